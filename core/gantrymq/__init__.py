@@ -1,0 +1,3 @@
+"""GantryMQ: one commit log, read and written through many protocols."""
+
+__version__ = "0.1.0"

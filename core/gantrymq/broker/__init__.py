@@ -1,0 +1,1 @@
+"""Topics, groups, offsets, routing, cursors and tables over the store."""

@@ -1,0 +1,1 @@
+"""The native client: producers, consumers and administration."""

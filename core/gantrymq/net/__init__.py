@@ -1,0 +1,1 @@
+"""The one IO shell: TCP on asyncio transports."""

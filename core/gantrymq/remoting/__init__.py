@@ -1,0 +1,1 @@
+"""The RocketMQ Remoting protocol: codes, headers, codec and the server side."""

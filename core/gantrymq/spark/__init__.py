@@ -1,0 +1,1 @@
+"""The PySpark data source, a client of the native pull API."""

@@ -1,0 +1,1 @@
+"""The log on disk and everything derived from it."""

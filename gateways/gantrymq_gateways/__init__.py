@@ -1,0 +1,1 @@
+"""Doors for foreign protocols, each an adapter between its wire and BrokerPort."""

@@ -1,0 +1,1 @@
+"""The CloudEvents HTTP door."""

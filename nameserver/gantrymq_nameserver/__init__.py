@@ -1,0 +1,1 @@
+"""The nameserver: which brokers hold which topics."""
