@@ -1,1 +1,1 @@
-"""Spark looks for modules named pyspark_*: this one makes spark.read.format("gantry") known; imports nothing until asked."""
+"""Makes spark.read.format("gantry") known: Spark looks for modules named pyspark_*. Imports nothing until asked."""
