@@ -1,0 +1,267 @@
+"""The rules that no linter knows: lengths, banned imports, orphans, sleeping tests, leaked paths."""
+
+import ast
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE_ROOTS = ("core", "gateways", "nameserver")
+FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 70
+
+SANS_IO_BANNED = {"asyncio", "anyio", "random", "socket", "time"}
+VAGUE_NAMES = {"common.py", "helpers.py", "utils.py"}
+# Spelled in parts, so that this file does not find itself.
+UNFINISHED = re.compile(r"\b(?:" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b")
+FOREIGN_PATHS = re.compile("|".join(["[.][.]/sha" + "red", "/wo" + "rk/", "/fa" + "rm/"]))
+REGISTRY = re.compile(r"https?:|--(?:extra-)?index-url|--find-links|--trusted-host|pypi\.|pythonhosted")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One Python file of the project; `name` is its path from the root."""
+
+    name: str
+    text: str
+
+    @cached_property
+    def path(self) -> PurePosixPath:
+        return PurePosixPath(self.name)
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, self.name)
+
+    @property
+    def is_product(self) -> bool:
+        return self.path.parts[0] in SOURCE_ROOTS and "tests" not in self.path.parts
+
+    @property
+    def is_sans_io(self) -> bool:
+        inside = self.name.startswith(("core/gantrymq/broker/", "core/gantrymq/store/"))
+        return self.is_product and (inside or self.path.name in {"codec.py", "connection.py"})
+
+    @property
+    def module(self) -> str:
+        """Dotted name that a product file is imported by."""
+        parts = self.path.with_suffix("").parts[1:]
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def project_files() -> list[str]:
+    """Files that are, or are about to be, in the repository."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout.split("\0")
+    return sorted({name for name in names if name and (ROOT / name).is_file()})
+
+
+@cache
+def sources() -> tuple[Source, ...]:
+    names = [name for name in project_files() if name.endswith(".py")]
+    return tuple(Source(name, (ROOT / name).read_text("utf-8")) for name in names)
+
+
+def imported_modules(source: Source, package: str = "") -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of everything imported, `from a import b` as both `a` and `a.b`."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*parents, *([base] if base else [])])
+            yield node.lineno, base
+            for alias in node.names:
+                yield node.lineno, f"{base}.{alias.name}"
+
+
+def long_files(source: Source) -> Iterator[str]:
+    lines = source.text.count("\n")
+    if lines > FILE_LINES_MAX:
+        yield f"{source.name}: {lines} lines, at most {FILE_LINES_MAX}"
+
+
+def long_functions(source: Source) -> Iterator[str]:
+    if not source.is_product:
+        return
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                place = f"{source.name}:{node.lineno}: {node.name}"
+                yield f"{place} has {lines} lines, at most {FUNCTION_LINES_MAX}"
+
+
+def banned_imports(source: Source) -> Iterator[str]:
+    if not source.is_sans_io:
+        return
+    for line, name in imported_modules(source):
+        if name in SANS_IO_BANNED:
+            yield f"{source.name}:{line}: imports {name}; clock, chance, disk and network are arguments"
+
+
+def vague_names(source: Source) -> Iterator[str]:
+    if source.is_product and source.path.name in VAGUE_NAMES:
+        yield f"{source.name}: name the module after what is in it"
+
+
+def _catches_everything(node: ast.AST | None) -> bool:
+    return node is None or (isinstance(node, ast.Name) and node.id in {"Exception", "BaseException"})
+
+
+def swallowed_failures(source: Source) -> Iterator[str]:
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.ExceptHandler(type=kind, body=body) if _catches_everything(kind):
+                if all(isinstance(step, ast.Pass | ast.Continue) for step in body):
+                    yield f"{source.name}:{node.lineno}: swallows every exception"
+            case ast.Call(func=ast.Name("suppress") | ast.Attribute(attr="suppress"), args=kinds):
+                if any(_catches_everything(kind) for kind in kinds):
+                    yield f"{source.name}:{node.lineno}: suppresses every exception"
+
+
+def _sleep_names(tree: ast.Module) -> set[str]:
+    names = {"anyio.sleep", "asyncio.sleep", "time.sleep"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module in {"anyio", "asyncio", "time"}:
+            names.update(alias.asname or alias.name for alias in node.names if alias.name == "sleep")
+    return names
+
+
+def sleeping_tests(source: Source) -> Iterator[str]:
+    if source.is_product:
+        return
+    names = _sleep_names(source.tree)
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.Call(args=[ast.Constant(0)]):
+                pass
+            case ast.Call(func=function) if ast.unparse(function) in names:
+                yield f"{source.name}:{node.lineno}: sleeps; wait for the condition instead"
+
+
+def unfinished_work(source: Source) -> Iterator[str]:
+    for number, line in enumerate(source.text.splitlines(), 1):
+        if UNFINISHED.search(line):
+            yield f"{source.name}:{number}: {line.strip()[:80]}"
+
+
+RULES = [
+    long_files,
+    long_functions,
+    banned_imports,
+    vague_names,
+    swallowed_failures,
+    sleeping_tests,
+    unfinished_work,
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_rule(rule):
+    findings = [finding for source in sources() for finding in rule(source)]
+    assert not findings, "\n".join(["", *findings])
+
+
+def entry_points() -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    groups = [project["scripts"], *project["entry-points"].values()]
+    return {target.partition(":")[0] for group in groups for target in group.values()}
+
+
+def orphans(product: list[Source], roots: set[str]) -> list[str]:
+    """Modules that no other product module imports or names in a string, and that are no entry point."""
+    used = set(roots)
+    for source in product:
+        package = source.module if source.path.name == "__init__.py" else source.module.rpartition(".")[0]
+        used.update(name for _, name in imported_modules(source, package) if name != source.module)
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                used.add(node.value.partition(":")[0])
+    return [
+        source.name
+        for source in product
+        if source.module not in used and source.path.name not in {"__init__.py", "__main__.py"}
+    ]
+
+
+def test_no_orphans():
+    product = [source for source in sources() if source.is_product]
+    found = orphans(product, entry_points() | {"pyspark_gantry"})
+    assert not found, "\n".join(
+        ["", *(f"{name}: nobody imports it, and it is no entry point" for name in found)]
+    )
+
+
+def test_no_paths_of_a_workplace():
+    findings = []
+    for name in project_files():
+        try:
+            text = (ROOT / name).read_text("utf-8")
+        except UnicodeDecodeError:
+            continue
+        lines = text.splitlines()
+        findings += [
+            f"{name}:{n}: {line[:80]}" for n, line in enumerate(lines, 1) if FOREIGN_PATHS.search(line)
+        ]
+    assert not findings, "\n".join(["", *findings])
+
+
+def test_locks_name_no_registry():
+    names = [name for name in project_files() if name.startswith("locks/")]
+    assert names
+    for name in names:
+        for number, line in enumerate((ROOT / name).read_text("utf-8").splitlines(), 1):
+            assert not REGISTRY.search(line), f"{name}:{number}: {line}"
+
+
+LONG = "def f():\n" + "    x = 1\n" * FUNCTION_LINES_MAX
+BROKEN = [
+    (long_files, "core/gantrymq/model/a.py", "x = 1\n" * (FILE_LINES_MAX + 1)),
+    (long_functions, "core/gantrymq/model/a.py", LONG),
+    (banned_imports, "core/gantrymq/store/deep/a.py", "import time\n"),
+    (banned_imports, "gateways/gantrymq_gateways/mqtt/codec.py", "from socket import socket\n"),
+    (vague_names, "core/gantrymq/model/utils.py", ""),
+    (swallowed_failures, "core/gantrymq/net/a.py", "try:\n    f()\nexcept Exception:\n    pass\n"),
+    (swallowed_failures, "core/gantrymq/net/a.py", "with suppress(BaseException):\n    f()\n"),
+    (sleeping_tests, "core/tests/test_a.py", "from time import sleep as nap\nnap(0.1)\n"),
+    (sleeping_tests, "interop_tests/test_a.py", "import anyio\nasync def f():\n    await anyio.sleep(1)\n"),
+    (unfinished_work, "core/gantrymq/net/a.py", "# TO" + "DO: more\n"),
+]
+SOUND = [
+    (long_functions, "core/tests/test_a.py", LONG),
+    (banned_imports, "core/gantrymq/net/a.py", "import time\n"),
+    (swallowed_failures, "core/gantrymq/net/a.py", "try:\n    f()\nexcept OSError:\n    pass\n"),
+    (sleeping_tests, "core/tests/test_a.py", "import anyio\nasync def f():\n    await anyio.sleep(0)\n"),
+]
+
+
+@pytest.mark.parametrize(("rule", "name", "text"), BROKEN)
+def test_rule_finds(rule, name, text):
+    assert list(rule(Source(name, text)))
+
+
+@pytest.mark.parametrize(("rule", "name", "text"), SOUND)
+def test_rule_lets_pass(rule, name, text):
+    assert not list(rule(Source(name, text)))
+
+
+def test_orphans_are_found():
+    product = [
+        Source("core/gantrymq/a.py", "from . import b\nfrom .c import d\n"),
+        Source("core/gantrymq/b.py", ""),
+        Source("core/gantrymq/c.py", "import gantrymq.c\n"),
+        Source("core/gantrymq/late.py", ""),
+        Source("core/gantrymq/names.py", 'LATE = "gantrymq.late:main"\n'),
+        Source("core/gantrymq/x/lonely.py", ""),
+    ]
+    assert orphans(product, {"gantrymq.a"}) == ["core/gantrymq/names.py", "core/gantrymq/x/lonely.py"]
