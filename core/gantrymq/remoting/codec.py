@@ -1,0 +1,397 @@
+"""Remoting frames to commands and back; no socket, no clock.
+
+    int32 total | int8 serialize type, int24 header length | header | body        (big-endian; total does not count itself)
+
+A header is JSON (type 0) or RocketMQ's binary form (type 1); `fields` are the command's extFields. Answers are JSON whatever the
+request was, as the Java server's are; receivers decide by the type byte. Layouts: docs/formats/remoting.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from gantrymq.model.limits import FRAME_BYTES_MAX
+from gantrymq.remoting.constants import (
+    BINARY_CODE_MAX,
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    HEADER_BINARY,
+    HEADER_JSON,
+    LANGUAGE_BY_NAME,
+    LANGUAGE_NAMES,
+    VERSION,
+    Language,
+    RequestCode,
+)
+from gantrymq.remoting.headers import SendHeaderV2
+
+_PREFIX: Final = struct.Struct(">II")
+_BINARY: Final = struct.Struct(">hBhiii")
+"""code, language, version, opaque, flag, length of the remark"""
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+
+FIELDS_MAX: Final = 1024
+"""Entries in one binary header; RocketMQ's largest header class has under 30."""
+
+_SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
+_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
+_OTHER: Final = int(Language.OTHER)
+
+
+class FrameError(Exception):
+    """The stream is not Remoting from here on. `commands`: what was whole before the bad frame."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.commands: list[Command] = []
+
+
+class Command:
+    """One request or response. `language`: number of `constants.Language`; `send`: set instead of `fields` when the reader
+    was asked for typed sends (`FrameReader(typed_sends=True)`) and this is SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE."""
+
+    __slots__ = ("body", "code", "fields", "flag", "language", "opaque", "remark", "send", "version")
+
+    def __init__(
+        self,
+        code: int,
+        fields: dict[str, str] | None = None,
+        body: bytes = b"",
+        opaque: int = 0,
+        flag: int = 0,
+        remark: str | None = None,
+        language: int = Language.PYTHON,
+        version: int = VERSION,
+        send: SendHeaderV2 | None = None,
+    ) -> None:
+        self.code = code
+        self.opaque = opaque
+        self.flag = flag
+        self.language = language
+        self.version = version
+        self.remark = remark
+        self.fields: dict[str, str] = {} if fields is None else fields
+        self.body = body
+        self.send = send
+
+    @property
+    def is_response(self) -> bool:
+        """Bit 0 of the flag."""
+        return self.flag & FLAG_RESPONSE != 0
+
+    @property
+    def is_oneway(self) -> bool:
+        """Bit 1 of the flag: nobody waits for an answer."""
+        return self.flag & FLAG_ONEWAY != 0
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Command):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        what = "response" if self.is_response else "request"
+        return f"Command({what} {self.code}, opaque={self.opaque}, {self.fields!r}, remark={self.remark!r}, {len(self.body)} bytes)"
+
+
+class _JsonHeader(msgspec.Struct):
+    code: int
+    opaque: int = 0
+    flag: int = 0
+    version: int = 0
+    language: str | int | None = "JAVA"
+    remark: str | None = None
+    extFields: dict[str, str] | None = None
+
+
+class _LooseHeader(msgspec.Struct):
+    code: int
+    opaque: int = 0
+    flag: int = 0
+    version: int = 0
+    language: str | int | None = "JAVA"
+    remark: str | None = None
+    extFields: dict[str, str | int | float | bool | None] | None = None
+
+
+class _SendHeader(msgspec.Struct, gc=False):
+    code: int
+    extFields: SendHeaderV2
+    opaque: int = 0
+    flag: int = 0
+    version: int = 0
+    language: str | int | None = "JAVA"
+
+
+class _JsonOut(msgspec.Struct, omit_defaults=True):
+    """Key order as fastjson writes it."""
+
+    code: int
+    extFields: Mapping[str, str] | None = None
+    flag: int | None = None
+    language: str | None = None
+    opaque: int | None = None
+    remark: str | None = None
+    serializeTypeCurrentRPC: str | None = None
+    version: int | None = None
+
+
+_decode_json = msgspec.json.Decoder(_JsonHeader).decode
+_decode_loose = msgspec.json.Decoder(_LooseHeader, strict=False).decode
+_decode_send = msgspec.json.Decoder(_SendHeader, strict=False).decode
+_encode_json = msgspec.json.Encoder().encode
+
+
+def _language(value: str | int | None) -> int:
+    if isinstance(value, str):
+        return LANGUAGE_BY_NAME.get(value, _OTHER)
+    return _OTHER if value is None else value
+
+
+def _int32(value: int, name: str) -> int:
+    if not -0x80000000 <= value <= 0x7FFFFFFF:
+        raise FrameError(f"header: `{name}` {value} is not a 32-bit integer")
+    return value
+
+
+def decode_json_header(header: bytes, body: bytes) -> Command:
+    """Command of a JSON header, keys in any order; raises `FrameError`."""
+    try:
+        try:
+            wire = _decode_json(header)
+            fields = wire.extFields or {}
+        except msgspec.ValidationError:
+            # Some clients write numbers and nulls into extFields, where Java has a map of strings.
+            loose = _decode_loose(header)
+            fields = {name: _text(value) for name, value in (loose.extFields or {}).items() if value is not None}
+            return Command(
+                _int32(loose.code, "code"), fields, body, _int32(loose.opaque, "opaque"), _int32(loose.flag, "flag"),
+                loose.remark, _language(loose.language), loose.version,
+            )  # fmt: skip
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FrameError(f"header is not a Remoting JSON header: {error}") from None
+    return Command(
+        _int32(wire.code, "code"), fields, body, _int32(wire.opaque, "opaque"), _int32(wire.flag, "flag"),
+        wire.remark, _language(wire.language), wire.version,
+    )  # fmt: skip
+
+
+def _text(value: str | int | float | bool | None) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def decode_binary_header(header: bytes, body: bytes) -> Command:
+    """Command of a binary header; raises `FrameError`. Strings of length zero become empty (Java: null)."""
+    try:
+        code, language, version, opaque, flag, remark_size = _BINARY.unpack_from(header)
+        at = _BINARY.size + remark_size
+        if remark_size < 0 or at + 4 > len(header):
+            raise FrameError(f"binary header: the remark has {remark_size} bytes in a header of {len(header)}")
+        remark = header[_BINARY.size : at].decode() if remark_size else None
+        stop = at + 4 + _INT32.unpack_from(header, at)[0]
+        at += 4
+        if stop < at or stop > len(header):
+            raise FrameError(f"binary header: the fields end at byte {stop} of {len(header)}")
+        fields: dict[str, str] = {}
+        while at < stop:
+            size = _INT16.unpack_from(header, at)[0]
+            end = at + 2 + size
+            if size < 0 or end + 4 > stop:
+                raise FrameError(f"binary header: a field name has {size} bytes at byte {at} of {stop}")
+            name = header[at + 2 : end].decode()
+            size = _INT32.unpack_from(header, end)[0]
+            at = end + 4 + size
+            if size < 0 or at > stop:
+                raise FrameError(f"binary header: field {name[:40]!r} has {size} bytes at byte {end} of {stop}")
+            fields[name] = header[end + 4 : at].decode()
+            if len(fields) > FIELDS_MAX:
+                raise FrameError(f"binary header: more than {FIELDS_MAX} fields")
+    except (struct.error, UnicodeDecodeError) as error:
+        raise FrameError(f"binary header of {len(header)} bytes: {error}") from None
+    return Command(code, fields, body, opaque, flag, remark, language, version)
+
+
+def _decode_typed_send(header: bytes, body: bytes) -> Command | None:
+    """Command with `send`, or None if the header is not what it looked like: the general way then says why."""
+    try:
+        wire = _decode_send(header)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    code = wire.code
+    if code != _SEND and code != _BATCH:
+        return None
+    language = wire.language
+    return Command(
+        code, None, body, _int32(wire.opaque, "opaque"), wire.flag, None,
+        0 if language == "JAVA" else _language(language), wire.version, wire.extFields,
+    )  # fmt: skip
+
+
+def _what_is(total: int) -> str:
+    """Guess from the first four bytes what a peer speaks that is not Remoting."""
+    word = total.to_bytes(4, "big")
+    if word in (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PRI "):
+        return "; this looks like HTTP, but the port speaks RocketMQ Remoting"
+    if word[:2] == b"\x16\x03":
+        return "; this looks like TLS, which is not configured on this port"
+    if word == b"AMQP":
+        return "; this looks like AMQP, but the port speaks RocketMQ Remoting"
+    if word == b"PROX":
+        return "; this looks like the PROXY protocol, which is not configured on this port"
+    return ""
+
+
+class FrameReader:
+    """Cuts a byte stream into commands. Holds at most one unfinished frame (`FRAME_BYTES_MAX`) and the last chunk."""
+
+    __slots__ = ("_need", "_pending", "_typed_sends")
+
+    def __init__(self, typed_sends: bool = False) -> None:
+        self._typed_sends = typed_sends
+        self._pending = bytearray()
+        self._need = 0
+        """Bytes that must be in `_pending` before it is worth looking again."""
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of the unfinished frame that are held."""
+        return len(self._pending)
+
+    def feed(self, data: bytes) -> list[Command]:
+        """All commands that `data` completes, in order. Raises `FrameError`; the reader is of no use after that."""
+        pending = self._pending
+        if pending:
+            pending += data
+            if len(pending) < self._need:
+                return []
+            data = bytes(pending)
+            pending.clear()
+        commands: list[Command] = []
+        at, size = 0, len(data)
+        try:
+            while size - at >= 8:
+                total, marker = _PREFIX.unpack_from(data, at)
+                end = at + 4 + total
+                body_at = at + 8 + (marker & 0xFFFFFF)
+                if total > FRAME_BYTES_MAX - 4 or body_at > end:
+                    self._refuse(total, marker)
+                if end > size:
+                    self._need = end - at
+                    break
+                commands.append(self._decode(marker >> 24, data[at + 8 : body_at], data[body_at:end]))
+                at = end
+            else:
+                self._need = 8
+                if size - at >= 4:
+                    total = int.from_bytes(data[at : at + 4], "big")
+                    if total > FRAME_BYTES_MAX - 4 or total < 4:
+                        self._refuse(total, 0)
+        except FrameError as error:
+            error.commands = commands
+            raise
+        if at < size:
+            pending += memoryview(data)[at:] if at else data
+        return commands
+
+    def _decode(self, kind: int, header: bytes, body: bytes) -> Command:
+        if kind == HEADER_JSON:
+            # Java, and most clients after it, write the keys in alphabetical order: code first.
+            if self._typed_sends and header.startswith((b'{"code":310,', b'{"code":320,')):
+                command = _decode_typed_send(header, body)
+                if command is not None:
+                    return command
+            return decode_json_header(header, body)
+        if kind == HEADER_BINARY:
+            return decode_binary_header(header, body)
+        raise FrameError(f"unknown header serialize type {kind}; allowed are 0 (JSON) and 1 (ROCKETMQ)")
+
+    def _refuse(self, total: int, marker: int) -> None:
+        if total > FRAME_BYTES_MAX - 4:
+            raise FrameError(f"frame of {total + 4} bytes, at most {FRAME_BYTES_MAX} are allowed{_what_is(total)}")
+        raise FrameError(f"frame of {total + 4} bytes with a header of {marker & 0xFFFFFF}")
+
+
+def encode_header(command: Command) -> bytes:
+    """JSON header in fastjson's key order; empty fields and remark are left out, as Java does."""
+    language = command.language
+    return _encode_json(
+        _JsonOut(
+            command.code,
+            command.fields or None,
+            command.flag,
+            LANGUAGE_NAMES[language] if 0 <= language < len(LANGUAGE_NAMES) else "OTHER",
+            command.opaque,
+            command.remark,
+            "JSON",
+            command.version,
+        )
+    )
+
+
+def encode_binary_header(command: Command) -> bytes:
+    """Binary header; raises ValueError for a code beyond 16 bits (pop codes) or a field name beyond 32,767 bytes."""
+    if not -BINARY_CODE_MAX - 1 <= command.code <= BINARY_CODE_MAX:
+        raise ValueError(f"code {command.code} does not fit into the 16 bits of a binary header; use the JSON header")
+    parts = []
+    for name, value in command.fields.items():
+        key, text = name.encode(), value.encode()
+        if len(key) > 0x7FFF:
+            raise ValueError(f"field name of {len(key)} bytes; a binary header allows 32767")
+        parts.append(b"%b%b%b%b" % (_INT16.pack(len(key)), key, _INT32.pack(len(text)), text))
+    fields = b"".join(parts)
+    remark = (command.remark or "").encode()
+    head = _BINARY.pack(
+        command.code, command.language & 0xFF, command.version, command.opaque, command.flag, len(remark)
+    )
+    return b"%b%b%b%b" % (head, remark, _INT32.pack(len(fields)), fields)
+
+
+def frame(header: bytes, body: bytes = b"", kind: int = HEADER_JSON) -> bytes:
+    """One frame around a header; raises ValueError over `FRAME_BYTES_MAX`."""
+    size = len(header)
+    total = 4 + size + len(body)
+    if total + 4 > FRAME_BYTES_MAX:
+        raise ValueError(f"frame of {total + 4} bytes, at most {FRAME_BYTES_MAX} are allowed")
+    return _PREFIX.pack(total, kind << 24 | size) + header + body
+
+
+def encode(command: Command, binary: bool = False) -> bytes:
+    """The command as one frame, JSON header unless `binary`; raises ValueError for what cannot be written."""
+    if binary:
+        return frame(encode_binary_header(command), command.body, HEADER_BINARY)
+    return frame(encode_header(command), command.body)
+
+
+def response(
+    request: Command, code: int = 0, remark: str | None = None, fields: dict[str, str] | None = None, body: bytes = b""
+) -> bytes:
+    """Frame that answers `request`. Language JAVA, as every RocketMQ server says: old clients know few names."""
+    return encode(Command(code, fields, body, request.opaque, FLAG_RESPONSE, remark, Language.JAVA))
+
+
+class SendResponses:
+    """Template for the answers to sends: one %-format per answer instead of a JSON encoder.
+
+    `host`: address and port of the store as the record has them (8 bytes, 20 with IPv6); `region`: MSG_REGION.
+    """
+
+    __slots__ = ("_template",)
+
+    def __init__(self, host: bytes, region: str) -> None:
+        self._template = (
+            b'{"code":0,"extFields":{"MSG_REGION":%b,"TRACE_ON":"true","msgId":"%b%%016X","queueId":"%%d",'
+            b'"queueOffset":"%%d"},"flag":1,"language":"JAVA","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
+        ) % (_encode_json(region).replace(b"%", b"%%"), host.hex().upper().encode(), VERSION)
+
+    def frame(self, opaque: int, physical_offset: int, queue_id: int, queue_offset: int) -> bytes:
+        """Whole frame of a successful answer."""
+        header = self._template % (physical_offset, queue_id, queue_offset, opaque)
+        size = len(header)
+        return _PREFIX.pack(size + 4, size) + header
