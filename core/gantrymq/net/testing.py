@@ -1,0 +1,218 @@
+"""Hand-driven stand-ins for the pump, for tests of doors: no socket, no event loop, no waiting.
+
+    clock = ManualClock()
+    wheel = ManualWheel(clock)
+    link = FakeLink(wheel)
+    door = make_door(...)
+    link.attach(door)                      # calls door.connected(link)
+    assert link.feed(b"...") == b"..."     # received + one turn; returns what the door wrote
+    wheel.advance(60_000)                  # runs what falls due meanwhile, in order
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gantrymq.net.api import Door, Wheel
+from gantrymq.net.turn import LoopTurn
+from gantrymq.net.wheel import TICK_MS, TimerWheel
+
+TURNS_MAX = 1000
+"""`ManualTurn.run_until_quiet` gives up after so many turns: something hands itself over for ever."""
+
+
+class ManualClock:
+    """`Clock` that stands still until told."""
+
+    def __init__(self, wall_ms: int = 1_700_000_000_000, monotonic_ms: int = 1_000_000) -> None:
+        self.wall_ms = wall_ms
+        self.mono_ms = monotonic_ms
+
+    def now_ms(self) -> int:
+        return self.wall_ms
+
+    def monotonic_ms(self) -> int:
+        return self.mono_ms
+
+    def advance(self, ms: int) -> None:
+        """Both clocks go on; no deadline runs (use `ManualWheel.advance` for that)."""
+        self.wall_ms += ms
+        self.mono_ms += ms
+
+
+class ManualTurn(LoopTurn):
+    """`Turn` whose turns happen when the test says so."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(lambda run: None)
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything waits for a turn."""
+        return self._armed
+
+    def run_until_quiet(self) -> int:
+        """Turns until nothing is handed over any more; returns their number."""
+        turns = 0
+        while self._armed:
+            turns += 1
+            if turns > TURNS_MAX:
+                raise AssertionError(f"still busy after {TURNS_MAX} turns")
+            self.run()
+        return turns
+
+
+class _NoTimer:
+    def cancel(self) -> None:
+        """Nothing to cancel."""
+
+
+class ManualWheel(TimerWheel):
+    """`Wheel` on a `ManualClock`; deadlines run inside `advance`."""
+
+    __slots__ = ("manual_clock",)
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.manual_clock = clock
+        super().__init__(clock.monotonic_ms, lambda delay_s, callback: _NoTimer())
+
+    def advance(self, ms: int) -> None:
+        """Time goes on tick by tick, so that deadlines run in order and at the time they were set for."""
+        clock = self.manual_clock
+        end_ms = clock.mono_ms + ms
+        while self._timer is not None:
+            at_ms = max(self._timer_tick * TICK_MS, clock.mono_ms)
+            if at_ms > end_ms:
+                break
+            clock.advance(at_ms - clock.mono_ms)
+            self.fire()
+        clock.advance(end_ms - clock.mono_ms)
+
+
+class FakeLink:
+    """`Link` that keeps what the door writes and does.
+
+    `sent`: everything written since the last `take`. `writes`: number of writes. `waiting`: what `outbound_bytes` answers; set
+    it to play a peer that does not read, then call `drain()`. `closed_by`: `close`, `abort` or None.
+    """
+
+    def __init__(self, wheel: Wheel | None = None, turn: ManualTurn | None = None, peer: str = "127.0.0.1:50000") -> None:
+        self.peer = peer
+        self.peer_is_loopback = True
+        self.wheel = wheel
+        self.turn = turn or ManualTurn()
+        self.door: Door | None = None
+        self.sent = bytearray()
+        self.writes = 0
+        self.waiting = 0
+        self.reading = True
+        self.closed_by: str | None = None
+        self.deadline_at_ms: int | None = None
+        self.marked = False
+        self._deadline_handle = 0
+        self._closed_called = False
+
+    def attach(self, door: Door) -> FakeLink:
+        """Make it the door's link and say so to the door."""
+        self.door = door
+        door.connected(self)
+        return self
+
+    def feed(self, data: bytes) -> bytes:
+        """Hand over `data` (unless the link is closed), run turns until quiet, and return what was written meanwhile."""
+        assert self.door is not None, "attach a door first"
+        if self.closed_by is None and data:
+            self.door.received(data)
+        self.turn.run_until_quiet()
+        return self.take()
+
+    def take(self) -> bytes:
+        """What was written since the last call."""
+        data = bytes(self.sent)
+        self.sent.clear()
+        return data
+
+    def peer_closes(self) -> bytes:
+        """The peer ends its sending side; returns what the door still wrote."""
+        assert self.door is not None, "attach a door first"
+        if self.closed_by is None and not self.door.eof():
+            self.close()
+        self.turn.run_until_quiet()
+        return self.take()
+
+    def lose(self, reason: str = "connection reset by peer") -> None:
+        """The connection breaks."""
+        self.closed_by = self.closed_by or "abort"
+        self._finish(reason)
+
+    def drain(self) -> None:
+        """The peer took what was waiting."""
+        assert self.door is not None, "attach a door first"
+        self.waiting = 0
+        self.door.writable()
+        self.turn.run_until_quiet()
+
+    # The Link of the door:
+
+    def mark(self) -> None:
+        if not self.marked and not self._closed_called:
+            self.marked = True
+            self.turn.at_write(self._flush)
+
+    def close(self) -> None:
+        if self.closed_by is None:
+            self.closed_by = "close"
+            self.mark()
+
+    def abort(self) -> None:
+        if self.closed_by is None:
+            self.closed_by = "abort"
+            self.turn.at_write(lambda: self._finish(""))
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def set_deadline(self, at_ms: int | None) -> None:
+        self.deadline_at_ms = at_ms
+        if self.wheel is None:
+            return
+        self.wheel.cancel(self._deadline_handle)
+        if at_ms is not None:
+            self._deadline_handle = self.wheel.call_at(at_ms, self._deadline)
+
+    def outbound_bytes(self) -> int:
+        return self.waiting
+
+    def _flush(self) -> None:
+        self.marked = False
+        if self.door is None or self._closed_called:
+            return
+        data = self.door.data_to_send()
+        if data:
+            self.writes += 1
+            self.sent += data
+        if self.closed_by == "close":
+            self._finish("")
+
+    def _finish(self, reason: str) -> None:
+        if self._closed_called or self.door is None:
+            return
+        self._closed_called = True
+        self.set_deadline(None)
+        self.door.closed(reason)
+
+    def _deadline(self, now_ms: int) -> None:
+        self.deadline_at_ms = None
+        if self.door is not None and self.closed_by is None:
+            self.door.deadline(now_ms)
+            self.turn.run_until_quiet()
+
+
+def collect(results: list[object]) -> Callable[[object, object], None]:
+    """An `on_done` that appends `(token, result)` to `results`."""
+    return lambda token, result: results.append((token, result))
