@@ -1,0 +1,60 @@
+"""AckGate: an acknowledgement waits for a position of the log, not for a return (DESIGN: one entry per batch).
+
+With asynchronous flush the gate is already open. With synchronous flush entries wait, in order, until the flushed position
+passes theirs; one call of `advance` per fdatasync answers all of them. A failed flush fails every open entry.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from gantrymq.model.errors import GantryError
+
+Answer = Callable[[Any, Any], None]
+
+
+class AckGate:
+    """Entries in order of position."""
+
+    __slots__ = ("_failed", "_open", "_parked", "released")
+
+    def __init__(self, always_open: bool) -> None:
+        self._open = always_open
+        self._parked: deque[tuple[int, Answer, Any, Any]] = deque()
+        self._failed: GantryError | None = None
+        self.released = 0
+        """Everything up to this position is as safe as the rule promises."""
+
+    def park(self, position: int, on_done: Answer, token: Any, result: Any) -> bool:
+        """Answer now if the gate is open at `position` (True), else when it is."""
+        if self._failed is not None:
+            on_done(token, self._failed)
+            return True
+        if self._open or position <= self.released:
+            on_done(token, result)
+            return True
+        self._parked.append((position, on_done, token, result))
+        return False
+
+    def advance(self, position: int) -> None:
+        """The promise holds up to `position`: answer all entries at or below it."""
+        if position <= self.released:
+            return
+        self.released = position
+        parked = self._parked
+        while parked and parked[0][0] <= position:
+            _, on_done, token, result = parked.popleft()
+            on_done(token, result)
+
+    def fail(self, error: GantryError) -> None:
+        """Nothing more can be promised: every open entry and every later one gets `error`."""
+        self._failed = error
+        parked, self._parked = self._parked, deque()
+        for _, on_done, token, _ in parked:
+            on_done(token, error)
+
+    def waiting(self) -> int:
+        """Open entries."""
+        return len(self._parked)

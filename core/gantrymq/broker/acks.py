@@ -1,0 +1,96 @@
+"""The body of an acknowledgement record (topic `rmq_sys_gantry_ack`): what changed in which cursor. Format: docs/formats/acks.md.
+
+An entry is kind (1 byte), cursor id (8), then: RANGE first (8) last (8) | LIST, BACK count (4) offsets (8 each) | MARK offset (8).
+Big-endian. A record holds everything that one loop turn settled.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterator
+from enum import IntEnum
+
+ACK_TOPIC = "rmq_sys_gantry_ack"
+
+_HEAD = struct.Struct(">BQ")
+_RANGE = struct.Struct(">BQQQ")
+_ONE = struct.Struct(">BQQ")
+_COUNT = struct.Struct(">I")
+_PAIR = struct.Struct(">QQ")
+_OFFSET = struct.Struct(">Q")
+
+RECORD_BYTES_MAX = 1 << 20
+"""A turn that settles more than fits is written as several records, so that none exceeds the message limit."""
+
+
+class AckKind(IntEnum):
+    """On disk: do not change the values."""
+
+    RANGE = 0
+    """Done, `first..last` both included."""
+    LIST = 1
+    """Done, single offsets."""
+    BACK = 2
+    """Delivered and given back: the delivery count of each rises by one."""
+    MARK = 3
+    """Offsets below were possibly delivered."""
+
+
+def encode_offsets(kind: AckKind, cursor: int, offsets: list[int]) -> list[bytes]:
+    """Entries for the offsets of one cursor; a run without holes becomes one RANGE."""
+    if kind is AckKind.LIST:
+        first, last = offsets[0], offsets[-1]
+        if last - first + 1 == len(offsets) and (len(offsets) < 3 or all(b - a == 1 for a, b in zip(offsets, offsets[1:], strict=False))):
+            return [_RANGE.pack(AckKind.RANGE, cursor, first, last)]
+    step = RECORD_BYTES_MAX // 16
+    return [
+        _HEAD.pack(kind, cursor) + _COUNT.pack(len(part)) + _packed(part)
+        for part in [offsets[at : at + step] for at in range(0, len(offsets), step)]
+    ]
+
+
+def encode_range(cursor: int, first: int, last: int) -> bytes:
+    """A whole range done at once (a purge)."""
+    return _RANGE.pack(AckKind.RANGE, cursor, first, last)
+
+
+def encode_one(kind: AckKind, cursor: int, offset: int) -> bytes:
+    """MARK."""
+    return _ONE.pack(kind, cursor, offset)
+
+
+def decode(body: bytes) -> Iterator[tuple[AckKind, int, list[int]]]:
+    """Entries of a record; RANGE gives [first, last], MARK one offset. Raises ValueError for a malformed body."""
+    at, end = 0, len(body)
+    try:
+        while at < end:
+            value, cursor = _HEAD.unpack_from(body, at)
+            kind = AckKind(value)
+            at += _HEAD.size
+            if kind is AckKind.RANGE:
+                yield kind, cursor, list(_PAIR.unpack_from(body, at))
+                at += _PAIR.size
+            elif kind is AckKind.MARK:
+                yield kind, cursor, list(_OFFSET.unpack_from(body, at))
+                at += _OFFSET.size
+            else:
+                (count,) = _COUNT.unpack_from(body, at)
+                at += _COUNT.size
+                if at + 8 * count > end:
+                    raise ValueError(f"acknowledgement record: {count} offsets announced, {end - at} bytes left")
+                offsets = array("Q", body[at : at + 8 * count])
+                if sys.byteorder == "little":
+                    offsets.byteswap()
+                yield kind, cursor, offsets.tolist()
+                at += 8 * count
+    except struct.error as error:
+        raise ValueError(f"acknowledgement record is cut at byte {at}") from error
+
+
+def _packed(offsets: list[int]) -> bytes:
+    data = array("Q", offsets)
+    if sys.byteorder == "little":
+        data.byteswap()
+    return data.tobytes()

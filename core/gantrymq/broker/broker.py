@@ -1,0 +1,432 @@
+"""The broker: one append batch per loop turn, and everything that follows from it.
+
+A turn: doors submit; at the append phase everything submitted becomes one batch of the log, acknowledgements are parked at
+the `AckGate`; at the deliver phase taps, long polls and cursor watchers are served, each at most once. No clock, no socket, no
+asyncio: `turn`, `wheel` and `clock` are arguments.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gantrymq.broker.ackgate import AckGate
+from gantrymq.broker.acks import ACK_TOPIC
+from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
+from gantrymq.broker.cursors import Cursor, Cursors
+from gantrymq.broker.leases import Leases
+from gantrymq.broker.offsets import FLUSH_MS, ConsumerOffsets
+from gantrymq.broker.port import Done, Route
+from gantrymq.broker.routing import NO_HIT, Hit, Router, Tap, route_from_bytes, route_to_bytes
+from gantrymq.broker.routing_api import RouteSet
+from gantrymq.broker.tables import Tables, check_item, item_message, replay_topic
+from gantrymq.broker.topics import Topic, TopicTable
+from gantrymq.model import names
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import Message
+from gantrymq.services import Clock, Turn, Wheel
+from gantrymq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+OWN_TABLES = frozenset({"topic", "route", "light", "cursor", "offset", "group"})
+"""Tables that only the broker writes."""
+
+BACKGROUND_BUDGET_US = 1_000
+"""Derived files are written in slices of at most this long on the loop."""
+BACKGROUND_EVERY_MS = 50
+
+_Internal = tuple[list[Message], Callable[[], None] | None, Done | None, Any]
+
+
+class Broker:
+    """See the module. `open()` first."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        clock: Clock,
+        turn: Turn,
+        wheel: Wheel,
+        route_sets: dict[str, RouteSet],
+        config: BrokerConfig,
+        topics_config: TopicsConfig,
+        gateway_config: GatewayConfig,
+        sync_flush: bool,
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.turn = turn
+        self.wheel = wheel
+        self.config = config
+        self.topics_config = topics_config
+        self.gateway_config = gateway_config
+        self.tables = Tables()
+        self.topics = TopicTable(self._write_topic, topics_config.auto_create_max)
+        self.router = Router(route_sets, self.topics.topics)
+        self.topics.on_new = self.router.new_topic
+        self.offsets = ConsumerOffsets()
+        self.leases = Leases()
+        self.gate = AckGate(always_open=not sync_flush)
+        self.cursors = Cursors(store, self._append_ack, self._wait_cursor, self._wake_cursor, self._arm_append)
+        self.request_flush: Callable[[], None] = lambda: None
+        """Synchronous flush: called once per turn that parked something (the flusher's group commit)."""
+        self._pending: list[tuple[Sequence[Message], Any, Done]] = []
+        self._internal: list[_Internal] = []
+        self._append_armed = False
+        self._deliver_armed = False
+        self._light_waiters: dict[int, dict[object, Callable[[], None]]] = {}
+        self._woken: dict[object, Callable[[], None]] = {}
+        self._full_taps: list[Tap] = []
+        self._parked_bytes = 0
+        self._background_armed = False
+        self._offsets_armed = False
+        self._next_light = 1
+        self._next_tap = 1
+        self.closed = False
+
+    # Start and stop.
+
+    def open(self) -> None:
+        """Replay the tables and cursors; the store is loaded already."""
+        tables = [name[len(names.SYSTEM_PREFIX) :] for name in self.store.topics() if names.is_own_system_topic(name)]
+        self.tables.replay(self.store, [table for table in tables if table not in ("ack", "dispatch", "moved")])
+        self.topics.load(self.tables.rows("topic"))
+        for route_id, data in self.tables.rows("route").items():
+            route = route_from_bytes(route_id, data)
+            try:
+                self.router.add(route)
+            except GantryError as error:
+                raise GantryError(error.code, f"route {route_id}: {error.text}") from error
+        self._next_light = int(self.tables.rows("light").get("next", b"1"))
+        self.offsets.load(self.tables.rows("offset"))
+        self.cursors.load(self.tables.rows("cursor"))
+        for message in replay_topic(self.store, ACK_TOPIC, 0):
+            self.cursors.replay(message.body)
+        self.cursors.recovered()
+
+    def close(self) -> None:
+        """Write what a clean stop writes: offsets, settled entries; the caller closes the store."""
+        self.closed = True
+        self.write_offsets(0)
+        self._append_turn()
+
+    # Writing.
+
+    def submit(self, batch: Sequence[Message], token: Any, on_done: Done) -> None:
+        """As LogPort.submit."""
+        self._pending.append((batch, token, on_done))
+        if not self._append_armed:
+            self._append_armed = True
+            self.turn.at_append(self._append_turn)
+
+    def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done | None) -> None:
+        """Rows of a table in one batch; in memory once stored."""
+
+        def apply() -> None:
+            for key, value in items:
+                self.tables.apply(table, key, value)
+
+        self._write_internal([item_message(table, key, value) for key, value in items], apply, on_done, token)
+
+    def store_failed(self, error: GantryError) -> None:
+        """The disk failed: nothing more is acknowledged (DESIGN section 4, fact 5)."""
+        log.error("the store stopped: %s; nothing more is accepted, restart after the disk is repaired", error.text)
+        self.gate.fail(error)
+
+    # Topics.
+
+    def ensure_topic(self, name: str, create: bool, queues: int) -> Topic:
+        """The topic; created on use if allowed. Raises TOPIC_NOT_FOUND, TOPIC_LIMIT, NAME_INVALID, NO_PERMISSION."""
+        topic = self.topics.get(name)
+        if topic is not None:
+            return topic
+        if not create or not self.topics_config.auto_create:
+            raise GantryError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name} does not exist; create it first (gantry topic create {name})")
+        return self.topics.create_on_use(name, queues)
+
+    def delete_topic(self, name: str) -> bool:
+        """Delete a topic with its offsets; its records stay in the log. False if unknown."""
+        ends = {queue: self.store.max_offset(name, queue) for queue in self.store.queues_of(name)}
+        if not self.topics.delete(name, ends):
+            return False
+        keys: list[tuple[str, bytes | None]] = [(key, None) for key in self.offsets.drop_topic(name)]
+        if keys:
+            self.put("offset", keys, None, None)
+        return True
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """First offset that can be read."""
+        return max(self.store.min_offset(topic, queue_id), self.topics.first_offset(topic, queue_id))
+
+    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set a group's offset; a record of it follows within a second."""
+        if self.offsets.commit(group, topic, queue_id, offset) and not self._offsets_armed:
+            self._offsets_armed = True
+            self.wheel.call_at(self.wheel.now_ms() + FLUSH_MS, self.write_offsets)
+
+    def write_offsets(self, _now_ms: int) -> None:
+        """Make the changed offsets records of the log."""
+        self._offsets_armed = False
+        rows = self.offsets.take_dirty()
+        if rows:
+            self.put("offset", rows, None, None)
+
+    # Waiting for records.
+
+    def wait(self, topic: Topic, queue_id: int, key: object, callback: Callable[[], None]) -> None:
+        """Call `callback` once when a record enters that queue. `key` identifies the waiter for `unwait`."""
+        topic.waiters.setdefault(queue_id, {})[key] = callback
+
+    def unwait(self, topic: Topic, queue_id: int, key: object) -> None:
+        """Wait no longer."""
+        waiters = topic.waiters.get(queue_id)
+        if waiters is not None:
+            waiters.pop(key, None)
+            if not waiters:
+                del topic.waiters[queue_id]
+
+    # Routes, light queues, taps.
+
+    def add_route(self, route: Route, token: Any, on_done: Done) -> None:
+        """As RoutePort.add_route. Raises ILLEGAL_ARGUMENT."""
+        check_item("route", route.route_id, None)
+        if route.topic is not None and names.is_own_system_topic(route.topic):
+            raise GantryError(ErrorCode.NO_PERMISSION, f"topic {route.topic} belongs to the broker itself")
+        self.router.add(route)
+        self._write_internal([item_message("route", route.route_id, route_to_bytes(route))], None, on_done, token)
+
+    def remove_routes(self, route_ids: Sequence[str], token: Any, on_done: Done | None) -> None:
+        """As RoutePort.remove_routes."""
+        known = [route_id for route_id in route_ids if self.router.remove(route_id)]
+        self._write_internal([item_message("route", route_id, None) for route_id in known], None, on_done, token)
+
+    def create_light(self, token: Any, on_done: Done) -> None:
+        """As QueuePort.create_light."""
+        light = self._next_light
+        self._next_light += 1
+        messages = [item_message("light", str(light), b"{}"), item_message("light", "next", str(self._next_light).encode())]
+        self._write_internal(messages, None, lambda token, result: on_done(token, light if result is None else result), token)
+
+    def delete_light(self, light: int, token: Any, on_done: Done | None) -> None:
+        """As QueuePort.delete_light."""
+        messages = [item_message("light", str(light), None)]
+        for route_id in self.router.routes_of_light(light):
+            self.router.remove(route_id)
+            messages.append(item_message("route", route_id, None))
+        for cursor in self.cursors.of_queue(f"~{light}"):
+            self.cursors.delete(cursor)
+            messages.append(item_message("cursor", str(cursor.id), None))
+        self._light_waiters.pop(light, None)
+        self._write_internal(messages, lambda: self.store.delete_light(light), on_done, token)
+
+    def new_tap(self, on_records: Callable[[list[tuple[Message, tuple[int, ...]]]], None]) -> Tap:
+        """A channel for volatile routes; closed by `router.close_tap`."""
+        tap = Tap(self._next_tap, on_records)
+        self._next_tap += 1
+        return tap
+
+    # The turn.
+
+    def _append_turn(self) -> None:
+        self._append_armed = False
+        pending, self._pending = self._pending, []
+        internal, self._internal = self._internal, []
+        messages: list[Message] = []
+        lights: list[tuple[int, ...]] = []
+        hits: list[tuple[Message, Hit]] = []
+        answers: list[tuple[Any, Done, list[Any] | None, Sequence[Message]]] = []
+        for batch, token, on_done in pending:
+            results = self._prepare(batch, messages, lights, hits)
+            answers.append((token, on_done, results, batch))
+        for body in self.cursors.take_bodies():
+            messages.append(Message(ACK_TOPIC, body, queue_id=0))
+        internal.extend(self._internal)
+        self._internal = []
+        first = [message for entry in internal for message in entry[0]]
+        if first or messages:
+            messages = first + messages
+            try:
+                end = self.store.append(messages, [()] * len(first) + lights + [()] * (len(messages) - len(first) - len(lights)))
+            except GantryError as error:
+                self._refuse(answers, internal, error)
+                return
+        else:
+            end = self.store.written_position
+        self._answer(answers, internal, end)
+        self._follow(messages, hits)
+
+    def _prepare(
+        self, batch: Sequence[Message], messages: list[Message], lights: list[tuple[int, ...]], hits: list[tuple[Message, Hit]]
+    ) -> list[Any] | None:
+        """Check, choose queues and routes; None if every message of the batch goes into the log, else results with the refused ones."""
+        topics = self.topics.topics
+        check = self.store.check
+        if self._parked_bytes > self.config.pending_bytes_max:
+            return [ErrorCode.BUSY] * len(batch)
+        results: list[Any] | None = None
+        for index, message in enumerate(batch):
+            topic = topics.get(message.topic)
+            code: ErrorCode | None = None
+            if topic is None or topic.system:
+                topic, code = self._topic_for(message.topic)
+            if code is None:
+                code = check(message)
+            hit = NO_HIT
+            if code is None and topic is not None:
+                if topic.routed:
+                    found = topic.cache.get((message.exchange, message.tag))
+                    hit = found if found is not None else self.router.route(topic, message)
+                if message.demand_route and message.demand_route not in hit.kinds:
+                    code = ErrorCode.NO_ROUTE
+            if code is not None:
+                if results is None:
+                    results = [None] * len(batch)
+                results[index] = code
+                continue
+            if message.queue_id < 0 and topic is not None:
+                message.queue_id = topic.queue_for(message)
+            messages.append(message)
+            lights.append(hit.lights)
+            if hit is not NO_HIT:
+                hits.append((message, hit))
+        return results
+
+    def _topic_for(self, name: str) -> tuple[Topic | None, ErrorCode | None]:
+        if names.is_own_system_topic(name):
+            return None, ErrorCode.NO_PERMISSION
+        try:
+            return self.ensure_topic(name, True, self.gateway_config.queues), None
+        except GantryError as error:
+            return None, error.code
+
+    def _answer(self, answers: list[tuple[Any, Done, list[Any] | None, Sequence[Message]]], internal: list[_Internal], end: int) -> None:
+        gate = self.gate
+        parked = False
+        for _, apply, on_done, token in internal:
+            if apply is not None:
+                apply()
+            if on_done is not None:
+                parked |= not gate.park(end, on_done, token, None)
+        for token, on_done, results, batch in answers:
+            if results is None:
+                results = [message.queue_offset for message in batch]
+            else:
+                results = [message.queue_offset if result is None else result for message, result in zip(batch, results, strict=True)]
+            if gate.released >= end or gate._open:
+                on_done(token, results)
+            else:
+                size = sum([len(message.body) for message in batch])
+                self._parked_bytes += size
+                gate.park(end, self._unpark, (on_done, token, size), results)
+                parked = True
+        if parked:
+            self.request_flush()
+
+    def _unpark(self, entry: tuple[Done, Any, int], results: Any) -> None:
+        on_done, token, size = entry
+        self._parked_bytes -= size
+        on_done(token, results)
+
+    def _refuse(self, answers: list[tuple[Any, Done, list[Any] | None, Sequence[Message]]], internal: list[_Internal], error: GantryError) -> None:
+        for _, _, on_done, token in internal:
+            if on_done is not None:
+                on_done(token, error)
+        for token, on_done, results, batch in answers:
+            refused = [error.code if result is None else result for result in (results or [None] * len(batch))]
+            on_done(token, refused)
+
+    def _follow(self, messages: list[Message], hits: list[tuple[Message, Hit]]) -> None:
+        """Find who waits for what was appended; arm the deliver phase and the background work."""
+        woken = self._woken
+        topics = self.topics.topics
+        for message in messages:
+            topic = topics.get(message.topic)
+            if topic is not None and topic.waiters:
+                waiters = topic.waiters.pop(message.queue_id, None)
+                if waiters:
+                    woken.update(waiters)
+        light_waiters = self._light_waiters
+        for message, hit in hits:
+            for tap, numbers in hit.taps:
+                if not tap.batch:
+                    self._full_taps.append(tap)
+                tap.batch.append((message, numbers))
+            if light_waiters:
+                for light in hit.lights:
+                    waiters = light_waiters.pop(light, None)
+                    if waiters:
+                        woken.update(waiters)
+        if woken or self._full_taps:
+            self._arm_deliver()
+        if messages and not self._background_armed:
+            self._background_armed = True
+            self.wheel.call_at(self.wheel.now_ms() + BACKGROUND_EVERY_MS, self._background)
+
+    def _deliver(self) -> None:
+        self._deliver_armed = False
+        taps, self._full_taps = self._full_taps, []
+        for tap in taps:
+            batch, tap.batch = tap.batch, []
+            if batch:
+                tap.on_records(batch)
+        woken, self._woken = self._woken, {}
+        for callback in woken.values():
+            callback()
+
+    def _background(self, now_ms: int) -> None:
+        self._background_armed = False
+        if not self.closed and self.store.run_background(BACKGROUND_BUDGET_US):
+            self._background_armed = True
+            self.wheel.call_at(now_ms + 1, self._background)
+
+    # Helpers of the parts.
+
+    def _arm_append(self) -> None:
+        if not self._append_armed:
+            self._append_armed = True
+            self.turn.at_append(self._append_turn)
+
+    def _arm_deliver(self) -> None:
+        if not self._deliver_armed:
+            self._deliver_armed = True
+            self.turn.at_deliver(self._deliver)
+
+    def _write_internal(self, messages: list[Message], apply: Callable[[], None] | None, on_done: Done | None, token: Any) -> None:
+        self._internal.append((messages, apply, on_done, token))
+        self._arm_append()
+
+    def _write_topic(self, name: str, value: bytes) -> None:
+        self.tables.apply("topic", name, value)
+        self._write_internal([item_message("topic", name, value)], None, None, None)
+
+    def _append_ack(self, body: bytes) -> None:
+        try:
+            self.store.append([Message(ACK_TOPIC, body, queue_id=0)], [()])
+        except GantryError as error:
+            log.error("an acknowledgement record was not stored (%s): after a restart entries may be delivered again", error.text)
+
+    def _wait_cursor(self, cursor: Cursor) -> None:
+        def wake() -> None:
+            self.cursors.fire(cursor)
+
+        key = ("cursor", cursor.id)
+        if cursor.light:
+            self._light_waiters.setdefault(cursor.light, {})[key] = wake
+        else:
+            topic = self.topics.get(cursor.topic)
+            if topic is not None:
+                self.wait(topic, cursor.queue_id, key, wake)
+
+    def _wake_cursor(self, cursor: Cursor) -> None:
+        watcher = cursor.watcher
+        if watcher is None:
+            return
+
+        def call() -> None:
+            if cursor.watcher is not None:
+                cursor.watcher(cursor.id)
+
+        self._woken[("watch", cursor.id)] = call
+        self._arm_deliver()

@@ -1,0 +1,39 @@
+"""Settings of the broker: sections `broker`, `topics` and `gateway` (section `store`: store/config.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """Identity and address."""
+
+    port: int = field(default=10911, metadata={"min": 0, "max": 65535})
+    name: str = "broker-a"
+    cluster: str = "DefaultCluster"
+    id: int = field(default=0, metadata={"min": 0, "max": 0})
+    """0 is the master; slaves come with replication."""
+    advertised_host: str = ""
+    """What routes tell clients; empty: the bound address, or the outgoing one where that is 0.0.0.0."""
+    pending_bytes_max: int = field(default=256 * 1024 * 1024, metadata={"min": 1 << 20})
+    """Bodies accepted and not yet acknowledged, whole process; beyond it submits are answered BUSY."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsConfig:
+    """How topics come into being."""
+
+    auto_create: bool = True
+    auto_create_max: int = field(default=10_000, metadata={"min": 0, "max": 1_000_000})
+    """Topics that may come into being by themselves: a fleet with device ids in first levels must not fill the tables."""
+    default_queues: int = field(default=4, metadata={"min": 1, "max": 128})
+    """Queues of a topic that a native producer creates by sending."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    """What gateways need from the broker."""
+
+    queues: int = field(default=4, metadata={"min": 1, "max": 128})
+    """Queues of a topic made by a gateway; the queue is chosen by hash of sharding key, else tag."""

@@ -1,0 +1,341 @@
+"""Cursors: every group's AckWindow over every queue, durable as acknowledgement records of the log.
+
+Cursor definitions are rows of table `cursor` (key: id; value: queue and group); what was settled are records of
+`rmq_sys_gantry_ack`. Both are replayed at start. Ids are never used twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Protocol
+
+from gantrymq.broker.acks import RECORD_BYTES_MAX, AckKind, decode, encode_offsets, encode_one, encode_range
+from gantrymq.broker.port import CursorInfo, Delivery, Outcome
+from gantrymq.broker.window import MARK_STEP, AckWindow
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import Message
+
+ACQUIRE_MAX = 4096
+"""Entries leased by one call: one call must not stall the loop."""
+
+
+class QueueReader(Protocol):
+    """What cursors read."""
+
+    def max_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]: ...
+
+    def light_max_offset(self, light: int) -> int: ...
+
+    def light_units(self, light: int, offset: int, count: int) -> list[tuple[int, int, int]]: ...
+
+    def get_many(self, refs: list[tuple[int, int]]) -> list[Message | None]: ...
+
+
+class Cursor:
+    """One group's place in one queue."""
+
+    __slots__ = ("armed", "group", "id", "light", "queue", "queue_id", "recovered_below", "topic", "watcher", "window")
+
+    def __init__(self, cursor_id: int, queue: str, group: str, start: int) -> None:
+        self.id = cursor_id
+        self.queue = queue
+        self.group = group
+        self.light, self.topic, self.queue_id = parse_queue(queue)
+        self.window = AckWindow(start)
+        self.recovered_below = 0
+        """Offsets below were possibly delivered before a crash."""
+        self.watcher: Callable[[int], None] | None = None
+        self.armed = False
+
+
+def parse_queue(queue: str) -> tuple[int, str, int]:
+    """(light id, "", 0) of `~<id>`, or (0, topic, queue id) of `<topic>/<id>`. Raises ILLEGAL_ARGUMENT."""
+    if queue.startswith("~") and queue[1:].isdecimal() and int(queue[1:]):
+        return int(queue[1:]), "", 0
+    topic, slash, number = queue.rpartition("/")
+    if not slash or not topic or not number.isdecimal():
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"queue name {queue!r} is neither ~<light id> nor <topic>/<queue id>")
+    return 0, topic, int(number)
+
+
+class Cursors:
+    """`append_now(body)` writes an acknowledgement record at once; `wait(cursor)` calls `fire` at the queue's next entry;
+    `wake(cursor)` calls its watcher at the end of the turn; `on_dirty()` asks for `take_bodies` in the next append phase."""
+
+    def __init__(
+        self,
+        reader: QueueReader,
+        append_now: Callable[[bytes], None],
+        wait: Callable[[Cursor], None],
+        wake: Callable[[Cursor], None],
+        on_dirty: Callable[[], None],
+    ) -> None:
+        self._reader = reader
+        self._append_now = append_now
+        self._wait = wait
+        self._wake = wake
+        self._on_dirty = on_dirty
+        self.by_id: dict[int, Cursor] = {}
+        self._by_key: dict[tuple[str, str], Cursor] = {}
+        self._of_queue: dict[str, set[int]] = {}
+        self._holders: dict[int, set[int]] = {}
+        self._acked: dict[int, list[int]] = {}
+        self._back: dict[int, list[int]] = {}
+        self._next_id = 1
+
+    # Start: definitions, then records, then `recovered`.
+
+    def load(self, rows: dict[str, bytes]) -> None:
+        """Definitions from table `cursor`; the row `next` keeps ids from being used twice."""
+        for key, data in rows.items():
+            if key == "next":
+                self._next_id = max(self._next_id, int(data))
+                continue
+            queue, group, start = json.loads(data)
+            self._insert(Cursor(int(key), queue, group, start))
+            self._next_id = max(self._next_id, int(key) + 1)
+
+    def replay(self, body: bytes) -> None:
+        """Apply one acknowledgement record; entries of deleted cursors are skipped."""
+        for kind, cursor_id, offsets in decode(body):
+            cursor = self.by_id.get(cursor_id)
+            if cursor is None:
+                continue
+            window = cursor.window
+            if kind is AckKind.RANGE:
+                window.done_range(offsets[0], offsets[1])
+            elif kind is AckKind.LIST:
+                for offset in offsets:
+                    window.done(offset)
+            elif kind is AckKind.BACK:
+                for offset in offsets:
+                    window.counts[offset] = window.counts.get(offset, 0) + 1
+            else:
+                window.marked = max(window.marked, offsets[0])
+
+    def recovered(self) -> None:
+        """Replay is over: bring back what was in flight; nothing may point beyond its queue's end."""
+        for cursor in self.by_id.values():
+            window = cursor.window
+            end = self.end(cursor)
+            if window.next_offset > end:
+                cursor.window = window = AckWindow(min(window.floor, end))
+            window.counts = {offset: count for offset, count in window.counts.items() if window.floor <= offset < end and not window.is_done(offset)}
+            window.recover()
+            cursor.recovered_below = min(window.marked, end)
+
+    # Definitions.
+
+    def find(self, queue: str, group: str) -> Cursor | None:
+        """The group's cursor in that queue, if there is one."""
+        return self._by_key.get((queue, group))
+
+    def get(self, cursor_id: int) -> Cursor:
+        """By handle; raises NOT_FOUND."""
+        cursor = self.by_id.get(cursor_id)
+        if cursor is None:
+            raise GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor_id} does not exist (any more)")
+        return cursor
+
+    def create(self, queue: str, group: str, start: int) -> tuple[Cursor, list[tuple[str, bytes]]]:
+        """A new cursor and the table rows that make it durable."""
+        cursor = Cursor(self._next_id, queue, group, start)
+        self._next_id += 1
+        self._insert(cursor)
+        return cursor, [(str(cursor.id), json.dumps([queue, group, start]).encode()), ("next", str(self._next_id).encode())]
+
+    def delete(self, cursor: Cursor) -> None:
+        """Forget it; the caller removes its row."""
+        self.by_id.pop(cursor.id, None)
+        self._by_key.pop((cursor.queue, cursor.group), None)
+        ids = self._of_queue.get(cursor.queue)
+        if ids is not None:
+            ids.discard(cursor.id)
+            if not ids:
+                del self._of_queue[cursor.queue]
+        self._acked.pop(cursor.id, None)
+        self._back.pop(cursor.id, None)
+        cursor.watcher = None
+
+    def of_queue(self, queue: str) -> list[Cursor]:
+        """All cursors of a queue."""
+        return [self.by_id[cursor_id] for cursor_id in self._of_queue.get(queue, ())]
+
+    def info(self, cursor: Cursor) -> CursorInfo:
+        """Counts as they are now."""
+        window = cursor.window
+        return CursorInfo(cursor.id, window.ready(self.end(cursor)), window.unacked(), window.next_offset)
+
+    def end(self, cursor: Cursor) -> int:
+        """Maximum offset of the cursor's queue."""
+        if cursor.light:
+            return self._reader.light_max_offset(cursor.light)
+        return self._reader.max_offset(cursor.topic, cursor.queue_id)
+
+    # Work.
+
+    def acquire(self, cursor: Cursor, holder: int, count_max: int, bytes_max: int) -> list[Delivery]:
+        """Lease entries, returned ones first. Entries whose record is gone are done silently."""
+        window = cursor.window
+        count_max = min(count_max, ACQUIRE_MAX)
+        if count_max <= 0:
+            return []
+        offsets, units = self._returned_units(cursor, holder, count_max)
+        room = count_max - len(offsets)
+        if room > 0:
+            fresh = self._units(cursor, window.next_offset, room)
+            if fresh:
+                if window.next_offset + len(fresh) > window.marked:
+                    window.marked = window.next_offset + len(fresh) + MARK_STEP
+                    self._append_now(encode_one(AckKind.MARK, cursor.id, window.marked))
+                for unit in fresh:
+                    offsets.append(window.take_next(holder))
+                    units.append(unit)
+        keep = self._within(units, bytes_max)
+        for offset in offsets[keep:]:
+            window.give_back(offset, delivered=False)
+        del offsets[keep:], units[keep:]
+        deliveries = []
+        for offset, message in zip(offsets, self._reader.get_many([(unit[0], unit[1]) for unit in units]), strict=True):
+            if message is None:
+                self._done(cursor, offset)
+                continue
+            deliveries.append(Delivery(message, offset, 1 + window.deliveries(offset, cursor.recovered_below)))
+        if deliveries:
+            self._holders.setdefault(holder, set()).add(cursor.id)
+        if len(deliveries) < count_max:
+            self.arm(cursor)
+        return deliveries
+
+    def settle(self, items: list[tuple[int, int, Outcome]]) -> None:
+        """Apply outcomes; what is not in flight is ignored."""
+        for cursor_id, offset, outcome in items:
+            cursor = self.by_id.get(cursor_id)
+            if cursor is None:
+                continue
+            window = cursor.window
+            if offset not in window.inflight:
+                continue
+            if outcome is Outcome.ACK or outcome is Outcome.DROP:
+                self._done(cursor, offset)
+            else:
+                self._return(cursor, offset, outcome is Outcome.REQUEUE)
+
+    def release(self, holder: int) -> None:
+        """Requeue everything that the holder has."""
+        for cursor_id in self._holders.pop(holder, ()):
+            cursor = self.by_id.get(cursor_id)
+            if cursor is None:
+                continue
+            for offset in sorted([offset for offset, by in cursor.window.inflight.items() if by == holder]):
+                self._return(cursor, offset, delivered=True)
+
+    def purge(self, cursor: Cursor) -> int:
+        """Drop what is ready."""
+        end = self.end(cursor)
+        window = cursor.window
+        entries = encode_offsets(AckKind.LIST, cursor.id, list(window.returned)) if window.returned else []
+        if end > window.next_offset:
+            entries.append(encode_range(cursor.id, window.next_offset, end - 1))
+        dropped = window.skip_to(end)
+        for entry in entries:
+            self._append_now(entry)
+        return dropped
+
+    def watch(self, cursor: Cursor, watcher: Callable[[int], None] | None) -> None:
+        """Set or end the watcher."""
+        cursor.watcher = watcher
+        cursor.armed = False
+        if watcher is not None:
+            self.arm(cursor)
+
+    def arm(self, cursor: Cursor) -> None:
+        """Call the watcher when something is ready: at the end of this turn if there is, else at the next entry."""
+        if cursor.watcher is None:
+            return
+        cursor.armed = True
+        if cursor.window.ready(self.end(cursor)):
+            self.fire(cursor)
+        else:
+            self._wait(cursor)
+
+    def fire(self, cursor: Cursor) -> None:
+        """An entry is ready: wake an armed watcher once."""
+        if cursor.armed and cursor.watcher is not None:
+            cursor.armed = False
+            self._wake(cursor)
+
+    def take_bodies(self) -> list[bytes]:
+        """Bodies of the records for everything settled since the last call."""
+        entries: list[bytes] = []
+        for kind, changed in ((AckKind.BACK, self._back), (AckKind.LIST, self._acked)):
+            for cursor_id, offsets in changed.items():
+                entries.extend(encode_offsets(kind, cursor_id, offsets))
+            changed.clear()
+        bodies, size, part = [], 0, []
+        for entry in entries:
+            if size + len(entry) > RECORD_BYTES_MAX and part:
+                bodies.append(b"".join(part))
+                size, part = 0, []
+            part.append(entry)
+            size += len(entry)
+        if part:
+            bodies.append(b"".join(part))
+        return bodies
+
+    def _insert(self, cursor: Cursor) -> None:
+        self.by_id[cursor.id] = cursor
+        self._by_key[(cursor.queue, cursor.group)] = cursor
+        self._of_queue.setdefault(cursor.queue, set()).add(cursor.id)
+
+    def _done(self, cursor: Cursor, offset: int) -> None:
+        cursor.window.done(offset)
+        acked = self._acked.get(cursor.id)
+        if acked is None:
+            if not self._acked and not self._back:
+                self._on_dirty()
+            self._acked[cursor.id] = [offset]
+        else:
+            acked.append(offset)
+
+    def _return(self, cursor: Cursor, offset: int, delivered: bool) -> None:
+        if not cursor.window.give_back(offset, delivered):
+            return
+        if delivered:
+            if not self._acked and not self._back:
+                self._on_dirty()
+            self._back.setdefault(cursor.id, []).append(offset)
+        self.fire(cursor)
+
+    def _returned_units(self, cursor: Cursor, holder: int, count_max: int) -> tuple[list[int], list[tuple[int, int, int]]]:
+        offsets: list[int] = []
+        units: list[tuple[int, int, int]] = []
+        while len(offsets) < count_max:
+            offset = cursor.window.take_returned(holder)
+            if offset < 0:
+                break
+            unit = self._units(cursor, offset, 1)
+            if not unit:
+                self._done(cursor, offset)
+                continue
+            offsets.append(offset)
+            units.append(unit[0])
+        return offsets, units
+
+    def _units(self, cursor: Cursor, offset: int, count: int) -> list[tuple[int, int, int]]:
+        if cursor.light:
+            return self._reader.light_units(cursor.light, offset, count)
+        return self._reader.units(cursor.topic, cursor.queue_id, offset, count)
+
+    @staticmethod
+    def _within(units: list[tuple[int, int, int]], bytes_max: int) -> int:
+        """How many units fit, at least one."""
+        size = 0
+        for index, unit in enumerate(units):
+            size += unit[1]
+            if size > bytes_max and index:
+                return index
+        return len(units)

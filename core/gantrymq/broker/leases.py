@@ -1,0 +1,47 @@
+"""Leases: one holder per name, fenced by an epoch that only grows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gantrymq.model.errors import ErrorCode, GantryError
+
+
+class _Lease:
+    __slots__ = ("epoch", "on_lost", "owner")
+
+    def __init__(self, epoch: int, owner: object, on_lost: Callable[[str], None]) -> None:
+        self.epoch = epoch
+        self.owner = owner
+        self.on_lost = on_lost
+
+
+class Leases:
+    """Held names. `owner` is the port that took them: they end with it."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, _Lease] = {}
+        self._epoch = 0
+
+    def take(self, name: str, force: bool, owner: object, on_lost: Callable[[str], None]) -> int:
+        """The new epoch. Raises LEASE_HELD unless `force`; with it the old holder's `on_lost` is called first."""
+        old = self._held.get(name)
+        if old is not None:
+            if not force:
+                raise GantryError(ErrorCode.LEASE_HELD, f"{name} is held by another connection")
+            del self._held[name]
+            old.on_lost(name)
+        self._epoch += 1
+        self._held[name] = _Lease(self._epoch, owner, on_lost)
+        return self._epoch
+
+    def drop(self, name: str, epoch: int) -> None:
+        """Give up; a stale epoch is ignored."""
+        lease = self._held.get(name)
+        if lease is not None and lease.epoch == epoch:
+            del self._held[name]
+
+    def drop_owner(self, owner: object) -> None:
+        """Everything that a lost port held; nobody is told."""
+        for name in [name for name, lease in self._held.items() if lease.owner is owner]:
+            del self._held[name]

@@ -1,0 +1,72 @@
+"""Committed offsets of native consumer groups: table `offset`, key `topic@group`, value JSON {queue id: offset}.
+
+A commit is visible at once and becomes a record within `FLUSH_MS`; a crash in between repeats what was consumed in that time.
+"""
+
+from __future__ import annotations
+
+import json
+
+FLUSH_MS = 1_000
+
+
+class ConsumerOffsets:
+    """Offsets by (topic, group) and queue."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[str, dict[int, int]] = {}
+        self._dirty: set[str] = set()
+
+    def load(self, rows: dict[str, bytes]) -> None:
+        """Take over the table as replayed from the log."""
+        for key, data in rows.items():
+            self._offsets[key] = {int(queue): int(offset) for queue, offset in json.loads(data).items()}
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """Set an offset; True if this is the first change since the last `take_dirty`."""
+        key = f"{topic}@{group}"
+        queues = self._offsets.setdefault(key, {})
+        if queues.get(queue_id) == offset:
+            return False
+        queues[queue_id] = offset
+        first = not self._dirty
+        self._dirty.add(key)
+        return first
+
+    def query(self, group: str, topic: str, queue_id: int) -> int:
+        """The committed offset, or -1."""
+        return self._offsets.get(f"{topic}@{group}", {}).get(queue_id, -1)
+
+    def all_of(self, group: str, topic: str) -> dict[int, int]:
+        """Queue id to offset."""
+        return dict(self._offsets.get(f"{topic}@{group}", {}))
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Groups that committed an offset of the topic."""
+        prefix = topic + "@"
+        return [key[len(prefix) :] for key in self._offsets if key.startswith(prefix)]
+
+    def drop_topic(self, topic: str) -> list[str]:
+        """Forget all offsets of a deleted topic; the keys to delete from the table."""
+        keys = [key for key in self._offsets if key.startswith(topic + "@")]
+        for key in keys:
+            del self._offsets[key]
+            self._dirty.discard(key)
+        return keys
+
+    def drop_group(self, group: str) -> list[str]:
+        """Forget all offsets of a deleted group; the keys to delete from the table."""
+        keys = [key for key in self._offsets if key.endswith("@" + group)]
+        for key in keys:
+            del self._offsets[key]
+            self._dirty.discard(key)
+        return keys
+
+    def take_dirty(self) -> list[tuple[str, bytes | None]]:
+        """Rows changed since the last call."""
+        rows: list[tuple[str, bytes | None]] = [
+            (key, json.dumps({str(queue): offset for queue, offset in self._offsets[key].items()}, separators=(",", ":")).encode())
+            for key in sorted(self._dirty)
+        ]
+        self._dirty.clear()
+        return rows

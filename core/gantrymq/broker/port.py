@@ -1,0 +1,214 @@
+"""BrokerPort: the one interface through which gateways reach the broker.
+
+Two implementations: `broker/local.py` (same process) and `remoting/gateway_client.py` (over Remoting). Rules of both:
+
+- Nothing blocks and nothing is awaited. Every call takes `token` and `on_done`; `on_done(token, result)` is called exactly once,
+  possibly before the call returns, otherwise later, always on the loop. `result` is what the docstring says, or a
+  `GantryError`. `on_done` must not raise.
+- Callbacks (`on_ready`, `on_records`, `on_change`, `on_lost`) run at the end of a loop turn, each at most once per turn and object.
+- A call that changes state is answered when the state is as safe as the log's acknowledgement rule promises.
+- When the broker goes away every open call ends with UNAVAILABLE; `on_state` of `watch_state` tells when it is back, and
+  cursors, taps, watches and leases must then be opened again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Protocol
+
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import Message
+
+Done = Callable[[Any, Any], None]
+"""`on_done(token, result)`; result is a value or a `GantryError`."""
+
+SubmitResult = int | ErrorCode
+"""Queue offset (>= 0) of a stored message, or why it was not stored."""
+
+
+class Outcome(IntEnum):
+    """What became of a delivery."""
+
+    ACK = 0
+    """Done: never delivered again."""
+    REQUEUE = 1
+    """Back to its old place in the queue, served before later offsets, delivery count kept and marked redelivered."""
+    DROP = 2
+    """Rejected without requeue: done, and the caller has seen to a dead letter if there is one."""
+    RELEASE = 3
+    """Never reached the consumer: back to its place, as if it had not been acquired (not redelivered)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a new cursor begins: `kind` is `end`, `earliest` or `time` (then `at_ms`, milliseconds since the epoch)."""
+
+    kind: str = "end"
+    at_ms: int = 0
+
+
+END = Start("end")
+EARLIEST = Start("earliest")
+
+
+class Delivery:
+    """One acquired entry of a cursor."""
+
+    __slots__ = ("count", "message", "offset")
+
+    def __init__(self, message: Message, offset: int, count: int) -> None:
+        self.message = message
+        self.offset = offset
+        """Offset in the cursor's queue; the handle to settle with."""
+        self.count = count
+        """Deliveries including this one; above 1 means redelivered."""
+
+
+@dataclass(slots=True)
+class CursorInfo:
+    """A cursor as it is now. `cursor`: handle, valid until the port is lost. Counts are entries."""
+
+    cursor: int
+    ready: int
+    unacked: int
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Records that match enter the light queue `light`.
+
+    `route_id`: unique over all routes. `kind`: name of a registered `RouteSet`. `topic`: native topic that it can match,
+    or None for any. `expression`: what the kind understands (UTF-8 JSON). `light`: 0 for routes without a queue of their own
+    (AMQP exchange-to-exchange bindings).
+    """
+
+    route_id: str
+    kind: str
+    topic: str | None
+    expression: str
+    light: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic as gateways see it."""
+
+    name: str
+    read_queues: int
+    write_queues: int
+
+
+class LogPort(Protocol):
+    """Topics and records."""
+
+    def submit(self, batch: Sequence[Message], token: object, on_done: Done) -> None:
+        """Store a batch in order; result: list[SubmitResult], one per message, when the topics' acknowledgement rule is met.
+
+        Messages whose topic does not exist create it (with `gateway.queues` queues) unless automatic creation is off or at its
+        limit (TOPIC_NOT_FOUND, TOPIC_LIMIT). The caller must not change a message before `on_done`.
+        """
+
+    def ensure_topic(self, name: str, create: bool, token: object, on_done: Done) -> None:
+        """Result: TopicInfo. With `create` false a missing topic is TOPIC_NOT_FOUND."""
+
+    def topics(self, token: object, on_done: Done) -> None:
+        """Result: list[TopicInfo] without system topics."""
+
+    def read(self, refs: Sequence[tuple[int, int]], token: object, on_done: Done) -> None:
+        """Read records by (physical offset, size); result: list[Message | None] in that order (None: no longer there)."""
+
+
+class RoutePort(Protocol):
+    """Which records enter which light queue, and taps: matches handed over directly, nothing kept."""
+
+    def add_route(self, route: Route, token: object, on_done: Done) -> None:
+        """Install a durable route (a record of the log; it survives a restart). The same id again replaces it. Result: None."""
+
+    def remove_routes(self, route_ids: Sequence[str], token: object, on_done: Done) -> None:
+        """Unknown ids are ignored. Result: None."""
+
+    def open_tap(self, on_records: Callable[[list[tuple[Message, tuple[int, ...]]]], None], token: object, on_done: Done) -> None:
+        """Result: tap handle (int). `on_records` gets, per append batch, each record that matched a volatile route of this tap
+        with the matching route numbers; equal tuples are the same object while routes do not change."""
+
+    def close_tap(self, tap: int) -> None:
+        """Drop the tap and its volatile routes."""
+
+    def add_volatile(self, tap: int, number: int, kind: str, topic: str | None, expression: str, token: object, on_done: Done) -> None:
+        """A route that lives in memory only. `number`: >= 0, chosen by the caller, unique in its tap. Result: None."""
+
+    def remove_volatile(self, tap: int, numbers: Sequence[int]) -> None:
+        """Unknown numbers are ignored; records on the way may still arrive."""
+
+
+class QueuePort(Protocol):
+    """Light queues and cursors. A cursor is a group's place (an AckWindow) in one queue.
+
+    Queue names: `~<light id>` for a light queue (decimal), `<topic>/<queue id>` for a queue of a topic.
+    """
+
+    def create_light(self, token: object, on_done: Done) -> None:
+        """Result: id (int >= 1) that was never used before; durable."""
+
+    def delete_light(self, light: int, token: object, on_done: Done) -> None:
+        """Drop the queue, its cursors and routes to it. Records stay in the log. Result: None."""
+
+    def open_cursor(self, queue: str, group: str, start: Start, token: object, on_done: Done) -> None:
+        """Find the group's cursor in `queue` or create it at `start`; durable. Result: CursorInfo."""
+
+    def delete_cursor(self, cursor: int, token: object, on_done: Done) -> None:
+        """Forget the group's place. Result: None."""
+
+    def acquire(self, cursor: int, holder: int, count_max: int, bytes_max: int, token: object, on_done: Done) -> None:
+        """Lease up to `count_max` entries (at least one if any is ready, whatever its size); result: list[Delivery], oldest first,
+        what came back before anything newer. Empty: the next entry calls the watcher. `holder`: who `release` is for."""
+
+    def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None:
+        """(cursor, offset, outcome) of leased entries; the others are ignored. One record of the log per call."""
+
+    def release(self, holder: int) -> None:
+        """Everything that `holder` still has is requeued (it was possibly delivered: redelivered from now on)."""
+
+    def watch(self, cursor: int, on_ready: Callable[[int], None] | None) -> None:
+        """`on_ready(cursor)` once when an entry is ready and again each time after an `acquire` came back short; None ends it."""
+
+    def stats(self, cursors: Sequence[int], token: object, on_done: Done) -> None:
+        """Result: list[CursorInfo | None]."""
+
+    def purge(self, cursor: int, token: object, on_done: Done) -> None:
+        """Drop every ready entry (not the leased ones). Result: their number."""
+
+
+class TablePort(Protocol):
+    """Keyed tables whose truth is the log (one compacted system topic each). Keys: text up to 4 KiB; values: bytes up to 4 MiB."""
+
+    def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: object, on_done: Done) -> None:
+        """Set (None: delete) keys in one batch. Result: None. Reading in process sees it at once."""
+
+    def watch_table(self, table: str, on_change: Callable[[str, bytes | None], None] | None, token: object, on_done: Done) -> None:
+        """Result: dict[str, bytes], the table now; afterwards `on_change` for each change, our own included."""
+
+
+class LeasePort(Protocol):
+    """Fenced leases: one holder per name (MQTT client ids, exclusive queues). They end with the port's connection."""
+
+    def take_lease(self, name: str, force: bool, on_lost: Callable[[str], None], token: object, on_done: Done) -> None:
+        """Result: epoch (int). Held by another: LEASE_HELD, or with `force` the other's `on_lost(name)` is called first."""
+
+    def drop_lease(self, name: str, epoch: int) -> None:
+        """Give it up; a stale epoch is ignored."""
+
+
+class BrokerPort(LogPort, RoutePort, QueuePort, TablePort, LeasePort, Protocol):
+    """The five groups together."""
+
+    def watch_state(self, on_state: Callable[[bool], None]) -> None:
+        """`on_state(up)` at once and at each change."""
+
+
+def is_error(result: object) -> bool:
+    """True if a callback's result is a failure."""
+    return isinstance(result, GantryError)

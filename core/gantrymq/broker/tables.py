@@ -1,0 +1,112 @@
+"""Tables: keyed records of a system topic each, held in memory; the log is their truth.
+
+Table `x` is topic `rmq_sys_gantry_x`, one queue, one record per change: property GANTRY_KEY is the key, the body the value, and
+property GANTRY_DELETED marks a deletion. Replayed from the first record at start.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Protocol
+
+from gantrymq.model import names
+from gantrymq.model import properties as props
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import Message
+
+KEY_PROPERTY = "GANTRY_KEY"
+DELETED_PROPERTY = "GANTRY_DELETED"
+KEY_BYTES_MAX = 4096
+"""Keys are names (topics, client ids, filters); the longest legal one is a tag of 4 KiB."""
+REPLAY_STEP = 1024
+"""Records read at once while replaying."""
+
+_TABLE = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
+
+
+class LogReader(Protocol):
+    """What replaying needs of the store."""
+
+    def max_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]: ...
+
+    def get_many(self, refs: list[tuple[int, int]]) -> list[Message | None]: ...
+
+
+def topic_of(table: str) -> str:
+    """System topic of a table."""
+    return names.SYSTEM_PREFIX + table
+
+
+def check_item(table: str, key: str, value: bytes | None) -> None:
+    """Raise ILLEGAL_ARGUMENT for what cannot be kept."""
+    if _TABLE.match(table) is None:
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"table name {table!r} is not [a-z][a-z0-9_]*")
+    if not key or "\x01" in key or "\x02" in key or len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"table {table}: key {key[:80]!r} is empty, too long or holds U+0001/U+0002")
+
+
+def item_message(table: str, key: str, value: bytes | None) -> Message:
+    """The record of one change."""
+    pairs = [(KEY_PROPERTY, key)]
+    if value is None:
+        pairs.append((DELETED_PROPERTY, "1"))
+    return Message(topic_of(table), value or b"", props.encode(pairs), queue_id=0)
+
+
+class Tables:
+    """Every table of the broker that was used. A change is visible at once; it is safe when its record is."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, dict[str, bytes]] = {}
+        self._watchers: dict[str, list[Callable[[str, bytes | None], None]]] = {}
+
+    def replay(self, reader: LogReader, tables: list[str]) -> None:
+        """Read the named tables from the log."""
+        for table in tables:
+            rows = self._tables.setdefault(table, {})
+            for message in replay_topic(reader, topic_of(table), 0):
+                key = message.property(KEY_PROPERTY)
+                if message.property(DELETED_PROPERTY):
+                    rows.pop(key, None)
+                else:
+                    rows[key] = message.body
+
+    def rows(self, table: str) -> dict[str, bytes]:
+        """The live rows; read only."""
+        return self._tables.setdefault(table, {})
+
+    def apply(self, table: str, key: str, value: bytes | None) -> None:
+        """Change a row in memory (its record is being appended) and tell the watchers."""
+        rows = self._tables.setdefault(table, {})
+        if value is None:
+            rows.pop(key, None)
+        else:
+            rows[key] = value
+        for watcher in list(self._watchers.get(table, ())):
+            watcher(key, value)
+
+    def watch(self, table: str, watcher: Callable[[str, bytes | None], None]) -> None:
+        """Call `watcher` for each change from now on."""
+        self._watchers.setdefault(table, []).append(watcher)
+
+    def unwatch(self, table: str, watcher: Callable[[str, bytes | None], None]) -> None:
+        """Stop calling it."""
+        watchers = self._watchers.get(table, [])
+        if watcher in watchers:
+            watchers.remove(watcher)
+
+
+def replay_topic(reader: LogReader, topic: str, offset: int) -> list[Message]:
+    """Every record of queue 0 of `topic` from `offset` on, in order."""
+    result: list[Message] = []
+    end = reader.max_offset(topic, 0)
+    while offset < end:
+        units = reader.units(topic, 0, offset, REPLAY_STEP)
+        if not units:
+            break
+        result.extend([message for message in reader.get_many([(unit[0], unit[1]) for unit in units]) if message is not None])
+        offset += len(units)
+    return result

@@ -1,0 +1,195 @@
+"""Topics: configuration and what the append path needs to know of each, in one object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from gantrymq.model import names
+from gantrymq.model.errors import ErrorCode, GantryError
+
+if TYPE_CHECKING:
+    from gantrymq.broker.routing import Hit
+    from gantrymq.model.message import Message
+
+PERM_READ = 4
+PERM_WRITE = 2
+PERM_INHERIT = 1
+
+QUEUE_CACHE_MAX = 10_000
+"""Tags per topic whose queue is remembered; beyond it the memory is started anew."""
+
+QUEUES_MAX = 1024
+"""Queues a topic may have (RocketMQ's BenchmarkTest has 1,024)."""
+
+
+@dataclass(slots=True)
+class TopicConfig:
+    """What RocketMQ's topics.json holds of a topic."""
+
+    name: str
+    read_queues: int = 4
+    write_queues: int = 4
+    perm: int = PERM_READ | PERM_WRITE
+    sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] = field(default_factory=dict)
+    first_offsets: dict[str, int] = field(default_factory=dict)
+    """Queue id (decimal) to first offset, of a topic that was deleted and created again: it goes on counting."""
+    deleted: bool = False
+
+    def to_bytes(self) -> bytes:
+        """The value in table `topic`."""
+        return json.dumps(
+            {
+                "readQueueNums": self.read_queues, "writeQueueNums": self.write_queues, "perm": self.perm, "topicSysFlag": self.sys_flag,
+                "order": self.order, "attributes": self.attributes, "first": self.first_offsets, "deleted": self.deleted,
+            },
+            separators=(",", ":"),
+        ).encode()  # fmt: skip
+
+    @classmethod
+    def from_bytes(cls, name: str, data: bytes) -> TopicConfig:
+        """Back from `to_bytes`."""
+        value = json.loads(data)
+        return cls(
+            name, value["readQueueNums"], value["writeQueueNums"], value["perm"], value["topicSysFlag"], value["order"],
+            value["attributes"], value.get("first", {}), value.get("deleted", False),
+        )  # fmt: skip
+
+
+class Topic:
+    """One topic on the append path."""
+
+    __slots__ = ("_queue_of", "cache", "config", "name", "routed", "system", "waiters", "write_queues")
+
+    def __init__(self, config: TopicConfig, system: bool = False) -> None:
+        self.config = config
+        self.name = config.name
+        self.write_queues = config.write_queues
+        self.system = system
+        self.routed = False
+        """Some route may match records of this topic."""
+        self.cache: dict[tuple[str | None, str], Hit] = {}
+        """Routing results by (exchange of origin, tag)."""
+        self.waiters: dict[int, dict[object, Callable[[], None]]] = {}
+        """Who waits for the next record of a queue, by queue id and the waiter's own key; each is called once."""
+        self._queue_of: dict[str, int] = {}
+
+    def reconfigure(self, config: TopicConfig) -> None:
+        """Take a changed configuration."""
+        self.config = config
+        self.write_queues = config.write_queues
+        self._queue_of.clear()
+
+    def queue_for(self, message: Message) -> int:
+        """Queue by hash of the sharding key, else of the whole tag: one key, one queue, so its order is kept."""
+        key = message.sharding_key or message.tag
+        queue = self._queue_of.get(key)
+        if queue is None:
+            if len(self._queue_of) >= QUEUE_CACHE_MAX:
+                self._queue_of.clear()
+            queue = self._queue_of[key] = crc32(key.encode("utf-8", "surrogatepass")) % self.write_queues
+        return queue
+
+
+class TopicTable:
+    """All topics of this broker. Changes go through `on_write(name, value)`, which makes them records of the log."""
+
+    def __init__(self, on_write: Callable[[str, bytes], None], auto_create_max: int) -> None:
+        self.topics: dict[str, Topic] = {}
+        self._deleted: dict[str, TopicConfig] = {}
+        self._write = on_write
+        self._auto_create_max = auto_create_max
+        self._auto_created = 0
+        self.version = 0
+        """Counts changes since start; the registration with nameservers carries it."""
+        self.on_new: Callable[[Topic], None] = lambda topic: None
+        """Called for each topic object made (the router looks which routes concern it)."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after each change that nameservers must learn."""
+
+    def load(self, values: dict[str, bytes]) -> None:
+        """Take over the table as replayed from the log."""
+        for name, data in values.items():
+            config = TopicConfig.from_bytes(name, data)
+            if config.deleted:
+                self._deleted[name] = config
+            else:
+                self._add(config)
+
+    def get(self, name: str) -> Topic | None:
+        """The topic, or None. Our own system topics exist from their first use on."""
+        topic = self.topics.get(name)
+        if topic is None and names.is_own_system_topic(name):
+            topic = self._add(TopicConfig(name, 1, 1), system=True)
+        return topic
+
+    def configs(self) -> list[TopicConfig]:
+        """Every topic but our own system topics."""
+        return [topic.config for topic in self.topics.values() if not topic.system]
+
+    def create(self, config: TopicConfig) -> Topic:
+        """Create or change a topic. Raises NAME_INVALID, NO_PERMISSION, ILLEGAL_ARGUMENT."""
+        names.check_topic(config.name)
+        if names.is_own_system_topic(config.name):
+            raise GantryError(ErrorCode.NO_PERMISSION, f"topic {config.name} belongs to the broker itself")
+        if not 1 <= config.read_queues <= QUEUES_MAX or not 1 <= config.write_queues <= QUEUES_MAX:
+            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"a topic has 1 to {QUEUES_MAX} queues, not {config.read_queues}/{config.write_queues}")
+        old = self.topics.get(config.name)
+        if old is not None:
+            config.first_offsets = old.config.first_offsets
+            old.reconfigure(config)
+            topic = old
+        else:
+            dead = self._deleted.pop(config.name, None)
+            if dead is not None:
+                config.first_offsets = dead.first_offsets
+            topic = self._add(config)
+        self._write(config.name, config.to_bytes())
+        self.version += 1
+        self.on_change()
+        return topic
+
+    def create_on_use(self, name: str, queues: int) -> Topic:
+        """A topic that comes into being at first use. Raises NAME_INVALID, TOPIC_LIMIT."""
+        if self._auto_created >= self._auto_create_max:
+            raise GantryError(
+                ErrorCode.TOPIC_LIMIT,
+                f"topic {name} does not exist and {self._auto_create_max} topics were created on use already: create it, or raise topics.auto_create_max",
+            )
+        topic = self.create(TopicConfig(name, queues, queues))
+        self._auto_created += 1
+        return topic
+
+    def delete(self, name: str, ends: dict[int, int]) -> bool:
+        """Delete a topic; `ends`: maximum offset by queue id, where a topic of this name created later goes on. False if unknown."""
+        topic = self.topics.get(name)
+        if topic is None or topic.system:
+            return False
+        del self.topics[name]
+        config = topic.config
+        config.deleted = True
+        config.first_offsets = {str(queue): end for queue, end in ends.items()}
+        self._deleted[name] = config
+        self._write(name, config.to_bytes())
+        config = TopicConfig.from_bytes(name, config.to_bytes())
+        self._deleted[name] = config
+        self.version += 1
+        self.on_change()
+        return True
+
+    def first_offset(self, name: str, queue_id: int) -> int:
+        """First offset that belongs to the topic as it exists now."""
+        topic = self.topics.get(name)
+        return topic.config.first_offsets.get(str(queue_id), 0) if topic is not None else 0
+
+    def _add(self, config: TopicConfig, system: bool = False) -> Topic:
+        config.deleted = False
+        topic = Topic(config, system)
+        self.topics[config.name] = topic
+        self.on_new(topic)
+        return topic

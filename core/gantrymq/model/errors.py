@@ -1,0 +1,59 @@
+"""Failures: one tree and one `ErrorCode` for every door.
+
+Each adapter owns one table from `ErrorCode` to its own wire (Remoting response code, AMQP reply code,
+MQTT return code, HTTP status). The text says what is wrong, where, and what to do next.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class ErrorCode(Enum):
+    """What went wrong, independent of any protocol."""
+
+    TOPIC_NOT_FOUND = "topic not found"
+    TOPIC_LIMIT = "limit of topics reached"
+    QUEUE_NOT_FOUND = "queue not found"
+    NOT_FOUND = "not found"
+    ALREADY_EXISTS = "already exists"
+    NAME_INVALID = "invalid name"
+    ILLEGAL_ARGUMENT = "illegal argument"
+    MESSAGE_ILLEGAL = "illegal message"
+    MESSAGE_TOO_LARGE = "message too large"
+    PROPERTIES_TOO_LARGE = "properties too large"
+    NO_PERMISSION = "no permission"
+    NO_ROUTE = "no queue matches"
+    OFFSET_OUT_OF_RANGE = "offset out of range"
+    LEASE_HELD = "held by another connection"
+    LEASE_LOST = "taken over by another connection"
+    BUSY = "server busy"
+    STORE_FULL = "no space left in the store"
+    STORE_FAILED = "store stopped after an I/O error"
+    FLUSH_TIMEOUT = "flush to disk timed out"
+    UNAVAILABLE = "broker not reachable"
+    SHUTTING_DOWN = "server is shutting down"
+    NOT_SUPPORTED = "not supported"
+
+
+class GantryError(Exception):
+    """A failure with a code that every adapter can render on its own terms."""
+
+    def __init__(self, code: ErrorCode, text: str = "") -> None:
+        super().__init__(text or code.value)
+        self.code = code
+        self.text = text or code.value
+
+    def __repr__(self) -> str:
+        return f"GantryError({self.code.name}, {self.text!r})"
+
+
+class StoreCorruptError(GantryError):
+    """The directory holds something that cannot be read; the text names file and position."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(ErrorCode.STORE_FAILED, text)
+
+
+class ConfigError(Exception):
+    """A bad setting: the text names the key, the value and what is allowed."""

@@ -1,0 +1,32 @@
+"""Limits that hold at every door, each with its reason."""
+
+from __future__ import annotations
+
+from typing import Final
+
+TOPIC_BYTES_MAX: Final = 127
+"""RocketMQ's record V1 stores the topic length in one byte and its TopicValidator allows 127."""
+
+GROUP_BYTES_MAX: Final = 255
+"""RocketMQ's limit for consumer and producer group names."""
+
+TAG_BYTES_MAX: Final = 4096
+"""Longer tags are refused: a tag takes part in every routing decision (docs/mapping)."""
+
+PROPERTIES_BYTES_MAX: Final = 32767
+"""The record stores the length of the properties in a signed 16-bit field."""
+
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+"""RocketMQ's maxMessageSize default; settable up to `BODY_BYTES_CEILING`."""
+
+BODY_BYTES_CEILING: Final = 15 * 1024 * 1024
+"""One Remoting frame is at most 16 MiB, header included."""
+
+FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Largest Remoting frame, as in RocketMQ's NettyDecoder."""
+
+DISPATCH_INLINE_MAX: Final = 64
+"""Light queues named in the record's own properties; more stand in continuation records."""
+
+LONG_TOPIC_PREFIX: Final = 94
+"""An encoded topic over `TOPIC_BYTES_MAX` keeps this many characters before `_` and 32 hexadecimal digits."""

@@ -1,0 +1,116 @@
+"""Names of message properties and their text form: name \\x01 value \\x02, repeated.
+
+Pairs with an empty name or value do not exist in this form (RocketMQ drops them when parsing).
+Of a repeated name the last one counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+NAME_END: Final = b"\x01"
+PAIR_END: Final = b"\x02"
+
+KEYS: Final = "KEYS"
+TAGS: Final = "TAGS"
+WAIT: Final = "WAIT"
+DELAY: Final = "DELAY"
+UNIQ_KEY: Final = "UNIQ_KEY"
+SHARDING_KEY: Final = "__SHARDINGKEY"
+CLUSTER: Final = "CLUSTER"
+PRODUCER_GROUP: Final = "PGROUP"
+TRAN_MSG: Final = "TRAN_MSG"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QUEUE_ID: Final = "REAL_QID"
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
+MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
+
+# Shared properties: one meaning at every door (docs/mapping).
+CONTENT_TYPE: Final = "GANTRY_CONTENT_TYPE"
+CORRELATION_ID: Final = "GANTRY_CORRELATION_ID"
+REPLY_TO: Final = "GANTRY_REPLY_TO"
+MESSAGE_ID: Final = "GANTRY_MESSAGE_ID"
+PRIORITY: Final = "GANTRY_PRIORITY"
+EXPIRES_AT: Final = "GANTRY_EXPIRES_AT"
+"""Absolute expiry, milliseconds since the epoch."""
+QOS: Final = "GANTRY_QOS"
+"""0, 1 or 2; absent counts as 1."""
+RETAIN: Final = "GANTRY_RETAIN"
+ORIGIN: Final = "GANTRY_ORIGIN"
+"""Door of origin: `mqtt`, `amqp`, `cloudevents`; absent for native messages."""
+EXCHANGE: Final = "GANTRY_EXCHANGE"
+"""AMQP exchange that the record was published to, as `vhost NUL`-free text; only on records of the AMQP door. The default exchange is `(default)`."""
+AMQP_HEADER: Final = "GANTRY_AMQP_HEADER"
+"""Base64 of the exact AMQP content-header property list, where the shared properties cannot rebuild it."""
+CE_PREFIX: Final = "CE_"
+"""CloudEvents attributes: `CE_id`, `CE_source`, `CE_type`, ...; data content type in `CE_datacontenttype`."""
+
+SYSTEM_NAMES: Final = frozenset(
+    {
+        KEYS, TAGS, WAIT, DELAY, UNIQ_KEY, SHARDING_KEY, CLUSTER, PRODUCER_GROUP, TRAN_MSG, REAL_TOPIC, REAL_QUEUE_ID,
+        RETRY_TOPIC, ORIGIN_MESSAGE_ID, MULTI_DISPATCH, MULTI_QUEUE_OFFSET, "RETRY_TIMES", "MAX_RECONSUME_TIMES",
+        "RECONSUME_TIME", "MSG_REGION", "TRACE_ON", "TRACE_CONTEXT", "CONSUME_START_TIME", "TRAN_PREPARED_QUEUE_OFFSET",
+        "TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS",
+        "TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "POP_CK", "1ST_POP_TIME",
+        "INSTANCE_ID", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL", "ARRIVE_TIME", "PUSH_REPLY_TIME", "MSG_TYPE", "INNER_NUM",
+        "INNER_BASE", "DUP_INFO", "__CRC32#", "__BORNHOST", "BORN_TIMESTAMP", "__transactionId__", "BUYER_ID", "TRANSFER_FLAG",
+        "CORRECTION_FLAG", "MQ2_FLAG", "EXTEND_UNIQ_INFO", "REAL_TAGS", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "CONSUME_QUEUE_ID",
+        "_SYS_MSG_PRIORITY_",
+    }
+)  # fmt: skip
+"""Names with a meaning in the store or in RocketMQ: a foreign header of such a name is stored escaped."""
+
+FOREIGN_ESCAPE: Final = "GANTRY_H_"
+"""Prefix under which a foreign header is stored whose own name is taken or cannot stand as a native name."""
+
+
+def encode(pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> bytes:
+    """The text form of `pairs`; empty names and values are left out.
+
+    The caller has made sure that neither contains U+0001 or U+0002 (`foreign_pair` does).
+    """
+    items = pairs.items() if isinstance(pairs, Mapping) else pairs
+    return "".join([f"{name}\x01{value}\x02" for name, value in items if name and value]).encode("utf-8", "surrogatepass")
+
+
+def decode(data: bytes) -> dict[str, str]:
+    """Name to value; malformed pairs are skipped as RocketMQ's decoder does, of a repeated name the last counts."""
+    result = {}
+    for pair in data.decode("utf-8", "replace").split("\x02"):
+        name, mark, value = pair.partition("\x01")
+        if mark and name and value:
+            result[name] = value
+    return result
+
+
+def find(data: bytes, name: str) -> str:
+    """Value of `name`, or an empty string; the last occurrence counts."""
+    key = name.encode() + b"\x01"
+    start = data.rfind(b"\x02" + key)
+    if start >= 0:
+        start += 1 + len(key)
+    elif data.startswith(key):
+        start = len(key)
+    else:
+        return ""
+    end = data.find(b"\x02", start)
+    return data[start : end if end >= 0 else len(data)].decode("utf-8", "replace")
+
+
+def foreign_name(name: str) -> str:
+    """Native property name for a foreign header: its own name, or escaped where that name means something here."""
+    if name in SYSTEM_NAMES or name.startswith(("GANTRY_", CE_PREFIX)) or not name or "\x01" in name or "\x02" in name:
+        return FOREIGN_ESCAPE + name.replace("%", "%25").replace("\x01", "%01").replace("\x02", "%02")
+    return name
+
+
+def foreign_name_of(native: str) -> str | None:
+    """The foreign header's name for a native property, or None for a property of the system."""
+    if native.startswith(FOREIGN_ESCAPE):
+        return native[len(FOREIGN_ESCAPE) :].replace("%02", "\x02").replace("%01", "\x01").replace("%25", "%")
+    if native in SYSTEM_NAMES or native.startswith(("GANTRY_", CE_PREFIX)):
+        return None
+    return native

@@ -1,0 +1,84 @@
+"""What the pump and a door owe each other. No door touches a socket; no asyncio here.
+
+The pump owns one `Door` object per accepted connection. In: `received(data)` with whatever the socket gave. Out: the door
+appends to its own outbox and calls `link.mark()`; at the end of the loop turn the pump takes `data_to_send()` once and
+writes it. A door never raises for what a peer did: it answers on its protocol's terms and calls `link.close()`. An exception
+that escapes is logged with the peer's address and closes that connection alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Link(Protocol):
+    """The pump's side of one connection, handed to the door."""
+
+    peer: str
+    """`host:port` of the other side, first field of every log line."""
+    peer_is_loopback: bool
+
+    def mark(self) -> None:
+        """Something may be in the outbox: `data_to_send` will be called once at the end of this loop turn."""
+
+    def close(self) -> None:
+        """Write what is in the outbox, then close. No `received` comes after it."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+    def pause_reading(self) -> None:
+        """Back-pressure: read nothing until `resume_reading`."""
+
+    def resume_reading(self) -> None: ...
+
+    def set_deadline(self, at_ms: int | None) -> None:
+        """Ask for `deadline(now_ms)` at or shortly after `at_ms` of the monotonic clock (to 50 ms); None: no deadline. One per link."""
+
+    def outbound_bytes(self) -> int:
+        """Bytes handed over and not yet taken by the peer."""
+
+
+class Door(Protocol):
+    """One connection of an adapter."""
+
+    def connected(self, link: Link) -> None:
+        """Called once, first."""
+
+    def received(self, data: bytes) -> None:
+        """Bytes from the peer; any split."""
+
+    def data_to_send(self) -> bytes:
+        """Take and clear the outbox."""
+
+    def eof(self) -> None:
+        """The peer closed its sending side; unless the door keeps it, the link is closed after this returns."""
+
+    def closed(self, reason: str) -> None:
+        """Called once, last. `reason` is empty for an ordinary end."""
+
+    def writable(self) -> None:
+        """The peer took what was waiting (below the low-water mark again): deliveries may go on."""
+
+    def deadline(self, now_ms: int) -> None:
+        """The deadline that was asked for."""
+
+    def shutdown(self) -> None:
+        """The server stops: say goodbye on the protocol's terms and `link.close()` when done."""
+
+
+ConnectionFactory = Callable[[], Door]
+
+
+class Wheel(Protocol):
+    """Deadlines of a whole process, in one timer (to 50 ms)."""
+
+    def call_at(self, at_ms: int, callback: Callable[[int], None]) -> int:
+        """`callback(now_ms)` once, at or shortly after `at_ms` of the monotonic clock; returns a handle."""
+
+    def cancel(self, handle: int) -> None:
+        """Unknown handles are ignored."""
+
+    def now_ms(self) -> int:
+        """The monotonic clock."""
