@@ -371,9 +371,11 @@ class Broker:
             batch, tap.batch = tap.batch, []
             if batch:
                 tap.on_records(batch)
-        woken, self._woken = self._woken, {}
-        for callback in woken.values():
-            callback()
+        # Two passes: a queue's waiters, then the cursor watchers that they woke. What these wake waits for the next turn.
+        for _ in range(2):
+            woken, self._woken = self._woken, {}
+            for callback in woken.values():
+                callback()
 
     def _background(self, now_ms: int) -> None:
         self._background_armed = False

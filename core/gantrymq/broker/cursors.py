@@ -7,7 +7,7 @@ Cursor definitions are rows of table `cursor` (key: id; value: queue and group);
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gantrymq.broker.acks import RECORD_BYTES_MAX, AckKind, decode, encode_offsets, encode_one, encode_range
@@ -210,7 +210,7 @@ class Cursors:
             self.arm(cursor)
         return deliveries
 
-    def settle(self, items: list[tuple[int, int, Outcome]]) -> None:
+    def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None:
         """Apply outcomes; what is not in flight is ignored."""
         for cursor_id, offset, outcome in items:
             cursor = self.by_id.get(cursor_id)

@@ -1,0 +1,225 @@
+"""LocalBrokerPort: the BrokerPort of gateways in the broker's own process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gantrymq.broker.broker import OWN_TABLES, Broker
+from gantrymq.broker.cursors import parse_queue
+from gantrymq.broker.port import CursorInfo, Done, Outcome, Route, Start, TopicInfo
+from gantrymq.broker.routing import Tap
+from gantrymq.broker.tables import check_item
+from gantrymq.broker.topics import Topic
+from gantrymq.model import names
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import Message
+
+
+def _info(topic: Topic) -> TopicInfo:
+    return TopicInfo(topic.name, topic.config.read_queues, topic.config.write_queues)
+
+
+class LocalBrokerPort:
+    """See `BrokerPort` for every method. One object per gateway process or remote link: leases, taps and holders belong to it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._taps: dict[int, Tap] = {}
+        self._watched_tables: list[tuple[str, Callable[[str, bytes | None], None]]] = []
+        self._holders: set[int] = set()
+        self._watched: set[int] = set()
+
+    # Log.
+
+    def submit(self, batch: Sequence[Message], token: Any, on_done: Done) -> None:
+        self._broker.submit(batch, token, on_done)
+
+    def ensure_topic(self, name: str, create: bool, token: Any, on_done: Done) -> None:
+        try:
+            if names.is_own_system_topic(name):
+                raise GantryError(ErrorCode.NO_PERMISSION, f"topic {name} belongs to the broker itself")
+            topic = self._broker.ensure_topic(name, create, self._broker.gateway_config.queues)
+        except GantryError as error:
+            on_done(token, error)
+            return
+        on_done(token, _info(topic))
+
+    def topics(self, token: Any, on_done: Done) -> None:
+        found = [_info(topic) for topic in self._broker.topics.topics.values() if not topic.system and not names.is_system_topic(topic.name)]
+        on_done(token, found)
+
+    def read(self, refs: Sequence[tuple[int, int]], token: Any, on_done: Done) -> None:
+        on_done(token, self._broker.store.get_many(list(refs)))
+
+    # Routes.
+
+    def add_route(self, route: Route, token: Any, on_done: Done) -> None:
+        try:
+            self._broker.add_route(route, token, on_done)
+        except GantryError as error:
+            on_done(token, error)
+
+    def remove_routes(self, route_ids: Sequence[str], token: Any, on_done: Done) -> None:
+        self._broker.remove_routes(route_ids, token, on_done)
+
+    def open_tap(self, on_records: Callable[[list[tuple[Message, tuple[int, ...]]]], None], token: Any, on_done: Done) -> None:
+        tap = self._broker.new_tap(on_records)
+        self._taps[tap.handle] = tap
+        on_done(token, tap.handle)
+
+    def close_tap(self, tap: int) -> None:
+        found = self._taps.pop(tap, None)
+        if found is not None:
+            self._broker.router.close_tap(found)
+
+    def add_volatile(self, tap: int, number: int, kind: str, topic: str | None, expression: str, token: Any, on_done: Done) -> None:
+        found = self._taps.get(tap)
+        if found is None:
+            on_done(token, GantryError(ErrorCode.NOT_FOUND, f"tap {tap} is not open"))
+            return
+        try:
+            self._broker.router.add_volatile(found, number, kind, topic, expression)
+        except GantryError as error:
+            on_done(token, error)
+            return
+        on_done(token, None)
+
+    def remove_volatile(self, tap: int, numbers: Sequence[int]) -> None:
+        found = self._taps.get(tap)
+        if found is not None:
+            for number in numbers:
+                self._broker.router.remove_volatile(found, number)
+
+    # Queues.
+
+    def create_light(self, token: Any, on_done: Done) -> None:
+        self._broker.create_light(token, on_done)
+
+    def delete_light(self, light: int, token: Any, on_done: Done) -> None:
+        self._broker.delete_light(light, token, on_done)
+
+    def open_cursor(self, queue: str, group: str, start: Start, token: Any, on_done: Done) -> None:
+        broker = self._broker
+        try:
+            found = broker.cursors.find(queue, group)
+            if found is not None:
+                on_done(token, broker.cursors.info(found))
+                return
+            offset = self._start_offset(queue, start)
+        except GantryError as error:
+            on_done(token, error)
+            return
+        cursor, rows = broker.cursors.create(queue, group, offset)
+
+        def done(token: Any, result: object) -> None:
+            on_done(token, result if isinstance(result, GantryError) else broker.cursors.info(cursor))
+
+        broker.put("cursor", rows, token, done)
+
+    def _start_offset(self, queue: str, start: Start) -> int:
+        store = self._broker.store
+        light, topic, queue_id = parse_queue(queue)
+        if light:
+            if start.kind == "time":
+                raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "a light queue has no start by time")
+            return store.light_max_offset(light) if start.kind == "end" else 0
+        found = self._broker.topics.get(topic)
+        if found is None or found.system:
+            raise GantryError(ErrorCode.TOPIC_NOT_FOUND, f"topic {topic} does not exist")
+        if queue_id >= max(found.config.read_queues, found.config.write_queues):
+            raise GantryError(ErrorCode.QUEUE_NOT_FOUND, f"topic {topic} has no queue {queue_id}")
+        if start.kind == "end":
+            return store.max_offset(topic, queue_id)
+        first = self._broker.min_offset(topic, queue_id)
+        return first if start.kind == "earliest" else max(first, store.offset_by_time(topic, queue_id, start.at_ms, True))
+
+    def delete_cursor(self, cursor: int, token: Any, on_done: Done) -> None:
+        found = self._broker.cursors.by_id.get(cursor)
+        if found is None:
+            on_done(token, None)
+            return
+        self._broker.cursors.delete(found)
+        self._broker.put("cursor", [(str(cursor), None)], token, on_done)
+
+    def acquire(self, cursor: int, holder: int, count_max: int, bytes_max: int, token: Any, on_done: Done) -> None:
+        cursors = self._broker.cursors
+        found = cursors.by_id.get(cursor)
+        if found is None:
+            on_done(token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor} does not exist (any more)"))
+            return
+        self._holders.add(holder)
+        on_done(token, cursors.acquire(found, holder, count_max, bytes_max))
+
+    def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None:
+        self._broker.cursors.settle(items)
+
+    def release(self, holder: int) -> None:
+        self._holders.discard(holder)
+        self._broker.cursors.release(holder)
+
+    def watch(self, cursor: int, on_ready: Callable[[int], None] | None) -> None:
+        found = self._broker.cursors.by_id.get(cursor)
+        if found is not None:
+            (self._watched.discard if on_ready is None else self._watched.add)(cursor)
+            self._broker.cursors.watch(found, on_ready)
+
+    def stats(self, cursors: Sequence[int], token: Any, on_done: Done) -> None:
+        table = self._broker.cursors
+        result: list[CursorInfo | None] = []
+        for cursor in cursors:
+            found = table.by_id.get(cursor)
+            result.append(None if found is None else table.info(found))
+        on_done(token, result)
+
+    def purge(self, cursor: int, token: Any, on_done: Done) -> None:
+        found = self._broker.cursors.by_id.get(cursor)
+        if found is None:
+            on_done(token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor} does not exist (any more)"))
+            return
+        on_done(token, self._broker.cursors.purge(found))
+
+    # Tables and leases.
+
+    def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done) -> None:
+        try:
+            if table in OWN_TABLES:
+                raise GantryError(ErrorCode.NO_PERMISSION, f"table {table} belongs to the broker itself")
+            for key, value in items:
+                check_item(table, key, value)
+        except GantryError as error:
+            on_done(token, error)
+            return
+        self._broker.put(table, items, token, on_done)
+
+    def watch_table(self, table: str, on_change: Callable[[str, bytes | None], None] | None, token: Any, on_done: Done) -> None:
+        if on_change is not None:
+            self._broker.tables.watch(table, on_change)
+            self._watched_tables.append((table, on_change))
+        on_done(token, dict(self._broker.tables.rows(table)))
+
+    def take_lease(self, name: str, force: bool, on_lost: Callable[[str], None], token: Any, on_done: Done) -> None:
+        try:
+            epoch = self._broker.leases.take(name, force, self, on_lost)
+        except GantryError as error:
+            on_done(token, error)
+            return
+        on_done(token, epoch)
+
+    def drop_lease(self, name: str, epoch: int) -> None:
+        self._broker.leases.drop(name, epoch)
+
+    def watch_state(self, on_state: Callable[[bool], None]) -> None:
+        on_state(True)
+
+    def close(self) -> None:
+        """The gateway behind this port is gone: requeue what it held, drop its taps, leases and watchers."""
+        for handle in list(self._taps):
+            self.close_tap(handle)
+        for cursor in list(self._watched):
+            self.watch(cursor, None)
+        for holder in list(self._holders):
+            self.release(holder)
+        for table, watcher in self._watched_tables:
+            self._broker.tables.unwatch(table, watcher)
+        self._broker.leases.drop_owner(self)

@@ -1,0 +1,86 @@
+"""The broker as a service: store, broker, flusher, and the Remoting door on port 10911."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from gantrymq.broker.broker import Broker
+from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
+from gantrymq.broker.local import LocalBrokerPort
+from gantrymq.broker.routing import load_route_sets
+from gantrymq.remoting.broker_door import BrokerDoors
+from gantrymq.remoting.registrar import Registrar
+from gantrymq.services import ServiceContext
+from gantrymq.store.config import StoreConfig
+from gantrymq.store.files import OsFileSystem
+from gantrymq.store.flusher import Flusher
+from gantrymq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+
+class BrokerService:
+    """Started after the nameserver and before the gateways, which find it as `shared["broker_port"]`."""
+
+    name = "broker"
+    default_port = 10911
+    config: type = BrokerConfig
+    extra_sections: dict[str, type] = {"store": StoreConfig, "topics": TopicsConfig, "gateway": GatewayConfig}
+
+    def __init__(self) -> None:
+        self.broker: Broker | None = None
+        self._store: MessageStore | None = None
+        self._flusher: Flusher | None = None
+        self._registrar: Registrar | None = None
+
+    async def start(self, context: ServiceContext) -> list[tuple[str, int]]:
+        """Recover, open the door, register with the nameservers."""
+        config: BrokerConfig = context.config
+        store_config: StoreConfig = context.sections["store"]
+        loop = asyncio.get_running_loop()
+        store = MessageStore(OsFileSystem(), context.data, store_config, context.clock)
+        report = await asyncio.to_thread(store.load, None)
+        self._store = store
+        log.info("store: %s", report)
+        sync = store_config.flush == "sync"
+        broker = Broker(
+            store, context.clock, context.turn, context.wheel, load_route_sets(),
+            config, context.sections["topics"], context.sections["gateway"], sync,
+        )  # fmt: skip
+        broker.open()
+        self.broker = broker
+        flusher = Flusher(store, store_config.flush_interval_ms, sync, loop.call_soon_threadsafe)
+        flusher.on_flushed = broker.gate.advance
+        flusher.on_failed = broker.store_failed
+        broker.request_flush = flusher.request
+        flusher.start()
+        self._flusher = flusher
+        doors = BrokerDoors(broker, context)
+        bound = await context.listen(doors.accept, context.host, config.port)
+        self._registrar = Registrar(broker, context, bound)
+        doors.set_address(self._registrar.advertised)
+        await self._registrar.start()
+        context.shared["broker_port"] = LocalBrokerPort(broker)
+        context.shared["broker"] = broker
+        return [bound]
+
+    async def drain(self, deadline_s: float) -> None:
+        """Leave the routes first: clients move on while we finish."""
+        if self._registrar is not None:
+            await self._registrar.stop(deadline_s)
+
+    async def stop(self) -> None:
+        """Write what a clean stop writes and close the files."""
+        if self.broker is not None:
+            self.broker.close()
+        if self._flusher is not None:
+            await asyncio.to_thread(self._flusher.stop)
+        if self._store is not None:
+            await asyncio.to_thread(self._store.close)
+
+
+def factory() -> Any:
+    """Entry point `broker` of group `gantrymq.services`."""
+    return BrokerService()
