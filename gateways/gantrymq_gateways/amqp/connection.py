@@ -1,0 +1,661 @@
+"""One AMQP 0-9-1 connection without sockets and clocks: handshake, channels, content assembly, heartbeats, closing.
+
+Bytes in, events out; what is to be sent gathers in an outbox. It knows which methods are legal when, and answers protocol
+errors itself in RabbitMQ's words; it does not know what a queue is. Times are milliseconds of a monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, Final
+
+from gantrymq_gateways.amqp import constants as c
+from gantrymq_gateways.amqp.codec import (
+    CONTENT,
+    CONTENT_OVERHEAD,
+    FRAME,
+    HEADER,
+    HEARTBEAT_FRAME,
+    decode_arguments,
+    erlang_binary,
+    frame_description,
+    method_frame,
+)
+from gantrymq_gateways.amqp.constants import METHODS, METHODS_BY_NUMBER, AmqpError, Method
+from gantrymq_gateways.amqp.values import (
+    Field,
+    MalformedError,
+    Table,
+    Utf8Error,
+    ValueTypeError,
+    lookup,
+    read_table,
+)
+
+FRAME_MAX_BEFORE_TUNE: Final = 4096
+"""Largest frame of a peer that has not logged in: nothing before tune-ok needs more."""
+HANDSHAKE_MS: Final = 10_000
+"""From accept to connection.open, as RabbitMQ's handshake_timeout."""
+SILENT_CLOSE_MS: Final = 3_000
+"""RabbitMQ's SILENT_CLOSE_DELAY: slows guessing of passwords down."""
+CLOSING_MS: Final = 5_000
+"""How long a peer may take to answer connection.close."""
+SILENT_HALVES_MAX: Final = 6
+"""Half heartbeat intervals without a byte after which the peer is gone (RabbitMQ drops after two to three intervals)."""
+
+_PUBLISH_IDS: Final = c.NUMBER_PUBLISH.to_bytes(4, "big")
+
+
+class State(Enum):
+    """Where the connection stands."""
+
+    HEADER = auto()
+    START = auto()
+    TUNE = auto()
+    OPEN = auto()
+    RUNNING = auto()
+    CLOSING = auto()
+    """We sent connection.close and wait for close-ok; everything else is ignored."""
+    SILENT = auto()
+    """The peer is refused: nothing is read or said until the socket is closed."""
+    ENDED = auto()
+
+
+_NAMES: Final = {State.START: "starting", State.TUNE: "tuning", State.OPEN: "opening", State.RUNNING: "running"}
+"""States in RabbitMQ's reply texts."""
+
+_HANDSHAKE: Final = {
+    State.START: "connection.start-ok",
+    State.TUNE: "connection.tune-ok",
+    State.OPEN: "connection.open",
+}
+"""The one method that each state of the handshake takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the server offers."""
+
+    properties: Table
+    channel_max: int = 2047
+    frame_max: int = 131072
+    heartbeat_s: int = 60
+    body_bytes_max: int = 4 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Opened:
+    """Logged in and open: methods may come."""
+
+    user: str
+    client: str
+
+
+@dataclass(slots=True)
+class ChannelOpened:
+    channel: int
+
+
+@dataclass(slots=True)
+class ChannelClosing:
+    """The peer closes a channel: when its work is finished, call `channel_closed`."""
+
+    channel: int
+
+
+@dataclass(slots=True)
+class ChannelFailed:
+    """We closed the channel after a protocol error; it exists no more."""
+
+    channel: int
+
+
+@dataclass(slots=True)
+class Publish:
+    """basic.publish, whole. `arguments`, `properties`: raw bytes (method arguments; flags and property list)."""
+
+    channel: int
+    arguments: bytes
+    properties: bytes
+    body: bytes
+
+
+@dataclass(slots=True)
+class MethodReceived:
+    channel: int
+    method: Method
+    arguments: list[Any]
+
+
+@dataclass(slots=True)
+class ConnectionClosing:
+    """The peer says goodbye: when everything is released, call `connection_closed`."""
+
+
+@dataclass(slots=True)
+class Ended:
+    """Close the socket. `abort`: without a word. `reason`: for the log; empty for an ordinary end."""
+
+    reason: str
+    abort: bool = False
+
+
+Event = Opened | ChannelOpened | ChannelClosing | ChannelFailed | Publish | MethodReceived | ConnectionClosing | Ended
+
+
+class _Phase(Enum):
+    OPEN = auto()
+    CLOSING = auto()
+    """We sent channel.close: all but close and close-ok is ignored."""
+    DRAINING = auto()
+    """The peer sent channel.close and waits for close-ok."""
+
+
+@dataclass(slots=True)
+class _Channel:
+    phase: _Phase = _Phase.OPEN
+    publish: bytes | None = None
+    """Arguments of a basic.publish whose content is not complete."""
+    properties: bytes | None = None
+    size: int = 0
+    received: int = 0
+    pieces: list[bytes] = field(default_factory=list)
+
+
+class Connection:
+    """State and outbox of one connection."""
+
+    def __init__(self, settings: Settings, authenticate: Callable[[str, str], bool], now_ms: int) -> None:
+        self._settings = settings
+        self._authenticate = authenticate
+        self._state = State.HEADER
+        self._buffer = b""
+        self._out: list[bytes] = []
+        self._payload_max = FRAME_MAX_BEFORE_TUNE - c.FRAME_OVERHEAD
+        self._channels: dict[int, _Channel] = {}
+        self._now = now_ms
+        self._deadline: int | None = now_ms + HANDSHAKE_MS
+        self._half_ms = 0
+        self._silent_halves = 0
+        self._heard = False
+        self._said = False
+        self._user = ""
+        self._capabilities: frozenset[str] = frozenset()
+        self._client = ""
+        self._reason = ""
+        self._ended = False
+        self.frame_max = FRAME_MAX_BEFORE_TUNE
+        self.channel_max = settings.channel_max
+
+    # Outbox.
+
+    def data_to_send(self) -> bytes:
+        """Take and clear the outbox."""
+        if not self._out:
+            return b""
+        data = b"".join(self._out) if len(self._out) > 1 else self._out[0]
+        self._out.clear()
+        return data
+
+    def send(self, channel: int, name: str, *arguments: Any) -> None:
+        """One method frame."""
+        self._said = True
+        self._out.append(method_frame(channel, METHODS[name], arguments))
+
+    def send_frames(self, frames: bytes) -> None:
+        """Frames that are already encoded."""
+        self._said = True
+        self._out.append(frames)
+
+    @property
+    def running(self) -> bool:
+        """Open in both directions."""
+        return self._state is State.RUNNING
+
+    def has_capability(self, name: str) -> bool:
+        """What the client announced in start-ok."""
+        return name in self._capabilities
+
+    # Deadlines.
+
+    def next_deadline(self) -> int | None:
+        """When `handle_deadline` wants to be called."""
+        return self._deadline
+
+    def handle_deadline(self, now_ms: int, reading: bool = True) -> list[Event]:
+        """`reading`: false while we ourselves do not read (back-pressure), which is not the peer's silence."""
+        self._now = now_ms
+        events: list[Event] = []
+        if self._deadline is None or now_ms < self._deadline:
+            return events
+        if self._state is not State.RUNNING:
+            reasons = {State.CLOSING: "no answer to connection.close", State.SILENT: self._reason}
+            self._end(events, reasons.get(self._state, f"handshake not finished after {HANDSHAKE_MS // 1000} s"), abort=True)
+            return events
+        if not self._said:
+            self._out.append(HEARTBEAT_FRAME)
+        self._silent_halves = 0 if self._heard or not reading else self._silent_halves + 1
+        self._heard = self._said = False
+        if self._silent_halves >= SILENT_HALVES_MAX:
+            self._end(events, "missed heartbeats from client", abort=True)
+            return events
+        self._deadline = now_ms + self._half_ms
+        return events
+
+    # What the adapter asks for.
+
+    def channel_closed(self, channel: int) -> None:
+        """Everything of a channel that the peer closed is finished."""
+        if self._channels.pop(channel, None) is not None:
+            self.send(channel, "channel.close-ok")
+
+    def connection_closed(self, events: list[Event]) -> None:
+        """Everything of a connection that the peer closed is released."""
+        self.send(0, "connection.close-ok")
+        self._end(events, "")
+
+    def fail(self, error: AmqpError, channel: int, number: int = 0) -> None:
+        """Close the channel or the connection; `number`: class and method id of what failed."""
+        text = error.reply_text.encode()[: c.REPLY_TEXT_BYTES_MAX].decode("utf-8", "ignore")
+        if not error.connection:
+            state = self._channels.get(channel)
+            if state is not None and state.phase is not _Phase.CLOSING and self._state is State.RUNNING:
+                state.phase = _Phase.CLOSING
+                _forget_content(state)
+                self.send(channel, "channel.close", error.code, text, number >> 16, number & 0xFFFF)
+            return
+        if self._state in (State.CLOSING, State.SILENT, State.ENDED):
+            return
+        self.send(0, "connection.close", error.code, text, number >> 16, number & 0xFFFF)
+        self._state = State.CLOSING
+        self._reason = text
+        self._deadline = self._now + CLOSING_MS
+
+    # Bytes in.
+
+    def receive_data(self, data: bytes, now_ms: int) -> list[Event]:
+        """Events of everything that is complete."""
+        self._now = now_ms
+        self._heard = True
+        events: list[Event] = []
+        if self._buffer:
+            data = self._buffer + data
+        at = 0
+        if self._state is State.HEADER:
+            at = self._receive_header(data, events)
+        if self._state in (State.SILENT, State.ENDED):
+            self._buffer = b""
+            return events
+        at = self._receive_frames(data, at, events)
+        self._buffer = data[at:] if self._state not in (State.SILENT, State.ENDED) else b""
+        return events
+
+    def _receive_header(self, data: bytes, events: list[Event]) -> int:
+        # AMQP 4.2.2: a wrong header is answered with the right one and a closed socket, at the first wrong byte.
+        head = data[:8]
+        if head in (c.PROTOCOL_HEADER, c.PROTOCOL_HEADER_OLD):
+            self._state = State.START
+            self.send(0, "connection.start", 0, 9, self._settings.properties, c.MECHANISMS, c.LOCALES)
+            return 8
+        if len(head) < 8 and (c.PROTOCOL_HEADER.startswith(head) or c.PROTOCOL_HEADER_OLD.startswith(head)):
+            return 0
+        self._out.append(c.PROTOCOL_HEADER)
+        self._end(events, f"bad protocol header {erlang_binary(head, False)}")
+        return 0
+
+    def _receive_frames(self, data: bytes, at: int, events: list[Event]) -> int:
+        """Position of the first frame that is not complete."""
+        end = len(data)
+        unpack = FRAME.unpack_from
+        channels = self._channels
+        if self._state is State.HEADER:
+            return at
+        kind: int
+        number: int
+        size: int
+        while end - at >= 7:
+            kind, number, size = unpack(data, at)
+            if size > self._payload_max:
+                limit = f"{{frame_too_large,{size},{self._payload_max}}}"
+                self._frame_error(f"type {kind}, all octets = <<>>: {limit}", events)
+                return end
+            stop = at + 7 + size
+            if stop >= end:
+                break
+            if data[stop] != c.FRAME_END:
+                text = frame_description(kind, data[at + 7 : stop])
+                self._frame_error(f"{text}: {{invalid_frame_end_marker,{data[stop]}}}", events)
+                return end
+            if kind == 1 and size > 4 and data.startswith(_PUBLISH_IDS, at + 7) and self._state is State.RUNNING:
+                channel = channels.get(number)
+                if channel is not None and channel.phase is _Phase.OPEN and channel.publish is None:
+                    after = self._whole_publish(data, at, stop, number, events)
+                    if after:
+                        at = after
+                        continue
+            self._receive_frame(kind, number, data[at + 7 : stop], events)
+            at = stop + 1
+            if self._state in (State.SILENT, State.ENDED):
+                return end
+        return at
+
+    def _whole_publish(self, data: bytes, at: int, stop: int, number: int, events: list[Event]) -> int:
+        """Method, header and at most one body frame that follow each other in the buffer; 0 if it is anything else."""
+        head = stop + 1
+        end = len(data)
+        if end - head < 20:
+            return 0
+        tail: int
+        last: int
+        kind, channel, size, class_id, weight, body_size = HEADER.unpack_from(data, head)
+        tail = head + 7 + size
+        if (
+            kind != 2
+            or channel != number
+            or class_id != c.CLASS_BASIC
+            or weight
+            or size < CONTENT_OVERHEAD + 2
+            or tail >= end
+            or data[tail] != c.FRAME_END
+            or body_size > self._settings.body_bytes_max
+        ):
+            return 0
+        if not body_size:
+            events.append(Publish(number, data[at + 11 : stop], data[head + 19 : tail], b""))
+            return tail + 1
+        if end - tail < 9:
+            return 0
+        kind, channel, size = FRAME.unpack_from(data, tail + 1)
+        last = tail + 8 + size
+        if kind != 3 or channel != number or size != body_size or last >= end or data[last] != c.FRAME_END:
+            return 0
+        if size > self._payload_max:
+            return 0
+        events.append(Publish(number, data[at + 11 : stop], data[head + 19 : tail], data[tail + 8 : last]))
+        return last + 1
+
+    def _receive_frame(self, kind: int, number: int, payload: bytes, events: list[Event]) -> None:
+        if self._state is State.CLOSING:
+            self._while_closing(kind, number, payload, events)
+        elif kind == c.FRAME_METHOD and len(payload) >= 4:
+            self._receive_method(number, payload, events)
+        elif kind == c.FRAME_HEARTBEAT and not payload:
+            if number:
+                self._unexpected(kind, payload, events)
+        elif (kind == c.FRAME_HEADER and len(payload) >= CONTENT_OVERHEAD) or kind == c.FRAME_BODY:
+            if number == 0 or self._state is not State.RUNNING:
+                self._unexpected(kind, payload, events)
+            else:
+                self._receive_content(kind, number, payload, events)
+        else:
+            self._frame_error(f"{frame_description(kind, payload)}: unknown_frame", events)
+
+    def _while_closing(self, kind: int, number: int, payload: bytes, events: list[Event]) -> None:
+        if kind != c.FRAME_METHOD or number or len(payload) < 4:
+            return
+        method = METHODS_BY_NUMBER.get(int.from_bytes(payload[:4], "big"))
+        if method is METHODS["connection.close-ok"]:
+            self._end(events, self._reason)
+        elif method is METHODS["connection.close"]:
+            self.send(0, "connection.close-ok")
+
+    def _receive_method(self, number: int, payload: bytes, events: list[Event]) -> None:
+        ids = int.from_bytes(payload[:4], "big")
+        method = METHODS_BY_NUMBER.get(ids)
+        if method is None:
+            # RabbitMQ closes the socket without connection.close here.
+            self._end(events, f"unknown method {ids >> 16}.{ids & 0xFFFF}", abort=True)
+            return
+        if method.number == c.NUMBER_PUBLISH and self._state is State.RUNNING and number:
+            self._content_method(number, method, payload[4:], events)
+            return
+        try:
+            arguments = decode_arguments(method.spec, payload, 4)
+        except Utf8Error as error:
+            self._connection_error(AmqpError(c.FRAME_ERROR, str(error), connection=True), events)
+            return
+        except ValueTypeError:
+            self._connection_error(AmqpError(c.INTERNAL_ERROR, "", connection=True), events)
+            return
+        except MalformedError:
+            text = f"cannot decode {erlang_binary(payload[4:], False)}"
+            self._connection_error(AmqpError(c.FRAME_ERROR, text, connection=True), events, ids)
+            return
+        if self._state is not State.RUNNING:
+            self._handshake(number, method, arguments, events)
+        elif number == 0:
+            self._control(method, arguments, events)
+        else:
+            self._channel_method(number, method, arguments, events)
+
+    # Handshake (AMQP 2.2.4): start, tune, open.
+
+    def _handshake(self, number: int, method: Method, arguments: list[Any], events: list[Event]) -> None:
+        if number or method.name != _HANDSHAKE.get(self._state):
+            if method.name == "connection.close" and not number:
+                events.append(ConnectionClosing())
+                return
+            self._silence(f"unexpected {method.name} in connection state {_NAMES[self._state]}")
+        elif self._state is State.START:
+            self._log_in(arguments)
+        elif self._state is State.TUNE:
+            self._tuned(*arguments)
+        else:
+            self._opened(arguments[0], method, events)
+
+    def _log_in(self, arguments: list[Any]) -> None:
+        properties, mechanism, response, _locale = arguments
+        capabilities = lookup(properties, "capabilities")
+        if capabilities is not None and capabilities.kind == "F":
+            self._capabilities = frozenset(
+                name for name, value in capabilities.value if value.kind == "t" and value.value
+            )
+        self._client = _text(lookup(properties, "product"))[:64]
+        credentials = _credentials(mechanism, response)
+        if credentials is not None and self._authenticate(*credentials):
+            self._user = credentials[0]
+            self._state = State.TUNE
+            settings = self._settings
+            self.send(0, "connection.tune", settings.channel_max, settings.frame_max, settings.heartbeat_s)
+            return
+        known = mechanism in c.MECHANISMS.decode().split()
+        if known and c.AUTH_CLOSE_CAPABILITY in self._capabilities:
+            text = f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
+            self.fail(AmqpError(c.ACCESS_REFUSED, text, connection=True), 0)
+        else:
+            self._silence(f"login refused, mechanism {mechanism[:32]!r}")
+
+    def _tuned(self, channel_max: int, frame_max: int, heartbeat_s: int) -> None:
+        settings = self._settings
+        if not 0 < channel_max <= settings.channel_max:
+            self._silence(f"tune-ok with channel_max {channel_max}, allowed are 1 to {settings.channel_max}")
+            return
+        if not c.FRAME_MIN_SIZE <= frame_max <= settings.frame_max:
+            self._silence(f"tune-ok with frame_max {frame_max}, allowed are {c.FRAME_MIN_SIZE} to {settings.frame_max}")
+            return
+        self.channel_max = channel_max
+        self.frame_max = frame_max
+        self._payload_max = frame_max - c.FRAME_OVERHEAD
+        self._half_ms = heartbeat_s * 500
+        self._state = State.OPEN
+
+    def _opened(self, vhost: str, method: Method, events: list[Event]) -> None:
+        if vhost != "/":
+            self.fail(AmqpError(c.NOT_ALLOWED, f"vhost {vhost} not found", connection=True), 0, method.number)
+            return
+        self._state = State.RUNNING
+        self._deadline = self._now + self._half_ms if self._half_ms else None
+        self.send(0, "connection.open-ok", "")
+        events.append(Opened(self._user, self._client))
+
+    # Open.
+
+    def _control(self, method: Method, arguments: list[Any], events: list[Event]) -> None:
+        if method.name == "connection.close":
+            events.append(ConnectionClosing())
+        elif method.name == "connection.update-secret":
+            self.send(0, "connection.update-secret-ok")
+        else:
+            text = f"unexpected method in connection state {_NAMES[self._state]}"
+            self._connection_error(AmqpError(c.CHANNEL_ERROR, text, connection=True), events, method.number)
+
+    def _channel_method(self, number: int, method: Method, arguments: list[Any], events: list[Event]) -> None:
+        channel = self._channels.get(number)
+        if channel is None:
+            self._open_channel(number, method, events)
+            return
+        if channel.phase is not _Phase.OPEN:
+            if method.name == "channel.close-ok" and channel.phase is _Phase.CLOSING:
+                del self._channels[number]
+            elif method.name == "channel.close" and channel.phase is _Phase.CLOSING:
+                self.send(number, "channel.close-ok")
+            return
+        if channel.publish is not None:
+            self._expected_content(channel, events)
+        elif method.name == "channel.open":
+            error = AmqpError(c.CHANNEL_ERROR, "second 'channel.open' seen", connection=True)
+            self._connection_error(error, events, method.number)
+        elif method.name == "channel.close":
+            channel.phase = _Phase.DRAINING
+            events.append(ChannelClosing(number))
+        elif method.name != "channel.close-ok":
+            events.append(MethodReceived(number, method, arguments))
+
+    def _open_channel(self, number: int, method: Method, events: list[Event]) -> None:
+        if method.name == "channel.close-ok":
+            return
+        if method.name != "channel.open":
+            error = AmqpError(c.CHANNEL_ERROR, "expected 'channel.open'", connection=True)
+            self._connection_error(error, events, method.number)
+            return
+        if number > self.channel_max:
+            text = f"channel number {number} is larger than the negotiated channel_max ({self.channel_max})"
+            self._connection_error(AmqpError(c.NOT_ALLOWED, text, connection=True), events, method.number)
+            return
+        self._channels[number] = _Channel()
+        self.send(number, "channel.open-ok", b"")
+        events.append(ChannelOpened(number))
+
+    # Content (AMQP 4.2.6): header and body frames of one channel follow its method.
+
+    def _content_method(self, number: int, method: Method, arguments: bytes, events: list[Event]) -> None:
+        channel = self._channels.get(number)
+        if channel is None:
+            self._open_channel(number, method, events)
+        elif channel.phase is _Phase.OPEN:
+            if channel.publish is not None:
+                self._expected_content(channel, events)
+            else:
+                channel.publish = arguments
+
+    def _expected_content(self, channel: _Channel, events: list[Event]) -> None:
+        wanted = "header" if channel.properties is None else "body"
+        text = f"expected content {wanted} for class {c.CLASS_BASIC}, got non content {wanted} frame instead"
+        error = AmqpError(c.UNEXPECTED_FRAME, text, connection=True)
+        self._connection_error(error, events, c.NUMBER_PUBLISH)
+
+    def _receive_content(self, kind: int, number: int, payload: bytes, events: list[Event]) -> None:
+        channel = self._channels.get(number)
+        if channel is None:
+            error = AmqpError(c.CHANNEL_ERROR, "expected 'channel.open'", connection=True)
+            self._connection_error(error, events)
+        elif channel.phase is not _Phase.OPEN:
+            return
+        elif channel.publish is None:
+            text = "expected method frame, got non method frame instead"
+            self._connection_error(AmqpError(c.UNEXPECTED_FRAME, text, connection=True), events)
+        elif (kind == c.FRAME_HEADER) != (channel.properties is None):
+            self._expected_content(channel, events)
+        elif kind == c.FRAME_HEADER:
+            self._content_header(channel, number, payload, events)
+        else:
+            self._content_body(channel, number, payload, events)
+
+    def _content_header(self, channel: _Channel, number: int, payload: bytes, events: list[Event]) -> None:
+        class_id, _weight, size = CONTENT.unpack_from(payload)
+        if class_id != c.CLASS_BASIC:
+            text = f"expected content header for class {c.CLASS_BASIC}, got one for class {class_id} instead"
+            error = AmqpError(c.UNEXPECTED_FRAME, text, connection=True)
+            self._connection_error(error, events, c.NUMBER_PUBLISH)
+            return
+        if size > self._settings.body_bytes_max:
+            limit = self._settings.body_bytes_max
+            text = f"message size {size} is larger than configured max size {limit}"
+            self.fail(AmqpError(c.PRECONDITION_FAILED, text), number, c.NUMBER_PUBLISH)
+            events.append(ChannelFailed(number))
+            return
+        channel.properties = payload[CONTENT_OVERHEAD:]
+        channel.size = size
+        if not size:
+            self._content_complete(channel, number, events)
+
+    def _content_body(self, channel: _Channel, number: int, payload: bytes, events: list[Event]) -> None:
+        channel.received += len(payload)
+        if channel.received > channel.size:
+            text = f"content body of {channel.received} octets is longer than the {channel.size} that its header announced"
+            self._connection_error(AmqpError(c.FRAME_ERROR, text, connection=True), events, c.NUMBER_PUBLISH)
+            return
+        channel.pieces.append(payload)
+        if channel.received == channel.size:
+            self._content_complete(channel, number, events)
+
+    def _content_complete(self, channel: _Channel, number: int, events: list[Event]) -> None:
+        arguments, properties = channel.publish, channel.properties
+        if arguments is not None and properties is not None:
+            events.append(Publish(number, arguments, properties, b"".join(channel.pieces)))
+        _forget_content(channel)
+
+    # Failures.
+
+    def _frame_error(self, text: str, events: list[Event]) -> None:
+        self._connection_error(AmqpError(c.FRAME_ERROR, text, connection=True), events)
+
+    def _unexpected(self, kind: int, payload: bytes, events: list[Event]) -> None:
+        text = frame_description(kind, payload)
+        self._connection_error(AmqpError(c.UNEXPECTED_FRAME, text, connection=True), events)
+
+    def _connection_error(self, error: AmqpError, events: list[Event], number: int = 0) -> None:
+        if self._state is State.RUNNING:
+            self.fail(error, 0, number)
+        else:
+            self._silence(error.reply_text)
+
+    def _silence(self, reason: str) -> None:
+        self._state = State.SILENT
+        self._reason = reason
+        self._deadline = self._now + SILENT_CLOSE_MS
+
+    def _end(self, events: list[Event], reason: str, abort: bool = False) -> None:
+        if not self._ended:
+            self._ended = True
+            self._state = State.ENDED
+            self._deadline = None
+            events.append(Ended(reason, abort))
+
+
+def _forget_content(channel: _Channel) -> None:
+    channel.publish = channel.properties = None
+    channel.size = channel.received = 0
+    channel.pieces = []
+
+
+def _text(value: Field | None) -> str:
+    return bytes(value.value).decode("utf-8", "replace") if value is not None and value.kind == "S" else ""
+
+
+def _credentials(mechanism: str, response: bytes) -> tuple[str, str] | None:
+    """User and password, None for a mechanism or response that makes no sense."""
+    try:
+        if mechanism == "PLAIN":  # RFC 4616
+            _authorization, user, password = response.split(b"\0")
+            return user.decode(), password.decode()
+        if mechanism == "AMQPLAIN":
+            table, _ = read_table(len(response).to_bytes(4, "big") + response, 0, 4 + len(response))
+            user_field, password_field = lookup(table, "LOGIN"), lookup(table, "PASSWORD")
+            if user_field is not None and password_field is not None:
+                return _text(user_field), _text(password_field)
+    except ValueError:
+        return None
+    return None
