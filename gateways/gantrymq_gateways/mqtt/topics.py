@@ -1,0 +1,135 @@
+"""MQTT topics and filters <-> native topic and tag (docs/mapping/mqtt.md), with caches for what repeats.
+
+First level = native topic, the other levels = words of the tag. Going out, an escape stays where the decoded character would
+be a separator or wildcard here (`/ + #`).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from gantrymq.model import names
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq_gateways.mqtt import constants as c
+
+STANDING: Final = "/+#"
+"""Characters that may not come out of an escape in a level."""
+
+DELIVERY_CACHE_MAX: Final = 20_000
+"""Distinct (native topic, tag) kept as MQTT topics; at the limit the cache starts anew."""
+
+ONE_EMPTY_LEVEL: Final = names.EMPTY
+
+
+class LongTopics:
+    """First levels whose native topic had to be shortened, and the way back. Filled from a table by the adapter."""
+
+    def __init__(self) -> None:
+        self.foreign: dict[str, str] = {}
+        """Shortened native topic -> first level."""
+
+
+def is_shortened(first_level: str, native: str) -> bool:
+    """True if `native` cannot be decoded back to `first_level`."""
+    return names.decode_escapes(native, "") != first_level
+
+
+def to_native(topic: str) -> tuple[str, str]:
+    """(native topic, tag) of an MQTT topic without wildcards.
+
+    Raises GantryError: NAME_INVALID for what no name can hold, NO_PERMISSION for topics that gateways may not write.
+    """
+    levels = topic.split("/")
+    native = names.encode_topic(levels[0])
+    if topic.startswith("$") or names.is_closed_to_gateways(native):
+        raise GantryError(ErrorCode.NO_PERMISSION, f"topic {topic[:128]!r} belongs to the system and cannot be published to")
+    return native, names.encode_tag(levels[1:])
+
+
+def words_of(tag: str) -> list[str]:
+    """Encoded words of a native tag; none for a message without a tag.
+
+    A tag of another door may hold characters that are escaped in an MQTT level; they are escaped here, so that a filter finds them.
+    """
+    if not tag:
+        return []
+    if tag == ONE_EMPTY_LEVEL:
+        return [""]
+    if tag.isascii() and not any(character in tag for character in "/+#|* "):
+        return tag.split(".")
+    return [_escape_raw(word) for word in tag.split(".")]
+
+
+def _escape_raw(word: str) -> str:
+    return "".join([names.encode_word(character) for character in word])
+
+
+def to_mqtt(native: str, tag: str, long_topics: LongTopics | None = None) -> bytes:
+    """MQTT topic of a message; empty if it has none that may be sent (over 65,535 bytes, or an empty string)."""
+    first = None
+    if long_topics is not None:
+        first = long_topics.foreign.get(native)
+    if first is None:
+        first = names.decode_escapes(native, STANDING)
+    levels = [first, *[_level(word) for word in words_of(tag)]]
+    encoded = "/".join(levels).encode("utf-8", "replace")
+    return encoded if len(encoded) <= c.STRING_BYTES_MAX else b""
+
+
+def _level(word: str) -> str:
+    text = names.decode_escapes(word, STANDING) if word != ONE_EMPTY_LEVEL else word
+    return text.replace("\0", "%00")
+
+
+class DeliveryTopics:
+    """(native topic, tag) -> MQTT topic as bytes, remembered."""
+
+    def __init__(self, long_topics: LongTopics) -> None:
+        self._long = long_topics
+        self._known: dict[tuple[str, str], bytes] = {}
+
+    def get(self, native: str, tag: str) -> bytes:
+        key = (native, tag)
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= DELIVERY_CACHE_MAX:
+                self._known.clear()
+            found = self._known[key] = to_mqtt(native, tag, self._long)
+        return found
+
+    def forget(self) -> None:
+        """A long topic became known."""
+        self._known.clear()
+
+
+def filter_route(text: str) -> tuple[str | None, str]:
+    """(native topic or None, route expression) of a checked filter; the expression is what `MqttRoutes` reads.
+
+    Raises GantryError(NAME_INVALID) for filters of more levels or bytes than a message can have.
+    """
+    levels = text.split("/")
+    if len(levels) > c.TOPIC_LEVELS_MAX:
+        raise GantryError(ErrorCode.NAME_INVALID, f"the filter has {len(levels)} levels, at most {c.TOPIC_LEVELS_MAX} are allowed")
+    first = levels[0]
+    if first == "#":
+        return None, '["#"]'
+    topic = None if first == "+" else names.encode_topic(first)
+    words = [level if level in ("+", "#") else names.encode_word(level) for level in levels[1:]]
+    if sum(map(len, words)) > names.TAG_BYTES_MAX:
+        raise GantryError(ErrorCode.NAME_INVALID, f"the filter needs a tag of more than {names.TAG_BYTES_MAX} bytes")
+    return topic, json.dumps(words, separators=(",", ":"), ensure_ascii=True)
+
+
+def match_levels(text: str, topic: str) -> bool:
+    """True if the filter matches the MQTT topic: the rule itself (MQTT 4.7), for small sets and as the trie's oracle."""
+    wanted = text.split("/")
+    levels = topic.split("/")
+    if topic.startswith("$") and wanted[0] in ("+", "#"):
+        return False  # [MQTT-4.7.2-1]
+    for index, level in enumerate(wanted):
+        if level == "#":
+            return True
+        if index >= len(levels) or level not in ("+", levels[index]):
+            return False
+    return len(wanted) == len(levels)
