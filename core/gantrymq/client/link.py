@@ -1,0 +1,246 @@
+"""Connections of a client: requests pipelined on one connection per address, paired with their answers by opaque.
+
+A request that waits costs one dictionary entry and no task; deadlines of a connection share one timer; what is posted in one turn of the
+loop leaves in one write. A connection that breaks ends everything that waits on it with UNAVAILABLE; the next request opens a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Final
+
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.remoting.codec import Command, FrameError, FrameReader, encode
+from gantrymq.remoting.constants import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
+
+Done = Callable[[Command | GantryError], None]
+"""Called exactly once per posted request, on the loop; must not raise."""
+
+REQUEST_TIMEOUT_S: Final = 3.0
+"""As the Java client's."""
+CONNECT_TIMEOUT_S: Final = 3.0
+BACKOFF_FIRST_S: Final = 0.05
+BACKOFF_MAX_S: Final = 5.0
+"""A server that comes back is found within this; a dead one is asked no more often."""
+SWEEP_S: Final = 0.1
+"""Timeouts are kept to this."""
+PENDING_MAX: Final = 65_536
+"""Requests without an answer on one connection: more means that the other side does not answer, and memory would grow."""
+_OPAQUE_MASK: Final = 0x7FFFFFFF
+
+
+def _unavailable(text: str) -> GantryError:
+    return GantryError(ErrorCode.UNAVAILABLE, text)
+
+
+class Link(asyncio.Protocol):
+    """One connection. Not made directly: `Links.get`."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.is_open = False
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader()
+        self._transport: asyncio.Transport | None = None
+        self._opaque = 0
+        self._pending: dict[int, tuple[Done, float]] = {}
+        self._outbox: list[bytes] = []
+        self._sweeping = False
+        self._can_write = asyncio.Event()
+        self._can_write.set()
+        self._protocol_error = ""
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.is_open = True
+
+    def data_received(self, data: bytes) -> None:
+        broken = ""
+        try:
+            commands = self._reader.feed(data)
+        except FrameError as error:
+            commands, broken = error.commands, str(error)
+        for command in commands:
+            if command.flag & FLAG_RESPONSE:
+                waiting = self._pending.pop(command.opaque, None)
+                if waiting is not None:
+                    waiting[0](command)
+            elif not command.is_oneway:  # a request of the broker's: this client has no processors
+                code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+                text = f"request code {command.code} is not supported by this client"
+                self._write(encode(Command(code, opaque=command.opaque, flag=FLAG_RESPONSE, remark=text)))
+        if broken and self._transport is not None:
+            self._protocol_error = broken
+            self._transport.abort()
+
+    def pause_writing(self) -> None:
+        self._can_write.clear()
+
+    def resume_writing(self) -> None:
+        self._can_write.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_open = False
+        self._can_write.set()
+        why = self._protocol_error or str(error or "") or "closed by the other side"
+        self._fail_all(_unavailable(f"connection to {self.address} was lost: {why}"))
+
+    # requests
+
+    async def writable(self) -> None:
+        """Wait until the other side takes what was written (back-pressure of whoever posts many requests)."""
+        await self._can_write.wait()
+
+    def post(self, command: Command, done: Done, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        """Send `command`, whose opaque is set here; `done` gets the answer, whatever its code, or a GantryError (UNAVAILABLE)."""
+        if not self.is_open:
+            done(_unavailable(f"connection to {self.address} is closed"))
+            return
+        if len(self._pending) >= PENDING_MAX:
+            done(GantryError(ErrorCode.BUSY, f"{PENDING_MAX} requests wait for an answer of {self.address}"))
+            return
+        opaque = self._opaque = (self._opaque + 1) & _OPAQUE_MASK
+        command.opaque = opaque
+        try:
+            data = encode(command)
+        except ValueError as error:
+            done(GantryError(ErrorCode.MESSAGE_TOO_LARGE, str(error)))
+            return
+        self._pending[opaque] = (done, self._loop.time() + timeout_s)
+        self._write(data)
+        if not self._sweeping:
+            self._sweeping = True
+            self._loop.call_later(SWEEP_S, self._sweep)
+
+    async def request(self, command: Command, timeout_s: float = REQUEST_TIMEOUT_S) -> Command:
+        """The answer, whatever its code. Raises UNAVAILABLE for a lost connection or a timeout."""
+        future: asyncio.Future[Command] = self._loop.create_future()
+
+        def done(answer: Command | GantryError) -> None:
+            if future.done():
+                return
+            if isinstance(answer, Command):
+                future.set_result(answer)
+            else:
+                future.set_exception(answer)
+
+        self.post(command, done, timeout_s)
+        return await future
+
+    def one_way(self, command: Command) -> None:
+        """Send without wanting an answer; lost silently if the connection is closed."""
+        command.flag |= FLAG_ONEWAY
+        self._opaque = (self._opaque + 1) & _OPAQUE_MASK
+        command.opaque = self._opaque
+        self._write(encode(command))
+
+    def close(self) -> None:
+        """Write what was posted, then close; what still waits ends with UNAVAILABLE."""
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _write(self, data: bytes) -> None:
+        if not self._outbox:
+            self._loop.call_soon(self._flush)
+        self._outbox.append(data)
+
+    def _flush(self) -> None:
+        data, self._outbox = b"".join(self._outbox), []
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _sweep(self) -> None:
+        now = self._loop.time()
+        late = [opaque for opaque, (_, deadline) in self._pending.items() if deadline <= now]
+        for opaque in late:
+            self._pending.pop(opaque)[0](_unavailable(f"{self.address} did not answer in time"))
+        self._sweeping = bool(self._pending)
+        if self._sweeping:
+            self._loop.call_later(SWEEP_S, self._sweep)
+
+    def _fail_all(self, error: GantryError) -> None:
+        pending, self._pending = self._pending, {}
+        for done, _ in pending.values():
+            done(error)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port` or `[v6]:port`; raises ILLEGAL_ARGUMENT."""
+    host, _, port = address.strip().rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"address {address!r}: allowed is HOST:PORT")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class _Slot:
+    """One address: its open link, or when it may be tried again."""
+
+    __slots__ = ("backoff_s", "link", "lock", "retry_at")
+
+    def __init__(self) -> None:
+        self.link: Link | None = None
+        self.lock = asyncio.Lock()
+        self.backoff_s = 0.0
+        self.retry_at = 0.0
+
+
+class Links:
+    """One link per address, opened when it is first needed and again after it broke."""
+
+    def __init__(self) -> None:
+        self._slots: dict[str, _Slot] = {}
+        self._closed = False
+
+    async def get(self, address: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Link:
+        """An open link. After a failure the next attempts wait, a little longer each time, as far as `timeout_s` allows.
+
+        Raises UNAVAILABLE naming the address.
+        """
+        slot = self._slots.get(address)
+        if slot is None:
+            slot = self._slots[address] = _Slot()
+        if slot.link is not None and slot.link.is_open:
+            return slot.link
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        async with slot.lock:
+            while slot.link is None or not slot.link.is_open:
+                if self._closed:
+                    raise _unavailable("this client is closed")
+                pause = slot.retry_at - loop.time()
+                if pause > 0:
+                    if loop.time() + pause > deadline:
+                        raise _unavailable(f"{address} cannot be reached; next attempt in {pause:.1f} s")
+                    await asyncio.sleep(pause)
+                await self._connect(address, slot, deadline)
+            return slot.link
+
+    async def _connect(self, address: str, slot: _Slot, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        host, port = split_address(address)
+        try:
+            async with asyncio.timeout_at(deadline):
+                _, link = await loop.create_connection(lambda: Link(address), host, port)
+        except OSError as error:  # TimeoutError is one
+            slot.backoff_s = min(max(BACKOFF_FIRST_S, slot.backoff_s * 2), BACKOFF_MAX_S)
+            slot.retry_at = loop.time() + slot.backoff_s * random.uniform(0.8, 1.2)  # noqa: S311
+            if slot.retry_at >= deadline:
+                raise _unavailable(f"{address} cannot be reached: {error or 'no answer in time'}") from None
+            return
+        slot.link = link
+        slot.backoff_s = slot.retry_at = 0.0
+
+    async def close(self) -> None:
+        """Close every link; `get` raises from now on."""
+        self._closed = True
+        for slot in self._slots.values():
+            if slot.link is not None:
+                slot.link.close()
+        self._slots.clear()
+        await asyncio.sleep(0)

@@ -1,0 +1,232 @@
+"""Decodes what a pull, a view or a query answers with: raw stored records, one behind the other.
+
+Knows RocketMQ's record layout V1 and V2 with IPv4 and IPv6 hosts; bodies are inflated when they are read, up to a cap.
+Does not check the body's CRC: TCP carried it, and the broker checks what it reads from its disk.
+"""
+
+from __future__ import annotations
+
+import io
+import ipaddress
+import struct
+import zlib
+from typing import Any, Final
+
+from gantrymq.model import properties as props
+from gantrymq.model import sysflag
+from gantrymq.model.errors import ErrorCode, GantryError
+
+#   0  total size        4      40  born timestamp   8
+#   4  magic             4      48  born host        8, IPv6: 20
+#   8  CRC of the body   4          store timestamp  8
+#  12  queue id          4          store host       8, IPv6: 20
+#  16  flag              4          reconsume times  4
+#  20  queue offset      8          prepared offset  8
+#  28  physical offset   8          body length      4, body
+#  36  sysFlag           4          topic length     1 (V1) or 2 (V2), topic
+#                                   properties length 2, properties
+MAGIC_V1: Final = 0xDAA320A7
+MAGIC_V2: Final = 0xDAA320AB
+
+SYS_FLAG_AT: Final = 36
+HOST_BYTES: Final = 8
+HOST_V6_BYTES: Final = 20
+_HOST_FLAGS: Final = sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6
+
+
+def _head(born: int, store: int) -> struct.Struct:
+    return struct.Struct(f">IIIiiqqiq{born}sq{store}siqi")
+
+
+HEADS: Final = {
+    0: _head(HOST_BYTES, HOST_BYTES),
+    sysflag.BORN_HOST_V6: _head(HOST_V6_BYTES, HOST_BYTES),
+    sysflag.STORE_HOST_V6: _head(HOST_BYTES, HOST_V6_BYTES),
+    _HOST_FLAGS: _head(HOST_V6_BYTES, HOST_V6_BYTES),
+}
+"""Everything before the body, by the two host bits of sysFlag."""
+
+HEAD_BYTES: Final = HEADS[0].size
+RECORD_BYTES_MIN: Final = HEAD_BYTES + 1 + 2
+"""A record without body, topic and properties."""
+
+INFLATED_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Twice the largest body a broker takes (15 MiB): a few KiB of zeros must not become gigabytes here."""
+
+_SIZE: Final = struct.Struct(">I")
+_SHORT: Final = struct.Struct(">H")
+_INNER_PROPERTIES: Final = (props.MULTI_DISPATCH, props.MULTI_QUEUE_OFFSET)
+"""The store's own, appended behind the sender's properties; no reader of messages sees them."""
+
+
+def _illegal(text: str) -> GantryError:
+    return GantryError(ErrorCode.MESSAGE_ILLEGAL, text)
+
+
+def inflate(body: bytes, sys_flag: int, limit: int = INFLATED_BYTES_MAX) -> bytes:
+    """The body as it was sent. Raises MESSAGE_ILLEGAL for a broken one, MESSAGE_TOO_LARGE above `limit` bytes and
+    NOT_SUPPORTED for LZ4 and ZSTD where pyarrow is not installed (zlib needs nothing)."""
+    if not sys_flag & sysflag.COMPRESSED:
+        return body
+    kind = sys_flag & sysflag.COMPRESSION_MASK
+    if kind in (0, sysflag.COMPRESSION_ZLIB):  # old clients set bit 0 alone
+        result = _inflate_zlib(body, limit)
+    elif kind in (sysflag.COMPRESSION_LZ4, sysflag.COMPRESSION_ZSTD):
+        result = _inflate_arrow(body, "lz4" if kind == sysflag.COMPRESSION_LZ4 else "zstd", limit)
+    else:
+        raise _illegal(f"compression type {kind >> 8} is unknown")
+    if len(result) > limit:
+        raise GantryError(ErrorCode.MESSAGE_TOO_LARGE, f"the body inflates to more than {limit} bytes")
+    return result
+
+
+def _inflate_zlib(body: bytes, limit: int) -> bytes:
+    stream = zlib.decompressobj()
+    try:
+        result = stream.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise _illegal(f"the compressed body is broken: {error}") from None
+    if not stream.eof and len(result) <= limit:
+        raise _illegal("the compressed body is cut short")
+    return result
+
+
+def _inflate_arrow(body: bytes, codec: str, limit: int) -> bytes:
+    try:
+        import pyarrow
+    except ImportError:
+        text = f"a body compressed with {codec} needs pyarrow: pip install 'gantrymq[spark]'"
+        raise GantryError(ErrorCode.NOT_SUPPORTED, text) from None
+    try:
+        with pyarrow.CompressedInputStream(io.BytesIO(body), codec) as stream:
+            result: bytes = stream.read(limit + 1)
+    except OSError as error:
+        raise _illegal(f"the compressed body is broken: {error}") from None
+    return result
+
+
+def _host(data: bytes) -> str:
+    address = ipaddress.ip_address(data[:-4])
+    port = int.from_bytes(data[-4:], "big")
+    return f"{address}:{port}" if address.version == 4 else f"[{address}]:{port}"
+
+
+class ReceivedMessage:
+    """A stored message as a consumer sees it. `born_ms`, `store_ms`: milliseconds since the epoch."""
+
+    __slots__ = (
+        "_born_host", "_map", "_raw_body", "_store_host", "born_ms", "broker", "flag", "physical_offset", "prepared_offset",
+        "properties", "queue_id", "queue_offset", "reconsume_times", "store_ms", "sys_flag", "tag", "topic",
+    )  # fmt: skip
+
+    def __init__(self, topic: str, broker: str, properties: bytes, raw_body: bytes, head: tuple[Any, ...]) -> None:
+        self.topic = topic
+        self.broker = broker
+        """Name of the broker that it was read from; empty where that is not known."""
+        self.properties = properties
+        """Encoded pairs (`model.properties`), the store's own included."""
+        (
+            _, _, _, self.queue_id, self.flag, self.queue_offset, self.physical_offset, self.sys_flag, self.born_ms,
+            self._born_host, self.store_ms, self._store_host, self.reconsume_times, self.prepared_offset, _,
+        ) = head  # fmt: skip
+        self.tag = props.find(properties, props.TAGS)
+        self._raw_body = raw_body
+        self._map: dict[str, str] | None = None
+
+    @property
+    def body(self) -> bytes:
+        """The body as it was sent; inflated at each call if it is stored compressed. Raises as `inflate` does."""
+        if self.sys_flag & sysflag.COMPRESSED:
+            return inflate(self._raw_body, self.sys_flag)
+        return self._raw_body
+
+    @property
+    def raw_body(self) -> bytes:
+        """The body as it is stored."""
+        return self._raw_body
+
+    @property
+    def keys(self) -> str:
+        """The sender's keys, separated by spaces; empty if there are none."""
+        return props.find(self.properties, props.KEYS)
+
+    @property
+    def message_id(self) -> str:
+        """The client's id (UNIQ_KEY) if there is one, else the offset message id."""
+        return props.find(self.properties, props.UNIQ_KEY) or self.offset_message_id
+
+    @property
+    def offset_message_id(self) -> str:
+        """Hexadecimal address, port and physical offset of the record: what `Admin.view` takes."""
+        return (self._store_host + self.physical_offset.to_bytes(8, "big")).hex().upper()
+
+    @property
+    def born_host(self) -> str:
+        """`host:port` of the sender."""
+        return _host(self._born_host)
+
+    @property
+    def store_host(self) -> str:
+        """`host:port` of the broker that stored it."""
+        return _host(self._store_host)
+
+    def property_map(self) -> dict[str, str]:
+        """Name to value, without what the store appended for itself. Do not change it: it is kept."""
+        if self._map is None:
+            self._map = props.decode(self.properties)
+            for name in _INNER_PROPERTIES:
+                self._map.pop(name, None)
+        return self._map
+
+    def property(self, name: str) -> str:
+        """Value of one property or an empty string."""
+        return props.find(self.properties, name)
+
+    def __repr__(self) -> str:
+        place = f"{self.topic}/{self.broker}/{self.queue_id}@{self.queue_offset}"
+        return f"ReceivedMessage({place}, tag={self.tag!r}, {len(self._raw_body)} bytes)"
+
+
+def decode_records(data: bytes, broker: str = "") -> list[ReceivedMessage]:
+    """All records in `data`. Raises MESSAGE_ILLEGAL, naming the byte, for anything that is not whole records."""
+    result = []
+    position = 0
+    end = len(data)
+    while position < end:
+        if end - position < RECORD_BYTES_MIN:
+            raise _illegal(f"byte {position}: {end - position} bytes are no record")
+        size = _SIZE.unpack_from(data, position)[0]
+        if size < RECORD_BYTES_MIN or size > end - position:
+            raise _illegal(f"byte {position}: a record of {size} bytes, {end - position} bytes are there")
+        result.append(_decode_one(data, position, position + size, broker))
+        position += size
+    return result
+
+
+def _decode_one(data: bytes, start: int, end: int, broker: str) -> ReceivedMessage:
+    layout = HEADS[data[start + SYS_FLAG_AT + 3] & _HOST_FLAGS]
+    if start + layout.size > end:
+        raise _illegal(f"byte {start}: the record ends inside its head")
+    head = layout.unpack_from(data, start)
+    magic = head[1]
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        raise _illegal(f"byte {start}: magic {magic:#010x} is not a record's")
+    body_at = start + layout.size
+    topic_at = body_at + head[-1]
+    if head[-1] < 0 or topic_at + 3 > end:
+        raise _illegal(f"byte {start}: a body of {head[-1]} bytes leaves the record")
+    if magic == MAGIC_V1:
+        topic_size = data[topic_at]
+        topic_at += 1
+    else:
+        topic_size = _SHORT.unpack_from(data, topic_at)[0]
+        topic_at += 2
+    properties_at = topic_at + topic_size + 2
+    if properties_at > end:
+        raise _illegal(f"byte {start}: a topic of {topic_size} bytes leaves the record")
+    properties_end = properties_at + _SHORT.unpack_from(data, properties_at - 2)[0]
+    if properties_end > end:
+        raise _illegal(f"byte {start}: properties leave the record")
+    topic = data[topic_at : topic_at + topic_size].decode("utf-8", "replace")
+    body = data[body_at : body_at + head[-1]]
+    return ReceivedMessage(topic, broker, data[properties_at:properties_end], body, head)

@@ -1,0 +1,191 @@
+"""Where topics are: route data from the nameservers, kept so that a client outlives them.
+
+Any number of nameservers, `host:port` joined by `;`; the one that answered last is asked first. A route is asked for again after 30 s, or at
+once when a broker refused it; while no nameserver answers, the last known route goes on being used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from gantrymq.client.errors import BrokerError, expect_success
+from gantrymq.client.link import REQUEST_TIMEOUT_S, Link, Links, split_address
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.names import AUTO_CREATE_TEMPLATE
+from gantrymq.remoting.codec import Command
+from gantrymq.remoting.constants import MASTER_ID, Perm, RequestCode
+
+ROUTE_AGE_S: Final = 30.0
+"""RocketMQ's pollNameServerInterval."""
+ROUTES_MAX: Final = 10_000
+"""Topics whose routes are kept; the oldest go first."""
+DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
+DEFAULT_QUEUES: Final = 4
+"""Queues of a topic that the first send creates (defaultTopicQueueNums)."""
+
+_NUMBER_KEY = re.compile(rb'"(?:[^"\\]|\\.)*"|(?<=[{,])\s*(-?\d+)\s*(?=:)')
+
+
+def loads(data: bytes) -> Any:
+    """JSON as RocketMQ writes it: numbers may stand as keys without quotes (fastjson). Raises MESSAGE_ILLEGAL."""
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        quoted = _NUMBER_KEY.sub(lambda match: b'"' + match[1] + b'"' if match[1] else match[0], data)
+    try:
+        return msgspec.json.decode(quoted)
+    except msgspec.DecodeError as error:
+        raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"an answer's body is not JSON: {error}") from None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageQueue:
+    """One queue of a topic on one broker."""
+
+    topic: str
+    broker: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.broker}/{self.queue_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Brokers and queues of one topic. `brokers`: broker name to {broker id: address}; id 0 is the master."""
+
+    topic: str
+    queues: dict[str, tuple[int, int, int]]
+    """Broker name to (read queues, write queues, permission)."""
+    brokers: dict[str, dict[int, str]]
+    clusters: dict[str, str] = field(default_factory=dict)
+
+    def read_queues(self) -> list[MessageQueue]:
+        """Queues that can be pulled from, in order."""
+        return self._list(0, Perm.READ)
+
+    def write_queues(self) -> list[MessageQueue]:
+        """Queues that take messages: those of brokers with a master."""
+        return [queue for queue in self._list(1, Perm.WRITE) if MASTER_ID in self.brokers.get(queue.broker, ())]
+
+    def _list(self, which: int, perm: Perm) -> list[MessageQueue]:
+        return [
+            MessageQueue(self.topic, broker, queue_id)
+            for broker, data in sorted(self.queues.items())
+            if data[2] & perm
+            for queue_id in range(data[which])
+        ]
+
+    def address(self, broker: str, master_only: bool = False) -> str:
+        """Address of a broker: its master, else the slave with the lowest id. Raises UNAVAILABLE."""
+        addresses = self.brokers.get(broker, {})
+        if addresses and (MASTER_ID in addresses or not master_only):
+            return addresses[min(addresses)]
+        kind = "master of broker" if addresses else "broker"
+        raise GantryError(ErrorCode.UNAVAILABLE, f"topic {self.topic!r}: no nameserver knows a {kind} {broker!r}")
+
+
+def parse_route(topic: str, body: bytes) -> Route:
+    """Route from a TopicRouteData body; raises MESSAGE_ILLEGAL."""
+    data = loads(body)
+    try:
+        queues = {
+            entry["brokerName"]: (int(entry["readQueueNums"]), int(entry["writeQueueNums"]), int(entry["perm"]))
+            for entry in data.get("queueDatas") or ()
+        }
+        brokers = {
+            entry["brokerName"]: {int(number): address for number, address in entry["brokerAddrs"].items()}
+            for entry in data.get("brokerDatas") or ()
+        }
+        clusters = {entry["brokerName"]: entry.get("cluster") or "" for entry in data.get("brokerDatas") or ()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"route of topic {topic!r}: {error!r} in {body[:200]!r}") from None
+    return Route(topic, queues, brokers, clusters)
+
+
+def parse_nameservers(text: str) -> list[str]:
+    """Addresses of a `;`-joined list; raises ILLEGAL_ARGUMENT naming the bad one."""
+    addresses = [address.strip() for address in text.replace(",", ";").split(";") if address.strip()]
+    if not addresses:
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "no nameserver: allowed is HOST:PORT, several joined by ;")
+    for address in addresses:
+        split_address(address)
+    return addresses
+
+
+class RouteCache:
+    """Routes by topic, with their age."""
+
+    def __init__(self, nameservers: Sequence[str], links: Links) -> None:
+        self.nameservers = list(nameservers)
+        self._links = links
+        self._routes: dict[str, tuple[Route, float]] = {}
+        self._asking: dict[str, asyncio.Future[Route]] = {}
+
+    async def route(self, topic: str, fresh: bool = False) -> Route:
+        """The topic's route; `fresh` asks again whatever is kept. Raises TOPIC_NOT_FOUND, or UNAVAILABLE if no nameserver answers and
+        nothing is kept."""
+        now = asyncio.get_running_loop().time()
+        kept = self._routes.get(topic)
+        if kept is not None and not fresh and now - kept[1] < ROUTE_AGE_S:
+            return kept[0]
+        asking = self._asking.get(topic)
+        if asking is not None:  # ten producers of one topic ask once
+            return await asyncio.shield(asking)
+        future = asyncio.ensure_future(self._ask(topic))
+        self._asking[topic] = future
+        future.add_done_callback(lambda _: self._asking.pop(topic, None))
+        try:
+            route = await asyncio.shield(future)
+        except GantryError as error:
+            if kept is None or error.code is not ErrorCode.UNAVAILABLE or isinstance(error, BrokerError):
+                self._routes.pop(topic, None)
+                raise
+            route = kept[0]
+        self._routes.pop(topic, None)
+        self._routes[topic] = (route, now)
+        if len(self._routes) > ROUTES_MAX:
+            self._routes.pop(next(iter(self._routes)))
+        return route
+
+    async def publish_route(self, topic: str, fresh: bool = False) -> Route:
+        """As `route`; for a topic that does not exist yet, the brokers that will create it at the first send."""
+        try:
+            return await self.route(topic, fresh)
+        except GantryError as error:
+            if error.code is not ErrorCode.TOPIC_NOT_FOUND:
+                raise
+            try:
+                template = await self.route(AUTO_CREATE_TEMPLATE, fresh)
+            except GantryError:
+                raise error from None
+        queues = {name: (read, min(write, DEFAULT_QUEUES), perm) for name, (read, write, perm) in template.queues.items()}
+        return Route(topic, queues, template.brokers, template.clusters)
+
+    async def ask(self, command: Command, timeout_s: float = REQUEST_TIMEOUT_S) -> tuple[Command, str]:
+        """Any nameserver's answer, and its address. Raises UNAVAILABLE naming all of them."""
+        why = []
+        for address in list(self.nameservers):
+            try:
+                link: Link = await self._links.get(address, timeout_s)
+                answer = await link.request(command, timeout_s)
+            except GantryError as error:
+                if error.code is not ErrorCode.UNAVAILABLE:
+                    raise
+                why.append(error.text)
+                continue
+            self.nameservers.remove(address)
+            self.nameservers.insert(0, address)
+            return answer, address
+        raise GantryError(ErrorCode.UNAVAILABLE, "no nameserver answers: " + "; ".join(why))
+
+    async def _ask(self, topic: str) -> Route:
+        fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        answer, address = await self.ask(Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields))
+        return parse_route(topic, expect_success(answer, f"route of topic {topic!r}", address).body)

@@ -1,0 +1,267 @@
+"""Turns raw pull bodies into Arrow batches, column by column: no Python object per message.
+
+A block is some MiB of records, one behind the other, all of one message queue. One sequential hop finds where the records start;
+every fixed field is one numpy gather over a big-endian view of the block with a byte stride of 1; body and properties are one Arrow
+`take` over the block itself, seen as a binary array whose slots are [body, gap, properties, gap] per record.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gantrymq.client import records
+from gantrymq.model import properties as props
+from gantrymq.model import sysflag
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.spark.pairs import Pairs
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Longs = NDArray[np.int64]
+
+_SIZE: Final = struct.Struct(">I")
+_EXTRA_HOST: Final = records.HOST_V6_BYTES - records.HOST_BYTES
+_US_MAX: Final = 2**63 // 1000 - 1
+"""Milliseconds beyond this do not fit a timestamp in microseconds; a client may have set anything."""
+
+INFLATED_BATCH_BYTES: Final = 64 * 1024 * 1024
+"""A batch ends when its inflated bodies reach this: compressed blocks must not become gigabytes of Arrow memory at once."""
+
+BLOCK_BYTES_MAX: Final = 1 << 30
+"""Offsets inside a block are signed 32-bit, as in Arrow's binary type."""
+
+
+class Queue:
+    """Where a block comes from: the constant columns, and what errors name."""
+
+    __slots__ = ("broker", "queue_id", "topic")
+
+    def __init__(self, topic: str, broker: str, queue_id: int) -> None:
+        self.topic = topic
+        self.broker = broker
+        self.queue_id = queue_id
+
+    def __str__(self) -> str:
+        return f"queue {self.queue_id} of topic {self.topic!r} on broker {self.broker!r}"
+
+
+def record_starts(block: bytes, end: int) -> Longs:
+    """Position of each record in `block[:end]`. Raises MESSAGE_ILLEGAL where sizes do not add up."""
+    starts = []
+    add = starts.append
+    size_at = _SIZE.unpack_from
+    least = records.RECORD_BYTES_MIN
+    position = 0
+    while position < end:
+        add(position)
+        size = size_at(block, position)[0]
+        if size < least:
+            raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"byte {position}: a record of {size} bytes")
+        position += size
+    if position != end:
+        raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"the last record ends {position - end} bytes behind the block")
+    return np.array(starts, dtype=np.int64)
+
+
+def _field(block: bytes, kind: str, positions: Longs) -> Longs:
+    """One big-endian field of every record: a view with a byte stride of 1, gathered at `positions`."""
+    width = int(kind[1:])
+    view: Any = np.ndarray((len(block) - width + 1,), ">" + kind, block, strides=(1,))
+    gathered: Longs = view[positions].astype(np.int64)
+    return gathered
+
+
+class Bounds:
+    """Checked positions inside a block: after this nothing points outside its own record."""
+
+    def __init__(self, block: bytes, end: int) -> None:
+        self.starts = starts = record_starts(block, end)
+        ends = np.append(starts[1:], end)
+        self.sys_flags = _field(block, "i4", starts + records.SYS_FLAG_AT)
+        hosts: Any = self.sys_flags & (sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6)
+        self.store_at = starts + 56
+        self.body_at = starts + records.HEAD_BYTES
+        if hosts.any():
+            born: Any = (hosts & sysflag.BORN_HOST_V6) != 0
+            store: Any = (hosts & sysflag.STORE_HOST_V6) != 0
+            self.store_at = self.store_at + born * _EXTRA_HOST
+            self.body_at = self.body_at + (born * _EXTRA_HOST + store * _EXTRA_HOST)
+        magic = _field(block, "u4", starts + 4)
+        self._require((magic == records.MAGIC_V1) | (magic == records.MAGIC_V2), "has no record's magic")
+        self._require(self.body_at + 3 <= ends, "ends inside its head")
+        body_size = _field(block, "i4", self.body_at - 4)
+        self.body_end = self.body_at + body_size
+        self._require((body_size >= 0) & (self.body_end + 3 <= ends), "has a body that leaves it")
+        topic_size = _field(block, "u1", self.body_end)
+        topic_at = self.body_end + 1
+        if magic.max() == records.MAGIC_V2:  # V2: two bytes of topic length
+            second: Any = magic == records.MAGIC_V2
+            topic_size = np.where(second, _field(block, "u2", self.body_end), topic_size)
+            topic_at = topic_at + second
+        self.pairs_at = topic_at + topic_size + 2
+        self._require(self.pairs_at <= ends, "has a topic that leaves it")
+        self.pairs_end = self.pairs_at + _field(block, "u2", self.pairs_at - 2)
+        self._require(self.pairs_end <= ends, "has properties that leave it")
+
+    def _require(self, fine: Any, text: str) -> None:
+        if not fine.all():
+            position = self.starts[int(np.argmin(fine))]
+            raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"byte {position}: the record {text}")
+
+
+class Decoder:
+    """Decodes blocks of one queue into batches of `schema`, whose names are a selection of the source's columns.
+
+    `tags`: exact tags to keep (the broker filters by hash); empty keeps all.
+    """
+
+    def __init__(self, queue: Queue, schema: pa.Schema, tags: Sequence[str] = ()) -> None:
+        self._queue = queue
+        self._schema = schema
+        self._tags = pa.array(sorted(tags), pa.string()) if tags else None
+        self._wanted = set(schema.names)
+        self._constants: dict[str, pa.Array] = {}
+
+    def decode(self, bodies: Sequence[bytes], low: int, high: int) -> tuple[list[pa.RecordBatch], Longs]:
+        """Batches of the records with `low <= queue offset < high`, and the queue offsets of all records in `bodies`.
+
+        Offsets are checked to rise. Raises MESSAGE_ILLEGAL naming queue and byte for anything but whole records.
+        """
+        block = b"".join([*bodies, b"\0"])  # the byte behind ends the last record's properties; see `_pairs`
+        if len(block) > BLOCK_BYTES_MAX:
+            raise GantryError(ErrorCode.MESSAGE_TOO_LARGE, f"a block of {len(block)} bytes; at most {BLOCK_BYTES_MAX}")
+        if len(block) == 1:
+            return [], np.empty(0, dtype=np.int64)
+        try:
+            bounds = Bounds(block, len(block) - 1)
+            offsets = _field(block, "i8", bounds.starts + 20)
+            if len(offsets) > 1 and not (offsets[1:] > offsets[:-1]).all():
+                raise GantryError(ErrorCode.MESSAGE_ILLEGAL, "queue offsets do not rise")
+        except GantryError as error:
+            raise GantryError(error.code, f"{self._queue}: {error.text}") from None
+        first, last = (int(edge) for edge in np.searchsorted(offsets, (low, high)))
+        return list(self._batches(block, bounds, offsets, first, last)), offsets
+
+    def _batches(self, block: bytes, bounds: Bounds, offsets: Longs, first: int, last: int) -> Iterator[pa.RecordBatch]:
+        if first >= last:
+            return
+        compressed: Any = bounds.sys_flags[first:last] & sysflag.COMPRESSED
+        if "body" not in self._wanted or not compressed.any():
+            yield from self._batch(block, bounds, offsets, slice(first, last), None)
+            return
+        rows = first + np.flatnonzero(compressed)
+        begin, inflated, total = first, {}, 0
+        for row in rows.tolist():
+            body = self._inflate(block[bounds.body_at[row] : bounds.body_end[row]], int(bounds.sys_flags[row]), int(offsets[row]))
+            if inflated and total + len(body) > INFLATED_BATCH_BYTES:
+                yield from self._batch(block, bounds, offsets, slice(begin, row), inflated)
+                begin, inflated, total = row, {}, 0
+            inflated[row] = body
+            total += len(body)
+        yield from self._batch(block, bounds, offsets, slice(begin, last), inflated)
+
+    def _inflate(self, body: bytes, sys_flag: int, offset: int) -> bytes:
+        try:
+            return records.inflate(body, sys_flag)
+        except GantryError as error:
+            raise GantryError(error.code, f"{self._queue}, offset {offset}: {error.text}") from None
+
+    def _batch(
+        self, block: bytes, bounds: Bounds, offsets: Longs, rows: slice, inflated: dict[int, bytes] | None
+    ) -> Iterator[pa.RecordBatch]:
+        count = rows.stop - rows.start
+        pairs = self._pairs(block, bounds, rows)
+        slots = _Slots(block, bounds, rows)
+        columns = []
+        for field in self._schema:
+            match field.name:
+                case "topic" | "broker" | "queue":
+                    column = self._constant(field.name, count)
+                case "offset":
+                    column = _longs(offsets[rows], field.type)
+                case "bornTimestamp":
+                    column = _longs(_micros(block, bounds.starts[rows] + 40), field.type)
+                case "storeTimestamp":
+                    column = _longs(_micros(block, bounds.store_at[rows]), field.type)
+                case "body":
+                    column = slots.bodies()
+                    if inflated:
+                        column = _replace(column, inflated, rows.start)
+                case "tag":
+                    column = pairs.values(props.TAGS)
+                case "keys":
+                    column = pairs.values(props.KEYS)
+                case _:
+                    column = pairs.maps(field.type)
+            columns.append(column)
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        if self._tags is not None:
+            batch = batch.filter(pc.is_in(pairs.values(props.TAGS), value_set=self._tags))
+        if batch.num_rows:
+            yield batch
+
+    def _pairs(self, block: bytes, bounds: Bounds, rows: slice) -> Pairs:
+        """Properties of the rows, each with the byte behind it: the first byte of the next record's size, which is 0 because
+        no record reaches 16 MiB, or the byte that `decode` put behind the block."""
+        if not self._wanted & {"tag", "keys", "properties"} and self._tags is None:
+            return Pairs(np.empty(0, dtype=np.uint8), np.zeros(1, dtype=np.int64))
+        slots = np.empty(2 * (rows.stop - rows.start) + 1, dtype=np.int32)
+        slots[:-1:2] = bounds.pairs_at[rows]
+        slots[1::2] = bounds.pairs_end[rows] + 1
+        slots[-1] = len(block)
+        taken = _take_every(block, slots, 2)
+        edges = np.frombuffer(taken.buffers()[1], dtype=np.int32)[: len(taken) + 1].astype(np.int64)
+        data = np.frombuffer(taken.buffers()[2], dtype=np.uint8)[: int(edges[-1])].copy()
+        data[edges[1:] - 1] = 0
+        return Pairs(data, edges)
+
+    def _constant(self, name: str, count: int) -> pa.Array:
+        have = self._constants.get(name)
+        if have is None or len(have) < count:
+            value = {"topic": self._queue.topic, "broker": self._queue.broker, "queue": self._queue.queue_id}[name]
+            have = pa.repeat(pa.scalar(value, self._schema.field(name).type), max(count, 1024))
+            self._constants[name] = have
+        return have.slice(0, count)
+
+
+class _Slots:
+    """The block as one binary array, two slots per record: [body, rest]."""
+
+    def __init__(self, block: bytes, bounds: Bounds, rows: slice) -> None:
+        self._block = block
+        self._bounds = bounds
+        self._rows = rows
+
+    def bodies(self) -> pa.Array:
+        slots = np.empty(2 * (self._rows.stop - self._rows.start) + 1, dtype=np.int32)
+        slots[:-1:2] = self._bounds.body_at[self._rows]
+        slots[1::2] = self._bounds.body_end[self._rows]
+        slots[-1] = len(self._block)
+        return _take_every(self._block, slots, 2)
+
+
+def _take_every(block: bytes, slots: NDArray[np.int32], step: int) -> pa.Array:
+    """Every `step`th slot of the block, copied behind one another by Arrow."""
+    array = pa.Array.from_buffers(pa.binary(), len(slots) - 1, [None, pa.py_buffer(slots), pa.py_buffer(block)])
+    return array.take(pa.array(np.arange(0, len(slots) - 1, step, dtype=np.int32)))
+
+
+def _longs(values: Longs, kind: pa.DataType) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def _micros(block: bytes, positions: Longs) -> Longs:
+    return np.clip(_field(block, "i8", positions), -_US_MAX, _US_MAX) * 1000
+
+
+def _replace(bodies: pa.Array, inflated: dict[int, bytes], first: int) -> pa.Array:
+    mask = np.zeros(len(bodies), dtype=bool)
+    mask[np.fromiter(inflated, dtype=np.int64) - first] = True
+    return pc.replace_with_mask(bodies, pa.array(mask), pa.array(list(inflated.values()), pa.binary()))

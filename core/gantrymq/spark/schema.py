@@ -1,0 +1,67 @@
+"""The columns of the source and of the sink as tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+COLUMNS: Final = {
+    "topic": "STRING",
+    "broker": "STRING",
+    "queue": "INT",
+    "offset": "BIGINT",
+    "tag": "STRING",
+    "keys": "STRING",
+    "body": "BINARY",
+    "bornTimestamp": "TIMESTAMP",
+    "storeTimestamp": "TIMESTAMP",
+    "properties": "MAP<STRING, STRING>",
+}
+"""What the source can read; a schema given by the user is a selection of these, in any order."""
+
+DDL: Final = ", ".join([f"`{name}` {kind}" for name, kind in COLUMNS.items()])
+
+SINK_COLUMNS: Final = {
+    "body": ("binary", "string"),
+    "topic": ("string",),
+    "tag": ("string",),
+    "keys": ("string",),
+    "properties": ("map<string,string>",),
+}
+"""What the sink takes, each with the types that are allowed; only `body` must be there (and `topic`, unless the option is set)."""
+
+
+class SchemaError(ValueError):
+    """A DataFrame's schema does not fit; the text names the column and what is allowed."""
+
+
+def check_projection(fields: Iterable[tuple[str, str]]) -> None:
+    """Raise SchemaError unless each (name, Spark type name) is a column of the source."""
+    seen = set()
+    for name, kind in fields:
+        wanted = COLUMNS.get(name)
+        if wanted is None:
+            raise SchemaError(f"there is no column {name!r}; the source has {', '.join(COLUMNS)}")
+        if kind.replace(" ", "").lower() != wanted.replace(" ", "").lower():
+            raise SchemaError(f"column {name!r} is {wanted}, the schema says {kind.upper()}; cast it after reading")
+        if name in seen:
+            raise SchemaError(f"column {name!r} stands twice in the schema")
+        seen.add(name)
+
+
+def check_sink(fields: Iterable[tuple[str, str]], has_topic: bool) -> None:
+    """Raise SchemaError unless a DataFrame of these columns can be written."""
+    names = set()
+    for name, kind in fields:
+        allowed = SINK_COLUMNS.get(name)
+        if allowed is None:
+            raise SchemaError(f"column {name!r} cannot be written; allowed are {', '.join(SINK_COLUMNS)}")
+        if kind.replace(" ", "").lower() not in allowed:
+            raise SchemaError(f"column {name!r} is {kind}; allowed is {' or '.join(allowed)}")
+        names.add(name)
+    if "body" not in names:
+        raise SchemaError("the column 'body' (binary or string) is missing")
+    if "topic" not in names and not has_topic:
+        raise SchemaError("set the option 'topic', or give each row its own in a column 'topic'")
