@@ -6,6 +6,7 @@ Big-endian. A record holds everything that one loop turn settled.
 
 from __future__ import annotations
 
+import itertools
 import struct
 import sys
 from array import array
@@ -42,7 +43,9 @@ def encode_offsets(kind: AckKind, cursor: int, offsets: list[int]) -> list[bytes
     """Entries for the offsets of one cursor; a run without holes becomes one RANGE."""
     if kind is AckKind.LIST:
         first, last = offsets[0], offsets[-1]
-        if last - first + 1 == len(offsets) and (len(offsets) < 3 or all(b - a == 1 for a, b in zip(offsets, offsets[1:], strict=False))):
+        if last - first + 1 == len(offsets) and (
+            len(offsets) < 3 or all(b - a == 1 for a, b in itertools.pairwise(offsets))
+        ):
             return [_RANGE.pack(AckKind.RANGE, cursor, first, last)]
     step = RECORD_BYTES_MAX // 16
     return [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gantrymq.broker.ackgate import AckGate
 from gantrymq.broker.acks import ACK_TOPIC
@@ -25,8 +25,11 @@ from gantrymq.broker.topics import Topic, TopicTable
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
-from gantrymq.services import Clock, Turn, Wheel
-from gantrymq.store.message_store import MessageStore
+from gantrymq.net.api import Wheel
+from gantrymq.services import Clock, Turn
+
+if TYPE_CHECKING:
+    from gantrymq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +146,9 @@ class Broker:
         if topic is not None:
             return topic
         if not create or not self.topics_config.auto_create:
-            raise GantryError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name} does not exist; create it first (gantry topic create {name})")
+            raise GantryError(
+                ErrorCode.TOPIC_NOT_FOUND, f"topic {name} does not exist; create it first (gantry topic create {name})"
+            )
         return self.topics.create_on_use(name, queues)
 
     def delete_topic(self, name: str) -> bool:
@@ -206,8 +211,13 @@ class Broker:
         """As QueuePort.create_light."""
         light = self._next_light
         self._next_light += 1
-        messages = [item_message("light", str(light), b"{}"), item_message("light", "next", str(self._next_light).encode())]
-        self._write_internal(messages, None, lambda token, result: on_done(token, light if result is None else result), token)
+        messages = [
+            item_message("light", str(light), b"{}"),
+            item_message("light", "next", str(self._next_light).encode()),
+        ]
+        self._write_internal(
+            messages, None, lambda token, result: on_done(token, light if result is None else result), token
+        )
 
     def delete_light(self, light: int, token: Any, on_done: Done | None) -> None:
         """As QueuePort.delete_light."""
@@ -240,15 +250,16 @@ class Broker:
         for batch, token, on_done in pending:
             results = self._prepare(batch, messages, lights, hits)
             answers.append((token, on_done, results, batch))
-        for body in self.cursors.take_bodies():
-            messages.append(Message(ACK_TOPIC, body, queue_id=0))
+        messages.extend([Message(ACK_TOPIC, body, queue_id=0) for body in self.cursors.take_bodies()])
         internal.extend(self._internal)
         self._internal = []
         first = [message for entry in internal for message in entry[0]]
         if first or messages:
             messages = first + messages
             try:
-                end = self.store.append(messages, [()] * len(first) + lights + [()] * (len(messages) - len(first) - len(lights)))
+                end = self.store.append(
+                    messages, [()] * len(first) + lights + [()] * (len(messages) - len(first) - len(lights))
+                )
             except GantryError as error:
                 self._refuse(answers, internal, error)
                 return
@@ -258,7 +269,11 @@ class Broker:
         self._follow(messages, hits)
 
     def _prepare(
-        self, batch: Sequence[Message], messages: list[Message], lights: list[tuple[int, ...]], hits: list[tuple[Message, Hit]]
+        self,
+        batch: Sequence[Message],
+        messages: list[Message],
+        lights: list[tuple[int, ...]],
+        hits: list[tuple[Message, Hit]],
     ) -> list[Any] | None:
         """Check, choose queues and routes; None if every message of the batch goes into the log, else results with the refused ones."""
         topics = self.topics.topics
@@ -301,7 +316,9 @@ class Broker:
         except GantryError as error:
             return None, error.code
 
-    def _answer(self, answers: list[tuple[Any, Done, list[Any] | None, Sequence[Message]]], internal: list[_Internal], end: int) -> None:
+    def _answer(
+        self, answers: list[tuple[Any, Done, list[Any] | None, Sequence[Message]]], internal: list[_Internal], end: int
+    ) -> None:
         gate = self.gate
         parked = False
         for _, apply, on_done, token in internal:
@@ -313,7 +330,10 @@ class Broker:
             if results is None:
                 results = [message.queue_offset for message in batch]
             else:
-                results = [message.queue_offset if result is None else result for message, result in zip(batch, results, strict=True)]
+                results = [
+                    message.queue_offset if result is None else result
+                    for message, result in zip(batch, results, strict=True)
+                ]
             if gate.released >= end or gate._open:
                 on_done(token, results)
             else:
@@ -329,7 +349,12 @@ class Broker:
         self._parked_bytes -= size
         on_done(token, results)
 
-    def _refuse(self, answers: list[tuple[Any, Done, list[Any] | None, Sequence[Message]]], internal: list[_Internal], error: GantryError) -> None:
+    def _refuse(
+        self,
+        answers: list[tuple[Any, Done, list[Any] | None, Sequence[Message]]],
+        internal: list[_Internal],
+        error: GantryError,
+    ) -> None:
         for _, _, on_done, token in internal:
             if on_done is not None:
                 on_done(token, error)
@@ -395,7 +420,9 @@ class Broker:
             self._deliver_armed = True
             self.turn.at_deliver(self._deliver)
 
-    def _write_internal(self, messages: list[Message], apply: Callable[[], None] | None, on_done: Done | None, token: Any) -> None:
+    def _write_internal(
+        self, messages: list[Message], apply: Callable[[], None] | None, on_done: Done | None, token: Any
+    ) -> None:
         self._internal.append((messages, apply, on_done, token))
         self._arm_append()
 
@@ -407,7 +434,10 @@ class Broker:
         try:
             self.store.append([Message(ACK_TOPIC, body, queue_id=0)], [()])
         except GantryError as error:
-            log.error("an acknowledgement record was not stored (%s): after a restart entries may be delivered again", error.text)
+            log.error(
+                "an acknowledgement record was not stored (%s): after a restart entries may be delivered again",
+                error.text,
+            )
 
     def _wait_cursor(self, cursor: Cursor) -> None:
         def wake() -> None:

@@ -57,7 +57,9 @@ def parse_queue(queue: str) -> tuple[int, str, int]:
         return int(queue[1:]), "", 0
     topic, slash, number = queue.rpartition("/")
     if not slash or not topic or not number.isdecimal():
-        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"queue name {queue!r} is neither ~<light id> nor <topic>/<queue id>")
+        raise GantryError(
+            ErrorCode.ILLEGAL_ARGUMENT, f"queue name {queue!r} is neither ~<light id> nor <topic>/<queue id>"
+        )
     return 0, topic, int(number)
 
 
@@ -123,7 +125,11 @@ class Cursors:
             end = self.end(cursor)
             if window.next_offset > end:
                 cursor.window = window = AckWindow(min(window.floor, end))
-            window.counts = {offset: count for offset, count in window.counts.items() if window.floor <= offset < end and not window.is_done(offset)}
+            window.counts = {
+                offset: count
+                for offset, count in window.counts.items()
+                if window.floor <= offset < end and not window.is_done(offset)
+            }
             window.recover()
             cursor.recovered_below = min(window.marked, end)
 
@@ -145,7 +151,10 @@ class Cursors:
         cursor = Cursor(self._next_id, queue, group, start)
         self._next_id += 1
         self._insert(cursor)
-        return cursor, [(str(cursor.id), json.dumps([queue, group, start]).encode()), ("next", str(self._next_id).encode())]
+        return cursor, [
+            (str(cursor.id), json.dumps([queue, group, start]).encode()),
+            ("next", str(self._next_id).encode()),
+        ]
 
     def delete(self, cursor: Cursor) -> None:
         """Forget it; the caller removes its row."""
@@ -275,11 +284,14 @@ class Cursors:
             for cursor_id, offsets in changed.items():
                 entries.extend(encode_offsets(kind, cursor_id, offsets))
             changed.clear()
-        bodies, size, part = [], 0, []
+        bodies: list[bytes] = []
+        part: list[bytes] = []
+        size = 0
         for entry in entries:
             if size + len(entry) > RECORD_BYTES_MAX and part:
                 bodies.append(b"".join(part))
-                size, part = 0, []
+                part = []
+                size = 0
             part.append(entry)
             size += len(entry)
         if part:
@@ -310,7 +322,9 @@ class Cursors:
             self._back.setdefault(cursor.id, []).append(offset)
         self.fire(cursor)
 
-    def _returned_units(self, cursor: Cursor, holder: int, count_max: int) -> tuple[list[int], list[tuple[int, int, int]]]:
+    def _returned_units(
+        self, cursor: Cursor, holder: int, count_max: int
+    ) -> tuple[list[int], list[tuple[int, int, int]]]:
         offsets: list[int] = []
         units: list[tuple[int, int, int]] = []
         while len(offsets) < count_max:

@@ -46,7 +46,11 @@ class LocalBrokerPort:
         on_done(token, _info(topic))
 
     def topics(self, token: Any, on_done: Done) -> None:
-        found = [_info(topic) for topic in self._broker.topics.topics.values() if not topic.system and not names.is_system_topic(topic.name)]
+        found = [
+            _info(topic)
+            for topic in self._broker.topics.topics.values()
+            if not topic.system and not names.is_system_topic(topic.name)
+        ]
         on_done(token, found)
 
     def read(self, refs: Sequence[tuple[int, int]], token: Any, on_done: Done) -> None:
@@ -63,7 +67,9 @@ class LocalBrokerPort:
     def remove_routes(self, route_ids: Sequence[str], token: Any, on_done: Done) -> None:
         self._broker.remove_routes(route_ids, token, on_done)
 
-    def open_tap(self, on_records: Callable[[list[tuple[Message, tuple[int, ...]]]], None], token: Any, on_done: Done) -> None:
+    def open_tap(
+        self, on_records: Callable[[list[tuple[Message, tuple[int, ...]]]], None], token: Any, on_done: Done
+    ) -> None:
         tap = self._broker.new_tap(on_records)
         self._taps[tap.handle] = tap
         on_done(token, tap.handle)
@@ -73,7 +79,9 @@ class LocalBrokerPort:
         if found is not None:
             self._broker.router.close_tap(found)
 
-    def add_volatile(self, tap: int, number: int, kind: str, topic: str | None, expression: str, token: Any, on_done: Done) -> None:
+    def add_volatile(
+        self, tap: int, number: int, kind: str, topic: str | None, expression: str, token: Any, on_done: Done
+    ) -> None:
         found = self._taps.get(tap)
         if found is None:
             on_done(token, GantryError(ErrorCode.NOT_FOUND, f"tap {tap} is not open"))
@@ -132,7 +140,9 @@ class LocalBrokerPort:
         if start.kind == "end":
             return store.max_offset(topic, queue_id)
         first = self._broker.min_offset(topic, queue_id)
-        return first if start.kind == "earliest" else max(first, store.offset_by_time(topic, queue_id, start.at_ms, True))
+        return (
+            first if start.kind == "earliest" else max(first, store.offset_by_time(topic, queue_id, start.at_ms, True))
+        )
 
     def delete_cursor(self, cursor: int, token: Any, on_done: Done) -> None:
         found = self._broker.cursors.by_id.get(cursor)
@@ -192,7 +202,9 @@ class LocalBrokerPort:
             return
         self._broker.put(table, items, token, on_done)
 
-    def watch_table(self, table: str, on_change: Callable[[str, bytes | None], None] | None, token: Any, on_done: Done) -> None:
+    def watch_table(
+        self, table: str, on_change: Callable[[str, bytes | None], None] | None, token: Any, on_done: Done
+    ) -> None:
         if on_change is not None:
             self._broker.tables.watch(table, on_change)
             self._watched_tables.append((table, on_change))

@@ -65,7 +65,12 @@ class ConsumerOffsets:
     def take_dirty(self) -> list[tuple[str, bytes | None]]:
         """Rows changed since the last call."""
         rows: list[tuple[str, bytes | None]] = [
-            (key, json.dumps({str(queue): offset for queue, offset in self._offsets[key].items()}, separators=(",", ":")).encode())
+            (
+                key,
+                json.dumps(
+                    {str(queue): offset for queue, offset in self._offsets[key].items()}, separators=(",", ":")
+                ).encode(),
+            )
             for key in sorted(self._dirty)
         ]
         self._dirty.clear()

@@ -130,14 +130,18 @@ class RoutePort(Protocol):
     def remove_routes(self, route_ids: Sequence[str], token: object, on_done: Done) -> None:
         """Unknown ids are ignored. Result: None."""
 
-    def open_tap(self, on_records: Callable[[list[tuple[Message, tuple[int, ...]]]], None], token: object, on_done: Done) -> None:
+    def open_tap(
+        self, on_records: Callable[[list[tuple[Message, tuple[int, ...]]]], None], token: object, on_done: Done
+    ) -> None:
         """Result: tap handle (int). `on_records` gets, per append batch, each record that matched a volatile route of this tap
         with the matching route numbers; equal tuples are the same object while routes do not change."""
 
     def close_tap(self, tap: int) -> None:
         """Drop the tap and its volatile routes."""
 
-    def add_volatile(self, tap: int, number: int, kind: str, topic: str | None, expression: str, token: object, on_done: Done) -> None:
+    def add_volatile(
+        self, tap: int, number: int, kind: str, topic: str | None, expression: str, token: object, on_done: Done
+    ) -> None:
         """A route that lives in memory only. `number`: >= 0, chosen by the caller, unique in its tap. Result: None."""
 
     def remove_volatile(self, tap: int, numbers: Sequence[int]) -> None:
@@ -188,7 +192,9 @@ class TablePort(Protocol):
     def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: object, on_done: Done) -> None:
         """Set (None: delete) keys in one batch. Result: None. Reading in process sees it at once."""
 
-    def watch_table(self, table: str, on_change: Callable[[str, bytes | None], None] | None, token: object, on_done: Done) -> None:
+    def watch_table(
+        self, table: str, on_change: Callable[[str, bytes | None], None] | None, token: object, on_done: Done
+    ) -> None:
         """Result: dict[str, bytes], the table now; afterwards `on_change` for each change, our own included."""
 
 

@@ -24,7 +24,9 @@ class Hit:
 
     __slots__ = ("kinds", "lights", "taps")
 
-    def __init__(self, lights: tuple[int, ...], taps: tuple[tuple[Tap, tuple[int, ...]], ...], kinds: frozenset[str]) -> None:
+    def __init__(
+        self, lights: tuple[int, ...], taps: tuple[tuple[Tap, tuple[int, ...]], ...], kinds: frozenset[str]
+    ) -> None:
         self.lights = lights
         self.taps = taps
         self.kinds = kinds

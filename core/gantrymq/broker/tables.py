@@ -45,7 +45,9 @@ def check_item(table: str, key: str, value: bytes | None) -> None:
     if _TABLE.match(table) is None:
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"table name {table!r} is not [a-z][a-z0-9_]*")
     if not key or "\x01" in key or "\x02" in key or len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
-        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"table {table}: key {key[:80]!r} is empty, too long or holds U+0001/U+0002")
+        raise GantryError(
+            ErrorCode.ILLEGAL_ARGUMENT, f"table {table}: key {key[:80]!r} is empty, too long or holds U+0001/U+0002"
+        )
 
 
 def item_message(table: str, key: str, value: bytes | None) -> Message:
@@ -107,6 +109,8 @@ def replay_topic(reader: LogReader, topic: str, offset: int) -> list[Message]:
         units = reader.units(topic, 0, offset, REPLAY_STEP)
         if not units:
             break
-        result.extend([message for message in reader.get_many([(unit[0], unit[1]) for unit in units]) if message is not None])
+        result.extend(
+            [message for message in reader.get_many([(unit[0], unit[1]) for unit in units]) if message is not None]
+        )
         offset += len(units)
     return result

@@ -138,7 +138,10 @@ class TopicTable:
         if names.is_own_system_topic(config.name):
             raise GantryError(ErrorCode.NO_PERMISSION, f"topic {config.name} belongs to the broker itself")
         if not 1 <= config.read_queues <= QUEUES_MAX or not 1 <= config.write_queues <= QUEUES_MAX:
-            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"a topic has 1 to {QUEUES_MAX} queues, not {config.read_queues}/{config.write_queues}")
+            raise GantryError(
+                ErrorCode.ILLEGAL_ARGUMENT,
+                f"a topic has 1 to {QUEUES_MAX} queues, not {config.read_queues}/{config.write_queues}",
+            )
         old = self.topics.get(config.name)
         if old is not None:
             config.first_offsets = old.config.first_offsets

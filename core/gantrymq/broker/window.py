@@ -147,8 +147,12 @@ class AckWindow:
     def load(cls, state: list[object]) -> AckWindow:
         """A window as `dump` saw it; nothing is in flight."""
         floor, next_offset, marked, base, bits, counts = state
-        assert isinstance(floor, int) and isinstance(next_offset, int) and isinstance(marked, int) and isinstance(base, int)
-        assert isinstance(bits, bytes) and isinstance(counts, dict)
+        assert isinstance(floor, int)
+        assert isinstance(next_offset, int)
+        assert isinstance(marked, int)
+        assert isinstance(base, int)
+        assert isinstance(bits, bytes)
+        assert isinstance(counts, dict)
         window = cls(floor)
         window.next_offset, window.marked, window._base = next_offset, marked, base
         window._bits = bytearray(bits)

@@ -1,0 +1,77 @@
+"""A log in memory with the part of MessageStore that the broker uses; `restart` keeps what was appended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import Message
+
+
+class FakeStore:
+    """Physical offset = index in `log` * 100; every record is 100 bytes long."""
+
+    def __init__(self) -> None:
+        self.log: list[Message] = []
+        self.queues: dict[tuple[str, int], list[int]] = {}
+        self.lights: dict[int, list[int]] = {}
+        self.fail: GantryError | None = None
+        self.appends = 0
+
+    @property
+    def written_position(self) -> int:
+        return len(self.log) * 100
+
+    def check(self, message: Message) -> ErrorCode | None:
+        return (
+            ErrorCode.MESSAGE_TOO_LARGE
+            if len(message.body) > 1000 and not message.topic.startswith("rmq_sys")
+            else None
+        )
+
+    def append(self, batch: Sequence[Message], lights: Sequence[tuple[int, ...]]) -> int:
+        assert len(batch) == len(lights)
+        if self.fail is not None:
+            raise self.fail
+        self.appends += 1
+        for message, ids in zip(batch, lights, strict=True):
+            queue = self.queues.setdefault((message.topic, message.queue_id), [])
+            message.queue_offset, message.physical_offset, message.size = len(queue), len(self.log) * 100, 100
+            queue.append(message.physical_offset)
+            for light in ids:
+                self.lights.setdefault(light, []).append(message.physical_offset)
+            self.log.append(message)
+        return self.written_position
+
+    def topics(self) -> list[str]:
+        return sorted({topic for topic, _ in self.queues})
+
+    def queues_of(self, topic: str) -> list[int]:
+        return sorted(queue for name, queue in self.queues if name == topic)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        return len(self.queues.get((topic, queue_id), ()))
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        return 0
+
+    def offset_by_time(self, topic: str, queue_id: int, ms: int, lower: bool) -> int:
+        return 0
+
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
+        return [(at, 100, 0) for at in self.queues.get((topic, queue_id), [])[offset : offset + count]]
+
+    def light_max_offset(self, light: int) -> int:
+        return len(self.lights.get(light, ()))
+
+    def light_units(self, light: int, offset: int, count: int) -> list[tuple[int, int, int]]:
+        return [(at, 100, 0) for at in self.lights.get(light, [])[offset : offset + count]]
+
+    def delete_light(self, light: int) -> None:
+        self.lights.pop(light, None)
+
+    def get_many(self, refs: list[tuple[int, int]]) -> list[Message | None]:
+        return [self.log[at // 100] if at // 100 < len(self.log) else None for at, _ in refs]
+
+    def run_background(self, budget_us: int) -> bool:
+        return False
