@@ -52,8 +52,9 @@ class Door(Protocol):
     def data_to_send(self) -> bytes:
         """Take and clear the outbox."""
 
-    def eof(self) -> None:
-        """The peer closed its sending side; unless the door keeps it, the link is closed after this returns."""
+    def eof(self) -> bool | None:
+        """The peer closed its sending side; the link is closed after this returns, unless it returns True: then the door
+        still has answers to write and calls `link.close()` itself."""
 
     def closed(self, reason: str) -> None:
         """Called once, last. `reason` is empty for an ordinary end."""

@@ -1,0 +1,115 @@
+"""Listening sockets: binding, accepting through the pump, and closing a door's connections when the server stops."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import resource
+import socket
+from typing import Final
+
+from gantrymq.net.api import ConnectionFactory
+from gantrymq.net.pump import Pump, PumpHost
+
+BACKLOG: Final = 4096
+"""Connections that wait for `accept`: a fleet that reconnects at once; the kernel cuts it to net.core.somaxconn."""
+
+FILES_RESERVED: Final = 1024
+"""Open files kept for the store and everything else but connections (half of all where the limit is lower than twice this)."""
+
+
+class ListenError(OSError):
+    """An address cannot be bound; the text is one line for the user, without the name of the service."""
+
+
+class Listener:
+    """One bound address and the connections accepted through it."""
+
+    def __init__(self, server: asyncio.Server, live: set[Pump], address: tuple[str, int]) -> None:
+        self._server = server
+        self._live = live
+        self.address = address
+        """(host, port) that it is bound to."""
+
+    @property
+    def connections(self) -> int:
+        """Open connections."""
+        return len(self._live)
+
+    def close(self) -> None:
+        """Accept nothing any more; open connections stay."""
+        self._server.close()
+
+    def shutdown_connections(self) -> None:
+        """Tell every door to say goodbye."""
+        for pump in list(self._live):
+            pump.shutdown()
+
+    def abort_connections(self) -> None:
+        """Close at once what is still open."""
+        for pump in list(self._live):
+            pump.abort()
+
+
+async def listen(host: PumpHost, factory: ConnectionFactory, address: str, port: int) -> Listener:
+    """Bind `address` (the first that the name stands for) and accept. Port 0: a free one. Raises `ListenError`."""
+    loop = asyncio.get_running_loop()
+    bound = await bind(address, port)
+    live: set[Pump] = set()
+    server = await loop.create_server(lambda: Pump(host, factory, live), sock=bound, backlog=BACKLOG)
+    name = bound.getsockname()
+    return Listener(server, live, (str(name[0]), int(name[1])))
+
+
+async def bind(address: str, port: int) -> socket.socket:
+    """A socket that is bound and not yet listening."""
+    loop = asyncio.get_running_loop()
+    try:
+        infos = await loop.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise ListenError(error.errno, f"cannot listen on {address}:{port}: {error.strerror}") from error
+    family, kind, protocol, _, target = infos[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setblocking(False)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted sockets inherit it: a small answer must not wait for the acknowledgement of the one before.
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        bound.bind(target)
+        # Binding succeeds for two sockets with SO_REUSEADDR; only listening tells that the port is taken.
+        bound.listen(BACKLOG)
+    except OSError as error:
+        bound.close()
+        raise ListenError(error.errno, f"cannot listen on {address}:{port}: {explain(error)}") from error
+    return bound
+
+
+def explain(error: OSError) -> str:
+    """What a failed bind means and what to do."""
+    if error.errno == errno.EADDRINUSE:
+        return "the port is in use (is another gantry running?)"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "this machine has no such address"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "not permitted (ports below 1024 need root)"
+    return os.strerror(error.errno) if error.errno else str(error)
+
+
+def raise_file_limit(connections_max: int) -> int:
+    """Raise the soft limit of open files to the hard one; returns how many connections fit, at most `connections_max`.
+
+    The limit of connections must be met before that of files: then a connection is refused by us, and not by a failing
+    `accept` or, worse, a store that cannot open its next segment.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        except (ValueError, OSError):  # the kernel's own limit is lower than the hard one
+            pass
+    if soft == resource.RLIM_INFINITY:
+        return connections_max
+    reserved = FILES_RESERVED if soft >= 2 * FILES_RESERVED else soft // 2
+    return min(connections_max, soft - reserved)

@@ -1,0 +1,428 @@
+"""The only code that touches a connected socket: one `Pump` per connection, an `asyncio.Protocol` and the door's `Link`.
+
+In: `data_received` hands the bytes to the door as they come. (Measured on uvloop: 5.5 us a receive, system call included, and
+5.6 with `BufferedProtocol`; uvloop reads into one buffer of the loop, so a connection has none of its own.) Out: `mark()` asks
+for the write phase of this loop turn, where the outbox is taken once and written once. No task, future or queue per connection.
+
+It also keeps what every door owes its peers and neighbours: a reader that stalls is closed, what waits for a slow reader is
+bounded, a close lets the peer read the last words, and an exception ends the connection that raised it and no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from fcntl import ioctl
+from ipaddress import ip_address
+from termios import TIOCOUTQ
+from typing import Any, Final, cast
+
+from gantrymq.net.api import ConnectionFactory, Door, Wheel
+
+log = logging.getLogger(__name__)
+
+WRITE_HIGH_BYTES: Final = 64 * 1024
+"""Above this the peer counts as slow and its progress is watched; `writable` follows when it falls to the low mark."""
+
+WRITE_LOW_BYTES: Final = 16 * 1024
+"""Low mark: still some milliseconds of work for the network, so that deliveries restart before the line runs dry."""
+
+STALL_CHECKS: Final = 4
+"""Progress is looked at so often per `stalled_reader_ms`: a stalled reader is closed after 1 to 1.25 of that time."""
+
+OPEN, CLOSING, LINGERING, CLOSED = range(4)
+"""OPEN -> CLOSING (`close` called, outbox not yet written) -> LINGERING (end of stream sent, the peer's awaited) -> CLOSED."""
+
+HOLD_DOOR, HOLD_PUMP = 1, 2
+"""Who paused reading."""
+
+EOF_SEEN = 4
+"""The peer sends nothing any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class PumpLimits:
+    """What one connection and one process may take."""
+
+    outbound_bytes_max: int = 16 * 1024 * 1024
+    """Bytes waiting for one slow reader above which its requests are not read any more: as much as one largest frame."""
+    outbound_bytes_ceiling: int = 64 * 1024 * 1024
+    """Bytes waiting for one reader at which it is cut off, for a door that delivers in spite of `outbound_bytes`."""
+    stalled_reader_ms: int = 30_000
+    """No byte taken for so long while data waits: closed. Longer than any Wi-Fi roaming, shorter than usual keep-alives."""
+    linger_ms: int = 1_000
+    """Time for the peer to read our last words and close; closing at once would reset a peer that is still sending."""
+    connections_max: int = 100_000
+    """Connections of the process, all doors together; also kept below the limit of open files."""
+
+
+class Traffic:
+    """Counters of the process's connections; plain attributes because they are touched per receive."""
+
+    __slots__ = ("accepted", "bytes_in", "bytes_out", "connections", "failed", "refused", "stalled")
+
+    def __init__(self) -> None:
+        self.accepted = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.connections = 0
+        self.failed = 0
+        self.refused = 0
+        self.stalled = 0
+
+
+class PumpHost:
+    """What all pumps of a process share."""
+
+    __slots__ = ("at_write", "limits", "refusing", "traffic", "wheel")
+
+    def __init__(self, at_write: Callable[[Callable[[], None]], None], wheel: Wheel, limits: PumpLimits) -> None:
+        self.at_write = at_write
+        self.wheel = wheel
+        self.limits = limits
+        self.traffic = Traffic()
+        self.refusing = False
+        """A refusal was logged; the next one is logged after the number of connections fell again."""
+
+    def admit(self, peer: str) -> bool:
+        """Whether one more connection fits."""
+        limit = self.limits.connections_max
+        if self.traffic.connections < limit:
+            if self.refusing and self.traffic.connections < limit - limit // 20:
+                self.refusing = False
+            return True
+        self.traffic.refused += 1
+        if not self.refusing:
+            self.refusing = True
+            log.warning("%s: refused, server.connections_max (%d) is reached; so are others from now on", peer, limit)
+        return False
+
+
+class Pump(asyncio.Protocol):
+    """One accepted connection."""
+
+    __slots__ = (
+        "_deadline_armed_ms",
+        "_deadline_at_ms",
+        "_deadline_handle",
+        "_door",
+        "_factory",
+        "_flags",
+        "_full",
+        "_host",
+        "_live",
+        "_marked",
+        "_progress_at_ms",
+        "_reason",
+        "_sent",
+        "_state",
+        "_taken",
+        "_transport",
+        "_watch_handle",
+        "peer",
+        "peer_is_loopback",
+    )
+
+    def __init__(self, host: PumpHost, factory: ConnectionFactory, live: set[Pump]) -> None:
+        self._host = host
+        self._factory = factory
+        self._live = live
+        self._door: Door | None = None
+        self._transport: asyncio.Transport | None = None
+        self._state = OPEN
+        self._flags = 0
+        self._marked = False
+        self._full = False
+        self._reason = ""
+        self._sent = 0
+        self._taken = 0
+        self._progress_at_ms = 0
+        self._watch_handle = 0
+        self._deadline_at_ms: int | None = None
+        self._deadline_armed_ms = 0
+        self._deadline_handle = 0
+        self.peer = "?"
+        self.peer_is_loopback = False
+
+    # From the transport.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = connection = cast("asyncio.Transport", transport)
+        self.peer, self.peer_is_loopback = peer_name(connection.get_extra_info("peername"))
+        host = self._host
+        if not host.admit(self.peer):
+            self._state = CLOSED
+            connection.close()
+            return
+        host.traffic.accepted += 1
+        host.traffic.connections += 1
+        self._live.add(self)
+        connection.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
+        try:
+            self._door = self._factory()
+            self._door.connected(self)
+        except Exception as error:
+            self._failed(error)
+
+    def data_received(self, data: bytes) -> None:
+        if self._state != OPEN:
+            return
+        self._host.traffic.bytes_in += len(data)
+        try:
+            self._door.received(data)  # type: ignore[union-attr]  # OPEN and connected: there is a door
+        except Exception as error:
+            self._failed(error)
+
+    def eof_received(self) -> bool:
+        """True keeps our own side open; it is closed at the end of the turn, after the outbox, unless the door keeps it."""
+        self._flags |= EOF_SEEN
+        if self._state == LINGERING:
+            return False
+        if self._state == OPEN and self._door is not None:
+            try:
+                if not self._door.eof():
+                    self.close()
+            except Exception as error:
+                self._failed(error)
+        return True
+
+    def pause_writing(self) -> None:
+        self._full = True
+        self._watch_progress()
+
+    def resume_writing(self) -> None:
+        self._full = False
+        if self._state != OPEN:
+            return
+        self._host.wheel.cancel(self._watch_handle)
+        self._watch_handle = 0
+        self._hold(HOLD_PUMP, False)
+        try:
+            if self._door is not None:
+                self._door.writable()
+        except Exception as error:
+            self._failed(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        door, self._door = self._door, None
+        self._transport = None
+        self._state = CLOSED
+        host = self._host
+        if self in self._live:
+            self._live.discard(self)
+            host.traffic.connections -= 1
+        if self._watch_handle:
+            host.wheel.cancel(self._watch_handle)
+        if self._deadline_handle:
+            host.wheel.cancel(self._deadline_handle)
+        if door is None:
+            return
+        reason = self._reason or (str(exc) or type(exc).__name__ if exc is not None else "")
+        try:
+            door.closed(reason)
+        except Exception as error:
+            host.traffic.failed += 1
+            log.error("%s: closing the door failed: %s: %s", self.peer, type(error).__name__, error)
+            log.debug("%s: traceback", self.peer, exc_info=True)
+
+    # The door's link.
+
+    def mark(self) -> None:
+        """Something may be in the outbox: it is taken once at the end of this loop turn."""
+        if not self._marked:
+            self._marked = True
+            self._host.at_write(self._flush)
+
+    def close(self) -> None:
+        """Write what is in the outbox, then close. No `received` comes after it."""
+        if self._state == OPEN:
+            self._state = CLOSING
+            self.mark()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._state != CLOSED:
+            self._state = CLOSED
+            if self._transport is not None:
+                self._transport.abort()
+
+    def pause_reading(self) -> None:
+        """Back-pressure: read nothing until `resume_reading`."""
+        self._hold(HOLD_DOOR, True)
+
+    def resume_reading(self) -> None:
+        """The door can take more; reading goes on unless too much waits for this very peer."""
+        self._hold(HOLD_DOOR, False)
+
+    def set_deadline(self, at_ms: int | None) -> None:
+        """One deadline per link. A later one than the one in the wheel costs no more than this assignment: when the wheel
+        comes, it is put off. So a keep-alive can be moved at each packet."""
+        self._deadline_at_ms = at_ms
+        if at_ms is None or (self._deadline_handle and at_ms >= self._deadline_armed_ms):
+            return
+        wheel = self._host.wheel
+        if self._deadline_handle:
+            wheel.cancel(self._deadline_handle)
+        self._deadline_armed_ms = at_ms
+        self._deadline_handle = wheel.call_at(at_ms, self._deadline)
+
+    def outbound_bytes(self) -> int:
+        """Bytes handed to the transport and not yet taken by the kernel for the peer."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    # From the listener.
+
+    def shutdown(self) -> None:
+        """The server stops: let the door say goodbye."""
+        if self._state != OPEN or self._door is None:
+            return
+        try:
+            self._door.shutdown()
+        except Exception as error:
+            self._failed(error)
+
+    # Own.
+
+    def _flush(self) -> None:
+        """Write phase: one write per connection and turn."""
+        self._marked = False
+        transport, door = self._transport, self._door
+        if transport is None or door is None or self._state >= LINGERING:
+            return
+        try:
+            data = door.data_to_send()
+        except Exception as error:
+            self._failed(error)
+            return
+        if data:
+            size = len(data)
+            self._sent += size
+            self._host.traffic.bytes_out += size
+            transport.write(data)
+            if self._full:
+                self._bound_outbound()
+        if self._state == CLOSING:
+            self._start_linger(transport)
+
+    def _bound_outbound(self) -> None:
+        """A peer that does not read is not read from either; one that a door goes on writing to in spite of it is cut off."""
+        limits = self._host.limits
+        waiting = self.outbound_bytes()
+        if waiting > limits.outbound_bytes_ceiling:
+            self._reason = f"{waiting} bytes waiting for a slow reader, more than server.outbound_bytes_ceiling"
+            log.warning("%s: %s; closed", self.peer, self._reason)
+            self.abort()
+        elif waiting > limits.outbound_bytes_max:
+            self._hold(HOLD_PUMP, True)
+
+    def _start_linger(self, transport: asyncio.Transport) -> None:
+        """End our stream after the last bytes and wait for the peer's end, up to `linger_ms` after it took everything: closing
+        a socket with unread input makes the kernel send a reset, and the peer loses the answer that says what was wrong."""
+        self._state = LINGERING
+        if self._flags & EOF_SEEN or not transport.can_write_eof():
+            transport.close()
+        else:
+            if self._flags & (HOLD_DOOR | HOLD_PUMP):
+                transport.resume_reading()
+            transport.write_eof()
+        self._watch_progress()
+
+    def _watch_progress(self) -> None:
+        """Look at the peer's progress from now on."""
+        host = self._host
+        self._progress_at_ms = now_ms = host.wheel.now_ms()
+        self._taken = self._sent - self._waiting()
+        host.wheel.cancel(self._watch_handle)
+        self._watch_handle = host.wheel.call_at(now_ms + self._watch_interval_ms(), self._watch)
+
+    def _watch_interval_ms(self) -> int:
+        limits = self._host.limits
+        interval_ms = limits.stalled_reader_ms // STALL_CHECKS
+        return min(interval_ms, limits.linger_ms) if self._state == LINGERING else interval_ms
+
+    def _watch(self, now_ms: int) -> None:
+        self._watch_handle = 0
+        transport = self._transport
+        if transport is None or self._state == CLOSED:
+            return
+        waiting = self._waiting()
+        if self._sent - waiting != self._taken:
+            self._taken = self._sent - waiting
+            self._progress_at_ms = now_ms
+        idle_ms = now_ms - self._progress_at_ms
+        limits = self._host.limits
+        if self._state == LINGERING and waiting == 0 and idle_ms >= limits.linger_ms:
+            transport.close()
+            return
+        if waiting and idle_ms >= limits.stalled_reader_ms:
+            self._host.traffic.stalled += 1
+            self._reason = f"stalled reader: took nothing for {idle_ms} ms while {waiting} bytes waited"
+            log.warning("%s: %s; closed", self.peer, self._reason)
+            self.abort()
+            return
+        self._watch_handle = self._host.wheel.call_at(now_ms + self._watch_interval_ms(), self._watch)
+
+    def _waiting(self) -> int:
+        """Bytes that the peer has not acknowledged: the transport's and the kernel's. The kernel's count matters: its send
+        buffer of some megabytes takes more from us only in large steps, though a slow peer takes bytes all the time."""
+        transport = self._transport
+        if transport is None:
+            return 0
+        waiting = transport.get_write_buffer_size()
+        peer_socket = transport.get_extra_info("socket")
+        if peer_socket is not None:
+            try:
+                waiting += struct.unpack("i", ioctl(peer_socket.fileno(), TIOCOUTQ, b"\0\0\0\0"))[0]
+            except (OSError, ValueError):  # closed meanwhile, or not a TCP socket
+                pass
+        return waiting
+
+    def _hold(self, holder: int, on: bool) -> None:
+        before = self._flags & (HOLD_DOOR | HOLD_PUMP)
+        self._flags = self._flags | holder if on else self._flags & ~holder
+        after = self._flags & (HOLD_DOOR | HOLD_PUMP)
+        if self._transport is None or self._state != OPEN or bool(before) == bool(after):
+            return
+        if after:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _deadline(self, now_ms: int) -> None:
+        self._deadline_handle = 0
+        at_ms = self._deadline_at_ms
+        if at_ms is None or self._state != OPEN or self._door is None:
+            return
+        if at_ms > now_ms:
+            self.set_deadline(at_ms)
+            return
+        self._deadline_at_ms = None
+        try:
+            self._door.deadline(now_ms)
+        except Exception as error:
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        """A door raised: our fault, not the peer's; this connection ends, the others do not notice."""
+        self._host.traffic.failed += 1
+        self._reason = f"{type(error).__name__}: {error}"
+        log.error("%s: %s failed: %s; closed", self.peer, type(self._door).__name__, self._reason)
+        log.debug("%s: traceback", self.peer, exc_info=True)
+        self.abort()
+
+
+def peer_name(address: Any) -> tuple[str, bool]:
+    """(`host:port`, is it this machine) of a socket address; `unix` for a Unix socket."""
+    if not isinstance(address, tuple):
+        return "unix", True
+    host, port = str(address[0]), address[1]
+    if host.startswith("127.") or host == "::1":
+        return (f"[{host}]:{port}" if ":" in host else f"{host}:{port}"), True
+    if ":" not in host:
+        return f"{host}:{port}", False
+    mapped = ip_address(host.partition("%")[0])
+    inner = getattr(mapped, "ipv4_mapped", None)
+    return f"[{host}]:{port}", bool(inner is not None and inner.is_loopback)
