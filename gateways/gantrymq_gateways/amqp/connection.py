@@ -285,12 +285,13 @@ class Connection:
         at = 0
         if self._state is State.HEADER:
             at = self._receive_header(data, events)
-        if self._state in (State.SILENT, State.ENDED):
-            self._buffer = b""
-            return events
-        at = self._receive_frames(data, at, events)
-        self._buffer = data[at:] if self._state not in (State.SILENT, State.ENDED) else b""
+        if not self._deaf():
+            at = self._receive_frames(data, at, events)
+        self._buffer = b"" if self._deaf() else data[at:]
         return events
+
+    def _deaf(self) -> bool:
+        return self._state is State.SILENT or self._state is State.ENDED
 
     def _receive_header(self, data: bytes, events: list[Event]) -> int:
         # AMQP 4.2.2: a wrong header is answered with the right one and a closed socket, at the first wrong byte.
@@ -335,9 +336,8 @@ class Connection:
                     if after:
                         at = after
                         continue
-            self._receive_frame(kind, number, data[at + 7 : stop], events)
             at = stop + 1
-            if self._state in (State.SILENT, State.ENDED):
+            if self._receive_frame(kind, number, data[at - 1 - size : stop], events):
                 return end
         return at
 
@@ -376,7 +376,8 @@ class Connection:
         events.append(Publish(number, data[at + 11 : stop], data[head + 19 : tail], data[tail + 8 : last]))
         return last + 1
 
-    def _receive_frame(self, kind: int, number: int, payload: bytes, events: list[Event]) -> None:
+    def _receive_frame(self, kind: int, number: int, payload: bytes, events: list[Event]) -> bool:
+        """True if nothing more is to be read."""
         if self._state is State.CLOSING:
             self._while_closing(kind, number, payload, events)
         elif kind == c.FRAME_METHOD and len(payload) >= 4:
@@ -391,6 +392,7 @@ class Connection:
                 self._receive_content(kind, number, payload, events)
         else:
             self._frame_error(f"{frame_description(kind, payload)}: unknown_frame", events)
+        return self._deaf()
 
     def _while_closing(self, kind: int, number: int, payload: bytes, events: list[Event]) -> None:
         if kind != c.FRAME_METHOD or number or len(payload) < 4:
