@@ -1,0 +1,519 @@
+"""One process: finds services, starts them in order, tells when all doors are open, and stops them in reverse.
+
+`gantry up`, `nameserver`, `broker` and `gateway` all end here; they differ in the services they want. Nothing here knows a
+protocol: services come from the entry-point group `gantrymq.services`, and one that is not wanted is not imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+
+from gantrymq import __version__
+from gantrymq.clock import SystemClock
+from gantrymq.config import SERVICE_KEYS, ServerConfig, Settings, load
+from gantrymq.metrics import Metrics
+from gantrymq.model.errors import ConfigError, GantryError
+from gantrymq.net.api import ConnectionFactory
+from gantrymq.net.listen import Listener, listen, raise_file_limit
+from gantrymq.net.pump import PumpHost, PumpLimits
+from gantrymq.net.turn import LoopTurn
+from gantrymq.net.wheel import TimerWheel
+from gantrymq.services import Service, ServiceContext
+
+log = logging.getLogger(__name__)
+
+SERVICES: Final = "gantrymq.services"
+"""The entry-point group."""
+
+BEFORE_DOORS: Final = ("nameserver", "broker")
+"""Started first, in this order, and stopped last."""
+
+NAMESERVER_DEFAULT: Final = "127.0.0.1:9876"
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+
+GC_YOUNG_MAX: Final = 20_000
+"""Objects before the collector looks at the youngest: one turn's batch makes thousands that reference counting frees."""
+
+POLL_S: Final = 0.01
+"""While stopping, and only then, open connections are counted so often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a command line asks for."""
+
+    command: str
+    """`up`, `nameserver`, `broker` or `gateway`."""
+    services: tuple[str, ...] = ()
+    """Names given to `gateway`; empty: all."""
+    data: str | None = None
+    host: str | None = None
+    config: str | None = None
+    nameserver: str | None = None
+    ready_file: str | None = None
+    sets: tuple[str, ...] = ()
+    free_ports: bool = False
+
+
+@dataclass(slots=True)
+class Plan:
+    """A launch with everything read and checked."""
+
+    server: ServerConfig
+    services: list[Service]
+    configs: dict[str, Any]
+    sections: dict[str, dict[str, Any]]
+    nameservers: list[str]
+    data_is_default: bool
+    ready_file: Path | None
+    own_nameserver: bool
+    """A nameserver of this process is the one to use (none was named)."""
+
+
+def discover() -> dict[str, EntryPoint]:
+    """Installed services by name; nothing is imported."""
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=SERVICES):
+        found.setdefault(point.name, point)
+    return found
+
+
+def wanted_names(launch: Launch, settings: Settings, installed: Mapping[str, EntryPoint]) -> list[str]:
+    """Names of the services to start, in their order. Raises `ConfigError`."""
+    gateways = [name for name in installed if name not in BEFORE_DOORS]
+    if launch.command == "up":
+        asked = [*BEFORE_DOORS, *gateways]
+    elif launch.command == "gateway":
+        asked = list(dict.fromkeys(launch.services)) or gateways
+        for name in asked:
+            if name not in gateways:
+                raise ConfigError(f"gateway {name}: no such service; installed: {', '.join(sorted(gateways))}")
+    else:
+        asked = [launch.command]
+    for name in asked:
+        if name not in installed:
+            raise ConfigError(f"service {name} is not installed (entry-point group {SERVICES})")
+    on = [name for name in asked if settings.flag(name, "enabled", True)]
+    if launch.command != "up" and launch.services:
+        for name in asked:
+            if name not in on:
+                raise ConfigError(f"{name}.enabled = false, but the command line asks for {name}: drop one of both")
+    if not on:
+        raise ConfigError("every service is off: nothing to start")
+    return sorted(on, key=lambda name: (BEFORE_DOORS.index(name) if name in BEFORE_DOORS else len(BEFORE_DOORS), asked.index(name)))
+
+
+def load_service(point: EntryPoint) -> Service:
+    """Import and make one service."""
+    service: Service = point.load()()
+    return service
+
+
+def make_plan(launch: Launch, environment: Mapping[str, str]) -> Plan:
+    """Read every source and check every name and value. Raises `ConfigError`."""
+    settings = load(launch.config, environment, launch.sets)
+    for key in ("host", "data", "nameserver"):
+        value = getattr(launch, key)
+        if value is not None:
+            settings.put("server", key, value, f"--{key}")
+    installed = discover()
+    names = wanted_names(launch, settings, installed)
+    if launch.free_ports:
+        for name in names:
+            given = settings.get(name, "port")
+            if given is None or given.source != "--set":
+                settings.put(name, "port", 0, "--free-ports")
+    services = [load_service(installed[name]) for name in names]
+    refuse_unknown_sections(settings, services, installed)
+    server = settings.build("server", ServerConfig)
+    check_bind(server.host, server.insecure_bind)
+    named = server.nameserver or environment.get("NAMESRV_ADDR", "")
+    nameservers = parse_nameservers(named or NAMESERVER_DEFAULT, "--nameserver" if server.nameserver else "NAMESRV_ADDR")
+    return Plan(
+        server=server,
+        services=services,
+        configs={service.name: settings.build(service.name, service.config, SERVICE_KEYS) for service in services},
+        sections={
+            service.name: {name: settings.build(name, section) for name, section in service.extra_sections.items()}
+            for service in services
+        },
+        nameservers=nameservers,
+        data_is_default=settings.get("server", "data") is None,
+        ready_file=Path(launch.ready_file) if launch.ready_file is not None else None,
+        own_nameserver=not server.nameserver,
+    )
+
+
+def refuse_unknown_sections(settings: Settings, services: list[Service], installed: Mapping[str, EntryPoint]) -> None:
+    """A section must belong to a service, running here or not: one file may configure every process of a machine.
+
+    Only a section that nobody here knows makes the other services be imported, to ask them for theirs; a service that is
+    switched off is known by its name alone.
+    """
+    known = {"server", *installed}
+    for service in services:
+        known.update(service.extra_sections)
+    if any(name not in known for name in settings.sections):
+        running = {service.name for service in services}
+        for name, point in installed.items():
+            if name not in running and settings.flag(name, "enabled", True):
+                try:
+                    known.update(load_service(point).extra_sections)
+                except ImportError as error:
+                    log.debug("%s: its settings are not checked: %s", name, error)
+    settings.refuse_unknown(known)
+
+
+def parse_nameservers(text: str, source: str) -> list[str]:
+    """`host:port[;...]`. Raises `ConfigError`."""
+    names = [part.strip() for part in text.split(";") if part.strip()]
+    for name in names:
+        host, _, port = name.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ConfigError(f'nameserver = "{name}" ({source}): must be HOST:PORT[;HOST:PORT...]')
+    if not names:
+        raise ConfigError(f'nameserver = "{text}" ({source}): must be HOST:PORT[;HOST:PORT...]')
+    return names
+
+
+def check_bind(host: str, insecure_bind: bool) -> None:
+    """Other machines may reach us only when the user says that this is meant. Raises `ConfigError`."""
+    if not insecure_bind and not is_loopback(host):
+        raise ConfigError(
+            f'server.host = "{host}": other machines could connect, and nobody is authenticated yet; use 127.0.0.1, '
+            "or add --set server.insecure_bind=true if the network is trusted"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to `host`."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        pass
+    try:
+        found = {info[4][0] for info in socket.getaddrinfo(host, None)} if host else set()
+    except OSError as error:
+        raise ConfigError(f'server.host = "{host}": {error.strerror or error}') from error
+    return bool(found) and all(ip_address(str(address).partition("%")[0]).is_loopback for address in found)
+
+
+class Server:
+    """The services of one process, from the first start to the last stop."""
+
+    def __init__(self, plan: Plan, out: TextIO) -> None:
+        self._plan = plan
+        self._out = out
+        self._started: list[Service] = []
+        self._listeners: dict[str, list[Listener]] = {}
+        self._addresses: dict[str, str] = {}
+        self._shared: dict[str, Any] = {}
+        self._nameservers = plan.nameservers
+        self._exit_code = EXIT_OK
+        self._stop = anyio.Event()
+        self._starting = anyio.CancelScope()
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._remote_port: Any = None
+
+    async def run(self) -> int:
+        """Start, serve until told to stop, stop; returns the exit code."""
+        server = self._plan.server
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(log_loop_error)
+        self._clock = SystemClock()
+        self._turn = LoopTurn(loop.call_soon)
+        self._wheel = TimerWheel(self._clock.monotonic_ms, loop.call_later)
+        limits = PumpLimits(
+            outbound_bytes_max=server.outbound_bytes_max,
+            outbound_bytes_ceiling=max(server.outbound_bytes_ceiling, server.outbound_bytes_max),
+            stalled_reader_ms=server.stalled_reader_ms,
+            connections_max=raise_file_limit(server.connections_max),
+        )
+        self._host = PumpHost(self._turn.at_write, self._wheel, limits)
+        self._shared["metrics"] = register_traffic(Metrics(), self._host)
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            await tasks.start(self._watch_signals)
+            with self._starting:
+                await self._start_all()
+            if not self._stop.is_set():
+                self._announce_ready()
+                await self._stop.wait()
+            await self._stop_all()
+            tasks.cancel_scope.cancel()
+        self._wheel.close()
+        return self._exit_code
+
+    async def _watch_signals(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            task_status.started()
+            async for number in signals:
+                if self._stop.is_set():
+                    # The log is safe at any moment (that is what recovery is for), so "at once" may mean it.
+                    self._say("stopped at once")
+                    os._exit(EXIT_FAILED)
+                log.info("%s: stopping", signal.Signals(number).name)
+                self._request_stop(EXIT_OK)
+
+    def _request_stop(self, exit_code: int) -> None:
+        self._exit_code = max(self._exit_code, exit_code)
+        self._stop.set()
+        self._starting.cancel()
+
+    async def _start_all(self) -> None:
+        plan = self._plan
+        if plan.ready_file is not None:
+            plan.ready_file.unlink(missing_ok=True)
+        self._say(f"gantry {__version__}" + self._data_line())
+        for service in plan.services:
+            try:
+                await self._start_one(service)
+            except ConfigError as error:
+                complain(f"{service.name}: {error}")
+                self._request_stop(EXIT_USAGE)
+                return
+            except Exception as error:
+                complain(f"{service.name}: {reason_of(error)}")
+                log.debug("%s: traceback", service.name, exc_info=True)
+                self._request_stop(EXIT_FAILED)
+                return
+
+    def _data_line(self) -> str:
+        plan = self._plan
+        if not any(service.name in BEFORE_DOORS for service in plan.services):
+            return ""
+        return f", data in ./{plan.server.data} (--data not given)" if plan.data_is_default else f", data in {plan.server.data}"
+
+    async def _start_one(self, service: Service) -> None:
+        plan = self._plan
+        if service.name in BEFORE_DOORS:
+            make_data_directory(Path(plan.server.data))
+        context = self._context(service)
+        if service.name not in BEFORE_DOORS:
+            context.port = self._shared.get("broker_port") or await self._connect(context)
+        self._started.append(service)
+        addresses = await service.start(context)
+        if service.name == "nameserver" and plan.own_nameserver and addresses:
+            self._nameservers = [joined(reachable(addresses[0][0]), addresses[0][1])]
+        if addresses:
+            self._addresses[service.name] = joined(*addresses[0])
+            self._say("  ".join([f"{service.name:<12}", *(joined(*address) for address in addresses)]))
+
+    def _context(self, service: Service) -> ServiceContext:
+        plan = self._plan
+
+        async def listen_here(factory: ConnectionFactory, host: str, port: int) -> tuple[str, int]:
+            check_bind(host, plan.server.insecure_bind)
+            listener = await listen(self._host, factory, host, port)
+            self._listeners.setdefault(service.name, []).append(listener)
+            return listener.address
+
+        return ServiceContext(
+            config=plan.configs[service.name],
+            sections=plan.sections[service.name],
+            host=plan.server.host,
+            data=Path(plan.server.data),
+            clock=self._clock,
+            turn=self._turn,
+            wheel=self._wheel,
+            nameservers=list(self._nameservers),
+            listen=listen_here,
+            spawn=self._spawn,
+            port=self._shared.get("broker_port"),
+            shared=self._shared,
+        )
+
+    async def _connect(self, context: ServiceContext) -> Any:
+        """The brokers of another process, through Remoting; one port for all doors of this one."""
+        if self._remote_port is None:
+            client = import_module("gantrymq.remoting.gateway_client")  # only when brokers are elsewhere
+            self._remote_port = await client.connect(list(self._nameservers), context)
+        return self._remote_port
+
+    def _spawn(self, function: Callable[..., Any], *arguments: Any) -> None:
+        assert self._tasks is not None
+        self._tasks.start_soon(self._guard, function, arguments)
+
+    async def _guard(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        """A background task that fails leaves the process half alive: stop it, and say so, rather than limp on."""
+        try:
+            await function(*arguments)
+        except Exception as error:
+            name = getattr(function, "__qualname__", repr(function))
+            log.critical("background task %s failed, stopping: %s", name, reason_of(error))
+            log.debug("%s: traceback", name, exc_info=True)
+            self._request_stop(EXIT_FAILED)
+
+    def _announce_ready(self) -> None:
+        if self._plan.ready_file is not None:
+            try:
+                write_atomically(self._plan.ready_file, json.dumps(self._addresses, indent=2) + "\n")
+            except OSError as error:
+                complain(f"--ready-file {self._plan.ready_file}: {error.strerror or error}")
+                self._request_stop(EXIT_FAILED)
+                return
+        gc.freeze()
+        gc.set_threshold(GC_YOUNG_MAX, 20, 20)
+        self._say("ready")
+
+    async def _stop_all(self) -> None:
+        """In reverse order; what is left of the deadline is shared out, so that one slow door leaves time for the broker."""
+        end_s = anyio.current_time() + self._plan.server.drain_ms / 1000
+        left = len(self._started)
+        for service in reversed(self._started):
+            share_s = max((end_s - anyio.current_time()) / left, 0)
+            left -= 1
+            try:
+                await self._stop_one(service, share_s)
+            except Exception as error:
+                log.error("%s: failed while stopping: %s", service.name, reason_of(error))
+                log.debug("%s: traceback", service.name, exc_info=True)
+                self._exit_code = max(self._exit_code, EXIT_FAILED)
+        await self._close_remote_port()
+
+    async def _stop_one(self, service: Service, share_s: float) -> None:
+        listeners = self._listeners.get(service.name, [])
+        for listener in listeners:
+            listener.close()
+            listener.shutdown_connections()
+        try:
+            with anyio.move_on_after(share_s):
+                await service.drain(share_s)
+                while any(listener.connections for listener in listeners):  # noqa: ASYNC110  # only while stopping
+                    await anyio.sleep(POLL_S)
+        finally:
+            for listener in listeners:
+                listener.abort_connections()
+            await anyio.lowlevel.checkpoint()  # lets the transports tell the doors that they are closed
+            await service.stop()
+
+    async def _close_remote_port(self) -> None:
+        close = getattr(self._remote_port, "close", None)
+        if close is not None:
+            result = close()
+            if inspect.isawaitable(result):
+                await result
+
+    def _say(self, line: str) -> None:
+        try:
+            self._out.write(line + "\n")
+            self._out.flush()
+        except (OSError, ValueError):  # nobody reads our output any more: no reason to stop
+            pass
+
+
+def register_traffic(metrics: Metrics, host: PumpHost) -> Metrics:
+    """The pump's counters."""
+    traffic = host.traffic
+    metrics.read("gantry_connections", "Open connections", lambda: traffic.connections)
+    for name, text in (
+        ("accepted", "Connections accepted"),
+        ("refused", "Connections refused at server.connections_max"),
+        ("stalled", "Connections closed because the peer stopped reading"),
+        ("failed", "Connections closed because a door raised"),
+    ):
+        metrics.read(f"gantry_connections_{name}_total", text, partial(getattr, traffic, name), "counter")
+    metrics.read("gantry_received_bytes_total", "Bytes received", lambda: traffic.bytes_in, "counter")
+    metrics.read("gantry_sent_bytes_total", "Bytes handed to the network", lambda: traffic.bytes_out, "counter")
+    return metrics
+
+
+def make_data_directory(path: Path) -> None:
+    """Create it, or say why not. Raises `OSError` with one line for the user."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(error.errno, f"data directory {path}: {error.strerror}") from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise OSError(13, f"data directory {path}: not writable")
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Readers see the whole new content or none."""
+    aside = path.with_name(path.name + ".tmp")
+    with open(aside, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)
+
+
+def joined(host: str, port: int) -> str:
+    """`host:port`, brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def reachable(host: str) -> str:
+    """An address of this machine for a bound one, which may be the wildcard."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
+def reason_of(error: Exception) -> str:
+    """A failure in one line."""
+    if isinstance(error, (GantryError, ConfigError)):
+        return str(error)
+    if isinstance(error, OSError):
+        text = error.strerror or str(error)
+        return f"{text}: {error.filename}" if error.filename else text
+    return f"{type(error).__name__}: {error}".replace("\n", " ")
+
+
+def complain(line: str) -> None:
+    """One line on stderr."""
+    sys.stderr.write(f"gantry: {line}\n")
+    sys.stderr.flush()
+
+
+def log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Errors that reached the event loop: one line, the traceback at debug."""
+    error = context.get("exception")
+    log.error("event loop: %s: %s", context.get("message"), reason_of(error) if isinstance(error, Exception) else error)
+    if error is not None:
+        log.debug("traceback", exc_info=error)
+
+
+def set_up_logging(level: str) -> None:
+    """Lines on stderr: time, level, module, text."""
+    logging.basicConfig(
+        level=getattr(logging, level.upper()),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+        force=True,
+    )
+
+
+def run(launch: Launch, out: TextIO | None = None) -> int:
+    """A whole process's life; returns its exit code."""
+    try:
+        plan = make_plan(launch, os.environ)
+    except ConfigError as error:
+        complain(str(error))
+        return EXIT_USAGE
+    set_up_logging(plan.server.log_level)
+
+    async def serve() -> int:
+        return await Server(plan, out or sys.stdout).run()
+
+    code: int = anyio.run(serve, backend="asyncio", backend_options={"use_uvloop": True})
+    return code
