@@ -1,9 +1,11 @@
 """Remoting frames to commands and back; no socket, no clock.
 
-    int32 total | int8 serialize type, int24 header length | header | body        (big-endian; total does not count itself)
+    int32 total | int8 serialize type, int24 header length | header | body        (big-endian; total does not
+    count itself)
 
-A header is JSON (type 0) or RocketMQ's binary form (type 1); `fields` are the command's extFields. Answers are JSON whatever the
-request was, as the Java server's are; receivers decide by the type byte. Layouts: docs/formats/remoting.md.
+A header is JSON (type 0) or RocketMQ's binary form (type 1); `fields` are the command's extFields. Answers
+are JSON whatever the request was, as the Java server's are; receivers decide by the type byte. Layouts:
+docs/formats/remoting.md.
 """
 
 from __future__ import annotations
@@ -52,8 +54,9 @@ class FrameError(Exception):
 
 
 class Command:
-    """One request or response. `language`: number of `constants.Language`; `send`: set instead of `fields` when the reader
-    was asked for typed sends (`FrameReader(typed_sends=True)`) and this is SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE."""
+    """One request or response. `language`: number of `constants.Language`; `send`: set instead of `fields`
+    when the reader was asked for typed sends (`FrameReader(typed_sends=True)`) and this is SEND_MESSAGE_V2 or
+    SEND_BATCH_MESSAGE."""
 
     __slots__ = ("body", "code", "fields", "flag", "language", "opaque", "remark", "send", "version")
 
@@ -98,7 +101,8 @@ class Command:
 
     def __repr__(self) -> str:
         what = "response" if self.is_response else "request"
-        return f"Command({what} {self.code}, opaque={self.opaque}, {self.fields!r}, remark={self.remark!r}, {len(self.body)} bytes)"
+        rest = f"{self.fields!r}, remark={self.remark!r}, {len(self.body)} bytes"
+        return f"Command({what} {self.code}, opaque={self.opaque}, {rest})"
 
 
 class _JsonHeader(msgspec.Struct):
@@ -172,8 +176,8 @@ def decode_json_header(header: bytes, body: bytes) -> Command:
             loose = _decode_loose(header)
             fields = {name: _text(value) for name, value in (loose.extFields or {}).items() if value is not None}
             return Command(
-                _int32(loose.code, "code"), fields, body, _int32(loose.opaque, "opaque"), _int32(loose.flag, "flag"),
-                loose.remark, _language(loose.language), loose.version,
+                _int32(loose.code, "code"), fields, body, _int32(loose.opaque, "opaque"),
+                _int32(loose.flag, "flag"), loose.remark, _language(loose.language), loose.version,
             )  # fmt: skip
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError(f"header is not a Remoting JSON header: {error}") from None
@@ -219,7 +223,8 @@ def decode_binary_header(header: bytes, body: bytes) -> Command:
 
 
 def _decode_typed_send(header: bytes, body: bytes) -> Command | None:
-    """Command with `send`, or None if the header is not what it looked like: the general way then says why."""
+    """Command with `send`, or None if the header is not what it looked like: the general way then says
+    why."""
     try:
         wire = _decode_send(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -249,7 +254,8 @@ def _what_is(total: int) -> str:
 
 
 class FrameReader:
-    """Cuts a byte stream into commands. Holds at most one unfinished frame (`FRAME_BYTES_MAX`) and the last chunk."""
+    """Cuts a byte stream into commands. Holds at most one unfinished frame (`FRAME_BYTES_MAX`) and the last
+    chunk."""
 
     __slots__ = ("_need", "_pending", "_typed_sends")
 
@@ -265,7 +271,8 @@ class FrameReader:
         return len(self._pending)
 
     def feed(self, data: bytes) -> list[Command]:
-        """All commands that `data` completes, in order. Raises `FrameError`; the reader is of no use after that."""
+        """All commands that `data` completes, in order. Raises `FrameError`; the reader is of no use after
+        that."""
         pending = self._pending
         if pending:
             pending += data
@@ -336,7 +343,8 @@ def encode_header(command: Command) -> bytes:
 
 
 def encode_binary_header(command: Command) -> bytes:
-    """Binary header; raises ValueError for a code beyond 16 bits (pop codes) or a field name beyond 32,767 bytes."""
+    """Binary header; raises ValueError for a code beyond 16 bits (pop codes) or a field name beyond 32,767
+    bytes."""
     if not -BINARY_CODE_MAX - 1 <= command.code <= BINARY_CODE_MAX:
         raise ValueError(f"code {command.code} does not fit into the 16 bits of a binary header; use the JSON header")
     parts = []
@@ -370,16 +378,22 @@ def encode(command: Command, binary: bool = False) -> bytes:
 
 
 def response(
-    request: Command, code: int = 0, remark: str | None = None, fields: dict[str, str] | None = None, body: bytes = b""
+    request: Command,
+    code: int = 0,
+    remark: str | None = None,
+    fields: dict[str, str] | None = None,
+    body: bytes = b"",
 ) -> bytes:
-    """Frame that answers `request`. Language JAVA, as every RocketMQ server says: old clients know few names."""
+    """Frame that answers `request`. Language JAVA, as every RocketMQ server says: old clients know few
+    names."""
     return encode(Command(code, fields, body, request.opaque, FLAG_RESPONSE, remark, Language.JAVA))
 
 
 class SendResponses:
     """Template for the answers to sends: one %-format per answer instead of a JSON encoder.
 
-    `host`: address and port of the store as the record has them (8 bytes, 20 with IPv6); `region`: MSG_REGION.
+    `host`: address and port of the store as the record has them (8 bytes, 20 with IPv6); `region`:
+    MSG_REGION.
     """
 
     __slots__ = ("_template",)

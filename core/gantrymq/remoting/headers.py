@@ -1,7 +1,8 @@
 """Request and response headers: typed views of a command's string fields (RocketMQ's *RequestHeader classes).
 
-Field values travel as text; `parse` converts and checks them in one C call, `fields_of` goes the other way. What a class
-leaves without a default is mandatory (`*` in docs/formats/remoting.md); unknown fields are ignored.
+Field values travel as text; `parse` converts and checks them in one C call, `fields_of` goes the other way.
+What a class leaves without a default is mandatory (`*` in docs/formats/remoting.md); unknown fields are
+ignored.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class SendHeaderV2(
     msgspec.Struct,
     rename={
         "producer_group": "a", "topic": "b", "default_topic": "c", "default_queues": "d", "queue_id": "e",
-        "sys_flag": "f", "born_ms": "g", "flag": "h", "properties": "i", "reconsume_times": "j", "unit_mode": "k",
-        "reconsume_times_max": "l", "batch": "m", "broker_name": "n",
+        "sys_flag": "f", "born_ms": "g", "flag": "h", "properties": "i", "reconsume_times": "j",
+        "unit_mode": "k", "reconsume_times_max": "l", "batch": "m", "broker_name": "n",
     },
     gc=False,
 ):  # fmt: skip
@@ -66,8 +67,9 @@ class SendHeaderV2(
 class SendHeader(
     msgspec.Struct,
     rename={
-        "producer_group": "producerGroup", "default_topic": "defaultTopic", "default_queues": "defaultTopicQueueNums",
-        "queue_id": "queueId", "sys_flag": "sysFlag", "born_ms": "bornTimestamp", "reconsume_times": "reconsumeTimes",
+        "producer_group": "producerGroup", "default_topic": "defaultTopic", "queue_id": "queueId",
+        "default_queues": "defaultTopicQueueNums", "sys_flag": "sysFlag", "born_ms": "bornTimestamp",
+        "reconsume_times": "reconsumeTimes",
         "unit_mode": "unitMode", "reconsume_times_max": "maxReconsumeTimes", "broker_name": "bname",
     },
 ):  # fmt: skip
@@ -90,7 +92,8 @@ class SendHeader(
 
 
 class SendResponse(msgspec.Struct, rename="camel"):
-    """Answer to a send. `msg_id`: offset message ids (32 or 56 hexadecimal digits), comma-joined for a batch."""
+    """Answer to a send. `msg_id`: offset message ids (32 or 56 hexadecimal digits), comma-joined for a
+    batch."""
 
     msg_id: str
     queue_id: int
@@ -125,7 +128,8 @@ class PullResponse(msgspec.Struct, rename="camel"):
 
 
 class QueryMessageHeader(msgspec.Struct, rename="camel"):
-    """QUERY_MESSAGE. Times: milliseconds since the epoch. `unique`: "true" asks for UNIQ_KEY instead of KEYS."""
+    """QUERY_MESSAGE. Times: milliseconds since the epoch. `unique`: "true" asks for UNIQ_KEY instead of
+    KEYS."""
 
     topic: str
     key: str
@@ -181,7 +185,8 @@ class OffsetResponse(msgspec.Struct, rename="camel"):
 
 
 class SearchOffsetHeader(msgspec.Struct, rename="camel"):
-    """SEARCH_OFFSET_BY_TIMESTAMP. `boundary_type`: `lower` (default: first message at or after) or `upper`."""
+    """SEARCH_OFFSET_BY_TIMESTAMP. `boundary_type`: `lower` (default: first message at or after) or
+    `upper`."""
 
     topic: str
     queue_id: int
@@ -224,7 +229,8 @@ class RouteHeader(msgspec.Struct, rename="camel"):
 
 
 class RegisterBrokerHeader(msgspec.Struct, rename="camel"):
-    """REGISTER_BROKER. `compressed`: the body is a zlib stream. `body_crc32`: CRC-32 of the body as sent; 0: unchecked."""
+    """REGISTER_BROKER. `compressed`: the body is a zlib stream. `body_crc32`: CRC-32 of the body as sent; 0:
+    unchecked."""
 
     broker_name: str
     broker_addr: str

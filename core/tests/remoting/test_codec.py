@@ -27,8 +27,8 @@ COMMANDS = st.builds(
 )
 
 # Written by hand from RocketMQ's source: name, frame without its length, command.
-SEND_FIELDS = {"a": "PG", "b": "T", "c": "TBW102", "d": "4", "e": "2", "f": "0", "g": "1700000000000", "h": "0",
-               "i": "UNIQ_KEY\x01AB\x02TAGS\x01t\x02", "j": "0", "k": "false", "m": "false"}  # fmt: skip
+SEND_FIELDS = {"a": "PG", "b": "T", "c": "TBW102", "d": "4", "e": "2", "f": "0", "g": "1700000000000",
+               "h": "0", "i": "UNIQ_KEY\x01AB\x02TAGS\x01t\x02", "j": "0", "k": "false", "m": "false"}  # fmt: skip
 JAVA_SEND = (
     b'{"code":310,"extFields":{"a":"PG","b":"T","c":"TBW102","d":"4","e":"2","f":"0","g":"1700000000000","h":"0",'
     b'"i":"UNIQ_KEY\\u0001AB\\u0002TAGS\\u0001t\\u0002","j":"0","k":"false","m":"false"},"flag":0,"language":"JAVA",'
@@ -89,7 +89,13 @@ def test_large_frame_in_small_chunks_is_not_parsed_again_and_again() -> None:
 def test_java_send_frame(typed: bool) -> None:
     data = struct.pack(">II", 4 + len(JAVA_SEND) + 4, len(JAVA_SEND)) + JAVA_SEND + b"body"
     (command,) = FrameReader(typed_sends=typed).feed(data)
-    assert (command.code, command.opaque, command.language, command.version, command.body) == (310, 7, 0, 479, b"body")
+    assert (command.code, command.opaque, command.language, command.version, command.body) == (
+        310,
+        7,
+        0,
+        479,
+        b"body",
+    )
     if typed:
         send = command.send
         assert send is not None

@@ -5,13 +5,19 @@ import pytest
 from gantrymq.remoting import headers
 from gantrymq.remoting.headers import HeaderError, fields_of, parse
 
-PULL = {"consumerGroup": "G", "topic": "T", "queueId": "1", "queueOffset": "20", "maxMsgNums": "32", "sysFlag": "6",
-        "commitOffset": "0", "suspendTimeoutMillis": "15000", "subVersion": "1700000000000", "subscription": "*"}  # fmt: skip
+PULL = {"consumerGroup": "G", "topic": "T", "queueId": "1", "queueOffset": "20", "maxMsgNums": "32",
+        "sysFlag": "6", "commitOffset": "0", "suspendTimeoutMillis": "15000", "subVersion": "1700000000000",
+        "subscription": "*"}  # fmt: skip
 
 
 def test_pull_header() -> None:
     header = parse(PULL | {"unknown": "x"}, headers.PullHeader)
-    assert (header.queue_id, header.queue_offset, header.expression_type, header.max_msg_bytes) == (1, 20, None, None)
+    assert (header.queue_id, header.queue_offset, header.expression_type, header.max_msg_bytes) == (
+        1,
+        20,
+        None,
+        None,
+    )
     assert parse(fields_of(header), headers.PullHeader) == header
 
 

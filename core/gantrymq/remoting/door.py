@@ -1,0 +1,166 @@
+"""A door that speaks Remoting: what nameserver and broker have in common.
+
+Dispatches requests by code to handlers, turns their failures into response codes, closes what is broken or
+idle.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.net.api import Link, Wheel
+from gantrymq.remoting.codec import Command
+from gantrymq.remoting.connection import Connection
+from gantrymq.remoting.constants import RequestCode, ResponseCode
+from gantrymq.remoting.headers import HeaderError
+from gantrymq.remoting.json_bodies import BodyError
+
+log = logging.getLogger(__name__)
+
+IDLE_MS_MAX: Final = 120_000
+"""RocketMQ's serverChannelMaxIdleTimeSeconds; clients send a heartbeat every 30 s."""
+
+OUTBOUND_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Answers that the peer has not taken; beyond it nothing more is read from it until it takes some."""
+
+Handler = Callable[[Command], None]
+
+RESPONSE_CODES: Final[dict[ErrorCode, ResponseCode]] = {
+    ErrorCode.TOPIC_NOT_FOUND: ResponseCode.TOPIC_NOT_EXIST,
+    ErrorCode.TOPIC_LIMIT: ResponseCode.TOPIC_NOT_EXIST,
+    ErrorCode.QUEUE_NOT_FOUND: ResponseCode.SYSTEM_ERROR,
+    ErrorCode.NOT_FOUND: ResponseCode.QUERY_NOT_FOUND,
+    ErrorCode.ALREADY_EXISTS: ResponseCode.TOPIC_EXIST_ALREADY,
+    ErrorCode.NAME_INVALID: ResponseCode.SYSTEM_ERROR,
+    ErrorCode.ILLEGAL_ARGUMENT: ResponseCode.SYSTEM_ERROR,
+    ErrorCode.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    ErrorCode.MESSAGE_TOO_LARGE: ResponseCode.MESSAGE_ILLEGAL,
+    ErrorCode.PROPERTIES_TOO_LARGE: ResponseCode.MESSAGE_ILLEGAL,
+    ErrorCode.NO_PERMISSION: ResponseCode.NO_PERMISSION,
+    ErrorCode.NO_ROUTE: ResponseCode.SYSTEM_ERROR,
+    ErrorCode.OFFSET_OUT_OF_RANGE: ResponseCode.PULL_OFFSET_MOVED,
+    ErrorCode.BUSY: ResponseCode.SYSTEM_BUSY,
+    ErrorCode.STORE_FULL: ResponseCode.SERVICE_NOT_AVAILABLE,
+    ErrorCode.STORE_FAILED: ResponseCode.SERVICE_NOT_AVAILABLE,
+    ErrorCode.FLUSH_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    ErrorCode.UNAVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    ErrorCode.SHUTTING_DOWN: ResponseCode.SERVICE_NOT_AVAILABLE,
+    ErrorCode.NOT_SUPPORTED: ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+}
+"""Failures on Remoting's terms; what is not named is SYSTEM_ERROR."""
+
+
+def code_of(error: ErrorCode) -> int:
+    """Response code for a failure."""
+    return int(RESPONSE_CODES.get(error, ResponseCode.SYSTEM_ERROR))
+
+
+def code_name(code: int) -> str:
+    """`NAME (number)` of a request code, the number alone if nobody knows it."""
+    try:
+        return f"{RequestCode(code).name} ({code})"
+    except ValueError:
+        return str(code)
+
+
+class RemotingDoor:
+    """One connection. Subclasses fill `handlers` (request code to method) and may override `left`."""
+
+    def __init__(self, wheel: Wheel, typed_sends: bool = False) -> None:
+        self.connection = Connection(typed_sends)
+        self.handlers: Mapping[int, Handler] = {}
+        self.link: Link
+        self.open = False
+        self._wheel = wheel
+        self._active = True
+        self._throttled = False
+
+    def connected(self, link: Link) -> None:
+        """See `net.api.Door`."""
+        self.link = link
+        self.open = True
+        link.set_deadline(self._wheel.now_ms() + IDLE_MS_MAX)
+
+    def received(self, data: bytes) -> None:
+        """Handle every whole request in `data`; a broken stream is answered and closed."""
+        self._active = True
+        connection = self.connection
+        for command in connection.receive_data(data):
+            self.handle(command)
+        if connection.error:
+            self.broken()
+        self.link.mark()
+        if self.link.outbound_bytes() > OUTBOUND_BYTES_MAX and not self._throttled:
+            self._throttled = True
+            self.link.pause_reading()
+
+    def handle(self, command: Command) -> None:
+        """One request; responses to our one-way notices are dropped."""
+        if command.is_response:
+            return
+        handler = self.handlers.get(command.code)
+        if handler is None:
+            self.refuse(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, self.unknown(command.code))
+            return
+        try:
+            handler(command)
+        except (HeaderError, BodyError) as error:
+            self.refuse(command, ResponseCode.SYSTEM_ERROR, f"{code_name(command.code)}: {error}")
+        except GantryError as error:
+            self.refuse(command, code_of(error.code), error.text)
+
+    def unknown(self, code: int) -> str:
+        """Remark for a code without handler."""
+        return f"request code {code_name(code)} is not supported by this server"
+
+    def refuse(self, command: Command, code: int, remark: str) -> None:
+        """Answer with a failure."""
+        self.connection.respond(command, code, remark)
+
+    def broken(self) -> None:
+        """The stream is not Remoting any more: one answer that says why, then close."""
+        text = self.connection.error
+        log.warning("%s: closed: %s", self.link.peer, text)
+        self.connection.respond(Command(0), ResponseCode.SYSTEM_ERROR, text)
+        self.link.close()
+
+    def data_to_send(self) -> bytes:
+        """See `net.api.Door`."""
+        return self.connection.data_to_send()
+
+    def eof(self) -> None:
+        """A peer that stopped sending gets what is in the outbox; the pump closes."""
+
+    def closed(self, reason: str) -> None:
+        """See `net.api.Door`."""
+        self.open = False
+        self.left(reason)
+
+    def left(self, reason: str) -> None:
+        """The connection is gone; forget what belonged to it."""
+
+    def writable(self) -> None:
+        """The peer takes its answers again."""
+        if self._throttled:
+            self._throttled = False
+            self.link.resume_reading()
+
+    def deadline(self, now_ms: int) -> None:
+        """Close a connection on which nothing came for `IDLE_MS_MAX` (up to twice that)."""
+        if not self._active and not self.busy():
+            log.info("%s: closed: idle for %d s", self.link.peer, IDLE_MS_MAX // 1000)
+            self.link.close()
+            return
+        self._active = False
+        self.link.set_deadline(now_ms + IDLE_MS_MAX)
+
+    def busy(self) -> bool:
+        """Something of this connection is still being worked on."""
+        return self._throttled
+
+    def shutdown(self) -> None:
+        """The server stops: what is answered goes out, then the connection closes."""
+        self.link.close()

@@ -1,0 +1,212 @@
+"""Broker's side of a gateway process: one `GatewaySession` per connection, over a LocalBrokerPort of its own.
+
+What a gateway holds (leases, leased entries, taps, watches) ends with its connection.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from gantrymq.broker.broker import Broker
+from gantrymq.broker.local import LocalBrokerPort
+from gantrymq.broker.port import CursorInfo, Delivery, Outcome, Route, Start, TopicInfo
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import Message
+from gantrymq.remoting import codec
+from gantrymq.remoting.codec import Command
+from gantrymq.remoting.constants import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
+from gantrymq.remoting.gateway_wire import (
+    PROTOCOL_VERSION,
+    GatewayCode,
+    decode_body,
+    encode_body,
+    pack_error,
+    pack_result,
+    pack_stored,
+    unpack_sent,
+)
+
+log = logging.getLogger(__name__)
+
+ONE_WAY: Final = frozenset(
+    {
+        GatewayCode.SETTLE,
+        GatewayCode.RELEASE,
+        GatewayCode.WATCH,
+        GatewayCode.CLOSE_TAP,
+        GatewayCode.REMOVE_VOLATILE,
+        GatewayCode.DROP_LEASE,
+    }
+)
+"""Calls without `on_done`: no answer."""
+
+RECORDS_PER_FRAME: Final = 512
+"""Records of a tap in one notice, so that a frame stays far below the frame limit with ordinary bodies."""
+
+FRAME_BODY_BYTES: Final = 8 << 20
+"""Bodies in one frame; a single larger one travels alone (the message limit is below the frame limit)."""
+
+
+def _info(info: CursorInfo | None) -> list[int] | None:
+    return None if info is None else [info.cursor, info.ready, info.unacked, info.next_offset]
+
+
+def _plain(result: Any) -> Any:
+    """A result as msgpack can carry it."""
+    if isinstance(result, CursorInfo):
+        return _info(result)
+    if isinstance(result, TopicInfo):
+        return [result.name, result.read_queues, result.write_queues]
+    if isinstance(result, list) and result:
+        first = result[0]
+        if isinstance(first, Delivery):
+            return [[delivery.offset, delivery.count, pack_stored(delivery.message)] for delivery in result]
+        if isinstance(first, TopicInfo):
+            return [_plain(info) for info in result]
+        if isinstance(first, (int, ErrorCode)):
+            return [pack_result(value) for value in result]
+        if any(isinstance(value, Message) for value in result):
+            return [None if message is None else pack_stored(message) for message in result]
+        return [_info(info) for info in result]
+    return result
+
+
+class GatewaySession:
+    """`send(frame)` puts a frame into the connection's outbox and marks it."""
+
+    def __init__(self, broker: Broker, peer: str, send: Callable[[bytes], None]) -> None:
+        self._port = LocalBrokerPort(broker)
+        self._peer = peer
+        self._send = send
+        self._open = True
+        self._notices = 0
+        port = self._port
+        self._calls: dict[int, Callable[..., None]] = {
+            GatewayCode.HELLO: self._hello,
+            GatewayCode.SUBMIT: self._submit,
+            GatewayCode.ENSURE_TOPIC: port.ensure_topic,
+            GatewayCode.TOPICS: port.topics,
+            GatewayCode.READ: lambda refs, token, done: port.read([(ref[0], ref[1]) for ref in refs], token, done),
+            GatewayCode.ADD_ROUTE: lambda row, token, done: port.add_route(Route(*row), token, done),
+            GatewayCode.REMOVE_ROUTES: port.remove_routes,
+            GatewayCode.OPEN_TAP: self._open_tap,
+            GatewayCode.CLOSE_TAP: port.close_tap,
+            GatewayCode.ADD_VOLATILE: port.add_volatile,
+            GatewayCode.REMOVE_VOLATILE: port.remove_volatile,
+            GatewayCode.CREATE_LIGHT: port.create_light,
+            GatewayCode.DELETE_LIGHT: port.delete_light,
+            GatewayCode.OPEN_CURSOR: lambda queue, group, kind, at_ms, token, done: port.open_cursor(
+                queue, group, Start(kind, at_ms), token, done
+            ),
+            GatewayCode.DELETE_CURSOR: port.delete_cursor,
+            GatewayCode.ACQUIRE: port.acquire,
+            GatewayCode.SETTLE: lambda items: port.settle([(item[0], item[1], Outcome(item[2])) for item in items]),
+            GatewayCode.RELEASE: port.release,
+            GatewayCode.WATCH: lambda cursor, on: port.watch(cursor, self._ready if on else None),
+            GatewayCode.STATS: port.stats,
+            GatewayCode.PURGE: port.purge,
+            GatewayCode.PUT: lambda table, items, token, done: port.put(
+                table, [(item[0], item[1]) for item in items], token, done
+            ),
+            GatewayCode.WATCH_TABLE: self._watch_table,
+            GatewayCode.TAKE_LEASE: lambda name, force, token, done: port.take_lease(
+                name, force, self._lease_lost, token, done
+            ),
+            GatewayCode.DROP_LEASE: port.drop_lease,
+        }
+
+    def handle(self, command: Command) -> None:
+        """One request of the gateway; never raises for what the peer sent."""
+        call = self._calls.get(command.code)
+        try:
+            if call is None:
+                raise GantryError(
+                    ErrorCode.NOT_SUPPORTED, f"gateway request code {command.code} is unknown; upgrade the broker"
+                )
+            arguments = decode_body(command.body)
+            if not isinstance(arguments, list):
+                raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"gateway request {command.code}: the body is not a list")
+            if command.code in ONE_WAY:
+                call(*arguments)
+            else:
+                call(*arguments, command, self._done)
+        except GantryError as error:
+            self._done(command, error)
+        except (msgspec.DecodeError, TypeError, ValueError, IndexError, AttributeError) as error:
+            log.warning("%s: gateway request %d cannot be read: %s", self._peer, command.code, error)
+            self._done(
+                command,
+                GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"gateway request {command.code} cannot be read: {error}"),
+            )
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self._open = False
+        self._port.close()
+
+    def _done(self, command: Command, result: Any) -> None:
+        if not self._open or command.flag & FLAG_ONEWAY:
+            return
+        if isinstance(result, GantryError):
+            self._answer(command, ResponseCode.SYSTEM_ERROR, pack_error(result), result.text)
+        else:
+            self._answer(command, ResponseCode.SUCCESS, encode_body(_plain(result)), None)
+
+    def _answer(self, command: Command, code: int, body: bytes, remark: str | None) -> None:
+        self._send(codec.encode(Command(code, None, body, command.opaque, FLAG_RESPONSE, remark)))
+
+    def _notice(self, code: GatewayCode, arguments: list[Any]) -> None:
+        if self._open:
+            self._notices += 1
+            self._send(
+                codec.encode(Command(code, None, encode_body(arguments), self._notices & 0x7FFFFFFF, FLAG_ONEWAY))
+            )
+
+    def _hello(self, version: int, token: Command, done: Callable[[Any, Any], None]) -> None:
+        if version != PROTOCOL_VERSION:
+            done(
+                token,
+                GantryError(
+                    ErrorCode.NOT_SUPPORTED, f"gateway protocol {version}; this broker speaks {PROTOCOL_VERSION}"
+                ),
+            )
+            return
+        done(token, PROTOCOL_VERSION)
+
+    def _submit(self, rows: list[list[Any]], token: Command, done: Callable[[Any, Any], None]) -> None:
+        self._port.submit([unpack_sent(row) for row in rows], token, done)
+
+    def _open_tap(self, token: Command, done: Callable[[Any, Any], None]) -> None:
+        handle: list[int] = []
+
+        def opened(token: Command, result: int) -> None:
+            handle.append(result)
+            done(token, result)
+
+        self._port.open_tap(partial(self._records, handle), token, opened)
+
+    def _records(self, handle: list[int], records: list[tuple[Message, tuple[int, ...]]]) -> None:
+        part: list[Any] = []
+        size = 0
+        for message, numbers in records:
+            if part and (len(part) >= RECORDS_PER_FRAME or size + len(message.body) > FRAME_BODY_BYTES):
+                self._notice(GatewayCode.NOTICE_RECORDS, [handle[0], part])
+                part, size = [], 0
+            part.append([pack_stored(message), numbers])
+            size += len(message.body)
+        self._notice(GatewayCode.NOTICE_RECORDS, [handle[0], part])
+
+    def _watch_table(self, table: str, on: bool, token: Command, done: Callable[[Any, Any], None]) -> None:
+        watcher = (lambda key, value: self._notice(GatewayCode.NOTICE_TABLE, [table, key, value])) if on else None
+        self._port.watch_table(table, watcher, token, done)
+
+    def _ready(self, cursor: int) -> None:
+        self._notice(GatewayCode.NOTICE_READY, [cursor])
+
+    def _lease_lost(self, name: str) -> None:
+        self._notice(GatewayCode.NOTICE_LEASE_LOST, [name])

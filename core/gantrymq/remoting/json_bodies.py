@@ -1,0 +1,322 @@
+"""JSON bodies: their shapes, and RocketMQ's dialect of JSON, read and written.
+
+fastjson writes maps with integer keys as `{0:"..."}` and maps with object keys as `{{"topic":...}:{...}}`. We
+read both and the standard forms; we write standard JSON (keys in quotes, which Java reads), and the dialect
+where an old client expects it. Shapes follow RocketMQ's classes of the same name; unknown keys are ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+DEPTH_MAX: Final = 64
+"""Nesting of a body in the dialect; RocketMQ's deepest is 6."""
+
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+|\s+')
+
+
+class BodyError(ValueError):
+    """The body is not the JSON that the request needs; the text says where."""
+
+
+def standard(data: bytes) -> bytes:
+    """Standard JSON for the dialect: numeric keys get quotes, an object key becomes a string with its JSON
+    text.
+
+    Raises `BodyError` for what is not a sequence of JSON tokens; other mistakes are left to the decoder.
+    """
+    out: list[bytes] = []
+    # One entry per open bracket: [is an object, expects a key, index in `out` if it is itself a key or -1].
+    stack: list[list[Any]] = []
+    at = 0
+    while at < len(data):
+        match = _TOKEN.match(data, at)
+        if match is None:
+            raise BodyError(f"body is not JSON at byte {at}")
+        token, at = match.group(), match.end()
+        if token.isspace():
+            continue
+        top = stack[-1] if stack else None
+        as_key = top is not None and top[0] and top[1]
+        if token in (b"{", b"["):
+            if len(stack) >= DEPTH_MAX:
+                raise BodyError(f"body is nested deeper than {DEPTH_MAX}")
+            stack.append([token == b"{", True, len(out) if as_key else -1])
+        elif token in (b"}", b"]"):
+            if top is None:
+                raise BodyError(f"body has an unexpected {token.decode()} at byte {at - 1}")
+            stack.pop()
+            if top[2] >= 0:
+                out.append(token)
+                token = msgspec.json.encode(b"".join(out[top[2] :]).decode("utf-8", "replace"))
+                del out[top[2] :]
+        elif top is not None and token in (b":", b","):
+            top[1] = token == b","
+        elif as_key and not token.startswith(b'"'):
+            token = b'"%b"' % token
+        out.append(token)
+    return b"".join(out)
+
+
+_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+
+
+def decode(body: bytes, shape: type[T]) -> T:
+    """Body as `shape`, dialect or standard; raises `BodyError`."""
+    decoder = _decoders.get(shape)
+    if decoder is None:
+        decoder = _decoders[shape] = msgspec.json.Decoder(shape)
+    try:
+        try:
+            value: T = decoder.decode(body)
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError:
+            value = decoder.decode(standard(body))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BodyError(f"body is not {shape.__name__}: {error}") from None
+    return value
+
+
+encode = msgspec.json.encode
+
+
+def dialect_map(items: dict[int, str]) -> msgspec.Raw:
+    """`{0:"a",1:"b"}` as fastjson writes a map with integer keys."""
+    return msgspec.Raw(b"{%b}" % b",".join([b"%d:%b" % (key, encode(value)) for key, value in items.items()]))
+
+
+class DataVersion(msgspec.Struct, rename="camel", frozen=True):
+    """Version of a table: changed if any part differs. `timestamp`: milliseconds since the epoch."""
+
+    state_version: int = 0
+    timestamp: int = 0
+    counter: int = 0
+
+
+class TopicConfigBody(msgspec.Struct, rename="camel"):
+    """A topic as brokers register it and config/topics.json holds it."""
+
+    topic_name: str = ""
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = 6
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] | None = None
+
+
+class TopicConfigTable(msgspec.Struct, rename="camel"):
+    """TopicConfigSerializeWrapper: body of GET_ALL_TOPIC_CONFIG and part of REGISTER_BROKER."""
+
+    topic_config_table: dict[str, TopicConfigBody] = {}
+    data_version: DataVersion = DataVersion()
+
+
+class RegisterBody(msgspec.Struct, rename="camel"):
+    """Body of REGISTER_BROKER."""
+
+    topic_config_serialize_wrapper: TopicConfigTable
+    filter_server_list: list[str] | None = None
+
+
+class QueueData(msgspec.Struct, rename="camel"):
+    """Queues of a topic on one broker group. `perm`: sum of `constants.Perm`."""
+
+    broker_name: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    topic_sys_flag: int = 0
+
+
+class BrokerData(msgspec.Struct, rename="camel"):
+    """One broker group: addresses by broker id, 0 being the master."""
+
+    cluster: str
+    broker_name: str
+    broker_addrs: dict[int, str]
+    enable_acting_master: bool = False
+
+
+class DialectBrokerData(msgspec.Struct, rename="camel"):
+    """`BrokerData` with the addresses as `dialect_map` wrote them."""
+
+    cluster: str
+    broker_name: str
+    broker_addrs: msgspec.Raw
+    enable_acting_master: bool = False
+
+
+class TopicRoute(msgspec.Struct, rename="camel", omit_defaults=True):
+    """TopicRouteData: answer to GET_ROUTEINFO_BY_TOPIC."""
+
+    broker_datas: list[BrokerData] | list[DialectBrokerData]
+    queue_datas: list[QueueData]
+    filter_server_table: dict[str, list[str]]
+    order_topic_conf: str | None = None
+
+
+class ReadTopicRoute(msgspec.Struct, rename="camel"):
+    """TopicRouteData as a client reads it."""
+
+    broker_datas: list[BrokerData] = []
+    queue_datas: list[QueueData] = []
+    order_topic_conf: str | None = None
+
+
+class ClusterInfo(msgspec.Struct, rename="camel"):
+    """Answer to GET_BROKER_CLUSTER_INFO: broker groups by name, their names by cluster."""
+
+    broker_addr_table: dict[str, BrokerData]
+    cluster_addr_table: dict[str, list[str]]
+
+
+class TopicList(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Names of topics; `broker_addr` only in lists of system topics."""
+
+    topic_list: list[str]
+    broker_addr: str | None = None
+
+
+class KVTable(msgspec.Struct):
+    """Text values by key."""
+
+    table: dict[str, str]
+
+
+class MemberGroup(msgspec.Struct, rename="camel"):
+    """Addresses of one broker group."""
+
+    cluster: str
+    broker_name: str
+    broker_addrs: dict[int, str]
+
+
+class MemberGroupBody(msgspec.Struct, rename="camel"):
+    """Answer to GET_BROKER_MEMBER_GROUP."""
+
+    broker_member_group: MemberGroup
+
+
+class QueueName(msgspec.Struct, rename="camel", frozen=True):
+    """MessageQueue: one queue of a topic on one broker group."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+class ProducerData(msgspec.Struct, rename="camel"):
+    """A producer group of a heartbeat."""
+
+    group_name: str
+
+
+class Subscription(msgspec.Struct, rename="camel"):
+    """SubscriptionData. `sub_string`: `*`, `A || B`, or an SQL92 expression if `expression_type` is SQL92."""
+
+    topic: str
+    sub_string: str | None = "*"
+    tags_set: list[str] = []
+    code_set: list[int] = []
+    sub_version: int = 0
+    expression_type: str | None = "TAG"
+    class_filter_mode: bool = False
+
+
+class ConsumerData(msgspec.Struct, rename="camel"):
+    """A consumer group of a heartbeat."""
+
+    group_name: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscription_data_set: list[Subscription] = []
+    unit_mode: bool = False
+
+
+class Heartbeat(msgspec.Struct, rename="camel"):
+    """Body of HEART_BEAT. `heartbeat_fingerprint` and `without_sub` belong to heartbeat V2, which is not
+    announced."""
+
+    client_id: str = msgspec.field(name="clientID")
+    producer_data_set: list[ProducerData] = []
+    consumer_data_set: list[ConsumerData] = []
+    heartbeat_fingerprint: int = 0
+    without_sub: bool = False
+
+
+class ConsumerIds(msgspec.Struct, rename="camel"):
+    """Answer to GET_CONSUMER_LIST_BY_GROUP."""
+
+    consumer_id_list: list[str]
+
+
+class LockRequest(msgspec.Struct, rename="camel"):
+    """Body of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""
+
+    consumer_group: str
+    client_id: str
+    mq_set: list[QueueName] = []
+
+
+class LockAnswer(msgspec.Struct):
+    """Answer to LOCK_BATCH_MQ: the queues that the client holds now."""
+
+    lock_ok_mq_set: list[QueueName] = msgspec.field(name="lockOKMQSet")
+
+
+class CheckClient(msgspec.Struct, rename="camel"):
+    """Body of CHECK_CLIENT_CONFIG."""
+
+    client_id: str = ""
+    group: str = ""
+    subscription_data: Subscription | None = None
+
+
+class GroupConfig(msgspec.Struct, rename="camel"):
+    """SubscriptionGroupConfig with RocketMQ's defaults."""
+
+    group_name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: int = 0
+    consume_timeout_minute: int = 15
+    attributes: dict[str, str] = {}
+
+
+class GroupTable(msgspec.Struct, rename="camel"):
+    """Answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+
+    subscription_group_table: dict[str, GroupConfig]
+    forbidden_table: dict[str, dict[str, int]]
+    data_version: DataVersion
+
+
+class TopicOffset(msgspec.Struct, rename="camel"):
+    """Offsets of one queue; the time is the last record's store time or 0."""
+
+    min_offset: int
+    max_offset: int
+    last_update_timestamp: int
+
+
+def topic_stats(entries: list[tuple[QueueName, TopicOffset]]) -> bytes:
+    """TopicStatsTable: its keys are objects, which only the dialect can write; every reader of this body
+    expects that."""
+    items = b",".join([encode(queue) + b":" + encode(offset) for queue, offset in entries])
+    return b'{"offsetTable":{%b}}' % items

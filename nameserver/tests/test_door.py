@@ -1,0 +1,281 @@
+"""Requests to the nameserver over a door without a socket."""
+
+import json
+import struct
+import zlib
+from collections.abc import Callable
+
+import pytest
+
+from gantrymq.net.testing import FakeLink, ManualClock, ManualWheel
+from gantrymq.remoting import json_bodies as bodies
+from gantrymq.remoting.codec import Command, FrameReader, encode
+from gantrymq.remoting.constants import RequestCode as Code
+from gantrymq.remoting.constants import ResponseCode as Answer
+from gantrymq_nameserver import register_body
+from gantrymq_nameserver.door import NameserverDoor, State
+
+
+class Server:
+    def __init__(self, order_messages: bool = False) -> None:
+        self.wheel = ManualWheel(ManualClock())
+        self.saves: list[Callable[[str], None]] = []
+        self.state = State(self.wheel, order_messages, self.saves.append)
+
+    def connect(self) -> FakeLink:
+        return FakeLink(self.wheel).attach(NameserverDoor(self.state))
+
+
+def ask(link: FakeLink, code: int, body: bytes = b"", version: int = 479, **fields: str) -> Command:
+    sent = link.feed(encode(Command(code, fields, body, opaque=77, version=version)))
+    (answer,) = FrameReader().feed(sent)
+    assert answer.is_response
+    assert answer.opaque == 77
+    return answer
+
+
+BROKER = {"brokerName": "a", "brokerAddr": "h:1", "clusterName": "C", "haServerAddr": "h:2", "brokerId": "0"}
+
+
+def register_json(*topics: str, counter: int = 1) -> bytes:
+    table = {topic: {"topicName": topic, "readQueueNums": 4, "writeQueueNums": 4, "perm": 6} for topic in topics}
+    version = {"counter": counter, "stateVersion": 0, "timestamp": 5}
+    return json.dumps({"topicConfigSerializeWrapper": {"topicConfigTable": table, "dataVersion": version}}).encode()
+
+
+def register(link: FakeLink, *topics: str, counter: int = 1, **fields: str) -> Command:
+    answer = ask(link, Code.REGISTER_BROKER, register_json(*topics, counter=counter), **BROKER | fields)
+    assert answer.code == 0, answer.remark
+    return answer
+
+
+def test_route_in_both_kinds_of_json() -> None:
+    server = Server()
+    link = server.connect()
+    register(link, "T")
+    new = ask(link, Code.GET_ROUTEINFO_BY_TOPIC, topic="T")
+    assert json.loads(new.body) == {
+        "brokerDatas": [{"cluster": "C", "brokerName": "a", "brokerAddrs": {"0": "h:1"}, "enableActingMaster": False}],
+        "queueDatas": [{"brokerName": "a", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6, "topicSysFlag": 0}],
+        "filterServerTable": {},
+    }
+    old = ask(link, Code.GET_ROUTEINFO_BY_TOPIC, topic="T", version=395)
+    assert b'"brokerAddrs":{0:"h:1"}' in old.body
+    asked = ask(link, Code.GET_ROUTEINFO_BY_TOPIC, topic="T", version=395, acceptStandardJsonOnly="true")
+    assert asked.body == new.body
+    assert bodies.decode(old.body, bodies.ReadTopicRoute) == bodies.decode(new.body, bodies.ReadTopicRoute)
+
+
+def test_unknown_topic() -> None:
+    answer = ask(Server().connect(), Code.GET_ROUTEINFO_BY_TOPIC, topic="T")
+    assert answer.code == Answer.TOPIC_NOT_EXIST
+    assert "No topic route info in name server for the topic: T" in (answer.remark or "")
+
+
+def test_own_system_topics_have_no_route() -> None:
+    link = Server().connect()
+    register(link, "rmq_sys_gantry_ack")
+    assert ask(link, Code.GET_ROUTEINFO_BY_TOPIC, topic="rmq_sys_gantry_ack").code == Answer.TOPIC_NOT_EXIST
+
+
+def test_cached_route_follows_changes() -> None:
+    server = Server()
+    link, other = server.connect(), server.connect()
+    register(link, "T")
+    assert b"h:1" in ask(other, Code.GET_ROUTEINFO_BY_TOPIC, topic="T").body
+    register(link, "T", counter=2, brokerAddr="h:9")
+    assert b"h:9" in ask(other, Code.GET_ROUTEINFO_BY_TOPIC, topic="T").body
+    link.lose()
+    assert ask(other, Code.GET_ROUTEINFO_BY_TOPIC, topic="T").code == Answer.TOPIC_NOT_EXIST
+
+
+def deflate_body(*topics: str) -> bytes:
+    def part(data: bytes) -> bytes:
+        return struct.pack(">i", len(data)) + data
+
+    texts = [f"{topic} 4 8 6 SINGLE_TAG" + (' {"a":"b"}' if topic == "U" else "") for topic in topics]
+    data = part(b'{"counter":3,"stateVersion":0,"timestamp":5}') + struct.pack(">i", len(topics))
+    data += b"".join(part(text.encode()) for text in texts) + part(b"[]") + struct.pack(">i", 0)
+    return zlib.compress(data, 9)
+
+
+def test_compressed_registration() -> None:
+    server = Server()
+    link = server.connect()
+    body = deflate_body("T", "U")
+    answer = ask(link, Code.REGISTER_BROKER, body, **BROKER, compressed="true", bodyCrc32=str(zlib.crc32(body)))
+    assert answer.code == 0, answer.remark
+    assert server.state.routes.topics["U"]["a"].write_queue_nums == 8
+    version = server.state.routes.version_of("C", "h:1")
+    assert version == bodies.DataVersion(0, 5, 3)
+
+
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        (b"not zlib", {"compressed": "true"}),
+        (deflate_body("T")[:-5], {"compressed": "true"}),
+        (zlib.compress(b"\0\0\0\xff{}"), {"compressed": "true"}),
+        (zlib.compress(b"\0\0\0\x02{}\0\0\0\x01\0\0\0\x03a b"), {"compressed": "true"}),
+        (zlib.compress(b"\0\0\0\x02{}\0\0\0\x01\xff\xff\xff\xff"), {"compressed": "true"}),
+        (b'{"topicConfigSerializeWrapper":3}', {}),
+        (b"{}", {"bodyCrc32": "12345"}),
+        (b"{}", {"brokerId": "x"}),
+        (b"{}", {"brokerAddr": "nohost"}),
+    ],
+)
+def test_bad_registration_is_refused(body: bytes, fields: dict[str, str]) -> None:
+    server = Server()
+    answer = ask(server.connect(), Code.REGISTER_BROKER, body, **BROKER | fields)
+    assert answer.code == Answer.SYSTEM_ERROR
+    assert answer.remark
+    assert server.state.routes.groups == {}
+
+
+def test_inflated_size_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(register_body, "INFLATED_BYTES_MAX", 1000)
+    answer = ask(Server().connect(), Code.REGISTER_BROKER, zlib.compress(bytes(100_000)), **BROKER, compressed="true")
+    assert "more than 1000 bytes" in (answer.remark or "")
+
+
+def test_slave_is_told_its_master_and_the_order_configuration() -> None:
+    server = Server()
+    server.state.kv.put("ORDER_TOPIC_CONFIG", "T", "a:4")
+    link = server.connect()
+    register(link, "T")
+    answer = register(server.connect(), "T", brokerAddr="s:1", brokerId="1")
+    assert answer.fields == {"masterAddr": "h:1", "haServerAddr": "h:2"}
+    assert json.loads(answer.body) == {"table": {"T": "a:4"}}
+
+
+def test_order_configuration_in_routes() -> None:
+    server = Server(order_messages=True)
+    link = server.connect()
+    register(link, "T")
+    ask_put = encode(Command(Code.PUT_KV_CONFIG, {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "a:4"}))
+    link.feed(ask_put)
+    assert json.loads(ask(link, Code.GET_ROUTEINFO_BY_TOPIC, topic="T").body)["orderTopicConf"] == "a:4"
+
+
+def test_unregister_and_complete_tables() -> None:
+    link = Server().connect()
+    register(link, "T", "U")
+    register(link, "T", counter=2, gantryCompleteTable="true")
+    topics = json.loads(ask(link, Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER).body)
+    assert topics == {"topicList": ["T"]}
+    assert ask(link, Code.UNREGISTER_BROKER, **BROKER).code == 0
+    assert json.loads(ask(link, Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER).body) == {"topicList": []}
+
+
+def test_cluster_members_and_topic_lists() -> None:
+    link = Server().connect()
+    register(link, "T")
+    info = {
+        "brokerAddrTable": {
+            "a": {"cluster": "C", "brokerName": "a", "brokerAddrs": {"0": "h:1"}, "enableActingMaster": False}
+        },
+        "clusterAddrTable": {"C": ["a"]},
+    }
+    assert json.loads(ask(link, Code.GET_BROKER_CLUSTER_INFO).body) == info
+    assert json.loads(bodies.standard(ask(link, Code.GET_BROKER_CLUSTER_INFO, version=1).body)) == info
+    members = json.loads(ask(link, Code.GET_BROKER_MEMBER_GROUP, clusterName="C", brokerName="a").body)
+    assert members["brokerMemberGroup"]["brokerAddrs"] == {"0": "h:1"}
+    assert json.loads(ask(link, Code.GET_TOPICS_BY_CLUSTER, cluster="C").body) == {"topicList": ["T"]}
+    assert json.loads(ask(link, Code.GET_TOPICS_BY_CLUSTER, cluster="X").body) == {"topicList": []}
+    system = json.loads(ask(link, Code.GET_SYSTEM_TOPIC_LIST_FROM_NS).body)
+    assert system == {"topicList": ["C", "a"], "brokerAddr": "h:1"}
+    for code in (Code.GET_UNIT_TOPIC_LIST, Code.GET_HAS_UNIT_SUB_TOPIC_LIST, Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST):
+        assert json.loads(ask(link, code).body) == {"topicList": []}
+
+
+def test_write_permission_and_deletion() -> None:
+    server = Server()
+    link = server.connect()
+    register(link, "T", "U")
+    assert ask(link, Code.WIPE_WRITE_PERM_OF_BROKER, brokerName="a").fields == {"wipeTopicCount": "2"}
+    assert ask(link, Code.ADD_WRITE_PERM_OF_BROKER, brokerName="a").fields == {"addTopicCount": "2"}
+    assert ask(link, Code.DELETE_TOPIC_IN_NAMESRV, topic="T").code == 0
+    assert sorted(server.state.routes.topics) == ["U"]
+
+
+def test_data_version_and_heartbeat() -> None:
+    server = Server()
+    link = server.connect()
+    fields = {key: BROKER[key] for key in ("brokerName", "brokerAddr", "clusterName", "brokerId")}
+    same, other = b'{"counter":1,"stateVersion":0,"timestamp":5}', b'{"counter":2,"stateVersion":0,"timestamp":5}'
+    assert ask(link, Code.QUERY_DATA_VERSION, same, **fields).fields == {"changed": "true"}
+    register(link, "T")
+    assert ask(link, Code.QUERY_DATA_VERSION, other, **fields).fields == {"changed": "true"}
+    server.wheel.advance(100_000)
+    answer = ask(link, Code.QUERY_DATA_VERSION, same, **fields)
+    assert (answer.fields, json.loads(answer.body)) == ({"changed": "false"}, json.loads(same))
+    assert server.state.routes.expire(server.wheel.now_ms() + 30_000) == []
+    server.wheel.advance(100_000)
+    assert ask(link, Code.BROKER_HEARTBEAT, **fields).code == 0
+    assert server.state.routes.expire(server.wheel.now_ms() + 30_000) == []
+    assert server.state.routes.expire(server.wheel.now_ms() + 130_000) == ["a/0 h:1"]
+
+
+def test_kv_is_answered_when_saved() -> None:
+    server = Server()
+    link = server.connect()
+    put = encode(Command(Code.PUT_KV_CONFIG, {"namespace": "N", "key": "k", "value": "v"}, opaque=5))
+    assert link.feed(put) == b""
+    server.saves.pop()("")
+    (answer,) = FrameReader().feed(link.feed(b""))
+    assert (answer.code, answer.opaque) == (0, 5)
+    assert ask(link, Code.GET_KV_CONFIG, namespace="N", key="k").fields == {"value": "v"}
+    assert json.loads(ask(link, Code.GET_KVLIST_BY_NAMESPACE, namespace="N").body) == {"table": {"k": "v"}}
+    link.feed(encode(Command(Code.DELETE_KV_CONFIG, {"namespace": "N", "key": "k"})))
+    server.saves.pop()("disk full")
+    (answer,) = FrameReader().feed(link.feed(b""))
+    assert (answer.code, answer.remark) == (Answer.SYSTEM_ERROR, "disk full")
+    assert ask(link, Code.GET_KV_CONFIG, namespace="N", key="k").code == Answer.QUERY_NOT_FOUND
+    assert ask(link, Code.GET_KVLIST_BY_NAMESPACE, namespace="N").code == Answer.QUERY_NOT_FOUND
+    assert ask(link, Code.PUT_KV_CONFIG, namespace="", key="", value="").code == Answer.SYSTEM_ERROR
+
+
+@pytest.mark.parametrize("code", [3, 318, 200050, 1001])
+def test_unknown_codes(code: int) -> None:
+    answer = ask(Server().connect(), code)
+    assert answer.code == Answer.REQUEST_CODE_NOT_SUPPORTED
+    assert str(code) in (answer.remark or "")
+
+
+def test_missing_field_is_named() -> None:
+    answer = ask(Server().connect(), Code.GET_ROUTEINFO_BY_TOPIC)
+    assert answer.code == Answer.SYSTEM_ERROR
+    assert "`topic`" in (answer.remark or "")
+
+
+def test_oneway_requests_get_no_answer() -> None:
+    link = Server().connect()
+    assert link.feed(encode(Command(Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}, flag=2))) == b""
+
+
+def test_broken_stream_is_answered_and_closed() -> None:
+    link = Server().connect()
+    good = encode(Command(Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, opaque=1))
+    answers = FrameReader().feed(link.feed(good + b"GET / HTTP/1.1\r\n\r\n"))
+    assert [answer.code for answer in answers] == [0, Answer.SYSTEM_ERROR]
+    assert "HTTP" in (answers[1].remark or "")
+    assert link.closed_by == "close"
+
+
+def test_idle_connection_is_closed_and_a_used_one_is_not() -> None:
+    server = Server()
+    idle, used = server.connect(), server.connect()
+    for _ in range(5):
+        server.wheel.advance(60_000)
+        ask(used, Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+    assert idle.closed_by == "close"
+    assert used.closed_by is None
+
+
+def test_a_peer_that_does_not_read_is_not_read() -> None:
+    link = Server().connect()
+    link.waiting = 17 * 1024 * 1024
+    ask(link, Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+    assert not link.reading
+    link.drain()
+    assert link.reading
