@@ -121,7 +121,10 @@ def wanted_names(launch: Launch, settings: Settings, installed: Mapping[str, Ent
                 raise ConfigError(f"{name}.enabled = false, but the command line asks for {name}: drop one of both")
     if not on:
         raise ConfigError("every service is off: nothing to start")
-    return sorted(on, key=lambda name: (BEFORE_DOORS.index(name) if name in BEFORE_DOORS else len(BEFORE_DOORS), asked.index(name)))
+    return sorted(
+        on,
+        key=lambda name: (BEFORE_DOORS.index(name) if name in BEFORE_DOORS else len(BEFORE_DOORS), asked.index(name)),
+    )
 
 
 def load_service(point: EntryPoint) -> Service:
@@ -149,7 +152,9 @@ def make_plan(launch: Launch, environment: Mapping[str, str]) -> Plan:
     server = settings.build("server", ServerConfig)
     check_bind(server.host, server.insecure_bind)
     named = server.nameserver or environment.get("NAMESRV_ADDR", "")
-    nameservers = parse_nameservers(named or NAMESERVER_DEFAULT, "--nameserver" if server.nameserver else "NAMESRV_ADDR")
+    nameservers = parse_nameservers(
+        named or NAMESERVER_DEFAULT, "--nameserver" if server.nameserver else "NAMESRV_ADDR"
+    )
     return Plan(
         server=server,
         services=services,
@@ -234,7 +239,6 @@ class Server:
         self._stop = anyio.Event()
         self._starting = anyio.CancelScope()
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._remote_port: Any = None
 
     async def run(self) -> int:
         """Start, serve until told to stop, stop; returns the exit code."""
@@ -303,7 +307,11 @@ class Server:
         plan = self._plan
         if not any(service.name in BEFORE_DOORS for service in plan.services):
             return ""
-        return f", data in ./{plan.server.data} (--data not given)" if plan.data_is_default else f", data in {plan.server.data}"
+        return (
+            f", data in ./{plan.server.data} (--data not given)"
+            if plan.data_is_default
+            else f", data in {plan.server.data}"
+        )
 
     async def _start_one(self, service: Service) -> None:
         plan = self._plan
@@ -311,7 +319,8 @@ class Server:
             make_data_directory(Path(plan.server.data))
         context = self._context(service)
         if service.name not in BEFORE_DOORS:
-            context.port = self._shared.get("broker_port") or await self._connect(context)
+            local = self._shared.get("broker_port")
+            context.port = local.for_service() if local is not None else await self._connect(context)
         self._started.append(service)
         addresses = await service.start(context)
         if service.name == "nameserver" and plan.own_nameserver and addresses:
@@ -345,11 +354,9 @@ class Server:
         )
 
     async def _connect(self, context: ServiceContext) -> Any:
-        """The brokers of another process, through Remoting; one port for all doors of this one."""
-        if self._remote_port is None:
-            client = import_module("gantrymq.remoting.gateway_client")  # only when brokers are elsewhere
-            self._remote_port = await client.connect(list(self._nameservers), context)
-        return self._remote_port
+        """The brokers of another process, through Remoting; one connection per door, so that what each holds ends with it."""
+        client = import_module("gantrymq.remoting.gateway_dial")  # only when brokers are elsewhere
+        return await client.connect(list(self._nameservers), context)
 
     def _spawn(self, function: Callable[..., Any], *arguments: Any) -> None:
         assert self._tasks is not None

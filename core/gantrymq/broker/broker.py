@@ -87,6 +87,7 @@ class Broker:
         self._offsets_armed = False
         self._next_light = 1
         self._next_tap = 1
+        self._next_port = 0
         self.closed = False
 
     # Start and stop.
@@ -230,6 +231,11 @@ class Broker:
             messages.append(item_message("cursor", str(cursor.id), None))
         self._light_waiters.pop(light, None)
         self._write_internal(messages, lambda: self.store.delete_light(light), on_done, token)
+
+    def next_port(self) -> int:
+        """A number for a new BrokerPort."""
+        self._next_port += 1
+        return self._next_port
 
     def new_tap(self, on_records: Callable[[list[tuple[Message, tuple[int, ...]]]], None]) -> Tap:
         """A channel for volatile routes; closed by `router.close_tap`."""

@@ -20,11 +20,16 @@ def _info(topic: Topic) -> TopicInfo:
     return TopicInfo(topic.name, topic.config.read_queues, topic.config.write_queues)
 
 
+HOLDER_BITS = 48
+"""A port's holders are told from another port's by the bits above these."""
+
+
 class LocalBrokerPort:
     """See `BrokerPort` for every method. One object per gateway process or remote link: leases, taps and holders belong to it."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._holder_base = broker.next_port() << HOLDER_BITS
         self._taps: dict[int, Tap] = {}
         self._watched_tables: list[tuple[str, Callable[[str, bytes | None], None]]] = []
         self._holders: set[int] = set()
@@ -159,14 +164,14 @@ class LocalBrokerPort:
             on_done(token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor} does not exist (any more)"))
             return
         self._holders.add(holder)
-        on_done(token, cursors.acquire(found, holder, count_max, bytes_max))
+        on_done(token, cursors.acquire(found, self._holder_base + holder, count_max, bytes_max))
 
     def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None:
         self._broker.cursors.settle(items)
 
     def release(self, holder: int) -> None:
         self._holders.discard(holder)
-        self._broker.cursors.release(holder)
+        self._broker.cursors.release(self._holder_base + holder)
 
     def watch(self, cursor: int, on_ready: Callable[[int], None] | None) -> None:
         found = self._broker.cursors.by_id.get(cursor)
@@ -223,6 +228,10 @@ class LocalBrokerPort:
 
     def watch_state(self, on_state: Callable[[bool], None]) -> None:
         on_state(True)
+
+    def for_service(self) -> LocalBrokerPort:
+        """A port of its own for each door: what a door holds is then never mixed with another's."""
+        return LocalBrokerPort(self._broker)
 
     def close(self) -> None:
         """The gateway behind this port is gone: requeue what it held, drop its taps, leases and watchers."""

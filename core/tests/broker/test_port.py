@@ -1,4 +1,4 @@
-"""LocalBrokerPort over a log in memory: what gateways rely on, and what is still true after a restart."""
+"""Both BrokerPorts over a log in memory: what gateways rely on, and what is still true after a restart."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import pytest
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
 from gantrymq.broker.local import LocalBrokerPort
-from gantrymq.broker.port import EARLIEST, END, CursorInfo, Delivery, Outcome, Route
+from gantrymq.broker.port import EARLIEST, END, BrokerPort, CursorInfo, Delivery, Outcome, Route
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.net.testing import ManualClock, ManualTurn, ManualWheel
+from gantrymq.remoting.codec import FrameReader
+from gantrymq.remoting.gateway_client import RemoteBrokerPort
+from gantrymq.remoting.gateway_server import GatewaySession
 from tests.broker.fakestore import FakeStore
 
 
@@ -45,8 +48,37 @@ class PrefixRoutes:
                 yield number
 
 
+class Wire:
+    """A gateway's connection to a broker without sockets: frames wait in two lists until `drain`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.to_broker: list[bytes] = []
+        self.to_gateway: list[bytes] = []
+        self.session = GatewaySession(broker, "test", self.to_gateway.append)
+        self.port = RemoteBrokerPort(self.to_broker.append, lambda: None)
+        self.reader = FrameReader()
+        self.port.connected("hello", lambda token, result: None)
+
+    def drain(self) -> bool:
+        self.port.flush()
+        sent, self.to_broker[:] = b"".join(self.to_broker), []
+        for command in self.reader.feed(sent):
+            self.session.handle(command)
+        came, self.to_gateway[:] = b"".join(self.to_gateway), []
+        self.port.received(came)
+        return bool(sent or came)
+
+
+@pytest.fixture(autouse=True, params=["local", "remote"])
+def kind(request: pytest.FixtureRequest) -> str:
+    Bench.kind = request.param
+    return Bench.kind
+
+
 class Bench:
     """A broker over a FakeStore; `restart` makes a new one over the same log."""
+
+    kind = "local"
 
     def __init__(self, store: FakeStore | None = None, sync: bool = False, **topics: Any) -> None:
         self.store = store or FakeStore()
@@ -58,12 +90,20 @@ class Bench:
             BrokerConfig(), TopicsConfig(**topics), GatewayConfig(), sync,
         )  # fmt: skip
         self.broker.open()
-        self.port = LocalBrokerPort(self.broker)
+        self.wire = Wire(self.broker) if self.kind == "remote" else None
+        self.port: BrokerPort = self.wire.port if self.wire else LocalBrokerPort(self.broker)
+        self.quiet()
+
+    def quiet(self) -> None:
+        """Run turns, and the wire between them, until nothing moves."""
+        self.turn.run_until_quiet()
+        while self.wire is not None and self.wire.drain():
+            self.turn.run_until_quiet()
 
     def call(self, method: str, *args: Any) -> Any:
         box: list[Any] = []
         getattr(self.port, method)(*args, "token", lambda token, result: box.append((token, result)))
-        self.turn.run_until_quiet()
+        self.quiet()
         assert [token for token, _ in box] == ["token"]
         return box[0][1]
 
@@ -83,6 +123,7 @@ class Bench:
         return result
 
     def restart(self) -> Bench:
+        self.quiet()
         return Bench(self.store)
 
 
@@ -97,7 +138,7 @@ def test_one_append_per_turn_and_offsets_in_order() -> None:
     box: list[Any] = []
     for body in (b"a", b"b", b"c"):
         bench.port.submit([Message("t", body, queue_id=0)], body, lambda token, result: box.append((token, result)))
-    bench.turn.run_until_quiet()
+    bench.quiet()
     assert bench.store.appends == 1
     assert box == [(b"a", [1]), (b"b", [2]), (b"c", [3])]
 
@@ -118,6 +159,7 @@ def test_same_tag_same_queue_and_all_queues_are_used() -> None:
     bench = Bench()
     messages = [Message("t", b"x", tag=f"k{i % 50}") for i in range(200)]
     bench.send(*messages)
+    messages = [message for message in bench.store.log if message.topic == "t"]
     by_tag: dict[str, set[int]] = {}
     for message in messages:
         by_tag.setdefault(message.tag, set()).add(message.queue_id)
@@ -201,7 +243,7 @@ def test_watcher_fires_once_until_acquire_comes_back_short() -> None:
     _, cursor = bench.queue()
     fired: list[int] = []
     bench.port.watch(cursor, fired.append)
-    bench.turn.run_until_quiet()
+    bench.quiet()
     assert fired == []
     bench.send(Message("t", b"1"))
     bench.send(Message("t", b"2"))
@@ -214,7 +256,7 @@ def test_watcher_fires_once_until_acquire_comes_back_short() -> None:
     assert fired == [cursor, cursor]
     bench.acquire(cursor)
     bench.port.release(1)
-    bench.turn.run_until_quiet()
+    bench.quiet()
     assert fired == [cursor] * 3
 
 
@@ -247,7 +289,7 @@ def test_restart_redelivers_what_was_not_acked_and_nothing_else() -> None:
     bench.port.settle(
         [(cursor, 0, Outcome.ACK), (cursor, 3, Outcome.ACK), (cursor, 4, Outcome.DROP), (cursor, 2, Outcome.REQUEUE)]
     )
-    bench.turn.run_until_quiet()
+    bench.quiet()
     after = bench.restart()
     again = after.acquire(cursor)
     assert [(delivery.offset, delivery.count > 1) for delivery in again] == [
@@ -330,7 +372,7 @@ def test_topic_deleted_and_made_again_goes_on_counting() -> None:
     bench.broker.commit_offset("g", "t", 0, 2)
     assert bench.broker.delete_topic("t")
     assert bench.broker.offsets.query("g", "t", 0) == -1
-    bench.turn.run_until_quiet()
+    bench.quiet()
     after = bench.restart()
     assert after.broker.topics.get("t") is None
     after.send(Message("t", b"3", queue_id=0))
@@ -343,7 +385,7 @@ def test_committed_offsets_become_records_within_a_second() -> None:
     bench.send(Message("t", b"1"))
     bench.broker.commit_offset("g", "t", 0, 1)
     bench.wheel.advance(1_100)
-    bench.turn.run_until_quiet()
+    bench.quiet()
     assert bench.restart().broker.offsets.query("g", "t", 0) == 1
 
 
@@ -353,10 +395,11 @@ def test_synchronous_flush_answers_at_the_flushed_position() -> None:
     bench.broker.request_flush = lambda: asked.append(1)
     box: list[Any] = []
     bench.port.submit([Message("t", b"1", queue_id=0)], None, lambda token, result: box.append(result))
-    bench.turn.run_until_quiet()
+    bench.quiet()
     assert box == []
     assert asked
     bench.broker.gate.advance(bench.store.written_position)
+    bench.quiet()
     assert box == [[0]]
 
 

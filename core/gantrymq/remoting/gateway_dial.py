@@ -1,0 +1,185 @@
+"""The IO side of a gateway process: finds the broker through the nameservers, connects, and connects again when it was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+
+import anyio
+
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.remoting import codec
+from gantrymq.remoting.codec import Command, FrameError, FrameReader
+from gantrymq.remoting.constants import RequestCode
+from gantrymq.remoting.gateway_client import RemoteBrokerPort
+from gantrymq.remoting.json_bodies import BodyError, ClusterInfo, decode
+from gantrymq.services import ServiceContext
+
+log = logging.getLogger(__name__)
+
+ANSWER_S: Final = 5.0
+"""A nameserver or broker that says nothing for so long counts as gone."""
+
+BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""Waits between attempts; the last one repeats."""
+
+FIRST_CONNECT_S: Final = 60.0
+"""`gantry gateway` gives up when no broker was found for so long: a wrong address should be an error, not silence."""
+
+
+class GatewayConnection(asyncio.Protocol):
+    """One connection to a broker; what is sent within a loop turn leaves in one write."""
+
+    def __init__(self, port: RemoteBrokerPort, loop: asyncio.AbstractEventLoop) -> None:
+        self._port = port
+        self._loop = loop
+        self._outbox: list[bytes] = []
+        self._armed = False
+        self._transport: asyncio.Transport | None = None
+        self.ended = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._port.received(data)
+        except FrameError as error:
+            log.error("broker: the stream is broken (%s); connecting again", error)
+            if self._transport is not None:
+                self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self.ended.set()
+
+    def send(self, frame: bytes) -> None:
+        """Put a frame into the outbox."""
+        self._outbox.append(frame)
+        self.mark()
+
+    def mark(self) -> None:
+        """Something may be waiting: write at the end of the turn."""
+        if not self._armed:
+            self._armed = True
+            self._loop.call_soon(self._flush)
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def _flush(self) -> None:
+        self._armed = False
+        self._port.flush()
+        outbox, self._outbox = self._outbox, []
+        if self._transport is not None and outbox:
+            self._transport.write(b"".join(outbox))
+
+
+async def ask(address: str, command: Command) -> Command:
+    """One request on a connection of its own; raises OSError, TimeoutError or FrameError."""
+    host, _, port = address.rpartition(":")
+    with anyio.fail_after(ANSWER_S):
+        async with await anyio.connect_tcp(host.strip("[]"), int(port)) as stream:
+            await stream.send(codec.encode(command))
+            reader = FrameReader()
+            while True:
+                answers = reader.feed(await stream.receive())
+                if answers:
+                    return answers[0]
+
+
+async def find_broker(nameservers: list[str]) -> str:
+    """Address of the master of the first broker group by name; raises UNAVAILABLE with what each nameserver said."""
+    said = []
+    for address in nameservers:
+        try:
+            answer = await ask(address, Command(RequestCode.GET_BROKER_CLUSTER_INFO, opaque=1))
+            table = decode(answer.body, ClusterInfo).broker_addr_table
+        except (OSError, FrameError, BodyError, anyio.EndOfStream) as error:
+            said.append(f"{address}: {str(error) or type(error).__name__}")
+            continue
+        for name in sorted(table):
+            master = {int(number): broker for number, broker in table[name].broker_addrs.items()}.get(0)
+            if master is not None:
+                return str(master)
+        said.append(f"{address}: no broker is registered")
+    raise GantryError(ErrorCode.UNAVAILABLE, "no broker found; " + "; ".join(said))
+
+
+class Dialer:
+    """Keeps one RemoteBrokerPort connected."""
+
+    def __init__(self, nameservers: list[str]) -> None:
+        self._nameservers = nameservers
+        self._loop = asyncio.get_running_loop()
+        self._connection: GatewayConnection | None = None
+        self.port = RemoteBrokerPort(self._send, self._mark)
+
+    async def dial(self) -> None:
+        """One attempt; raises GantryError or OSError."""
+        address = await find_broker(self._nameservers)
+        host, _, number = address.rpartition(":")
+        connection = GatewayConnection(self.port, self._loop)
+        with anyio.fail_after(ANSWER_S):
+            await self._loop.create_connection(lambda: connection, host.strip("[]"), int(number))
+        self._connection = connection
+        said: asyncio.Future[Any] = self._loop.create_future()
+        self.port.connected(said, lambda token, result: None if token.done() else token.set_result(result))
+        try:
+            with anyio.fail_after(ANSWER_S):
+                result = await said
+        except TimeoutError:
+            self.port.lost(f"broker {address} does not answer")
+            connection.close()
+            raise
+        if isinstance(result, GantryError):
+            self.port.lost(result.text)
+            connection.close()
+            raise result
+        log.info("broker %s: connected", address)
+        self.port.ready()
+
+    async def dial_until(self, deadline_s: float) -> None:
+        """Attempts with back-off; raises the last failure after `deadline_s`."""
+        deadline = anyio.current_time() + deadline_s
+        attempt = 0
+        while True:
+            try:
+                await self.dial()
+                return
+            except (GantryError, OSError) as error:
+                if anyio.current_time() > deadline:
+                    raise
+                log.debug("broker: %s; trying again", error)
+            await anyio.sleep(BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)])
+            attempt += 1
+
+    async def keep(self) -> None:
+        """Background task: connect again whenever the connection ends."""
+        while True:
+            connection = self._connection
+            if connection is not None:
+                await connection.ended.wait()
+                self.port.lost("the connection to the broker was lost")
+                log.warning("broker: connection lost; connecting again")
+            await self.dial_until(float("inf"))
+
+    def _send(self, frame: bytes) -> None:
+        if self._connection is not None:
+            self._connection.send(frame)
+
+    def _mark(self) -> None:
+        if self._connection is not None:
+            self._connection.mark()
+
+
+async def connect(nameservers: list[str], context: ServiceContext) -> RemoteBrokerPort:
+    """A connected port; raises GantryError when no broker is found within `FIRST_CONNECT_S`."""
+    dialer = Dialer(nameservers)
+    await dialer.dial_until(FIRST_CONNECT_S)
+    context.spawn(dialer.keep)
+    return dialer.port
