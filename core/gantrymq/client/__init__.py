@@ -1,1 +1,35 @@
-"""The native client: producers, consumers and administration."""
+"""The native client: producers, consumers and administration, for an event loop or (`Blocking...`) without one.
+
+Speaks RocketMQ's Remoting protocol, so it works against a RocketMQ cluster as well; see docs/client.md.
+"""
+
+from gantrymq.client.admin import Admin, ClusterInfo, QueueStats
+from gantrymq.client.blocking import BlockingAdmin, BlockingProducer, BlockingPullConsumer
+from gantrymq.client.client import Client
+from gantrymq.client.consumer import PullConsumer, PullResult
+from gantrymq.client.errors import BrokerError
+from gantrymq.client.messages import OutMessage, SendResult
+from gantrymq.client.producer import PartialSendError, Producer
+from gantrymq.client.records import ReceivedMessage, decode_records
+from gantrymq.client.routes import MessageQueue, Route
+
+__all__ = [
+    "Admin",
+    "BlockingAdmin",
+    "BlockingProducer",
+    "BlockingPullConsumer",
+    "BrokerError",
+    "Client",
+    "ClusterInfo",
+    "MessageQueue",
+    "OutMessage",
+    "PartialSendError",
+    "Producer",
+    "PullConsumer",
+    "PullResult",
+    "QueueStats",
+    "ReceivedMessage",
+    "Route",
+    "SendResult",
+    "decode_records",
+]

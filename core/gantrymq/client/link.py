@@ -197,8 +197,9 @@ class Links:
         self._slots: dict[str, _Slot] = {}
         self._closed = False
 
-    async def get(self, address: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Link:
-        """An open link. After a failure the next attempts wait, a little longer each time, as far as `timeout_s` allows.
+    async def get(self, address: str, timeout_s: float = CONNECT_TIMEOUT_S, patient: bool = True) -> Link:
+        """An open link. After a failure the next attempts wait, a little longer each time, as far as `timeout_s` allows; with `patient`
+        false there is at most one attempt and no waiting for its turn (there are other servers to ask).
 
         Raises UNAVAILABLE naming the address.
         """
@@ -215,13 +216,13 @@ class Links:
                     raise _unavailable("this client is closed")
                 pause = slot.retry_at - loop.time()
                 if pause > 0:
-                    if loop.time() + pause > deadline:
+                    if not patient or loop.time() + pause > deadline:
                         raise _unavailable(f"{address} cannot be reached; next attempt in {pause:.1f} s")
                     await asyncio.sleep(pause)
-                await self._connect(address, slot, deadline)
+                await self._connect(address, slot, deadline, patient)
             return slot.link
 
-    async def _connect(self, address: str, slot: _Slot, deadline: float) -> None:
+    async def _connect(self, address: str, slot: _Slot, deadline: float, patient: bool) -> None:
         loop = asyncio.get_running_loop()
         host, port = split_address(address)
         try:
@@ -229,9 +230,9 @@ class Links:
                 _, link = await loop.create_connection(lambda: Link(address), host, port)
         except OSError as error:  # TimeoutError is one
             slot.backoff_s = min(max(BACKOFF_FIRST_S, slot.backoff_s * 2), BACKOFF_MAX_S)
-            slot.retry_at = loop.time() + slot.backoff_s * random.uniform(0.8, 1.2)  # noqa: S311
-            if slot.retry_at >= deadline:
-                raise _unavailable(f"{address} cannot be reached: {error or 'no answer in time'}") from None
+            slot.retry_at = loop.time() + slot.backoff_s * random.uniform(0.8, 1.2)
+            if not patient or slot.retry_at >= deadline:
+                raise _unavailable(f"{address} cannot be reached: {str(error) or 'no answer in time'}") from None
             return
         slot.link = link
         slot.backoff_s = slot.retry_at = 0.0

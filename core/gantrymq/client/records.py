@@ -158,7 +158,8 @@ class ReceivedMessage:
     @property
     def offset_message_id(self) -> str:
         """Hexadecimal address, port and physical offset of the record: what `Admin.view` takes."""
-        return (self._store_host + self.physical_offset.to_bytes(8, "big")).hex().upper()
+        where: bytes = self._store_host + self.physical_offset.to_bytes(8, "big")
+        return where.hex().upper()
 
     @property
     def born_host(self) -> str:

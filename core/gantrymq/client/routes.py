@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from gantrymq.client.errors import BrokerError, expect_success
-from gantrymq.client.link import REQUEST_TIMEOUT_S, Link, Links, split_address
+from gantrymq.client.errors import expect_success
+from gantrymq.client.link import REQUEST_TIMEOUT_S, Links, split_address
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.names import AUTO_CREATE_TEMPLATE
 from gantrymq.remoting.codec import Command
@@ -23,6 +23,8 @@ from gantrymq.remoting.constants import MASTER_ID, Perm, RequestCode
 
 ROUTE_AGE_S: Final = 30.0
 """RocketMQ's pollNameServerInterval."""
+RETRY_S: Final = 0.1
+"""Pause before all nameservers are asked again, while the caller's time lasts."""
 ROUTES_MAX: Final = 10_000
 """Topics whose routes are kept; the oldest go first."""
 DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
@@ -133,26 +135,38 @@ class RouteCache:
         nothing is kept."""
         now = asyncio.get_running_loop().time()
         kept = self._routes.get(topic)
-        if kept is not None and not fresh and now - kept[1] < ROUTE_AGE_S:
+        if kept is not None and not fresh:
+            if now - kept[1] >= ROUTE_AGE_S:
+                self._refresh(topic)  # in the background: a nameserver that is down must not hold up a send
             return kept[0]
-        asking = self._asking.get(topic)
-        if asking is not None:  # ten producers of one topic ask once
-            return await asyncio.shield(asking)
-        future = asyncio.ensure_future(self._ask(topic))
-        self._asking[topic] = future
-        future.add_done_callback(lambda _: self._asking.pop(topic, None))
         try:
-            route = await asyncio.shield(future)
+            return await asyncio.shield(self._refresh(topic))
         except GantryError as error:
-            if kept is None or error.code is not ErrorCode.UNAVAILABLE or isinstance(error, BrokerError):
-                self._routes.pop(topic, None)
+            if kept is None or error.code is not ErrorCode.UNAVAILABLE:
                 raise
-            route = kept[0]
-        self._routes.pop(topic, None)
-        self._routes[topic] = (route, now)
-        if len(self._routes) > ROUTES_MAX:
-            self._routes.pop(next(iter(self._routes)))
-        return route
+            return kept[0]
+
+    def _refresh(self, topic: str) -> asyncio.Future[Route]:
+        """One question at a time per topic, however many ask."""
+        future = self._asking.get(topic)
+        if future is None:
+            future = self._asking[topic] = asyncio.ensure_future(self._ask(topic))
+            future.add_done_callback(lambda done: self._keep(topic, done))
+        return future
+
+    def _keep(self, topic: str, done: asyncio.Future[Route]) -> None:
+        self._asking.pop(topic, None)
+        if done.cancelled():
+            return
+        error = done.exception()
+        now = asyncio.get_running_loop().time()
+        kept = self._routes.pop(topic, None)
+        if error is None:
+            self._routes[topic] = (done.result(), now)
+            if len(self._routes) > ROUTES_MAX:
+                self._routes.pop(next(iter(self._routes)))
+        elif kept is not None and not (isinstance(error, GantryError) and error.code is ErrorCode.TOPIC_NOT_FOUND):
+            self._routes[topic] = (kept[0], now)
 
     async def publish_route(self, topic: str, fresh: bool = False) -> Route:
         """As `route`; for a topic that does not exist yet, the brokers that will create it at the first send."""
@@ -165,25 +179,32 @@ class RouteCache:
                 template = await self.route(AUTO_CREATE_TEMPLATE, fresh)
             except GantryError:
                 raise error from None
-        queues = {name: (read, min(write, DEFAULT_QUEUES), perm) for name, (read, write, perm) in template.queues.items()}
+        queues = {
+            name: (read, min(write, DEFAULT_QUEUES), perm) for name, (read, write, perm) in template.queues.items()
+        }
         return Route(topic, queues, template.brokers, template.clusters)
 
     async def ask(self, command: Command, timeout_s: float = REQUEST_TIMEOUT_S) -> tuple[Command, str]:
         """Any nameserver's answer, and its address. Raises UNAVAILABLE naming all of them."""
-        why = []
-        for address in list(self.nameservers):
-            try:
-                link: Link = await self._links.get(address, timeout_s)
-                answer = await link.request(command, timeout_s)
-            except GantryError as error:
-                if error.code is not ErrorCode.UNAVAILABLE:
-                    raise
-                why.append(error.text)
-                continue
-            self.nameservers.remove(address)
-            self.nameservers.insert(0, address)
-            return answer, address
-        raise GantryError(ErrorCode.UNAVAILABLE, "no nameserver answers: " + "; ".join(why))
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while True:
+            why = []
+            for address in list(self.nameservers):
+                try:
+                    link = await self._links.get(address, timeout_s, patient=False)
+                    answer = await link.request(command, timeout_s)
+                except GantryError as error:
+                    if error.code is not ErrorCode.UNAVAILABLE:
+                        raise
+                    why.append(error.text)
+                    continue
+                self.nameservers.remove(address)
+                self.nameservers.insert(0, address)
+                return answer, address
+            if loop.time() + RETRY_S >= deadline:
+                raise GantryError(ErrorCode.UNAVAILABLE, "no nameserver answers: " + "; ".join(why))
+            await asyncio.sleep(RETRY_S)
 
     async def _ask(self, topic: str) -> Route:
         fields = {"topic": topic, "acceptStandardJsonOnly": "true"}

@@ -54,7 +54,7 @@ class Queue:
 
 def record_starts(block: bytes, end: int) -> Longs:
     """Position of each record in `block[:end]`. Raises MESSAGE_ILLEGAL where sizes do not add up."""
-    starts = []
+    starts: list[int] = []
     add = starts.append
     size_at = _SIZE.unpack_from
     least = records.RECORD_BYTES_MIN
@@ -157,9 +157,12 @@ class Decoder:
             yield from self._batch(block, bounds, offsets, slice(first, last), None)
             return
         rows = first + np.flatnonzero(compressed)
-        begin, inflated, total = first, {}, 0
+        inflated: dict[int, bytes] = {}
+        begin, total = first, 0
         for row in rows.tolist():
-            body = self._inflate(block[bounds.body_at[row] : bounds.body_end[row]], int(bounds.sys_flags[row]), int(offsets[row]))
+            body = self._inflate(
+                block[bounds.body_at[row] : bounds.body_end[row]], int(bounds.sys_flags[row]), int(offsets[row])
+            )
             if inflated and total + len(body) > INFLATED_BATCH_BYTES:
                 yield from self._batch(block, bounds, offsets, slice(begin, row), inflated)
                 begin, inflated, total = row, {}, 0

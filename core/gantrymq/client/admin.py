@@ -1,0 +1,206 @@
+"""Topics, routes and single messages, for tools and people."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from gantrymq.client.client import Part
+from gantrymq.client.errors import BrokerError, expect_success, number
+from gantrymq.client.messages import parse_offset_message_id
+from gantrymq.client.records import ReceivedMessage, decode_records
+from gantrymq.client.routes import MessageQueue, Route, loads
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.names import check_topic, is_system_topic
+from gantrymq.remoting.codec import Command
+from gantrymq.remoting.constants import MASTER_ID, Perm, RequestCode, ResponseCode
+
+QUEUES: Final = 4
+"""Queues of a new topic, as RocketMQ's defaultTopicQueueNums."""
+TIME_MAX_MS: Final = 2**63 - 1
+_OFFSET_ID_DIGITS: Final = (32, 56)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """Brokers that the nameserver knows. `clusters`: cluster to broker names; `brokers`: broker name to {broker id: address}."""
+
+    clusters: dict[str, list[str]]
+    brokers: dict[str, dict[int, str]]
+
+    def masters(self, cluster: str = "") -> dict[str, str]:
+        """Broker name to master address, of one cluster or of all."""
+        if cluster and cluster not in self.clusters:
+            known = ", ".join(sorted(self.clusters)) or "none"
+            raise GantryError(ErrorCode.NOT_FOUND, f"there is no cluster {cluster!r}; known: {known}")
+        names = self.clusters[cluster] if cluster else sorted(self.brokers)
+        return {name: self.brokers[name][MASTER_ID] for name in names if MASTER_ID in self.brokers.get(name, ())}
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """One queue: oldest offset, next offset, and how many messages lie between."""
+
+    queue: MessageQueue
+    min_offset: int
+    max_offset: int
+
+    @property
+    def messages(self) -> int:
+        """Offsets between the oldest and the next."""
+        return self.max_offset - self.min_offset
+
+
+class Admin(Part):
+    """Administration over nameservers and brokers. Every method raises GantryError with the server's own text."""
+
+    async def cluster(self) -> ClusterInfo:
+        """Clusters and brokers."""
+        answer, address = await self.client.routes.ask(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+        data = loads(expect_success(answer, "cluster info", address).body)
+        try:
+            brokers = {
+                name: {int(number_): where for number_, where in entry["brokerAddrs"].items()}
+                for name, entry in (data.get("brokerAddrTable") or {}).items()
+            }
+            clusters = {name: sorted(names) for name, names in (data.get("clusterAddrTable") or {}).items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"cluster info of {address}: {error!r}") from None
+        return ClusterInfo(clusters, brokers)
+
+    async def create_topic(
+        self, topic: str, queues: int = QUEUES, cluster: str = "", broker: str = "", perm: int = Perm.READ | Perm.WRITE
+    ) -> list[str]:
+        """Create or change `topic` on every master (of one cluster, or of one broker). Returns the brokers' names."""
+        check_topic(topic)
+        if queues < 1:
+            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"{queues} queues: allowed is 1 or more")
+        masters = (await self.cluster()).masters(cluster)
+        if broker:
+            masters = {name: address for name, address in masters.items() if name == broker}
+        if not masters:
+            what = f"broker {broker!r}" if broker else "broker"
+            raise GantryError(ErrorCode.UNAVAILABLE, f"topic {topic!r} was not created: the nameserver knows no {what}")
+        fields = {
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "readQueueNums": str(queues),
+            "writeQueueNums": str(queues),
+            "perm": str(int(perm)),
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "false",
+        }
+        for address in masters.values():
+            await self.client.ask(
+                address, Command(RequestCode.UPDATE_AND_CREATE_TOPIC, dict(fields)), f"create topic {topic!r}"
+            )
+        return sorted(masters)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete `topic` on every broker that has it, then at every nameserver. Raises TOPIC_NOT_FOUND."""
+        what = f"delete topic {topic!r}"
+        route = await self.client.routes.route(topic, fresh=True)
+        for addresses in route.brokers.values():
+            for address in addresses.values():
+                await self.client.ask(address, Command(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}), what)
+        for address in list(self.client.routes.nameservers):
+            try:
+                await self.client.ask(address, Command(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic}), what)
+            except GantryError as error:
+                if error.code not in (ErrorCode.UNAVAILABLE, ErrorCode.TOPIC_NOT_FOUND):
+                    raise  # one that is down, or forgot it already, learns from the brokers
+
+    async def topics(self, system: bool = False) -> list[str]:
+        """Names of all topics, sorted; without RocketMQ's and our own system topics unless `system`."""
+        answer, address = await self.client.routes.ask(Command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
+        names = loads(expect_success(answer, "list of topics", address).body).get("topicList") or []
+        brokers: set[str] = set()
+        if not system:  # RocketMQ makes a topic of each cluster's and each broker's name
+            info = await self.cluster()
+            brokers = {*info.clusters, *info.brokers}
+        return sorted(name for name in set(names) if system or not (is_system_topic(name) or name in brokers))
+
+    async def route(self, topic: str) -> Route:
+        """The topic's brokers and queues, asked for now."""
+        return await self.client.routes.route(topic, fresh=True)
+
+    async def topic_stats(self, topic: str) -> list[QueueStats]:
+        """Oldest and next offset of every queue that can be read."""
+        queues = (await self.route(topic)).read_queues()
+        codes = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
+        offsets = await asyncio.gather(*[self._offset(queue, code) for queue in queues for code in codes])
+        return [QueueStats(queue, *offsets[2 * row : 2 * row + 2]) for row, queue in enumerate(queues)]
+
+    async def query_by_key(
+        self, topic: str, key: str, limit: int = 64, begin_ms: int = 0, end_ms: int = TIME_MAX_MS, unique: bool = False
+    ) -> list[ReceivedMessage]:
+        """Messages with `key` among their KEYS (or, with `unique`, as UNIQ_KEY) stored between the times, newest first."""
+        fields = {
+            "topic": topic,
+            "key": key,
+            "maxNum": str(limit),
+            "beginTimestamp": str(begin_ms),
+            "endTimestamp": str(end_ms),
+        }
+        if unique:
+            fields["_UNIQUE_KEY_QUERY"] = "true"
+        route = await self.client.routes.route(topic)
+        found: list[ReceivedMessage] = []
+        for broker in sorted(route.brokers):
+            command = Command(RequestCode.QUERY_MESSAGE, dict(fields))
+            try:
+                answer = await self.client.ask(route.address(broker), command, f"query of {topic!r} for key {key!r}")
+            except BrokerError as error:
+                if error.response_code == ResponseCode.QUERY_NOT_FOUND:
+                    continue
+                raise
+            found += decode_records(answer.body, broker)
+        # The index holds hashes: two keys may have the same.
+        exact = [message for message in found if _has_key(message, key, unique)]
+        exact.sort(key=lambda message: (message.store_ms, message.physical_offset), reverse=True)
+        return exact[:limit]
+
+    async def view(self, message_id: str, topic: str = "") -> ReceivedMessage:
+        """One message by its offset message id or, with its topic, by its UNIQ_KEY. Raises NOT_FOUND."""
+        if len(message_id) in _OFFSET_ID_DIGITS:
+            try:
+                return await self._view_at(message_id, topic)
+            except GantryError:
+                if not topic:  # both kinds of id look alike
+                    raise
+        if not topic:
+            text = (
+                f"message id {message_id!r}: give the topic too, or an offset message id of 32 or 56 hexadecimal digits"
+            )
+            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
+        found = await self.query_by_key(topic, message_id, limit=1, unique=True)
+        if not found:
+            raise GantryError(ErrorCode.NOT_FOUND, f"topic {topic!r} has no message with id {message_id!r}")
+        return found[0]
+
+    async def _view_at(self, message_id: str, topic: str) -> ReceivedMessage:
+        address, offset = parse_offset_message_id(message_id)
+        if topic:  # a client's id may look like an offset id: ask only brokers that have the topic
+            route = await self.client.routes.route(topic)
+            if not any(address in addresses.values() for addresses in route.brokers.values()):
+                raise GantryError(ErrorCode.NOT_FOUND, f"no broker of topic {topic!r} has the address {address}")
+        fields = {"offset": str(offset)} | ({"topic": topic} if topic else {})
+        answer = await self.client.ask(
+            address, Command(RequestCode.VIEW_MESSAGE_BY_ID, fields), f"view of {message_id}"
+        )
+        messages = decode_records(answer.body)
+        if not messages:
+            raise GantryError(ErrorCode.NOT_FOUND, f"{address} has no message at physical offset {offset}")
+        return messages[0]
+
+    async def _offset(self, queue: MessageQueue, code: RequestCode) -> int:
+        link = await self.client.link_of(queue)
+        what = f"{code.name} of {queue}"
+        answer = await link.request(Command(code, {"topic": queue.topic, "queueId": str(queue.queue_id)}))
+        return number(expect_success(answer, what, link.address), "offset", what, link.address)
+
+
+def _has_key(message: ReceivedMessage, key: str, unique: bool) -> bool:
+    return message.message_id == key if unique else key in message.keys.split() or message.message_id == key

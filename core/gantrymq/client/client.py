@@ -1,0 +1,63 @@
+"""What the producers, consumers and the administration of one process share: links and routes."""
+
+from __future__ import annotations
+
+import os
+from typing import Self
+
+from gantrymq.client.errors import expect_success
+from gantrymq.client.link import REQUEST_TIMEOUT_S, Link, Links
+from gantrymq.client.routes import DEFAULT_NAMESERVER, MessageQueue, RouteCache, parse_nameservers
+from gantrymq.remoting.codec import Command
+
+
+class Client:
+    """Links and routes under one set of nameservers (`HOST:PORT`, several joined by `;`; default `NAMESRV_ADDR`, else 127.0.0.1:9876).
+
+    Belongs to one event loop. Producers, consumers and `Admin` make one of their own unless one is handed to them.
+    """
+
+    def __init__(self, nameserver: str = "") -> None:
+        self.links = Links()
+        self.routes = RouteCache(
+            parse_nameservers(nameserver or os.environ.get("NAMESRV_ADDR", "") or DEFAULT_NAMESERVER), self.links
+        )
+
+    async def link_of(self, queue: MessageQueue, master_only: bool = False, patient: bool = True) -> Link:
+        """Open link to the broker that has `queue`."""
+        route = await self.routes.publish_route(queue.topic)
+        return await self.links.get(route.address(queue.broker, master_only), patient=patient)
+
+    async def ask(self, address: str, command: Command, what: str, timeout_s: float = REQUEST_TIMEOUT_S) -> Command:
+        """A successful answer of the server at `address`; raises `BrokerError` or UNAVAILABLE. `what`: for the error's text."""
+        link = await self.links.get(address, timeout_s)
+        return expect_success(await link.request(command, timeout_s), what, address)
+
+    async def close(self) -> None:
+        """Close all links."""
+        await self.links.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class Part:
+    """Base of what works on a `Client`: closes it only if it is its own."""
+
+    def __init__(self, nameserver: str = "", client: Client | None = None) -> None:
+        self._own = client is None
+        self.client = Client(nameserver) if client is None else client
+
+    async def close(self) -> None:
+        """Close the links, if they are this object's own."""
+        if self._own:
+            await self.client.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -1,0 +1,131 @@
+"""What a producer sends and gets back, and the ids that it gives out."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gantrymq.client.routes import MessageQueue
+from gantrymq.model import properties as props
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.limits import BODY_BYTES_CEILING, PROPERTIES_BYTES_MAX, TAG_BYTES_MAX
+from gantrymq.model.names import check_topic
+
+_RESERVED: Final = frozenset({props.MULTI_DISPATCH, props.MULTI_QUEUE_OFFSET})
+KEYS_SEPARATOR: Final = " "
+
+
+@dataclass(slots=True)
+class OutMessage:
+    """One message to send. `keys`: what it can be queried by, one text with spaces between or several. `sharding_key`: messages of one key
+    go to one queue, in order. `properties`: any further ones, but no system property by another name than the fields here."""
+
+    topic: str
+    body: bytes
+    tag: str = ""
+    keys: str | Iterable[str] = ""
+    properties: Mapping[str, str] | None = None
+    sharding_key: str = ""
+    flag: int = 0
+    born_ms: int = 0
+    """Milliseconds since the epoch; 0 is now."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """Where a message is. `message_id`: UNIQ_KEY, known to consumers; `offset_message_id`: place in the broker's log; `durable` false: stored, but the
+    flush or the copy to a slave that the broker is configured for did not happen in time."""
+
+    message_id: str
+    offset_message_id: str
+    queue: MessageQueue
+    queue_offset: int
+    durable: bool = True
+
+
+def encode_properties(message: OutMessage, unique_id: str) -> str:
+    """The text form for the wire, tag, keys, sharding key and UNIQ_KEY included. Raises NAME_INVALID, ILLEGAL_ARGUMENT or
+    PROPERTIES_TOO_LARGE, naming what is wrong."""
+    pairs = dict(message.properties or ())
+    for name in pairs:
+        if name in _RESERVED:
+            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"property {name!r} is the store's own and cannot be sent")
+    if unique_id:
+        pairs[props.UNIQ_KEY] = unique_id
+    if message.tag:
+        pairs[props.TAGS] = message.tag
+    keys = message.keys if isinstance(message.keys, str) else KEYS_SEPARATOR.join(message.keys)
+    if keys:
+        pairs[props.KEYS] = keys
+    if message.sharding_key:
+        pairs[props.SHARDING_KEY] = message.sharding_key
+    text = "".join([f"{name}\x01{value}\x02" for name, value in pairs.items() if name and value])
+    if text.count("\x01") + text.count("\x02") != 2 * sum(1 for name, value in pairs.items() if name and value):
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "a property holds U+0001 or U+0002, which separate properties")
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > PROPERTIES_BYTES_MAX:
+        text = f"the properties have {size} bytes, at most {PROPERTIES_BYTES_MAX} are allowed"
+        raise GantryError(ErrorCode.PROPERTIES_TOO_LARGE, text)
+    return text
+
+
+def check_message(message: OutMessage) -> None:
+    """Raise NAME_INVALID or MESSAGE_TOO_LARGE for what no broker takes."""
+    check_topic(message.topic)
+    if len(message.tag.encode("utf-8", "surrogatepass")) > TAG_BYTES_MAX:
+        raise GantryError(ErrorCode.NAME_INVALID, f"the tag has over {TAG_BYTES_MAX} bytes")
+    if len(message.body) > BODY_BYTES_CEILING:
+        text = f"the body has {len(message.body)} bytes, at most {BODY_BYTES_CEILING} are allowed"
+        raise GantryError(ErrorCode.MESSAGE_TOO_LARGE, text)
+
+
+def _own_address() -> bytes:
+    try:
+        return ipaddress.ip_address(socket.gethostbyname(socket.gethostname())).packed
+    except (OSError, ValueError):
+        return b"\x7f\0\0\1"
+
+
+class UniqueIds:
+    """UNIQ_KEY as RocketMQ's clients make it: address 4, process 2, loader hash 4 (here: random), milliseconds since the month began 4,
+    counter 2; 32 hexadecimal digits. Make one per process: a forked copy would repeat ids."""
+
+    __slots__ = ("_counter", "_month_ends_ms", "_month_ms", "_prefix")
+
+    def __init__(self, address: bytes | None = None) -> None:
+        head = (address or _own_address())[-4:] + (os.getpid() & 0xFFFF).to_bytes(2, "big") + os.urandom(4)
+        self._prefix = head.hex().upper()
+        self._counter = 0
+        self._month_ms = self._month_ends_ms = 0
+
+    def next(self, now_ms: int) -> str:
+        """A new id. `now_ms`: milliseconds since the epoch."""
+        if not self._month_ms <= now_ms < self._month_ends_ms:
+            self._set_month(now_ms)
+        self._counter = (self._counter + 1) & 0xFFFF
+        return f"{self._prefix}{(now_ms - self._month_ms) & 0xFFFFFFFF:08X}{self._counter:04X}"
+
+    def _set_month(self, now_ms: int) -> None:
+        now = time.localtime(now_ms / 1000)
+        self._month_ms = int(time.mktime((now.tm_year, now.tm_mon, 1, 0, 0, 0, 0, 0, -1))) * 1000
+        self._month_ends_ms = int(time.mktime((now.tm_year, now.tm_mon + 1, 1, 0, 0, 0, 0, 0, -1))) * 1000
+
+
+def parse_offset_message_id(message_id: str) -> tuple[str, int]:
+    """Broker address `host:port` and physical offset of an offset message id. Raises ILLEGAL_ARGUMENT."""
+    try:
+        data = bytes.fromhex(message_id)
+    except ValueError:
+        data = b""
+    if len(data) not in (16, 28):
+        text = f"message id {message_id!r}: an offset message id has 32 or 56 hexadecimal digits"
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
+    address = ipaddress.ip_address(data[:-12])
+    port = int.from_bytes(data[-12:-8], "big")
+    host = str(address) if address.version == 4 else f"[{address}]"
+    return f"{host}:{port}", int.from_bytes(data[-8:], "big")
