@@ -99,12 +99,15 @@ class ServerConnection:
         if not self.reading:
             return requests
         self._in += data
-        while self.reading and not self.is_full():
+        while self._wants_more():
             request = self._next_request(now_ms)
             if request is None:
                 break
             requests.append(request)
         return requests
+
+    def _wants_more(self) -> bool:
+        return self.reading and not self.is_full()
 
     def is_full(self) -> bool:
         """True while so many requests wait for answers that nothing more is parsed; reading should pause."""

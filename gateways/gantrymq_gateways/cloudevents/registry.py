@@ -1,0 +1,389 @@
+"""Subscriptions of this process: the HTTP handlers, the durable table, and which of them are delivered from here.
+
+The table is the truth; every gateway process sees it, and a lease per subscription decides which one delivers. Cursors are
+opened before 201 is answered, so that nothing stored after the answer can be missed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from gantrymq.broker.port import EARLIEST, CursorInfo, Start, TopicInfo
+from gantrymq.model import names
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq_gateways.cloudevents.constants import SUBSCRIPTION_BYTES_MAX, SUBSCRIPTION_TABLE
+from gantrymq_gateways.cloudevents.delivery import Push, PushHost
+from gantrymq_gateways.cloudevents.door import JSON_HEADER, Respond, native_topic
+from gantrymq_gateways.cloudevents.guard import SinkGuard
+from gantrymq_gateways.cloudevents.problems import PROBLEM_HEADER, Problem, problem_of
+from gantrymq_gateways.cloudevents.subscription import Subscription, parse_subscription, read_stored
+
+log = logging.getLogger(__name__)
+
+LEASE_RETRY_MS: Final = 5_000
+"""Between looks whether the gateway that delivers a subscription is still there."""
+REOPEN_MS: Final = 2_000
+"""Before another try to open what could not be opened."""
+TOPIC_POLL_MS: Final = 10_000
+"""Between looks for new queues of subscribed topics; one call for all subscriptions."""
+
+_ENCODE: Final = msgspec.json.Encoder().encode
+
+
+@dataclass(slots=True)
+class _Record:
+    """A subscription as this process knows it. `epoch`: of the lease; 0 if another process delivers, or nobody yet."""
+
+    subscription: Subscription
+    push: Push | None = None
+    epoch: int = 0
+    opening: bool = False
+
+
+class Registry:
+    """See the module. `new_id` gives ids of letters and digits that cannot be guessed."""
+
+    def __init__(self, host: PushHost, guard: SinkGuard, new_id: Callable[[], str], subscriptions_max: int) -> None:
+        self._host = host
+        self._port = host.port
+        self._guard = guard
+        self._new_id = new_id
+        self._subscriptions_max = subscriptions_max
+        self._records: dict[str, _Record] = {}
+        self._creating = 0
+        self._up = False
+        self._is_loaded = False
+        self._polling = False
+        self._stopped = False
+        self.on_loaded: Callable[[], None] | None = None
+        """Called once when the table has been read."""
+
+    def start(self) -> None:
+        """Follow the port: load and deliver while it is there."""
+        self._port.watch_state(self._on_state)
+
+    def _on_state(self, up: bool) -> None:
+        if self._stopped or up is self._up:
+            return
+        self._up = up
+        if up:
+            self._port.watch_table(SUBSCRIPTION_TABLE, self._on_change, None, self._loaded)
+            return
+        for record in self._records.values():
+            self._end(record, port_lost=True)
+
+    def _loaded(self, token: Any, rows: dict[str, bytes] | GantryError) -> None:
+        if isinstance(rows, GantryError):
+            log.warning("subscriptions cannot be read: %s", rows)
+            self._later(REOPEN_MS, self._reload)
+            return
+        for name in [name for name in self._records if name not in rows]:
+            self._forget(name)
+        for name, value in rows.items():
+            self._on_change(name, value)
+        self._is_loaded = True
+        on_loaded, self.on_loaded = self.on_loaded, None
+        if on_loaded is not None:
+            on_loaded()
+        if not self._polling:
+            self._polling = True
+            self._later(TOPIC_POLL_MS, self._poll)
+
+    def _reload(self) -> None:
+        if self._up:
+            self._up = False
+            self._on_state(True)
+
+    def stop(self) -> None:
+        """End every delivery; places and leases are given back."""
+        self._stopped = True
+        for record in self._records.values():
+            self._end(record, port_lost=False)
+
+    def _later(self, delay_ms: int, then: Callable[[], None]) -> None:
+        wheel = self._host.around.wheel
+        wheel.call_at(wheel.now_ms() + delay_ms, lambda now_ms: None if self._stopped else then())
+
+    # -- the table -----------------------------------------------------------------------------------------------
+
+    def _on_change(self, name: str, value: bytes | None) -> None:
+        if self._stopped:
+            return
+        if value is None:
+            self._forget(name)
+            return
+        record = self._records.get(name)
+        try:
+            subscription = read_stored(name, value, self._guard)
+        except GantryError as error:
+            # Kept in the table and not delivered: a filter that cannot be read must not widen what is sent.
+            log.warning("subscription %s is not delivered: %s", name, error)
+            return
+        if record is None:
+            record = self._records[name] = _Record(subscription)
+        elif record.push is None:
+            record.subscription = subscription
+        if subscription.disabled:
+            record.subscription.disabled = subscription.disabled
+            self._end(record, port_lost=False)
+        elif record.push is None:
+            self._acquire(record)
+
+    def _forget(self, name: str) -> None:
+        record = self._records.pop(name, None)
+        if record is None:
+            return
+        if record.push is not None:
+            for cursor in record.push.stop():
+                self._port.delete_cursor(cursor, name, _logged)
+            record.push = None
+        self._end(record, port_lost=False)
+
+    def _end(self, record: _Record, port_lost: bool) -> None:
+        if record.push is not None:
+            record.push.stop(port_lost)
+            record.push = None
+        if record.epoch and not port_lost:
+            self._port.drop_lease(_lease(record.subscription.id), record.epoch)
+        record.epoch = 0
+
+    def _put(self, subscription: Subscription, done: Callable[[Any, Any], None]) -> None:
+        self._port.put(SUBSCRIPTION_TABLE, [(subscription.id, subscription.stored())], subscription.id, done)
+
+    # -- delivering ----------------------------------------------------------------------------------------------
+
+    def _acquire(self, record: _Record) -> None:
+        """Become the one who delivers, if nobody else is; try again later otherwise."""
+        if record.opening or not self._is_current(record):
+            return
+        record.opening = True
+        subscription = record.subscription
+
+        def opened(error: GantryError | None) -> None:
+            record.opening = False
+            if error is not None:
+                if error.code is not ErrorCode.LEASE_HELD:
+                    log.warning("subscription %s is not delivered for now: %s", subscription.id, error)
+                held = error.code is ErrorCode.LEASE_HELD
+                self._later(LEASE_RETRY_MS if held else REOPEN_MS, lambda: self._acquire(record))
+            elif not self._is_current(record):
+                self._end(record, port_lost=not self._up)
+            elif record.push is not None:
+                record.push.run()
+
+        self._open(record, opened)
+
+    def _is_current(self, record: _Record) -> bool:
+        known = self._records.get(record.subscription.id)
+        return self._up and not self._stopped and known is record and not record.subscription.disabled
+
+    def _open(self, record: _Record, done: Callable[[GantryError | None], None]) -> None:
+        """Lease, topic and cursors of one subscription, in that order; `record.push` is set when all are there."""
+        subscription = record.subscription
+
+        def leased(token: Any, result: int | GantryError) -> None:
+            if isinstance(result, GantryError):
+                done(result)
+                return
+            record.epoch = result
+            self._port.ensure_topic(native_topic(subscription.topic), True, None, found)
+
+        def found(token: Any, result: TopicInfo | GantryError) -> None:
+            if isinstance(result, GantryError):
+                failed(result)
+                return
+            push = Push(self._host, subscription, lambda reason: self._disable(record, reason))
+            self._open_places(push, result, lambda error: placed(push, error))
+
+        def placed(push: Push, error: GantryError | None) -> None:
+            if error is not None:
+                failed(error)
+                return
+            record.push = push
+            done(None)
+
+        def failed(error: GantryError) -> None:
+            self._end(record, port_lost=error.code is ErrorCode.UNAVAILABLE)
+            done(error)
+
+        self._port.take_lease(_lease(subscription.id), False, lambda name: self._lease_lost(record), None, leased)
+
+    def _open_places(self, push: Push, topic: TopicInfo, done: Callable[[GantryError | None], None]) -> None:
+        """Cursors for the queues of `topic` that `push` has none in."""
+        subscription = push.subscription
+        missing = [queue for queue in range(topic.read_queues) if queue not in push.queues]
+        left = len(missing)
+        failure: GantryError | None = None
+
+        def opened(queue: int, result: CursorInfo | GantryError) -> None:
+            nonlocal left, failure
+            left -= 1
+            if isinstance(result, GantryError):
+                failure = result
+            else:
+                push.add_place(queue, result.cursor)
+            if not left:
+                subscription.queues = max(subscription.queues, topic.read_queues)
+                done(failure)
+
+        if not missing:
+            done(None)
+        for queue in missing:
+            # A queue that came later is read from its beginning: all in it is newer than the subscription.
+            start: Start = subscription.start if not subscription.queues or queue < subscription.queues else EARLIEST
+            self._port.open_cursor(f"{topic.name}/{queue}", f"ce:{subscription.id}", start, queue, opened)
+
+    def _lease_lost(self, record: _Record) -> None:
+        record.epoch = 0
+        self._end(record, port_lost=False)
+        self._later(LEASE_RETRY_MS, lambda: self._acquire(record))
+
+    def _disable(self, record: _Record, reason: str) -> None:
+        subscription = record.subscription
+        subscription.disabled = reason
+        self._end(record, port_lost=False)
+        log.warning("subscription %s is disabled: %s", subscription.id, reason)
+        self._put_until_done(subscription)
+
+    def _put_until_done(self, subscription: Subscription) -> None:
+        def done(token: Any, result: object) -> None:
+            if isinstance(result, GantryError):
+                log.warning("the state of subscription %s cannot be stored: %s", subscription.id, result)
+                self._later(REOPEN_MS, again)
+
+        def again() -> None:
+            if subscription.id in self._records:
+                self._put_until_done(subscription)
+
+        self._put(subscription, done)
+
+    def _poll(self) -> None:
+        self._later(TOPIC_POLL_MS, self._poll)
+        if self._up and any(record.push is not None for record in self._records.values()):
+            self._port.topics(None, self._polled)
+
+    def _polled(self, token: Any, result: list[TopicInfo] | GantryError) -> None:
+        if isinstance(result, GantryError):
+            return
+        topics = {topic.name: topic for topic in result}
+        for record in self._records.values():
+            push = record.push
+            topic = topics.get(native_topic(record.subscription.topic))
+            if push is not None and topic is not None and topic.read_queues > len(push.queues):
+                self._open_places(push, topic, lambda error, record=record: self._grown(record, error))  # type: ignore[misc]
+
+    def _grown(self, record: _Record, error: GantryError | None) -> None:
+        if error is not None:
+            log.warning("subscription %s: a queue cannot be opened: %s", record.subscription.id, error)
+        elif self._is_current(record):
+            self._put_until_done(record.subscription)
+
+    # -- handlers ------------------------------------------------------------------------------------------------
+
+    def create(self, body: bytes, content_type: str, respond: Respond) -> None:
+        """`POST /subscriptions`. Raises Problem, GantryError."""
+        if content_type.partition(";")[0].strip().lower() != "application/json":
+            raise Problem(415, "a subscription is application/json", ((b"accept-post", b"application/json"),))
+        if len(body) > SUBSCRIPTION_BYTES_MAX:
+            raise Problem(413, f"a subscription has at most {SUBSCRIPTION_BYTES_MAX} bytes")
+        try:
+            document = msgspec.json.decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise Problem(400, f"the body is not JSON: {str(error)[:200]}") from None
+        subscription = parse_subscription(self._new_id(), document, self._guard)
+        topic = native_topic(subscription.topic)
+        names.check_topic(topic)
+        if names.is_system_topic(topic) or topic.startswith(("$", "%24", names.LMQ_PREFIX)):
+            raise Problem(403, f"topic {topic!r} belongs to the system and cannot be subscribed to")
+        self._refuse_unloaded()
+        if not self._up:
+            raise GantryError(ErrorCode.UNAVAILABLE)
+        if len(self._records) + self._creating >= self._subscriptions_max:
+            raise Problem(403, f"there are {self._subscriptions_max} subscriptions, the limit; delete one first")
+        self._creating += 1
+        record = _Record(subscription, opening=True)
+        self._open(record, lambda error: self._opened(record, error, respond))
+
+    def _opened(self, record: _Record, error: GantryError | None, respond: Respond) -> None:
+        if error is not None:
+            self._creating -= 1
+            self._undo(record)
+            _refuse(respond, error)
+            return
+        subscription = record.subscription
+
+        def stored(token: Any, result: object) -> None:
+            self._creating -= 1
+            record.opening = False
+            if isinstance(result, GantryError):
+                self._undo(record)
+                _refuse(respond, result)
+                return
+            location = (b"location", f"/subscriptions/{subscription.id}".encode())
+            respond(201, (JSON_HEADER, location), _ENCODE(subscription.shown()))
+            if record.push is not None and self._is_current(record):
+                record.push.run()
+
+        # Known before the table's watcher tells of it, so that nobody opens it a second time.
+        self._records[subscription.id] = record
+        self._put(subscription, stored)
+
+    def _undo(self, record: _Record) -> None:
+        self._records.pop(record.subscription.id, None)
+        if record.push is not None:
+            for cursor in record.push.stop():
+                self._port.delete_cursor(cursor, record.subscription.id, _logged)
+            record.push = None
+        self._end(record, port_lost=not self._up)
+
+    def list_all(self, respond: Respond) -> None:
+        """`GET /subscriptions`. Raises GantryError."""
+        self._refuse_unloaded()
+        respond(200, (JSON_HEADER,), _ENCODE([record.subscription.shown() for record in self._records.values()]))
+
+    def show(self, subscription_id: str, respond: Respond) -> None:
+        """`GET /subscriptions/{id}`. Raises Problem."""
+        respond(200, (JSON_HEADER,), _ENCODE(self._known(subscription_id).subscription.shown()))
+
+    def delete(self, subscription_id: str, respond: Respond) -> None:
+        """`DELETE /subscriptions/{id}`. Raises Problem."""
+        self._known(subscription_id)
+
+        def deleted(token: Any, result: object) -> None:
+            if isinstance(result, GantryError):
+                _refuse(respond, result)
+                return
+            self._forget(subscription_id)
+            respond(204, (), b"")
+
+        self._port.put(SUBSCRIPTION_TABLE, [(subscription_id, None)], subscription_id, deleted)
+
+    def _refuse_unloaded(self) -> None:
+        if not self._is_loaded:  # A listing now would deny subscriptions that exist.
+            raise GantryError(ErrorCode.UNAVAILABLE)
+
+    def _known(self, subscription_id: str) -> _Record:
+        self._refuse_unloaded()
+        record = self._records.get(subscription_id)
+        if record is None:
+            raise Problem(404, f"there is no subscription {subscription_id[:64]!r}")
+        return record
+
+
+def _lease(subscription_id: str) -> str:
+    return f"ce:{subscription_id}"
+
+
+def _refuse(respond: Respond, error: GantryError) -> None:
+    problem = problem_of(error)
+    respond(problem.status, (PROBLEM_HEADER, *problem.headers), problem.body())
+
+
+def _logged(token: Any, result: object) -> None:
+    if isinstance(result, GantryError):
+        log.warning("subscription %s: its place cannot be deleted: %s", token, result)

@@ -1,0 +1,156 @@
+"""The CloudEvents door as a service (entry point `gantrymq.services`)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Any, ClassVar, Final
+
+from gantrymq.model.errors import ConfigError
+from gantrymq.model.limits import BODY_BYTES_CEILING, BODY_BYTES_MAX
+from gantrymq.services import ServiceContext
+from gantrymq_gateways.cloudevents.client import SinkClient
+from gantrymq_gateways.cloudevents.constants import DELIVERY_TIMEOUT_MS
+from gantrymq_gateways.cloudevents.delivery import DeliveryConfig, PushHost, Surroundings
+from gantrymq_gateways.cloudevents.door import EventDoor, EventGate
+from gantrymq_gateways.cloudevents.event import is_uri_reference
+from gantrymq_gateways.cloudevents.guard import SinkGuard, parse_networks
+from gantrymq_gateways.cloudevents.registry import Registry
+from gantrymq_gateways.cloudevents.retry import RetryPolicy
+
+log = logging.getLogger(__name__)
+
+LOAD_TIMEOUT_S: Final = 2.0
+"""The door opens without the table of subscriptions if the broker takes longer; it is read as soon as that is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloudEventsConfig:
+    """Section `cloudevents`."""
+
+    port: int = field(default=8080, metadata={"min": 0, "max": 65535, "help": "HTTP port; 0 takes a free one"})
+    enabled: bool = field(default=True, metadata={"help": "false: the door is off"})
+    source: str = field(
+        default="//gantrymq",
+        metadata={"help": "`source` of events made from messages that were none (a URI-reference)"},
+    )
+    event_bytes_max: int = field(
+        default=BODY_BYTES_MAX,
+        metadata={"min": 64 * 1024, "max": BODY_BYTES_CEILING, "help": "largest data of one event"},
+    )
+    subscriptions_max: int = field(
+        default=1_000,
+        metadata={"min": 0, "max": 100_000, "help": "each has a place per queue and up to 4 MiB of events waiting"},
+    )
+    requests_per_subscription_max: int = field(
+        default=16, metadata={"min": 1, "max": 10_000, "help": "deliveries of one subscription in flight"}
+    )
+    requests_max: int = field(
+        default=256,
+        metadata={
+            "min": 1,
+            "max": 10_000,
+            "help": "deliveries of the process in flight; each subscription may have one",
+        },
+    )
+    delivery_timeout_ms: int = field(
+        default=DELIVERY_TIMEOUT_MS,
+        metadata={"min": 100, "max": 300_000, "help": "one attempt, from connecting to the end of the answer"},
+    )
+    retry_first_ms: int = field(
+        default=1_000, metadata={"min": 1, "max": 3_600_000, "help": "before the second attempt; doubled each time"}
+    )
+    retry_max_ms: int = field(
+        default=60_000, metadata={"min": 1, "max": 86_400_000, "help": "longest time between two attempts"}
+    )
+    retry_after_max_ms: int = field(
+        default=600_000, metadata={"min": 0, "max": 86_400_000, "help": "longest Retry-After that is honoured"}
+    )
+    allow_http_sinks: bool = field(
+        default=False, metadata={"help": "sinks without TLS although the door is not on loopback"}
+    )
+    sink_networks: str = field(
+        default="",
+        metadata={
+            "help": "networks (CIDR, comma-separated) for sinks beside public ones (and loopback for a door there)"
+        },
+    )
+
+
+def _check(config: CloudEventsConfig) -> None:
+    if not is_uri_reference(config.source):
+        raise ConfigError(f"cloudevents.source = {config.source!r}: a URI-reference (RFC 3986) is needed")
+    try:
+        parse_networks(config.sink_networks)
+    except ValueError as error:
+        raise ConfigError(f"cloudevents.sink_networks = {config.sink_networks!r}: {error}") from None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address to bind is reachable from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class CloudEventsService:
+    """HTTP door and webhook deliveries."""
+
+    name = "cloudevents"
+    default_port = 8080
+    config: type = CloudEventsConfig
+    extra_sections: ClassVar[dict[str, type]] = {}
+
+    def __init__(self) -> None:
+        self._registry: Registry | None = None
+        self._client: SinkClient | None = None
+
+    async def start(self, context: ServiceContext) -> list[tuple[str, int]]:
+        """See `Service`."""
+        config: CloudEventsConfig = context.config
+        _check(config)
+        port = context.port
+        if port is None:
+            raise ConfigError("cloudevents: the door needs a broker in this process or --nameserver")
+        loopback = is_loopback(context.host)
+        guard = SinkGuard(loopback, loopback or config.allow_http_sinks, parse_networks(config.sink_networks))
+        client = SinkClient(context.wheel, guard, config.delivery_timeout_ms)
+        policy = RetryPolicy(config.retry_first_ms, config.retry_max_ms, config.retry_after_max_ms)
+        around = Surroundings(context.clock, context.turn, context.wheel, random.SystemRandom().random)
+        delivery = DeliveryConfig(config.source, policy, config.requests_per_subscription_max, config.requests_max)
+        host = PushHost(port, client, around, delivery)
+        registry = Registry(host, guard, lambda: secrets.token_hex(12), config.subscriptions_max)
+        loaded = asyncio.Event()
+        registry.on_loaded = loaded.set
+        registry.start()
+        try:
+            await asyncio.wait_for(loaded.wait(), LOAD_TIMEOUT_S)
+        except TimeoutError:
+            log.warning("cloudevents: the broker is not reachable yet; requests are answered 503 until it is")
+        self._registry, self._client = registry, client
+        gate = EventGate(port, registry, context.clock, config.event_bytes_max)
+        bound: Any = await context.listen(lambda: EventDoor(gate), context.host, config.port)
+        return [bound]
+
+    async def drain(self, deadline_s: float) -> None:
+        """Stop delivering; what is in flight is given back and delivered again later."""
+        if self._registry is not None:
+            self._registry.stop()
+        if self._client is not None:
+            self._client.close()
+
+    async def stop(self) -> None:
+        """See `Service`."""
+        await self.drain(0)
+
+
+def factory() -> CloudEventsService:
+    """The entry point."""
+    return CloudEventsService()
