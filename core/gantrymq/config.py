@@ -12,6 +12,7 @@ import types
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -26,7 +27,16 @@ SIZE_UNITS: Final = {
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
 }  # fmt: skip
 
-WORDS_OF_BOOL: Final = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False, "1": True, "0": False}
+WORDS_OF_BOOL: Final = {
+    "true": True,
+    "false": False,
+    "yes": True,
+    "no": False,
+    "on": True,
+    "off": False,
+    "1": True,
+    "0": False,
+}
 
 SERVICE_KEYS: Final = ("enabled",)
 """Keys that every service's section has without declaring them; `server.py` reads them."""
@@ -39,27 +49,38 @@ class ServerConfig:
     host: str = field(default="127.0.0.1", metadata={"help": "address that every door binds (--host)"})
     data: str = field(default="gantry-data", metadata={"help": "data directory (--data)"})
     nameserver: str = field(
-        default="", metadata={"help": "nameservers, HOST:PORT[;...] (--nameserver; else NAMESRV_ADDR, else 127.0.0.1:9876)"}
+        default="",
+        metadata={"help": "nameservers, HOST:PORT[;...] (--nameserver; else NAMESRV_ADDR, else 127.0.0.1:9876)"},
     )
     insecure_bind: bool = field(
-        default=False, metadata={"help": "allow a host that other machines can reach, though nobody is authenticated yet"}
+        default=False,
+        metadata={"help": "allow a host that other machines can reach, though nobody is authenticated yet"},
     )
     log_level: Literal["debug", "info", "warning", "error"] = field(
         default="info", metadata={"help": "least severity written to stderr"}
     )
     connections_max: int = field(
         default=100_000,
-        metadata={"min": 1, "max": 10_000_000, "help": "open connections of the process, all doors together; the limit of open files lowers it"},
+        metadata={
+            "min": 1,
+            "max": 10_000_000,
+            "help": "open connections of the process, all doors together; the limit of open files lowers it",
+        },
     )
     outbound_bytes_max: int = field(
         default=16 * 1024 * 1024,
-        metadata={"min": 64 * 1024, "help": "bytes waiting for one slow reader above which nothing more is read from it"},
+        metadata={
+            "min": 64 * 1024,
+            "help": "bytes waiting for one slow reader above which nothing more is read from it",
+        },
     )
     outbound_bytes_ceiling: int = field(
-        default=64 * 1024 * 1024, metadata={"min": 64 * 1024, "help": "bytes waiting for one slow reader at which it is cut off"}
+        default=64 * 1024 * 1024,
+        metadata={"min": 64 * 1024, "help": "bytes waiting for one slow reader at which it is cut off"},
     )
     stalled_reader_ms: int = field(
-        default=30_000, metadata={"min": 100, "max": 3_600_000, "help": "a reader that takes nothing for so long is closed"}
+        default=30_000,
+        metadata={"min": 100, "max": 3_600_000, "help": "a reader that takes nothing for so long is closed"},
     )
     drain_ms: int = field(
         default=10_000, metadata={"min": 0, "max": 600_000, "help": "time for open work after SIGTERM or Ctrl-C"}
@@ -163,10 +184,8 @@ def convert(name: str, raw: Raw, wanted: Any, limits: Mapping[str, Any]) -> obje
     try:
         value = to_type(raw.value, wanted)
         check_limits(value, limits)
-    except ValueError:
-        raise ConfigError(
-            f"{name} = {shown(raw.value)} ({raw.source}): must be {describe(wanted, limits)}"
-        ) from None
+    except (ValueError, OverflowError):
+        raise ConfigError(f"{name} = {shown(raw.value)} ({raw.source}): must be {describe(wanted, limits)}") from None
     return value
 
 
@@ -184,7 +203,10 @@ def to_type(value: object, wanted: Any) -> object:
         return to_list(value, origin)
     if isinstance(wanted, type) and issubclass(wanted, Enum):
         for member in wanted:
-            if value in (member.value, member.name) or str(value).lower() in (member.name.lower(), str(member.value).lower()):
+            if value in (member.value, member.name) or str(value).lower() in (
+                member.name.lower(),
+                str(member.value).lower(),
+            ):
                 return member
         raise ValueError
     if wanted is bool:
@@ -193,6 +215,8 @@ def to_type(value: object, wanted: Any) -> object:
         return to_int(value)
     if wanted is float:
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            raise ValueError
+        if not isfinite(float(value)):
             raise ValueError
         return float(value)
     if wanted in (str, Path):
@@ -283,7 +307,7 @@ def describe(wanted: Any, limits: Mapping[str, Any]) -> str:
 
 def shown(value: object) -> str:
     """A value in an error line: quoted text, at most 80 characters."""
-    text = f'"{value}"' if isinstance(value, str) else repr(value)
+    text = f'"{value}"' if isinstance(value, str) and value.isprintable() else repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 

@@ -1,17 +1,14 @@
 """Hand-driven stand-ins for the pump, for tests of doors: no socket, no event loop, no waiting.
 
-    clock = ManualClock()
-    wheel = ManualWheel(clock)
-    link = FakeLink(wheel)
-    door = make_door(...)
-    link.attach(door)                      # calls door.connected(link)
-    assert link.feed(b"...") == b"..."     # received + one turn; returns what the door wrote
-    wheel.advance(60_000)                  # runs what falls due meanwhile, in order
+>>> clock = ManualClock()
+>>> wheel = ManualWheel(clock)
+>>> link = FakeLink(wheel)
+>>> link.attach(door)  # calls door.connected(link)
+>>> link.feed(b"...")  # received, and turns until quiet; returns what the door wrote
+>>> wheel.advance(60_000)  # runs what falls due meanwhile, in order
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from gantrymq.net.api import Door, Wheel
 from gantrymq.net.turn import LoopTurn
@@ -98,7 +95,9 @@ class FakeLink:
     it to play a peer that does not read, then call `drain()`. `closed_by`: `close`, `abort` or None.
     """
 
-    def __init__(self, wheel: Wheel | None = None, turn: ManualTurn | None = None, peer: str = "127.0.0.1:50000") -> None:
+    def __init__(
+        self, wheel: Wheel | None = None, turn: ManualTurn | None = None, peer: str = "127.0.0.1:50000"
+    ) -> None:
         self.peer = peer
         self.peer_is_loopback = True
         self.wheel = wheel
@@ -211,8 +210,3 @@ class FakeLink:
         if self.door is not None and self.closed_by is None:
             self.door.deadline(now_ms)
             self.turn.run_until_quiet()
-
-
-def collect(results: list[object]) -> Callable[[object, object], None]:
-    """An `on_done` that appends `(token, result)` to `results`."""
-    return lambda token, result: results.append((token, result))

@@ -1,0 +1,63 @@
+"""Phases of a loop turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gantrymq.net.testing import ManualTurn
+from gantrymq.net.turn import LoopTurn
+
+
+def test_phases_run_in_order_whatever_the_order_of_handing_over() -> None:
+    turn, seen = ManualTurn(), list[str]()
+    turn.at_write(lambda: seen.append("write"))
+    turn.at_deliver(lambda: seen.append("deliver"))
+    turn.at_append(lambda: seen.append("append"))
+    turn.run()
+    assert seen == ["append", "deliver", "write"]
+    assert not turn.pending
+
+
+def test_later_phase_is_the_same_turn_and_earlier_or_same_phase_the_next() -> None:
+    turn, seen = ManualTurn(), list[str]()
+
+    def deliver() -> None:
+        seen.append("deliver")
+        turn.at_append(lambda: seen.append("append 2"))
+        turn.at_deliver(lambda: seen.append("deliver 2"))
+        turn.at_write(lambda: seen.append("write"))
+
+    turn.at_deliver(deliver)
+    turn.run()
+    assert seen == ["deliver", "write"]
+    turn.run()
+    assert seen[2:] == ["append 2", "deliver 2"]
+    assert not turn.pending
+
+
+def test_one_arming_per_turn() -> None:
+    armed: list[Callable[[], None]] = []
+    turn = LoopTurn(armed.append)
+    for _ in range(3):
+        turn.at_write(lambda: turn.at_deliver(lambda: None))
+    turn.at_append(lambda: None)
+    assert len(armed) == 1
+    armed.pop()()
+    assert len(armed) == 1  # for the deliveries handed over during the write phase
+    armed.pop()()
+    assert armed == []
+    turn.at_append(lambda: None)
+    assert len(armed) == 1
+
+
+def test_a_callback_that_raises_does_not_stop_the_others() -> None:
+    turn, seen = ManualTurn(), list[str]()
+
+    def broken() -> None:
+        raise ValueError("broken")
+
+    turn.at_append(broken)
+    turn.at_append(lambda: seen.append("append"))
+    turn.at_write(lambda: seen.append("write"))
+    turn.run()
+    assert seen == ["append", "write"]

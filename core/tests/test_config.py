@@ -1,0 +1,165 @@
+"""Settings: sources, types, and the lines that bad ones give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gantrymq.config import ServerConfig, Settings, load
+from gantrymq.model.errors import ConfigError
+
+
+class Colour(Enum):
+    RED = "red"
+    GREEN = "green"
+
+
+@dataclass(frozen=True)
+class Sample:
+    port: int = 5
+    size: int = field(default=1024, metadata={"min": 1024, "max": 1 << 30})
+    ratio: float = 0.5
+    on: bool = True
+    name: str = "x"
+    names: list[str] = field(default_factory=list)
+    flush: Literal["async", "sync"] = "async"
+    colour: Colour = Colour.RED
+    level: int = field(default=1, metadata={"allowed": (1, 2, 4)})
+    limit: int | None = None
+    floor: int = field(default=1, metadata={"min": 1})
+
+
+def built(*sets: str, environment: dict[str, str] | None = None, file: Path | None = None) -> Sample:
+    settings = load(str(file) if file else None, environment or {}, sets)
+    return settings.build("sample", Sample)
+
+
+@pytest.mark.parametrize(
+    ("given_value", "key", "expected"),
+    [
+        ("port=0", "port", 0),
+        ("size=64KiB", "size", 65536),
+        ("size=1.5 MiB", "size", 1572864),
+        ("size=2mb", "size", 2_000_000),
+        ("size=0x800", "size", 2048),
+        ("size=100_000", "size", 100_000),
+        ("ratio=1e-3", "ratio", 0.001),
+        ("on=no", "on", False),
+        ("on=TRUE", "on", True),
+        ("name=a=b", "name", "a=b"),
+        ("names=a, b,,c", "names", ["a", "b", "c"]),
+        ("flush=sync", "flush", "sync"),
+        ("colour=GREEN", "colour", Colour.GREEN),
+        ("level=4", "level", 4),
+        ("limit=7", "limit", 7),
+        ("limit=none", "limit", None),
+    ],
+)
+def test_text_is_typed_by_the_annotation(given_value: str, key: str, expected: object) -> None:
+    assert getattr(built("sample." + given_value), key) == expected
+
+
+@pytest.mark.parametrize(
+    ("given_value", "line"),
+    [
+        ("port=65536", 'sample.port = "65536" (--set): must be a whole number from 0 to 65535'),
+        ("port=x", 'sample.port = "x" (--set): must be a whole number from 0 to 65535'),
+        ("size=1KiB2", 'sample.size = "1KiB2" (--set): must be a whole number from 1024 to 1073741824'),
+        ("size=0.3KiB", 'sample.size = "0.3KiB" (--set): must be a whole number from 1024 to 1073741824'),
+        ("size=infKiB", 'sample.size = "infKiB" (--set): must be a whole number from 1024 to 1073741824'),
+        ("floor=0", 'sample.floor = "0" (--set): must be a whole number, at least 1'),
+        ("ratio=nan", 'sample.ratio = "nan" (--set): must be a number'),
+        ("on=maybe", 'sample.on = "maybe" (--set): must be true or false'),
+        ("flush=never", 'sample.flush = "never" (--set): must be one of async, sync'),
+        ("colour=blue", 'sample.colour = "blue" (--set): must be one of red, green'),
+        ("level=3", 'sample.level = "3" (--set): must be one of 1, 2, 4'),
+        ("limit=x", 'sample.limit = "x" (--set): must be a whole number or empty'),
+        ("prot=1", 'sample.prot = "1" (--set): no such setting; did you mean sample.port? Allowed: sample.port, '),
+    ],
+)
+def test_bad_values_name_key_value_source_and_what_is_allowed(given_value: str, line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        built("sample." + given_value)
+    assert str(caught.value).startswith(line)
+    assert "\n" not in str(caught.value)
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    file = tmp_path / "gantry.toml"
+    file.write_text('[sample]\nport = 1\nname = "file"\nnames = ["p", "q"]\nsize = "64KiB"\n', encoding="utf-8")
+    environment = {"GANTRY_SAMPLE__PORT": "2", "GANTRY_SAMPLE__RATIO": "2", "GANTRY_HOME": "ignored", "PATH": "x"}
+    sample = built("sample.port=3", "sample.port=4", environment=environment, file=file)
+    assert (sample.port, sample.name, sample.names, sample.ratio, sample.size) == (4, "file", ["p", "q"], 2.0, 65536)
+
+
+@pytest.mark.parametrize(
+    ("toml", "part"),
+    [
+        ("port = 1\n", "settings stand in a section"),
+        ("[sample\n", "not TOML"),
+        ("[sample]\non = 1\n", "sample.on = 1 ("),
+        ("[sample]\nport = true\n", "sample.port = True ("),
+        ("[sample]\nnames = [1]\n", "sample.names = [1] ("),
+        ("[sample]\nname = 1\n", "must be text"),
+        ("[sample.deeper]\nname = 1\n", "sample.deeper = {'name': 1} ("),
+    ],
+)
+def test_bad_files(tmp_path: Path, toml: str, part: str) -> None:
+    file = tmp_path / "gantry.toml"
+    file.write_text(toml, encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        built(file=file)
+    assert part in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_missing_file_and_malformed_set() -> None:
+    with pytest.raises(ConfigError, match=r"--config /nowhere/x\.toml: No such file"):
+        load("/nowhere/x.toml", {}, [])
+    for text in ("x", "x=1", "a.b", ".b=1", "a.=1"):
+        with pytest.raises(ConfigError, match=r"SECTION\.KEY=VALUE"):
+            load(None, {}, [text])
+
+
+def test_unknown_section_with_a_hint_and_common_keys() -> None:
+    settings = load(None, {"GANTRY_SAMPEL__PORT": "1"}, [])
+    with pytest.raises(ConfigError) as caught:
+        settings.refuse_unknown(["sample", "server"])
+    assert str(caught.value) == (
+        'sampel.port = "1" (environment GANTRY_SAMPEL__PORT): no such section; did you mean sample? Allowed: sample, server'
+    )
+    settings = load(None, {}, ["sample.enabled=off"])
+    assert settings.build("sample", Sample, ("enabled",)) == Sample()
+    assert settings.flag("sample", "enabled", True) is False
+    with pytest.raises(ConfigError):
+        settings.build("sample", Sample)
+
+
+def test_server_section_has_a_line_of_help_per_key() -> None:
+    assert ServerConfig().host == "127.0.0.1"
+    assert all(item.metadata["help"] for item in ServerConfig.__dataclass_fields__.values())
+
+
+json_values: Any = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=5,
+)
+
+
+@given(st.sampled_from(list(Sample.__dataclass_fields__)), json_values)
+def test_any_value_is_taken_or_refused_in_one_line(key: str, value: object) -> None:
+    settings = Settings()
+    settings.put("sample", key, value, "test")
+    line = ""
+    try:
+        settings.build("sample", Sample)
+    except ConfigError as error:
+        line = str(error)
+    assert not line or (line.startswith(f"sample.{key} = ") and len(line.splitlines()) == 1 and len(line) < 300)
