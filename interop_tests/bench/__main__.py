@@ -1,0 +1,287 @@
+"""`./run bench`: what one broker process does, measured by load generators in processes of their own; beside real peers if asked.
+
+usage: bench [--quick] [--only NAME ...] [--peers rocketmq mosquitto rabbitmq] [--spark] [--json FILE]
+
+Every figure of a server is CPU of its process (all threads) per message, so that a busy machine changes it little; rates are what
+this machine gave. Generators pre-encode their frames. Peers are started by interop_tests/bench/peers/*.sh.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+HERE = Path(__file__).resolve().parent
+PEERS = HERE / "peers"
+READY_S = 60.0
+
+
+@dataclass
+class Server:
+    """A running server: where its doors are, which process to measure."""
+
+    name: str
+    pid: int
+    doors: dict[str, str]
+
+
+@dataclass
+class Case:
+    """One row: which generator, with what, and which of its figures to show."""
+
+    name: str
+    peer: str
+    """Peer that has this case too, or empty."""
+    target: str = ""
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def generator(script: str, *arguments: str, timeout_s: float = 300) -> dict[str, Any]:
+    """Run a load generator; its last line is its result."""
+    done = subprocess.run([sys.executable, str(HERE / script), *arguments], capture_output=True, text=True, timeout=timeout_s, check=False)
+    if done.returncode:
+        return {"error": (done.stderr or done.stdout).strip().splitlines()[-1:] or ["failed"]}
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
+@contextmanager
+def gantry(directory: Path) -> Iterator[Server]:
+    """`gantry up` on free ports."""
+    ready = directory / "ready.json"
+    command = [sys.executable, "-m", "gantrymq", "up", "--free-ports", "--data", str(directory / "data"), "--ready-file", str(ready)]
+    log = (directory / "log").open("wb")
+    process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        end = time.monotonic() + READY_S
+        while not ready.exists():
+            if process.poll() is not None or time.monotonic() > end:
+                raise SystemExit(f"gantry up did not start:\n{(directory / 'log').read_text()[-2000:]}")
+            time.sleep(0.05)
+        yield Server("gantry", process.pid, json.loads(ready.read_text()))
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        log.close()
+
+
+def _port(address: str) -> tuple[str, str]:
+    host, _, port = address.rpartition(":")
+    return host, port
+
+
+@contextmanager
+def peer(name: str, directory: Path) -> Iterator[Server]:
+    """A real RocketMQ, Mosquitto or RabbitMQ on loopback."""
+    script, work = PEERS / f"{name}.sh", directory / name
+    ports = {"rocketmq": ["29876", "30911"], "mosquitto": ["21883"], "rabbitmq": ["25672"]}[name]
+    subprocess.run(["bash", str(script), "start", str(work), *ports], check=True, stdout=subprocess.DEVNULL, timeout=900)
+    try:
+        if name == "rocketmq":
+            pid = int((work / "run" / "broker.pid").read_text())
+            yield Server(name, pid, {"nameserver": f"127.0.0.1:{ports[0]}", "broker": f"127.0.0.1:{ports[1]}"})
+        else:
+            pid = int((work / "pid").read_text())
+            yield Server(name, pid, {"mqtt" if name == "mosquitto" else "amqp": f"127.0.0.1:{ports[0]}"})
+    finally:
+        subprocess.run(["bash", str(script), "stop", str(work)], check=False, stdout=subprocess.DEVNULL, timeout=120)
+
+
+def send(server: Server, window: int, connections: int, messages: int) -> dict[str, Any]:
+    """Acknowledged Remoting sends, 128-byte body, UNIQ_KEY."""
+    got = generator(
+        "remoting_load.py", server.doors["broker"], "--window", str(window), "--connections", str(connections),
+        "--messages", str(messages), "--warmup", str(messages // 5), "--runs", "3", "--server-pid", str(server.pid),
+        "--topic", f"Bench{window}x{connections}",
+    )  # fmt: skip
+    return _row(got, got.get("sends_per_s"), got.get("server_cpu_us_per_msg"))
+
+
+def pull(server: Server, batch: int, messages: int) -> dict[str, Any]:
+    """Batch pull of what `send` left in its topic."""
+    got = generator(
+        "remoting_pull.py", server.doors["broker"], "--topic", "Bench256x1", "--batch", str(batch),
+        "--messages", str(messages), "--runs", "3", "--server-pid", str(server.pid),
+    )  # fmt: skip
+    rate = next((value for key, value in got.items() if key.endswith("_per_s") and isinstance(value, (int, float))), None)
+    return _row(got, rate, got.get("server_cpu_us_per_msg"))
+
+
+def mqtt(server: Server, mode: str, *arguments: str) -> dict[str, Any]:
+    """mqtt_load.py against the server's MQTT door."""
+    host, port = _port(server.doors["mqtt"])
+    got = generator("mqtt_load.py", host, port, mode, *arguments, "--server-pid", str(server.pid))
+    if mode == "connections":
+        bytes_each = got.get("rss_bytes_per_connection")
+        return _row(got, got.get("connects_per_s"), None) | {"note": f"{bytes_each / 1024:.1f} KiB each" if bytes_each is not None else ""}
+    deliveries = mode == "pubsub"
+    names = [key for key in got if "per_s" in key]
+    rate = got.get("delivered_per_s" if deliveries else "published_per_s", got.get(names[0]) if names else None)
+    cpu = next((got[key] for key in got if key.startswith("server_us_per_deliver" if deliveries else "server_us_per_publish")), None)
+    return _row(got, rate, cpu)
+
+
+def amqp(server: Server, mode: str, messages: int, *arguments: str) -> dict[str, Any]:
+    """amqp_load.py against the server's AMQP door."""
+    host, port = _port(server.doors["amqp"])
+    got = generator(
+        "amqp_load.py", mode, "--host", host, "--port", port, "--messages", str(messages), "--server-pid", str(server.pid), *arguments
+    )
+    rate = next((got[key] for key in ("rate", "publish_rate", "consume_rate") if key in got), None)
+    return _row(got, rate, got.get("server_cpu_us_per_msg"))
+
+
+def _row(got: dict[str, Any], rate: Any, cpu: Any) -> dict[str, Any]:
+    return {"rate": rate, "cpu_us": cpu, "raw": got, "note": str(got["error"][0])[:60] if "error" in got else ""}
+
+
+def cases(count: int) -> list[tuple[Case, Any]]:
+    """Name, peer, target, and what to run."""
+    return [
+        (Case("send, window 1", "rocketmq"), lambda s: send(s, 1, 1, count // 10)),
+        (Case("send, window 32", "rocketmq", "<= 0.5 x RocketMQ"), lambda s: send(s, 32, 1, count)),
+        (Case("send, window 256", "rocketmq", "100,000/s; <= 0.5 x RocketMQ"), lambda s: send(s, 256, 1, count)),
+        (Case("send, 256 connections, window 1", "rocketmq"), lambda s: send(s, 1, 256, count)),
+        (Case("pull, batches of 32", "rocketmq", "300,000/s"), lambda s: pull(s, 32, count * 3)),
+        (Case("MQTT QoS 1 publish, window 100", "mosquitto", "80,000/s; <= 1.2 x Mosquitto"),
+         lambda s: mqtt(s, "pub", "--qos", "1", "--window", "100", "--count", str(count), "--repeat", "3")),
+        (Case("MQTT fan-out 1 -> 50, QoS 0", "mosquitto"),
+         lambda s: mqtt(s, "pubsub", "--qos", "0", "--pubs", "1", "--subs", "50", "--count", str(count // 20))),
+        (Case("MQTT fan-out 1 -> 50, QoS 1", "mosquitto"),
+         lambda s: mqtt(s, "pubsub", "--qos", "1", "--pubs", "1", "--subs", "50", "--count", str(count // 20))),
+        (Case("AMQP confirmed publish, window 100", "rabbitmq", "80,000/s; <= 0.4 x RabbitMQ"),
+         lambda s: amqp(s, "publish", count, "--window", "100")),
+        (Case("AMQP consume, prefetch 200, ack each", "rabbitmq"), lambda s: amqp(s, "consume", count // 2)),
+        (Case("idle MQTT connection", "mosquitto", "<= 8 KiB"), lambda s: mqtt(s, "connections", "--count", "2000")),
+    ]  # fmt: skip
+
+
+def show(console: Console, rows: list[Case], peers: list[str]) -> None:
+    """The table."""
+    table = Table(title="one broker process; CPU of the server per message")
+    table.add_column("case")
+    table.add_column("rate", justify="right")
+    table.add_column("CPU us", justify="right")
+    for name in peers:
+        table.add_column(f"{name} us", justify="right")
+    if peers:
+        table.add_column("ratio", justify="right")
+    table.add_column("target")
+    table.add_column("note")
+    for case in rows:
+        ours = case.rows.get("gantry", {})
+        cells = [case.name, _number(ours.get("rate"), 0), _number(ours.get("cpu_us"), 2)]
+        ratio = ""
+        for name in peers:
+            theirs = case.rows.get(name, {}).get("cpu_us")
+            cells.append(_number(theirs, 2))
+            if theirs and ours.get("cpu_us"):
+                ratio = f"{ours['cpu_us'] / theirs:.2f}"
+        if peers:
+            cells.append(ratio)
+        table.add_row(*cells, case.target, str(ours.get("note", "")))
+    console.print(table)
+
+
+def _number(value: Any, digits: int) -> str:
+    return f"{value:,.{digits}f}" if isinstance(value, (int, float)) else "-"
+
+
+def measure_idle(console: Console, directory: Path) -> dict[str, float]:
+    """Start to ready, memory and CPU of a `gantry up` that nobody uses."""
+    begin = time.monotonic()
+    with gantry(directory) as server:
+        ready_s = time.monotonic() - begin
+        time.sleep(2)
+        ticks = _cpu_ticks(server.pid)
+        time.sleep(5)
+        percent = (_cpu_ticks(server.pid) - ticks) / 5
+        status = Path(f"/proc/{server.pid}/status").read_text()
+        rss = next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS"))
+    console.print(f"idle gantry up: ready after {ready_s:.2f} s (target 1.5), VmRSS {rss:.1f} MiB (target 80), CPU {percent:.1f} % (target 1)")
+    return {"ready_s": ready_s, "rss_mib": rss, "cpu_percent": percent}
+
+
+def _cpu_ticks(pid: int) -> float:
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return float(int(words[11]) + int(words[12]))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the messages")
+    parser.add_argument("--only", nargs="+", default=[], help="cases whose name contains one of these words")
+    parser.add_argument("--peers", nargs="*", default=[], choices=["rocketmq", "mosquitto", "rabbitmq"])
+    parser.add_argument("--spark", action="store_true", help="also Spark rows/s (needs the Spark environment)")
+    parser.add_argument("--json", type=Path, help="write every raw figure here")
+    args = parser.parse_args()
+    console = Console()
+    chosen = [(case, run) for case, run in cases(20_000 if args.quick else 200_000)
+              if not args.only or any(word.lower() in case.name.lower() for word in args.only)]  # fmt: skip
+    directory = Path(tempfile.mkdtemp(prefix="gantry-bench-"))
+    raw: dict[str, Any] = {}
+    columns = (TextColumn("{task.description:<45}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    try:
+        (directory / "idle").mkdir()
+        raw["idle"] = measure_idle(console, directory / "idle")
+        total = len(chosen) + sum(case.peer in args.peers for case, _ in chosen)
+        with Progress(*columns, console=console, transient=True) as progress:
+            task = progress.add_task("", total=total)
+            (directory / "gantry").mkdir()
+            with gantry(directory / "gantry") as server:
+                for case, run in chosen:
+                    progress.update(task, description=f"gantry: {case.name}")
+                    case.rows["gantry"] = run(server)
+                    progress.advance(task)
+            for name in args.peers:
+                with peer(name, directory) as server:
+                    for case, run in chosen:
+                        if case.peer == name:
+                            progress.update(task, description=f"{name}: {case.name}")
+                            case.rows[name] = run(server)
+                            progress.advance(task)
+        show(console, [case for case, _ in chosen], args.peers)
+        if args.spark:
+            raw["spark"] = spark_rows(console, directory)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    raw["cases"] = {case.name: case.rows for case, _ in chosen}
+    if args.json:
+        args.json.write_text(json.dumps(raw, indent=1))
+    failed = [case.name for case, _ in chosen if case.rows["gantry"].get("rate") is None]
+    if failed:
+        console.print(f"[red]no figure for: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+def spark_rows(console: Console, directory: Path) -> dict[str, Any]:
+    """Rows/s of a batch read on two cores."""
+    (directory / "spark").mkdir()
+    with gantry(directory / "spark") as server:
+        generator("remoting_load.py", server.doors["broker"], "--window", "256", "--messages", "1000000", "--topic", "BenchSpark", "--body", "256")
+        got = generator("spark_rows.py", server.doors["nameserver"], "BenchSpark", timeout_s=600)
+    console.print(f"Spark batch read: {got}")
+    return got
+
+
+if __name__ == "__main__":
+    sys.exit(main())
