@@ -127,9 +127,19 @@ def wanted_names(launch: Launch, settings: Settings, installed: Mapping[str, Ent
     )
 
 
+class LoadError(Exception):
+    """A service's code cannot be imported or made; the text is one line for the user."""
+
+
 def load_service(point: EntryPoint) -> Service:
-    """Import and make one service."""
-    service: Service = point.load()()
+    """Import and make one service. Raises `LoadError`: whatever a stranger's module does must end in one line."""
+    try:
+        service: Service = point.load()()
+    except Exception as error:
+        log.debug("%s: traceback", point.name, exc_info=True)
+        raise LoadError(
+            f"{point.name}: cannot be loaded: {reason_of(error)}; --set {point.name}.enabled=false leaves it out"
+        ) from error
     return service
 
 
@@ -185,7 +195,7 @@ def refuse_unknown_sections(settings: Settings, services: list[Service], install
             if name not in running and settings.flag(name, "enabled", True):
                 try:
                     known.update(load_service(point).extra_sections)
-                except ImportError as error:
+                except LoadError as error:
                     log.debug("%s: its settings are not checked: %s", name, error)
     settings.refuse_unknown(known)
 
@@ -233,6 +243,8 @@ class Server:
         self._started: list[Service] = []
         self._listeners: dict[str, list[Listener]] = {}
         self._addresses: dict[str, str] = {}
+        self._ports: dict[str, Any] = {}
+        """Each door's own way to the broker, closed after the door."""
         self._shared: dict[str, Any] = {}
         self._nameservers = plan.nameservers
         self._exit_code = EXIT_OK
@@ -321,6 +333,7 @@ class Server:
         if service.name not in BEFORE_DOORS:
             local = self._shared.get("broker_port")
             context.port = local.for_service() if local is not None else await self._connect(context)
+            self._ports[service.name] = context.port
         self._started.append(service)
         addresses = await service.start(context)
         if service.name == "nameserver" and plan.own_nameserver and addresses:
@@ -397,7 +410,6 @@ class Server:
                 log.error("%s: failed while stopping: %s", service.name, reason_of(error))
                 log.debug("%s: traceback", service.name, exc_info=True)
                 self._exit_code = max(self._exit_code, EXIT_FAILED)
-        await self._close_remote_port()
 
     async def _stop_one(self, service: Service, share_s: float) -> None:
         listeners = self._listeners.get(service.name, [])
@@ -414,13 +426,11 @@ class Server:
                 listener.abort_connections()
             await anyio.lowlevel.checkpoint()  # lets the transports tell the doors that they are closed
             await service.stop()
-
-    async def _close_remote_port(self) -> None:
-        close = getattr(self._remote_port, "close", None)
-        if close is not None:
-            result = close()
-            if inspect.isawaitable(result):
-                await result
+            close = getattr(self._ports.pop(service.name, None), "close", None)
+            if close is not None:
+                result = close()
+                if inspect.isawaitable(result):
+                    await result
 
     def _say(self, line: str) -> None:
         try:
@@ -488,7 +498,7 @@ def reason_of(error: Exception) -> str:
 
 def complain(line: str) -> None:
     """One line on stderr."""
-    sys.stderr.write(f"gantry: {line}\n")
+    sys.stderr.write(f"gantry: {' '.join(line.splitlines())}\n")
     sys.stderr.flush()
 
 
@@ -517,6 +527,9 @@ def run(launch: Launch, out: TextIO | None = None) -> int:
     except ConfigError as error:
         complain(str(error))
         return EXIT_USAGE
+    except LoadError as error:
+        complain(str(error))
+        return EXIT_FAILED
     set_up_logging(plan.server.log_level)
 
     async def serve() -> int:

@@ -1,0 +1,131 @@
+"""A program for `test_server.py`: the `gantry` command with tiny services instead of the real ones.
+
+Arguments are those of `gantry`; `FAKE_TROUBLE` names what goes wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import anyio
+
+from gantrymq import server
+from gantrymq.cli.main import main
+from gantrymq.net.api import Link
+from gantrymq.services import ServiceContext
+
+TROUBLE = os.environ.get("FAKE_TROUBLE", "")
+
+
+@dataclass(frozen=True, slots=True)
+class EchoConfig:
+    port: int = 0
+    flavour: Literal["plain", "loud"] = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    flush: Literal["async", "sync"] = "async"
+
+
+class EchoDoor:
+    def __init__(self) -> None:
+        self.link: Link
+        self.out: list[bytes] = []
+
+    def connected(self, link: Link) -> None:
+        self.link = link
+
+    def received(self, data: bytes) -> None:
+        if data == b"boom":
+            raise ValueError("boom")
+        self.out.append(data)
+        self.link.mark()
+
+    def data_to_send(self) -> bytes:
+        data = b"".join(self.out)
+        self.out.clear()
+        return data
+
+    def eof(self) -> None: ...
+    def closed(self, reason: str) -> None: ...
+    def writable(self) -> None: ...
+    def deadline(self, now_ms: int) -> None: ...
+
+    def shutdown(self) -> None:
+        if TROUBLE != "never closes":
+            self.out.append(b"goodbye")
+            self.link.close()
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+class FakePort:
+    def for_service(self) -> FakePort:
+        return self
+
+    def close(self) -> None:
+        say("close port")
+
+
+class FakeService:
+    default_port = 0
+    config: type = EchoConfig
+    extra_sections: ClassVar[dict[str, type]] = {}
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        if name == "broker":
+            self.extra_sections = {"store": StoreConfig}  # type: ignore[misc]
+
+    async def start(self, context: ServiceContext) -> list[tuple[str, int]]:
+        if f"{self.name} hangs" == TROUBLE:
+            say("hanging")
+            await anyio.sleep_forever()
+        if f"{self.name} fails" == TROUBLE:
+            raise RuntimeError("no luck\ntoday")
+        if f"{self.name} task fails" == TROUBLE:
+            context.spawn(self.fail)
+        if self.name == "broker":
+            context.shared["broker_port"] = FakePort()
+        if self.name == "echo":
+            say(f"port: {type(context.port).__name__}")
+            say(f"nameservers: {len(context.nameservers)} {context.nameservers == context.shared['nameservers']}")
+        address = await context.listen(EchoDoor, context.host, context.config.port)
+        if self.name == "nameserver":
+            context.shared["nameservers"] = [f"{address[0]}:{address[1]}"]
+        return [address]
+
+    async def fail(self) -> None:
+        raise RuntimeError("task broke")
+
+    async def drain(self, deadline_s: float) -> None:
+        say(f"drain {self.name}")
+
+    async def stop(self) -> None:
+        say(f"stop {self.name}")
+
+
+class FakeEntryPoint:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def load(self) -> Callable[[], Any]:
+        say(f"import {self.name}")
+        if TROUBLE == f"{self.name} is broken":
+            raise ImportError("no module named grpc")
+        return lambda: FakeService(self.name)
+
+
+if __name__ == "__main__":
+    server.discover = lambda: {  # type: ignore[assignment]
+        name: FakeEntryPoint(name) for name in ("echo", "broker", "nameserver")
+    }
+    sys.exit(main())

@@ -1,0 +1,267 @@
+"""A whole process with tiny services: start, ready file, stop, and everything that may go wrong on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gantrymq.model.errors import ConfigError
+from gantrymq.server import EXIT_FAILED, EXIT_USAGE, is_loopback, parse_nameservers, write_atomically
+
+PROGRAM = Path(__file__).with_name("fake_services.py")
+
+
+def environment(trouble: str = "") -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GANTRY_", "NAMESRV"))}
+    return {**kept, "PYTHONPATH": os.pathsep.join(sys.path), "FAKE_TROUBLE": trouble}
+
+
+class Running:
+    """A started server; its output is read line by line, so that nothing has to wait for a time."""
+
+    def __init__(self, directory: Path, *arguments: str, trouble: str = "") -> None:
+        self.ready_file = directory / "ready.json"
+        self.process = subprocess.Popen(
+            [
+                sys.executable, str(PROGRAM), "up", "--data", str(directory / "data"), "--ready-file",
+                str(self.ready_file), *arguments,
+            ],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(trouble), cwd=directory,
+        )  # fmt: skip
+        self.lines: list[str] = []
+
+    def until(self, line: str) -> None:
+        """Read up to this line."""
+        assert self.process.stdout is not None
+        for text in self.process.stdout:
+            self.lines.append(text.rstrip("\n"))
+            if self.lines[-1] == line:
+                return
+        raise AssertionError(f"{line!r} never came: {self.lines} {self.process.stderr and self.process.stderr.read()}")
+
+    def address(self, name: str) -> tuple[str, int]:
+        host, port = json.loads(self.ready_file.read_text())[name].rsplit(":", 1)
+        return host, int(port)
+
+    def end(self, number: signal.Signals | None = None) -> tuple[int, str]:
+        """Send a signal and wait; exit code and stderr."""
+        if number is not None:
+            self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=20)
+        self.lines += out.splitlines()
+        return self.process.returncode, err
+
+
+@contextmanager
+def running(directory: Path, *arguments: str, trouble: str = "") -> Iterator[Running]:
+    server = Running(directory, *arguments, trouble=trouble)
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.process.kill()
+        server.process.communicate()
+
+
+def fails(directory: Path, *arguments: str, trouble: str = "") -> tuple[int, str, list[str]]:
+    """Exit code, stderr, stdout lines of a start that does not succeed."""
+    with running(directory, *arguments, trouble=trouble) as server:
+        code, err = server.end()
+        return code, err, server.lines
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_start_ready_file_serve_and_clean_stop(tmp_path: Path, number: signal.Signals) -> None:
+    with running(tmp_path, "--free-ports") as server:
+        server.until("ready")
+        assert list(json.loads(server.ready_file.read_text())) == ["nameserver", "broker", "echo"]
+        with socket.create_connection(server.address("echo"), 10) as client:
+            client.sendall(b"hello")
+            assert client.recv(100) == b"hello"
+            server.process.send_signal(number)
+            assert client.recv(100) == b"goodbye"
+            assert client.recv(100) == b""
+        code, err = server.end()
+    assert code == 0
+    assert "Traceback" not in err
+    assert server.lines[:3] == ["import nameserver", "import broker", "import echo"]
+    assert "port: FakePort" in server.lines
+    assert "nameservers: 1 True" in server.lines
+    stops = [line for line in server.lines if line.startswith(("drain", "stop"))]
+    assert stops == [f"{what} {name}" for name in ("echo", "broker", "nameserver") for what in ("drain", "stop")]
+    assert server.lines.index("stop echo") < server.lines.index("close port") < server.lines.index("drain broker")
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_door_that_raises_is_one_line_and_no_other_connection_notices(tmp_path: Path) -> None:
+    with running(tmp_path, "--free-ports") as server:
+        server.until("ready")
+        with socket.create_connection(server.address("echo"), 10) as good:
+            with socket.create_connection(server.address("echo"), 10) as bad:
+                bad.sendall(b"boom")
+                peer = f"127.0.0.1:{bad.getsockname()[1]}"
+                try:
+                    assert bad.recv(100) == b""
+                except ConnectionResetError:
+                    pass
+            good.sendall(b"hello")
+            assert good.recv(100) == b"hello"
+        code, err = server.end(signal.SIGTERM)
+    assert code == 0
+    assert [line.partition("pump: ")[2] for line in err.splitlines() if "boom" in line] == [
+        f"{peer}: EchoDoor failed: ValueError: boom; closed"
+    ]
+    assert "Traceback" not in err
+
+
+def test_port_in_use_is_one_line_and_everything_else_is_stopped(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, err, lines = fails(tmp_path, "--free-ports", "--set", f"echo.port={port}")
+    assert code == EXIT_FAILED
+    assert err.splitlines() == [
+        f"gantry: echo: cannot listen on 127.0.0.1:{port}: the port is in use (is another gantry running?)"
+    ]
+    assert [line for line in lines if line.startswith("stop")] == ["stop echo", "stop broker", "stop nameserver"]
+    assert not (tmp_path / "ready.json").exists()
+
+
+def test_bad_directory_failing_service_and_failing_task(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code, err, _ = fails(tmp_path, "--data", str(tmp_path / "file"))
+    assert (code, err) == (EXIT_FAILED, f"gantry: nameserver: data directory {tmp_path / 'file'}: File exists\n")
+    code, err, _ = fails(tmp_path, trouble="echo is broken")
+    assert code == EXIT_FAILED
+    assert err.startswith("gantry: echo: cannot be loaded: ImportError: no module named grpc; ")
+    code, err, lines = fails(tmp_path, trouble="echo fails")
+    assert (code, err) == (EXIT_FAILED, "gantry: echo: RuntimeError: no luck today\n")
+    assert "stop echo" in lines
+    code, err, _ = fails(tmp_path, trouble="echo task fails")
+    assert code == EXIT_FAILED
+    assert "background task FakeService.fail failed, stopping: RuntimeError: task broke" in err
+
+
+def test_ready_file_that_cannot_be_written(tmp_path: Path) -> None:
+    code, err, _ = fails(tmp_path, "--ready-file", str(tmp_path / "no" / "such" / "file"))
+    assert code == EXIT_FAILED
+    assert err == f"gantry: --ready-file {tmp_path / 'no' / 'such' / 'file'}: No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--set", "echo.flavour=hot"], 'echo.flavour = "hot" (--set): must be one of plain, loud'),
+        (["--set", "ehco.port=1"], 'ehco.port = "1" (--set): no such section; did you mean echo?'),
+        (["--set", "store.flus=1"], 'store.flus = "1" (--set): no such setting; did you mean store.flush?'),
+        (["--host", "0.0.0.0"], 'server.host = "0.0.0.0": other machines could connect'),
+        (["--nameserver", "here"], 'nameserver = "here" (--nameserver): must be HOST:PORT'),
+        (["--set", "echo.enabled=maybe"], 'echo.enabled = "maybe" (--set): must be true or false'),
+        (["--config", "missing.toml"], "--config missing.toml: No such file or directory"),
+    ],
+)
+def test_bad_configuration_is_one_line_and_exit_2(tmp_path: Path, arguments: list[str], line: str) -> None:
+    code, err, lines = fails(tmp_path, *arguments)
+    assert code == EXIT_USAGE
+    assert err.startswith(f"gantry: {line}")
+    assert len(err.splitlines()) == 1
+    assert not [text for text in lines if not text.startswith("import")]
+
+
+def test_a_door_that_is_off_is_not_imported_and_its_settings_do_no_harm(tmp_path: Path) -> None:
+    with running(tmp_path, "--set", "echo.enabled=false", "--set", "echo.unknown=1") as server:
+        server.until("ready")
+        code, _ = server.end(signal.SIGTERM)
+    assert code == 0
+    assert "import echo" not in server.lines
+
+
+def test_insecure_bind_opens_the_door_when_asked(tmp_path: Path) -> None:
+    with running(tmp_path, "--host", "0.0.0.0", "--set", "server.insecure_bind=true") as server:
+        server.until("ready")
+        assert server.address("echo")[0] == "0.0.0.0"
+        assert server.end(signal.SIGTERM)[0] == 0
+
+
+def test_signal_while_starting_and_second_signal(tmp_path: Path) -> None:
+    with running(tmp_path, trouble="echo hangs") as server:
+        server.until("hanging")
+        code, err = server.end(signal.SIGTERM)
+        assert (code, "Traceback" in err) == (0, False)
+        assert server.lines[-1] == "stop nameserver"
+    with running(tmp_path, trouble="never closes") as server:
+        server.until("ready")
+        with socket.create_connection(server.address("echo"), 10):
+            server.process.send_signal(signal.SIGINT)
+            server.until("drain echo")
+            code, _ = server.end(signal.SIGINT)
+        assert code == EXIT_FAILED
+        assert server.lines[-1] == "stopped at once"
+
+
+def test_deadline_of_the_drain_closes_what_is_left(tmp_path: Path) -> None:
+    with running(tmp_path, "--set", "server.drain_ms=300", trouble="never closes") as server:
+        server.until("ready")
+        with socket.create_connection(server.address("echo"), 10):
+            assert server.end(signal.SIGTERM)[0] == 0
+
+
+def test_entry_points_of_a_stranger_are_found(tmp_path: Path) -> None:
+    """The real discovery: a distribution that nobody here knows brings a service, and its broken setting is judged by it."""
+    info = tmp_path / "stranger-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[gantrymq.services]\nstranger = stranger_service:factory\n")
+    (tmp_path / "stranger_service.py").write_text(
+        "from dataclasses import dataclass\n"
+        "@dataclass(frozen=True)\nclass C:\n    port: int = 0\n"
+        "class S:\n    name = 'stranger'\n    config = C\n    extra_sections = {}\nfactory = S\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "gantrymq", "gateway", "stranger", "--set", "stranger.prot=1"],
+        env=environment() | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert done.stderr.startswith('gantry: stranger.prot = "1" (--set): no such setting; did you mean stranger.port?')
+    assert done.returncode == EXIT_USAGE
+    done = subprocess.run(
+        [sys.executable, "-m", "gantrymq", "gateway", "strange"],
+        env=environment() | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert done.stderr.startswith("gantry: gateway strange: no such service; installed: ")
+    assert "stranger" in done.stderr
+
+
+def test_nameservers() -> None:
+    assert parse_nameservers("a:1; [::1]:2;", "x") == ["a:1", "[::1]:2"]
+    for text in ("", ";", "a", "a:", ":1", "a:0", "a:70000", "a:1;b"):
+        with pytest.raises(ConfigError, match="HOST:PORT"):
+            parse_nameservers(text, "NAMESRV_ADDR")
+
+
+def test_loopback() -> None:
+    assert is_loopback("127.0.0.1")
+    assert is_loopback("::1")
+    assert is_loopback("localhost")
+    assert not is_loopback("0.0.0.0")
+    assert not is_loopback("::")
+    assert not is_loopback("")
+    with pytest.raises(ConfigError):
+        is_loopback("no.such.host.invalid")
+
+
+def test_atomic_write_replaces(tmp_path: Path) -> None:
+    target = tmp_path / "f"
+    write_atomically(target, "one")
+    write_atomically(target, "two")
+    assert target.read_text() == "two"
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
