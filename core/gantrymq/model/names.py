@@ -111,7 +111,9 @@ def check_topic(name: str) -> None:
     if not name:
         raise GantryError(ErrorCode.NAME_INVALID, "the topic name is empty; allowed are 1 to 127 of [%A-Za-z0-9_|-]")
     if len(name) > TOPIC_BYTES_MAX:
-        raise GantryError(ErrorCode.NAME_INVALID, f"the topic name has {len(name)} characters, at most {TOPIC_BYTES_MAX} are allowed")
+        raise GantryError(
+            ErrorCode.NAME_INVALID, f"the topic name has {len(name)} characters, at most {TOPIC_BYTES_MAX} are allowed"
+        )
     if _TOPIC.match(name) is None:
         raise GantryError(ErrorCode.NAME_INVALID, f"topic name {name!r} holds a character outside [%A-Za-z0-9_|-]")
 
@@ -119,7 +121,9 @@ def check_topic(name: str) -> None:
 def check_group(name: str) -> None:
     """Raise NAME_INVALID unless `name` is a legal group name."""
     if not name or len(name) > GROUP_BYTES_MAX or _TOPIC.match(name) is None:
-        raise GantryError(ErrorCode.NAME_INVALID, f"group name {name[:64]!r}: allowed are 1 to {GROUP_BYTES_MAX} of [%A-Za-z0-9_|-]")
+        raise GantryError(
+            ErrorCode.NAME_INVALID, f"group name {name[:64]!r}: allowed are 1 to {GROUP_BYTES_MAX} of [%A-Za-z0-9_|-]"
+        )
 
 
 def is_own_system_topic(name: str) -> bool:
@@ -159,14 +163,35 @@ def light_id(name: str) -> int:
     return int(name[len(OWN_LIGHT_PREFIX) :], 36)
 
 
+_HASH_CHUNK: Final = 512
+"""Digits per conversion; CPython limits longer decimal-like conversions (sys.set_int_max_str_digits, at least 640)."""
+_DIGITS: Final = b"0123456789abcdefghijklmnopqrstu"
+_LOW_DIGIT: Final = bytes([_DIGITS[code % 31] for code in range(256)])
+_HIGH_DIGIT: Final = bytes([_DIGITS[code // 31] for code in range(256)])
+
+
 def java_hash(text: str) -> int:
     """Java's String.hashCode as a signed 32-bit integer (the tag hash of a ConsumeQueue unit, the key hash of an IndexFile).
 
-    One C-level expression for ASCII, the usual case: the bytes read as digits of a number in base 31 would need a loop, so
-    `int.from_bytes` widths are combined instead; see `_java_hash_bytes`.
+    The hash is the text read as a number in base 31 whose digits are the UTF-16 units. `int(_, 31)` reads such numbers in C;
+    a unit is too large for one digit, so it is split: low digit + 31 * high digit.
     """
-    data = text.encode("utf-16-be", "surrogatepass")
-    value = 0
-    for high, low in zip(data[::2], data[1::2], strict=True):
-        value = (31 * value + (high << 8) + low) & 0xFFFFFFFF
+    if not text:
+        return 0
+    try:
+        value = _hash_bytes(text.encode("latin-1"))
+    except UnicodeEncodeError:
+        data = text.encode("utf-16-be", "surrogatepass")
+        value = (_hash_bytes(data[::2]) << 8) + _hash_bytes(data[1::2])
+    value &= 0xFFFFFFFF
     return value - (1 << 32) if value & 0x80000000 else value
+
+
+def _hash_bytes(data: bytes) -> int:
+    if len(data) <= _HASH_CHUNK:
+        return int(data.translate(_LOW_DIGIT), 31) + 31 * int(data.translate(_HIGH_DIGIT), 31)
+    value = 0
+    for at in range(0, len(data), _HASH_CHUNK):
+        part = data[at : at + _HASH_CHUNK]
+        value = (value * pow(31, len(part), 1 << 32) + _hash_bytes(part)) & 0xFFFFFFFF
+    return value

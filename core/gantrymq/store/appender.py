@@ -1,0 +1,232 @@
+"""The hot path: a batch gets its offsets, becomes bytes and is dispatched in memory, in one pass.
+
+Everything here runs once per message. It allocates no object that is not needed afterwards, looks nothing up twice and calls no
+Python function for an ordinary message; what is rare (IPv6 hosts, light queues, rolling a segment) is a branch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+from zlib import crc32
+
+from gantrymq.model.limits import DISPATCH_INLINE_MAX, PROPERTIES_BYTES_MAX
+from gantrymq.model.message import LOOPBACK_HOST, Message
+from gantrymq.model.names import java_hash, light_name
+from gantrymq.store import record
+from gantrymq.store.record import HEAD, MAGIC_V1, SHORT
+from gantrymq.store.recovery import CONTINUATION, DISPATCH_TOPIC, PAIR
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gantrymq.store.commit_log import CommitLog
+    from gantrymq.store.consume_queue import QueueTable
+    from gantrymq.store.light_queues import LightQueues
+
+CODES_MAX: Final = 65_536
+"""Cached tag codes; the cache is emptied when it is full."""
+TEXTS_MAX: Final = 1024
+"""Cached dispatch texts (up to 1 KiB each), one per distinct set of light queues."""
+CONTINUATION_PAIRS_MAX: Final = 16_384
+"""Light queue entries per continuation record (256 KiB)."""
+_FIXED: Final = HEAD.size + SHORT.size
+
+
+class _Plan:
+    """Bytes of one append batch by segment."""
+
+    __slots__ = ("file_size", "limit", "parts", "start", "writes")
+
+    def __init__(self, position: int, file_size: int) -> None:
+        self.file_size = file_size
+        self.start = position
+        self.limit = position - position % file_size + file_size - record.BLANK_SIZE
+        """A record must end here or before: its segment keeps room for a blank."""
+        self.parts: list[bytes] = []
+        self.writes: list[tuple[int, list[bytes]]] = []
+
+    def roll(self, position: int) -> int:
+        """Fill the segment with a blank record; returns the begin of the next one."""
+        following = self.limit + record.BLANK_SIZE
+        self.parts.append(record.blank(following - position))
+        self.writes.append((self.start, self.parts))
+        self.start = following
+        self.limit += self.file_size
+        self.parts = []
+        return following
+
+
+class Appender:
+    """The hot path: offsets, bytes and dispatch of a batch. State shared with `MessageStore`, which owns it."""
+
+    def __init__(self, log_: CommitLog, queues: QueueTable, lights: LightQueues) -> None:
+        self._log = log_
+        self._queues = queues
+        self._lights = lights
+        self.position = 0
+        """Written position: the end of the log."""
+        self.last_ms = 0
+        self.store_host = LOOPBACK_HOST
+        self.index_pending: deque[tuple[str, tuple[str, ...], int, int]] = deque()
+        """(topic, keys, physical offset, store ms) of records not yet in the index."""
+        self._codes: dict[str, int] = {"": 0}
+        self._lengths = [SHORT.pack(length) for length in range(1024)]
+        self._texts: dict[tuple[int, ...], bytes] = {}
+
+    def append(self, batch: Sequence[Message], lights: Sequence[tuple[int, ...]], now_ms: int) -> int:
+        """Write and dispatch; returns the new end. On an exception nothing has changed."""
+        start = self.position
+        if now_ms < self.last_ms:
+            now_ms = self.last_ms
+        plan = _Plan(start, self._log.file_size)
+        try:
+            end = self._encode(batch, lights, now_ms, plan, start)
+            for at, parts in plan.writes:
+                self._log.write(at, b"".join(parts))
+        except BaseException:
+            self._take_back(batch, lights, start)
+            raise
+        self.position = end
+        self.last_ms = now_ms
+        return end
+
+    def _encode(
+        self, batch: Sequence[Message], lights: Sequence[tuple[int, ...]], now_ms: int, plan: _Plan, position: int
+    ) -> int:
+        topics, codes, dirty = self._queues.open_topics, self._codes, self._queues.dirty
+        index, host, lengths = self.index_pending, self.store_host, self._lengths
+        limit, parts = plan.limit, plan.parts
+        pack = HEAD.pack
+        for message, targets in zip(batch, lights, strict=True):
+            body = message.body
+            properties = message.properties
+            flags = message.sys_flag
+            topic = topics.get(message.topic)
+            if topic is None:
+                topic = self._queues.topic(message.topic)
+            name = topic.encoded
+            dispatch = message.dispatch = b""
+            if targets and not flags & 4:
+                dispatch = message.dispatch = self.dispatch_text(targets, properties)
+            length = len(body)
+            properties_length = len(properties) + len(dispatch)
+            size = _FIXED + length + len(name) + properties_length
+            if flags & 0x30:  # hosts of 20 bytes
+                pack = record.heads(flags).pack
+                size += record.heads(flags).size - HEAD.size
+            if position + size > limit:
+                position = plan.roll(position)
+                limit, parts = plan.limit, plan.parts
+            queue_id = message.queue_id
+            queue = topic.queues.get(queue_id)
+            if queue is None:
+                queue = self._queues.add_queue(topic, queue_id)
+            offset = 0 if flags & 4 else queue.next_offset  # prepared and rolled back records are in no queue
+            born_ms = message.born_ms
+            if not born_ms:
+                born_ms = message.born_ms = now_ms
+            parts += (
+                pack(
+                    size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue_id, message.flag, offset, position, flags, born_ms,
+                    message.born_host, now_ms, host, message.reconsume_times, message.prepared_offset, length,
+                ),
+                body,
+                name,
+                lengths[properties_length] if properties_length < 1024 else SHORT.pack(properties_length),
+                properties,
+                dispatch,
+            )  # fmt: skip
+            if flags & 0x34:
+                pack = HEAD.pack
+            if not flags & 4:
+                queue.next_offset = offset + 1
+                code = codes.get(message.tag)
+                if code is None:
+                    code = self.tag_code(message.tag)
+                pending = queue.pending
+                if not pending:
+                    dirty.append(queue)
+                pending += (position, size, code)
+                if dispatch:
+                    for light in targets:
+                        self._lights.add(light, position, size, code)
+            message.queue_offset = offset
+            message.physical_offset = position
+            message.size = size
+            message.store_ms = now_ms
+            message.store_host = host
+            if message.keys and flags & 12 != 12:
+                index.append((message.topic, message.keys, position, now_ms))
+            position += size
+            if dispatch and (len(targets) > DISPATCH_INLINE_MAX or record.MORE_MARK in dispatch):
+                position = self._continue(message, targets, now_ms, plan, position)
+                limit, parts = plan.limit, plan.parts
+        if position > plan.start:
+            plan.writes.append((plan.start, plan.parts))
+        return position
+
+    def dispatch_text(self, targets: tuple[int, ...], properties: bytes) -> bytes:
+        """The dispatch pairs for the offsets that the record is about to take. More than fit inline: their number only."""
+        lights = self._lights
+        inline = targets if len(targets) <= DISPATCH_INLINE_MAX else targets[:DISPATCH_INLINE_MAX]
+        text = self._texts.get(inline)
+        if text is None:
+            names = ",".join([light_name(light) for light in inline]).encode()
+            text = record.DISPATCH_MARK + names + b"\x02" + record.OFFSETS_MARK
+            if len(self._texts) >= TEXTS_MAX:
+                self._texts.clear()
+            self._texts[inline] = text
+        offsets = ",".join([str(lights.next_offset(light)) for light in inline]).encode()
+        separator = b"\x02" if properties and not properties.endswith(b"\x02") else b""
+        more = len(targets) - len(inline)
+        tail = b"\x02" if not more else b"\x02" + record.MORE_MARK + b"%d\x02" % more
+        text = separator + text + offsets + tail
+        if len(properties) + len(text) > PROPERTIES_BYTES_MAX:
+            text = separator + record.MORE_MARK + b"%d\x02" % len(targets)
+        return text
+
+    def _continue(self, message: Message, targets: tuple[int, ...], now_ms: int, plan: _Plan, position: int) -> int:
+        """Continuation records behind `message` for the light queues that its properties do not name."""
+        inline = DISPATCH_INLINE_MAX if record.DISPATCH_MARK in message.dispatch else 0
+        rest = targets[inline:]
+        room = (plan.file_size - record.BLANK_SIZE - _FIXED - 128 - CONTINUATION.size) // PAIR.size
+        step = min(CONTINUATION_PAIRS_MAX, room)
+        for first in range(0, len(rest), step):
+            pairs = [PAIR.pack(light, self._lights.next_offset(light) - 1) for light in rest[first : first + step]]
+            head = CONTINUATION.pack(message.physical_offset, message.size)
+            extra = Message(DISPATCH_TOPIC, head + b"".join(pairs), queue_id=0, born_ms=now_ms)
+            # `_encode` appends the last parts of a plan to its writes: hand it the open parts and take them back.
+            position = self._encode((extra,), ((),), now_ms, plan, position)
+            plan.writes.pop()
+        return position
+
+    def code_of(self, tag: str) -> int:
+        """A tag's code in queue units: 0 without a tag."""
+        code = self._codes.get(tag)
+        return code if code is not None else self.tag_code(tag)
+
+    def tag_code(self, tag: str) -> int:
+        """Java's hash of a tag, cached."""
+        code = java_hash(tag)
+        if len(self._codes) >= CODES_MAX:
+            self._codes.clear()
+            self._codes[""] = 0
+        self._codes[tag] = code
+        return code
+
+    def _take_back(self, batch: Sequence[Message], lights: Sequence[tuple[int, ...]], start: int) -> None:
+        """Undo the dispatch of every record at or above `start`, newest first."""
+        names = {(message.topic, message.queue_id) for message in batch} | {(DISPATCH_TOPIC, 0)}
+        for name, queue_id in names:
+            topic = self._queues.open_topics.get(name)
+            queue = topic.queues.get(queue_id) if topic is not None else None
+            while queue is not None and queue.pending and queue.pending[-3] >= start:
+                del queue.pending[-3:]
+                queue.next_offset -= 1
+        for light in {light for targets in lights for light in targets}:
+            while (units := self._lights.pending.get(light)) and units[-3] >= start:
+                self._lights.take_back(light)
+        while self.index_pending and self.index_pending[-1][2] >= start:
+            self.index_pending.pop()
+        self._queues.dirty[:] = [queue for queue in self._queues.dirty if queue.pending]

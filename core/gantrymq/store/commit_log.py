@@ -1,0 +1,239 @@
+"""The CommitLog's segment files: placing, writing and reading bytes by physical offset. Records are `record.py`'s matter.
+
+Segments have one length and are named by the position of their first byte, in 20 digits; none may be missing in between
+(RocketMQ computes files from offsets). Written with `pwrite`; the newest segments are read through a shared map, older
+ones with `pread`, because touching a cold mapped page would hold up every thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from typing import TYPE_CHECKING, Final
+
+from gantrymq.model.errors import StoreCorruptError
+
+if TYPE_CHECKING:
+    import mmap
+    from pathlib import Path
+
+    from gantrymq.store.files import Buffer, FileSystem
+
+log = logging.getLogger(__name__)
+
+HOT_SEGMENTS: Final = 2
+"""Segments read through a map: the one being written and the one before it."""
+SEGMENT_HANDLES_MAX: Final = 64
+"""Descriptors kept open for flushed segments; a log may have thousands."""
+RESERVE_STEP: Final = 64 * 1024 * 1024
+"""Disk space is taken this far ahead of the write position."""
+NAME_DIGITS: Final = 20
+FULL_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""The disk has no room: the store goes on when it has. Every other error stops it."""
+
+
+def file_name(position: int) -> str:
+    """Name of the file that begins at `position`, in the log and in queues."""
+    return f"{position:020d}"
+
+
+def positions_in(files: FileSystem, directory: Path) -> list[int]:
+    """First positions of the segment files in a directory, ascending; other names are left alone."""
+    return [int(name) for name in files.list_dir(directory) if len(name) == NAME_DIGITS and name.isdecimal()]
+
+
+class Segment:
+    """An open segment file."""
+
+    __slots__ = ("base", "handle", "view")
+
+    def __init__(self, base: int, handle: int) -> None:
+        self.base = base
+        self.handle = handle
+        self.view: mmap.mmap | None = None
+
+
+class CommitLog:
+    """Bytes by physical offset. Loop thread only, except `sync`."""
+
+    def __init__(self, files: FileSystem, directory: Path, file_size: int) -> None:
+        self._files = files
+        self.directory = directory
+        self.file_size = file_size
+        self.min_position = 0
+        self.bases: list[int] = []
+        self._segments: dict[int, Segment] = {}
+        self._names_dirty = False
+        self.flushed_position = 0
+        """Kept by the store; segments not yet flushed keep their descriptor."""
+        self.writing_base = -1
+
+    def open(self) -> None:
+        """Find the segments; a length that the directory already has wins over the setting."""
+        self._files.make_dirs(self.directory)
+        bases = positions_in(self._files, self.directory)
+        lengths = {}
+        for base in bases:
+            handle = self._files.open(self.directory / file_name(base), False)
+            lengths[base] = self._files.size(handle)
+            self._files.close(handle)
+        known = [length for length in lengths.values() if length]
+        if known and known[0] != self.file_size:
+            log.warning("%s: segments have %d bytes; store.commitlog_file_size = %d is ignored",
+                        self.directory, known[0], self.file_size)  # fmt: skip
+            self.file_size = known[0]
+        for place, base in enumerate(bases):
+            if base % self.file_size or (place and base != bases[place - 1] + self.file_size):
+                raise StoreCorruptError(
+                    f"{self.directory}: segment {file_name(base)} does not follow the one before it (length {self.file_size})"
+                )
+            if lengths[base] not in (0, self.file_size) or (not lengths[base] and place != len(bases) - 1):
+                raise StoreCorruptError(
+                    f"{self.directory / file_name(base)} has {lengths[base]} bytes, its neighbours {self.file_size}"
+                )
+        self.bases = bases
+        self.min_position = bases[0] if bases else 0
+        self.writing_base = bases[-1] if bases else -1
+
+    @property
+    def limit(self) -> int:
+        """End of the last segment."""
+        return self.bases[-1] + self.file_size if self.bases else 0
+
+    def base_of(self, position: int) -> int:
+        return position - position % self.file_size
+
+    def segment(self, base: int, create: bool = False) -> Segment:
+        """The open segment; with `create` the file is made (sparse, full length) if it is not there."""
+        segment = self._segments.get(base)
+        if segment is not None:
+            return segment
+        path = self.directory / file_name(base)
+        handle = self._files.open(path, create)
+        if self._files.size(handle) != self.file_size:
+            self._files.truncate(handle, self.file_size)
+            self._names_dirty = True
+        if not self.bases or base > self.bases[-1]:
+            self.bases.append(base)
+            self._names_dirty = True
+            if len(self.bases) == 1:
+                self.min_position = base
+        segment = self._segments[base] = Segment(base, handle)
+        if len(self._segments) > SEGMENT_HANDLES_MAX:
+            self._close_one(base)
+        return segment
+
+    def _close_one(self, keep: int) -> None:
+        for base, segment in self._segments.items():
+            if base + self.file_size <= self.flushed_position and base != keep:
+                self._close(segment)
+                del self._segments[base]
+                return
+
+    def _close(self, segment: Segment) -> None:
+        if segment.view is not None:
+            segment.view.close()
+            segment.view = None
+        self._files.close(segment.handle)
+
+    def write(self, at: int, data: Buffer) -> None:
+        """Write inside one segment, making it if it is the next one."""
+        base = at - at % self.file_size
+        segment = self._segments.get(base)
+        if segment is None:
+            segment = self.segment(base, True)
+        if base > self.writing_base:
+            self.writing_base = base
+        self._files.pwrite(segment.handle, data, at - base)
+
+    def read(self, at: int, count: int) -> bytes:
+        """Up to `count` bytes at `at`, not beyond the end of that segment; empty where there is no segment."""
+        base = at - at % self.file_size
+        segment = self._segments.get(base)
+        if segment is None:
+            if not self.bases or not self.min_position <= at < self.limit:
+                return b""
+            segment = self.segment(base)
+        start = at - base
+        view = segment.view
+        if view is None and base > self.writing_base - HOT_SEGMENTS * self.file_size:
+            view = segment.view = self._files.map_read(segment.handle, self.file_size)
+            self._cool_down()
+        if view is not None:
+            return view[start : start + count]
+        return self._files.pread(segment.handle, min(count, self.file_size - start), start)
+
+    def _cool_down(self) -> None:
+        for segment in self._segments.values():
+            if segment.view is not None and segment.base <= self.writing_base - HOT_SEGMENTS * self.file_size:
+                segment.view.close()
+                segment.view = None
+
+    def sync(self, start: int, end: int) -> None:
+        """Put [start, end) on stable storage. Any thread; one caller at a time. Those segments are open or in the list."""
+        for base in range(self.base_of(start), end, self.file_size):
+            segment = self._segments.get(base)
+            if segment is not None:
+                self._files.datasync(segment.handle)
+            elif base + self.file_size > self.min_position:
+                handle = self._files.open(self.directory / file_name(base), False)
+                try:
+                    self._files.datasync(handle)
+                finally:
+                    self._files.close(handle)
+        if self._names_dirty:
+            self._names_dirty = False
+            self._files.sync_dir(self.directory)
+
+    def reserve(self, position: int, reserved: int) -> int:
+        """Take disk space up to `RESERVE_STEP` ahead of `position`; returns up to where it is taken. Any one thread.
+
+        Beyond the end of a segment the next one is made under its final name; the loop finds it there.
+        """
+        goal = min(position + RESERVE_STEP, self.base_of(position) + 2 * self.file_size)
+        if reserved >= min(position + RESERVE_STEP // 2, goal):
+            return reserved
+        at = max(reserved, position)
+        while at < goal:
+            base = self.base_of(at)
+            stop = min(goal, base + self.file_size)
+            handle = self._files.open(self.directory / file_name(base), True)
+            try:
+                if self._files.size(handle) != self.file_size:
+                    self._files.truncate(handle, self.file_size)
+                self._files.allocate(handle, at - base, stop - at)
+            finally:
+                self._files.close(handle)
+            self._names_dirty = True
+            at = stop
+        return at
+
+    def cut(self, position: int) -> None:
+        """Forget everything from `position` on: the rest of its segment reads as zeros, later segments go."""
+        for base in [base for base in reversed(self.bases) if base > position or base + self.file_size <= position]:
+            if base < position:
+                continue
+            segment = self._segments.pop(base, None)
+            if segment is not None:
+                self._close(segment)
+            self._files.remove(self.directory / file_name(base))
+            self.bases.remove(base)
+            self._names_dirty = True
+        base = self.base_of(position)
+        if self.bases and base == self.bases[-1]:
+            segment = self.segment(base)
+            if segment.view is not None:
+                segment.view.close()
+                segment.view = None
+            self._files.truncate(segment.handle, position - base)
+            self._files.truncate(segment.handle, self.file_size)
+            self._files.datasync(segment.handle)
+        self.writing_base = self.bases[-1] if self.bases else -1
+        if self._names_dirty:
+            self._names_dirty = False
+            self._files.sync_dir(self.directory)
+
+    def close(self) -> None:
+        for segment in self._segments.values():
+            self._close(segment)
+        self._segments.clear()

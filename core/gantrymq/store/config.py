@@ -1,0 +1,57 @@
+"""Settings of the store, checked once. Sizes that a directory already has win over them (`MessageStore.load`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from gantrymq.model.errors import ConfigError
+from gantrymq.model.limits import BODY_BYTES_CEILING, BODY_BYTES_MAX
+
+LOG_FILE_SIZE_MIN: Final = 64 * 1024
+"""Small enough for tests that roll segments, large enough for a record with full properties."""
+LOG_FILE_SIZE_MAX: Final = 1 << 31
+"""A record's size and a blank's size are signed 32-bit."""
+UNIT_SIZE: Final = 20
+"""Bytes of a ConsumeQueue unit and of an IndexFile unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """Section `store`. File sizes in bytes; index sizes in slots and entries."""
+
+    commitlog_file_size: int = 128 * 1024 * 1024
+    consumequeue_file_size: int = 6_000_000
+    index_slots: int = 5_000_000
+    index_entries: int = 20_000_000
+    flush: str = "async"
+    """`async`: acknowledged when written (survives a crash of the process); `sync`: when on stable storage."""
+    flush_interval_ms: int = 500
+    """Asynchronous flush: at most this long until data is on stable storage."""
+    body_bytes_max: int = BODY_BYTES_MAX
+    """Largest body; the limit shrinks so that one record fits into a log segment."""
+    queue_files_max: int = 512
+    """Descriptors kept open for ConsumeQueue files; 80,000 queues work under `ulimit -n 4096`."""
+    checkpoint_interval_ms: int = 10_000
+    """Queues, light queues and index are put on stable storage this often; bounds the replay after a crash."""
+
+    def __post_init__(self) -> None:
+        _check("commitlog_file_size", self.commitlog_file_size, LOG_FILE_SIZE_MIN, LOG_FILE_SIZE_MAX)
+        _check("consumequeue_file_size", self.consumequeue_file_size, UNIT_SIZE, LOG_FILE_SIZE_MAX)
+        if self.consumequeue_file_size % UNIT_SIZE:
+            raise ConfigError(
+                f"store.consumequeue_file_size = {self.consumequeue_file_size}: it must be a multiple of {UNIT_SIZE}"
+            )
+        _check("index_slots", self.index_slots, 1, 500_000_000)
+        _check("index_entries", self.index_entries, 2, 2_000_000_000 // UNIT_SIZE)
+        if self.flush not in ("async", "sync"):
+            raise ConfigError(f"store.flush = {self.flush!r}: allowed are async and sync")
+        _check("flush_interval_ms", self.flush_interval_ms, 1, 60_000)
+        _check("body_bytes_max", self.body_bytes_max, 1, BODY_BYTES_CEILING)
+        _check("queue_files_max", self.queue_files_max, 8, 1_000_000)
+        _check("checkpoint_interval_ms", self.checkpoint_interval_ms, 100, 3_600_000)
+
+
+def _check(key: str, value: int, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise ConfigError(f"store.{key} = {value!r}: allowed are whole numbers from {least} to {most}")

@@ -1,0 +1,345 @@
+"""ConsumeQueues: per topic and queue, 20 bytes for each record, in log order (docs/formats/consumequeue.md).
+
+      0  physical offset 8 | record size 4 | tag code 8
+
+A unit is readable the moment it is dispatched: it waits in memory (three integers) until `write_pending` puts all of a queue's
+units into its file with one `pwrite`. No file is mapped and a bounded number is open, so that 80,000 queues work. A unit
+of size 0x7FFFFFFF stands for an offset without a record (before the first one, or lost with a damaged record).
+"""
+
+from __future__ import annotations
+
+import logging
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from gantrymq.model.errors import StoreCorruptError
+from gantrymq.model.names import check_topic
+from gantrymq.store.commit_log import file_name, positions_in
+from gantrymq.store.config import UNIT_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from gantrymq.store.files import Buffer, FileSystem
+
+log = logging.getLogger(__name__)
+
+Unit = tuple[int, int, int]
+"""Physical offset, record size, tag code."""
+
+UNIT: Final = Struct(">qiq")
+HOLE_SIZE: Final = 0x7FFFFFFF
+"""RocketMQ's pre-blank unit."""
+HOLE: Final = (0, HOLE_SIZE, 0)
+HOLES_MAX: Final = 1_000_000
+"""Lost offsets filled in at once; a larger jump comes from a damaged queue offset, and its record enters no queue."""
+_STRUCTS_MAX: Final = 4096
+_structs: dict[int, Struct] = {}
+
+
+def pack_units(flat: list[int]) -> bytes:
+    """Units from a flat list of offset, size, tag code, repeated."""
+    count = len(flat) // 3
+    layout = _structs.get(count)
+    if layout is None:
+        layout = Struct(">" + "qiq" * count)
+        if len(_structs) < _STRUCTS_MAX:
+            _structs[count] = layout
+    return layout.pack(*flat)
+
+
+class QueueFiles:
+    """Open ConsumeQueue files, least recently used first; a bounded number of descriptors."""
+
+    def __init__(self, files: FileSystem, root: Path, file_size: int, handles_max: int) -> None:
+        self.files = files
+        self.root = root
+        self.file_size = file_size
+        self._handles_max = handles_max
+        self._handles: dict[Path, int] = {}
+        self.unsynced: set[Path] = set()
+        self.log_min = 0
+
+    def handle(self, path: Path, create: bool) -> int:
+        handle = self._handles.pop(path, -1)
+        if handle < 0:
+            if len(self._handles) >= self._handles_max:
+                oldest = next(iter(self._handles))
+                self.files.close(self._handles.pop(oldest))
+            handle = self.files.open(path, create)
+            if create and self.files.size(handle) != self.file_size:
+                self.files.truncate(handle, self.file_size)
+        self._handles[path] = handle
+        return handle
+
+    def drop(self, path: Path) -> None:
+        handle = self._handles.pop(path, -1)
+        if handle >= 0:
+            self.files.close(handle)
+        self.unsynced.discard(path)
+
+    def write(self, path: Path, data: Buffer, at: int) -> None:
+        handle = self.handle(path, True)
+        self.unsynced.add(path)
+        self.files.pwrite(handle, data, at)
+
+    def sync(self, path: Path) -> None:
+        """Any thread: opens its own descriptor."""
+        handle = self.files.open(path, False)
+        try:
+            self.files.datasync(handle)
+        finally:
+            self.files.close(handle)
+
+    def close(self) -> None:
+        for handle in self._handles.values():
+            self.files.close(handle)
+        self._handles.clear()
+
+
+class ConsumeQueue:
+    """One queue. `next_offset` is its maximum offset; `pending` the newest units as a flat list."""
+
+    __slots__ = ("_bases", "_files", "_made", "directory", "min_offset", "next_offset", "pending", "queue_id")
+
+    def __init__(self, files: QueueFiles, directory: Path, queue_id: int) -> None:
+        self._files = files
+        self.directory = directory
+        self.queue_id = queue_id
+        self.next_offset = 0
+        self.min_offset = 0
+        self.pending: list[int] = []
+        self._bases: list[int] = []
+        self._made = False
+
+    def open(self, cut_at: int = -1) -> None:
+        """Find the files and both ends. With `cut_at` every unit of that physical offset or above is removed."""
+        self._bases = positions_in(self._files.files, self.directory)
+        self._made = bool(self._bases)
+        if cut_at >= 0:
+            self._cut(cut_at)
+        elif self._bases:
+            self._drop_empty_files()
+        if not self._bases:
+            self.next_offset = self.min_offset = 0
+            return
+        per_file = self._files.file_size // UNIT_SIZE
+        if cut_at < 0:
+            base = self._bases[-1]
+            self.next_offset = base // UNIT_SIZE + self._first(base, 0, per_file, -1)
+        self.min_offset = self._find_min()
+
+    def _unit_at(self, base: int, index: int) -> Unit:
+        data = self._files.files.pread(self._files.handle(self._path(base), False), UNIT_SIZE, index * UNIT_SIZE)
+        return UNIT.unpack(data) if len(data) == UNIT_SIZE else (0, 0, 0)
+
+    def _path(self, base: int) -> Path:
+        return self.directory / file_name(base)
+
+    def _first(self, base: int, low: int, high: int, cut_at: int) -> int:
+        """Index of the first unit that is empty or (with `cut_at`) points at or above it; all before are neither."""
+        while low < high:
+            middle = (low + high) // 2
+            position, size, _ = self._unit_at(base, middle)
+            if size <= 0 or (cut_at >= 0 and size != HOLE_SIZE and position >= cut_at):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _drop_empty_files(self) -> None:
+        """A file made just before a crash may hold nothing; the queue ends in the one before it."""
+        while len(self._bases) > 1 and self._unit_at(self._bases[-1], 0)[1] <= 0:
+            self._remove_last()
+
+    def _remove_last(self) -> None:
+        path = self._path(self._bases.pop())
+        self._files.drop(path)
+        self._files.files.remove(path)
+
+    def _cut(self, cut_at: int) -> None:
+        per_file = self._files.file_size // UNIT_SIZE
+        while self._bases:
+            base = self._bases[-1]
+            index = self._first(base, 0, per_file, cut_at)
+            if index or len(self._bases) == 1:
+                handle = self._files.handle(self._path(base), True)
+                self._files.files.truncate(handle, index * UNIT_SIZE)
+                self._files.files.truncate(handle, self._files.file_size)
+                self._files.unsynced.add(self._path(base))
+                self.next_offset = base // UNIT_SIZE + index if index else 0
+                if not index:
+                    self._remove_last()
+                return
+            self._remove_last()
+
+    def _find_min(self) -> int:
+        low, high = self._bases[0] // UNIT_SIZE, self.next_offset
+        if low >= high:
+            return high
+        position, size, _ = self.read(low, 1)[0]
+        if size != HOLE_SIZE and position >= self._files.log_min:
+            return low
+        while low < high:
+            middle = (low + high) // 2
+            position, size, _ = self.read(middle, 1)[0]
+            if size == HOLE_SIZE or position < self._files.log_min:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def replay(self, offset: int, unit: Unit) -> bool:
+        """Dispatch of a recovered record at its own queue offset. False: a jump that cannot be true; nothing was done."""
+        if offset < self.next_offset:
+            return offset >= 0
+        if not self._bases and not self.pending:
+            first_of_file = offset * UNIT_SIZE // self._files.file_size * self._files.file_size // UNIT_SIZE
+            self.next_offset = first_of_file
+            self.min_offset = offset
+        if offset - self.next_offset > HOLES_MAX:
+            return False
+        self.pending.extend(HOLE * (offset - self.next_offset))
+        self.pending.extend(unit)
+        self.next_offset = offset + 1
+        return True
+
+    def read(self, offset: int, count: int) -> list[Unit]:
+        """Up to `count` units from `offset` on, pending ones included."""
+        pending = self.pending
+        end = min(offset + count, self.next_offset)
+        if offset < 0 or offset >= end:
+            return []
+        written_end = self.next_offset - len(pending) // 3
+        if offset >= written_end:
+            at, stop = (offset - written_end) * 3, (end - written_end) * 3
+            return list(zip(pending[at:stop:3], pending[at + 1 : stop : 3], pending[at + 2 : stop : 3], strict=True))
+        units: list[Unit] = []
+        size = self._files.file_size
+        at, stop = offset * UNIT_SIZE, min(end, written_end) * UNIT_SIZE
+        while at < stop:
+            base = at - at % size
+            if not self._bases or base < self._bases[0]:
+                raise StoreCorruptError(f"{self.directory}: no file for offset {offset}")
+            length = min(stop, base + size) - at
+            data = self._files.files.pread(self._files.handle(self._path(base), False), length, at - base)
+            units.extend(UNIT.iter_unpack(data))
+            at += length
+        if end > written_end:
+            units.extend(self.read(written_end, end - written_end))
+        return units
+
+    def write_pending(self) -> None:
+        """Put the pending units into the file: one `pwrite`, two where they cross into the next file."""
+        pending = self.pending
+        if not pending:
+            return
+        if not self._made:
+            self._files.files.make_dirs(self.directory)
+            self._made = True
+        data = pack_units(pending)
+        size = self._files.file_size
+        at = (self.next_offset - len(pending) // 3) * UNIT_SIZE
+        start = 0
+        while start < len(data):
+            base = at - at % size
+            length = min(len(data) - start, base + size - at)
+            part = data if length == len(data) else data[start : start + length]
+            self._files.write(self._path(base), part, at - base)
+            if not self._bases or base > self._bases[-1]:
+                self._bases.append(base)
+            at += length
+            start += length
+        self.pending = []
+
+
+class Topic:
+    """A topic's queues and its name as records hold it (length byte and UTF-8)."""
+
+    __slots__ = ("encoded", "name", "queues")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        data = name.encode()
+        self.encoded = bytes((len(data),)) + data
+        self.queues: dict[int, ConsumeQueue] = {}
+
+
+class QueueTable:
+    """All ConsumeQueues. Topics are opened at first use."""
+
+    def __init__(self, files: QueueFiles) -> None:
+        self._files = files
+        self.open_topics: dict[str, Topic] = {}
+        self._names: dict[str, None] = {}
+        self.dirty: list[ConsumeQueue] = []
+        """Queues with pending units."""
+
+    def load(self) -> None:
+        """Learn which topics there are, and a file length that the directory already has."""
+        files = self._files
+        files.files.make_dirs(files.root)
+        self._names = dict.fromkeys(files.files.list_dir(files.root))
+        for path in self._first_file():
+            handle = files.files.open(path, False)
+            length = files.files.size(handle)
+            files.files.close(handle)
+            if length and length != files.file_size and length % UNIT_SIZE == 0:
+                log.warning("%s: queue files have %d bytes; store.consumequeue_file_size = %d is ignored",
+                            files.root, length, files.file_size)  # fmt: skip
+                files.file_size = length
+
+    def _first_file(self) -> Iterator[Path]:
+        for topic in self._names:
+            for queue in self._files.files.list_dir(self._files.root / topic):
+                for base in positions_in(self._files.files, self._files.root / topic / queue):
+                    yield self._files.root / topic / queue / file_name(base)
+                    return
+
+    def topic(self, name: str, cut_at: int = -1) -> Topic:
+        """The topic with its queues open; made if it is new. Raises NAME_INVALID for what cannot be a directory's name."""
+        topic = self.open_topics.get(name)
+        if topic is not None:
+            return topic
+        check_topic(name)
+        topic = Topic(name)
+        directory = self._files.root / name
+        if name in self._names:
+            for queue_name in self._files.files.list_dir(directory):
+                if queue_name.isdecimal():
+                    queue = ConsumeQueue(self._files, directory / queue_name, int(queue_name))
+                    queue.open(cut_at)
+                    topic.queues[queue.queue_id] = queue
+        self.open_topics[name] = topic
+        self._names[name] = None
+        return topic
+
+    def add_queue(self, topic: Topic, queue_id: int) -> ConsumeQueue:
+        """A queue that is not there yet."""
+        queue = ConsumeQueue(self._files, self._files.root / topic.name / str(queue_id), queue_id)
+        topic.queues[queue_id] = queue
+        return queue
+
+    def find(self, name: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, or None if it has never had a record."""
+        topic = self.open_topics.get(name)
+        if topic is None:
+            if name not in self._names:
+                return None
+            topic = self.topic(name)
+        return topic.queues.get(queue_id)
+
+    def names(self) -> list[str]:
+        return list(self._names)
+
+    def pending_bytes(self) -> int:
+        return sum([len(queue.pending) for queue in self.dirty]) // 3 * UNIT_SIZE
+
+    def write_pending(self) -> None:
+        """Write every queue's pending units. On an error the rest stays pending."""
+        dirty = self.dirty
+        while dirty:
+            dirty[-1].write_pending()
+            dirty.pop()

@@ -1,0 +1,349 @@
+"""IndexFiles: from a key to the records that carry it (docs/formats/indexfile.md).
+
+      0  begin ms 8 | end ms 8 | begin position 8 | end position 8 | used slots 4 | next entry 4 (counts from 1)
+     40  slots of 4 bytes: newest entry of the chain, 0: none
+         entries of 20 bytes: key hash 4 | physical offset 8 | seconds after begin 4 | previous entry 4
+
+The slots of the newest file are kept in memory in chunks that are read when first touched; entries are written in runs, then
+the slot chunks that changed, then the header, which is therefore true for everything it counts while the process lives.
+After a crash `open` cuts the newest file at a position of the log and makes its slots again from its entries.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from datetime import datetime
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from gantrymq.model.names import java_hash
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gantrymq.store.files import FileSystem
+
+log = logging.getLogger(__name__)
+
+HEADER: Final = Struct(">qqqqii")
+ENTRY: Final = Struct(">iqii")
+SLOT_SIZE: Final = 4
+SECONDS_MAX: Final = 0x7FFFFFFF
+CHUNK_SHIFT: Final = 12
+"""Slots are read and written in chunks of 4,096 (16 KiB)."""
+CHUNK: Final = 1 << CHUNK_SHIFT
+CHUNK_MASK: Final = CHUNK - 1
+CHAIN_MAX: Final = 1_000_000
+"""Entries looked at for one key in one file: a damaged chain must not hang a query."""
+_STRUCTS_MAX: Final = 4096
+_structs: dict[int, Struct] = {}
+
+
+def key_hash(topic: str, key: str) -> int:
+    """The stored hash of a key: |hashCode(topic + "#" + key)|, 0 for the value that has no absolute."""
+    value = abs(java_hash(f"{topic}#{key}"))
+    return value if value <= 0x7FFFFFFF else 0
+
+
+def _pack(flat: list[int]) -> bytes:
+    count = len(flat) // 4
+    layout = _structs.get(count)
+    if layout is None:
+        layout = Struct(">" + "iqii" * count)
+        if len(_structs) < _STRUCTS_MAX:
+            _structs[count] = layout
+    return layout.pack(*flat)
+
+
+class IndexFile:
+    """One file. `next_entry` - 1 entries are in it, those in `_pending` not yet on disk."""
+
+    def __init__(self, files: FileSystem, path: Path, slots: int, entries: int) -> None:
+        self._files = files
+        self.path = path
+        self.slots = slots
+        self.entries = entries
+        self.begin_ms = self.end_ms = self.begin_position = self.end_position = 0
+        self.used_slots = 0
+        self.next_entry = 1
+        self._pending: list[int] = []
+        self._chunks: list[array[int] | None] = [None] * (slots + CHUNK - 1 >> CHUNK_SHIFT)
+        self._dirty: set[int] = set()
+        self._fresh = False
+        self._handle = -1
+
+    @property
+    def full(self) -> bool:
+        return self.next_entry >= self.entries
+
+    def create(self) -> None:
+        self._handle = self._files.open(self.path, True)
+        self._files.truncate(self._handle, HEADER.size + self.slots * SLOT_SIZE + self.entries * ENTRY.size)
+        self._fresh = True
+        self._write_header()
+
+    def open(self) -> None:
+        self._handle = self._files.open(self.path, False)
+        (
+            self.begin_ms, self.end_ms, self.begin_position, self.end_position, self.used_slots, self.next_entry,
+        ) = HEADER.unpack(self._files.pread(self._handle, HEADER.size, 0))  # fmt: skip
+        self.next_entry = min(max(self.next_entry, 1), self.entries)
+
+    def _write_header(self) -> None:
+        self._files.pwrite(
+            self._handle,
+            HEADER.pack(self.begin_ms, self.end_ms, self.begin_position, self.end_position, self.used_slots, self.next_entry),
+            0,
+        )
+
+    def _load(self, chunk: int) -> array[int]:
+        slots = array("i", bytes(CHUNK * SLOT_SIZE))
+        if not self._fresh:
+            count = min(CHUNK, self.slots - chunk * CHUNK)
+            data = self._files.pread(self._handle, count * SLOT_SIZE, HEADER.size + chunk * CHUNK * SLOT_SIZE)
+            slots[: len(data) // SLOT_SIZE] = array("i", data)
+            slots.byteswap()
+        self._chunks[chunk] = slots
+        return slots
+
+    def add(self, hashed: int, position: int, store_ms: int) -> None:
+        """Put one entry; the file must not be full."""
+        entry = self.next_entry
+        slot = hashed % self.slots
+        number = slot >> CHUNK_SHIFT
+        chunk = self._chunks[number]
+        if chunk is None:
+            chunk = self._load(number)
+        slot &= CHUNK_MASK
+        previous = chunk[slot]
+        if previous <= 0 or previous >= entry:
+            previous = 0
+            self.used_slots += 1
+        if entry == 1:
+            self.begin_ms = store_ms
+            self.begin_position = position
+        seconds = (store_ms - self.begin_ms) // 1000
+        if seconds < 0:
+            seconds = 0
+        elif seconds > SECONDS_MAX:
+            seconds = SECONDS_MAX
+        self._pending += (hashed, position, seconds, previous)
+        chunk[slot] = entry
+        self._dirty.add(number)
+        self.next_entry = entry + 1
+        self.end_ms = store_ms
+        self.end_position = position
+
+    @property
+    def pending_bytes(self) -> int:
+        return len(self._pending) * 5
+
+    def write_pending(self) -> None:
+        """Entries, then slots, then the header."""
+        if not self._pending and not self._dirty:
+            return
+        if self._pending:
+            first = self.next_entry - len(self._pending) // 4
+            self._files.pwrite(self._handle, _pack(self._pending), self._entry_at(first))
+            self._pending = []
+        for number in sorted(self._dirty):
+            chunk = self._chunks[number]
+            if chunk is not None:
+                data = chunk[: min(CHUNK, self.slots - number * CHUNK)]
+                data.byteswap()
+                self._files.pwrite(self._handle, data, HEADER.size + number * CHUNK * SLOT_SIZE)
+            self._dirty.discard(number)
+        self._write_header()
+
+    def _entry_at(self, entry: int) -> int:
+        return HEADER.size + self.slots * SLOT_SIZE + entry * ENTRY.size
+
+    def _read_entry(self, entry: int) -> tuple[int, int, int, int]:
+        first_pending = self.next_entry - len(self._pending) // 4
+        if entry >= first_pending:
+            at = (entry - first_pending) * 4
+            one = self._pending[at : at + 4]
+            return one[0], one[1], one[2], one[3]
+        return self._stored_entry(entry)
+
+    def _stored_entry(self, entry: int) -> tuple[int, int, int, int]:
+        data = self._files.pread(self._handle, ENTRY.size, self._entry_at(entry))
+        return ENTRY.unpack(data) if len(data) == ENTRY.size else (0, 0, 0, 0)
+
+    def find(self, hashed: int, begin_ms: int, end_ms: int, count_max: int) -> list[int]:
+        """Physical offsets of entries with this hash, newest first; times to the second."""
+        slot = hashed % self.slots
+        chunk = self._chunks[slot >> CHUNK_SHIFT]
+        if chunk is not None:
+            entry = chunk[slot & CHUNK_MASK]
+        else:
+            data = self._files.pread(self._handle, SLOT_SIZE, HEADER.size + slot * SLOT_SIZE)
+            entry = int.from_bytes(data, "big", signed=True)
+        found: list[int] = []
+        limit = self.next_entry
+        for _ in range(CHAIN_MAX):
+            if not 0 < entry < limit or len(found) >= count_max:
+                break
+            one_hash, position, seconds, previous = self._read_entry(entry)
+            at_ms = self.begin_ms + seconds * 1000
+            if at_ms < begin_ms - 1000:
+                break
+            if one_hash == hashed and at_ms <= end_ms:
+                found.append(position)
+            limit = entry  # a chain only goes back
+            entry = previous
+        return found
+
+    def cut(self, position: int) -> None:
+        """Drop every entry of a record at or above `position`, and make the slots again from what stays."""
+        count, high = 1, self.entries
+        while count < high:
+            middle = (count + high) // 2
+            stored = self._stored_entry(middle)
+            if stored[1] >= position or stored[1] < self.begin_position or not any(stored):
+                high = middle
+            else:
+                count = middle + 1
+        self._chunks = [None] * len(self._chunks)
+        self._fresh = True
+        self.next_entry, self.used_slots = 1, 0
+        begin = self.begin_ms
+        entry = 1
+        while entry < count:
+            run = self._files.pread(self._handle, min(count - entry, CHUNK) * ENTRY.size, self._entry_at(entry))
+            for hashed, at, seconds, _ in ENTRY.iter_unpack(run):
+                self.add(hashed, at, begin + seconds * 1000)
+            self._pending = []
+            entry += len(run) // ENTRY.size
+        end = self._entry_at(count)
+        length = self._entry_at(self.entries)
+        self._files.truncate(self._handle, end)
+        self._files.truncate(self._handle, length)
+        self._dirty = set(range(len(self._chunks)))
+        self._write_all_slots()
+
+    def _write_all_slots(self) -> None:
+        zeros = bytes(CHUNK * SLOT_SIZE)
+        for number, chunk in enumerate(self._chunks):
+            if chunk is None:
+                count = min(CHUNK, self.slots - number * CHUNK)
+                self._files.pwrite(self._handle, zeros[: count * SLOT_SIZE], HEADER.size + number * CHUNK * SLOT_SIZE)
+                self._dirty.discard(number)
+        self.write_pending()
+
+    def forget_slots(self) -> None:
+        """The file is full and written: its slots are read from disk from now on."""
+        self._chunks = [None] * len(self._chunks)
+        self._fresh = False
+
+    def close(self) -> None:
+        if self._handle >= 0:
+            self._files.close(self._handle)
+            self._handle = -1
+
+
+class Index:
+    """All IndexFiles of a store. Loop thread only."""
+
+    def __init__(self, files: FileSystem, directory: Path, slots: int, entries: int) -> None:
+        self._files = files
+        self._directory = directory
+        self._slots = slots
+        self._entries = entries
+        self.list: list[IndexFile] = []
+        self.unsynced: set[Path] = set()
+
+    def open(self) -> None:
+        """Find the files. A size that they already have wins over the settings if it is one that these slots can have."""
+        self._files.make_dirs(self._directory)
+        for name in self._files.list_dir(self._directory):
+            if not name.isdecimal():
+                continue
+            path = self._directory / name
+            handle = self._files.open(path, False)
+            length = self._files.size(handle)
+            self._files.close(handle)
+            if length == 0:
+                self._files.remove(path)
+                continue
+            self._adopt_size(path, length)
+            file = IndexFile(self._files, path, self._slots, self._entries)
+            file.open()
+            self.list.append(file)
+
+    def _adopt_size(self, path: Path, length: int) -> None:
+        for slots, entries in ((self._slots, self._entries), (5_000_000, 20_000_000)):
+            if length == HEADER.size + slots * SLOT_SIZE + entries * ENTRY.size:
+                if (slots, entries) != (self._slots, self._entries):
+                    log.warning("%s has RocketMQ's default size; store.index_slots and index_entries are ignored", path)
+                    self._slots, self._entries = slots, entries
+                return
+        rest = length - HEADER.size - self._slots * SLOT_SIZE
+        if rest < 2 * ENTRY.size or rest % ENTRY.size:
+            log.warning("%s has a size that %d slots cannot have; its directory is made again", path, self._slots)
+            return
+        log.warning("%s: %d entries; store.index_entries = %d is ignored", path, rest // ENTRY.size, self._entries)
+        self._entries = rest // ENTRY.size
+
+    def cut(self, position: int) -> None:
+        """Drop entries of records at or above `position`."""
+        while self.list and (self.list[-1].begin_position >= position or self.list[-1].next_entry == 1):
+            file = self.list.pop()
+            file.close()
+            self._files.remove(file.path)
+        if self.list:
+            self.list[-1].cut(position)
+            self.unsynced.add(self.list[-1].path)
+
+    @property
+    def next_position(self) -> int:
+        """Records below or at this position may already be in the index."""
+        return self.list[-1].end_position if self.list else -1
+
+    def add(self, topic: str, keys: tuple[str, ...], position: int, store_ms: int) -> None:
+        """Index a record under each of its keys."""
+        for key in keys:
+            if not self.list or self.list[-1].full:
+                self._roll(store_ms)
+            self.list[-1].add(key_hash(topic, key), position, store_ms)
+
+    def _roll(self, now_ms: int) -> None:
+        if self.list:
+            self.list[-1].write_pending()
+            self.list[-1].forget_slots()
+            self.unsynced.add(self.list[-1].path)
+        moment = datetime.fromtimestamp(now_ms / 1000)  # local time, as RocketMQ names them
+        name = moment.strftime("%Y%m%d%H%M%S") + f"{now_ms % 1000:03d}"
+        if self.list and name <= self.list[-1].path.name:
+            name = str(int(self.list[-1].path.name) + 1)
+        file = IndexFile(self._files, self._directory / name, self._slots, self._entries)
+        file.create()
+        self.list.append(file)
+        self.unsynced.add(file.path)
+
+    def write_pending(self) -> None:
+        if self.list and (self.list[-1].pending_bytes or self.list[-1]._dirty):
+            self.unsynced.add(self.list[-1].path)
+            self.list[-1].write_pending()
+
+    def find(self, topic: str, key: str, begin_ms: int, end_ms: int, count_max: int) -> list[int]:
+        """Physical offsets under a key, newest first; collisions of the hash included."""
+        hashed = key_hash(topic, key)
+        found: list[int] = []
+        for file in reversed(self.list):
+            if file.begin_ms - 1000 <= end_ms and file.end_ms + 1000 >= begin_ms:
+                found += file.find(hashed, begin_ms, end_ms, count_max - len(found))
+            if len(found) >= count_max:
+                break
+        return found
+
+    def take_unsynced(self) -> list[Path]:
+        """Files written since the last call."""
+        paths = list(self.unsynced)
+        self.unsynced.clear()
+        return paths
+
+    def close(self) -> None:
+        for file in self.list:
+            file.close()

@@ -1,0 +1,490 @@
+"""The store as the broker sees it: append, read, query, positions. Everything on the loop's thread except `flush` and
+`sync_checkpoint`, which the flusher's thread calls.
+
+`append` gives a batch its offsets, writes it with one `pwrite` and dispatches it in memory from the batch's own metadata. Queue
+units and index entries are written later, in larger writes, by `run_background`; they can be read at once. The log is
+parsed only in recovery.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Final, Protocol
+
+from gantrymq.model import properties as props
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.names import OWN_LIGHT_PREFIX, check_topic, light_id
+from gantrymq.store import record
+from gantrymq.store.appender import Appender
+from gantrymq.store.commit_log import FULL_ERRORS, CommitLog
+from gantrymq.store.consume_queue import QueueFiles, QueueTable
+from gantrymq.store.index_file import Index
+from gantrymq.store.light_queues import LIGHT_MAX, LightQueues
+from gantrymq.store.positions import Positions, save_checkpoint
+from gantrymq.store.reader import StoreReader
+from gantrymq.store.recovery import (
+    DISPATCH_TOPIC,
+    EndFinder,
+    RecoveryReport,
+    continuation_pairs,
+    origin_of,
+    scan,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from gantrymq.model.message import Message
+    from gantrymq.store.config import StoreConfig
+    from gantrymq.store.files import FileSystem
+
+log = logging.getLogger(__name__)
+
+UNITS_PENDING_BYTES: Final = 64 * 1024
+"""Queue units waiting in memory before they are written."""
+UNITS_PENDING_MS: Final = 1000
+"""...and how long they wait at most."""
+UNITS_PENDING_MAX: Final = 16 * 1024 * 1024
+"""Units that could not be written because the disk is full: beyond this nothing is appended."""
+INDEX_PENDING_MAX: Final = 262_144
+"""Records not yet indexed; beyond this `append` does the work itself."""
+ENTRIES_PER_SLICE_MIN: Final = 16
+REPLAY_PROGRESS_BYTES: Final = 1024 * 1024
+
+
+class Clock(Protocol):
+    """Time as an argument."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch (wall clock)."""
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds of a clock that never goes back."""
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """Derived files to be put on stable storage, and what is true once they are."""
+
+    position: int
+    store_ms: int
+    paths: list[Path]
+
+
+class MessageStore(StoreReader):
+    """One store directory. `root` is the directory given by --data: RocketMQ's files in `store`, ours in `gantry`."""
+
+    def __init__(self, files: FileSystem, root: Path, config: StoreConfig, clock: Clock) -> None:
+        self.files = files
+        self.config = config
+        self._clock = clock
+        self._store = root / "store"
+        self._own = root / "gantry"
+        self._log = CommitLog(files, self._store / "commitlog", config.commitlog_file_size)
+        self._queue_files = QueueFiles(
+            files, self._store / "consumequeue", config.consumequeue_file_size, config.queue_files_max
+        )
+        self._queues = QueueTable(self._queue_files)
+        self._index = Index(files, self._store / "index", config.index_slots, config.index_entries)
+        self._lights = LightQueues(files, self._own / "light")
+        self._positions = Positions(files, self._own / "positions")
+        self._appender = Appender(self._log, self._queues, self._lights)
+        self._failure: GantryError | None = None
+        self._guard = -1
+        self._flush_lock = Lock()
+        self._units_since = -1
+        self._units_in_log = 0
+        self._checkpoint: Checkpoint | None = None
+        self._checkpoint_at = 0
+        self._derived_synced = 0
+        self._record_max = 0
+        self._reserved = 0
+
+    # --- positions
+
+    @property
+    def written_position(self) -> int:
+        """End of the log."""
+        return self._appender.position
+
+    @property
+    def dispatched_position(self) -> int:
+        """Records below it are in their queues (readable); the same as written while there is no replication."""
+        return self._appender.position
+
+    @property
+    def flushed_position(self) -> int:
+        """Below it the log is on stable storage."""
+        return self._log.flushed_position
+
+    @property
+    def indexed_position(self) -> int:
+        """The index holds every record below it."""
+        pending = self._appender.index_pending
+        return pending[0][2] if pending else self._appender.position
+
+    @property
+    def log_min_position(self) -> int:
+        """Begin of the oldest segment."""
+        return self._log.min_position
+
+    @property
+    def record_bytes_max(self) -> int:
+        """Largest record that fits a segment."""
+        return self._record_max
+
+    @property
+    def failure(self) -> GantryError | None:
+        """Why the store stopped, or None. It does not start again in this process."""
+        return self._failure
+
+    def set_store_host(self, host: bytes) -> None:
+        """Address and port that records name as their broker (8 or, for IPv6, 20 bytes); part of offset message ids."""
+        self._appender.store_host = host
+
+    # --- opening and closing
+
+    def load(self, progress: Callable[[int, int], None] | None = None) -> RecoveryReport:
+        """Lock the directory, recover, be ready to append. `progress(bytes done, bytes in all)` while the log is replayed.
+
+        Raises GantryError(STORE_FAILED) if another process has the store, StoreCorruptError if it cannot be understood.
+        """
+        for directory in (self._store, self._own):
+            self.files.make_dirs(directory)
+        guard = self.files.lock(self._store / "lock")
+        if guard is None:
+            raise GantryError(ErrorCode.STORE_FAILED, f"{self._store} is in use by another process (its lock file is held)")
+        self._guard = guard
+        clean = not self.files.exists(self._store / "abort")
+        if clean:
+            self._write_abort()
+        self._log.open()
+        self._record_max = self._log.file_size - record.BLANK_SIZE
+        self._queue_files.log_min = self._log.min_position
+        self._queues.load()
+        self._index.open()
+        self._positions.open()
+        report = self._recover(clean, progress)
+        self._checkpoint_at = self._clock.monotonic_ms()
+        return report
+
+    def _write_abort(self) -> None:
+        handle = self.files.open(self._store / "abort", True)
+        try:
+            self.files.pwrite(handle, str(self.files.process_id()).encode(), 0)
+            self.files.datasync(handle)
+        finally:
+            self.files.close(handle)
+        self.files.sync_dir(self._store)
+
+    def _recover(self, clean: bool, progress: Callable[[int, int], None] | None) -> RecoveryReport:
+        low = self._log.min_position
+        flushed, derived = max(self._positions.flushed, low), max(self._positions.derived, low)
+        limit = self._log.limit
+        if flushed > limit or derived > limit:
+            log.error("the log ends at %d at the latest, but %d had been flushed: segments are missing", limit, flushed)
+            derived = min(derived, self._log.bases[-1] if self._log.bases else 0)
+            clean = False
+        report = RecoveryReport(clean, derived, derived)
+        finder = EndFinder(self.files, self._log, self._own / "quarantine", report)
+        end = finder.find_end(derived, min(flushed, limit))
+        report.end = end
+        if not clean:
+            finder.cut(end)
+        self._log.flushed_position = min(flushed, end)
+        self._log.writing_base = self._log.base_of(end)
+        self._lights.open(end)
+        self._appender.position = end
+        if clean and end == derived and self._lights.log_position == end:
+            self._derived_synced = end
+            self._appender.last_ms = self._last_store_ms()
+            return report
+        for name in self._queues.names():
+            self._queues.topic(name, cut_at=derived)
+        self._index.cut(derived)
+        self._replay(min(derived, max(self._lights.log_position, low)), derived, end, report, progress)
+        self.flush_derived()
+        self.flush()
+        checkpoint = self.take_checkpoint(force=True)
+        if checkpoint is not None:
+            self.sync_checkpoint(checkpoint)
+        return report
+
+    def _last_store_ms(self) -> int:
+        if not self._index.list:
+            return 0
+        return self._index.list[-1].end_ms
+
+    def _replay(
+        self, start: int, derived: int, end: int, report: RecoveryReport, progress: Callable[[int, int], None] | None
+    ) -> None:
+        """Dispatch the records of [start, end) again; those below `derived` only into light queues."""
+        told = start
+        group: Message | None = None
+        lights_from = self._lights.log_position
+        for message in scan(self._log, start, end):
+            at = message.physical_offset
+            self._appender.last_ms = max(self._appender.last_ms, message.store_ms)
+            report.records += 1
+            if message.topic == DISPATCH_TOPIC and group is not None and origin_of(message) == group.physical_offset:
+                if group.physical_offset >= lights_from:
+                    self._replay_lights(group, continuation_pairs(message))
+            elif message.dispatch:
+                group = message
+                if at >= lights_from:
+                    self._replay_dispatch(message)
+            if at >= derived:
+                self._replay_queue(message)
+            if at - told >= REPLAY_PROGRESS_BYTES:
+                told = at
+                if self._queues.pending_bytes() + self._lights.pending_units * 20 > UNITS_PENDING_BYTES:
+                    self._queues.write_pending()
+                self._index.write_pending()
+                if progress is not None:
+                    progress(at - start, end - start)
+        if progress is not None:
+            progress(end - start, end - start)
+
+    def _replay_queue(self, message: Message) -> None:
+        transaction = message.sys_flag & 12
+        try:
+            topic = self._queues.topic(message.topic)
+        except GantryError:
+            log.error("record at %d has topic %r, which is not legal: it enters no queue",
+                      message.physical_offset, message.topic)  # fmt: skip
+            return
+        if transaction != 12:
+            keys = props.find(message.properties, props.KEYS).split(" ")
+            unique = props.find(message.properties, props.UNIQ_KEY)
+            names = tuple([key for key in (unique, *keys) if key])
+            self._index.add(message.topic, names, message.physical_offset, message.store_ms)
+        if transaction & 4 or message.queue_id < 0:
+            return
+        queue = topic.queues.get(message.queue_id)
+        if queue is None:
+            queue = self._queues.add_queue(topic, message.queue_id)
+        if not queue.pending:
+            self._queues.dirty.append(queue)
+        unit = (message.physical_offset, message.size, self._appender.code_of(message.tag))
+        if not queue.replay(message.queue_offset, unit):
+            log.error("record at %d has queue offset %d, but %s/%d is at %d: it enters no queue", message.physical_offset,
+                      message.queue_offset, message.topic, message.queue_id, queue.next_offset)  # fmt: skip
+
+    def _replay_dispatch(self, message: Message) -> None:
+        pairs = []
+        for name, offset in record.dispatch_of(message.dispatch)[0]:
+            if name.startswith(OWN_LIGHT_PREFIX):
+                try:
+                    pairs.append((light_id(name), offset))
+                except ValueError:
+                    continue
+        self._replay_lights(message, pairs)
+
+    def _replay_lights(self, message: Message, pairs: list[tuple[int, int]]) -> None:
+        unit = (message.physical_offset, message.size, self._appender.code_of(message.tag))
+        for light, offset in pairs:
+            if 0 < light < LIGHT_MAX:
+                self._lights.replay(light, offset, unit)
+
+    def close(self) -> None:
+        """Clean stop: everything on stable storage, abort file removed. After a failure only descriptors are given back."""
+        try:
+            if self._failure is None:
+                while self.run_background(1_000_000):
+                    pass
+                self.flush_derived()
+                self.flush()
+                checkpoint = self.take_checkpoint(force=True)
+                if checkpoint is not None:
+                    self.sync_checkpoint(checkpoint)
+                self._lights.save_tails()
+                self.files.remove(self._store / "abort")
+                self.files.sync_dir(self._store)
+        finally:
+            for part in (self._log, self._queue_files, self._index, self._lights, self._positions):
+                part.close()
+            if self._guard >= 0:
+                self.files.close(self._guard)
+                self._guard = -1
+
+    def _owns(self, directory: Path) -> bool:
+        return directory.is_relative_to(self._store) or directory.is_relative_to(self._own)
+
+    # --- writing
+
+    def check(self, message: Message) -> ErrorCode | None:
+        """Why a message cannot be stored, or None. Light queues never make a message too large."""
+        if len(message.body) > self.config.body_bytes_max:
+            return ErrorCode.MESSAGE_TOO_LARGE
+        if len(message.properties) > record.SENDER_PROPERTIES_MAX:
+            return ErrorCode.PROPERTIES_TOO_LARGE
+        if record.HEAD.size + 24 + 3 + len(message.body) + len(message.topic) + len(message.properties) > (
+            self._record_max - record.DISPATCH_RESERVE
+        ):
+            return ErrorCode.MESSAGE_TOO_LARGE
+        if message.topic not in self._queues.open_topics:
+            try:
+                check_topic(message.topic)
+            except GantryError as error:
+                return error.code
+        return None
+
+    def append(self, batch: Sequence[Message], lights: Sequence[tuple[int, ...]]) -> int:
+        """Store checked messages in order; `lights[i]`: distinct light queues that message i enters. Returns the new end.
+
+        Sets the store's fields of each message. One `pwrite` per segment touched. Raises STORE_FULL with nothing changed, or
+        STORE_FAILED: then the store has stopped.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if len(self._appender.index_pending) > INDEX_PENDING_MAX:
+            self._index_some(len(batch) * 2)
+        start = self._appender.position
+        try:
+            end = self._appender.append(batch, lights, self._clock.now_ms())
+        except OSError as error:
+            raise self._write_failed(error, start) from error
+        if self._units_since < 0:
+            self._units_since = self._clock.monotonic_ms()
+        self._units_in_log += len(batch)
+        return end
+
+    def _write_failed(self, error: OSError, start: int) -> GantryError:
+        if error.errno not in FULL_ERRORS:
+            return self._fail(error)
+        try:
+            # Part of the batch may stand behind the end of the log: without a head it cannot come back after a crash.
+            if start < self._log.limit:
+                self._log.write(start, bytes(record.BLANK_SIZE))
+        except OSError as second:
+            if second.errno not in FULL_ERRORS:
+                return self._fail(second)
+        return GantryError(ErrorCode.STORE_FULL, f"no space left for {self._store}: {error.strerror}")
+
+    def _fail(self, error: BaseException) -> GantryError:
+        """After an I/O error the kernel may have dropped what was written: nothing more is acknowledged."""
+        if self._failure is None:
+            self._failure = GantryError(
+                ErrorCode.STORE_FAILED, f"{self._store}: {getattr(error, 'strerror', None) or error}; the store stopped, restart when it is repaired"
+            )
+            log.critical("%s", self._failure.text)
+        return self._failure
+
+    def run_background(self, budget_us: int) -> bool:
+        """A slice of deferred work: index entries (about 2 us each), due writes. True: call again soon."""
+        if self._failure is not None:
+            return False
+        pending = self._appender.index_pending
+        if pending:
+            self._index_some(max(ENTRIES_PER_SLICE_MIN, budget_us // 2))
+        now = self._clock.monotonic_ms()
+        if self._units_in_log * 20 >= UNITS_PENDING_BYTES or (
+            self._units_since >= 0 and now - self._units_since >= UNITS_PENDING_MS
+        ):
+            self.flush_derived()
+        if now - self._checkpoint_at >= self.config.checkpoint_interval_ms and self._checkpoint is None and not pending:
+            self._checkpoint_at = now
+            if self._derived_synced < self.written_position:
+                self._checkpoint = self._make_checkpoint()
+        return bool(pending)
+
+    def _index_some(self, records: int) -> None:
+        pending = self._appender.index_pending
+        add = self._index.add
+        try:
+            for _ in range(min(records, len(pending))):
+                topic, keys, position, store_ms = pending[0]
+                add(topic, keys, position, store_ms)
+                pending.popleft()
+        except OSError as error:
+            self._derived_failed(error)
+
+    def flush_derived(self) -> None:
+        """Write all pending queue units, light queue runs and index entries (not the records still waiting for the index)."""
+        try:
+            self._queues.write_pending()
+            self._lights.write_pending(self._appender.position)
+            self._index.write_pending()
+        except OSError as error:
+            self._derived_failed(error)
+            return
+        self._units_since = -1
+        self._units_in_log = 0
+
+    def _derived_failed(self, error: OSError) -> None:
+        if error.errno not in FULL_ERRORS:
+            raise self._fail(error) from error
+        if self._queues.pending_bytes() > UNITS_PENDING_MAX:
+            raise GantryError(ErrorCode.STORE_FULL, f"no space left for the queues of {self._store}")
+
+    def delete_light(self, light: int) -> None:
+        """Forget a light queue; its id must never be used again. Records stay in the log."""
+        self._lights.delete(light)
+
+    # --- durability
+
+    def fail(self, error: BaseException) -> GantryError:
+        """Stop the store because of something outside it (its flush thread died)."""
+        return self._fail(error)
+
+    def reserve_ahead(self) -> None:
+        """Reserve disk space ahead of the write position and make the next segment when its turn is near. Any one thread.
+
+        A full disk shows here first; it is no error yet.
+        """
+        try:
+            self._reserved = self._log.reserve(self._appender.position, self._reserved)
+        except OSError as error:
+            if error.errno not in FULL_ERRORS:
+                raise self._fail(error) from error
+
+    def flush(self) -> int:
+        """Put the log on stable storage up to the present end; returns that position. Any thread. Raises STORE_FAILED."""
+        if self._failure is not None:
+            raise self._failure
+        with self._flush_lock:
+            target = self._appender.position
+            start = self._log.flushed_position
+            if target > start:
+                try:
+                    self._log.sync(start, target)
+                    self._log.flushed_position = target
+                    self._positions.save(target, self._derived_synced)
+                except OSError as error:
+                    raise self._fail(error) from error
+            return target
+
+    def _make_checkpoint(self) -> Checkpoint:
+        self.flush_derived()
+        unsynced, self._queue_files.unsynced = self._queue_files.unsynced, set()
+        paths = [*unsynced, *self._lights.take_unsynced(), *self._index.take_unsynced()]
+        return Checkpoint(min(self.indexed_position, self.written_position), self._appender.last_ms, paths)
+
+    def take_checkpoint(self, force: bool = False) -> Checkpoint | None:
+        """The checkpoint that is due, for `sync_checkpoint`. `force`: make one now (loop thread only)."""
+        checkpoint, self._checkpoint = self._checkpoint, None
+        if not force:
+            return checkpoint
+        made = self._make_checkpoint()
+        if checkpoint is not None:
+            made.paths += checkpoint.paths
+        return made
+
+    def sync_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Put the derived files on stable storage, then say so. One call per file into the kernel; any thread."""
+        self.flush()
+        try:
+            for path in checkpoint.paths:
+                self._queue_files.sync(path)
+            for directory in {parent for path in checkpoint.paths for parent in path.parents if self._owns(parent)}:
+                self.files.sync_dir(directory)
+            with self._flush_lock:
+                self._derived_synced = checkpoint.position
+                self._positions.save(self._log.flushed_position, checkpoint.position, sync=True)
+            save_checkpoint(self.files, self._store / "checkpoint", checkpoint.store_ms, checkpoint.store_ms,
+                            checkpoint.store_ms, sync=True)  # fmt: skip
+        except OSError as error:
+            raise self._fail(error) from error

@@ -1,0 +1,75 @@
+"""How far things have come, on disk: our own positions (`D/gantry/positions`) and RocketMQ's checkpoint (`D/store/checkpoint`).
+
+Positions are kept twice; writes alternate, so that a torn one leaves the one before it:
+
+      0  magic 4 | CRC of the rest 4 | sequence 8 | flushed position 8 | derived position 8
+
+`flushed`: the log below it is on stable storage, a bad record there is damage and not a torn tail. `derived`: queues and index
+hold every record below it, on stable storage.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+from zlib import crc32
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gantrymq.store.files import FileSystem
+
+SLOT: Final = Struct(">4sIqqq")
+MAGIC: Final = b"GPO1"
+SLOT_STRIDE: Final = 512
+"""One sector per copy: a torn write cannot hit both."""
+CHECKPOINT: Final = Struct(">qqqqq")
+CHECKPOINT_SIZE: Final = 4096
+
+
+class Positions:
+    """The two positions. `save` from one thread at a time."""
+
+    def __init__(self, files: FileSystem, path: Path) -> None:
+        self._files = files
+        self._path = path
+        self._handle = -1
+        self._sequence = 0
+        self.flushed = -1
+        """-1: never saved."""
+        self.derived = -1
+
+    def open(self) -> None:
+        self._handle = self._files.open(self._path, True)
+        for slot in (0, 1):
+            data = self._files.pread(self._handle, SLOT.size, slot * SLOT_STRIDE)
+            if len(data) < SLOT.size:
+                continue
+            magic, crc, sequence, flushed, derived = SLOT.unpack(data)
+            if magic == MAGIC and crc == crc32(data[8:]) and sequence > self._sequence:
+                self._sequence, self.flushed, self.derived = sequence, flushed, derived
+
+    def save(self, flushed: int, derived: int, sync: bool = False) -> None:
+        self._sequence += 1
+        tail = SLOT.pack(MAGIC, 0, self._sequence, flushed, derived)[8:]
+        data = MAGIC + crc32(tail).to_bytes(4, "big") + tail
+        self._files.pwrite(self._handle, data, self._sequence % 2 * SLOT_STRIDE)
+        if sync:
+            self._files.datasync(self._handle)
+        self.flushed, self.derived = flushed, derived
+
+    def close(self) -> None:
+        if self._handle >= 0:
+            self._files.close(self._handle)
+            self._handle = -1
+
+
+def save_checkpoint(files: FileSystem, path: Path, log_ms: int, queues_ms: int, index_ms: int, sync: bool) -> None:
+    """RocketMQ's checkpoint: store times up to which log, queues and index are on stable storage."""
+    handle = files.open(path, True)
+    try:
+        files.pwrite(handle, CHECKPOINT.pack(log_ms, queues_ms, index_ms, 0, 0).ljust(CHECKPOINT_SIZE, b"\0"), 0)
+        if sync:
+            files.datasync(handle)
+    finally:
+        files.close(handle)

@@ -1,0 +1,185 @@
+"""The reading half of the store: queues, records by position, queries. Loop thread only; changes nothing.
+
+Records named by a queue unit are trusted to begin where the unit says. A position from outside (a message id in a query) is
+believed only if the record's own queue points back at it: a body may hold bytes that look like a record.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gantrymq.model import properties as props
+from gantrymq.store import record
+from gantrymq.store.consume_queue import HOLE_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gantrymq.model.message import Message
+    from gantrymq.store.appender import Appender
+    from gantrymq.store.commit_log import CommitLog
+    from gantrymq.store.consume_queue import QueueTable, Unit
+    from gantrymq.store.index_file import Index
+    from gantrymq.store.light_queues import LightQueues
+
+QUERY_CANDIDATES_MAX: Final = 10_000
+"""Records looked at for one query: many may share a hash or lie outside the time range."""
+
+
+class StoreReader:
+    """Read access to one store."""
+
+    _log: CommitLog
+    _queues: QueueTable
+    _lights: LightQueues
+    _index: Index
+    _appender: Appender
+
+    # --- queues
+
+    def topics(self) -> list[str]:
+        """Every topic that ever had a record, system topics included."""
+        return self._queues.names()
+
+    def queues_of(self, topic: str) -> list[int]:
+        """Queue ids of a topic that ever had a record, ascending."""
+        self._queues.find(topic, -1)
+        found = self._queues.open_topics.get(topic)
+        return sorted(found.queues) if found is not None else []
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Offset that the next record will take; 0 for an unknown queue."""
+        queue = self._queues.find(topic, queue_id)
+        return queue.next_offset if queue is not None else 0
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Offset of the oldest record still in the log; the maximum if there is none."""
+        queue = self._queues.find(topic, queue_id)
+        return queue.min_offset if queue is not None else 0
+
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[Unit]:
+        """(physical offset, record size, tag code) of up to `count` offsets from `offset` on, dense: item i is offset + i.
+
+        Empty outside the queue. A lost offset has size `HOLE_SIZE`; readers skip it (`read_records` does).
+        """
+        queue = self._queues.find(topic, queue_id)
+        return queue.read(offset, count) if queue is not None else []
+
+    def offset_by_time(self, topic: str, queue_id: int, ms: int, lower: bool) -> int:
+        """`lower`: first offset stored at or after `ms` (the maximum if none). Else: last one stored at or before (the minimum)."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return 0
+        low, high = queue.min_offset, queue.next_offset
+        while low < high:
+            middle = (low + high) // 2
+            at_ms = self._store_ms(queue.read(middle, 1)[0])
+            if at_ms < ms or (at_ms == ms and not lower):
+                low = middle + 1
+            else:
+                high = middle
+        return low if lower else max(low - 1, queue.min_offset)
+
+    def _store_ms(self, unit: Unit) -> int:
+        if unit[1] == HOLE_SIZE:
+            return 0
+        head = self._log.read(unit[0], record.HEAD.size)
+        if len(head) < record.HEAD.size:
+            return 0
+        at = record.STORE_MS_AT + (12 if head[record.SYS_FLAG_AT + 3] & 0x10 else 0)
+        return int(record.LONG.unpack_from(head, at)[0])
+
+    def light_max_offset(self, light: int) -> int:
+        """Offset that the next entry of a light queue will take."""
+        return self._lights.next_offset(light)
+
+    def light_units(self, light: int, offset: int, count: int) -> list[Unit]:
+        """As `units`, for a light queue."""
+        return self._lights.read(light, offset, count)
+
+    # --- records
+
+    def read_records(self, units: Sequence[Unit], bytes_max: int) -> tuple[list[bytes], int]:
+        """Stored bytes of records named by units, neighbours in one piece, and the number of units covered.
+
+        At least one record, then as many as `bytes_max` allows. Units without a record count as covered.
+        """
+        pieces: list[bytes] = []
+        taken = total = 0
+        start = end = -1
+        file_size = self._log.file_size
+        for position, size, _ in units:
+            if size == HOLE_SIZE:
+                taken += 1
+                continue
+            if total and total + size > bytes_max:
+                break
+            if position != end or position % file_size == 0:
+                if end > start:
+                    pieces.append(self._log.read(start, end - start))
+                start = position
+            end = position + size
+            total += size
+            taken += 1
+        if end > start:
+            pieces.append(self._log.read(start, end - start))
+        return pieces, taken
+
+    def get(self, position: int, size: int = 0) -> Message | None:
+        """The record at a position from anywhere, or None if no record of a queue begins there. `size` 0: unknown."""
+        message = self._decode(position, size)
+        if message is None:
+            return None
+        queue = self._queues.find(message.topic, message.queue_id)
+        units = queue.read(message.queue_offset, 1) if queue is not None else []
+        if not units or units[0][0] != position:
+            return None
+        return message
+
+    def get_many(self, refs: Sequence[tuple[int, int]]) -> list[Message | None]:
+        """Records by (physical offset, size) out of units; None where there is no such record (any more)."""
+        return [self._decode(position, size) for position, size in refs]
+
+    def _decode(self, position: int, size: int) -> Message | None:
+        if not self._log.min_position <= position <= self._appender.position - record.RECORD_SIZE_MIN:
+            return None
+        if not size:
+            size = int.from_bytes(self._log.read(position, 4), "big")
+        if size < record.RECORD_SIZE_MIN or position + size > self._appender.position:
+            return None
+        try:
+            message = record.decode(self._log.read(position, size))
+        except record.RecordError:
+            return None
+        if message.size != size or message.physical_offset != position:
+            return None
+        return message
+
+    # --- the index
+
+    def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> list[Message]:
+        """Messages of a topic with this UNIQ_KEY or entry of KEYS, stored in [begin, end], newest first."""
+        found: list[Message] = []
+        positions = [
+            position
+            for its_topic, keys, position, store_ms in reversed(self._appender.index_pending)
+            if its_topic == topic and key in keys and begin_ms <= store_ms <= end_ms
+        ]
+        limit = min(max(count_max * 4, 64), QUERY_CANDIDATES_MAX)
+        while len(found) < count_max:
+            indexed = self._index.find(topic, key, begin_ms, end_ms, limit)
+            found = []
+            seen = set()
+            for position in (*positions, *indexed):
+                message = self._decode(position, 0) if position not in seen else None
+                seen.add(position)
+                if message is not None and message.topic == topic and begin_ms <= message.store_ms <= end_ms:
+                    names = props.find(message.properties, props.KEYS).split(" ")
+                    if key in names or key == props.find(message.properties, props.UNIQ_KEY):
+                        found.append(message)
+                        if len(found) == count_max:
+                            break
+            if len(indexed) < limit or limit == QUERY_CANDIDATES_MAX:
+                break
+            limit = QUERY_CANDIDATES_MAX
+        return found

@@ -1,0 +1,202 @@
+"""One record of the CommitLog: the only place that knows its layout (docs/formats/commitlog.md).
+
+All integers big-endian. V1; V2 differs in the topic length only (2 bytes) and is read, never written:
+
+      0  size 4 | magic 4 | body CRC 4 | queue id 4 | flag 4
+     20  queue offset 8 | physical offset 8
+     36  sysFlag 4 | born ms 8 | born host 8 (IPv6: 20)
+     56  store ms 8 | store host 8 (IPv6: 20)
+     72  reconsume times 4 | prepared offset 8 | body length 4
+     88  body | topic length 1 | topic | properties length 2 | properties
+
+Behind the sender's properties stand the dispatch pairs of this store (`Message.dispatch`): the light queues that the
+record entered, with the offsets it took there.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+from zlib import crc32
+
+from gantrymq.model import sysflag
+from gantrymq.model.limits import PROPERTIES_BYTES_MAX
+from gantrymq.model.message import Message
+
+if TYPE_CHECKING:
+    import mmap
+
+    Readable = bytes | memoryview | mmap.mmap
+
+MAGIC_V1: Final = -0x255CDF59  # 0xDAA320A7
+MAGIC_V2: Final = -0x255CDF55  # 0xDAA320AB
+MAGIC_BLANK: Final = -0x342BCE6C  # 0xCBD43194
+MAGIC_BYTES_V1: Final = b"\xda\xa3\x20\xa7"
+MAGIC_BYTES_V2: Final = b"\xda\xa3\x20\xab"
+
+_BEFORE_HOSTS: Final = ">iiIiiqqiq"
+HEAD: Final = Struct(f"{_BEFORE_HOSTS}8sq8siqi")
+_HEADS: Final = {
+    (8, 8): HEAD,
+    (20, 8): Struct(f"{_BEFORE_HOSTS}20sq8siqi"),
+    (8, 20): Struct(f"{_BEFORE_HOSTS}8sq20siqi"),
+    (20, 20): Struct(f"{_BEFORE_HOSTS}20sq20siqi"),
+}
+PREFIX: Final = Struct(">ii")
+"""Size and magic: all there is of a blank record."""
+SHORT: Final = Struct(">h")
+LONG: Final = Struct(">q")
+PHYSICAL_OFFSET_AT: Final = 28
+SYS_FLAG_AT: Final = 36
+STORE_MS_AT: Final = 56
+"""With an IPv4 born host; 12 later with an IPv6 one."""
+BLANK_SIZE: Final = PREFIX.size
+"""A record needs this much behind it in its segment (RocketMQ: END_FILE_MIN_BLANK_LENGTH)."""
+RECORD_SIZE_MIN: Final = HEAD.size + 1 + SHORT.size
+CRC_MASK: Final = 0x7FFFFFFF
+
+DISPATCH_MARK: Final = b"INNER_MULTI_DISPATCH\x01"
+OFFSETS_MARK: Final = b"INNER_MULTI_QUEUE_OFFSET\x01"
+MORE_MARK: Final = b"GANTRY_DISPATCH_MORE\x01"
+"""Number of light queue entries that stand in continuation records behind this record."""
+_DISPATCH_NAMES: Final = (DISPATCH_MARK, OFFSETS_MARK, MORE_MARK)
+DISPATCH_RESERVE: Final = 64
+"""Bytes of the properties kept free for MORE_MARK with its number, so that any record can enter any number of queues."""
+SENDER_PROPERTIES_MAX: Final = PROPERTIES_BYTES_MAX - DISPATCH_RESERVE
+_TAGS: Final = b"TAGS\x01"
+
+
+class RecordError(ValueError):
+    """The bytes at a position are not a record; the text says why."""
+
+
+def heads(sys_flag: int) -> Struct:
+    """The head's layout for the host widths in `sys_flag`."""
+    if not sys_flag & (sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6):
+        return HEAD
+    return _HEADS[20 if sys_flag & sysflag.BORN_HOST_V6 else 8, 20 if sys_flag & sysflag.STORE_HOST_V6 else 8]
+
+
+def record_size(message: Message) -> int:
+    """Bytes of the whole record with the `dispatch` that it has now."""
+    return (
+        heads(message.sys_flag).size + len(message.body) + 1 + len(message.topic) + SHORT.size
+        + len(message.properties) + len(message.dispatch)
+    )  # fmt: skip
+
+
+def encode(message: Message) -> bytes:
+    """The record of a message whose store fields are set. The store's append builds the same bytes in one pass."""
+    body, properties = message.body, message.properties + message.dispatch
+    topic = message.topic.encode()
+    head = heads(message.sys_flag).pack(
+        record_size(message), MAGIC_V1, crc32(body) & CRC_MASK, message.queue_id, message.flag, message.queue_offset,
+        message.physical_offset, message.sys_flag, message.born_ms, message.born_host, message.store_ms,
+        message.store_host, message.reconsume_times, message.prepared_offset, len(body),
+    )  # fmt: skip
+    return b"".join((head, body, bytes((len(topic),)), topic, SHORT.pack(len(properties)), properties))
+
+
+def blank(size: int) -> bytes:
+    """The first bytes of a blank record that fills the rest of a segment."""
+    return PREFIX.pack(size, MAGIC_BLANK)
+
+
+def decode(buffer: Readable, at: int = 0, *, check_crc: bool = True) -> Message:
+    """The message whose record begins at `at`; raises RecordError. `keys` stays empty."""
+    try:
+        size, magic = PREFIX.unpack_from(buffer, at)
+        (flags,) = _INT.unpack_from(buffer, at + SYS_FLAG_AT)
+        head = heads(flags)
+        (
+            size, magic, crc, queue_id, flag, queue_offset, physical_offset, flags, born_ms, born_host, store_ms,
+            store_host, reconsume_times, prepared_offset, body_length,
+        ) = head.unpack_from(buffer, at)  # fmt: skip
+    except Exception as error:
+        raise RecordError("cut off inside the head") from error
+    end = at + size
+    body_at = at + head.size
+    topic_at = body_at + body_length
+    if magic != MAGIC_V1 and magic != MAGIC_V2:
+        raise RecordError(f"magic {magic & 0xFFFFFFFF:#010x}")
+    if size < RECORD_SIZE_MIN or body_length < 0 or topic_at + 3 > end or end > len(buffer):
+        raise RecordError(f"size {size} with a body of {body_length}")
+    body = bytes(buffer[body_at:topic_at])
+    if magic == MAGIC_V1:
+        topic_length = buffer[topic_at]
+        topic_at += 1
+    else:
+        topic_length = int.from_bytes(buffer[topic_at : topic_at + 2], "big")
+        topic_at += 2
+    properties_at = topic_at + topic_length + 2
+    if properties_at > end:
+        raise RecordError(f"topic of {topic_length} bytes runs over the end")
+    properties_length = int.from_bytes(buffer[properties_at - 2 : properties_at], "big")
+    if properties_at + properties_length != end:
+        raise RecordError(f"properties of {properties_length} bytes do not end the record")
+    if check_crc and crc != crc32(body) & CRC_MASK:
+        raise RecordError("CRC of the body")
+    try:
+        topic = str(buffer[topic_at : properties_at - 2], "utf-8")
+    except UnicodeDecodeError as error:
+        raise RecordError("topic is not UTF-8") from error
+    properties = bytes(buffer[properties_at:end])
+    message = Message(topic, body, properties, "", (), queue_id, born_ms)
+    if b"INNER_MULTI_" in properties or MORE_MARK in properties:
+        message.properties, message.dispatch = split_dispatch(properties)
+    message.tag = tag_of(properties)
+    message.born_host = born_host
+    message.flag = flag
+    message.sys_flag = flags
+    message.reconsume_times = reconsume_times
+    message.prepared_offset = prepared_offset
+    message.queue_offset = queue_offset
+    message.physical_offset = physical_offset
+    message.size = size
+    message.store_ms = store_ms
+    message.store_host = store_host
+    return message
+
+
+_INT: Final = Struct(">i")
+
+
+def tag_of(properties: bytes) -> str:
+    """Value of TAGS, or an empty string."""
+    at = properties.rfind(_TAGS)
+    while at > 0 and properties[at - 1] != 2:
+        at = properties.rfind(_TAGS, 0, at)
+    if at < 0:
+        return ""
+    end = properties.find(b"\x02", at)
+    return str(properties[at + 5 : end if end >= 0 else len(properties)], "utf-8", "replace")
+
+
+def split_dispatch(properties: bytes) -> tuple[bytes, bytes]:
+    """(the sender's pairs, the dispatch pairs); a real broker may have put them in any place."""
+    own: list[bytes] = []
+    dispatch: list[bytes] = []
+    for pair in properties.split(b"\x02"):
+        if pair:
+            (dispatch if pair.startswith(_DISPATCH_NAMES) else own).append(pair)
+    tail = b"\x02" if own and (dispatch or properties.endswith(b"\x02")) else b""
+    return b"\x02".join(own) + tail, b"\x02".join(dispatch) + (b"\x02" if dispatch else b"")
+
+
+def dispatch_of(dispatch: bytes) -> tuple[list[tuple[str, int]], int]:
+    """Queue names with offsets from the dispatch pairs, and the number of entries in continuation records."""
+    names: list[str] = []
+    offsets: list[int] = []
+    more = 0
+    try:
+        for pair in dispatch.split(b"\x02"):
+            name, _, value = pair.partition(b"\x01")
+            if pair.startswith(DISPATCH_MARK):
+                names = value.decode("utf-8", "replace").split(",")
+            elif pair.startswith(OFFSETS_MARK):
+                offsets = [int(text) for text in value.split(b",")]
+            elif name + b"\x01" == MORE_MARK:
+                more = int(value)
+    except ValueError:
+        return [], 0
+    return list(zip(names, offsets, strict=False)), more

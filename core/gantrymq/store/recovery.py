@@ -1,0 +1,206 @@
+"""Opening a log after whatever happened to it: where it ends, what is damaged, and making the derived files match.
+
+Two passes. `find_end` walks records from the last safe position: a bad record at or above the flushed position is the torn
+tail and is cut, also if valid records follow; below it, it is damage: the bytes are kept in `D/gantry/quarantine` and a filler
+record of exactly the gap takes their place. `replay` hands each record to the queues again, with the offsets that it was given.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from gantrymq.model import sysflag
+from gantrymq.model.message import Message
+from gantrymq.store import record
+from gantrymq.store.commit_log import file_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from gantrymq.store.commit_log import CommitLog
+    from gantrymq.store.files import FileSystem
+
+log = logging.getLogger(__name__)
+
+FILLER_TOPIC: Final = "rmq_sys_gantry_filler"
+FILLER_BYTES_MAX: Final = 1024 * 1024
+"""A larger gap gets several fillers: readers need not hold more than an ordinary record."""
+DISPATCH_TOPIC: Final = "rmq_sys_gantry_dispatch"
+CONTINUATION: Final = Struct(">qi")
+"""Head of a continuation record's body: position and size of the record whose entries follow as (light 8, offset 8)."""
+PAIR: Final = Struct(">qq")
+_WINDOW: Final = 1024 * 1024
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What `MessageStore.load` found and did. Positions are bytes in the log."""
+
+    clean: bool
+    start: int
+    """Where checking began."""
+    end: int
+    cut_bytes: int = 0
+    """Torn tail removed (bytes from the cut to the last one that was not zero; at least 1 if anything was there)."""
+    quarantined: list[tuple[int, int]] = field(default_factory=list)
+    """(position, bytes) of damaged places that fillers stand in now."""
+    records: int = 0
+    """Records dispatched again."""
+
+
+def check_record(log_: CommitLog, at: int) -> tuple[int, Message | None]:
+    """(size, message) of the valid record at a position; (size, None) for a blank; (0, None) if there is neither."""
+    head = log_.read(at, record.HEAD.size)
+    if len(head) < record.BLANK_SIZE:
+        return 0, None
+    size, magic = record.PREFIX.unpack_from(head)
+    room = log_.file_size - at % log_.file_size
+    if magic == record.MAGIC_BLANK:
+        return (size, None) if size == room else (0, None)
+    if size < record.RECORD_SIZE_MIN or size + record.BLANK_SIZE > room or len(head) < record.HEAD.size:
+        return 0, None
+    if record.LONG.unpack_from(head, record.PHYSICAL_OFFSET_AT)[0] != at:
+        return 0, None
+    try:
+        return size, record.decode(log_.read(at, size))
+    except record.RecordError:
+        return 0, None
+
+
+class EndFinder:
+    """Pass one."""
+
+    def __init__(self, files: FileSystem, log_: CommitLog, quarantine: Path, report: RecoveryReport) -> None:
+        self._files = files
+        self._log = log_
+        self._quarantine = quarantine
+        self._report = report
+
+    def find_end(self, start: int, flushed: int) -> int:
+        """Walk from `start` (a record boundary); returns the end of the log."""
+        at = start
+        group, missing = -1, 0
+        while at < self._log.limit:
+            size, message = check_record(self._log, at)
+            if not size:
+                if at >= flushed:
+                    break
+                at = self._repair(at, flushed)
+                missing = 0
+                continue
+            if message is not None:
+                if missing and message.topic == DISPATCH_TOPIC and origin_of(message) == group:
+                    missing -= (len(message.body) - CONTINUATION.size) // PAIR.size
+                else:
+                    group, missing = at, record.dispatch_of(message.dispatch)[1] if message.dispatch else 0
+            at += size
+        if missing > 0 and group >= flushed:
+            at = group  # a batch whose continuation records are torn off is cut with them
+        return at
+
+    def cut(self, end: int) -> None:
+        """Remove what lies behind the end of the log."""
+        self._report.cut_bytes = self._garbage_after(end)
+        if self._report.cut_bytes:
+            log.warning("log cut at %d: %d bytes of a torn tail", end, self._report.cut_bytes)
+            self._log.cut(end)
+
+    def _garbage_after(self, at: int) -> int:
+        """Bytes from `at` up to the last one in its window that is not zero; segments after it count whole."""
+        total = 0
+        place = at
+        while place < self._log.limit:
+            data = self._log.read(place, _WINDOW)
+            used = data.rstrip(b"\0")
+            if used:
+                total = place + len(used) - at
+            place += len(data)
+        return total
+
+    def _repair(self, at: int, flushed: int) -> int:
+        """Quarantine the bytes from `at` to the next valid record and put fillers there; returns where it ends."""
+        segment_end = self._log.base_of(at) + self._log.file_size
+        end = self._next_valid(at, min(segment_end, flushed), segment_end)
+        data = self._log.read(at, end - at)
+        path = self._quarantine / f"{file_name(at)}-{len(data)}"
+        self._files.make_dirs(self._quarantine)
+        handle = self._files.open(path, True)
+        try:
+            self._files.pwrite(handle, data, 0)
+            self._files.datasync(handle)
+        finally:
+            self._files.close(handle)
+        self._files.sync_dir(self._quarantine)
+        log.error("damaged log at %d: %d bytes moved to %s", at, len(data), path)
+        self._report.quarantined.append((at, len(data)))
+        self._log.write(at, fillers(at, end - at, at_segment_end=end == segment_end))
+        self._log.sync(at, end)
+        return end
+
+    def _next_valid(self, at: int, limit: int, segment_end: int) -> int:
+        """Position of the next valid record or blank after the bad one at `at`, not above `limit`."""
+        size = int.from_bytes(self._log.read(at, 4), "big")
+        if size >= record.RECORD_SIZE_MIN and at + size < limit and check_record(self._log, at + size)[0]:
+            return at + size  # the usual damage: some bytes inside one record
+        place = at + 1
+        while place < limit:
+            data = self._log.read(place, _WINDOW + 8)
+            hits = []
+            for magic in (record.MAGIC_BYTES_V1, record.MAGIC_BYTES_V2, b"\xcb\xd4\x31\x94"):
+                hit = data.find(magic, 4)
+                while hit >= 0:
+                    hits.append(place + hit - 4)
+                    hit = data.find(magic, hit + 1)
+            for hit in sorted(hits):
+                if hit >= at + record.RECORD_SIZE_MIN + 1 and hit < limit and check_record(self._log, hit)[0]:
+                    return hit
+            place += _WINDOW
+        return limit if limit - at > record.RECORD_SIZE_MIN or limit == segment_end else segment_end
+
+
+def fillers(at: int, size: int, at_segment_end: bool) -> bytes:
+    """Records without meaning that take exactly `size` bytes; the rest of a segment is a blank record."""
+    if at_segment_end:
+        return record.blank(size).ljust(size, b"\0")
+    parts = []
+    while size:
+        part = size if size <= FILLER_BYTES_MAX else FILLER_BYTES_MAX - 4096
+        topic = FILLER_TOPIC[: min(len(FILLER_TOPIC), part - record.RECORD_SIZE_MIN)]
+        message = Message(topic, bytes(part - record.RECORD_SIZE_MIN - len(topic)), queue_id=0)
+        message.queue_offset = 0
+        message.sys_flag = sysflag.TRANSACTION_ROLLBACK
+        message.physical_offset = at
+        parts.append(record.encode(message))
+        at += part
+        size -= part
+    return b"".join(parts)
+
+
+def origin_of(message: Message) -> int:
+    """Position of the record that a continuation record belongs to, -1 if it names none."""
+    return int(CONTINUATION.unpack_from(message.body)[0]) if len(message.body) >= CONTINUATION.size else -1
+
+
+def scan(log_: CommitLog, start: int, end: int) -> Iterator[Message]:
+    """Every record in [start, end), which is known to be valid; reads in large pieces."""
+    at, window, window_at = start, b"", start
+    while at < end:
+        place = at - window_at
+        if place + record.BLANK_SIZE > len(window) or place + int.from_bytes(window[place : place + 4], "big") > len(window):
+            need = int.from_bytes(log_.read(at, 4), "big")
+            window, window_at = log_.read(at, max(_WINDOW, need)), at
+            place = 0
+        size, magic = record.PREFIX.unpack_from(window, place)
+        if magic != record.MAGIC_BLANK:
+            yield record.decode(window, place, check_crc=False)
+        at += size
+
+
+def continuation_pairs(message: Message) -> list[tuple[int, int]]:
+    """(light, offset) pairs of a continuation record."""
+    return list(PAIR.iter_unpack(message.body[CONTINUATION.size :]))
+
