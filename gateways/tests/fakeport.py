@@ -39,7 +39,12 @@ class FakeCursor:
 class FakePort:
     """See the module. Attributes are open to the tests: `log`, `lights`, `tables`, `routes`, `submitted` (batches), `calls` (names)."""
 
-    def __init__(self, seed: int = 0, mode: str = "immediate", routes: Mapping[str, Callable[[], RouteSet]] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int = 0,
+        mode: str = "immediate",
+        routes: Mapping[str, Callable[[], RouteSet]] | None = None,
+    ) -> None:
         if mode not in ("immediate", "late", "shuffled"):
             raise ValueError(f"mode {mode!r}: immediate, late or shuffled")
         self.mode = mode
@@ -113,7 +118,18 @@ class FakePort:
     def crash(self, seed: int = 0, mode: str | None = None) -> FakePort:
         """The port after kill -9 and restart: what was acknowledged is there, what was leased counts as delivered."""
         new = FakePort(seed, mode or self.mode, self.kinds)
-        for name in ("log", "by_offset", "end", "topic_queues", "queues", "lights", "light_next", "tables", "epoch", "now_ms"):
+        for name in (
+            "log",
+            "by_offset",
+            "end",
+            "topic_queues",
+            "queues",
+            "lights",
+            "light_next",
+            "tables",
+            "epoch",
+            "now_ms",
+        ):
             setattr(new, name, getattr(self, name))
         for _, route in self.routes.values():
             new._install(route)
@@ -225,7 +241,9 @@ class FakePort:
             return
         if name not in self.topic_queues:
             if not create or not self.auto_create:
-                self._answer(on_done, token, GantryError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name!r} does not exist"))
+                self._answer(
+                    on_done, token, GantryError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name!r} does not exist")
+                )
                 return
             self.topic_queues[name] = self.queues_per_topic
         count = self.topic_queues[name]
@@ -234,7 +252,9 @@ class FakePort:
     def topics(self, token: object, on_done: Done) -> None:
         if self._failed("topics", token, on_done):
             return
-        found = [TopicInfo(name, n, n) for name, n in self.topic_queues.items() if not names.is_system_topic(name)]
+        found = [
+            TopicInfo(name, n, n) for name, n in self.topic_queues.items() if not names.is_system_topic(name)
+        ]
         self._answer(on_done, token, found)
 
     def read(self, refs: Sequence[tuple[int, int]], token: object, on_done: Done) -> None:
@@ -276,7 +296,12 @@ class FakePort:
                 self._uninstall(route_id)
         self._answer(on_done, token, None)
 
-    def open_tap(self, on_records: Callable[[list[tuple[Message, tuple[int, ...]]]], None], token: object, on_done: Done) -> None:
+    def open_tap(
+        self,
+        on_records: Callable[[list[tuple[Message, tuple[int, ...]]]], None],
+        token: object,
+        on_done: Done,
+    ) -> None:
         if self._failed("open_tap", token, on_done):
             return
         tap = self.tap_next
@@ -291,7 +316,16 @@ class FakePort:
                 self.remove_volatile(tap, [own])
                 self.volatile.pop(number, None)
 
-    def add_volatile(self, tap: int, number: int, kind: str, topic: str | None, expression: str, token: object, on_done: Done) -> None:
+    def add_volatile(
+        self,
+        tap: int,
+        number: int,
+        kind: str,
+        topic: str | None,
+        expression: str,
+        token: object,
+        on_done: Done,
+    ) -> None:
         if self._failed("add_volatile", token, on_done):
             return
         inner = self.number_next
@@ -356,7 +390,9 @@ class FakePort:
         if self._failed("open_cursor", token, on_done):
             return
         if queue.startswith("~") and int(queue[1:]) not in self.lights:
-            self._answer(on_done, token, GantryError(ErrorCode.QUEUE_NOT_FOUND, f"queue {queue} does not exist"))
+            self._answer(
+                on_done, token, GantryError(ErrorCode.QUEUE_NOT_FOUND, f"queue {queue} does not exist")
+            )
             return
         handle = self.cursor_by_name.get((queue, group), 0)
         if not handle:
@@ -383,7 +419,9 @@ class FakePort:
             del self.cursor_by_name[(gone.queue, gone.group)]
         self._answer(on_done, token, None)
 
-    def acquire(self, cursor: int, holder: int, count_max: int, bytes_max: int, token: object, on_done: Done) -> None:
+    def acquire(
+        self, cursor: int, holder: int, count_max: int, bytes_max: int, token: object, on_done: Done
+    ) -> None:
         if self._failed("acquire", token, on_done):
             return
         place = self.cursors.get(cursor)
@@ -443,7 +481,9 @@ class FakePort:
     def stats(self, cursors: Sequence[int], token: object, on_done: Done) -> None:
         if self._failed("stats", token, on_done):
             return
-        self._answer(on_done, token, [self._info(self.cursors[c]) if c in self.cursors else None for c in cursors])
+        self._answer(
+            on_done, token, [self._info(self.cursors[c]) if c in self.cursors else None for c in cursors]
+        )
 
     def purge(self, cursor: int, token: object, on_done: Done) -> None:
         if self._failed("purge", token, on_done):
@@ -456,7 +496,9 @@ class FakePort:
 
     # TablePort
 
-    def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: object, on_done: Done) -> None:
+    def put(
+        self, table: str, items: Sequence[tuple[str, bytes | None]], token: object, on_done: Done
+    ) -> None:
         if self._failed("put", token, on_done):
             return
         rows = self.tables.setdefault(table, {})
@@ -469,7 +511,9 @@ class FakePort:
                 self.turn.append(lambda w=watcher, k=key, v=value: w(k, v))  # type: ignore[misc]
         self._answer(on_done, token, None)
 
-    def watch_table(self, table: str, on_change: Callable[[str, bytes | None], None] | None, token: object, on_done: Done) -> None:
+    def watch_table(
+        self, table: str, on_change: Callable[[str, bytes | None], None] | None, token: object, on_done: Done
+    ) -> None:
         if self._failed("watch_table", token, on_done):
             return
         if on_change is None:
@@ -480,12 +524,16 @@ class FakePort:
 
     # LeasePort
 
-    def take_lease(self, name: str, force: bool, on_lost: Callable[[str], None], token: object, on_done: Done) -> None:
+    def take_lease(
+        self, name: str, force: bool, on_lost: Callable[[str], None], token: object, on_done: Done
+    ) -> None:
         if self._failed("take_lease", token, on_done):
             return
         held = self.leases.get(name)
         if held is not None and not force:
-            self._answer(on_done, token, GantryError(ErrorCode.LEASE_HELD, f"{name} is held by another connection"))
+            self._answer(
+                on_done, token, GantryError(ErrorCode.LEASE_HELD, f"{name} is held by another connection")
+            )
             return
         self.epoch += 1
         epoch = self.epoch

@@ -36,7 +36,9 @@ class State(Enum):
 ALLOWED: Final[dict[State, frozenset[int]]] = {
     State.AWAIT_CONNECT: frozenset({c.CONNECT}),  # [MQTT-3.1.0-1]
     State.CONNECTING: frozenset(),  # held back until CONNECT is answered [MQTT-3.1.4-5]
-    State.CONNECTED: frozenset({c.PUBLISH, c.PUBACK, c.SUBSCRIBE, c.UNSUBSCRIBE, c.PINGREQ, c.DISCONNECT}),  # [MQTT-3.1.0-2]
+    State.CONNECTED: frozenset(
+        {c.PUBLISH, c.PUBACK, c.SUBSCRIBE, c.UNSUBSCRIBE, c.PINGREQ, c.DISCONNECT}
+    ),  # [MQTT-3.1.0-2]
     State.CLOSED: frozenset(),
 }
 """Packet types that may arrive. PUBREC, PUBREL and PUBCOMP are missing because QoS 2 is granted to nobody yet."""
@@ -103,7 +105,7 @@ class MqttConnection:
         self.level = 0
         self.state = State.AWAIT_CONNECT
         self.outbox: list[bytes] = []
-        """Encoded pieces in order; the delivery path appends to it directly and adds to `outbox_bytes`."""
+        """Encoded pieces in order, always this list; the delivery path appends to it directly and adds to `outbox_bytes`."""
         self.outbox_bytes = 0
 
     def receive_data(self, data: bytes, now_ms: int) -> list[Event]:
@@ -186,7 +188,11 @@ class MqttConnection:
             self._parts = []
             self._buffer = self._need = 0
             return
-        found = codec.packet_end(data, start) if self.state is not State.CONNECTING and len(data) - start >= 2 else None
+        found = (
+            codec.packet_end(data, start)
+            if self.state is not State.CONNECTING and len(data) - start >= 2
+            else None
+        )
         self._keep(data, start, found[1] - start if found else 0)
 
     def _check_header(self, first: int, length: int) -> str:
@@ -213,7 +219,9 @@ class MqttConnection:
             return False
         except codec.UnsupportedVersion as error:
             self._refuse_version(error.level)
-            self._violation(events, f"MQTT protocol level {error.level} is not supported, use 3.1.1 (level 4)")
+            self._violation(
+                events, f"MQTT protocol level {error.level} is not supported, use 3.1.1 (level 4)"
+            )
             return False
         if isinstance(packet, Publish):
             if packet.qos == 2:
@@ -279,7 +287,7 @@ class MqttConnection:
     def data_to_send(self) -> bytes:
         """Take and clear the outbox."""
         data = b"".join(self.outbox)
-        self.outbox = []
+        self.outbox.clear()
         self.outbox_bytes = 0
         return data
 
@@ -287,7 +295,7 @@ class MqttConnection:
 
     def next_deadline(self) -> int | None:
         """When `handle_deadline` wants to be called next; None: not at all."""
-        if self.state is State.AWAIT_CONNECT or self.state is State.CONNECTING:
+        if self.state is State.AWAIT_CONNECT:
             return self._opened_ms + self._limits.connect_timeout_ms
         if self.state is State.CONNECTED and self.keep_alive_ms:
             return self._last_ms + self.keep_alive_ms

@@ -150,7 +150,13 @@ def parse_expression(expression: str) -> list[str]:
     except ValueError:
         words = None
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or "#" in words[:-1]:
-        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"route expression {expression[:80]!r} is not a JSON array of tag words")
+        raise GantryError(
+            ErrorCode.ILLEGAL_ARGUMENT,
+            f"route expression {expression[:80]!r} is not a JSON array of tag words",
+        )
     if len(words) > TOPIC_LEVELS_MAX:
-        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"a filter of {len(words)} levels, at most {TOPIC_LEVELS_MAX} are allowed")
+        raise GantryError(
+            ErrorCode.ILLEGAL_ARGUMENT,
+            f"a filter of {len(words)} levels, at most {TOPIC_LEVELS_MAX} are allowed",
+        )
     return words

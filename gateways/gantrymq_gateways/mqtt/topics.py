@@ -7,10 +7,13 @@ be a separator or wildcard here (`/ + #`).
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from typing import Final
 
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.limits import TAG_BYTES_MAX
 from gantrymq_gateways.mqtt import constants as c
 
 STANDING: Final = "/+#"
@@ -18,6 +21,9 @@ STANDING: Final = "/+#"
 
 DELIVERY_CACHE_MAX: Final = 20_000
 """Distinct (native topic, tag) kept as MQTT topics; at the limit the cache starts anew."""
+
+_RAW = re.compile("[/+#|*\\x00-\\x20\\x7f-\U0010ffff]")
+"""Characters that `names.encode_word` escapes, the separator of words apart."""
 
 ONE_EMPTY_LEVEL: Final = names.EMPTY
 
@@ -28,6 +34,12 @@ class LongTopics:
     def __init__(self) -> None:
         self.foreign: dict[str, str] = {}
         """Shortened native topic -> first level."""
+        self.on_learned: Callable[[str, str], None] = lambda native, first_level: None
+
+    def learn(self, native: str, first_level: str) -> None:
+        """A first level was shortened for the first time: keep the way back."""
+        self.foreign[native] = first_level
+        self.on_learned(native, first_level)
 
 
 def is_shortened(first_level: str, native: str) -> bool:
@@ -43,7 +55,9 @@ def to_native(topic: str) -> tuple[str, str]:
     levels = topic.split("/")
     native = names.encode_topic(levels[0])
     if topic.startswith("$") or names.is_closed_to_gateways(native):
-        raise GantryError(ErrorCode.NO_PERMISSION, f"topic {topic[:128]!r} belongs to the system and cannot be published to")
+        raise GantryError(
+            ErrorCode.NO_PERMISSION, f"topic {topic[:128]!r} belongs to the system and cannot be published to"
+        )
     return native, names.encode_tag(levels[1:])
 
 
@@ -56,13 +70,13 @@ def words_of(tag: str) -> list[str]:
         return []
     if tag == ONE_EMPTY_LEVEL:
         return [""]
-    if tag.isascii() and not any(character in tag for character in "/+#|* "):
-        return tag.split(".")
-    return [_escape_raw(word) for word in tag.split(".")]
+    if _RAW.search(tag) is not None:
+        tag = _RAW.sub(_escape_raw, tag)
+    return tag.split(".")
 
 
-def _escape_raw(word: str) -> str:
-    return "".join([names.encode_word(character) for character in word])
+def _escape_raw(match: re.Match[str]) -> str:
+    return names.encode_word(match.group())
 
 
 def to_mqtt(native: str, tag: str, long_topics: LongTopics | None = None) -> bytes:
@@ -110,14 +124,19 @@ def filter_route(text: str) -> tuple[str | None, str]:
     """
     levels = text.split("/")
     if len(levels) > c.TOPIC_LEVELS_MAX:
-        raise GantryError(ErrorCode.NAME_INVALID, f"the filter has {len(levels)} levels, at most {c.TOPIC_LEVELS_MAX} are allowed")
+        raise GantryError(
+            ErrorCode.NAME_INVALID,
+            f"the filter has {len(levels)} levels, at most {c.TOPIC_LEVELS_MAX} are allowed",
+        )
     first = levels[0]
     if first == "#":
         return None, '["#"]'
     topic = None if first == "+" else names.encode_topic(first)
     words = [level if level in ("+", "#") else names.encode_word(level) for level in levels[1:]]
-    if sum(map(len, words)) > names.TAG_BYTES_MAX:
-        raise GantryError(ErrorCode.NAME_INVALID, f"the filter needs a tag of more than {names.TAG_BYTES_MAX} bytes")
+    if sum(map(len, words)) > TAG_BYTES_MAX:
+        raise GantryError(
+            ErrorCode.NAME_INVALID, f"the filter needs a tag of more than {TAG_BYTES_MAX} bytes"
+        )
     return topic, json.dumps(words, separators=(",", ":"), ensure_ascii=True)
 
 

@@ -1,0 +1,327 @@
+"""One MQTT client: events of its connection -> publishing, session and lifecycle; answers -> its outbox.
+
+The pump calls it (`net.api.Door`). It decides who may come in, and what its end means: a DISCONNECT discards the will
+[MQTT-3.1.2-10], every other end publishes it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from gantrymq.model.errors import GantryError
+from gantrymq.net.api import Link
+from gantrymq_gateways.mqtt import codec
+from gantrymq_gateways.mqtt import constants as c
+from gantrymq_gateways.mqtt.codec import Ack, Connect, Disconnect, Publish, Subscribe, Unsubscribe, Will
+from gantrymq_gateways.mqtt.connection import Event, MqttConnection, State, Violation
+from gantrymq_gateways.mqtt.deliver import Outlet
+from gantrymq_gateways.mqtt.gateway import MqttGateway, Peer
+from gantrymq_gateways.mqtt.lifecycle import GROUP_PREFIX
+from gantrymq_gateways.mqtt.publish import Inflow
+from gantrymq_gateways.mqtt.sessions import Session
+from gantrymq_gateways.mqtt.topics import to_native
+
+log = logging.getLogger(__name__)
+
+CLIENT_ID_BYTES_MAX: Final = 200
+"""A client id names a group of at most 255 bytes and a lease; MQTT demands 23 [MQTT-3.1.3-5]."""
+
+
+class MqttDoor(Peer):
+    """One connection, from accept to close."""
+
+    __slots__ = (
+        "_epoch",
+        "_gateway",
+        "_holding",
+        "_inflow",
+        "_link",
+        "_outlet",
+        "_will",
+        "connection",
+        "gone",
+        "peer",
+        "session",
+    )
+
+    def __init__(self, gateway: MqttGateway) -> None:
+        self._gateway = gateway
+        now_ms = gateway.shell.clock.monotonic_ms()
+        self.connection = MqttConnection(gateway.limits, gateway.known_topics, now_ms)
+        self._link: Link | None = None
+        self._outlet: Outlet | None = None
+        self._inflow: Inflow | None = None
+        self._will: Will | None = None
+        self._epoch = 0
+        self._holding = False
+        self.session: Session | None = None
+        self.gone = False
+        self.peer = "?"
+
+    # Door
+
+    def connected(self, link: Link) -> None:
+        self._link = link
+        self.peer = link.peer
+        self._gateway.doors.add(self)
+        link.set_deadline(self.connection.next_deadline())
+
+    def received(self, data: bytes) -> None:
+        if self.gone:
+            return
+        events = self.connection.receive_data(data, self._gateway.shell.clock.monotonic_ms())
+        if events:
+            self._handle(events)
+        if self.connection.outbox_bytes and self._link is not None:
+            self._link.mark()
+
+    def data_to_send(self) -> bytes:
+        data = self.connection.data_to_send()
+        outlet = self._outlet
+        if outlet is not None and outlet.blocked:
+            # The bytes are not written yet; the end of the next turn knows how many the socket took.
+            self._gateway.shell.turn.at_deliver(self.writable)
+        return data
+
+    def eof(self) -> bool | None:
+        return None
+
+    def closed(self, reason: str) -> None:
+        self._end(True)
+
+    def writable(self) -> None:
+        if not self.gone and self._outlet is not None and self._outlet.unblock() and self.session is not None:
+            self.session.pump()
+
+    def deadline(self, now_ms: int) -> None:
+        if self.gone or self._link is None:
+            return
+        if self._holding:
+            self.connection.resumed(now_ms)
+        for event in self.connection.handle_deadline(now_ms):
+            if isinstance(event, Violation):
+                self.fail(event.text)
+                return
+        self._link.set_deadline(self.connection.next_deadline())
+
+    def shutdown(self) -> None:
+        # MQTT 3.1.1 knows no DISCONNECT from a server.
+        self._end(True)
+        self._close()
+
+    # Events
+
+    def _handle(self, events: list[Event]) -> None:
+        publishes: list[Publish] = []
+        try:
+            for event in events:
+                if type(event) is Publish:
+                    publishes.append(event)
+                    continue
+                if publishes and type(event) is not Ack:
+                    # What comes behind must find these published.
+                    batch, publishes = publishes, []
+                    self._submit(batch)
+                self._other(event)
+                if self.gone:
+                    return
+            if publishes:
+                self._submit(publishes)
+        except GantryError as error:
+            self.fail(str(error))
+            return
+        if self.session is not None and not self.gone:
+            self.session.pump()
+
+    def _submit(self, publishes: list[Publish]) -> None:
+        if self._inflow is not None:
+            self._inflow.submit(publishes)
+
+    def _other(self, event: Event) -> None:
+        session = self.session
+        if isinstance(event, Connect):
+            self._connect(event)
+        elif isinstance(event, Violation):
+            self.fail(event.text)
+        elif session is None:
+            return
+        elif isinstance(event, Ack):
+            session.acknowledged(event.packet_id)
+        elif isinstance(event, Subscribe):
+            self._subscribe(session, event)
+        elif isinstance(event, Unsubscribe):
+            self._unsubscribe(session, event)
+        elif isinstance(event, Disconnect):
+            self._end(False)
+            self._close()
+
+    def _connect(self, connect: Connect) -> None:
+        gateway = self._gateway
+        client_id = connect.client_id
+        if not gateway.anonymous:
+            self.refused_connect(
+                c.REFUSED_NOT_AUTHORIZED,
+                "anonymous clients are refused off loopback; set mqtt.allow_anonymous",
+            )
+            return
+        if not gateway.ready:
+            self.refused_connect(c.REFUSED_UNAVAILABLE, "the broker is not reachable")
+            return
+        if not client_id:
+            if not connect.clean or connect.level == c.LEVEL_3_1:
+                # [MQTT-3.1.3-8]; MQTT 3.1 wants 1 to 23 characters.
+                self.refused_connect(c.REFUSED_IDENTIFIER, "a session that is kept needs a client id")
+                return
+            client_id = gateway.generated_id()
+        if len(client_id.encode()) > CLIENT_ID_BYTES_MAX:
+            self.refused_connect(
+                c.REFUSED_IDENTIFIER, f"a client id of more than {CLIENT_ID_BYTES_MAX} bytes"
+            )
+            return
+        if connect.will is not None:
+            try:
+                to_native(connect.will.topic.decode())
+            except GantryError as error:
+                self.refused_connect(c.REFUSED_NOT_AUTHORIZED, f"its will cannot be published: {error}")
+                return
+            self._will = connect.will
+        gateway.lifecycle.serial.put(
+            client_id, gateway.lifecycle.connect(self, connect, client_id), self._connect_ended
+        )
+        if self.session is None and not self.gone:
+            self.hold_reading()
+
+    def _connect_ended(self, error: GantryError | None) -> None:
+        if error is not None and not self.gone:
+            self.refused_connect(c.REFUSED_UNAVAILABLE, str(error))
+        # What was pipelined behind CONNECT, then what waits for the session.
+        self.received(b"")
+        if self.session is not None and not self.gone:
+            self.session.pump()
+
+    def _subscribe(self, session: Session, packet: Subscribe) -> None:
+        def answer(codes: list[int]) -> None:
+            self._send(codec.encode_suback(packet.packet_id, codes))
+
+        lifecycle = self._gateway.lifecycle
+        lifecycle.serial.put(
+            session.client_id, lifecycle.subscribe(session, packet, answer), self._procedure_ended
+        )
+
+    def _unsubscribe(self, session: Session, packet: Unsubscribe) -> None:
+        def answer() -> None:
+            self._send(codec.encode_ack(c.UNSUBACK, packet.packet_id))
+
+        lifecycle = self._gateway.lifecycle
+        lifecycle.serial.put(
+            session.client_id, lifecycle.unsubscribe(session, packet, answer), self._procedure_ended
+        )
+
+    def _procedure_ended(self, error: GantryError | None) -> None:
+        if error is not None:
+            self.fail(f"a subscription could not be stored: {error}")
+
+    def _send(self, data: bytes) -> None:
+        if not self.gone and self._link is not None:
+            self.connection.send(data)
+            self._link.mark()
+
+    # Client (lifecycle.py)
+
+    def outlet(self) -> Outlet:
+        config = self._gateway.config
+        assert self._link is not None, "a session begins after `connected`"
+        self._outlet = Outlet(self.connection, self._link, config.inflight_max, config.outbound_bytes_max)
+        return self._outlet
+
+    def accepted(self, session: Session, present: bool, epoch: int) -> None:
+        assert self._link is not None, "a session begins after `connected`"
+        gateway = self._gateway
+        self.session = session
+        self._epoch = epoch
+        self._inflow = Inflow(
+            gateway.shell.port, gateway.targets, gateway.kept, self, gateway.config.unacked_bytes_max
+        )
+        self.connection.accept(present)
+        self._link.set_deadline(self.connection.next_deadline())
+        self._link.mark()
+        self.resume_reading()
+
+    def refused_connect(self, code: int, text: str) -> None:
+        if not self.gone:
+            log.warning("%s: CONNECT refused with return code %d: %s", self.peer, code, text)
+            self._will = None
+            self.connection.refuse(code)
+            self._end(False)
+            self._close()
+
+    def taken_over(self, name: str) -> None:
+        self.fail(f"client id {name[len(GROUP_PREFIX) :]!r} connected again")
+
+    def fail(self, text: str) -> None:
+        """Close with a line in the log; the will is published."""
+        if not self.gone:
+            log.warning("%s: closed: %s", self.peer, text)
+            self._end(True)
+            self._close()
+
+    def abandon(self, text: str) -> None:
+        if not self.gone:
+            log.warning("%s: closed: %s", self.peer, text)
+            if self.session is not None:
+                self.session.detach()
+            self._will = None
+            self._end(False)
+            self._close()
+
+    def _end(self, lost: bool) -> None:
+        """The client is no client of ours any more; once."""
+        if self.gone:
+            return
+        self.gone = True
+        gateway = self._gateway
+        gateway.doors.discard(self)
+        started = self.connection.state is not State.AWAIT_CONNECT
+        self.connection.close()
+        if self._inflow is not None:
+            self._inflow.closed = True
+        session, self.session = self.session, None
+        if session is not None:
+            gateway.lifecycle.detach(session, self._epoch)
+        will, self._will = self._will, None
+        if will is not None and lost and started and session is not None:
+            gateway.publish_will(will, self.peer)
+
+    def _close(self) -> None:
+        if self._link is not None:
+            self._link.close()
+
+    # InflowHost (publish.py)
+
+    def acknowledge(self, packet_ids: list[int]) -> None:
+        if not self.gone and self._link is not None:
+            self.connection.send(
+                b"".join([b"\x40\x02" + packet_id.to_bytes(2, "big") for packet_id in packet_ids])
+            )
+            self._link.mark()
+
+    def hold_reading(self) -> None:
+        if not self._holding and self._link is not None:
+            self._holding = True
+            self._link.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._holding and not self.gone and self._link is not None:
+            self._holding = False
+            self.connection.resumed(self._gateway.shell.clock.monotonic_ms())
+            self._link.resume_reading()
+
+    def refused(self, text: str) -> None:
+        self.fail(text)
+
+    def retry_later(self, retry: Callable[[], None]) -> None:
+        shell = self._gateway.shell
+        at_ms = shell.clock.monotonic_ms() + self._gateway.config.busy_retry_ms
+        shell.wheel.call_at(at_ms, lambda now_ms: retry())

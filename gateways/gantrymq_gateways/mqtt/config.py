@@ -1,0 +1,43 @@
+"""Settings of the MQTT door: section `mqtt`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class MqttConfig:
+    """Every limit with its reason; `metadata` bounds what may be set."""
+
+    port: int = field(default=1883, metadata={"min": 0, "max": 65535})
+    enabled: bool = True
+    allow_anonymous: bool = False
+    """Let anybody in also where the door does not listen on loopback; on loopback anybody may come."""
+    packet_bytes_max: int = field(
+        default=4 * 1024 * 1024 + 65_552, metadata={"min": 1024, "max": 16 * 1024 * 1024}
+    )
+    """Remaining length of one packet: the largest body with the longest topic. More closes the connection."""
+    connect_timeout_ms: int = field(default=10_000, metadata={"min": 100, "max": 600_000})
+    """From accepted socket to CONNECT: silent strangers cost memory."""
+    inflight_max: int = field(default=256, metadata={"min": 1, "max": 10_000})
+    """QoS 1 messages of a session sent and not acknowledged; MQTT 3.1.1 lets clients set none."""
+    volatile_entries_max: int = field(default=100_000, metadata={"min": 1, "max": 1_000_000})
+    """QoS 1 messages that wait (as positions in the log) for a slow client with a clean session; beyond it is cut off."""
+    outbound_bytes_max: int = field(default=256 * 1024, metadata={"min": 4096, "max": 16 * 1024 * 1024})
+    """Bytes on their way to one client at which deliveries stop being fetched and QoS 0 is dropped."""
+    unacked_bytes_max: int = field(default=4 * 1024 * 1024, metadata={"min": 65_536, "max": 64 * 1024 * 1024})
+    """Bodies of one publisher handed to the log and not acknowledged by it; beyond it we stop reading from the publisher."""
+    busy_retry_ms: int = field(default=100, metadata={"min": 1, "max": 10_000})
+    """Between attempts to hand over what the server was too busy for; meanwhile its publisher is not read."""
+    subscriptions_max: int = field(default=1_000, metadata={"min": 1, "max": 100_000})
+    """Filters of one session; more are refused with SUBACK 0x80. Each of a persistent session costs a cursor."""
+    retained_max: int = field(default=100_000, metadata={"min": 0, "max": 10_000_000})
+    """Topics with a retained message: all are held in memory. Beyond it a retained publish closes the connection."""
+    retained_bytes_max: int = field(default=256 * 1024 * 1024, metadata={"min": 0})
+    """Topics and payloads of all retained messages, for the same reason."""
+    session_expiry_s: int = field(default=86_400, metadata={"min": 1, "max": 10 * 365 * 86_400})
+    """A persistent session is forgotten so long after its client left: an abandoned one would pin its backlog for ever."""
+    sessions_max: int = field(default=100_000, metadata={"min": 1, "max": 10_000_000})
+    """Persistent sessions; a CONNECT that would begin one more is answered with return code 3."""
+    keep_alive_s_max: int = field(default=0, metadata={"min": 0, "max": 65_535})
+    """Cap on the keep-alive that clients ask for; 0: none."""

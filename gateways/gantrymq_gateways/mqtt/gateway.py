@@ -1,0 +1,214 @@
+"""One MQTT gateway: what all its connections share, and its state as the broker comes and goes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gantrymq.broker.port import BrokerPort, Outcome
+from gantrymq.model.errors import GantryError
+from gantrymq.model.message import Message
+from gantrymq.net.api import Wheel
+from gantrymq.services import Clock, Turn
+from gantrymq_gateways.mqtt import retained
+from gantrymq_gateways.mqtt.codec import Will
+from gantrymq_gateways.mqtt.config import MqttConfig
+from gantrymq_gateways.mqtt.connection import ConnectionLimits
+from gantrymq_gateways.mqtt.fanout import Fanout
+from gantrymq_gateways.mqtt.lifecycle import Lifecycle
+from gantrymq_gateways.mqtt.publish import Targets
+from gantrymq_gateways.mqtt.retained import RetainedStore
+from gantrymq_gateways.mqtt.sessions import SessionTools
+from gantrymq_gateways.mqtt.steps import Steps, call, run
+from gantrymq_gateways.mqtt.tables import FILTER_TABLE, SESSION_TABLE
+from gantrymq_gateways.mqtt.topics import DeliveryTopics, LongTopics
+
+log = logging.getLogger(__name__)
+
+LONG_TOPIC_TABLE: Final = "long_topic"
+"""Shortened native topic -> the first level that it stands for."""
+
+SWEEP_MS: Final = 15_000
+"""Between looks for expired sessions and unused filters: a quarter of the shortest time that it watches."""
+
+
+@dataclass(slots=True)
+class Shell:
+    """The outside world of a gateway."""
+
+    port: BrokerPort
+    clock: Clock
+    turn: Turn
+    wheel: Wheel
+
+
+class Peer:
+    """What the gateway does with a connection of its own accord (adapter.MqttDoor)."""
+
+    __slots__ = ()
+
+    def abandon(self, text: str) -> None:
+        """Close: the broker is gone."""
+        raise NotImplementedError
+
+
+class MqttGateway:
+    """Shared state; `ready` once the tables are read and the tap is open."""
+
+    def __init__(self, shell: Shell, config: MqttConfig, anonymous: bool) -> None:
+        self.shell = shell
+        self.config = config
+        self.anonymous = anonymous
+        """Nobody needs to prove who they are."""
+        self.ready = False
+        self.on_ready: Callable[[GantryError | None], None] = lambda error: None
+        self.long_topics = LongTopics()
+        self.long_topics.on_learned = self._learned
+        self.topics = DeliveryTopics(self.long_topics)
+        self.targets = Targets(self.long_topics)
+        self.known_topics: set[bytes] = set()
+        self.kept = RetainedStore(config.retained_max, config.retained_bytes_max)
+        port = shell.port
+        self.fanout = Fanout(port, self.topics)
+        tools = SessionTools(port, self.topics, self.settle, config.volatile_entries_max)
+        self.lifecycle = Lifecycle(port, tools, self.fanout, self.kept, shell.clock.now_ms)
+        self.lifecycle.sessions_max = config.sessions_max
+        self.lifecycle.subscriptions_max = config.subscriptions_max
+        self.lifecycle.session_expiry_ms = config.session_expiry_s * 1000
+        self.lifecycle.flush_settled = self.flush_settled
+        self.limits = ConnectionLimits(
+            config.packet_bytes_max, config.connect_timeout_ms, config.keep_alive_s_max
+        )
+        self.doors: set[Peer] = set()
+        self._settled: list[tuple[int, int, Outcome]] = []
+        self._sweep_handle = 0
+        self._generated = 0
+        self._life = 0
+        """Counts comings of the broker: answers to procedures of an earlier one are not ours any more."""
+
+    def start(self) -> None:
+        """Begin; `on_ready` is called once, when connections may come, or with what prevents it."""
+        self.shell.port.watch_state(self._state)
+
+    def stop(self) -> None:
+        """Forget the broker; the connections are closed by the shell."""
+        self.ready = False
+        self.shell.wheel.cancel(self._sweep_handle)
+        self.flush_settled()
+        self.fanout.close()
+
+    def _state(self, up: bool) -> None:
+        self._life += 1
+        if up:
+            run(self._begin(self._life), self._begun)
+            return
+        self.ready = False
+        self.shell.wheel.cancel(self._sweep_handle)
+        for door in list(self.doors):
+            door.abandon("the broker is not reachable")
+        self._settled.clear()
+        self.fanout.close()
+        self.lifecycle.lost()
+
+    def _begin(self, life: int) -> Steps:
+        port = self.shell.port
+        sessions = yield call(port.watch_table, SESSION_TABLE, self._session_changed)
+        filters = yield call(port.watch_table, FILTER_TABLE, self._filter_changed)
+        kept = yield call(port.watch_table, retained.TABLE, self.kept.changed)
+        long = yield call(port.watch_table, LONG_TOPIC_TABLE, self._long_topic_changed)
+        tap = yield self.fanout.open()
+        if life != self._life:
+            return
+        self.lifecycle.table.load(sessions, filters, self.shell.clock.now_ms())
+        self.kept.load(kept)
+        for native, value in long.items():
+            self.long_topics.foreign[native] = value.decode()
+        self.fanout.opened(tap)
+        self.ready = True
+        self._sweep_handle = self.shell.wheel.call_at(self.shell.clock.monotonic_ms() + SWEEP_MS, self._sweep)
+
+    def _begun(self, error: GantryError | None) -> None:
+        if error is not None:
+            log.warning("the MQTT door cannot open: %s", error)
+        on_ready, self.on_ready = self.on_ready, lambda error: None
+        on_ready(error)
+
+    def _sweep(self, now_ms: int) -> None:
+        if self.ready:
+            self.lifecycle.sweep()
+            self._sweep_handle = self.shell.wheel.call_at(now_ms + SWEEP_MS, self._sweep)
+
+    def _session_changed(self, key: str, value: bytes | None) -> None:
+        self.lifecycle.table.changed_session(key, value, self.shell.clock.now_ms())
+
+    def _filter_changed(self, key: str, value: bytes | None) -> None:
+        self.lifecycle.table.changed_filter(key, value, self.shell.clock.now_ms())
+
+    def _long_topic_changed(self, key: str, value: bytes | None) -> None:
+        if value is not None and self.long_topics.foreign.get(key) != value.decode():
+            self.long_topics.foreign[key] = value.decode()
+            self.topics.forget()
+
+    def _learned(self, native: str, first_level: str) -> None:
+        self.topics.forget()
+        self.shell.port.put(LONG_TOPIC_TABLE, [(native, first_level.encode())], native, self._kept_name)
+
+    def _kept_name(self, native: str, result: Any) -> None:
+        if isinstance(result, GantryError):
+            # The next publish tries again.
+            self.long_topics.foreign.pop(native, None)
+            log.warning("the name behind topic %s could not be stored: %s", native, result)
+
+    def generated_id(self) -> str:
+        """A client id for a client without one [MQTT-3.1.3-6]; unique over gateways and restarts."""
+        self._generated += 1
+        return f"gantry-{self.shell.clock.now_ms():x}-{id(self) & 0xFFFFFF:06x}-{self._generated:x}"
+
+    def settle(self, cursor: int, offset: int, outcome: Outcome) -> None:
+        """Collect an outcome; all of a turn go to the broker in one call."""
+        if not self._settled:
+            self.shell.turn.at_append(self.flush_settled)
+        self._settled.append((cursor, offset, outcome))
+
+    def flush_settled(self) -> None:
+        """Hand collected outcomes over now."""
+        if self._settled:
+            settled, self._settled = self._settled, []
+            self.shell.port.settle(settled)
+
+    def publish_will(self, will: Will, peer: str) -> None:
+        """The client is lost: publish what it left [MQTT-3.1.2-8]. QoS 2 counts as 1."""
+        flags = (2 if will.qos else 0) | (1 if will.retain else 0)
+        try:
+            target = self.targets.by_flags[flags].get(will.topic) or self.targets.find(will.topic, flags)
+            if will.retain:
+                self.kept.check_room(target.topic, will.payload)
+        except GantryError as error:
+            log.warning("%s: its will was not published: %s", peer, error)
+            return
+        message = Message(target.native, will.payload, target.properties, target.tag)
+        self.shell.port.submit([message], peer, _will_done)
+        if will.retain:
+            key, value = (
+                retained.row_key(target.topic),
+                retained.row_value(target.topic, will.payload, min(will.qos, 1)),
+            )
+            self.kept.storing(key, value)
+            self.shell.port.put(retained.TABLE, [(key, value)], (key, value), self._will_kept)
+
+    def _will_kept(self, token: tuple[str, bytes | None], result: Any) -> None:
+        failed = isinstance(result, GantryError)
+        self.kept.stored(token[0], token[1], failed)
+        if failed:
+            log.warning("a retained will for %r was not stored: %s", token[0][:128], result)
+
+
+def _will_done(peer: str, result: Any) -> None:
+    if isinstance(result, GantryError) or not isinstance(result[0], int):
+        log.warning(
+            "%s: its will was not stored: %s",
+            peer,
+            result if isinstance(result, GantryError) else result[0].value,
+        )

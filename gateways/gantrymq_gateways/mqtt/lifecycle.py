@@ -1,0 +1,363 @@
+"""How sessions begin, change, end and expire: procedures over the port, one at a time per client id.
+
+A client id is held by a lease, so that a CONNECT anywhere takes the session over from whoever has it [MQTT-3.1.4-2].
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from typing import Any, Final, Protocol
+
+from gantrymq.broker.port import END, BrokerPort, CursorInfo, Route
+from gantrymq.model import names
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq_gateways.mqtt import constants as c
+from gantrymq_gateways.mqtt.codec import Connect, Subscribe, Unsubscribe
+from gantrymq_gateways.mqtt.deliver import Outlet
+from gantrymq_gateways.mqtt.fanout import Fanout
+from gantrymq_gateways.mqtt.retained import RetainedStore
+from gantrymq_gateways.mqtt.routes import KIND
+from gantrymq_gateways.mqtt.sessions import PersistentSession, Session, SessionTools, VolatileSession
+from gantrymq_gateways.mqtt.steps import Call, Serial, Steps, call
+from gantrymq_gateways.mqtt.tables import (
+    FILTER_TABLE,
+    SESSION_TABLE,
+    SessionTable,
+    StoredFilter,
+    StoredSession,
+)
+from gantrymq_gateways.mqtt.topics import filter_route
+
+log = logging.getLogger(__name__)
+
+GROUP_PREFIX: Final = "mqtt:"
+
+HOLDER_BASE: Final = 1 << 40
+"""Holders of this door count from here, so that they never meet another door's in the same broker."""
+
+RESEND_SESSIONS_MAX: Final = 10_000
+"""Sessions whose unacknowledged packet identifiers are remembered while they are away; the oldest are forgotten first."""
+
+
+class Client(Protocol):
+    """The connection that a session is for."""
+
+    peer: str
+    gone: bool
+
+    def outlet(self) -> Outlet: ...
+
+    def taken_over(self, name: str) -> None: ...
+
+    def fail(self, text: str) -> None: ...
+
+    def accepted(self, session: Session, present: bool, epoch: int) -> None: ...
+
+    def refused_connect(self, code: int, text: str) -> None: ...
+
+
+class Lifecycle:
+    """Procedures on sessions. `now_ms` is the wall clock: what it times outlives processes."""
+
+    def __init__(
+        self,
+        port: BrokerPort,
+        tools: SessionTools,
+        fanout: Fanout,
+        kept: RetainedStore,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.port = port
+        self.tools = tools
+        self.fanout = fanout
+        self.kept = kept
+        self.now_ms = now_ms
+        self.table = SessionTable()
+        self.serial = Serial()
+        self.sessions_max = 0
+        self.subscriptions_max = 0
+        self.session_expiry_ms = 0
+        self._holder = HOLDER_BASE
+        self._installed: set[int] = set()
+        """Light queues whose route this process has seen installed."""
+        self._creating: dict[str, str] = {}
+        self._resend: dict[str, dict[tuple[int, int], int]] = {}
+        self.flush_settled: Callable[[], None] = lambda: None
+
+    # CONNECT
+
+    def connect(self, client: Client, connect: Connect, client_id: str) -> Steps:
+        """Take the client id, find or begin the session, answer."""
+        lease = GROUP_PREFIX + client_id
+        epoch = yield call(self.port.take_lease, lease, True, client.taken_over)
+        try:
+            if not client.gone:
+                if connect.clean:
+                    yield from self._connect_clean(client, client_id, epoch)
+                else:
+                    yield from self._connect_persistent(client, client_id, epoch)
+        finally:
+            if client.gone:
+                self.port.drop_lease(lease, epoch)
+
+    def _connect_clean(self, client: Client, client_id: str, epoch: int) -> Steps:
+        yield from self.forget(client_id)  # [MQTT-3.1.2-6]
+        if not client.gone:
+            session = VolatileSession(client_id, self.tools, client.outlet(), client.fail)
+            client.accepted(session, False, epoch)
+
+    def _connect_persistent(self, client: Client, client_id: str, epoch: int) -> Steps:
+        stored = self.table.get(client_id)
+        present = stored is not None
+        if stored is None:
+            if len(self.table) >= self.sessions_max:
+                client.refused_connect(
+                    c.REFUSED_UNAVAILABLE, f"mqtt.sessions_max ({self.sessions_max}) is reached"
+                )
+                return
+            stored = StoredSession()
+            yield from self._store(client_id, stored)
+        opened: list[tuple[str, StoredFilter, int]] = []
+        for text, kept in stored.filters.items():
+            info: CursorInfo = yield call(
+                self.port.open_cursor, f"~{kept.light}", GROUP_PREFIX + client_id, END
+            )
+            if not kept.qos and info.ready:
+                # QoS 0 is for those who listen: what came while nobody did is not kept (docs/mapping/mqtt.md).
+                yield call(self.port.purge, info.cursor)
+            opened.append((text, kept, info.cursor))
+        if client.gone:
+            return
+        self.table.connected(client_id)
+        self._holder += 1
+        session = PersistentSession(client_id, self.tools, client.outlet(), client.fail, self._holder)
+        session.resend = self._resend.pop(client_id, {})
+        if session.resend:
+            session.outlet.next_id = max(session.resend.values()) % c.PACKET_ID_MAX + 1
+        session.on_owed = lambda text: self.serial.put(client_id, self._paid(client_id, text), self.report)
+        for text, kept, cursor in opened:
+            session.add(text, kept.qos, cursor)
+            if kept.owed:
+                session.send_retained(self.kept.match(text), kept.qos, text)
+        client.accepted(session, present, epoch)
+
+    def _store(self, client_id: str, stored: StoredSession) -> Steps:
+        value = stored.encode()
+        yield call(self.port.put, SESSION_TABLE, [(client_id, value)])
+        self.table.wrote_session(client_id, value, self.now_ms())
+
+    def _paid(self, client_id: str, text: str) -> Steps:
+        """All retained messages of a filter are acknowledged."""
+        stored = self.table.get(client_id)
+        if stored is not None and text in stored.filters and stored.filters[text].owed:
+            stored.filters[text].owed = False
+            yield from self._store(client_id, stored)
+
+    # SUBSCRIBE and UNSUBSCRIBE
+
+    def subscribe(self, session: Session, packet: Subscribe, answer: Callable[[list[int]], None]) -> Steps:
+        """Install the routes, then answer with one code per filter [MQTT-3.8.4-5], then send what is retained."""
+        codes: list[int] = []
+        fresh: dict[str, int] = {}
+        stored = self.table.get(session.client_id) if isinstance(session, PersistentSession) else None
+        cursors: dict[str, int] = {}
+        for text, requested in packet.filters:
+            try:
+                qos = min(requested, 1)  # QoS 2 is granted 1 until it comes.
+                yield from self._check_filter(session, text)
+                if isinstance(session, VolatileSession):
+                    yield from self._subscribe_volatile(session, text, qos)
+                elif stored is not None:
+                    cursors[text] = yield from self._subscribe_persistent(session, stored, text, qos)
+                fresh[text] = qos
+                codes.append(qos)
+            except GantryError as error:
+                log.warning("client %s: subscription to %r refused: %s", session.client_id, text[:128], error)
+                codes.append(c.SUBACK_FAILURE)
+        if stored is not None and fresh:
+            for text, qos in fresh.items():
+                stored.filters[text].owed = any(min(message.qos, qos) for message in self.kept.match(text))
+            yield from self._store(session.client_id, stored)
+        if not session.attached:
+            return
+        if isinstance(session, PersistentSession):
+            for text, cursor in cursors.items():
+                session.add(text, fresh[text], cursor)
+        answer(codes)
+        for text, qos in fresh.items():
+            session.send_retained(self.kept.match(text), qos, text)  # [MQTT-3.8.4-3]
+        session.pump()
+
+    def _check_filter(self, session: Session, text: str) -> Steps:
+        """Raise GantryError for filters that nobody may have; a topic comes into being at its first subscription."""
+        if text.startswith("$share/"):
+            raise GantryError(ErrorCode.NOT_SUPPORTED, "shared subscriptions are not supported yet")
+        known: Any = getattr(session, "subscriptions", {})
+        if text not in known and len(known) >= self.subscriptions_max:
+            raise GantryError(
+                ErrorCode.TOPIC_LIMIT, f"mqtt.subscriptions_max ({self.subscriptions_max}) is reached"
+            )
+        topic, _ = filter_route(text)
+        if topic is None:
+            return
+        if names.is_own_system_topic(topic):
+            raise GantryError(ErrorCode.NO_PERMISSION, f"topic {topic} belongs to the broker itself")
+        if not names.is_closed_to_gateways(topic):
+            yield call(self.port.ensure_topic, topic, True)
+
+    def _subscribe_volatile(self, session: VolatileSession, text: str, qos: int) -> Steps:
+        if not session.attached:
+            return
+        session.subscriptions[text] = qos
+        install = self.fanout.attach(text, session, qos)
+        if install is None:
+            return
+        try:
+            yield install
+        except GantryError:
+            session.subscriptions.pop(text, None)
+            self.fanout.detach(text, session)
+            raise
+        if not session.attached:
+            self.fanout.detach(text, session)
+
+    def _subscribe_persistent(
+        self, session: Session, stored: StoredSession, text: str, qos: int
+    ) -> Generator[Call, Any, int]:
+        """The cursor of the session in the filter's light queue."""
+        known = stored.filters.get(text)
+        light = known.light if known is not None else 0
+        if not light:
+            light = yield from self._light_queue(text)
+        info: CursorInfo = yield call(
+            self.port.open_cursor, f"~{light}", GROUP_PREFIX + session.client_id, END
+        )
+        stored.filters[text] = StoredFilter(qos, light)
+        return info.cursor
+
+    def _light_queue(self, text: str) -> Generator[Call, Any, int]:
+        """The light queue that the filter feeds, its route installed."""
+        now_ms = self.now_ms()
+        light = self.table.light_of(text, now_ms)
+        if not light:
+            light = yield call(self.port.create_light)
+            value = text.encode()
+            # The row first: a filter that is nowhere noted could never be removed.
+            yield call(self.port.put, FILTER_TABLE, [(str(light), value)])
+            self.table.changed_filter(str(light), value, now_ms)
+        if light not in self._installed:
+            topic, expression = filter_route(text)
+            yield call(self.port.add_route, Route(route_id(light), KIND, topic, expression, light))
+            self._installed.add(light)
+        return light
+
+    def unsubscribe(self, session: Session, packet: Unsubscribe, answer: Callable[[], None]) -> Steps:
+        """End subscriptions; unknown filters are no error [MQTT-3.10.4-5]."""
+        if isinstance(session, VolatileSession):
+            for text in packet.filters:
+                if session.subscriptions.pop(text, None) is not None:
+                    self.fanout.detach(text, session)
+        elif isinstance(session, PersistentSession) and session.attached:
+            yield from self._unsubscribe_persistent(session, packet.filters)
+        if session.attached:
+            answer()
+
+    def _unsubscribe_persistent(self, session: PersistentSession, filters: list[str]) -> Steps:
+        stored = self.table.get(session.client_id)
+        ended = [text for text in dict.fromkeys(filters) if text in session.subscriptions]
+        if stored is None or not ended:
+            return
+        cursors = [session.remove(text) for text in ended]
+        for text in ended:
+            stored.filters.pop(text, None)
+        yield from self._store(session.client_id, stored)
+        for cursor in cursors:
+            yield call(self.port.delete_cursor, cursor)
+        if session.attached:
+            session.pump()
+
+    # The end
+
+    def detach(self, session: Session, epoch: int) -> None:
+        """The connection is gone: the session ends (clean) or waits for its client."""
+        if not session.attached:
+            return
+        session.detach()
+        if isinstance(session, VolatileSession):
+            for text in session.subscriptions:
+                self.fanout.detach(text, session)
+            session.subscriptions.clear()
+        elif isinstance(session, PersistentSession):
+            self.flush_settled()
+            self.port.release(session.holder)
+            if session.resend:
+                if len(self._resend) >= RESEND_SESSIONS_MAX:
+                    self._resend.pop(next(iter(self._resend)))
+                self._resend[session.client_id] = session.resend
+            self.serial.put(session.client_id, self._left(session.client_id), self.report)
+        self.port.drop_lease(GROUP_PREFIX + session.client_id, epoch)
+
+    def _left(self, client_id: str) -> Steps:
+        stored = self.table.get(client_id)
+        if stored is not None:
+            stored.left_ms = self.now_ms()
+            yield from self._store(client_id, stored)
+
+    def forget(self, client_id: str) -> Steps:
+        """End a stored session: its places in the light queues, then its row."""
+        self._resend.pop(client_id, None)
+        stored = self.table.get(client_id)
+        if stored is None:
+            return
+        for kept in stored.filters.values():
+            info: CursorInfo = yield call(
+                self.port.open_cursor, f"~{kept.light}", GROUP_PREFIX + client_id, END
+            )
+            yield call(self.port.delete_cursor, info.cursor)
+        yield call(self.port.put, SESSION_TABLE, [(client_id, None)])
+        self.table.wrote_session(client_id, None, self.now_ms())
+
+    def sweep(self) -> None:
+        """Forget expired sessions and remove filters that nobody uses; called now and then."""
+        now_ms = self.now_ms()
+        for client_id in list(self.table.expired(now_ms - self.session_expiry_ms)):
+            self.table.postpone(client_id, now_ms)
+            self.serial.put(client_id, self._expire(client_id), self.report)
+        for light in self.table.unused_filters(now_ms):
+            key = str(light)
+            self.table.changed_filter(key, None, now_ms)
+            self._installed.discard(light)
+            self.serial.put("\0" + key, self._remove_filter(light), self.report)
+
+    def _expire(self, client_id: str) -> Steps:
+        lease = GROUP_PREFIX + client_id
+        try:
+            epoch = yield call(self.port.take_lease, lease, False, lambda name: None)
+        except GantryError as error:
+            if error.code is ErrorCode.LEASE_HELD:
+                return  # Connected, here or to another gateway.
+            raise
+        log.info("session of client %s expired", client_id)
+        yield from self.forget(client_id)
+        self.port.drop_lease(lease, epoch)
+
+    def _remove_filter(self, light: int) -> Steps:
+        yield call(self.port.remove_routes, [route_id(light)])
+        yield call(self.port.delete_light, light)
+        yield call(self.port.put, FILTER_TABLE, [(str(light), None)])
+
+    def report(self, error: GantryError | None) -> None:
+        """The end of a procedure that nobody waits for."""
+        if error is not None and error.code not in (ErrorCode.UNAVAILABLE, ErrorCode.SHUTTING_DOWN):
+            log.warning("MQTT session could not be updated: %s", error)
+
+    def lost(self) -> None:
+        """The broker went away: what this process knew of it counts no more."""
+        self._installed.clear()
+        self._resend.clear()
+
+
+def route_id(light: int) -> str:
+    """Id of the route of a filter's light queue."""
+    return f"mqtt/{light}"

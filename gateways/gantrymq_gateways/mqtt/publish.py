@@ -1,0 +1,236 @@
+"""What comes in from publishers: one received chunk -> one batch for the log -> its PUBACKs in one write.
+
+A PUBACK follows the log's acknowledgement alone, in the order of receipt [MQTT-4.6.0-2], and for a retained message also the table's. MQTT
+3.1.1 has no negative answer: what the log refuses ends the connection. BUSY is neither: the rest of the batch is handed over
+again a little later and meanwhile the publisher is not read.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from gantrymq.broker.port import Done
+from gantrymq.model import properties as props
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import Message
+from gantrymq_gateways.mqtt import constants as c
+from gantrymq_gateways.mqtt import retained
+from gantrymq_gateways.mqtt.codec import Publish
+from gantrymq_gateways.mqtt.retained import RetainedStore
+from gantrymq_gateways.mqtt.topics import LongTopics, is_shortened, to_native
+
+ORIGIN: Final = "mqtt"
+
+
+class Target:
+    """Where messages of one MQTT topic and one set of flags go; worked out once."""
+
+    __slots__ = ("native", "properties", "tag", "topic")
+
+    def __init__(self, topic: str, native: str, tag: str, properties: bytes) -> None:
+        self.topic = topic
+        self.native = native
+        self.tag = tag
+        self.properties = properties
+
+
+class PublishPort(Protocol):
+    """What publishing needs from the broker."""
+
+    def submit(self, batch: list[Message], token: object, on_done: Done) -> None: ...
+
+    def put(
+        self, table: str, items: list[tuple[str, bytes | None]], token: object, on_done: Done
+    ) -> None: ...
+
+
+class Targets:
+    """(QoS and retain flags, topic) -> Target, for all publishers of a process."""
+
+    def __init__(self, long_topics: LongTopics) -> None:
+        self._long = long_topics
+        self.by_flags: list[dict[bytes, Target]] = [{} for _ in range(8)]
+
+    def find(self, topic: bytes, flags: int) -> Target:
+        """Work out and keep a target; raises GantryError if nobody may publish there."""
+        text = topic.decode()
+        native, tag = to_native(text)
+        pairs = [(props.TAGS, tag), (props.ORIGIN, ORIGIN)]
+        if not flags & c.FLAG_QOS:
+            pairs.append((props.QOS, "0"))
+        if flags & c.FLAG_RETAIN:
+            pairs.append((props.RETAIN, "1"))
+        target = Target(text, native, tag, props.encode(pairs))
+        first_level = text.partition("/")[0]
+        if is_shortened(first_level, native) and native not in self._long.foreign:
+            self._long.learn(native, first_level)
+        known = self.by_flags[flags]
+        if len(known) >= c.TOPIC_CACHE_MAX:
+            known.clear()
+        known[topic] = target
+        return target
+
+
+class _Batch:
+    """Messages of one chunk. `open`: answers that are missing."""
+
+    __slots__ = ("acks", "messages", "open", "size")
+
+    def __init__(self, messages: list[Message], acks: list[int], size: int) -> None:
+        self.messages = messages
+        self.acks = acks
+        """Packet identifiers of the QoS 1 messages."""
+        self.size = size
+        self.open = 1
+
+
+class InflowHost(Protocol):
+    """The connection that publishes."""
+
+    def acknowledge(self, packet_ids: list[int]) -> None: ...
+
+    def hold_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def refused(self, text: str) -> None: ...
+
+    def retry_later(self, retry: Callable[[], None]) -> None: ...
+
+
+class Inflow:
+    """The publishing side of one connection."""
+
+    __slots__ = (
+        "_batches",
+        "_host",
+        "_port",
+        "_retained",
+        "_retries",
+        "closed",
+        "targets",
+        "unacked_bytes",
+        "unacked_bytes_max",
+    )
+
+    def __init__(
+        self,
+        port: PublishPort,
+        targets: Targets,
+        store: RetainedStore,
+        host: InflowHost,
+        unacked_bytes_max: int,
+    ) -> None:
+        self._port = port
+        self._retained = store
+        self._host = host
+        self._batches: deque[_Batch] = deque()
+        self._retries = 0
+        self.closed = False
+        """The connection is gone: nothing is tried again, its client will."""
+        self.targets = targets
+        self.unacked_bytes = 0
+        self.unacked_bytes_max = unacked_bytes_max
+
+    def submit(self, publishes: list[Publish]) -> None:
+        """Hand one chunk's messages to the log. Raises GantryError if one may not be published; those before it go their way."""
+        messages: list[Message] = []
+        acks: list[int] = []
+        kept: dict[str, bytes | None] = {}
+        size = 0
+        by_flags = self.targets.by_flags
+        try:
+            for publish in publishes:
+                flags = publish.flags & 7
+                payload = publish.payload
+                target = by_flags[flags].get(publish.topic)
+                if target is None:
+                    target = self.targets.find(publish.topic, flags)
+                if flags & 1:
+                    self._keep(target, payload, flags >> 1, kept)
+                messages.append(Message(target.native, payload, target.properties, target.tag))
+                size += len(payload)
+                if flags & 2:
+                    acks.append(publish.packet_id)
+        finally:
+            if messages:
+                self._hand_over(_Batch(messages, acks, size), kept)
+
+    def _keep(self, target: Target, payload: bytes, qos: int, kept: dict[str, bytes | None]) -> None:
+        self._retained.check_room(target.topic, payload)
+        kept[retained.row_key(target.topic)] = retained.row_value(target.topic, payload, qos)
+
+    def _hand_over(self, batch: _Batch, kept: dict[str, bytes | None]) -> None:
+        self._batches.append(batch)
+        self.unacked_bytes += batch.size
+        if self.unacked_bytes > self.unacked_bytes_max:
+            self._host.hold_reading()
+        if kept:
+            batch.open += 1
+        self._port.submit(batch.messages, batch, self._submitted)
+        if kept:
+            items = list(kept.items())
+            for key, value in items:
+                self._retained.storing(key, value)
+            self._port.put(retained.TABLE, items, (batch, items), self._kept)
+
+    def _kept(self, token: tuple[_Batch, list[tuple[str, bytes | None]]], result: object) -> None:
+        batch, items = token
+        failed = isinstance(result, GantryError)
+        for key, value in items:
+            self._retained.stored(key, value, failed)
+        if failed:
+            self._host.refused(f"retained messages cannot be stored: {result}")
+            return
+        self._answered(batch)
+
+    def _submitted(self, batch: _Batch, results: Any) -> None:
+        if isinstance(results, GantryError):
+            results = [results.code] * len(batch.messages)
+        try:
+            min(
+                results
+            )  # One comparison in C per message: it fails if there is an ErrorCode among several numbers.
+            stored = type(results[0]) is int
+        except TypeError:
+            stored = False
+        if stored:
+            self._answered(batch)
+        else:
+            self._not_stored(batch, results)
+
+    def _not_stored(self, batch: _Batch, results: list[int | ErrorCode]) -> None:
+        again: list[Message] = []
+        for message, result in zip(batch.messages, results, strict=True):
+            if result is ErrorCode.BUSY:
+                again.append(message)
+            elif isinstance(result, ErrorCode):
+                self._host.refused(f"a message to {message.topic!r} was not stored: {result.value}")
+                return
+        batch.messages = again
+        self._retries += 1
+        self._host.hold_reading()
+        self._host.retry_later(lambda: self._retry(batch))
+
+    def _retry(self, batch: _Batch) -> None:
+        self._retries -= 1
+        if self.closed:
+            return
+        self._port.submit(batch.messages, batch, self._submitted)
+        self._maybe_resume()
+
+    def _answered(self, batch: _Batch) -> None:
+        batch.open -= 1
+        batches = self._batches
+        while batches and not batches[0].open:
+            done = batches.popleft()
+            self.unacked_bytes -= done.size
+            if done.acks:
+                self._host.acknowledge(done.acks)
+        self._maybe_resume()
+
+    def _maybe_resume(self) -> None:
+        if not self._retries and self.unacked_bytes <= self.unacked_bytes_max // 2:
+            self._host.resume_reading()

@@ -1,0 +1,188 @@
+"""Retained messages: table `mqtt_retained`, held in memory, found by topic or by filter.
+
+Key: the topic, or U+0001 + SHA-256 where it is too long for a key. Value: QoS (1 byte), length of the topic (2 bytes), topic,
+payload. An empty payload deletes [MQTT-3.3.1-10].
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Final
+
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.limits import BODY_BYTES_MAX
+
+TABLE: Final = "mqtt_retained"
+
+KEY_BYTES_MAX: Final = 4000
+"""Table keys have at most 4 KiB; MQTT topics have up to 64."""
+
+
+class Retained:
+    """One retained message. `topic`: as it was published."""
+
+    __slots__ = ("payload", "qos", "topic")
+
+    def __init__(self, topic: str, payload: bytes, qos: int) -> None:
+        self.topic = topic
+        self.payload = payload
+        self.qos = qos
+
+
+class _Level:
+    __slots__ = ("below", "message")
+
+    def __init__(self) -> None:
+        self.below: dict[str, _Level] = {}
+        self.message: Retained | None = None
+
+    def is_bare(self) -> bool:
+        """Nobody needs this level any more."""
+        return self.message is None and not self.below
+
+
+def row_key(topic: str) -> str:
+    """Key of a topic's row."""
+    encoded = topic.encode()
+    return topic if len(encoded) <= KEY_BYTES_MAX else "\x01" + hashlib.sha256(encoded).hexdigest()
+
+
+def row_value(topic: str, payload: bytes, qos: int) -> bytes | None:
+    """Value of a topic's row; None deletes it."""
+    if not payload:
+        return None
+    encoded = topic.encode()
+    return bytes((qos,)) + len(encoded).to_bytes(2, "big") + encoded + payload
+
+
+def parse_value(value: bytes) -> Retained:
+    """The message in a row."""
+    end = 3 + int.from_bytes(value[1:3], "big")
+    return Retained(value[3:end].decode(), value[end:], value[0])
+
+
+class RetainedStore:
+    """The table in memory, indexed by levels. Writes of this process count from `stored`, those of others from `changed`."""
+
+    def __init__(self, count_max: int, bytes_max: int) -> None:
+        self._root = _Level()
+        self._by_key: dict[str, Retained] = {}
+        self._pending: dict[str, list[bytes | None]] = {}
+        self.count_max = count_max
+        self.bytes_max = bytes_max
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def load(self, rows: dict[str, bytes]) -> None:
+        """Start from the table's rows."""
+        self._root = _Level()
+        self._by_key.clear()
+        self._pending.clear()
+        self.size_bytes = 0
+        for key, value in rows.items():
+            self._apply(key, value)
+
+    def check_room(self, topic: str, payload: bytes) -> None:
+        """Raise GantryError unless a retained message of this size may be kept."""
+        if not payload:
+            return
+        if len(payload) + len(topic) + 1024 > BODY_BYTES_MAX:
+            raise GantryError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"a retained message of {len(payload)} bytes; one row holds {BODY_BYTES_MAX}",
+            )
+        if row_key(topic) in self._by_key:
+            return
+        if len(self._by_key) >= self.count_max:
+            raise GantryError(ErrorCode.TOPIC_LIMIT, f"mqtt.retained_max ({self.count_max}) is reached")
+        if self.size_bytes + len(topic) + len(payload) > self.bytes_max:
+            raise GantryError(ErrorCode.TOPIC_LIMIT, f"mqtt.retained_bytes_max ({self.bytes_max}) is reached")
+
+    def storing(self, key: str, value: bytes | None) -> None:
+        """A row was handed to the table."""
+        self._pending.setdefault(key, []).append(value)
+
+    def stored(self, key: str, value: bytes | None, failed: bool) -> None:
+        """The table answered: whoever asks from now on finds it, whether `changed` has come or not."""
+        pending = self._pending.get(key)
+        if pending is None or value not in pending:
+            return
+        pending.remove(value)
+        if not pending:
+            del self._pending[key]
+        if not failed:
+            self._apply(key, value)
+
+    def changed(self, key: str, value: bytes | None) -> None:
+        """A change of the table, our own included."""
+        pending = self._pending.get(key)
+        if pending is not None and value in pending:
+            # Ours, before its answer: `stored` must not set it again over something newer.
+            pending.remove(value)
+            if not pending:
+                del self._pending[key]
+        self._apply(key, value)
+
+    def _apply(self, key: str, value: bytes | None) -> None:
+        old = self._by_key.pop(key, None)
+        if old is not None:
+            self.size_bytes -= len(old.topic) + len(old.payload)
+        if value is None:
+            if old is not None:
+                self._unlink(old.topic)
+            return
+        message = parse_value(value)
+        self._by_key[key] = message
+        self.size_bytes += len(message.topic) + len(message.payload)
+        level = self._root
+        for word in message.topic.split("/"):
+            below = level.below.get(word)
+            if below is None:
+                below = level.below[word] = _Level()
+            level = below
+        level.message = message
+
+    def _unlink(self, topic: str) -> None:
+        path: list[tuple[_Level, str]] = []
+        level = self._root
+        for word in topic.split("/"):
+            path.append((level, word))
+            level = level.below[word]
+        level.message = None
+        while path and level.is_bare():
+            level, word = path.pop()
+            del level.below[word]
+
+    def match(self, text: str) -> list[Retained]:
+        """Retained messages whose topics match a filter, in no particular order."""
+        words = text.split("/")
+        levels = [self._root]
+        for index, word in enumerate(words):
+            if word == "#":
+                # `#` also matches the level above it (MQTT 4.7.1.2).
+                return [message for level in levels for message in self._all(level, index == 0)]
+            if word == "+":
+                levels = [
+                    below
+                    for level in levels
+                    for name, below in level.below.items()
+                    if index or not name.startswith("$")  # [MQTT-4.7.2-1]
+                ]
+            else:
+                levels = [level.below[word] for level in levels if word in level.below]
+            if not levels:
+                return []
+        return [level.message for level in levels if level.message is not None]
+
+    def _all(self, top: _Level, is_root: bool) -> Iterator[Retained]:
+        stack = [top]
+        while stack:
+            level = stack.pop()
+            if level.message is not None:
+                yield level.message
+            for name, below in level.below.items():
+                if not (is_root and level is top and name.startswith("$")):
+                    stack.append(below)

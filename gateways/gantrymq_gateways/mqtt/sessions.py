@@ -1,0 +1,432 @@
+"""Sessions of connected clients: what waits for a client, in which order it goes out, and what its acknowledgements settle.
+
+`VolatileSession` (clean): live messages come straight from the tap; what cannot be sent at once waits as a position in the log.
+`PersistentSession`: one cursor per filter in the filter's light queue, merged in log order, an overlap delivered once.
+Retained messages wait in front of both. How sessions come and go: lifecycle.py.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, Protocol
+
+from gantrymq.broker.port import Delivery, Outcome
+from gantrymq.model.errors import GantryError
+from gantrymq.model.message import Message
+from gantrymq_gateways.mqtt.deliver import Outlet, body_of, message_qos
+from gantrymq_gateways.mqtt.retained import Retained
+from gantrymq_gateways.mqtt.routes import MqttRoutes
+from gantrymq_gateways.mqtt.topics import DeliveryTopics, filter_route
+
+log = logging.getLogger(__name__)
+
+READ_MAX: Final = 256
+"""Waiting records read back in one call."""
+
+ACQUIRE_BYTES: Final = 1024 * 1024
+"""Bodies fetched ahead for one session, all its filters together."""
+
+MATCHES_CACHE_MAX: Final = 1_000
+"""Topics of one session whose matching filters are kept."""
+
+
+class SessionPort(Protocol):
+    """What a session needs from the broker while it is connected."""
+
+    def read(
+        self, refs: list[tuple[int, int]], token: object, on_done: Callable[[Any, Any], None]
+    ) -> None: ...
+
+    def acquire(
+        self,
+        cursor: int,
+        holder: int,
+        count_max: int,
+        bytes_max: int,
+        token: object,
+        on_done: Callable[[Any, Any], None],
+    ) -> None: ...
+
+    def watch(self, cursor: int, on_ready: Callable[[int], None] | None) -> None: ...
+
+    def release(self, holder: int) -> None: ...
+
+
+@dataclass(slots=True)
+class SessionTools:
+    """What all sessions of a gateway share. `settle` collects outcomes; one call to the broker per loop turn."""
+
+    port: SessionPort
+    topics: DeliveryTopics
+    settle: Callable[[int, int, Outcome], None]
+    volatile_entries_max: int
+
+
+class Owed:
+    """Retained messages of one filter on their way to a persistent session."""
+
+    __slots__ = ("left", "text")
+
+    def __init__(self, text: str, left: int) -> None:
+        self.text = text
+        self.left = left
+
+
+class Session:
+    """What both kinds have in common."""
+
+    def __init__(
+        self, client_id: str, tools: SessionTools, outlet: Outlet, fail: Callable[[str], None]
+    ) -> None:
+        self.client_id = client_id
+        self.tools = tools
+        self.outlet = outlet
+        self.fail = fail
+        """Close the connection, with the reason."""
+        self.retained: deque[tuple[Retained, int, Owed | None]] = deque()
+        self.attached = True
+        self.on_owed: Callable[[str], None] = lambda text: None
+        """All retained messages of a filter were acknowledged."""
+
+    def send_retained(self, messages: list[Retained], granted: int, text: str) -> None:
+        """Queue what a new subscription finds; call `pump` afterwards."""
+        owed = None
+        if messages and self.remembers:
+            owed = Owed(text, sum(1 for message in messages if min(message.qos, granted)))
+            if not owed.left:
+                owed = None
+        self.retained.extend([(message, min(message.qos, granted), owed) for message in messages])
+        self.outlet.direct = False
+
+    @property
+    def remembers(self) -> bool:
+        return False
+
+    def is_attached(self) -> bool:
+        """False once the connection is gone."""
+        return self.attached
+
+    def acknowledged(self, packet_id: int) -> None:
+        """PUBACK. An unknown packet identifier is ignored: it may be one from before."""
+        settles = self.outlet.inflight.pop(packet_id, None)
+        if settles is None:
+            return
+        if isinstance(settles, Owed):
+            settles.left -= 1
+            if not settles.left:
+                self.on_owed(settles.text)
+            return
+        for cursor, offset in settles:
+            self.tools.settle(cursor, offset, Outcome.ACK)
+
+    def pump(self) -> None:
+        """Send what waits, as far as there is room."""
+        raise NotImplementedError
+
+    def detach(self) -> None:
+        """The connection is gone."""
+        self.attached = False
+
+    def _pump_retained(self) -> bool:
+        """True if nothing retained waits any more."""
+        outlet = self.outlet
+        while self.retained:
+            message, qos, owed = self.retained[0]
+            if outlet.blocked or (qos and outlet.room() <= 0):
+                return False
+            self.retained.popleft()
+            # [MQTT-3.3.1-8]: retain is 1 because the subscription is new.
+            outlet.publish(message.topic.encode(), message.payload, qos << 1 | 1, owed)
+        return True
+
+
+class VolatileSession(Session):
+    """A clean session: it ends with its connection."""
+
+    def __init__(
+        self, client_id: str, tools: SessionTools, outlet: Outlet, fail: Callable[[str], None]
+    ) -> None:
+        super().__init__(client_id, tools, outlet, fail)
+        self.subscriptions: dict[str, int] = {}
+        self.backlog: deque[tuple[int, int]] = deque()
+        self._reading = False
+
+    def defer(self, message: Message) -> None:
+        """A live QoS 1 message that cannot go out now: keep its place in the log."""
+        if len(self.backlog) >= self.tools.volatile_entries_max:
+            self.fail(
+                f"more than mqtt.volatile_entries_max ({self.tools.volatile_entries_max}) messages wait for it"
+            )
+            return
+        self.backlog.append((message.physical_offset, message.size))
+        self.outlet.direct = False
+
+    def pump(self) -> None:
+        if not self.attached or self._reading or not self._pump_retained():
+            return
+        room = self.outlet.room()
+        if self.backlog and room > 0:
+            refs = [self.backlog.popleft() for _ in range(min(room, len(self.backlog), READ_MAX))]
+            self._reading = True
+            self.tools.port.read(refs, refs, self._read)
+            return
+        self.outlet.direct = not self.backlog and not self.outlet.blocked
+
+    def _read(self, refs: list[tuple[int, int]], result: Any) -> None:
+        self._reading = False
+        if not self.attached:
+            return
+        if isinstance(result, GantryError):
+            self.fail(f"records that wait for it cannot be read: {result}")
+            return
+        for index, message in enumerate(result):
+            if self.outlet.room() <= 0:
+                # Blocked by its own size meanwhile: the rest goes back in front.
+                self.backlog.extendleft(reversed(refs[index:]))
+                break
+            if message is not None:
+                self._send(message)
+        self.pump()
+
+    def _send(self, message: Message) -> None:
+        topic = self.tools.topics.get(message.topic, message.tag)
+        body = body_of(message)
+        if topic and body is not None:
+            self.outlet.publish(topic, body, 2, None)
+
+    def detach(self) -> None:
+        super().detach()
+        self.backlog.clear()
+        self.retained.clear()
+
+
+class Fetch(Enum):
+    """Where a cursor's entries are."""
+
+    IDLE = "nothing ready; the watcher will tell"
+    WANTED = "to be asked"
+    ASKED = "acquire is under way"
+    LOADED = "entries in the buffer"
+
+
+class Subscription:
+    """One filter of a persistent session."""
+
+    __slots__ = ("asked_at", "buffer", "cursor", "fetch", "loaded_at", "number", "qos", "text")
+
+    def __init__(self, text: str, qos: int, cursor: int, number: int) -> None:
+        self.text = text
+        self.qos = qos
+        self.cursor = cursor
+        self.number = number
+        """Order of subscribing within the session."""
+        self.buffer: deque[Delivery] = deque()
+        self.fetch = Fetch.WANTED
+        self.asked_at = 0
+        self.loaded_at = 0
+
+    def head(self) -> int:
+        return self.buffer[0].message.physical_offset
+
+
+class PersistentSession(Session):
+    """A session that outlives its connections: its places in the light queues are the broker's, the rest is here.
+
+    Merging: the entry with the lowest position in the log goes first, so every filter without entries in its buffer must have been
+    asked. For a message that several filters match, those found empty *before* the message's batch was fetched are asked
+    again, so that all copies are at hand and one delivery settles them together.
+    """
+
+    def __init__(
+        self, client_id: str, tools: SessionTools, outlet: Outlet, fail: Callable[[str], None], holder: int
+    ) -> None:
+        super().__init__(client_id, tools, outlet, fail)
+        self.holder = holder
+        self.subscriptions: dict[str, Subscription] = {}
+        self.resend: dict[tuple[int, int], int] = {}
+        """(cursor, offset) -> packet identifier of what was sent and not acknowledged before [MQTT-4.4.0-1]."""
+        self._by_number: dict[int, Subscription] = {}
+        self._by_cursor: dict[int, Subscription] = {}
+        self._routes = MqttRoutes()
+        self._matches: dict[tuple[str, str], list[Subscription]] = {}
+        self._next_number = 1
+        self._wanted: list[Subscription] = []
+        self._asked = 0
+        self._clock = 0
+        """Counts answered acquires: orders asking and loading."""
+        self._heap: list[tuple[int, int, Subscription]] = []
+        self._pumping = False
+        outlet.direct = False
+
+    @property
+    def remembers(self) -> bool:
+        return True
+
+    def add(self, text: str, qos: int, cursor: int) -> None:
+        """A subscription whose cursor is open, or a new QoS for one."""
+        known = self.subscriptions.get(text)
+        if known is not None:
+            known.qos = qos
+            return
+        subscription = Subscription(text, qos, cursor, self._next_number)
+        self._next_number += 1
+        self.subscriptions[text] = subscription
+        self._by_number[subscription.number] = subscription
+        self._by_cursor[cursor] = subscription
+        topic, expression = filter_route(text)
+        self._routes.add(subscription.number, topic, expression)
+        self._matches.clear()
+        self._wanted.append(subscription)
+        self.tools.port.watch(cursor, self._ready)
+
+    def remove(self, text: str) -> int:
+        """End a subscription; returns its cursor. What was sent stays to be acknowledged [MQTT-3.10.4-3]."""
+        subscription = self.subscriptions.pop(text)
+        del self._by_number[subscription.number]
+        del self._by_cursor[subscription.cursor]
+        self._routes.remove(subscription.number)
+        self._matches.clear()
+        if subscription.fetch is Fetch.WANTED:
+            self._wanted.remove(subscription)
+        subscription.buffer.clear()
+        self._heap = [entry for entry in self._heap if entry[2] is not subscription]
+        heapq.heapify(self._heap)
+        self.tools.port.watch(subscription.cursor, None)
+        return subscription.cursor
+
+    def _ready(self, cursor: int) -> None:
+        subscription = self._by_cursor.get(cursor)
+        if subscription is not None and subscription.fetch is Fetch.IDLE:
+            self._want(subscription)
+            self.pump()
+
+    def _want(self, subscription: Subscription) -> None:
+        subscription.fetch = Fetch.WANTED
+        self._wanted.append(subscription)
+
+    def pump(self) -> None:
+        if self._pumping or not self.attached:
+            return
+        self._pumping = True
+        try:
+            if self._pump_retained():
+                self._pump_queues()
+        finally:
+            self._pumping = False
+
+    def _pump_queues(self) -> None:
+        while self.attached and self.outlet.room() > 0:
+            if self._wanted:
+                self._ask()
+            if self._asked or not self._heap:
+                return
+            first = self._heap[0][2]
+            matching = self._matching(first.buffer[0].message)
+            stale = [s for s in matching if s.fetch is Fetch.IDLE and s.asked_at < first.loaded_at]
+            if stale:
+                for subscription in stale:
+                    self._want(subscription)
+                continue
+            self._deliver(matching)
+
+    def _ask(self) -> None:
+        wanted, self._wanted = self._wanted, []
+        count = max(1, self.outlet.room() // len(wanted))
+        size = ACQUIRE_BYTES // len(wanted)
+        for subscription in wanted:
+            subscription.fetch = Fetch.ASKED
+            subscription.asked_at = self._clock
+            self._asked += 1
+            self.tools.port.acquire(
+                subscription.cursor, self.holder, count, size, subscription, self._acquired
+            )
+
+    def _acquired(self, subscription: Subscription, result: Any) -> None:
+        self._asked -= 1
+        if not self.attached:
+            return  # `detach` released the holder after this call was made, so the entries are back already.
+        if isinstance(result, GantryError):
+            if subscription.text in self.subscriptions:
+                self.fail(f"its messages for {subscription.text!r} cannot be fetched: {result}")
+            return
+        if self.subscriptions.get(subscription.text) is not subscription:
+            return
+        if result:
+            self._clock += 1
+            subscription.loaded_at = self._clock
+            subscription.fetch = Fetch.LOADED
+            subscription.buffer.extend(result)
+            heapq.heappush(self._heap, (subscription.head(), subscription.number, subscription))
+        else:
+            subscription.fetch = Fetch.IDLE
+        if not self._asked:
+            self.pump()
+
+    def _matching(self, message: Message) -> list[Subscription]:
+        key = (message.topic, message.tag)
+        found = self._matches.get(key)
+        if found is None:
+            if len(self._matches) >= MATCHES_CACHE_MAX:
+                self._matches.clear()
+            numbers = dict.fromkeys(self._routes.match(message))
+            found = self._matches[key] = [self._by_number[number] for number in numbers]
+        return found
+
+    def _deliver(self, matching: list[Subscription]) -> None:
+        """Send the first entry of the merge and take its copies along."""
+        heap = self._heap
+        position = heap[0][0]
+        settles: list[tuple[int, int]] = []
+        granted = 0
+        delivery = heap[0][2].buffer[0]
+        again = False
+        while heap and heap[0][0] == position:
+            subscription = heapq.heappop(heap)[2]
+            copy = subscription.buffer.popleft()
+            settles.append((subscription.cursor, copy.offset))
+            granted = max(granted, subscription.qos)
+            again = again or copy.count > 1
+            if subscription.buffer:
+                heapq.heappush(heap, (subscription.head(), subscription.number, subscription))
+            else:
+                self._want(subscription)
+        for subscription in matching:
+            granted = max(granted, subscription.qos)  # [MQTT-3.3.5-1]
+        self._send(delivery.message, granted, again, settles)
+
+    def _send(self, message: Message, granted: int, again: bool, settles: list[tuple[int, int]]) -> None:
+        topic = self.tools.topics.get(message.topic, message.tag)
+        body = body_of(message)
+        if not topic or body is None:
+            log.warning(
+                "record at %d cannot be sent over MQTT: no topic or a broken body", message.physical_offset
+            )
+        elif min(granted, message_qos(message)):
+            packet_id = self.resend.pop(settles[0], 0) if again and self.resend else 0
+            # [MQTT-3.3.1-1]: DUP on what was possibly delivered before.
+            self.outlet.publish(topic, body, 2 | (8 if again else 0), settles, packet_id)
+            return
+        else:
+            self.outlet.publish(topic, body, 0, None)
+        for cursor, offset in settles:
+            self.tools.settle(cursor, offset, Outcome.ACK)
+
+    def detach(self) -> None:
+        """Give back what was never written as undelivered, and what was, to be delivered again."""
+        super().detach()
+        port = self.tools.port
+        for subscription in self.subscriptions.values():
+            port.watch(subscription.cursor, None)
+            for delivery in subscription.buffer:
+                self.tools.settle(subscription.cursor, delivery.offset, Outcome.RELEASE)
+            subscription.buffer.clear()
+        for packet_id, settles in self.outlet.inflight.items():
+            if type(settles) is list:
+                for place in settles:
+                    self.resend[place] = packet_id
+        self.retained.clear()

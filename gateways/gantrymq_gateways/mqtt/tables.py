@@ -1,0 +1,198 @@
+"""What is remembered of persistent sessions: tables `mqtt_session` and `mqtt_filter`, in memory and as rows.
+
+`mqtt_session`: client id -> JSON {"s": {filter: [granted QoS, light queue, owed]}, "l": when the client left, ms}. `owed` 1: the filter's
+retained messages are not acknowledged yet. `mqtt_filter`: light queue (decimal) -> the filter that feeds it. A filter without sessions is
+removed after a grace time, not at once: a session of another gateway may just be taking it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+SESSION_TABLE: Final = "mqtt_session"
+FILTER_TABLE: Final = "mqtt_filter"
+
+FILTER_GRACE_MS: Final = 60_000
+"""An unused filter stays for so long; much longer than a SUBSCRIBE needs from reading the table to its row."""
+
+
+class StoredFilter:
+    """One subscription of a persistent session as it is stored."""
+
+    __slots__ = ("light", "owed", "qos")
+
+    def __init__(self, qos: int, light: int, owed: bool = False) -> None:
+        self.qos = qos
+        self.light = light
+        self.owed = owed
+
+
+class StoredSession:
+    """One row of `mqtt_session`. `left_ms` 0: connected, or nobody knows."""
+
+    __slots__ = ("filters", "left_ms")
+
+    def __init__(self, filters: dict[str, StoredFilter] | None = None, left_ms: int = 0) -> None:
+        self.filters: dict[str, StoredFilter] = filters if filters is not None else {}
+        self.left_ms = left_ms
+
+    def encode(self) -> bytes:
+        """The row's value."""
+        filters = {text: [f.qos, f.light, int(f.owed)] for text, f in self.filters.items()}
+        value: dict[str, Any] = {"s": filters}
+        if self.left_ms:
+            value["l"] = self.left_ms
+        return json.dumps(value, separators=(",", ":")).encode()
+
+    @staticmethod
+    def decode(value: bytes) -> StoredSession:
+        """From a row's value."""
+        row = json.loads(value)
+        filters = {
+            text: StoredFilter(qos, light, bool(owed)) for text, (qos, light, owed) in row["s"].items()
+        }
+        return StoredSession(filters, row.get("l", 0))
+
+    def copy(self) -> StoredSession:
+        """Independent of this one."""
+        return StoredSession(
+            {t: StoredFilter(f.qos, f.light, f.owed) for t, f in self.filters.items()}, self.left_ms
+        )
+
+
+class SessionTable:
+    """Both tables. Rows change by `changed_session`/`changed_filter`; what this process writes, it also applies at once."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, bytes] = {}
+        self._left: dict[str, int] = {}
+        """Client id -> when it left, oldest first: sessions that may expire."""
+        self._users: dict[int, int] = {}
+        """Light queue -> number of stored sessions that use it."""
+        self._filter_of: dict[int, str] = {}
+        self._light_of: dict[str, int] = {}
+        self._unused_since: dict[int, int] = {}
+        self._echoes: dict[str, list[bytes | None]] = {}
+        """Client id -> values written here whose change has not come back from the table yet."""
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def load(self, sessions: dict[str, bytes], filters: dict[str, bytes], now_ms: int) -> None:
+        """Start from the tables. Nobody is connected yet: every session's expiry counts from now on."""
+        for known in (
+            self._rows,
+            self._left,
+            self._users,
+            self._filter_of,
+            self._light_of,
+            self._unused_since,
+        ):
+            known.clear()
+        self._echoes.clear()
+        for light, text in filters.items():
+            self.changed_filter(light, text, now_ms)
+        for client_id, value in sessions.items():
+            self._apply(client_id, value, now_ms)
+            self._left[client_id] = now_ms
+
+    def get(self, client_id: str) -> StoredSession | None:
+        """A copy of the session that the caller may change and `put`."""
+        value = self._rows.get(client_id)
+        return None if value is None else StoredSession.decode(value)
+
+    def wrote_session(self, client_id: str, value: bytes | None, now_ms: int) -> None:
+        """This process wrote a row: it counts at once, whenever the table reports it."""
+        self._echoes.setdefault(client_id, []).append(value)
+        self._apply(client_id, value, now_ms)
+
+    def changed_session(self, client_id: str, value: bytes | None, now_ms: int) -> None:
+        """A row of `mqtt_session` changed (None: deleted)."""
+        echoes = self._echoes.get(client_id)
+        if echoes is not None and value in echoes:
+            echoes.remove(value)
+            if echoes:
+                return  # Something newer was written here.
+            del self._echoes[client_id]
+        self._apply(client_id, value, now_ms)
+
+    def _apply(self, client_id: str, value: bytes | None, now_ms: int) -> None:
+        old = self._rows.get(client_id)
+        if old == value:
+            return
+        if value is None:
+            del self._rows[client_id]
+            self._left.pop(client_id, None)
+        else:
+            self._rows[client_id] = value
+            left_ms = self._use(StoredSession.decode(value), 1, now_ms)
+            self._left.pop(client_id, None)
+            if left_ms:
+                self._left[client_id] = left_ms
+        if old is not None:
+            self._use(StoredSession.decode(old), -1, now_ms)
+
+    def _use(self, session: StoredSession, step: int, now_ms: int) -> int:
+        for stored in session.filters.values():
+            self._count(stored.light, step, now_ms)
+        return session.left_ms
+
+    def _count(self, light: int, step: int, now_ms: int) -> None:
+        count = self._users.get(light, 0) + step
+        if count > 0:
+            self._users[light] = count
+            self._unused_since.pop(light, None)
+            return
+        self._users.pop(light, None)
+        if light in self._filter_of:
+            self._unused_since.setdefault(light, now_ms)
+
+    def changed_filter(self, key: str, value: bytes | None, now_ms: int) -> None:
+        """A row of `mqtt_filter` changed."""
+        light = int(key)
+        if value is None:
+            text = self._filter_of.pop(light, None)
+            self._unused_since.pop(light, None)
+            if text is not None and self._light_of.get(text) == light:
+                del self._light_of[text]
+            return
+        text = value.decode()
+        self._filter_of[light] = text
+        self._light_of.setdefault(text, light)
+        if light not in self._users:
+            self._unused_since.setdefault(light, now_ms)
+
+    def light_of(self, text: str, now_ms: int) -> int:
+        """The light queue that a filter feeds, 0 if it has none; its grace time begins anew."""
+        light = self._light_of.get(text, 0)
+        if light in self._unused_since:
+            self._unused_since.pop(light)
+            self._unused_since[light] = now_ms
+        return light
+
+    def connected(self, client_id: str) -> None:
+        """Its session does not expire."""
+        self._left.pop(client_id, None)
+
+    def expired(self, before_ms: int) -> Iterator[str]:
+        """Client ids whose client left before then, oldest first."""
+        for client_id, left_ms in self._left.items():
+            if left_ms >= before_ms:
+                return
+            yield client_id
+
+    def postpone(self, client_id: str, now_ms: int) -> None:
+        """Look at it later: it is connected to another gateway."""
+        if self._left.pop(client_id, None) is not None:
+            self._left[client_id] = now_ms
+
+    def unused_filters(self, now_ms: int) -> list[int]:
+        """Light queues whose filter had no session for the grace time."""
+        found = []
+        for light, since_ms in self._unused_since.items():
+            if since_ms > now_ms - FILTER_GRACE_MS:
+                break
+            found.append(light)
+        return found
