@@ -6,7 +6,7 @@ A client id is held by a lease, so that a CONNECT anywhere takes the session ove
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from typing import Any, Final, Protocol
 
 from gantrymq.broker.port import END, BrokerPort, CursorInfo, Route
@@ -81,7 +81,8 @@ class Lifecycle:
         self._holder = HOLDER_BASE
         self._installed: set[int] = set()
         """Light queues whose route this process has seen installed."""
-        self._creating: dict[str, str] = {}
+        self.live: dict[str, Session] = {}
+        """Sessions of the connected clients, by client id."""
         self._resend: dict[str, dict[tuple[int, int], int]] = {}
         self.flush_settled: Callable[[], None] = lambda: None
 
@@ -105,6 +106,7 @@ class Lifecycle:
         yield from self.forget(client_id)  # [MQTT-3.1.2-6]
         if not client.gone:
             session = VolatileSession(client_id, self.tools, client.outlet(), client.fail)
+            self.live[client_id] = session
             client.accepted(session, False, epoch)
 
     def _connect_persistent(self, client: Client, client_id: str, epoch: int) -> Steps:
@@ -120,9 +122,7 @@ class Lifecycle:
             yield from self._store(client_id, stored)
         opened: list[tuple[str, StoredFilter, int]] = []
         for text, kept in stored.filters.items():
-            info: CursorInfo = yield call(
-                self.port.open_cursor, f"~{kept.light}", GROUP_PREFIX + client_id, END
-            )
+            info = yield from self._open_again(client_id, text, kept)
             if not kept.qos and info.ready:
                 # QoS 0 is for those who listen: what came while nobody did is not kept (docs/mapping/mqtt.md).
                 yield call(self.port.purge, info.cursor)
@@ -140,7 +140,23 @@ class Lifecycle:
             session.add(text, kept.qos, cursor)
             if kept.owed:
                 session.send_retained(self.kept.match(text), kept.qos, text)
+        self.live[client_id] = session
         client.accepted(session, present, epoch)
+
+    def _open_again(self, client_id: str, text: str, kept: StoredFilter) -> Generator[Call, Any, CursorInfo]:
+        """The session's place in a filter's queue; in a new queue if the old one was removed behind its back."""
+        group = GROUP_PREFIX + client_id
+        try:
+            info: CursorInfo = yield call(self.port.open_cursor, f"~{kept.light}", group, END)
+        except GantryError as error:
+            if error.code is not ErrorCode.QUEUE_NOT_FOUND:
+                raise
+            log.warning(
+                "client %s: the queue of its filter %r is gone and begins anew", client_id, text[:128]
+            )
+            kept.light = yield from self._light_queue(text)
+            info = yield call(self.port.open_cursor, f"~{kept.light}", group, END)
+        return info
 
     def _store(self, client_id: str, stored: StoredSession) -> Steps:
         value = stored.encode()
@@ -152,6 +168,7 @@ class Lifecycle:
         stored = self.table.get(client_id)
         if stored is not None and text in stored.filters and stored.filters[text].owed:
             stored.filters[text].owed = False
+            stored.left_ms = 0
             yield from self._store(client_id, stored)
 
     # SUBSCRIBE and UNSUBSCRIBE
@@ -162,10 +179,15 @@ class Lifecycle:
         fresh: dict[str, int] = {}
         stored = self.table.get(session.client_id) if isinstance(session, PersistentSession) else None
         cursors: dict[str, int] = {}
+        subscribed: Collection[str] = ()
+        if stored is not None:
+            subscribed = stored.filters
+        elif isinstance(session, VolatileSession):
+            subscribed = session.subscriptions
         for text, requested in packet.filters:
             try:
                 qos = min(requested, 1)  # QoS 2 is granted 1 until it comes.
-                yield from self._check_filter(session, text)
+                yield from self._check_filter(subscribed, text)
                 if isinstance(session, VolatileSession):
                     yield from self._subscribe_volatile(session, text, qos)
                 elif stored is not None:
@@ -178,8 +200,9 @@ class Lifecycle:
         if stored is not None and fresh:
             for text, qos in fresh.items():
                 stored.filters[text].owed = any(min(message.qos, qos) for message in self.kept.match(text))
+            stored.left_ms = 0
             yield from self._store(session.client_id, stored)
-        if not session.attached:
+        if not session.is_attached():
             return
         if isinstance(session, PersistentSession):
             for text, cursor in cursors.items():
@@ -189,12 +212,11 @@ class Lifecycle:
             session.send_retained(self.kept.match(text), qos, text)  # [MQTT-3.8.4-3]
         session.pump()
 
-    def _check_filter(self, session: Session, text: str) -> Steps:
+    def _check_filter(self, subscribed: Collection[str], text: str) -> Steps:
         """Raise GantryError for filters that nobody may have; a topic comes into being at its first subscription."""
         if text.startswith("$share/"):
             raise GantryError(ErrorCode.NOT_SUPPORTED, "shared subscriptions are not supported yet")
-        known: Any = getattr(session, "subscriptions", {})
-        if text not in known and len(known) >= self.subscriptions_max:
+        if text not in subscribed and len(subscribed) >= self.subscriptions_max:
             raise GantryError(
                 ErrorCode.TOPIC_LIMIT, f"mqtt.subscriptions_max ({self.subscriptions_max}) is reached"
             )
@@ -207,7 +229,7 @@ class Lifecycle:
             yield call(self.port.ensure_topic, topic, True)
 
     def _subscribe_volatile(self, session: VolatileSession, text: str, qos: int) -> Steps:
-        if not session.attached:
+        if not session.is_attached():
             return
         session.subscriptions[text] = qos
         install = self.fanout.attach(text, session, qos)
@@ -219,7 +241,7 @@ class Lifecycle:
             session.subscriptions.pop(text, None)
             self.fanout.detach(text, session)
             raise
-        if not session.attached:
+        if not session.is_attached():
             self.fanout.detach(text, session)
 
     def _subscribe_persistent(
@@ -258,9 +280,9 @@ class Lifecycle:
             for text in packet.filters:
                 if session.subscriptions.pop(text, None) is not None:
                     self.fanout.detach(text, session)
-        elif isinstance(session, PersistentSession) and session.attached:
+        elif isinstance(session, PersistentSession) and session.is_attached():
             yield from self._unsubscribe_persistent(session, packet.filters)
-        if session.attached:
+        if session.is_attached():
             answer()
 
     def _unsubscribe_persistent(self, session: PersistentSession, filters: list[str]) -> Steps:
@@ -274,16 +296,18 @@ class Lifecycle:
         yield from self._store(session.client_id, stored)
         for cursor in cursors:
             yield call(self.port.delete_cursor, cursor)
-        if session.attached:
+        if session.is_attached():
             session.pump()
 
     # The end
 
     def detach(self, session: Session, epoch: int) -> None:
         """The connection is gone: the session ends (clean) or waits for its client."""
-        if not session.attached:
+        if not session.is_attached():
             return
         session.detach()
+        if self.live.get(session.client_id) is session:
+            del self.live[session.client_id]
         if isinstance(session, VolatileSession):
             for text in session.subscriptions:
                 self.fanout.detach(text, session)
@@ -300,7 +324,7 @@ class Lifecycle:
 
     def _left(self, client_id: str) -> Steps:
         stored = self.table.get(client_id)
-        if stored is not None:
+        if stored is not None and client_id not in self.live:
             stored.left_ms = self.now_ms()
             yield from self._store(client_id, stored)
 
@@ -311,9 +335,14 @@ class Lifecycle:
         if stored is None:
             return
         for kept in stored.filters.values():
-            info: CursorInfo = yield call(
-                self.port.open_cursor, f"~{kept.light}", GROUP_PREFIX + client_id, END
-            )
+            try:
+                info: CursorInfo = yield call(
+                    self.port.open_cursor, f"~{kept.light}", GROUP_PREFIX + client_id, END
+                )
+            except GantryError as error:
+                if error.code is not ErrorCode.QUEUE_NOT_FOUND:
+                    raise
+                continue
             yield call(self.port.delete_cursor, info.cursor)
         yield call(self.port.put, SESSION_TABLE, [(client_id, None)])
         self.table.wrote_session(client_id, None, self.now_ms())
@@ -355,6 +384,7 @@ class Lifecycle:
     def lost(self) -> None:
         """The broker went away: what this process knew of it counts no more."""
         self._installed.clear()
+        self.live.clear()
         self._resend.clear()
 
 

@@ -19,9 +19,10 @@ class MqttService:
     name = "mqtt"
     default_port = 1883
     config: type = MqttConfig
-    extra_sections: dict[str, type] = {}
+    extra_sections: dict[str, type]
 
     def __init__(self) -> None:
+        self.extra_sections = {}
         self._gateway: MqttGateway | None = None
 
     async def start(self, context: ServiceContext) -> list[tuple[str, int]]:
