@@ -1,0 +1,30 @@
+"""Fixtures: running servers. `server` is shared by a module and must not be killed; `own_server` belongs to one test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from interop_tests.running import Gantry
+
+
+@pytest.fixture(scope="module", params=["combined", "separated"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gantry]:
+    """A running installation, once as one process and once as three."""
+    gantry = Gantry(tmp_path_factory.mktemp("gantry"), request.param)
+    try:
+        yield gantry.start()
+    finally:
+        gantry.stop()
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[Gantry]:
+    """`gantry up` for one test, which may kill and restart it."""
+    gantry = Gantry(tmp_path)
+    try:
+        yield gantry.start()
+    finally:
+        gantry.stop()

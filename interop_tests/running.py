@@ -1,0 +1,129 @@
+"""Real servers in processes of their own, for tests over real sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+READY_S = 60.0
+POLL_S = 0.02
+
+
+class Process:
+    """One `gantry` command; `doors` after `start`."""
+
+    def __init__(self, name: str, directory: Path, command: list[str]) -> None:
+        self.name = name
+        self.directory = directory
+        self.command = command
+        self.doors: dict[str, str] = {}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log_path(self) -> Path:
+        return self.directory / f"{self.name}.log"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def start(self) -> None:
+        """Start, and wait until every door accepts connections. A second start takes the same ports."""
+        ready = self.directory / f"{self.name}.ready.json"
+        ready.unlink(missing_ok=True)
+        ports = [f"--set={name}.port={address.rpartition(':')[2]}" for name, address in self.doors.items()] or ["--free-ports"]
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "gantrymq", *self.command, *ports, "--ready-file", str(ready)],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env={"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "/"), "PYTHONUNBUFFERED": "1"},
+            )
+        end = time.monotonic() + READY_S
+        while not ready.exists():
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise AssertionError(f"gantry {' '.join(self.command)} did not start:\n{self.log()[-4000:]}")
+            time.sleep(POLL_S)
+        self.doors = json.loads(ready.read_text())
+
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is said, nothing is flushed."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: int) -> int:
+        process, self.process = self.process, None
+        if process is None:
+            return 0
+        process.send_signal(number)
+        try:
+            return process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AssertionError(f"gantry {' '.join(self.command)} did not stop within 30 s:\n{self.log()[-4000:]}") from None
+
+
+class Gantry:
+    """A whole installation: one process (`combined`) or three (`separated`: nameserver, broker, gateways)."""
+
+    def __init__(self, directory: Path, shape: str = "combined", settings: tuple[str, ...] = ()) -> None:
+        self.directory = directory
+        self.shape = shape
+        self.settings = [f"--set={setting}" for setting in settings]
+        self.processes: list[Process] = []
+
+    @property
+    def doors(self) -> dict[str, str]:
+        return {name: address for process in self.processes for name, address in process.doors.items()}
+
+    def address(self, door: str) -> tuple[str, int]:
+        host, _, port = self.doors[door].rpartition(":")
+        return host, int(port)
+
+    def start(self) -> Gantry:
+        data = ["--data", str(self.directory / "data"), *self.settings]
+        if self.shape == "combined":
+            self._add("up", ["up", *data])
+            return self
+        self._add("nameserver", ["nameserver", *data])
+        where = ["--nameserver", self.doors["nameserver"]]
+        self._add("broker", ["broker", *where, *data])
+        self._add("gateway", ["gateway", "mqtt", "amqp", "cloudevents", *where, *data])
+        return self
+
+    def _add(self, name: str, command: list[str]) -> None:
+        process = Process(name, self.directory, command)
+        self.processes.append(process)
+        process.start()
+
+    def process(self, name: str) -> Process:
+        return next(process for process in self.processes if process.name == name)
+
+    def kill_and_restart(self) -> None:
+        """kill -9 of everything, then start again on the same directory and ports."""
+        for process in reversed(self.processes):
+            process.kill()
+        for process in self.processes:
+            process.start()
+
+    def stop(self) -> None:
+        """Clean stop; fails if a process did not end with 0."""
+        codes = {process.name: process.stop() for process in reversed(self.processes)}
+        assert not any(codes.values()), f"exit codes {codes}\n" + "\n".join(process.log()[-2000:] for process in self.processes)
+
+    def log(self) -> str:
+        return "\n".join(process.log() for process in self.processes)
