@@ -119,7 +119,7 @@ class FakeEntryPoint:
 
     def load(self) -> Callable[[], Any]:
         say(f"import {self.name}")
-        if TROUBLE == f"{self.name} is broken":
+        if f"{self.name} is broken" == TROUBLE:
             raise ImportError("no module named grpc")
         return lambda: FakeService(self.name)
 
