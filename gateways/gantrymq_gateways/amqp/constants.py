@@ -201,3 +201,12 @@ class AmqpError(Exception):
     def reply_text(self) -> str:
         """`NAME - text`, as RabbitMQ writes it."""
         return f"{REPLY_CODES[self.code]} - {self.text}"
+
+
+def locked_error(name: str) -> AmqpError:
+    """Somebody else's exclusive queue."""
+    return AmqpError(
+        RESOURCE_LOCKED,
+        f"cannot obtain exclusive access to locked queue '{name}' in vhost '/'. It could be originally declared on another "
+        "connection or the exclusive property value does not match that of the original declaration.",
+    )

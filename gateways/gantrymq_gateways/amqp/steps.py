@@ -13,7 +13,7 @@ from gantrymq.broker.port import Done
 from gantrymq.model.errors import GantryError
 
 Call = Callable[[Any, Done], None]
-Steps = Generator[Call, Any, None]
+Steps = Generator[Call, Any, Any]
 
 
 class Runner:

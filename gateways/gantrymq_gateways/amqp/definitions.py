@@ -1,0 +1,431 @@
+"""Exchanges, queues and bindings: tables `amqp_exchange`, `amqp_queue`, `amqp_binding`, held in memory and in step with other gateways.
+
+Changes are `Steps`, one at a time (`lock`). A durable queue or binding is written as unfinished, then its light queue, cursor and
+route are made (or dropped), then the row is written again (or removed): what a crash leaves half done is undone at the next start.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+from gantrymq.broker.port import END, BrokerPort, CursorInfo, Route
+from gantrymq.model import names
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq_gateways.amqp.constants import ACCESS_REFUSED, PRECONDITION_FAILED, AmqpError
+from gantrymq_gateways.amqp.mapping import topic_of
+from gantrymq_gateways.amqp.routes import DEFAULT_EXCHANGE, KIND
+from gantrymq_gateways.amqp.steps import Lock, Steps
+
+log = logging.getLogger(__name__)
+
+EXCHANGE_TABLE: Final = "amqp_exchange"
+QUEUE_TABLE: Final = "amqp_queue"
+BINDING_TABLE: Final = "amqp_binding"
+GROUP: Final = "amqp"
+"""Consumer group of a queue's cursor."""
+
+TYPES: Final = frozenset({"direct", "fanout", "topic"})
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """`arguments`: the table as sent."""
+
+    name: str
+    type: str
+    durable: bool = True
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDefinition:
+    """`light`: its light queue, never used twice, so it also tells a queue from an earlier one of the same name."""
+
+    name: str
+    light: int
+    durable: bool
+    exclusive: bool
+    auto_delete: bool
+    arguments: bytes
+    finished: bool = True
+
+    @property
+    def shared(self) -> bool:
+        """It has a topic of its own name; the others live in one system topic."""
+        return self.durable and not self.exclusive and not self.auto_delete and not self.name.startswith("amq.")
+
+    @property
+    def transient(self) -> bool:
+        """It goes when its gateway goes."""
+        return self.exclusive or not self.durable
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """From an exchange to a queue, or to an exchange."""
+
+    source: str
+    to_queue: bool
+    destination: str
+    key: str
+    arguments: bytes
+    finished: bool = True
+
+    @property
+    def row(self) -> str:
+        """Key in the table, and the route's id behind `amqp.b.`."""
+        identity = [self.source, self.to_queue, self.destination, self.key, self.arguments.hex()]
+        return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:40]
+
+
+SYSTEM_EXCHANGES: Final = {
+    name: Exchange(name, kind) for name, kind in (("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic"))
+}  # fmt: skip
+
+
+def _encode(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _b64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def exchange_row(exchange: Exchange) -> bytes:
+    """Value in `amqp_exchange`."""
+    return _encode(
+        {
+            "type": exchange.type, "durable": exchange.durable, "auto_delete": exchange.auto_delete,
+            "internal": exchange.internal, "arguments": _b64(exchange.arguments),
+        }
+    )  # fmt: skip
+
+
+NO_EXCHANGE: Final = b'{"type":""}'
+"""Row of a name that is no exchange though a topic of that name exists: deleted, or made by a queue."""
+
+
+def exchange_from(name: str, data: bytes) -> Exchange | None:
+    """Back from `exchange_row`; None: no exchange."""
+    row = json.loads(data)
+    if not row["type"]:
+        return None
+    arguments = base64.b64decode(row["arguments"])
+    return Exchange(name, row["type"], row["durable"], row["auto_delete"], row["internal"], arguments)
+
+
+def queue_row(queue: QueueDefinition) -> bytes:
+    """Value in `amqp_queue`."""
+    return _encode(
+        {
+            "light": queue.light, "durable": queue.durable, "exclusive": queue.exclusive, "auto_delete": queue.auto_delete,
+            "arguments": _b64(queue.arguments), "finished": queue.finished,
+        }
+    )  # fmt: skip
+
+
+def queue_from(name: str, data: bytes) -> QueueDefinition:
+    """Back from `queue_row`."""
+    row = json.loads(data)
+    arguments = base64.b64decode(row["arguments"])
+    return QueueDefinition(
+        name, row["light"], row["durable"], row["exclusive"], row["auto_delete"], arguments, row["finished"]
+    )
+
+
+def binding_row(binding: Binding) -> bytes:
+    """Value in `amqp_binding`."""
+    return _encode(
+        {
+            "source": binding.source, "to_queue": binding.to_queue, "destination": binding.destination,
+            "key": binding.key, "arguments": _b64(binding.arguments), "finished": binding.finished,
+        }
+    )  # fmt: skip
+
+
+def binding_from(data: bytes) -> Binding:
+    """Back from `binding_row`."""
+    row = json.loads(data)
+    arguments = base64.b64decode(row["arguments"])
+    return Binding(row["source"], row["to_queue"], row["destination"], row["key"], arguments, row["finished"])
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionLimits:
+    """How much one broker keeps; each row costs about 1 KiB of memory in every gateway."""
+
+    exchanges_max: int = 10_000
+    queues_max: int = 100_000
+    bindings_max: int = 500_000
+
+
+class Definitions:
+    """See the module. `on_queue_gone(queue)`: a queue was deleted, here or by another gateway."""
+
+    def __init__(
+        self, port: BrokerPort, limits: DefinitionLimits, on_queue_gone: Callable[[QueueDefinition], None]
+    ) -> None:
+        self._port = port
+        self._limits = limits
+        self._on_queue_gone = on_queue_gone
+        self.lock = Lock()
+        self.version = 0
+        """Changes whenever a publish may have to go elsewhere than before."""
+        self.queues: dict[str, QueueDefinition] = {}
+        self.exchange_of: dict[str, str] = {}
+        """Names of exchanges by topic, where the topic is a shortened name."""
+        self._exchanges: dict[str, Exchange | None] = {}
+        self._native: set[str] = set()
+        self._bindings: dict[str, Binding] = {}
+        self._by_source: dict[str, dict[str, Binding]] = {}
+        self._by_destination: dict[tuple[bool, str], dict[str, Binding]] = {}
+        self._own_rows: dict[tuple[str, str], list[bytes | None]] = {}
+        self._leases: dict[str, int] = {}
+
+    # Start.
+
+    def start(self) -> Steps:
+        """Load the tables, follow them, and undo what a crash left half done."""
+        tables = ((EXCHANGE_TABLE, self._exchange_row), (QUEUE_TABLE, self._queue_row), (BINDING_TABLE, self._binding_row))
+        for table, apply in tables:
+            rows = yield partial(self._port.watch_table, table, partial(self._changed, table, apply))
+            for key, data in rows.items():
+                apply(key, data)
+        for binding in [binding for binding in self._bindings.values() if not binding.finished]:
+            yield from self.unbind(binding)
+        for queue in list(self.queues.values()):
+            if queue.transient:
+                held = yield from self._try_lease(queue.name)
+                if held:
+                    yield from self.delete_queue(queue)
+            elif not queue.finished:
+                yield from self.delete_queue(queue)
+        for exchange in list(self._exchanges.values()):
+            if exchange is not None and not exchange.durable and (yield from self._try_lease("/" + exchange.name)):
+                yield from self.delete_exchange(exchange)
+
+    def _changed(self, table: str, apply: Callable[[str, bytes | None], None], key: str, data: bytes | None) -> None:
+        """A row changed. Our own changes are in force already; what comes back late must not undo newer ones."""
+        waiting = self._own_rows.get((table, key))
+        if waiting is not None:
+            if data in waiting:
+                del waiting[: waiting.index(data) + 1]
+            if not waiting:
+                del self._own_rows[(table, key)]
+            return
+        apply(key, data)
+
+    def _exchange_row(self, name: str, data: bytes | None) -> None:
+        self.version += 1
+        if data is None:
+            self._exchanges.pop(name, None)
+            return
+        self._native.discard(name)
+        self._exchanges[name] = exchange_from(name, data)
+        topic = names.encode_topic(name)
+        if names.decode_escapes(topic, "") != name:
+            self.exchange_of[topic] = name
+
+    def _queue_row(self, name: str, data: bytes | None) -> None:
+        self.version += 1
+        old = self.queues.pop(name, None)
+        if data is not None:
+            self.queues[name] = queue_from(name, data)
+        if old is not None and (data is None or self.queues[name].light != old.light):
+            self._on_queue_gone(old)
+
+    def _binding_row(self, row: str, data: bytes | None) -> None:
+        old = self._bindings.pop(row, None)
+        if old is not None:
+            _discard(self._by_source, old.source, row)
+            _discard(self._by_destination, (old.to_queue, old.destination), row)
+        if data is not None:
+            binding = binding_from(data)
+            self._bindings[row] = binding
+            self._by_source.setdefault(binding.source, {})[row] = binding
+            self._by_destination.setdefault((binding.to_queue, binding.destination), {})[row] = binding
+
+    def _put(self, table: str, apply: Callable[[str, bytes | None], None], rows: list[tuple[str, bytes | None]]) -> Steps:
+        """Write rows; in force here at once."""
+        for key, data in rows:
+            self._own_rows.setdefault((table, key), []).append(data)
+            apply(key, data)
+        yield partial(self._port.put, table, rows)
+
+    # Exchanges.
+
+    def declared_exchange(self, name: str) -> Exchange | None:
+        """One that a client declared."""
+        return self._exchanges.get(name)
+
+    def known_exchange(self, name: str) -> Exchange | None:
+        """Without asking the broker; `find_exchange` knows native topics too."""
+        found = SYSTEM_EXCHANGES.get(name) or self._exchanges.get(name)
+        if found is None and name in self._native:
+            return Exchange(name, "topic")
+        return found
+
+    def find_exchange(self, name: str) -> Steps:
+        """The exchange, or None. A topic of another door is a durable topic exchange."""
+        found = self.known_exchange(name)
+        if found is not None:
+            return found
+        topic = topic_of(name)
+        if name in self._exchanges or names.is_closed_to_gateways(topic):
+            return None
+        try:
+            yield partial(self._port.ensure_topic, topic, False)
+        except GantryError as error:
+            if error.code is ErrorCode.TOPIC_NOT_FOUND:
+                return None
+            raise
+        self._native.add(name)
+        self.version += 1
+        return Exchange(name, "topic")
+
+    def create_exchange(self, exchange: Exchange) -> Steps:
+        """A declaration; the caller checked that it contradicts nothing."""
+        topic = topic_of(exchange.name)
+        if names.is_closed_to_gateways(topic):
+            raise AmqpError(ACCESS_REFUSED, f"exchange name '{exchange.name}' is reserved")
+        if len(self._exchanges) >= self._limits.exchanges_max:
+            text = f"cannot declare exchange '{exchange.name}' in vhost '/': limit of {self._limits.exchanges_max} is reached"
+            raise AmqpError(PRECONDITION_FAILED, text)
+        yield partial(self._port.ensure_topic, topic, True)
+        if not exchange.durable:
+            yield from self._try_lease("/" + exchange.name)
+        yield from self._put(EXCHANGE_TABLE, self._exchange_row, [(exchange.name, exchange_row(exchange))])
+
+    def delete_exchange(self, exchange: Exchange) -> Steps:
+        """With its bindings; the topic and its records stay, the name is unknown until declared again."""
+        yield from self._remove_bindings(self.bindings_from(exchange.name) + self.bindings_to(False, exchange.name))
+        yield from self._put(EXCHANGE_TABLE, self._exchange_row, [(exchange.name, NO_EXCHANGE)])
+        self._drop_lease("/" + exchange.name)
+
+    # Queues.
+
+    def create_queue(self, wanted: QueueDefinition) -> Steps:
+        """Light queue, cursor and default binding. Returns (definition, cursor)."""
+        if len(self.queues) >= self._limits.queues_max:
+            text = f"cannot declare queue '{wanted.name}' in vhost '/': queue limit of {self._limits.queues_max} is reached"
+            raise AmqpError(PRECONDITION_FAILED, text)
+        if wanted.shared:
+            yield from self._queue_topic(wanted.name)
+        if wanted.transient:
+            yield from self._try_lease(wanted.name)
+        light = yield self._port.create_light
+        queue = replace(wanted, light=light, finished=wanted.transient)
+        yield from self._put(QUEUE_TABLE, self._queue_row, [(queue.name, queue_row(queue))])
+        info: CursorInfo = yield partial(self._port.open_cursor, f"~{light}", GROUP, END)
+        expression = {"exchange": DEFAULT_EXCHANGE, "type": "default", "key": queue.name, "queue": queue.name}
+        route = Route(f"amqp.q.{light}", KIND, None, _encode(expression).decode(), light)
+        yield partial(self._port.add_route, route)
+        if not queue.finished:
+            queue = replace(queue, finished=True)
+            yield from self._put(QUEUE_TABLE, self._queue_row, [(queue.name, queue_row(queue))])
+        return queue, info.cursor
+
+    def _queue_topic(self, name: str) -> Steps:
+        """A durable shared queue has a topic; one that is made for it is no exchange."""
+        topic = topic_of(name)
+        if names.is_closed_to_gateways(topic):
+            raise AmqpError(ACCESS_REFUSED, f"queue name '{name}' is reserved")
+        try:
+            yield partial(self._port.ensure_topic, topic, False)
+        except GantryError as error:
+            if error.code is not ErrorCode.TOPIC_NOT_FOUND:
+                raise
+            yield partial(self._port.ensure_topic, topic, True)
+            if name not in self._exchanges:
+                yield from self._put(EXCHANGE_TABLE, self._exchange_row, [(name, NO_EXCHANGE)])
+
+    def delete_queue(self, queue: QueueDefinition) -> Steps:
+        """With its light queue, routes and bindings."""
+        if not queue.transient and queue.finished:
+            row = queue_row(replace(queue, finished=False))
+            yield from self._put(QUEUE_TABLE, self._queue_row, [(queue.name, row)])
+        yield partial(self._port.delete_light, queue.light)
+        yield from self._remove_bindings(self.bindings_to(True, queue.name))
+        yield from self._put(QUEUE_TABLE, self._queue_row, [(queue.name, None)])
+        self._drop_lease(queue.name)
+
+    # Bindings.
+
+    def bindings_from(self, source: str) -> list[Binding]:
+        """Of an exchange."""
+        return list(self._by_source.get(source, {}).values())
+
+    def bindings_to(self, to_queue: bool, destination: str) -> list[Binding]:
+        """Into a queue or exchange."""
+        return list(self._by_destination.get((to_queue, destination), {}).values())
+
+    def bind(self, binding: Binding, exchange: Exchange, light: int) -> Steps:
+        """Add a binding; `light` of the queue, 0 for an exchange. Nothing happens if it is there."""
+        if binding.row in self._bindings:
+            return
+        if len(self._bindings) >= self._limits.bindings_max:
+            text = f"cannot bind '{binding.destination}' to '{binding.source}': limit of {self._limits.bindings_max} bindings is reached"
+            raise AmqpError(PRECONDITION_FAILED, text)
+        first = replace(binding, finished=False)
+        yield from self._put(BINDING_TABLE, self._binding_row, [(binding.row, binding_row(first))])
+        expression = {"exchange": binding.source, "type": exchange.type, "key": binding.key}
+        expression["queue" if binding.to_queue else "destination"] = binding.destination
+        route = Route("amqp.b." + binding.row, KIND, None, _encode(expression).decode(), light)
+        yield partial(self._port.add_route, route)
+        yield from self._put(BINDING_TABLE, self._binding_row, [(binding.row, binding_row(binding))])
+
+    def unbind(self, binding: Binding) -> Steps:
+        """Remove a binding; unknown ones are ignored. An auto-delete exchange goes with its last one."""
+        found = self._bindings.get(binding.row)
+        if found is not None:
+            yield from self._remove_bindings([found])
+
+    def _remove_bindings(self, bindings: list[Binding]) -> Steps:
+        if not bindings:
+            return
+        yield partial(self._port.remove_routes, ["amqp.b." + binding.row for binding in bindings])
+        yield from self._put(BINDING_TABLE, self._binding_row, [(binding.row, None) for binding in bindings])
+        for source in dict.fromkeys(binding.source for binding in bindings):
+            exchange = self._exchanges.get(source)
+            if exchange is not None and exchange.auto_delete and not self._by_source.get(source):
+                yield from self.delete_exchange(exchange)
+
+    # Leases: who keeps a transient thing alive.
+
+    def _try_lease(self, name: str) -> Steps:
+        if name in self._leases:
+            return True
+        try:
+            epoch = yield partial(self._port.take_lease, "amqp/" + name, False, self._lease_lost)
+        except GantryError as error:
+            if error.code is ErrorCode.LEASE_HELD:
+                return False
+            raise
+        self._leases[name] = epoch
+        return True
+
+    def _drop_lease(self, name: str) -> None:
+        epoch = self._leases.pop(name, None)
+        if epoch is not None:
+            self._port.drop_lease("amqp/" + name, epoch)
+
+    def _lease_lost(self, name: str) -> None:
+        log.warning("amqp: lease %s was taken over by another gateway", name)
+        self._leases.pop(name.removeprefix("amqp/"), None)
+
+
+def _discard(index: dict[Any, dict[str, Binding]], key: Any, row: str) -> None:
+    rows = index.get(key)
+    if rows is not None:
+        rows.pop(row, None)
+        if not rows:
+            del index[key]

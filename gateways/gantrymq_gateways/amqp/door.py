@@ -1,0 +1,508 @@
+"""One AMQP connection at the broker: events of the connection state in, calls of the port out, answers back.
+
+Events of a channel are handled in order. A channel whose steps are on their way keeps later events in its backlog; so does a method
+that must see what was published before it, until that is stored. One received chunk ends with one batch per channel,
+one `settle`, and one look at the queues that got credit.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from gantrymq.broker.port import Outcome
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq_gateways.amqp import channel as channels
+from gantrymq_gateways.amqp import declare
+from gantrymq_gateways.amqp.channel import Channel, Handler
+from gantrymq_gateways.amqp.connection import (
+    ChannelClosing,
+    ChannelFailed,
+    ChannelOpened,
+    Connection,
+    ConnectionClosing,
+    Ended,
+    Event,
+    MethodReceived,
+    Opened,
+    Publish,
+    Settings,
+)
+from gantrymq_gateways.amqp.constants import (
+    BLOCKED_CAPABILITY,
+    COMMAND_INVALID,
+    CONNECTION_FORCED,
+    INTERNAL_ERROR,
+    NOT_FOUND,
+    NUMBER_PUBLISH,
+    PRECONDITION_FAILED,
+    AmqpError,
+)
+from gantrymq_gateways.amqp.publish import Publisher, PublishingChannel, UnknownExchangeError
+from gantrymq_gateways.amqp.steps import Runner, Steps
+
+if TYPE_CHECKING:
+    from gantrymq.net.api import Link
+    from gantrymq_gateways.amqp.consumers import Queue
+    from gantrymq_gateways.amqp.gateway import Gateway
+
+log = logging.getLogger(__name__)
+
+HANDLERS: Final[dict[str, Handler]] = {**channels.HANDLERS, **declare.HANDLERS}
+
+BACKLOG_MAX: Final = 1000
+"""Events of one connection that wait for an earlier one before we stop reading."""
+BLOCKED_MS: Final = 1000
+"""How long a publisher waits after the broker refused a message for lack of room; then it may try again."""
+
+_ERROR_CODES: Final = {
+    ErrorCode.TOPIC_LIMIT: PRECONDITION_FAILED,
+    ErrorCode.TOPIC_NOT_FOUND: PRECONDITION_FAILED,
+    ErrorCode.NAME_INVALID: PRECONDITION_FAILED,
+    ErrorCode.MESSAGE_TOO_LARGE: PRECONDITION_FAILED,
+    ErrorCode.MESSAGE_ILLEGAL: PRECONDITION_FAILED,
+    ErrorCode.PROPERTIES_TOO_LARGE: PRECONDITION_FAILED,
+    ErrorCode.ILLEGAL_ARGUMENT: PRECONDITION_FAILED,
+    ErrorCode.NO_PERMISSION: 403,
+    ErrorCode.QUEUE_NOT_FOUND: NOT_FOUND,
+    ErrorCode.NOT_FOUND: NOT_FOUND,
+    ErrorCode.BUSY: 506,
+    ErrorCode.STORE_FULL: 506,
+}
+"""Failures of the broker as reply codes; every other one is 541. Codes from 500 on end the connection."""
+
+
+def amqp_error(error: GantryError) -> AmqpError:
+    """A failure of the broker on AMQP's terms."""
+    code = _ERROR_CODES.get(error.code, INTERNAL_ERROR)
+    return AmqpError(code, error.text, connection=code >= 500)
+
+
+class AmqpDoor:
+    """See the module and `net.api.Door`."""
+
+    def __init__(self, gateway: Gateway, settings: Settings) -> None:
+        self.gateway = gateway
+        self.frame_max = settings.frame_max
+        self._settings = settings
+        self._link: Link
+        self._connection: Connection
+        self._publisher: Publisher | None = None
+        self._channels: dict[int, Channel] = {}
+        self._settlements: list[tuple[int, int, Outcome]] = []
+        self._written: list[tuple[int, int, Outcome]] = []
+        self._touched: dict[Queue, None] = {}
+        self._stalled: dict[Queue, None] = {}
+        self._owned: dict[Queue, None] = {}
+        self._holds: set[str] = set()
+        self._out_bytes = 0
+        self._waiting = 0
+        self._deadline: int | None = None
+        self._blocked_until = 0
+        self._closing = False
+        self._released = False
+        self._orphaned = False
+        """The peer left without goodbye: what it published before is still stored."""
+
+    # From the pump.
+
+    def connected(self, link: Link) -> None:
+        """See Door."""
+        self._link = link
+        self._connection = Connection(self._settings, self._authenticate, self.gateway.clock.monotonic_ms())
+        self.gateway.doors.add(self)
+        self._arm()
+
+    def _authenticate(self, user: str, password: str) -> bool:
+        """The one account there is, from this machine only."""
+        return user == "guest" and password == "guest" and self._link.peer_is_loopback
+
+    def received(self, data: bytes) -> None:
+        """See Door."""
+        for event in self._connection.receive_data(data, self.gateway.clock.monotonic_ms()):
+            if event.__class__ is Publish:
+                channel = self._channels.get(event.channel)
+                if channel is not None:
+                    self._in_order(channel, event)
+            else:
+                self._handle(event)
+        self._end_of_chunk()
+        self._arm()
+        self._link.mark()
+
+    def data_to_send(self) -> bytes:
+        """See Door."""
+        self._out_bytes = 0
+        if self._written:
+            written, self._written = self._written, []
+            self.gateway.port.settle(written)
+        if self._stalled:
+            self.gateway.turn.at_deliver(self._resume)
+        return self._connection.data_to_send()
+
+    def eof(self) -> bool | None:
+        """See Door. What the connection held is free before anything else happens."""
+        self._orphaned = not self._released
+        self._release()
+        return None
+
+    def closed(self, reason: str) -> None:
+        """See Door."""
+        if reason:
+            log.info("%s: connection lost: %s", self._link.peer, reason)
+        self._orphaned = self._orphaned or not self._released
+        self._release()
+        self.gateway.doors.discard(self)
+
+    def writable(self) -> None:
+        """See Door."""
+        self._resume()
+
+    def deadline(self, now_ms: int) -> None:
+        """See Door."""
+        self._deadline = None
+        if self._blocked_until and now_ms >= self._blocked_until:
+            self._unblock()
+        for event in self._connection.handle_deadline(now_ms, reading=not self._holds):
+            self._handle(event)
+        self._arm()
+        self._link.mark()
+
+    def shutdown(self) -> None:
+        """See Door."""
+        if self._connection.running:
+            self._release()
+            text = "broker forced connection closure with reason 'shutdown'"
+            self._connection.fail(AmqpError(CONNECTION_FORCED, text, connection=True), 0)
+        self._link.close()
+
+    # Outbox.
+
+    def send(self, channel: int, name: str, *arguments: Any) -> None:
+        """One method."""
+        self._connection.send(channel, name, *arguments)
+        self._link.mark()
+
+    def send_frames(self, frames: bytes) -> None:
+        """Encoded frames."""
+        self._out_bytes += len(frames)
+        self._connection.send_frames(frames)
+        self._link.mark()
+
+    def has_capability(self, name: str) -> bool:
+        """What the client announced."""
+        return self._connection.has_capability(name)
+
+    def congested(self) -> bool:
+        """See consumers.Outlet."""
+        return self._out_bytes + self._link.outbound_bytes() >= self.gateway.config.outbound_bytes_max
+
+    def stalled(self, queue: Queue) -> None:
+        """See consumers.Outlet."""
+        self._stalled[queue] = None
+
+    def settle_when_written(self, cursor: int, offset: int) -> None:
+        """See consumers.Outlet."""
+        self._written.append((cursor, offset, Outcome.ACK))
+
+    def _resume(self) -> None:
+        """Queues that stopped for this reader go on."""
+        if self._stalled and not self.congested():
+            stalled, self._stalled = self._stalled, {}
+            for queue in stalled:
+                queue.pump()
+
+    # Events.
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, MethodReceived | ChannelClosing | Publish):
+            channel = self._channels.get(event.channel)
+            if channel is not None:
+                self._in_order(channel, event)
+        elif isinstance(event, ChannelOpened):
+            self._channels[event.channel] = Channel(self, event.channel)
+        elif isinstance(event, ChannelFailed):
+            self._drop_channel(event.channel)
+        elif isinstance(event, Opened):
+            self._opened(event)
+        elif isinstance(event, ConnectionClosing):
+            self._closing = True
+            self._finish_closing()
+        elif isinstance(event, Ended):
+            self._ended(event)
+
+    def _opened(self, event: Opened) -> None:
+        gateway = self.gateway
+        self.frame_max = self._connection.frame_max
+        if not gateway.ready:
+            self._connection.fail(AmqpError(INTERNAL_ERROR, "the broker is not reachable", connection=True), 0)
+            return
+        contents = gateway.contents(event.user)
+        self._publisher = Publisher(gateway.port, gateway.targets, contents, gateway.clock.now_ms, self)
+        log.debug("%s: open, user %s, client %s", self._link.peer, event.user, event.client)
+
+    def _in_order(self, channel: Channel, event: Event) -> None:
+        """Handle an event of a channel, or keep it until the earlier ones are finished."""
+        if channel.dead:
+            return
+        if channel.busy or channel.backlog:
+            channel.backlog.append(event)
+            self._waiting += 1
+            if self._waiting > BACKLOG_MAX:
+                self._hold("backlog", True)
+            return
+        self._handle_now(channel, event)
+
+    def _handle_now(self, channel: Channel, event: Event) -> None:
+        if isinstance(event, Publish):
+            self._publish(channel, event)
+        elif isinstance(event, MethodReceived):
+            if event.method.name not in channels.UNORDERED and self._stores(channel):
+                channel.backlog.appendleft(event)
+                self._waiting += 1
+                return
+            self._method(channel, event)
+        elif isinstance(event, ChannelClosing):
+            if self._stores(channel):
+                channel.backlog.appendleft(event)
+                self._waiting += 1
+                return
+            self._drop_channel(channel.number)
+            self._connection.channel_closed(channel.number)
+            self._link.mark()
+
+    def _stores(self, channel: Channel) -> bool:
+        """Whether something published on the channel is not stored yet."""
+        if self._publisher is not None:
+            self._publisher.flush()
+        return bool(channel.pending)
+
+    def _method(self, channel: Channel, event: MethodReceived) -> None:
+        number = event.method.number
+        handler = HANDLERS.get(event.method.name)
+        if handler is None:
+            error = AmqpError(COMMAND_INVALID, "unimplemented method", connection=True)
+            self._fail(channel, error, number)
+            return
+        try:
+            steps = handler(channel, *event.arguments)
+        except AmqpError as error:
+            self._fail(channel, error, number)
+            return
+        if steps is not None:
+            self._run(channel, steps, number)
+
+    def _run(self, channel: Channel, steps: Steps, number: int) -> None:
+        channel.busy = True
+        Runner(steps, partial(self._finished, channel, number)).run()
+
+    def _finished(self, channel: Channel, number: int, error: Exception | None) -> None:
+        channel.busy = False
+        if isinstance(error, GantryError):
+            error = amqp_error(error)
+        if isinstance(error, AmqpError):
+            self._fail(channel, error, number)
+        elif error is not None:
+            log.error("%s: channel %d failed: %s: %s", self._link.peer, channel.number, type(error).__name__, error)
+            log.debug("%s: traceback", self._link.peer, exc_info=error)
+            self._fail(channel, AmqpError(INTERNAL_ERROR, "", connection=True), number)
+        self._catch_up(channel)
+
+    def _catch_up(self, channel: Channel) -> None:
+        """Handle what waited; a channel that ended still stores what was published on it before."""
+        if channel.draining:
+            return
+        channel.draining = True
+        backlog = channel.backlog
+        while backlog and not channel.busy:
+            event = backlog.popleft()
+            self._waiting -= 1
+            if channel.dead and not (self._orphaned and isinstance(event, Publish)):
+                continue
+            waiting = len(backlog)
+            self._handle_now(channel, event)
+            if len(backlog) > waiting:
+                break
+        channel.draining = False
+        if self._waiting <= BACKLOG_MAX // 2:
+            self._hold("backlog", False)
+        if not channel.busy:
+            self._end_of_chunk()
+        self._finish_closing()
+
+    # Publishing.
+
+    def _publish(self, channel: Channel, event: Publish) -> None:
+        publisher = self._publisher
+        if publisher is None:
+            return
+        try:
+            publisher.publish(channel, event)
+        except AmqpError as error:
+            self._fail(channel, error, NUMBER_PUBLISH)
+        except UnknownExchangeError as unknown:
+            self._run(channel, self._look_up(channel, event, unknown.name), NUMBER_PUBLISH)
+
+    def _look_up(self, channel: Channel, event: Publish, name: str) -> Steps:
+        """An exchange that nobody declared may be another door's topic."""
+        found = yield from self.gateway.definitions.find_exchange(name)
+        if found is None:
+            raise AmqpError(NOT_FOUND, f"no exchange '{name}' in vhost '/'")
+        if self._publisher is not None:
+            try:
+                self._publisher.publish(channel, event)
+            except UnknownExchangeError:
+                raise AmqpError(NOT_FOUND, f"no exchange '{name}' in vhost '/'") from None
+
+    def publish_failed(self, channel: PublishingChannel, code: ErrorCode) -> None:
+        """See publish.Publishers."""
+        if isinstance(channel, Channel) and not channel.dead:
+            self._fail(channel, amqp_error(GantryError(code)), NUMBER_PUBLISH)
+
+    def settled(self, channel: PublishingChannel) -> None:
+        """See publish.Publishers."""
+        publisher = self._publisher
+        if publisher is not None and publisher.bytes_open < self.gateway.config.inbound_bytes_max // 2:
+            self._hold("log", False)
+        if isinstance(channel, Channel) and channel.backlog and not channel.busy:
+            self._catch_up(channel)
+        elif self._closing:
+            self._finish_closing()
+
+    def blocked(self, code: ErrorCode) -> None:
+        """See publish.Publishers."""
+        if not self._blocked_until and not self._released:
+            if self._connection.has_capability(BLOCKED_CAPABILITY):
+                self.send(0, "connection.blocked", code.value)
+            log.warning("%s: publisher blocked: %s", self._link.peer, code.value)
+            self._hold("blocked", True)
+        self._blocked_until = self.gateway.clock.monotonic_ms() + BLOCKED_MS
+        self._arm()
+
+    def _unblock(self) -> None:
+        self._blocked_until = 0
+        if self._connection.running and self._connection.has_capability(BLOCKED_CAPABILITY):
+            self.send(0, "connection.unblocked")
+        self._hold("blocked", False)
+
+    # Answers to deliveries.
+
+    def settle(self, queue: Queue, offset: int, outcome: Outcome) -> None:
+        """Into the `settle` at the end of the chunk."""
+        self._settlements.append((queue.cursor, offset, outcome))
+        self._touched[queue] = None
+
+    def touch(self, queue: Queue) -> None:
+        """Its consumers may have more credit."""
+        self._touched[queue] = None
+
+    def _end_of_chunk(self) -> None:
+        publisher = self._publisher
+        if publisher is not None:
+            publisher.flush()
+            if publisher.bytes_open > self.gateway.config.inbound_bytes_max:
+                self._hold("log", True)
+        if self._settlements:
+            settlements, self._settlements = self._settlements, []
+            self.gateway.port.settle(settlements)
+        if self._touched:
+            touched, self._touched = self._touched, {}
+            for queue in touched:
+                queue.pump()
+
+    # Endings.
+
+    def own(self, queue: Queue) -> None:
+        """An exclusive queue of this connection."""
+        self._owned[queue] = None
+        if self._released:
+            self._drop_owned()
+
+    def _fail(self, channel: Channel, error: AmqpError, number: int) -> None:
+        if self._publisher is not None:
+            self._publisher.flush()
+        if not channel.dead or error.connection:
+            log.info("%s: channel %d: %s", self._link.peer, channel.number, error.reply_text)
+        if error.connection:
+            self._connection.fail(error, channel.number, number)
+            self._release()
+            self._arm()
+        elif not channel.dead:
+            self._connection.fail(error, channel.number, number)
+            self._drop_channel(channel.number)
+        self._link.mark()
+
+    def _drop_channel(self, number: int) -> None:
+        channel = self._channels.pop(number, None)
+        if channel is not None:
+            self._waiting -= len(channel.backlog)
+            channel.backlog.clear()
+            channel.release()
+            self._end_of_chunk()
+
+    def _release(self) -> None:
+        """Everything that the connection held is free: consumers, deliveries, exclusive queues."""
+        if self._released:
+            return
+        self._released = True
+        if self._written:
+            # Not written, so never seen: somebody else shall have it.
+            written = [(cursor, offset, Outcome.REQUEUE) for cursor, offset, _ in self._written]
+            self._written = []
+            self.gateway.port.settle(written)
+        for channel in list(self._channels.values()):
+            channel.release()
+        self._end_of_chunk()
+        self._drop_owned()
+
+    def _drop_owned(self) -> None:
+        owned, self._owned = self._owned, {}
+        for queue in owned:
+            if not queue.deleted:
+                self.gateway.drop_queue(queue)
+
+    def _finish_closing(self) -> None:
+        """Answer connection.close when nothing that came before it is open any more."""
+        if not self._closing or any(channel.busy or channel.backlog for channel in self._channels.values()):
+            return
+        # Storing may be answered at once, and bring us here again.
+        if any(self._stores(channel) for channel in self._channels.values()) or not self._closing:
+            return
+        self._closing = False
+        self._release()
+        events: list[Event] = []
+        self._connection.connection_closed(events)
+        for event in events:
+            self._handle(event)
+
+    def _ended(self, event: Ended) -> None:
+        if event.reason:
+            log.info("%s: closed: %s", self._link.peer, event.reason)
+        self._release()
+        if event.abort:
+            self._link.abort()
+        else:
+            self._link.close()
+
+    # Reading and deadlines.
+
+    def _hold(self, reason: str, on: bool) -> None:
+        """Stop reading while there is a reason to."""
+        if on:
+            if not self._holds:
+                self._link.pause_reading()
+            self._holds.add(reason)
+        elif reason in self._holds:
+            self._holds.discard(reason)
+            if not self._holds:
+                self._link.resume_reading()
+
+    def _arm(self) -> None:
+        at_ms = self._connection.next_deadline()
+        if self._blocked_until and (at_ms is None or self._blocked_until < at_ms):
+            at_ms = self._blocked_until
+        if at_ms != self._deadline:
+            self._deadline = at_ms
+            self._link.set_deadline(at_ms)
+

@@ -1,0 +1,147 @@
+"""What all connections of the AMQP door share: definitions, queues at work, caches, the port."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gantrymq.broker.port import END, BrokerPort, CursorInfo
+from gantrymq_gateways.amqp.config import AmqpConfig
+from gantrymq_gateways.amqp.constants import NOT_FOUND, AmqpError, locked_error
+from gantrymq_gateways.amqp.consumers import Queue, Renderer
+from gantrymq_gateways.amqp.definitions import GROUP, DefinitionLimits, Definitions, QueueDefinition
+from gantrymq_gateways.amqp.publish import Contents, Targets
+from gantrymq_gateways.amqp.steps import Runner, Steps
+
+if TYPE_CHECKING:
+    from gantrymq.services import Clock, Turn
+    from gantrymq_gateways.amqp.door import AmqpDoor
+
+log = logging.getLogger(__name__)
+
+HOLDER_BASE = 0x616D7170 << 24
+"""Holders are unique over the port, which other doors use too: ours begin with `amqp`."""
+
+
+class Gateway:
+    """See the module. `token()`: 22 random characters for names that the server makes."""
+
+    def __init__(
+        self, config: AmqpConfig, port: BrokerPort, clock: Clock, turn: Turn, token: Callable[[], str]
+    ) -> None:
+        self.config = config
+        self.port = port
+        self.clock = clock
+        self.turn = turn
+        self.token = token
+        self.ready = False
+        self.doors: set[AmqpDoor] = set()
+        self._contents: dict[str, Contents] = {}
+        self._holders = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        limits = DefinitionLimits(self.config.exchanges_max, self.config.queues_max, self.config.bindings_max)
+        self.definitions = Definitions(self.port, limits, self._queue_gone)
+        self.targets = Targets(self.definitions)
+        self.renderer = Renderer(self.definitions.exchange_of)
+        self.queues: dict[str, Queue] = {}
+
+    def start(self, on_started: Callable[[Exception | None], None]) -> None:
+        """Load the definitions; connections are taken when `on_started(None)` was called."""
+
+        def finished(error: Exception | None) -> None:
+            self.ready = error is None
+            on_started(error)
+
+        Runner(self.definitions.start(), finished).run()
+
+    def broker_state(self, up: bool) -> None:
+        """The broker went away (cursors, leases and watches with it) or came back."""
+        if not up and self.ready:
+            self.ready = False
+            log.warning("amqp: the broker is not reachable: %d connections are closed", len(self.doors))
+            for door in list(self.doors):
+                door.shutdown()
+            self._reset()
+        elif up and not self.ready:
+            self.start(self._restarted)
+
+    def _restarted(self, error: Exception | None) -> None:
+        if error is None:
+            log.info("amqp: ready")
+        else:
+            log.error("amqp: definitions cannot be loaded: %s", error)
+
+    def contents(self, user: str) -> Contents:
+        """Content headers of one user."""
+        found = self._contents.get(user)
+        if found is None:
+            found = self._contents[user] = Contents(user)
+        return found
+
+    # Queues.
+
+    def open_queue(self, name: str, door: AmqpDoor) -> Steps:
+        """The queue at work; 404 if unknown, 405 if it is another connection's."""
+        definition = self.definitions.queues.get(name)
+        if definition is None or not definition.finished:
+            raise AmqpError(NOT_FOUND, f"no queue '{name}' in vhost '/'")
+        queue = self.queues.get(name)
+        if queue is None or queue.definition.light != definition.light:
+            info: CursorInfo = yield partial(self.port.open_cursor, f"~{definition.light}", GROUP, END)
+            queue = self.queues.get(name)
+            if queue is None or queue.definition.light != definition.light:
+                queue = self._queue(definition, info.cursor)
+        if queue.deleted:
+            raise AmqpError(NOT_FOUND, f"no queue '{name}' in vhost '/'")
+        if definition.exclusive and queue.owner is not door:
+            raise locked_error(name)
+        return queue
+
+    def create_queue(self, wanted: QueueDefinition, door: AmqpDoor) -> Steps:
+        """Declare a queue that does not exist; the caller holds the lock."""
+        definition, cursor = yield from self.definitions.create_queue(wanted)
+        queue = self._queue(definition, cursor)
+        if definition.exclusive:
+            queue.owner = door
+            door.own(queue)
+        return queue
+
+    def _queue(self, definition: QueueDefinition, cursor: int) -> Queue:
+        self._holders += 1
+        queue = Queue(self.port, self.renderer, self.clock.now_ms, definition, cursor, HOLDER_BASE + self._holders)
+        self.queues[definition.name] = queue
+        return queue
+
+    def _queue_gone(self, definition: QueueDefinition) -> None:
+        queue = self.queues.get(definition.name)
+        if queue is not None and queue.definition.light == definition.light:
+            del self.queues[definition.name]
+            queue.gone()
+
+    def consumer_left(self, queue: Queue) -> None:
+        """An auto-delete queue goes with its last consumer."""
+        if queue.definition.auto_delete and not queue.consumers and not queue.deleted:
+            self.drop_queue(queue, if_unused=True)
+
+    def drop_queue(self, queue: Queue, if_unused: bool = False) -> None:
+        """Delete a queue on our own account."""
+
+        def steps() -> Steps:
+            definitions = self.definitions
+            yield definitions.lock.take("definitions")
+            try:
+                found = definitions.queues.get(queue.name)
+                if found is not None and found.light == queue.definition.light and not (if_unused and queue.consumers):
+                    yield from definitions.delete_queue(found)
+            finally:
+                definitions.lock.free("definitions")
+
+        def finished(error: Exception | None) -> None:
+            if error is not None:
+                log.warning("amqp: queue %r could not be deleted: %s", queue.name, error)
+
+        Runner(steps(), finished).run()

@@ -1,0 +1,93 @@
+"""Service `amqp`: AMQP 0-9-1 on port 5672."""
+
+from __future__ import annotations
+
+import platform
+import secrets
+from typing import Any
+
+import anyio
+
+from gantrymq import __version__
+from gantrymq.services import ServiceContext
+from gantrymq_gateways.amqp.config import AmqpConfig
+from gantrymq_gateways.amqp.connection import Settings
+from gantrymq_gateways.amqp.constants import CAPABILITIES
+from gantrymq_gateways.amqp.door import AmqpDoor
+from gantrymq_gateways.amqp.gateway import Gateway
+from gantrymq_gateways.amqp.values import Field, Table
+
+
+def new_token() -> str:
+    """22 characters for server-made names: 128 bits, so that nobody guesses another's reply queue."""
+    return secrets.token_urlsafe(16)
+
+
+def server_properties(config: AmqpConfig, cluster: str) -> Table:
+    """What connection.start says about us, in RabbitMQ's terms."""
+    capabilities = [(name, Field("t", True)) for name in CAPABILITIES]
+    texts = {
+        "cluster_name": cluster,
+        "copyright": "Apache License 2.0",
+        "information": f"GantryMQ {__version__}",
+        "platform": f"Python {platform.python_version()}",
+        "product": config.product,
+        "version": config.version,
+    }
+    table: Table = [("capabilities", Field("F", capabilities))]
+    return table + [(name, Field("S", value.encode())) for name, value in texts.items()]
+
+
+class AmqpService:
+    """See `services.Service`."""
+
+    name = "amqp"
+    default_port = 5672
+    config = AmqpConfig
+    extra_sections: dict[str, type]
+
+    def __init__(self) -> None:
+        self.extra_sections = {}
+        self._gateway: Gateway | None = None
+
+    async def start(self, context: ServiceContext) -> list[tuple[str, int]]:
+        """See Service."""
+        config: AmqpConfig = context.config
+        if context.port is None:
+            raise RuntimeError("the amqp service needs a broker: start it after one or with --nameserver")
+        gateway = Gateway(config, context.port, context.clock, context.turn, new_token)
+        self._gateway = gateway
+        started = anyio.Event()
+        failures: list[Exception] = []
+
+        def on_started(error: Exception | None) -> None:
+            if error is not None:
+                failures.append(error)
+            started.set()
+
+        gateway.start(on_started)
+        await started.wait()
+        if failures:
+            raise failures[0]
+        context.port.watch_state(gateway.broker_state)
+        settings = Settings(
+            properties=server_properties(config, "gantrymq@" + context.host),
+            channel_max=config.channel_max,
+            frame_max=config.frame_max,
+            heartbeat_s=config.heartbeat,
+            body_bytes_max=config.body_bytes_max,
+        )
+        bound: tuple[str, int] = await context.listen(lambda: AmqpDoor(gateway, settings), context.host, config.port)
+        return [bound]
+
+    async def drain(self, deadline_s: float) -> None:
+        """See Service. The shell calls `shutdown` of every door."""
+
+    async def stop(self) -> None:
+        """See Service."""
+        self._gateway = None
+
+
+def factory() -> Any:
+    """Entry point of group `gantrymq.services`."""
+    return AmqpService()
