@@ -68,8 +68,8 @@ class CommitLog:
         """Kept by the store; segments not yet flushed keep their descriptor."""
         self.writing_base = -1
 
-    def open(self) -> None:
-        """Find the segments; a length that the directory already has wins over the setting."""
+    def open(self, size_known: bool) -> None:
+        """Find the segments. Unless their length is known, the one that the directory has wins over the setting."""
         self._files.make_dirs(self.directory)
         bases = positions_in(self._files, self.directory)
         lengths = {}
@@ -78,7 +78,7 @@ class CommitLog:
             lengths[base] = self._files.size(handle)
             self._files.close(handle)
         known = [length for length in lengths.values() if length]
-        if known and known[0] != self.file_size:
+        if known and known[0] != self.file_size and not size_known:
             log.warning("%s: segments have %d bytes; store.commitlog_file_size = %d is ignored",
                         self.directory, known[0], self.file_size)  # fmt: skip
             self.file_size = known[0]
@@ -87,7 +87,8 @@ class CommitLog:
                 raise StoreCorruptError(
                     f"{self.directory}: segment {file_name(base)} does not follow the one before it (length {self.file_size})"
                 )
-            if lengths[base] not in (0, self.file_size) or (not lengths[base] and place != len(bases) - 1):
+            last = place == len(bases) - 1  # a crash may have left it short: it is extended when it is opened
+            if lengths[base] > self.file_size or (lengths[base] != self.file_size and not last):
                 raise StoreCorruptError(
                     f"{self.directory / file_name(base)} has {lengths[base]} bytes, its neighbours {self.file_size}"
                 )

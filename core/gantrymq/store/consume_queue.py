@@ -69,7 +69,7 @@ class QueueFiles:
                 oldest = next(iter(self._handles))
                 self.files.close(self._handles.pop(oldest))
             handle = self.files.open(path, create)
-            if create and self.files.size(handle) != self.file_size:
+            if self.files.size(handle) != self.file_size:  # new, or cut short by a crash
                 self.files.truncate(handle, self.file_size)
         self._handles[path] = handle
         return handle
@@ -277,12 +277,12 @@ class QueueTable:
         self.dirty: list[ConsumeQueue] = []
         """Queues with pending units."""
 
-    def load(self) -> None:
+    def load(self, size_known: bool) -> None:
         """Learn which topics there are, and a file length that the directory already has."""
         files = self._files
         files.files.make_dirs(files.root)
         self._names = dict.fromkeys(files.files.list_dir(files.root))
-        for path in self._first_file():
+        for path in self._first_file() if not size_known else ():
             handle = files.files.open(path, False)
             length = files.files.size(handle)
             files.files.close(handle)

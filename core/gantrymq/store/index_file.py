@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from gantrymq.model.names import java_hash
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from gantrymq.store.files import FileSystem
@@ -74,17 +75,24 @@ class IndexFile:
         self._handle = -1
 
     @property
+    def length(self) -> int:
+        """Of the whole file, in bytes."""
+        return HEADER.size + self.slots * SLOT_SIZE + self.entries * ENTRY.size
+
+    @property
     def full(self) -> bool:
         return self.next_entry >= self.entries
 
     def create(self) -> None:
         self._handle = self._files.open(self.path, True)
-        self._files.truncate(self._handle, HEADER.size + self.slots * SLOT_SIZE + self.entries * ENTRY.size)
+        self._files.truncate(self._handle, self.length)
         self._fresh = True
         self._write_header()
 
     def open(self) -> None:
         self._handle = self._files.open(self.path, False)
+        if self._files.size(self._handle) != self.length:  # cut short by a crash
+            self._files.truncate(self._handle, self.length)
         (
             self.begin_ms, self.end_ms, self.begin_position, self.end_position, self.used_slots, self.next_entry,
         ) = HEADER.unpack(self._files.pread(self._handle, HEADER.size, 0))  # fmt: skip
@@ -195,8 +203,11 @@ class IndexFile:
             entry = previous
         return found
 
-    def cut(self, position: int) -> None:
-        """Drop every entry of a record at or above `position`, and make the slots again from what stays."""
+    def cut(self, position: int, store_ms_at: Callable[[int], int]) -> None:
+        """Drop every entry of a record at or above `position`, and make the slots again from what stays.
+
+        `store_ms_at(position)`: store time of a record, because entries keep whole seconds only.
+        """
         count, high = 1, self.entries
         while count < high:
             middle = (count + high) // 2
@@ -216,10 +227,10 @@ class IndexFile:
                 self.add(hashed, at, begin + seconds * 1000)
             self._pending = []
             entry += len(run) // ENTRY.size
-        end = self._entry_at(count)
-        length = self._entry_at(self.entries)
-        self._files.truncate(self._handle, end)
-        self._files.truncate(self._handle, length)
+        if count > 1:
+            self.end_ms = store_ms_at(self.end_position)
+        self._files.truncate(self._handle, self._entry_at(count))
+        self._files.truncate(self._handle, self.length)
         self._dirty = set(range(len(self._chunks)))
         self._write_all_slots()
 
@@ -249,13 +260,13 @@ class Index:
     def __init__(self, files: FileSystem, directory: Path, slots: int, entries: int) -> None:
         self._files = files
         self._directory = directory
-        self._slots = slots
-        self._entries = entries
+        self.slots = slots
+        self.entries = entries
         self.list: list[IndexFile] = []
         self.unsynced: set[Path] = set()
 
-    def open(self) -> None:
-        """Find the files. A size that they already have wins over the settings if it is one that these slots can have."""
+    def open(self, size_known: bool) -> None:
+        """Find the files. Unless it is known, a size that they have wins over the settings if these slots can have it."""
         self._files.make_dirs(self._directory)
         for name in self._files.list_dir(self._directory):
             if not name.isdecimal():
@@ -264,36 +275,37 @@ class Index:
             handle = self._files.open(path, False)
             length = self._files.size(handle)
             self._files.close(handle)
-            if length == 0:
+            if length < HEADER.size:
                 self._files.remove(path)
                 continue
-            self._adopt_size(path, length)
-            file = IndexFile(self._files, path, self._slots, self._entries)
+            if not size_known:
+                self._adopt_size(path, length)
+            file = IndexFile(self._files, path, self.slots, self.entries)
             file.open()
             self.list.append(file)
 
     def _adopt_size(self, path: Path, length: int) -> None:
-        for slots, entries in ((self._slots, self._entries), (5_000_000, 20_000_000)):
+        for slots, entries in ((self.slots, self.entries), (5_000_000, 20_000_000)):
             if length == HEADER.size + slots * SLOT_SIZE + entries * ENTRY.size:
-                if (slots, entries) != (self._slots, self._entries):
+                if (slots, entries) != (self.slots, self.entries):
                     log.warning("%s has RocketMQ's default size; store.index_slots and index_entries are ignored", path)
-                    self._slots, self._entries = slots, entries
+                    self.slots, self.entries = slots, entries
                 return
-        rest = length - HEADER.size - self._slots * SLOT_SIZE
+        rest = length - HEADER.size - self.slots * SLOT_SIZE
         if rest < 2 * ENTRY.size or rest % ENTRY.size:
-            log.warning("%s has a size that %d slots cannot have; its directory is made again", path, self._slots)
+            log.warning("%s has a size that %d slots cannot have; its directory is made again", path, self.slots)
             return
-        log.warning("%s: %d entries; store.index_entries = %d is ignored", path, rest // ENTRY.size, self._entries)
-        self._entries = rest // ENTRY.size
+        log.warning("%s: %d entries; store.index_entries = %d is ignored", path, rest // ENTRY.size, self.entries)
+        self.entries = rest // ENTRY.size
 
-    def cut(self, position: int) -> None:
+    def cut(self, position: int, store_ms_at: Callable[[int], int]) -> None:
         """Drop entries of records at or above `position`."""
         while self.list and (self.list[-1].begin_position >= position or self.list[-1].next_entry == 1):
             file = self.list.pop()
             file.close()
             self._files.remove(file.path)
         if self.list:
-            self.list[-1].cut(position)
+            self.list[-1].cut(position, store_ms_at)
             self.unsynced.add(self.list[-1].path)
 
     @property
@@ -317,7 +329,7 @@ class Index:
         name = moment.strftime("%Y%m%d%H%M%S") + f"{now_ms % 1000:03d}"
         if self.list and name <= self.list[-1].path.name:
             name = str(int(self.list[-1].path.name) + 1)
-        file = IndexFile(self._files, self._directory / name, self._slots, self._entries)
+        file = IndexFile(self._files, self._directory / name, self.slots, self.entries)
         file.create()
         self.list.append(file)
         self.unsynced.add(file.path)

@@ -22,7 +22,7 @@ from gantrymq.store.commit_log import FULL_ERRORS, CommitLog
 from gantrymq.store.consume_queue import QueueFiles, QueueTable
 from gantrymq.store.index_file import Index
 from gantrymq.store.light_queues import LIGHT_MAX, LightQueues
-from gantrymq.store.positions import Positions, save_checkpoint
+from gantrymq.store.positions import Positions, Sizes, save_checkpoint
 from gantrymq.store.reader import StoreReader
 from gantrymq.store.recovery import (
     DISPATCH_TOPIC,
@@ -161,15 +161,32 @@ class MessageStore(StoreReader):
         clean = not self.files.exists(self._store / "abort")
         if clean:
             self._write_abort()
-        self._log.open()
-        self._record_max = self._log.file_size - record.BLANK_SIZE
-        self._queue_files.log_min = self._log.min_position
-        self._queues.load()
-        self._index.open()
-        self._positions.open()
+        self._open_files()
         report = self._recover(clean, progress)
         self._checkpoint_at = self._clock.monotonic_ms()
         return report
+
+    def _open_files(self) -> None:
+        self._positions.open()
+        known = self._positions.flushed >= 0
+        if known:
+            sizes, wanted = self._positions.sizes, self._sizes()
+            self._log.file_size, self._queue_files.file_size = sizes.log_file, sizes.queue_file
+            self._index.slots, self._index.entries = sizes.index_slots, sizes.index_entries
+            if sizes != wanted:
+                log.warning("%s was made with %s; the settings %s are ignored", self._store, sizes, wanted)
+        self._log.open(known)
+        self._record_max = self._log.file_size - record.BLANK_SIZE
+        self._queue_files.log_min = self._log.min_position
+        self._queues.load(known)
+        self._index.open(known)
+        self._positions.sizes = self._sizes()
+        if not known and not self._log.bases:
+            self._positions.save(0, 0, sync=True)  # from the first record on this log is known to be ours
+            self.files.sync_dir(self._own)
+
+    def _sizes(self) -> Sizes:
+        return Sizes(self._log.file_size, self._queue_files.file_size, self._index.slots, self._index.entries)
 
     def _write_abort(self) -> None:
         handle = self.files.open(self._store / "abort", True)
@@ -190,7 +207,8 @@ class MessageStore(StoreReader):
             clean = False
         report = RecoveryReport(clean, derived, derived)
         finder = EndFinder(self.files, self._log, self._own / "quarantine", report)
-        end = finder.find_end(derived, min(flushed, limit))
+        own = self._positions.flushed >= 0  # another broker's records may hold U+0000
+        end = finder.find_end(derived, min(flushed, limit), strict=own and not clean)
         report.end = end
         if not clean:
             finder.cut(end)
@@ -204,7 +222,7 @@ class MessageStore(StoreReader):
             return report
         for name in self._queues.names():
             self._queues.topic(name, cut_at=derived)
-        self._index.cut(derived)
+        self._index.cut(derived, self._store_ms_at)
         self._replay(min(derived, max(self._lights.log_position, low)), derived, end, report, progress)
         self.flush_derived()
         self.flush()
@@ -325,6 +343,8 @@ class MessageStore(StoreReader):
             self._record_max - record.DISPATCH_RESERVE
         ):
             return ErrorCode.MESSAGE_TOO_LARGE
+        if b"\0" in message.properties:
+            return ErrorCode.MESSAGE_ILLEGAL  # recovery takes it for a torn write
         if message.topic not in self._queues.open_topics:
             try:
                 check_topic(message.topic)

@@ -3,15 +3,16 @@
 Positions are kept twice; writes alternate, so that a torn one leaves the one before it:
 
       0  magic 4 | CRC of the rest 4 | sequence 8 | flushed position 8 | derived position 8
+     32  log file size 8 | queue file size 8 | index slots 8 | index entries 8
 
-`flushed`: the log below it is on stable storage, a bad record there is damage and not a torn tail. `derived`: queues and index
+The sizes are those that the directory's files were made with; a file may be shorter after a crash in the middle of a cut. `flushed`: the log below it is on stable storage, a bad record there is damage and not a torn tail. `derived`: queues and index
 hold every record below it, on stable storage.
 """
 
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
 if TYPE_CHECKING:
@@ -19,12 +20,21 @@ if TYPE_CHECKING:
 
     from gantrymq.store.files import FileSystem
 
-SLOT: Final = Struct(">4sIqqq")
+SLOT: Final = Struct(">4sIqqqqqqq")
 MAGIC: Final = b"GPO1"
 SLOT_STRIDE: Final = 512
 """One sector per copy: a torn write cannot hit both."""
 CHECKPOINT: Final = Struct(">qqqqq")
 CHECKPOINT_SIZE: Final = 4096
+
+
+class Sizes(NamedTuple):
+    """File lengths in bytes, index sizes in slots and entries."""
+
+    log_file: int
+    queue_file: int
+    index_slots: int
+    index_entries: int
 
 
 class Positions:
@@ -38,6 +48,8 @@ class Positions:
         self.flushed = -1
         """-1: never saved."""
         self.derived = -1
+        self.sizes = Sizes(0, 0, 0, 0)
+        """Of the files; zeros: never saved."""
 
     def open(self) -> None:
         self._handle = self._files.open(self._path, True)
@@ -45,13 +57,13 @@ class Positions:
             data = self._files.pread(self._handle, SLOT.size, slot * SLOT_STRIDE)
             if len(data) < SLOT.size:
                 continue
-            magic, crc, sequence, flushed, derived = SLOT.unpack(data)
+            magic, crc, sequence, flushed, derived, *sizes = SLOT.unpack(data)
             if magic == MAGIC and crc == crc32(data[8:]) and sequence > self._sequence:
-                self._sequence, self.flushed, self.derived = sequence, flushed, derived
+                self._sequence, self.flushed, self.derived, self.sizes = sequence, flushed, derived, Sizes(*sizes)
 
     def save(self, flushed: int, derived: int, sync: bool = False) -> None:
         self._sequence += 1
-        tail = SLOT.pack(MAGIC, 0, self._sequence, flushed, derived)[8:]
+        tail = SLOT.pack(MAGIC, 0, self._sequence, flushed, derived, *self.sizes)[8:]
         data = MAGIC + crc32(tail).to_bytes(4, "big") + tail
         self._files.pwrite(self._handle, data, self._sequence % 2 * SLOT_STRIDE)
         if sync:

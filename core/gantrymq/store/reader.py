@@ -81,9 +81,10 @@ class StoreReader:
         return low if lower else max(low - 1, queue.min_offset)
 
     def _store_ms(self, unit: Unit) -> int:
-        if unit[1] == HOLE_SIZE:
-            return 0
-        head = self._log.read(unit[0], record.HEAD.size)
+        return self._store_ms_at(unit[0]) if unit[1] != HOLE_SIZE else 0
+
+    def _store_ms_at(self, position: int) -> int:
+        head = self._log.read(position, record.HEAD.size)
         if len(head) < record.HEAD.size:
             return 0
         at = record.STORE_MS_AT + (12 if head[record.SYS_FLAG_AT + 3] & 0x10 else 0)

@@ -52,8 +52,12 @@ class RecoveryReport:
     """Records dispatched again."""
 
 
-def check_record(log_: CommitLog, at: int) -> tuple[int, Message | None]:
-    """(size, message) of the valid record at a position; (size, None) for a blank; (0, None) if there is neither."""
+def check_record(log_: CommitLog, at: int, strict: bool = False) -> tuple[int, Message | None]:
+    """(size, message) of the valid record at a position; (size, None) for a blank; (0, None) if there is neither.
+
+    The CRC covers the body alone. `strict`: U+0000 behind it, which `MessageStore.check` lets no message have, is a sector that
+    did not reach the disk.
+    """
     head = log_.read(at, record.HEAD.size)
     if len(head) < record.BLANK_SIZE:
         return 0, None
@@ -66,9 +70,12 @@ def check_record(log_: CommitLog, at: int) -> tuple[int, Message | None]:
     if record.LONG.unpack_from(head, record.PHYSICAL_OFFSET_AT)[0] != at:
         return 0, None
     try:
-        return size, record.decode(log_.read(at, size))
+        message = record.decode(log_.read(at, size))
     except record.RecordError:
         return 0, None
+    if strict and (b"\0" in message.properties or b"\0" in message.dispatch or "\0" in message.topic):
+        return 0, None
+    return size, message
 
 
 class EndFinder:
@@ -80,12 +87,12 @@ class EndFinder:
         self._quarantine = quarantine
         self._report = report
 
-    def find_end(self, start: int, flushed: int) -> int:
-        """Walk from `start` (a record boundary); returns the end of the log."""
+    def find_end(self, start: int, flushed: int, strict: bool) -> int:
+        """Walk from `start` (a record boundary); returns the end of the log. `strict`: as in `check_record`."""
         at = start
         group, missing = -1, 0
         while at < self._log.limit:
-            size, message = check_record(self._log, at)
+            size, message = check_record(self._log, at, strict and at >= flushed)
             if not size:
                 if at >= flushed:
                     break
