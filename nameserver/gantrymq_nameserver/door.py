@@ -78,28 +78,6 @@ class NameserverDoor(RemotingDoor):
     def __init__(self, state: State) -> None:
         super().__init__(state.wheel)
         self.state = state
-        self.handlers = {
-            CODE.GET_ROUTEINFO_BY_TOPIC: self._route,
-            CODE.REGISTER_BROKER: self._register,
-            CODE.UNREGISTER_BROKER: self._unregister,
-            CODE.QUERY_DATA_VERSION: self._data_version,
-            CODE.BROKER_HEARTBEAT: self._heartbeat,
-            CODE.GET_BROKER_MEMBER_GROUP: self._members,
-            CODE.GET_BROKER_CLUSTER_INFO: self._cluster,
-            CODE.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._all_topics,
-            CODE.GET_TOPICS_BY_CLUSTER: self._topics_of_cluster,
-            CODE.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
-            CODE.GET_UNIT_TOPIC_LIST: self._unit_topics,
-            CODE.GET_HAS_UNIT_SUB_TOPIC_LIST: self._unit_topics,
-            CODE.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._unit_topics,
-            CODE.PUT_KV_CONFIG: self._put_kv,
-            CODE.GET_KV_CONFIG: self._get_kv,
-            CODE.DELETE_KV_CONFIG: self._delete_kv,
-            CODE.GET_KVLIST_BY_NAMESPACE: self._list_kv,
-            CODE.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write,
-            CODE.ADD_WRITE_PERM_OF_BROKER: self._add_write,
-            CODE.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
-        }
 
     def left(self, reason: str) -> None:
         """A broker lives as long as its connection."""
@@ -272,3 +250,27 @@ class NameserverDoor(RemotingDoor):
         if values is None:
             raise GantryError(ErrorCode.NOT_FOUND, f"No config item, Namespace: {namespace}")
         self.answer(command, bodies.encode(bodies.KVTable(values)))
+
+
+NameserverDoor.table = {
+    CODE.GET_ROUTEINFO_BY_TOPIC: NameserverDoor._route,
+    CODE.REGISTER_BROKER: NameserverDoor._register,
+    CODE.UNREGISTER_BROKER: NameserverDoor._unregister,
+    CODE.QUERY_DATA_VERSION: NameserverDoor._data_version,
+    CODE.BROKER_HEARTBEAT: NameserverDoor._heartbeat,
+    CODE.GET_BROKER_MEMBER_GROUP: NameserverDoor._members,
+    CODE.GET_BROKER_CLUSTER_INFO: NameserverDoor._cluster,
+    CODE.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: NameserverDoor._all_topics,
+    CODE.GET_TOPICS_BY_CLUSTER: NameserverDoor._topics_of_cluster,
+    CODE.GET_SYSTEM_TOPIC_LIST_FROM_NS: NameserverDoor._system_topics,
+    CODE.GET_UNIT_TOPIC_LIST: NameserverDoor._unit_topics,
+    CODE.GET_HAS_UNIT_SUB_TOPIC_LIST: NameserverDoor._unit_topics,
+    CODE.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: NameserverDoor._unit_topics,
+    CODE.PUT_KV_CONFIG: NameserverDoor._put_kv,
+    CODE.GET_KV_CONFIG: NameserverDoor._get_kv,
+    CODE.DELETE_KV_CONFIG: NameserverDoor._delete_kv,
+    CODE.GET_KVLIST_BY_NAMESPACE: NameserverDoor._list_kv,
+    CODE.WIPE_WRITE_PERM_OF_BROKER: NameserverDoor._wipe_write,
+    CODE.ADD_WRITE_PERM_OF_BROKER: NameserverDoor._add_write,
+    CODE.DELETE_TOPIC_IN_NAMESRV: NameserverDoor._delete_topic,
+}

@@ -270,12 +270,3 @@ def test_idle_connection_is_closed_and_a_used_one_is_not() -> None:
         ask(used, Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     assert idle.closed_by == "close"
     assert used.closed_by is None
-
-
-def test_a_peer_that_does_not_read_is_not_read() -> None:
-    link = Server().connect()
-    link.waiting = 17 * 1024 * 1024
-    ask(link, Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-    assert not link.reading
-    link.drain()
-    assert link.reading

@@ -396,13 +396,15 @@ class SendResponses:
     MSG_REGION.
     """
 
-    __slots__ = ("_template",)
+    __slots__ = ("_template", "host")
 
     def __init__(self, host: bytes, region: str) -> None:
+        self.host = host.hex().upper()
+        """The first digits of every message id."""
         self._template = (
             b'{"code":0,"extFields":{"MSG_REGION":%b,"TRACE_ON":"true","msgId":"%b%%016X","queueId":"%%d",'
             b'"queueOffset":"%%d"},"flag":1,"language":"JAVA","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
-        ) % (_encode_json(region).replace(b"%", b"%%"), host.hex().upper().encode(), VERSION)
+        ) % (_encode_json(region).replace(b"%", b"%%"), self.host.encode(), VERSION)
 
     def frame(self, opaque: int, physical_offset: int, queue_id: int, queue_offset: int) -> bytes:
         """Whole frame of a successful answer."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, ClassVar, Final
 
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.api import Link, Wheel
@@ -23,10 +23,8 @@ log = logging.getLogger(__name__)
 IDLE_MS_MAX: Final = 120_000
 """RocketMQ's serverChannelMaxIdleTimeSeconds; clients send a heartbeat every 30 s."""
 
-OUTBOUND_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Answers that the peer has not taken; beyond it nothing more is read from it until it takes some."""
-
-Handler = Callable[[Command], None]
+Handler = Callable[[Any, Command], None]
+"""`handler(door, request)`; raises HeaderError, BodyError or GantryError for what is refused."""
 
 RESPONSE_CODES: Final[dict[ErrorCode, ResponseCode]] = {
     ErrorCode.TOPIC_NOT_FOUND: ResponseCode.TOPIC_NOT_EXIST,
@@ -67,16 +65,18 @@ def code_name(code: int) -> str:
 
 
 class RemotingDoor:
-    """One connection. Subclasses fill `handlers` (request code to method) and may override `left`."""
+    """One connection. Subclasses fill `table` (one per class: connections are many) and may override
+    `left`."""
+
+    table: ClassVar[Mapping[int, Handler]] = {}
+    """Handlers by request code."""
 
     def __init__(self, wheel: Wheel, typed_sends: bool = False) -> None:
         self.connection = Connection(typed_sends)
-        self.handlers: Mapping[int, Handler] = {}
         self.link: Link
         self.open = False
         self._wheel = wheel
         self._active = True
-        self._throttled = False
 
     def connected(self, link: Link) -> None:
         """See `net.api.Door`."""
@@ -93,20 +93,17 @@ class RemotingDoor:
         if connection.error:
             self.broken()
         self.link.mark()
-        if self.link.outbound_bytes() > OUTBOUND_BYTES_MAX and not self._throttled:
-            self._throttled = True
-            self.link.pause_reading()
 
     def handle(self, command: Command) -> None:
         """One request; responses to our one-way notices are dropped."""
         if command.is_response:
             return
-        handler = self.handlers.get(command.code)
+        handler = self.table.get(command.code)
         if handler is None:
             self.refuse(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, self.unknown(command.code))
             return
         try:
-            handler(command)
+            handler(self, command)
         except (HeaderError, BodyError) as error:
             self.refuse(command, ResponseCode.SYSTEM_ERROR, f"{code_name(command.code)}: {error}")
         except GantryError as error:
@@ -143,10 +140,7 @@ class RemotingDoor:
         """The connection is gone; forget what belonged to it."""
 
     def writable(self) -> None:
-        """The peer takes its answers again."""
-        if self._throttled:
-            self._throttled = False
-            self.link.resume_reading()
+        """The peer takes its answers again. (While it does not, the pump reads nothing from it.)"""
 
     def deadline(self, now_ms: int) -> None:
         """Close a connection on which nothing came for `IDLE_MS_MAX` (up to twice that)."""
@@ -159,7 +153,7 @@ class RemotingDoor:
 
     def busy(self) -> bool:
         """Something of this connection is still being worked on."""
-        return self._throttled
+        return False
 
     def shutdown(self) -> None:
         """The server stops: what is answered goes out, then the connection closes."""

@@ -1,7 +1,8 @@
 """RemoteBrokerPort: the BrokerPort of a gateway process, over one pipelined Remoting connection to a broker.
 
-The core is sans-IO; `connect` at the end finds the broker through the nameservers and keeps the connection. When it is lost every
-open call ends with UNAVAILABLE and `on_state(False)` follows; what was open at the broker must be opened again when it is back.
+The core is sans-IO; `connect` at the end finds the broker through the nameservers and keeps the connection.
+When it is lost every open call ends with UNAVAILABLE and `on_state(False)` follows; what was open at the
+broker must be opened again when it is back.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from gantrymq.remoting.gateway_wire import (
 log = logging.getLogger(__name__)
 
 CALLS_MAX: Final = 100_000
-"""Calls without an answer; beyond it a submit is answered BUSY, so that a stuck broker costs bounded memory."""
+"""Calls without an answer; beyond it a submit is answered BUSY, so that a stuck broker costs bounded
+memory."""
 
 SUBMIT_BODY_BYTES: Final = 8 << 20
 """Bodies in one request; a larger batch is sent in parts."""
@@ -95,7 +97,8 @@ class RemoteBrokerPort:
     # The connection.
 
     def connected(self, token: Any, on_done: Done) -> None:
-        """The socket is open: say hello; `on_done` gets the version or an error, then `ready` may be called."""
+        """The socket is open: say hello; `on_done` gets the version or an error, then `ready` may be
+        called."""
         self._reader = FrameReader()
         self.up = True
         self._call(GatewayCode.HELLO, [PROTOCOL_VERSION], token, on_done)

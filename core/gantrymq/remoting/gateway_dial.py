@@ -1,4 +1,5 @@
-"""The IO side of a gateway process: finds the broker through the nameservers, connects, and connects again when it was lost."""
+"""The IO side of a gateway process: finds the broker through the nameservers, connects, and connects again
+when it was lost."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Waits between attempts; the last one repeats."""
 
 FIRST_CONNECT_S: Final = 60.0
-"""`gantry gateway` gives up when no broker was found for so long: a wrong address should be an error, not silence."""
+"""`gantry gateway` gives up when no broker was found for so long: a wrong address should be an error, not
+silence."""
 
 
 class GatewayConnection(asyncio.Protocol):
@@ -93,7 +95,8 @@ async def ask(address: str, command: Command) -> Command:
 
 
 async def find_broker(nameservers: list[str]) -> str:
-    """Address of the master of the first broker group by name; raises UNAVAILABLE with what each nameserver said."""
+    """Address of the master of the first broker group by name; raises UNAVAILABLE with what each nameserver
+    said."""
     said = []
     for address in nameservers:
         try:

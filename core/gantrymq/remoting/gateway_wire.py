@@ -1,8 +1,9 @@
-"""What a gateway process and a broker say to each other: private request codes from 60000, msgpack bodies (docs/formats/gateway.md).
+"""What a gateway process and a broker say to each other: private request codes from 60000, msgpack bodies
+(docs/formats/gateway.md).
 
-A request's body is the list of the call's arguments; the answer's body is the result. A failure is response code 1 with the body
-[name of the ErrorCode, text]. Calls pipeline on one connection and are answered in any order. NOTICE codes go from broker to
-gateway, one way.
+A request's body is the list of the call's arguments; the answer's body is the result. A failure is response
+code 1 with the body [name of the ErrorCode, text]. Calls pipeline on one connection and are answered in any
+order. NOTICE codes go from broker to gateway, one way.
 """
 
 from __future__ import annotations

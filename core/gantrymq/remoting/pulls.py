@@ -1,0 +1,358 @@
+"""Pulls: records of a queue as they lie in the log, and long polling for those that are not there yet.
+
+Codes and offsets are RocketMQ's (PullMessageProcessor, DefaultMessageStore.getMessage): SUCCESS with records;
+PULL_NOT_FOUND at the end; PULL_RETRY_IMMEDIATELY where nothing looked at passed the filter; PULL_OFFSET_MOVED
+outside the queue, with the offset to go on at. Tags are compared by hash, as the queue holds them; the client
+compares the tags themselves.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from gantrymq.broker.topics import PERM_READ
+from gantrymq.model import names, sysflag
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.remoting.constants import FLAG_ONEWAY, MASTER_ID, VERSION, RequestCode, ResponseCode
+from gantrymq.remoting.headers import PullHeader, parse
+from gantrymq.store.consume_queue import HOLE_SIZE
+
+if TYPE_CHECKING:
+    from gantrymq.broker.broker import Broker
+    from gantrymq.broker.topics import Topic
+    from gantrymq.remoting.broker_door import BrokerDoor
+    from gantrymq.remoting.clients import Clients
+    from gantrymq.remoting.codec import Command
+
+COUNT_MAX: Final = 1024
+"""Records in one answer; RocketMQ's default is 32, which its clients ask for."""
+
+BYTES_DEFAULT: Final = 256 * 1024
+"""Without maxMsgBytes, as in RocketMQ (maxTransferBytesOnMessageInMemory)."""
+
+BYTES_MAX: Final = 4 * 1024 * 1024
+"""Records of one answer together, whatever maxMsgBytes says; one record alone may be larger."""
+
+SCAN_STEP: Final = 2048
+SCAN_MAX: Final = 16_384
+"""Queue units looked at for one filtered pull before it is answered with where to go on."""
+
+SUSPEND_MS_MAX: Final = 300_000
+"""Longest poll; RocketMQ's clients ask for 15 to 30 s."""
+
+WAITERS_MAX: Final = 200_000
+WAITERS_PER_DOOR_MAX: Final = 16_384
+"""Polls that wait, in all and on one connection: one per queue that a consumer reads."""
+
+TAGS_MAX: Final = 4096
+EXPRESSIONS_CACHED_MAX: Final = 4096
+"""Tags in one expression, and parsed expressions kept."""
+
+_PREFIX: Final = struct.Struct(">II")
+_HEADER: Final = (
+    b'{"code":%%d,"extFields":{"maxOffset":"%%d","minOffset":"%%d","nextBeginOffset":"%%d","suggestWhichBrokerId":"%d"},'
+    b'"flag":1,"language":"JAVA","opaque":%%d,"remark":"%%b","serializeTypeCurrentRPC":"JSON","version":%d}'
+) % (MASTER_ID, VERSION)
+
+Codes = frozenset[int] | None
+"""Tag hashes that pass; None: every record."""
+
+FOUND: Final = int(ResponseCode.SUCCESS)
+NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
+RETRY: Final = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
+MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
+
+
+class Answer:
+    """What a look at a queue gave. `status`: RocketMQ's GetMessageStatus, the remark of the answer."""
+
+    __slots__ = ("code", "max_offset", "min_offset", "next_offset", "pieces", "status")
+
+    def __init__(self, code: int, status: bytes, next_offset: int, min_offset: int, max_offset: int) -> None:
+        self.code = code
+        self.status = status
+        self.next_offset = next_offset
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+        self.pieces: list[bytes] = []
+
+
+class Waiter:
+    """A pull that waits for a record. `first_offset`: where it began; `offset`: from where it was not looked
+    at yet."""
+
+    __slots__ = (
+        "bytes_max",
+        "codes",
+        "count",
+        "door",
+        "first_offset",
+        "handle",
+        "offset",
+        "opaque",
+        "queue_id",
+        "topic",
+    )
+
+    def __init__(
+        self, door: BrokerDoor, opaque: int, topic: Topic, queue_id: int, offset: int, count: int, bytes_max: int,
+        codes: Codes,
+    ) -> None:  # fmt: skip
+        self.door = door
+        self.opaque = opaque
+        self.topic = topic
+        self.queue_id = queue_id
+        self.first_offset = self.offset = offset
+        self.count = count
+        self.bytes_max = bytes_max
+        self.codes = codes
+        self.handle = 0
+
+
+class Pulls:
+    """Pulls of one broker."""
+
+    def __init__(self, broker: Broker, clients: Clients) -> None:
+        self._broker = broker
+        self._clients = clients
+        self._expressions: dict[str, Codes] = {}
+        self.waiting = 0
+        """Polls that wait now."""
+
+    def pull(self, door: BrokerDoor, command: Command) -> None:
+        """Answer a pull, or let it wait. Raises what `RemotingDoor.handle` turns into an answer."""
+        if command.flag & FLAG_ONEWAY:
+            return
+        header = parse(command.fields, PullHeader)
+        topic = self._topic(header)
+        codes = self._codes(header)
+        if header.sys_flag & sysflag.PULL_COMMIT_OFFSET and header.commit_offset >= 0:
+            names.check_group(header.consumer_group)
+            self._broker.commit_offset(header.consumer_group, topic.name, header.queue_id, header.commit_offset)
+        count = min(max(header.max_msg_nums, 1), COUNT_MAX)
+        wanted = header.max_msg_bytes
+        bytes_max = BYTES_DEFAULT if wanted is None or wanted <= 0 else min(wanted, BYTES_MAX)
+        answer = self.look(topic, header.queue_id, header.queue_offset, count, bytes_max, codes)
+        if answer.code == NOT_FOUND and header.sys_flag & sysflag.PULL_SUSPEND and header.suspend_timeout_millis > 0:
+            if self.waiting >= WAITERS_MAX or len(door.waiters) >= WAITERS_PER_DOOR_MAX:
+                raise GantryError(ErrorCode.BUSY, f"{len(door.waiters)} pulls of this connection wait already")
+            offset = answer.next_offset
+            self._park(
+                Waiter(door, command.opaque, topic, header.queue_id, offset, count, bytes_max, codes),
+                min(header.suspend_timeout_millis, SUSPEND_MS_MAX),
+            )
+            return
+        write(door, command.opaque, answer)
+
+    def _topic(self, header: PullHeader) -> Topic:
+        name = header.topic
+        topic = self._broker.topics.topics.get(name)
+        if topic is None or topic.system:
+            if names.is_own_system_topic(name):
+                raise GantryError(ErrorCode.NO_PERMISSION, f"topic {name} belongs to the broker itself")
+            raise GantryError(
+                ErrorCode.TOPIC_NOT_FOUND,
+                f"topic[{name[:255]}] not exist, apply first please! (gantry topic create {name[:255]})",
+            )
+        if not topic.config.perm & PERM_READ:
+            raise GantryError(ErrorCode.NO_PERMISSION, f"the topic[{name}] pulling message is forbidden")
+        if not 0 <= header.queue_id < topic.config.read_queues:
+            raise GantryError(
+                ErrorCode.QUEUE_NOT_FOUND,
+                f"queueId[{header.queue_id}] is illegal, topic:[{name}] topicConfig.readQueueNums:"
+                f"[{topic.config.read_queues}] consumer:[{header.consumer_group[:255]}]",
+            )
+        return topic
+
+    def _codes(self, header: PullHeader) -> Codes:
+        kind, expression = header.expression_type, header.subscription
+        if not header.sys_flag & sysflag.PULL_SUBSCRIPTION:
+            subscription = self._clients.subscription(header.consumer_group, header.topic)
+            if subscription is None:
+                raise GantryError(
+                    ErrorCode.NOT_FOUND,
+                    f"the consumer's subscription not exist: group {header.consumer_group[:255]} sent no heartbeat with "
+                    f"topic {header.topic}, and the request has no subscription",
+                )
+            kind, expression = subscription.expression_type, subscription.sub_string
+        if kind and kind != "TAG":
+            raise GantryError(
+                ErrorCode.NOT_SUPPORTED,
+                f"The broker does not support consumer to filter message by {kind[:20]}: use tags",
+            )
+        if not expression or expression == "*":
+            return None
+        try:
+            return self._expressions[expression]
+        except KeyError:
+            codes = parse_tags(expression)
+            if len(self._expressions) >= EXPRESSIONS_CACHED_MAX:
+                self._expressions.clear()
+            self._expressions[expression] = codes
+            return codes
+
+    def look(self, topic: Topic, queue_id: int, offset: int, count: int, bytes_max: int, codes: Codes) -> Answer:
+        """One look at a queue from `offset` on."""
+        broker = self._broker
+        store = broker.store
+        name = topic.name
+        low, high = broker.min_offset(name, queue_id), store.max_offset(name, queue_id)
+        if high <= low and offset != high:
+            # An empty queue, or one whose records are all gone.
+            return Answer(MOVED, b"NO_MESSAGE_IN_QUEUE", max(low, high), low, high)
+        if offset < low:
+            return Answer(MOVED, b"OFFSET_TOO_SMALL", low, low, high)
+        if offset == high:
+            return Answer(NOT_FOUND, b"OFFSET_OVERFLOW_ONE", offset, low, high)
+        if offset > high:
+            return Answer(MOVED, b"OFFSET_OVERFLOW_BADLY", high, low, high)
+        if codes is None:
+            units = store.units(name, queue_id, offset, count)
+            pieces, taken = store.read_records(units, bytes_max)
+            answer = Answer(FOUND, b"FOUND", offset + taken, low, high)
+            answer.pieces = pieces
+        else:
+            answer = self._look_filtered(name, queue_id, offset, count, bytes_max, codes, low, high)
+        if not answer.pieces:
+            answer.code, answer.status = RETRY, b"NO_MATCHED_MESSAGE"
+        return answer
+
+    def _look_filtered(
+        self, name: str, queue_id: int, offset: int, count: int, bytes_max: int, codes: frozenset[int], low: int,
+        high: int,
+    ) -> Answer:  # fmt: skip
+        store = self._broker.store
+        matched: list[tuple[int, int, int]] = []
+        places: list[int] = []
+        at, stop = offset, min(high, offset + SCAN_MAX)
+        while at < stop and len(matched) < count:
+            units = store.units(name, queue_id, at, min(SCAN_STEP, stop - at))
+            if not units:
+                break
+            for index, unit in enumerate(units):
+                if unit[2] in codes and unit[1] != HOLE_SIZE:
+                    matched.append(unit)
+                    places.append(at + index)
+                    if len(matched) == count:
+                        break
+            at += len(units)
+        answer = Answer(FOUND, b"FOUND", at, low, high)
+        answer.pieces, taken = store.read_records(matched, bytes_max)
+        if taken < len(matched):
+            answer.next_offset = places[taken]
+        elif len(matched) == count:
+            answer.next_offset = places[-1] + 1
+        return answer
+
+    # Long polling.
+
+    def _park(self, waiter: Waiter, timeout_ms: int) -> None:
+        self.waiting += 1
+        waiter.door.waiters.add(waiter)
+        wheel = self._broker.wheel
+        waiter.handle = wheel.call_at(wheel.now_ms() + timeout_ms, lambda now_ms: self._expired(waiter))
+        self._wait(waiter)
+
+    def _wait(self, waiter: Waiter) -> None:
+        self._broker.wait(waiter.topic, waiter.queue_id, waiter, lambda: self._woken(waiter))
+
+    def _woken(self, waiter: Waiter) -> None:
+        """A record entered the queue: answer, unless the filter takes none of what came."""
+        if waiter not in waiter.door.waiters:
+            return
+        answer = self.look(waiter.topic, waiter.queue_id, waiter.offset, waiter.count, waiter.bytes_max, waiter.codes)
+        if answer.code == RETRY and answer.next_offset >= answer.max_offset:
+            waiter.offset = answer.next_offset
+            self._wait(waiter)
+        elif answer.code == NOT_FOUND:
+            self._wait(waiter)
+        else:
+            self._finish(waiter, answer)
+
+    def _expired(self, waiter: Waiter) -> None:
+        waiter.handle = 0
+        if waiter not in waiter.door.waiters:
+            return
+        broker = self._broker
+        broker.unwait(waiter.topic, waiter.queue_id, waiter)
+        name = waiter.topic.name
+        low, high = broker.min_offset(name, waiter.queue_id), broker.store.max_offset(name, waiter.queue_id)
+        if waiter.offset > waiter.first_offset:
+            answer = Answer(RETRY, b"NO_MATCHED_MESSAGE", waiter.offset, low, high)
+        else:
+            answer = Answer(NOT_FOUND, b"OFFSET_OVERFLOW_ONE", waiter.offset, low, high)
+        self._finish(waiter, answer)
+
+    def _finish(self, waiter: Waiter, answer: Answer) -> None:
+        self._forget(waiter)
+        write(waiter.door, waiter.opaque, answer)
+        waiter.door.link.mark()
+
+    def _forget(self, waiter: Waiter) -> None:
+        self.waiting -= 1
+        waiter.door.waiters.discard(waiter)
+        if waiter.handle:
+            self._broker.wheel.cancel(waiter.handle)
+
+    def drop(self, door: BrokerDoor) -> None:
+        """The connection is gone, or its polls are no longer wanted."""
+        for waiter in list(door.waiters):
+            self._broker.unwait(waiter.topic, waiter.queue_id, waiter)
+            self._forget(waiter)
+
+
+def write(door: BrokerDoor, opaque: int, answer: Answer) -> None:
+    """Put an answer into the door's outbox; records go out as they were read."""
+    header = _HEADER % (
+        answer.code, answer.max_offset, answer.min_offset, answer.next_offset, opaque, answer.status,
+    )  # fmt: skip
+    outbox = door.connection.outbox
+    size = len(header)
+    if answer.pieces:
+        body = 0
+        for piece in answer.pieces:
+            body += len(piece)
+        outbox.append(_PREFIX.pack(size + 4 + body, size) + header)
+        outbox += answer.pieces
+        door.pull_bytes += body
+    else:
+        outbox.append(_PREFIX.pack(size + 4, size) + header)
+
+
+def parse_tags(expression: str) -> Codes:
+    """`A || B` as tag hashes, `*` as None; raises ILLEGAL_ARGUMENT. Java's
+    FilterAPI.buildSubscriptionData."""
+    tags = {tag for tag in (part.strip() for part in expression.split("||")) if tag}
+    if not tags:
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"subscription {expression[:80]!r} names no tag")
+    if len(tags) > TAGS_MAX:
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"a subscription has at most {TAGS_MAX} tags")
+    if "*" in tags:
+        return None
+    return frozenset([names.java_hash(tag) for tag in tags])
+
+
+def pull(door: BrokerDoor, command: Command) -> None:
+    """PULL_MESSAGE, LITE_PULL_MESSAGE; too many answers on the way to this peer: the pull itself waits."""
+    if door.full():
+        door.deferred.append(command)
+        return
+    try:
+        door.shared.pulls.pull(door, command)
+    except GantryError as error:
+        if error.code is ErrorCode.NOT_FOUND:
+            door.refuse(command, ResponseCode.SUBSCRIPTION_NOT_EXIST, error.text)
+        elif error.code is ErrorCode.NOT_SUPPORTED:
+            door.refuse(command, ResponseCode.SYSTEM_ERROR, error.text)
+        elif error.code is ErrorCode.ILLEGAL_ARGUMENT:
+            door.refuse(command, ResponseCode.SUBSCRIPTION_PARSE_FAILED, error.text)
+        else:
+            raise
+
+
+HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
+    int(RequestCode.PULL_MESSAGE): pull,
+    int(RequestCode.LITE_PULL_MESSAGE): pull,
+}

@@ -1,0 +1,243 @@
+"""Keeps the broker registered with every nameserver: at start, within a second of a topic change, every 30 s;
+leaves at stop.
+
+One connection and one task per nameserver (asyncio; a few requests a minute). A nameserver that is away is
+asked again with back-off and never holds up the broker or another nameserver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import TYPE_CHECKING, Final
+
+from gantrymq.broker.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
+from gantrymq.model import names
+from gantrymq.remoting import json_bodies as bodies
+from gantrymq.remoting.admin import topic_body, topic_table
+from gantrymq.remoting.codec import Command, FrameError, FrameReader, encode
+from gantrymq.remoting.constants import RequestCode, ResponseCode
+from gantrymq.remoting.headers import RegisterBrokerHeader, UnregisterBrokerHeader, fields_of
+
+if TYPE_CHECKING:
+    from gantrymq.broker.broker import Broker
+    from gantrymq.services import ServiceContext
+
+log = logging.getLogger(__name__)
+
+EVERY_S: Final = 30.0
+"""RocketMQ's registerNameServerPeriod; a nameserver drops a broker after 120 s."""
+SOON_S: Final = 0.2
+"""A topic change is registered after this pause, so that many changes make one registration."""
+FIRST_TRY_S: Final = 2.0
+"""At start the broker waits so long for its nameservers before it goes on without."""
+ANSWER_S: Final = 6.0
+"""RocketMQ's registerBrokerTimeoutMills."""
+CONNECT_S: Final = 3.0
+BACKOFF_FIRST_S: Final = 0.1
+BACKOFF_MAX_S: Final = 5.0
+
+ANY_HOSTS: Final = frozenset({"", "0.0.0.0", "::"})
+
+
+def advertised_address(configured: str, bound: tuple[str, int]) -> str:
+    """`host:port` for clients: what is configured, else what is bound, else (bound to every address) the
+    outgoing one."""
+    host, port = bound
+    if configured:
+        host = configured
+    elif host in ANY_HOSTS:
+        host = outgoing_host()
+        log.warning(
+            "broker: bound to every address and broker.advertised_host is not set: clients are told %s; "
+            "set broker.advertised_host if they cannot reach that", host,
+        )  # fmt: skip
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def outgoing_host() -> str:
+    """Address of the interface that leads out; nothing is sent. Loopback if there is no route."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # TEST-NET-1 (RFC 5737)
+        except OSError:
+            return "127.0.0.1"
+        host: str = probe.getsockname()[0]
+        return host
+
+
+class NameserverLink:
+    """One nameserver: connect, register, stay connected (the nameserver drops us when the connection
+    closes)."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.registered = asyncio.Event()
+        self.changed = asyncio.Event()
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._frames = FrameReader()
+        self._opaque = 0
+        self._warned = False
+
+    async def request(self, command: Command) -> Command:
+        """One request at a time. Raises OSError (also for a timeout) and FrameError; then the connection is
+        closed."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await self._exchange(command)
+        except BaseException:
+            self.close()
+            raise
+
+    async def _exchange(self, command: Command) -> Command:
+        if self._reader is None or self._writer is None:
+            host, _, port = self.address.rpartition(":")
+            async with asyncio.timeout(CONNECT_S):
+                self._reader, self._writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            self._frames = FrameReader()
+        self._opaque = command.opaque = self._opaque + 1
+        self._writer.write(encode(command))
+        await self._writer.drain()
+        while True:
+            data = await self._reader.read(65536)
+            if not data:
+                raise ConnectionResetError("closed by the nameserver")
+            for answer in self._frames.feed(data):
+                if answer.is_response and answer.opaque == command.opaque:
+                    return answer
+
+    def close(self) -> None:
+        """Close the connection; the next request opens a new one."""
+        if self._writer is not None:
+            self._writer.close()
+        self._reader = self._writer = None
+
+    async def closed_or_changed(self, timeout_s: float) -> None:
+        """Wait until it is time to register again: a change, a lost connection, or the period."""
+        waits: set[asyncio.Future[object]] = {asyncio.ensure_future(self.changed.wait())}
+        if self._reader is not None:
+            waits.add(asyncio.ensure_future(self._reader.read(1)))
+        try:
+            done, _ = await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+        if any(not isinstance(wait.result(), bool) for wait in done):
+            self.close()  # an end of stream, or bytes that nobody asked for
+
+    def failed(self, why: str) -> None:
+        """Say so once per outage."""
+        self.registered.clear()
+        if not self._warned:
+            self._warned = True
+            log.warning("nameserver %s: registration failed: %s; trying again", self.address, why)
+
+    def succeeded(self) -> None:
+        """The nameserver knows us."""
+        if self._warned or not self.registered.is_set():
+            log.info("nameserver %s: registered", self.address)
+        self._warned = False
+        self.registered.set()
+
+
+class Registrar:
+    """All nameservers of one broker. `bound`: the address that the broker's door listens on."""
+
+    def __init__(self, broker: Broker, context: ServiceContext, bound: tuple[str, int]) -> None:
+        self._broker = broker
+        self._context = context
+        self.advertised = advertised_address(broker.config.advertised_host, bound)
+        self._started_ms = broker.clock.now_ms()
+        self.links: list[NameserverLink] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Register with every nameserver; returns when all know us, or after `FIRST_TRY_S`."""
+        self.links = [NameserverLink(address) for address in self._context.nameservers]
+        self._broker.topics.on_change = self.topics_changed
+        self._tasks = [asyncio.create_task(self._keep(link)) for link in self.links]
+        if self.links:
+            try:
+                async with asyncio.timeout(FIRST_TRY_S):
+                    for link in self.links:
+                        await link.registered.wait()
+            except TimeoutError:
+                missing = ", ".join(link.address for link in self.links if not link.registered.is_set())
+                log.warning("broker: not registered yet with %s; it serves clients that know its address", missing)
+
+    def topics_changed(self) -> None:
+        """Nameservers will hear of it."""
+        for link in self.links:
+            link.changed.set()
+
+    def command(self) -> Command:
+        """The registration: all topics of this broker as they are now."""
+        broker = self._broker
+        table = topic_table(broker, self._started_ms)
+        if broker.topics_config.auto_create:
+            queues = broker.topics_config.default_queues
+            # Clients that send to an unknown topic take this one's queues (RocketMQ: autoCreateTopicEnable).
+            template = TopicConfig(names.AUTO_CREATE_TEMPLATE, queues, queues, PERM_READ | PERM_WRITE | PERM_INHERIT)
+            table.topic_config_table[template.name] = topic_body(template)
+        config = broker.config
+        host, _, port = self.advertised.rpartition(":")
+        header = RegisterBrokerHeader(
+            config.name, self.advertised, config.cluster, f"{host}:{int(port) + 1}", config.id, compressed=False
+        )
+        fields = fields_of(header)
+        del fields["bodyCrc32"]
+        # Read by our own nameserver: topics that are not in this table are gone.
+        fields["gantryCompleteTable"] = "true"
+        return Command(RequestCode.REGISTER_BROKER, fields, bodies.encode(bodies.RegisterBody(table, [])))
+
+    async def _keep(self, link: NameserverLink) -> None:
+        backoff_s = BACKOFF_FIRST_S
+        while True:
+            link.changed.clear()
+            try:
+                answer = await link.request(self.command())
+            except (OSError, TimeoutError, FrameError, ValueError) as error:
+                link.failed(str(error) or type(error).__name__)
+            else:
+                if answer.code == ResponseCode.SUCCESS:
+                    link.succeeded()
+                    backoff_s = BACKOFF_FIRST_S
+                    await link.closed_or_changed(EVERY_S)
+                    if link.changed.is_set():
+                        await asyncio.sleep(SOON_S)
+                    continue
+                link.failed(f"code {answer.code}: {answer.remark}")
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
+
+    async def stop(self, deadline_s: float) -> None:
+        """Leave the routes; a nameserver that does not answer within the deadline finds out by the closed
+        connection."""
+        self._broker.topics.on_change = lambda: None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        config = self._broker.config
+        fields = fields_of(UnregisterBrokerHeader(config.name, self.advertised, config.cluster, config.id))
+        try:
+            async with asyncio.timeout(min(deadline_s, ANSWER_S)):
+                await asyncio.gather(
+                    *(self._leave(link, Command(RequestCode.UNREGISTER_BROKER, dict(fields))) for link in self.links)
+                )
+        except TimeoutError:
+            log.warning("broker: a nameserver did not answer while unregistering")
+        finally:
+            for link in self.links:
+                link.close()
+
+    async def _leave(self, link: NameserverLink, command: Command) -> None:
+        if not link.registered.is_set():
+            return
+        try:
+            await link.request(command)
+        except (OSError, TimeoutError, FrameError) as error:
+            log.warning("nameserver %s: unregistering failed: %s", link.address, error)

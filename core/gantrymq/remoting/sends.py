@@ -1,0 +1,265 @@
+"""Sends: from a request's header to a message of the native model, with RocketMQ's checks.
+
+The properties text is looked through once, with `rfind` and no dictionary (the hot path); it goes into the
+record as it came, with UNIQ_KEY added where it is missing and CLUSTER behind it, as RocketMQ does.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import TYPE_CHECKING, Final
+
+from gantrymq.broker.topics import PERM_INHERIT
+from gantrymq.model import names, sysflag
+from gantrymq.model import properties as props
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.limits import PROPERTIES_BYTES_MAX, TAG_BYTES_MAX
+from gantrymq.model.message import Message
+from gantrymq.remoting.headers import SendHeader, SendHeaderV2
+
+if TYPE_CHECKING:
+    from gantrymq.broker.broker import Broker
+    from gantrymq.broker.topics import Topic
+    from gantrymq.services import Clock
+
+KEPT_FLAGS: Final = sysflag.COMPRESSED | sysflag.MULTI_TAGS | sysflag.COMPRESSION_MASK
+"""Bits of sysFlag that a sender decides; host widths and transaction state are ours."""
+
+BATCH_MESSAGES_MAX: Final = 16_384
+"""Messages in one SEND_BATCH_MESSAGE: the answer holds 33 characters for each."""
+
+CLOSED_TOPICS: Final = frozenset(
+    {
+        names.SCHEDULE_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", names.AUTO_CREATE_TEMPLATE,
+    }
+)  # fmt: skip
+"""TopicValidator's topics that nobody may send to, and TBW102 (SendMessageProcessor refuses it by name)."""
+
+_TAGS: Final = props.TAGS + "\x01"
+_KEYS: Final = props.KEYS + "\x01"
+_UNIQ: Final = props.UNIQ_KEY + "\x01"
+_SHARDING: Final = props.SHARDING_KEY + "\x01"
+_ITEM: Final = struct.Struct(">iiiii")
+"""One message of a batch body: total size, magic, body CRC (both ignored, as RocketMQ does), flag, body
+length."""
+_SHORT: Final = struct.Struct(">H")
+
+
+class UniqueKeys:
+    """UNIQ_KEY for messages that come without one: host 4 bytes, process 2, instance 4, milliseconds 4,
+    counter 2, in hex."""
+
+    def __init__(self, clock: Clock, host: bytes) -> None:
+        self._clock = clock
+        self._prefix = (host[:4] + struct.pack(">HI", os.getpid() & 0xFFFF, id(self) & 0xFFFFFFFF)).hex().upper()
+        self._start_ms = clock.now_ms()
+        self._count = 0
+
+    def make(self) -> str:
+        """The next key; 65,536 a millisecond are distinct."""
+        self._count = (self._count + 1) & 0xFFFF
+        ms = (self._clock.now_ms() - self._start_ms) & 0xFFFFFFFF
+        return f"{self._prefix}{ms:08X}{self._count:04X}"
+
+
+def value_of(text: str, mark: str) -> str:
+    """Value of the last pair whose name is `mark` without its end, or an empty string."""
+    at = text.rfind(mark)
+    while at > 0 and text[at - 1] != "\x02":  # found inside a longer name or a value
+        at = text.rfind(mark, 0, at)
+    if at < 0:
+        return ""
+    at += len(mark)
+    end = text.find("\x02", at)
+    return text[at:] if end < 0 else text[at:end]
+
+
+def refuse_unsupported(text: str) -> None:
+    """Raise for properties that ask for what this broker does not do yet: delivering at once would break a
+    promise."""
+    for name, what in (
+        (props.DELAY, "delayed messages"), ("TIMER_DELIVER_MS", "timed messages"), ("TIMER_DELAY_MS", "timed messages"),
+        ("TIMER_DELAY_SEC", "timed messages"), (props.TRAN_MSG, "transactions"), (props.MULTI_DISPATCH, "light queues"),
+        (props.MULTI_QUEUE_OFFSET, "light queues"), ("GANTRY_DISPATCH_MORE", "light queues"),
+    ):  # fmt: skip
+        value = value_of(text, name + "\x01")
+        if (
+            value
+            and not (name in (props.TRAN_MSG,) and value == "false")
+            and not (name == props.DELAY and value == "0")
+        ):
+            raise GantryError(
+                ErrorCode.MESSAGE_ILLEGAL,
+                f"property {name}={value[:40]}: this broker does not support {what} yet; send without this property",
+            )
+
+
+class Sends:
+    """Checks and builds messages. One per broker; `born_host` and the flag for its width come from the
+    connection."""
+
+    def __init__(self, broker: Broker, host: bytes) -> None:
+        self._broker = broker
+        self._topics = broker.topics.topics
+        self._cluster = f"{props.CLUSTER}\x01{broker.config.cluster}\x02".encode()
+        self.unique = UniqueKeys(broker.clock, host)
+
+    def message(self, header: SendHeaderV2 | SendHeader, body: bytes, born_host: bytes, host_flag: int) -> Message:
+        """The message of a single send; raises GantryError for what is refused."""
+        name = header.topic
+        topic = self._topics.get(name)
+        queue_id = header.queue_id
+        if topic is None or topic.system or name in CLOSED_TOPICS:
+            topic = self.topic_for(header)
+        if queue_id >= topic.write_queues or queue_id < 0:
+            queue_id = self.check_queue(topic, queue_id)
+        text = header.properties
+        flags = header.sys_flag
+        if text is None:
+            text = ""
+        elif "DELAY" in text or "TIMER_D" in text or "TRAN_MSG" in text or "_DISPATCH" in text or "INNER_M" in text:
+            refuse_unsupported(text)
+        if flags & sysflag.TRANSACTION_MASK:
+            raise GantryError(
+                ErrorCode.MESSAGE_ILLEGAL,
+                f"sysFlag {flags} marks a transaction: this broker does not support transactions yet",
+            )
+        if text and text[-1] != "\x02":
+            text += "\x02"
+        unique = value_of(text, _UNIQ)
+        if not unique:
+            unique = self.unique.make()
+            text = f"{text}{_UNIQ}{unique}\x02"
+        keys_text = value_of(text, _KEYS)
+        message = Message(
+            name,
+            body,
+            text.encode("utf-8", "surrogatepass") + self._cluster,
+            value_of(text, _TAGS) if "TAGS" in text else "",
+            (unique, *keys_text.split()) if keys_text else (unique,),
+            queue_id,
+            header.born_ms,
+        )
+        message.born_host = born_host
+        message.sys_flag = flags & KEPT_FLAGS | host_flag
+        message.flag = header.flag
+        if header.reconsume_times:
+            message.reconsume_times = header.reconsume_times & 0x7FFFFFFF
+        if "__SHARD" in text:
+            message.sharding_key = value_of(text, _SHARDING)
+        return message
+
+    def topic_for(self, header: SendHeaderV2 | SendHeader) -> Topic:
+        """The topic of a send that is not an ordinary existing one: refuse it, or create it."""
+        name = header.topic
+        if names.is_own_system_topic(name):
+            raise GantryError(ErrorCode.NO_PERMISSION, f"topic {name} belongs to the broker itself")
+        if name in CLOSED_TOPICS:
+            raise GantryError(ErrorCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
+        names.check_topic(name)
+        broker = self._broker
+        topic = broker.topics.get(name)
+        if topic is not None:
+            return topic
+        template = broker.topics.get(header.default_topic)
+        inherits = template is not None and template.config.perm & PERM_INHERIT
+        if not broker.topics_config.auto_create or (
+            header.default_topic != names.AUTO_CREATE_TEMPLATE and not inherits
+        ):
+            raise GantryError(
+                ErrorCode.TOPIC_NOT_FOUND,
+                f"topic[{name}] not exist, apply first please! (gantry topic create {name}; "
+                f"topics.auto_create is {str(broker.topics_config.auto_create).lower()})",
+            )
+        queues = broker.topics_config.default_queues
+        return broker.ensure_topic(name, True, max(1, min(header.default_queues, queues)))
+
+    def check_queue(self, topic: Topic, queue_id: int) -> int:
+        """A queue id that is not simply one of the write queues; -1 lets the broker choose."""
+        if queue_id < 0:
+            return -1
+        # A topic that is being made smaller takes messages for its old queues as long as they are read.
+        if queue_id >= max(topic.config.read_queues, topic.config.write_queues):
+            raise GantryError(
+                ErrorCode.QUEUE_NOT_FOUND,
+                f"request queueId[{queue_id}] is illegal, topic {topic.name} has {topic.config.read_queues} read and "
+                f"{topic.config.write_queues} write queues",
+            )
+        return queue_id
+
+    def batch(self, header: SendHeaderV2 | SendHeader, body: bytes, born_host: bytes, host_flag: int) -> list[Message]:
+        """The messages of SEND_BATCH_MESSAGE, all for one queue; refused as a whole, so checked as a
+        whole."""
+        if header.topic.startswith(names.RETRY_PREFIX):
+            raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}")
+        common = header.properties or ""
+        refuse_unsupported(common)
+        if common and common[-1] != "\x02":
+            common += "\x02"
+        messages: list[Message] = []
+        for flag, item, text in split_batch(body):
+            # The message's own pairs behind the batch's: the last of a name counts, so each keeps its own
+            # UNIQ_KEY, the one that the producer got back. (RocketMQ appends the batch's, and all messages
+            # show that.)
+            one = SendHeaderV2(
+                header.topic, header.queue_id, header.sys_flag, header.born_ms, flag, common + text,
+                default_topic=header.default_topic, default_queues=header.default_queues,
+                reconsume_times=header.reconsume_times,
+            )  # fmt: skip
+            message = self.message(one, item, born_host, host_flag)
+            if message.queue_id < 0:
+                topic = self._topics[header.topic]
+                message.queue_id = messages[0].queue_id if messages else topic.queue_for(message)
+            code = self._broker.store.check(message)
+            if code is not None:
+                raise GantryError(code, f"message {len(messages)} of the batch: {remark_of(code, message)}")
+            messages.append(message)
+            if len(messages) > BATCH_MESSAGES_MAX:
+                raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"a batch has at most {BATCH_MESSAGES_MAX} messages")
+        if not messages:
+            raise GantryError(ErrorCode.MESSAGE_ILLEGAL, "the batch is empty")
+        return messages
+
+
+def split_batch(body: bytes) -> list[tuple[int, bytes, str]]:
+    """(flag, body, properties text) of each message in a batch body; raises MESSAGE_ILLEGAL."""
+    items = []
+    at, end = 0, len(body)
+    while at < end:
+        try:
+            size, _, _, flag, length = _ITEM.unpack_from(body, at)
+            text_at = at + _ITEM.size + length
+            text_size = _SHORT.unpack_from(body, text_at)[0] if length >= 0 else -1
+        except struct.error:
+            raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"batch body is cut off in the message at byte {at}") from None
+        stop = text_at + 2 + text_size
+        if length < 0 or size != stop - at or stop > end:
+            raise GantryError(
+                ErrorCode.MESSAGE_ILLEGAL, f"batch body: message at byte {at} has size {size} and a body of {length}"
+            )
+        text = body[text_at + 2 : stop].decode("utf-8", "replace")
+        items.append((flag, body[at + _ITEM.size : text_at], text))
+        at = stop
+    return items
+
+
+def remark_of(code: ErrorCode, message: Message) -> str:
+    """What a producer is told when the broker did not store its message."""
+    if code is ErrorCode.MESSAGE_TOO_LARGE:
+        return f"the message is illegal: its body has {len(message.body)} bytes, more than store.body_bytes_max allows"
+    if code is ErrorCode.PROPERTIES_TOO_LARGE:
+        return (
+            f"the message is illegal: its properties have {len(message.properties)} bytes, the limit is "
+            f"{PROPERTIES_BYTES_MAX} with the broker's own, and {TAG_BYTES_MAX} for the tag"
+        )
+    if code is ErrorCode.BUSY:
+        return "[OVERLOAD] too many messages wait for the disk (broker.pending_bytes_max); send again later"
+    if code is ErrorCode.STORE_FULL:
+        return "the store has no space left; free disk space on the broker"
+    if code is ErrorCode.STORE_FAILED:
+        return "the store stopped after an I/O error; see the broker's log"
+    if code in (ErrorCode.TOPIC_NOT_FOUND, ErrorCode.TOPIC_LIMIT):
+        return f"topic[{message.topic}] not exist, apply first please! ({code.value})"
+    return f"{code.value}: topic {message.topic}"
