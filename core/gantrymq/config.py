@@ -78,6 +78,13 @@ class ServerConfig:
         default=64 * 1024 * 1024,
         metadata={"min": 64 * 1024, "help": "bytes waiting for one slow reader at which it is cut off"},
     )
+    outbound_bytes_process_max: int = field(
+        default=512 * 1024 * 1024,
+        metadata={
+            "min": 64 * 1024,
+            "help": "bytes waiting for all slow readers together, above which the one with the most is cut off",
+        },
+    )
     stalled_reader_ms: int = field(
         default=30_000,
         metadata={"min": 100, "max": 3_600_000, "help": "a reader that takes nothing for so long is closed"},
@@ -133,7 +140,10 @@ class Settings:
                 limits.setdefault("min", 0)
                 limits.setdefault("max", 65535)
             values[key] = convert(f"{name}.{key}", raw, hints[key], limits)
-        return section_type(**values)
+        try:
+            return section_type(**values)
+        except ValueError as error:
+            raise ConfigError(f"{name}: {error}") from error
 
     def refuse_unknown(self, known: Iterable[str]) -> None:
         """Every section given must be in `known`. Raises `ConfigError`."""

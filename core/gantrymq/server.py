@@ -263,6 +263,7 @@ class Server:
         limits = PumpLimits(
             outbound_bytes_max=server.outbound_bytes_max,
             outbound_bytes_ceiling=max(server.outbound_bytes_ceiling, server.outbound_bytes_max),
+            outbound_bytes_process_max=server.outbound_bytes_process_max,
             stalled_reader_ms=server.stalled_reader_ms,
             connections_max=raise_file_limit(server.connections_max),
         )

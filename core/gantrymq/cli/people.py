@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from gantrymq.client.consumer import PullConsumer
 from gantrymq.client.producer import Producer
 from gantrymq.client.records import ReceivedMessage
 from gantrymq.model.errors import ConfigError, ErrorCode, GantryError
-from gantrymq.server import NAMESERVER_DEFAULT, parse_nameservers
+from gantrymq.server import parse_nameservers
 
 BODY_SHOWN_MAX: Final = 200
 """Characters of a body in a table; --json shows all of it."""
@@ -51,8 +50,8 @@ def run(name: str, nameserver: str, arguments: dict[str, Any]) -> None:
 def explain(error: GantryError, nameserver: str) -> str:
     """A failure with what to do about it."""
     if error.code is ErrorCode.UNAVAILABLE:
-        where = nameserver or os.environ.get("NAMESRV_ADDR", "") or NAMESERVER_DEFAULT
-        return f"{error.text} (nameserver {where}; is `gantry up` running? --nameserver or NAMESRV_ADDR name another)"
+        hint = "" if nameserver else " --nameserver or NAMESRV_ADDR name another nameserver"
+        return f"{error.text} (is `gantry up` running?{hint})"
     if error.code is ErrorCode.TOPIC_NOT_FOUND:
         return f"{error.text} (see `gantry topic list`)"
     return error.text

@@ -51,6 +51,9 @@ class PumpLimits:
     """Bytes waiting for one slow reader above which its requests are not read any more: as much as one largest frame."""
     outbound_bytes_ceiling: int = 64 * 1024 * 1024
     """Bytes waiting for one reader at which it is cut off, for a door that delivers in spite of `outbound_bytes`."""
+    outbound_bytes_process_max: int = 512 * 1024 * 1024
+    """Bytes waiting for all slow readers together; over it the one with the most is cut off, so that many slow readers, each
+    within its own limit, do not take the process's memory."""
     stalled_reader_ms: int = 30_000
     """No byte taken for so long while data waits: closed. Longer than any Wi-Fi roaming, shorter than usual keep-alives."""
     linger_ms: int = 1_000
@@ -77,13 +80,17 @@ class Traffic:
 class PumpHost:
     """What all pumps of a process share."""
 
-    __slots__ = ("at_write", "limits", "refusing", "traffic", "wheel")
+    __slots__ = ("at_write", "full", "full_bytes", "limits", "refusing", "traffic", "wheel")
 
     def __init__(self, at_write: Callable[[Callable[[], None]], None], wheel: Wheel, limits: PumpLimits) -> None:
         self.at_write = at_write
         self.wheel = wheel
         self.limits = limits
         self.traffic = Traffic()
+        self.full: set[Pump] = set()
+        """Connections whose peers are slow: more than `WRITE_HIGH_BYTES` wait for each."""
+        self.full_bytes = 0
+        """What waited for them when each was last written to; never less than what waits now."""
         self.refusing = False
         """A refusal was logged; the next one is logged after the number of connections fell again."""
 
@@ -100,11 +107,22 @@ class PumpHost:
             log.warning("%s: refused, server.connections_max (%d) is reached; so are others from now on", peer, limit)
         return False
 
+    def bound_all(self) -> None:
+        """Keep what waits for all slow readers within the process's limit."""
+        limit = self.limits.outbound_bytes_process_max
+        while self.full_bytes > limit and self.full:
+            for pump in self.full:
+                pump.count_outbound()
+            if self.full_bytes > limit:
+                worst = max(self.full, key=Pump.outbound_bytes)
+                worst.cut_off(f"the most of {self.full_bytes}, over server.outbound_bytes_process_max")
+
 
 class Pump(asyncio.Protocol):
     """One accepted connection."""
 
     __slots__ = (
+        "_counted",
         "_deadline_armed_ms",
         "_deadline_at_ms",
         "_deadline_handle",
@@ -138,6 +156,7 @@ class Pump(asyncio.Protocol):
         self._full = False
         self._reason = ""
         self._sent = 0
+        self._counted = 0
         self._taken = 0
         self._progress_at_ms = 0
         self._watch_handle = 0
@@ -191,10 +210,11 @@ class Pump(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._full = True
+        self._host.full.add(self)
         self._watch_progress()
 
     def resume_writing(self) -> None:
-        self._full = False
+        self._leave_full()
         if self._state != OPEN:
             return
         self._host.wheel.cancel(self._watch_handle)
@@ -211,6 +231,7 @@ class Pump(asyncio.Protocol):
         self._transport = None
         self._state = CLOSED
         host = self._host
+        self._leave_full()
         if self in self._live:
             self._live.discard(self)
             host.traffic.connections -= 1
@@ -309,14 +330,34 @@ class Pump(asyncio.Protocol):
 
     def _bound_outbound(self) -> None:
         """A peer that does not read is not read from either; one that a door goes on writing to in spite of it is cut off."""
-        limits = self._host.limits
-        waiting = self.outbound_bytes()
-        if waiting > limits.outbound_bytes_ceiling:
-            self._reason = f"{waiting} bytes waiting for a slow reader, more than server.outbound_bytes_ceiling"
-            log.warning("%s: %s; closed", self.peer, self._reason)
-            self.abort()
-        elif waiting > limits.outbound_bytes_max:
+        host = self._host
+        waiting = self.count_outbound()
+        if waiting > host.limits.outbound_bytes_ceiling:
+            self.cut_off("more than server.outbound_bytes_ceiling")
+        elif waiting > host.limits.outbound_bytes_max:
             self._hold(HOLD_PUMP, True)
+        if host.full_bytes > host.limits.outbound_bytes_process_max:
+            host.bound_all()
+
+    def count_outbound(self) -> int:
+        """Bring `full_bytes` up to date with this connection; returns what waits for it."""
+        waiting = self.outbound_bytes()
+        self._host.full_bytes += waiting - self._counted
+        self._counted = waiting
+        return waiting
+
+    def cut_off(self, why: str) -> None:
+        """Close a reader for which too much waits."""
+        self._reason = f"{self.outbound_bytes()} bytes waiting for a slow reader, {why}"
+        log.warning("%s: %s; closed", self.peer, self._reason)
+        self._leave_full()
+        self.abort()
+
+    def _leave_full(self) -> None:
+        self._full = False
+        self._host.full.discard(self)
+        self._host.full_bytes -= self._counted
+        self._counted = 0
 
     def _start_linger(self, transport: asyncio.Transport) -> None:
         """End our stream after the last bytes and wait for the peer's end, up to `linger_ms` after it took everything: closing

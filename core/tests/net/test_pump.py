@@ -303,6 +303,25 @@ async def test_a_peer_that_does_not_read_is_not_read_from_and_is_cut_off_at_the_
 
 
 @on_loop
+async def test_many_slow_readers_stay_within_the_limit_of_the_process() -> None:
+    limits = PumpLimits(outbound_bytes_process_max=18_000_000)
+    async with Bench(limits) as bench:
+        for _ in range(3):
+            await bench.connect(4096)
+        for door, size in zip(bench.doors, (8_000_000, 12_000_000, 7_000_000), strict=True):
+            door.out.append(b"x" * size)
+            door.link.mark()
+        await until(lambda: bench.doors[1].events)
+        assert "outbound_bytes_process_max" in bench.doors[1].events[0]
+        assert bench.doors[0].events == bench.doors[2].events == []
+        assert bench.host.full_bytes <= limits.outbound_bytes_process_max
+        for door in bench.doors:
+            door.link.abort()
+        await until(lambda: bench.listener.connections == 0)
+        assert (bench.host.full_bytes, bench.host.full) == (0, set())
+
+
+@on_loop
 async def test_pause_and_resume_reading() -> None:
     async with Bench() as bench:
         client = await bench.connect()

@@ -1,0 +1,48 @@
+"""What people see: bodies, times, starting points."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gantrymq.cli.people import BODY_SHOWN_MAX, body_text, explain, moment, parse_start
+from gantrymq.model.errors import ConfigError, ErrorCode, GantryError
+
+
+def test_bodies_on_one_line() -> None:
+    assert body_text(b"") == ""
+    assert body_text("grüße\nzwei".encode()) == "grüße zwei"
+    assert body_text(b"\xff\x00\x01") == "3 bytes: ff 00 01"
+    assert body_text(b"\x1b[31mred") == "8 bytes: 1b 5b 33 31 6d 72 65 64"  # no escape codes from strangers
+    assert body_text("ü".encode() * 1000).endswith("...")
+
+
+@given(st.binary(max_size=2000) | st.text(max_size=1000).map(str.encode))
+def test_any_body_is_shown_printable_and_short(body: bytes) -> None:
+    text = body_text(body)
+    assert len(text) <= BODY_SHOWN_MAX + 20
+    assert all(char.isprintable() or char == "\t" for char in text)
+
+
+def test_starting_points() -> None:
+    assert parse_start("earliest") == "earliest"
+    assert parse_start("1700000000000") == 1_700_000_000_000
+    assert parse_start("2026-01-31T12:00+00:00") == 1_769_860_800_000
+    for text in ("", "now", "2026-13-01", "99999999999999999999"):
+        with pytest.raises(ConfigError, match="--from"):
+            parse_start(text)
+
+
+def test_times_of_any_record_can_be_shown() -> None:
+    assert "2023-11-1" in moment(1_700_000_000_000)
+    assert moment(1 << 62) == f"{1 << 62} ms"
+
+
+def test_errors_say_what_to_do() -> None:
+    unavailable = GantryError(ErrorCode.UNAVAILABLE, "no nameserver answers")
+    assert explain(unavailable, "") == (
+        "no nameserver answers (is `gantry up` running? --nameserver or NAMESRV_ADDR name another nameserver)"
+    )
+    assert "topic list" in explain(GantryError(ErrorCode.TOPIC_NOT_FOUND, "no topic x"), "a:1")
+    assert explain(GantryError(ErrorCode.BUSY, "busy"), "a:1") == "busy"
