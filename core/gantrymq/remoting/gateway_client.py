@@ -101,6 +101,10 @@ class RemoteBrokerPort:
         called."""
         self._reader = FrameReader()
         self.up = True
+        self.hello(token, on_done)
+
+    def hello(self, token: Any, on_done: Done) -> None:
+        """Also a sign of life."""
         self._call(GatewayCode.HELLO, [PROTOCOL_VERSION], token, on_done)
 
     def ready(self) -> None:

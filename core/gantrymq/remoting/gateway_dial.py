@@ -25,6 +25,9 @@ ANSWER_S: Final = 5.0
 BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Waits between attempts; the last one repeats."""
 
+HELLO_EVERY_S: Final = 30.0
+"""Keeps the connection from being idle (the broker closes after 120 s) and finds a half-open one."""
+
 FIRST_CONNECT_S: Final = 60.0
 """`gantry gateway` gives up when no broker was found for so long: a wrong address should be an error, not
 silence."""
@@ -166,10 +169,25 @@ class Dialer:
         while True:
             connection = self._connection
             if connection is not None:
-                await connection.ended.wait()
+                await self._watch(connection)
                 self.port.lost("the connection to the broker was lost")
                 log.warning("broker: connection lost; connecting again")
             await self.dial_until(float("inf"))
+
+    async def _watch(self, connection: GatewayConnection) -> None:
+        """Until the connection ends; a broker that leaves a hello unanswered is gone (half-open connections say nothing)."""
+        while not connection.ended.is_set():
+            with anyio.move_on_after(HELLO_EVERY_S):
+                await connection.ended.wait()
+                return
+            said = asyncio.Event()
+            self.port.hello(said, lambda token, result: token.set())
+            with anyio.move_on_after(ANSWER_S):
+                await said.wait()
+                continue
+            log.warning("broker: no answer for %.0f s", ANSWER_S)
+            connection.close()
+            return
 
     def _send(self, frame: bytes) -> None:
         if self._connection is not None:
