@@ -179,7 +179,11 @@ def java_hash(text: str) -> int:
     if not text:
         return 0
     try:
-        value = _hash_bytes(text.encode("latin-1"))
+        data = text.encode("latin-1")
+        if len(data) <= _HASH_CHUNK:
+            value = int(data.translate(_LOW_DIGIT), 31) + 31 * int(data.translate(_HIGH_DIGIT), 31)
+        else:
+            value = _hash_bytes(data)
     except UnicodeEncodeError:
         data = text.encode("utf-16-be", "surrogatepass")
         value = (_hash_bytes(data[::2]) << 8) + _hash_bytes(data[1::2])

@@ -71,11 +71,19 @@ class Flusher:
 
     def step(self) -> None:
         """One round: flush, reserve, checkpoint. Raises what `MessageStore.flush` raises."""
+        self._flush()
+        self._store.reserve_ahead()
+        checkpoint = self._store.take_checkpoint()
+        if checkpoint is not None:
+            self._store.sync_checkpoint(checkpoint, self._flush_if_asked)
+
+    def _flush(self) -> None:
         before = self._store.flushed_position
         position = self._store.flush()
         if position > before:
             self._post(self.on_flushed, position)
-        self._store.reserve_ahead()
-        checkpoint = self._store.take_checkpoint()
-        if checkpoint is not None:
-            self._store.sync_checkpoint(checkpoint)
+
+    def _flush_if_asked(self) -> None:
+        if self._wake.is_set():
+            self._wake.clear()
+            self._flush()

@@ -35,6 +35,8 @@ CHUNK_SHIFT: Final = 12
 """Slots are read and written in chunks of 4,096 (16 KiB)."""
 CHUNK: Final = 1 << CHUNK_SHIFT
 CHUNK_MASK: Final = CHUNK - 1
+HASH_MIN: Final = -0x80000000
+"""The one hash without an absolute value; it counts as 0."""
 CHAIN_MAX: Final = 1_000_000
 """Entries looked at for one key in one file: a damaged chain must not hang a query."""
 _STRUCTS_MAX: Final = 4096
@@ -43,8 +45,8 @@ _structs: dict[int, Struct] = {}
 
 def key_hash(topic: str, key: str) -> int:
     """The stored hash of a key: |hashCode(topic + "#" + key)|, 0 for the value that has no absolute."""
-    value = abs(java_hash(f"{topic}#{key}"))
-    return value if value <= 0x7FFFFFFF else 0
+    value = java_hash(f"{topic}#{key}")
+    return abs(value) if value != HASH_MIN else 0
 
 
 def _pack(flat: list[int]) -> bytes:
@@ -115,33 +117,38 @@ class IndexFile:
         self._chunks[chunk] = slots
         return slots
 
-    def add(self, hashed: int, position: int, store_ms: int) -> None:
-        """Put one entry; the file must not be full."""
-        entry = self.next_entry
-        slot = hashed % self.slots
-        number = slot >> CHUNK_SHIFT
-        chunk = self._chunks[number]
-        if chunk is None:
-            chunk = self._load(number)
-        slot &= CHUNK_MASK
-        previous = chunk[slot]
-        if previous <= 0 or previous >= entry:
-            previous = 0
-            self.used_slots += 1
-        if entry == 1:
-            self.begin_ms = store_ms
-            self.begin_position = position
-        seconds = (store_ms - self.begin_ms) // 1000
-        if seconds < 0:
-            seconds = 0
-        elif seconds > SECONDS_MAX:
-            seconds = SECONDS_MAX
-        self._pending += (hashed, position, seconds, previous)
-        chunk[slot] = entry
-        self._dirty.add(number)
-        self.next_entry = entry + 1
-        self.end_ms = store_ms
-        self.end_position = position
+    def add_run(self, run: list[tuple[int, int, int]], at: int) -> int:
+        """Put entries (Java's hash, physical offset, store ms) from `run[at]` on, as many as fit; returns where it stopped."""
+        entry, slots, chunks, dirty, pending = self.next_entry, self.slots, self._chunks, self._dirty, self._pending
+        stop = min(len(run), at + self.entries - entry)
+        if entry == 1 and at < stop:
+            _, self.begin_position, self.begin_ms = run[at]
+        begin_ms = self.begin_ms
+        position = store_ms = 0
+        for hashed, position, store_ms in run[at:stop] if at or stop < len(run) else run:
+            if hashed < 0:
+                hashed = -hashed if hashed != HASH_MIN else 0
+            slot = hashed % slots
+            number = slot >> CHUNK_SHIFT
+            chunk = chunks[number]
+            if chunk is None:
+                chunk = self._load(number)
+            slot &= CHUNK_MASK
+            previous = chunk[slot]
+            if previous <= 0 or previous >= entry:
+                previous = 0
+                self.used_slots += 1
+            seconds = (store_ms - begin_ms) // 1000
+            if not 0 <= seconds <= SECONDS_MAX:
+                seconds = 0 if seconds < 0 else SECONDS_MAX
+            pending += (hashed, position, seconds, previous)
+            chunk[slot] = entry
+            dirty.add(number)
+            entry += 1
+            self.next_entry = entry
+        if at < stop:
+            self.end_ms, self.end_position = store_ms, position
+        return stop
 
     @property
     def pending_bytes(self) -> int:
@@ -223,8 +230,7 @@ class IndexFile:
         entry = 1
         while entry < count:
             run = self._files.pread(self._handle, min(count - entry, CHUNK) * ENTRY.size, self._entry_at(entry))
-            for hashed, at, seconds, _ in ENTRY.iter_unpack(run):
-                self.add(hashed, at, begin + seconds * 1000)
+            self.add_run([(hashed, at, begin + s * 1000) for hashed, at, s, _ in ENTRY.iter_unpack(run)], 0)
             self._pending = []
             entry += len(run) // ENTRY.size
         if count > 1:
@@ -313,12 +319,18 @@ class Index:
         """Records below or at this position may already be in the index."""
         return self.list[-1].end_position if self.list else -1
 
-    def add(self, topic: str, keys: tuple[str, ...], position: int, store_ms: int) -> None:
-        """Index a record under each of its keys."""
-        for key in keys:
+    def add(self, records: list[tuple[str, tuple[str, ...], int, int]]) -> None:
+        """Index records (topic, keys, physical offset, store ms) under each of their keys."""
+        run = [
+            (java_hash(f"{topic}#{key}"), position, store_ms)
+            for topic, keys, position, store_ms in records
+            for key in keys
+        ]
+        at = 0
+        while at < len(run):
             if not self.list or self.list[-1].full:
-                self._roll(store_ms)
-            self.list[-1].add(key_hash(topic, key), position, store_ms)
+                self._roll(run[at][2])
+            at = self.list[-1].add_run(run, at)
 
     def _roll(self, now_ms: int) -> None:
         if self.list:

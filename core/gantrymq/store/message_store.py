@@ -19,6 +19,7 @@ from gantrymq.model.names import OWN_LIGHT_PREFIX, check_topic, light_id
 from gantrymq.store import record
 from gantrymq.store.appender import Appender
 from gantrymq.store.commit_log import FULL_ERRORS, CommitLog
+from gantrymq.store.config import UNIT_SIZE
 from gantrymq.store.consume_queue import QueueFiles, QueueTable
 from gantrymq.store.index_file import Index
 from gantrymq.store.light_queues import LIGHT_MAX, LightQueues
@@ -52,6 +53,8 @@ UNITS_PENDING_MAX: Final = 16 * 1024 * 1024
 INDEX_PENDING_MAX: Final = 262_144
 """Records not yet indexed; beyond this `append` does the work itself."""
 ENTRIES_PER_SLICE_MIN: Final = 16
+FILES_PER_FLUSH: Final = 8
+"""Derived files put on stable storage between two looks at whether the log's flush is due."""
 REPLAY_PROGRESS_BYTES: Final = 1024 * 1024
 
 
@@ -96,7 +99,9 @@ class MessageStore(StoreReader):
         self._guard = -1
         self._flush_lock = Lock()
         self._units_since = -1
+        """When the oldest unwritten unit was dispatched."""
         self._units_in_log = 0
+        self._derived_full = False
         self._checkpoint: Checkpoint | None = None
         self._checkpoint_at = 0
         self._derived_synced = 0
@@ -258,7 +263,7 @@ class MessageStore(StoreReader):
                 self._replay_queue(message)
             if at - told >= REPLAY_PROGRESS_BYTES:
                 told = at
-                if self._queues.pending_bytes() + self._lights.pending_units * 20 > UNITS_PENDING_BYTES:
+                if self._queues.pending_bytes() + self._lights.pending_units * UNIT_SIZE > UNITS_PENDING_BYTES:
                     self._queues.write_pending()
                 self._index.write_pending()
                 if progress is not None:
@@ -278,7 +283,7 @@ class MessageStore(StoreReader):
             keys = props.find(message.properties, props.KEYS).split(" ")
             unique = props.find(message.properties, props.UNIQ_KEY)
             names = tuple([key for key in (unique, *keys) if key])
-            self._index.add(message.topic, names, message.physical_offset, message.store_ms)
+            self._index.add([(message.topic, names, message.physical_offset, message.store_ms)])
         if transaction & 4 or message.queue_id < 0:
             return
         queue = topic.queues.get(message.queue_id)
@@ -311,13 +316,13 @@ class MessageStore(StoreReader):
         """Clean stop: everything on stable storage, abort file removed. After a failure only descriptors are given back."""
         try:
             if self._failure is None:
-                while self.run_background(1_000_000):
-                    pass
-                self.flush_derived()
                 self.flush()
+                self._index_some(len(self._appender.index_pending))
                 checkpoint = self.take_checkpoint(force=True)
-                if checkpoint is not None:
-                    self.sync_checkpoint(checkpoint)
+                if checkpoint is None or self.indexed_position < self.written_position:
+                    log.error("%s: no space left for queues or index; the next start makes them again", self._store)
+                    return
+                self.sync_checkpoint(checkpoint)
                 self._lights.save_tails()
                 self.files.remove(self._store / "abort")
                 self.files.sync_dir(self._store)
@@ -362,6 +367,8 @@ class MessageStore(StoreReader):
             raise self._failure
         if len(self._appender.index_pending) > INDEX_PENDING_MAX:
             self._index_some(len(batch) * 2)
+        if self._derived_full:
+            self._check_derived_room()
         start = self._appender.position
         try:
             end = self._appender.append(batch, lights, self._clock.now_ms())
@@ -401,7 +408,7 @@ class MessageStore(StoreReader):
         if pending:
             self._index_some(max(ENTRIES_PER_SLICE_MIN, budget_us // 2))
         now = self._clock.monotonic_ms()
-        if self._units_in_log * 20 >= UNITS_PENDING_BYTES or (
+        if self._units_in_log * UNIT_SIZE >= UNITS_PENDING_BYTES or (
             self._units_since >= 0 and now - self._units_since >= UNITS_PENDING_MS
         ):
             self.flush_derived()
@@ -413,31 +420,40 @@ class MessageStore(StoreReader):
 
     def _index_some(self, records: int) -> None:
         pending = self._appender.index_pending
-        add = self._index.add
+        slice_ = [pending.popleft() for _ in range(min(records, len(pending)))]
         try:
-            for _ in range(min(records, len(pending))):
-                topic, keys, position, store_ms = pending[0]
-                add(topic, keys, position, store_ms)
-                pending.popleft()
+            self._index.add(slice_)
         except OSError as error:
+            pending.extendleft(reversed(slice_))  # an entry that is there twice is found once
             self._derived_failed(error)
 
-    def flush_derived(self) -> None:
-        """Write all pending queue units, light queue runs and index entries (not the records still waiting for the index)."""
+    def flush_derived(self) -> bool:
+        """Write all pending queue units, light queue runs and index entries (not the records still waiting for the index).
+
+        False: the disk is full; what could not be written stays in memory, readable.
+        """
         try:
             self._queues.write_pending()
             self._lights.write_pending(self._appender.position)
             self._index.write_pending()
         except OSError as error:
             self._derived_failed(error)
-            return
+            return False
         self._units_since = -1
         self._units_in_log = 0
+        self._derived_full = False
+        return True
 
     def _derived_failed(self, error: OSError) -> None:
         if error.errno not in FULL_ERRORS:
             raise self._fail(error) from error
-        if self._queues.pending_bytes() > UNITS_PENDING_MAX:
+        if not self._derived_full:
+            log.error("no space left for the queues and the index of %s; they wait in memory", self._store)
+        self._derived_full = True
+
+    def _check_derived_room(self) -> None:
+        pending = self._queues.pending_bytes() + self._lights.pending_units * UNIT_SIZE
+        if pending > UNITS_PENDING_MAX or len(self._appender.index_pending) > INDEX_PENDING_MAX:
             raise GantryError(ErrorCode.STORE_FULL, f"no space left for the queues of {self._store}")
 
     def delete_light(self, light: int) -> None:
@@ -477,8 +493,9 @@ class MessageStore(StoreReader):
                     raise self._fail(error) from error
             return target
 
-    def _make_checkpoint(self) -> Checkpoint:
-        self.flush_derived()
+    def _make_checkpoint(self) -> Checkpoint | None:
+        if not self.flush_derived():
+            return None
         unsynced, self._queue_files.unsynced = self._queue_files.unsynced, set()
         paths = [*unsynced, *self._lights.take_unsynced(), *self._index.take_unsynced()]
         return Checkpoint(min(self.indexed_position, self.written_position), self._appender.last_ms, paths)
@@ -489,16 +506,19 @@ class MessageStore(StoreReader):
         if not force:
             return checkpoint
         made = self._make_checkpoint()
-        if checkpoint is not None:
+        if checkpoint is not None and made is not None:
             made.paths += checkpoint.paths
         return made
 
-    def sync_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Put the derived files on stable storage, then say so. One call per file into the kernel; any thread."""
+    def sync_checkpoint(self, checkpoint: Checkpoint, between: Callable[[], None] | None = None) -> None:
+        """Put the derived files on stable storage, then say so. Any thread. `between()` is called every few files: thousands may
+        take a while, and acknowledgements wait for the log's flush, not for this."""
         self.flush()
         try:
-            for path in checkpoint.paths:
+            for number, path in enumerate(checkpoint.paths):
                 self._queue_files.sync(path)
+                if between is not None and number % FILES_PER_FLUSH == 0:
+                    between()
             for directory in {parent for path in checkpoint.paths for parent in path.parents if self._owns(parent)}:
                 self.files.sync_dir(directory)
             with self._flush_lock:
