@@ -21,12 +21,19 @@ from gantrymq_gateways.mqtt.gateway import MqttGateway, Peer
 from gantrymq_gateways.mqtt.lifecycle import GROUP_PREFIX
 from gantrymq_gateways.mqtt.publish import Inflow
 from gantrymq_gateways.mqtt.sessions import Session
+from gantrymq_gateways.mqtt.steps import Steps
 from gantrymq_gateways.mqtt.topics import to_native
 
 log = logging.getLogger(__name__)
 
 CLIENT_ID_BYTES_MAX: Final = 200
 """A client id names a group of at most 255 bytes and a lease; MQTT demands 23 [MQTT-3.1.3-5]."""
+
+PROCEDURES_MAX: Final = 16
+"""SUBSCRIBE and UNSUBSCRIBE packets of one client under way before it is not read any more."""
+
+HOLD_CONNECT, HOLD_PUBLISH, HOLD_PROCEDURES = 1, 2, 4
+"""Why a connection is not read."""
 
 
 class MqttDoor(Peer):
@@ -35,10 +42,11 @@ class MqttDoor(Peer):
     __slots__ = (
         "_epoch",
         "_gateway",
-        "_holding",
+        "_holds",
         "_inflow",
         "_link",
         "_outlet",
+        "_procedures",
         "_will",
         "connection",
         "gone",
@@ -55,7 +63,8 @@ class MqttDoor(Peer):
         self._inflow: Inflow | None = None
         self._will: Will | None = None
         self._epoch = 0
-        self._holding = False
+        self._holds = 0
+        self._procedures = 0
         self.session: Session | None = None
         self.gone = False
         self.peer = "?"
@@ -80,7 +89,7 @@ class MqttDoor(Peer):
     def data_to_send(self) -> bytes:
         data = self.connection.data_to_send()
         outlet = self._outlet
-        if outlet is not None and outlet.blocked:
+        if outlet is not None and outlet.written(len(data)):
             # The bytes are not written yet; the end of the next turn knows how many the socket took.
             self._gateway.shell.turn.at_deliver(self.writable)
         return data
@@ -98,7 +107,8 @@ class MqttDoor(Peer):
     def deadline(self, now_ms: int) -> None:
         if self.gone or self._link is None:
             return
-        if self._holding:
+        if self._holds:
+            # Clocks stop while it is we who do not read (DESIGN: back-pressure).
             self.connection.resumed(now_ms)
         for event in self.connection.handle_deadline(now_ms):
             if isinstance(event, Violation):
@@ -191,7 +201,7 @@ class MqttDoor(Peer):
             client_id, gateway.lifecycle.connect(self, connect, client_id), self._connect_ended
         )
         if self.session is None and not self.gone:
-            self.hold_reading()
+            self._hold(HOLD_CONNECT)
 
     def _connect_ended(self, error: GantryError | None) -> None:
         if error is not None and not self.gone:
@@ -205,21 +215,24 @@ class MqttDoor(Peer):
         def answer(codes: list[int]) -> None:
             self._send(codec.encode_suback(packet.packet_id, codes))
 
-        lifecycle = self._gateway.lifecycle
-        lifecycle.serial.put(
-            session.client_id, lifecycle.subscribe(session, packet, answer), self._procedure_ended
-        )
+        self._procedure(session, self._gateway.lifecycle.subscribe(session, packet, answer))
 
     def _unsubscribe(self, session: Session, packet: Unsubscribe) -> None:
         def answer() -> None:
             self._send(codec.encode_ack(c.UNSUBACK, packet.packet_id))
 
-        lifecycle = self._gateway.lifecycle
-        lifecycle.serial.put(
-            session.client_id, lifecycle.unsubscribe(session, packet, answer), self._procedure_ended
-        )
+        self._procedure(session, self._gateway.lifecycle.unsubscribe(session, packet, answer))
+
+    def _procedure(self, session: Session, steps: Steps) -> None:
+        self._procedures += 1
+        if self._procedures >= PROCEDURES_MAX:
+            self._hold(HOLD_PROCEDURES)
+        self._gateway.lifecycle.serial.put(session.client_id, steps, self._procedure_ended)
 
     def _procedure_ended(self, error: GantryError | None) -> None:
+        self._procedures -= 1
+        if self._procedures < PROCEDURES_MAX // 2:
+            self._resume(HOLD_PROCEDURES)
         if error is not None:
             self.fail(f"a subscription could not be stored: {error}")
 
@@ -247,7 +260,7 @@ class MqttDoor(Peer):
         self.connection.accept(present)
         self._link.set_deadline(self.connection.next_deadline())
         self._link.mark()
-        self.resume_reading()
+        self._resume(HOLD_CONNECT)
 
     def refused_connect(self, code: int, text: str) -> None:
         if not self.gone:
@@ -308,13 +321,21 @@ class MqttDoor(Peer):
             self._link.mark()
 
     def hold_reading(self) -> None:
-        if not self._holding and self._link is not None:
-            self._holding = True
-            self._link.pause_reading()
+        self._hold(HOLD_PUBLISH)
 
     def resume_reading(self) -> None:
-        if self._holding and not self.gone and self._link is not None:
-            self._holding = False
+        self._resume(HOLD_PUBLISH)
+
+    def _hold(self, reason: int) -> None:
+        if not self._holds and self._link is not None:
+            self._link.pause_reading()
+        self._holds |= reason
+
+    def _resume(self, reason: int) -> None:
+        if not self._holds & reason:
+            return
+        self._holds &= ~reason
+        if not self._holds and not self.gone and self._link is not None:
             self.connection.resumed(self._gateway.shell.clock.monotonic_ms())
             self._link.resume_reading()
 

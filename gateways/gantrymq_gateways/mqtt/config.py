@@ -23,7 +23,7 @@ class MqttConfig:
     """QoS 1 messages of a session sent and not acknowledged; MQTT 3.1.1 lets clients set none."""
     volatile_entries_max: int = field(default=100_000, metadata={"min": 1, "max": 1_000_000})
     """QoS 1 messages that wait (as positions in the log) for a slow client with a clean session; beyond it is cut off."""
-    outbound_bytes_max: int = field(default=256 * 1024, metadata={"min": 4096, "max": 16 * 1024 * 1024})
+    outbound_bytes_max: int = field(default=256 * 1024, metadata={"min": 131_072, "max": 16 * 1024 * 1024})
     """Bytes on their way to one client at which deliveries stop being fetched and QoS 0 is dropped."""
     unacked_bytes_max: int = field(default=4 * 1024 * 1024, metadata={"min": 65_536, "max": 64 * 1024 * 1024})
     """Bodies of one publisher handed to the log and not acknowledged by it; beyond it we stop reading from the publisher."""

@@ -121,6 +121,12 @@ class Outlet:
         if connection.outbox_bytes > self.outbound_bytes_max:
             self.blocked = True
 
+    def written(self, size: int) -> bool:
+        """`size` bytes go to the link now. True if deliveries are held up: `unblock` will tell."""
+        if not self.blocked and self.link.outbound_bytes() + size > self.outbound_bytes_max:
+            self.blocked = True
+        return self.blocked
+
     def unblock(self) -> bool:
         """After a write: True if deliveries may go on that could not before."""
         if (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 from gantrymq.broker.port import Done
@@ -66,34 +67,67 @@ def run(steps: Steps, on_end: Callable[[GantryError | None], None]) -> None:
     _Run(steps, on_end).advance(None)
 
 
+End = Callable[[GantryError | None], None]
+
+
+class _Line:
+    """Procedures of one name: one runs, the others wait."""
+
+    __slots__ = ("error", "running", "waiting", "walking")
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[Steps, End]] = deque()
+        self.running = False
+        self.walking = False
+        """`Serial._walk` is below on the stack and goes on by itself."""
+        self.error: GantryError | None = None
+
+
 class Serial:
     """Procedures by name, one at a time per name, in the order they were handed over."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, deque[tuple[Steps, Callable[[GantryError | None], None]]]] = {}
+        self._lines: dict[str, _Line] = {}
 
-    def put(self, name: str, steps: Steps, on_end: Callable[[GantryError | None], None]) -> None:
+    def put(self, name: str, steps: Steps, on_end: End) -> None:
         """Run now if nothing of that name runs, else after what does."""
-        waiting = self._waiting.get(name)
-        if waiting is not None:
-            waiting.append((steps, on_end))
-            return
-        self._waiting[name] = deque()
-        self._start(name, steps, on_end)
+        line = self._lines.get(name)
+        if line is None:
+            line = self._lines[name] = _Line()
+        line.waiting.append((steps, on_end))
+        if not line.running and not line.walking:
+            self._walk(name, line)
 
     def busy(self, name: str) -> bool:
         """True while a procedure of that name runs."""
-        return name in self._waiting
+        return name in self._lines
 
-    def _start(self, name: str, steps: Steps, on_end: Callable[[GantryError | None], None]) -> None:
-        def ended(error: GantryError | None) -> None:
-            try:
-                on_end(error)
-            finally:
-                waiting = self._waiting[name]
-                if waiting:
-                    self._start(name, *waiting.popleft())
-                else:
-                    del self._waiting[name]
+    def _walk(self, name: str, line: _Line) -> None:
+        """Run procedures until one has to wait for an answer; a loop, so that many that need not wait never pile up."""
+        line.walking = True
+        while line.waiting:
+            steps, on_end = line.waiting.popleft()
+            line.running = True
+            run(steps, partial(self._ended, name, line, on_end))
+            if line.running:
+                line.walking = False
+                return
+            if not line.waiting:
+                # Over before its end is told, so that what is put then runs at once.
+                del self._lines[name]
+                on_end(line.error)
+                return
+            on_end(line.error)
 
-        run(steps, ended)
+    def _ended(self, name: str, line: _Line, on_end: End, error: GantryError | None) -> None:
+        line.running = False
+        line.error = error
+        if line.walking:
+            return
+        if line.waiting:
+            line.walking = True
+            on_end(error)
+            self._walk(name, line)
+        else:
+            del self._lines[name]
+            on_end(error)

@@ -1,0 +1,183 @@
+"""A gateway over the in-memory port with hand-driven time and turns, and clients that speak real packets to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gantrymq.model import properties as props
+from gantrymq.model.errors import GantryError
+from gantrymq.model.message import Message
+from gantrymq.net.testing import FakeLink, ManualClock, ManualTurn, ManualWheel
+from gantrymq_gateways.mqtt import codec
+from gantrymq_gateways.mqtt import constants as c
+from gantrymq_gateways.mqtt.adapter import MqttDoor
+from gantrymq_gateways.mqtt.codec import (
+    Ack,
+    ConnAck,
+    Connect,
+    Disconnect,
+    Packet,
+    Publish,
+    SubAck,
+    Subscribe,
+    Unsubscribe,
+    Will,
+)
+from gantrymq_gateways.mqtt.config import MqttConfig
+from gantrymq_gateways.mqtt.gateway import MqttGateway, Shell
+from gantrymq_gateways.mqtt.routes import MqttRoutes
+from gateways.tests.fakeport import FakePort
+
+
+def decode_all(data: bytes) -> list[Packet]:
+    """Packets of a server's bytes, each checked as a client would."""
+    packets = []
+    start = 0
+    while start < len(data):
+        found = codec.packet_end(data, start)
+        assert found is not None, "half a packet was written"
+        body, end = found
+        assert end <= len(data), "half a packet was written"
+        codec.check_fixed_header(data[start], end - body, False)
+        packets.append(codec.decode_packet(data, start, body, end))
+        start = end
+    return packets
+
+
+class Client:
+    """One connection, driven by packets. What arrives is in `packets`; PUBLISH of QoS 1 is acknowledged if `acks`."""
+
+    def __init__(self, world: World, acks: bool = True) -> None:
+        self.world = world
+        self.acks = acks
+        self.door = MqttDoor(world.gateway)
+        self.link = FakeLink(world.wheel, world.turn, f"127.0.0.1:{50000 + len(world.clients)}")
+        self.link.attach(self.door)
+        self.packets: list[Packet] = []
+        self.next_id = 1
+        world.clients.append(self)
+
+    @property
+    def closed(self) -> bool:
+        return self.link.closed_by is not None
+
+    def send(self, *packets: Packet) -> None:
+        self.send_bytes(b"".join([codec.encode_packet(packet) for packet in packets]))
+
+    def send_bytes(self, data: bytes) -> None:
+        if not self.closed:
+            self.door.received(data)
+        self.world.settle()
+
+    def collect(self) -> bool:
+        """Take what was written; True if there was anything."""
+        packets = decode_all(self.link.take())
+        self.packets.extend(packets)
+        if self.acks and not self.closed:
+            acks = [Ack(c.PUBACK, p.packet_id) for p in packets if isinstance(p, Publish) and p.qos]
+            if acks:
+                self.door.received(b"".join([codec.encode_packet(ack) for ack in acks]))
+        return bool(packets)
+
+    def take(self) -> list[Packet]:
+        taken, self.packets = self.packets, []
+        return taken
+
+    def connect(self, client_id: str = "c", **fields: Any) -> Client:
+        """CONNECT and expect to be let in."""
+        self.send(Connect(client_id, **fields))
+        answer = self.packets.pop(0)
+        assert isinstance(answer, ConnAck)
+        assert answer.code == 0
+        self.present = answer.session_present
+        return self
+
+    def subscribe(self, *filters: tuple[str, int] | str) -> list[int]:
+        wanted = [(f, 1) if isinstance(f, str) else f for f in filters]
+        self.next_id += 1
+        self.send(Subscribe(self.next_id, wanted))
+        answers = [p for p in self.packets if isinstance(p, SubAck)]
+        assert [a.packet_id for a in answers] == [self.next_id]
+        self.packets = [p for p in self.packets if not isinstance(p, SubAck)]
+        return answers[0].codes
+
+    def unsubscribe(self, *filters: str) -> None:
+        self.next_id += 1
+        self.send(Unsubscribe(self.next_id, list(filters)))
+        assert Ack(c.UNSUBACK, self.next_id) in self.packets
+        self.packets.remove(Ack(c.UNSUBACK, self.next_id))
+
+    def publish(self, topic: str, payload: bytes | str = b"x", qos: int = 1, retain: bool = False) -> None:
+        self.next_id += 1
+        data = payload.encode() if isinstance(payload, str) else payload
+        self.send(Publish(topic.encode(), data, qos << 1 | int(retain), self.next_id if qos else 0))
+        if qos:
+            assert Ack(c.PUBACK, self.next_id) in self.packets
+            self.packets.remove(Ack(c.PUBACK, self.next_id))
+
+    def disconnect(self) -> None:
+        self.send(Disconnect())
+
+    def messages(self) -> list[tuple[str, bytes]]:
+        """(topic, payload) of what arrived since the last call."""
+        return [(p.topic.decode(), p.payload) for p in self.publishes()]
+
+    def publishes(self) -> list[Publish]:
+        return [p for p in self.take() if isinstance(p, Publish)]
+
+
+class World:
+    """One gateway. `restart` is kill -9 and a new start on the same log."""
+
+    def __init__(
+        self, mode: str = "immediate", seed: int = 0, port: FakePort | None = None, **settings: Any
+    ) -> None:
+        self.settings = settings
+        self.port = port or FakePort(seed, mode, {"mqtt": MqttRoutes})
+        self.clock = ManualClock()
+        self.wheel = ManualWheel(self.clock)
+        self.turn = ManualTurn()
+        self.clients: list[Client] = []
+        self.started: list[GantryError | None] = []
+        self.gateway = MqttGateway(
+            Shell(self.port, self.clock, self.turn, self.wheel),
+            MqttConfig(**settings),
+            settings.pop("anonymous", True),
+        )
+        self.gateway.on_ready = self.started.append
+        self.gateway.start()
+        self.settle()
+        assert self.started == [None]
+
+    def settle(self) -> None:
+        """Until nothing happens any more."""
+        for _ in range(10_000):
+            self.port.run()
+            self.turn.run_until_quiet()
+            moved = [client.collect() for client in self.clients]
+            if not any(moved) and not self.port.pending and not self.port.turn and not self.turn.pending:
+                return
+        raise AssertionError("never comes to rest")
+
+    def advance(self, ms: int) -> None:
+        self.wheel.advance(ms)
+        self.settle()
+
+    def client(self, client_id: str = "", acks: bool = True, **fields: Any) -> Client:
+        client = Client(self, acks)
+        if client_id:
+            client.connect(client_id, **fields)
+        return client
+
+    def restart(self, mode: str | None = None) -> World:
+        return World(port=self.port.crash(mode=mode), **self.settings)
+
+    def native(self, topic: str, tag: str = "", body: bytes = b"n", **pairs: str) -> None:
+        """A message from another door."""
+        pairs = {props.TAGS: tag, **pairs}
+        self.port.submit([Message(topic, body, props.encode(pairs), tag)], None, lambda token, result: None)
+        self.settle()
+
+
+def will(topic: str = "will/t", payload: bytes = b"gone", qos: int = 1, retain: bool = False) -> Will:
+    return Will(topic.encode(), payload, qos, retain)
