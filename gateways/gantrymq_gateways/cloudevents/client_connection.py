@@ -63,6 +63,8 @@ class ClientConnection:
     def receive_data(self, data: bytes) -> Answer | None:
         """Take bytes of the sink; the answer once it is whole (empty `data`: the sink closed)."""
         self._received += len(data)
+        if not data:
+            self.reusable = False
         try:
             self._http.receive_data(data)
             return self._next()

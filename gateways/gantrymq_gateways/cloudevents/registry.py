@@ -167,6 +167,7 @@ class Registry:
         def opened(error: GantryError | None) -> None:
             record.opening = False
             if error is not None:
+                self._end(record, port_lost=not self._up)
                 if error.code is not ErrorCode.LEASE_HELD:
                     log.warning("subscription %s is not delivered for now: %s", subscription.id, error)
                 held = error.code is ErrorCode.LEASE_HELD
@@ -183,7 +184,7 @@ class Registry:
         return self._up and not self._stopped and known is record and not record.subscription.disabled
 
     def _open(self, record: _Record, done: Callable[[GantryError | None], None]) -> None:
-        """Lease, topic and cursors of one subscription, in that order; `record.push` is set when all are there."""
+        """Lease, topic and cursors of one subscription, in that order. After a failure the caller ends what there is."""
         subscription = record.subscription
 
         def leased(token: Any, result: int | GantryError) -> None:
@@ -195,20 +196,13 @@ class Registry:
 
         def found(token: Any, result: TopicInfo | GantryError) -> None:
             if isinstance(result, GantryError):
-                failed(result)
+                done(result)
                 return
             push = Push(self._host, subscription, lambda reason: self._disable(record, reason))
             self._open_places(push, result, lambda error: placed(push, error))
 
         def placed(push: Push, error: GantryError | None) -> None:
-            if error is not None:
-                failed(error)
-                return
             record.push = push
-            done(None)
-
-        def failed(error: GantryError) -> None:
-            self._end(record, port_lost=error.code is ErrorCode.UNAVAILABLE)
             done(error)
 
         self._port.take_lease(_lease(subscription.id), False, lambda name: self._lease_lost(record), None, leased)
@@ -228,14 +222,15 @@ class Registry:
             else:
                 push.add_place(queue, result.cursor)
             if not left:
-                subscription.queues = max(subscription.queues, topic.read_queues)
+                subscription.placed = subscription.placed or failure is None
                 done(failure)
 
         if not missing:
             done(None)
         for queue in missing:
-            # A queue that came later is read from its beginning: all in it is newer than the subscription.
-            start: Start = subscription.start if not subscription.queues or queue < subscription.queues else EARLIEST
+            # A queue without a cursor came later than the subscription (more queues, or the topic was deleted and made
+            # again): all in it is to be delivered.
+            start: Start = EARLIEST if subscription.placed else subscription.start
             self._port.open_cursor(f"{topic.name}/{queue}", f"ce:{subscription.id}", start, queue, opened)
 
     def _lease_lost(self, record: _Record) -> None:
@@ -277,11 +272,10 @@ class Registry:
             if push is not None and topic is not None and topic.read_queues > len(push.queues):
                 self._open_places(push, topic, lambda error, record=record: self._grown(record, error))  # type: ignore[misc]
 
-    def _grown(self, record: _Record, error: GantryError | None) -> None:
+    @staticmethod
+    def _grown(record: _Record, error: GantryError | None) -> None:
         if error is not None:
             log.warning("subscription %s: a queue cannot be opened: %s", record.subscription.id, error)
-        elif self._is_current(record):
-            self._put_until_done(record.subscription)
 
     # -- handlers ------------------------------------------------------------------------------------------------
 

@@ -71,8 +71,8 @@ class Subscription:
     types: frozenset[str] = frozenset()
     source: str = ""
     test: Test | None = None
-    queues: int = 0
-    """Queues of the topic that have a cursor."""
+    placed: bool = False
+    """It once had a cursor in every queue of its topic; it is stored only then."""
     disabled: str = ""
     """Why deliveries have stopped for good; empty while they go on."""
 
@@ -98,7 +98,7 @@ class Subscription:
 
     def stored(self) -> bytes:
         """Value of the table."""
-        return msgspec.json.encode({"document": self.document, "queues": self.queues, "disabled": self.disabled})
+        return msgspec.json.encode({"document": self.document, "disabled": self.disabled})
 
 
 def parse_sink(text: Any, guard: SinkGuard) -> Sink:
@@ -219,7 +219,7 @@ def read_stored(subscription_id: str, value: bytes, guard: SinkGuard) -> Subscri
     try:
         stored = msgspec.json.decode(value)
         subscription = parse_subscription(subscription_id, stored["document"], guard)
-        subscription.queues = int(stored["queues"])
+        subscription.placed = True
         subscription.disabled = str(stored["disabled"])
     except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
         raise SubscriptionError(f"stored subscription {subscription_id} cannot be read: {error}") from None

@@ -1,0 +1,215 @@
+import asyncio
+import ssl
+
+import pytest
+
+from gantrymq.clock import SystemClock
+from gantrymq.net.wheel import TimerWheel
+from gantrymq_gateways.cloudevents import client as module
+from gantrymq_gateways.cloudevents.client import SinkClient
+from gantrymq_gateways.cloudevents.guard import SinkGuard
+from gantrymq_gateways.cloudevents.subscription import Sink
+
+OPEN = SinkGuard(loopback=True, http=True)
+NO_CONTENT = b"HTTP/1.1 204 No Content\r\n\r\n"
+
+
+class Receiver:
+    """An HTTP server whose behaviour is a list of actions, one per request."""
+
+    def __init__(self, actions):
+        self.actions = actions
+        self.requests = []
+        self.connections = 0
+        self.server = None
+
+    async def __aenter__(self):
+        self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
+        self.port = self.server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *exc):
+        self.server.close()
+
+    async def serve(self, reader, writer):
+        self.connections += 1
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+                self.requests.append((head, await reader.readexactly(length)))
+                action = self.actions.pop(0) if self.actions else NO_CONTENT
+                if action is None:
+                    break
+                writer.write(action)
+                if b"204" not in action:
+                    break
+        except (asyncio.IncompleteReadError, ConnectionResetError):
+            pass
+        finally:
+            writer.close()
+
+    def sink(self, host="127.0.0.1"):
+        return Sink(False, host, self.port, f"{host}:{self.port}", "/hook")
+
+
+def run(scenario, actions=(), **options):
+    async def main():
+        loop = asyncio.get_running_loop()
+        wheel = TimerWheel(SystemClock().monotonic_ms, loop.call_later)
+        client = SinkClient(wheel, options.pop("guard", OPEN), **options)
+        async with Receiver(list(actions)) as receiver:
+            try:
+                return await scenario(client, receiver)
+            finally:
+                client.close()
+
+    return asyncio.run(main())
+
+
+async def post(client, sink, body=b"x"):
+    answer = asyncio.get_running_loop().create_future()
+    client.send(sink, [(b"ce-id", b"1")], body, answer.set_result)
+    return await answer
+
+
+def test_connections_are_kept():
+    async def scenario(client, receiver):
+        answers = [(await post(client, receiver.sink())).status for _ in range(5)]
+        assert receiver.connections == 1
+        many = await asyncio.gather(*[post(client, receiver.sink()) for _ in range(4)])
+        assert receiver.connections == 4
+        assert [body for _, body in receiver.requests] == [b"x"] * 9
+        return answers + [answer.status for answer in many]
+
+    assert run(scenario) == [204] * 9
+
+
+def test_a_kept_connection_that_was_closed_is_replaced():
+    async def scenario(client, receiver):
+        first = await post(client, receiver.sink())
+        second = await post(client, receiver.sink())
+        return first.status, second.status, receiver.connections
+
+    assert run(scenario, [NO_CONTENT, None, NO_CONTENT]) == (204, 204, 2)
+
+
+def test_a_new_connection_that_closes_is_a_failure():
+    async def scenario(client, receiver):
+        answer = await post(client, receiver.sink())
+        return answer.status, bool(answer.failure), receiver.connections
+
+    assert run(scenario, [None]) == (0, True, 1)
+
+
+def test_body_until_close():
+    async def scenario(client, receiver):
+        return (await post(client, receiver.sink())).status
+
+    assert run(scenario, [b"HTTP/1.1 201 Created\r\n\r\nx"]) == 201
+
+
+def test_redirects_are_not_followed():
+    async def scenario(client, receiver):
+        answer = await post(client, receiver.sink())
+        return answer.status, len(receiver.requests)
+
+    assert run(scenario, [b"HTTP/1.1 302 Found\r\nlocation: /y\r\ncontent-length: 0\r\n\r\n"]) == (302, 1)
+
+
+def test_timeout():
+    async def scenario(client, receiver):
+        answer = await post(client, receiver.sink())
+        return answer.status, answer.failure
+
+    assert run(scenario, [b"HTTP/1.1 204"], timeout_ms=100) == (0, "no answer within 100 ms")
+
+
+def test_refused_connection():
+    async def scenario(client, receiver):
+        receiver.server.close()
+        await receiver.server.wait_closed()
+        return await post(client, receiver.sink())
+
+    answer = run(scenario)
+    assert answer.status == 0
+    assert answer.failure
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "2130706433", "127.1"])
+def test_addresses_are_checked_when_dialling(host):
+    async def scenario(client, receiver):
+        answer = await post(client, receiver.sink(host))
+        return answer.status, "is allowed" in answer.failure, receiver.connections
+
+    assert run(scenario, guard=SinkGuard(loopback=False, http=True)) == (0, True, 0)
+
+
+def test_a_name_that_no_resolver_takes():
+    async def scenario(client, receiver):
+        return (await post(client, receiver.sink("a..b"))).status
+
+    assert run(scenario) == 0
+
+
+def test_proxies_of_the_environment_are_not_used(monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
+
+    async def scenario(client, receiver):
+        return (await post(client, receiver.sink())).status
+
+    assert run(scenario) == 204
+
+
+def test_headers_that_http_cannot_carry():
+    async def scenario(client, receiver):
+        answer = asyncio.get_running_loop().create_future()
+        client.send(receiver.sink(), [(b"ce-id", b"1\r\nx: y")], b"", answer.set_result)
+        return (await answer).status, len(receiver.requests)
+
+    assert run(scenario) == (400, 0)
+
+
+def test_cancel():
+    async def scenario(client, receiver):
+        called = []
+        waiting = client.send(receiver.sink(), [], b"", called.append)
+        waiting.cancel()
+        after = await post(client, receiver.sink())
+        return called, after.status
+
+    assert run(scenario) == ([], 204)
+
+
+def test_idle_connections_are_closed(monkeypatch):
+    monkeypatch.setattr(module, "IDLE_MS", 50)
+
+    async def scenario(client, receiver):
+        lost, all_lost = client.lost, asyncio.Event()
+        client.lost = lambda connection: (lost(connection), all_lost.set())
+        await post(client, receiver.sink())
+        await all_lost.wait()
+        return client._idle, client._sweeping
+
+    assert run(scenario) == ({}, False)
+
+
+def test_few_idle_connections_are_kept(monkeypatch):
+    monkeypatch.setattr(module, "IDLE_PER_SINK_MAX", 2)
+
+    async def scenario(client, receiver):
+        await asyncio.gather(*[post(client, receiver.sink()) for _ in range(5)])
+        return [len(idle) for idle in client._idle.values()]
+
+    assert run(scenario) == [2]
+
+
+def test_tls_is_checked():
+    async def scenario(client, receiver):
+        sink = Sink(True, "127.0.0.1", receiver.port, "127.0.0.1", "/")
+        answer = await post(client, sink)
+        context = client._context()
+        return answer.status, context.check_hostname, context.verify_mode
+
+    assert run(scenario, timeout_ms=200) == (0, True, ssl.CERT_REQUIRED)

@@ -1,0 +1,266 @@
+import json
+
+import pytest
+
+from gantrymq.model import properties as props
+from gantrymq.model.errors import ErrorCode
+from gantrymq_gateways.cloudevents import constants
+from gantrymq_gateways.cloudevents.problems import RETRY_AFTER_S, STATUS
+from tests.cloudevents.rig import Rig
+from tests.cloudevents.vectors import JSON_HEAD
+
+STRUCTURED = "application/cloudevents+json"
+BATCH = "application/cloudevents-batch+json"
+EVENT = b"{%s}" % JSON_HEAD
+
+
+@pytest.fixture(params=["immediate", "late", "shuffled"])
+def rig(request):
+    return Rig(mode=request.param)
+
+
+def test_binary_event_becomes_a_message(rig):
+    status, _, _ = rig.post("factory", "a b", "line1.temp", b"21", content_type="text/plain", ce_partitionkey="p q")
+    assert status == 202
+    (message,) = rig.port.log
+    assert (message.topic, message.tag, message.keys, message.body) == ("factory", "line1.temp", ("a%20b",), b"21")
+    assert message.sharding_key == "p q"
+    assert message.born_ms == rig.clock.now_ms()
+    assert props.decode(message.properties) == {
+        "TAGS": "line1.temp",
+        "KEYS": "a%20b",
+        "__SHARDINGKEY": "p q",
+        "GANTRY_ORIGIN": "cloudevents",
+        "GANTRY_CONTENT_TYPE": "text/plain",
+        "CE_specversion": "1.0",
+        "CE_id": "a b",
+        "CE_source": "/s",
+        "CE_type": "line1.temp",
+        "CE_partitionkey": "p q",
+        "CE_datacontenttype": "text/plain",
+    }
+
+
+def test_structured_body_wins_over_mirrored_headers(rig):
+    status, _, _ = rig.request("POST", "/topics/t", EVENT, content_type=STRUCTURED, ce_id="other")
+    assert status == 202
+    assert rig.port.log[0].property("CE_id") == "1"
+
+
+def test_batch_is_one_submit(rig):
+    assert rig.request("POST", "/topics/t", b"[%s,%s]" % (EVENT, EVENT), content_type=BATCH)[0] == 202
+    assert [len(batch) for batch in rig.port.submitted] == [2]
+    assert rig.request("POST", "/topics/t", b"[]", content_type=BATCH)[0] == 202
+    assert len(rig.port.submitted) == 1
+
+
+def test_batch_with_a_bad_event_stores_nothing(rig):
+    body = b'[%s,{"id":"2"},%s,5]' % (EVENT, EVENT)
+    status, headers, problem = rig.request("POST", "/topics/t", body, content_type=BATCH)
+    assert (status, headers["content-type"]) == (400, "application/problem+json")
+    assert [(item["index"], item["status"]) for item in problem["events"]] == [(1, 400), (3, 400)]
+    assert "missing or empty" in problem["events"][0]["detail"]
+    assert rig.port.submitted == []
+
+
+def test_batch_that_the_broker_takes_in_part(rig):
+    rig.port.refuse = lambda message: ErrorCode.BUSY if message.body == b"7" else None
+    body = b'[{%s,"data":1},{%s,"data":7}]' % (JSON_HEAD, JSON_HEAD)
+    status, headers, problem = rig.request("POST", "/topics/t", body, content_type=BATCH)
+    assert (status, headers["retry-after"]) == (503, "1")
+    assert [item["index"] for item in problem["events"]] == [1]
+
+
+def test_batch_limit(rig):
+    body = b"[" + b",".join([b"{}"] * (constants.BATCH_EVENTS_MAX + 1)) + b"]"
+    assert rig.request("POST", "/topics/t", body, content_type=BATCH)[0] == 413
+
+
+@pytest.mark.parametrize("code", list(ErrorCode))
+def test_every_failure_of_the_broker_has_a_status(code):
+    rig = Rig()
+    rig.port.refuse = lambda message: code
+    status, headers, problem = rig.post()
+    assert status == STATUS[code] == problem["status"]
+    assert problem["code"] == code.name
+    assert ("retry-after" in headers) == (status == 503) == (code in RETRY_AFTER_S)
+    rig.port.fail_next("submit", code)
+    assert rig.post()[0] == STATUS[code]
+
+
+def test_topic_names_are_decoded_and_encoded(rig):
+    assert rig.post("f%C3%A4/x")[0] == 404
+    assert rig.post("f%C3%A4%2Fx.y")[0] == 202
+    assert rig.port.log[0].topic == "f%C3%A4%2Fx%2Ey"
+    assert rig.post("%ff")[0] == 400
+    assert rig.post("a%00b")[0] == 400
+
+
+@pytest.mark.parametrize(
+    "topic",
+    ["$SYS", "%25DLQ%25x", "%25RETRY%25g", "%25LMQ%25x", "TBW102", "SCHEDULE_TOPIC_XXXX", "rmq_sys_gantry_topic"],
+)
+def test_closed_topics(rig, topic):
+    status, _, problem = rig.post(topic)
+    assert status == 403
+    assert "reserved" in problem["detail"]
+    assert rig.port.submitted == []
+
+
+def test_topic_creation_off(rig):
+    rig.port.auto_create = False
+    assert rig.post("unknown")[0] == 404
+
+
+NOTHING = {"specversion", "id", "source", "type"}
+
+
+def test_no_event_at_all(rig):
+    status, _, problem = rig.request("POST", "/topics/t", b"{}", content_type="application/json")
+    assert status == 400
+    assert all(name in problem["detail"] for name in NOTHING)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"content_type": "application/cloudevents+xml"},
+        {"content_type": "application/cloudevents+json; charset=utf-16"},
+        {"content_type": STRUCTURED, "content_encoding": "gzip"},
+        {"content_encoding": "br"},
+    ],
+)
+def test_unsupported(rig, headers):
+    status, answer, _ = rig.request("POST", "/topics/t", EVENT, **headers)
+    assert status == 415
+    assert BATCH in answer["accept-post"]
+
+
+def test_too_large(rig):
+    assert rig.post(data=b"x" * ((1 << 20) + 1))[0] == 413
+    assert (
+        rig.request("POST", "/topics/t", EVENT[:-1] + b',"ext":"%s"}' % (b"x" * 33_000), content_type=STRUCTURED)[0]
+        == 413
+    )
+    assert rig.post(type_="x." * 3000)[0] == 400
+    assert rig.port.submitted == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("GET", "/topics/t", "POST"),
+        ("OPTIONS", "/topics/t", "POST"),
+        ("PUT", "/subscriptions", "GET, POST"),
+        ("PATCH", "/subscriptions/x", "GET, DELETE"),
+        ("DELETE", "/healthz", "GET, HEAD"),
+    ],
+)
+def test_method(rig, method, path, allow):
+    status, headers, _ = rig.request(method, path)
+    assert (status, headers["allow"]) == (405, allow)
+
+
+@pytest.mark.parametrize("path", ["/", "/topics", "/topics/", "/topics/a/b", "/subscriptions/", "/x", "//topics/t"])
+def test_unknown_path(rig, path):
+    assert rig.request("POST", path)[0] == 404
+
+
+def test_healthz(rig):
+    assert rig.request("GET", "/healthz") == (
+        200,
+        {"content-type": "application/json", "cache-control": "no-store", "content-length": "15"},
+        {"status": "ok"},
+    )
+    assert rig.request("GET", "http://h:8080/healthz?x=1")[0] == 200
+    assert rig.request("GET", "ftp://h/healthz")[0] == 400
+
+
+def test_pipelined_posts_are_answered_in_order_whatever_the_broker_does():
+    for seed in range(20):
+        rig = Rig(mode="shuffled", seed=seed)
+        rig.port.refuse = lambda message: ErrorCode.BUSY if message.body == b"1" else None
+        requests = [
+            f"POST /topics/t HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\nce-id: {n}\r\nce-type: t\r\nce-source: s\r\n"
+            f"ce-specversion: 1.0\r\n\r\n{n % 3}"
+            for n in range(9)
+        ]
+        out = rig.link.feed("".join(requests).encode())
+        assert out == b""
+        rig.run()
+        out += rig.link.feed(b"")
+        statuses = [int(part[:3]) for part in out.decode().split("HTTP/1.1 ")[1:]]
+        assert statuses == [202, 503, 202] * 3
+
+
+def test_reading_pauses_while_too_many_requests_wait():
+    rig = Rig(mode="late")
+    request = (
+        b"POST /topics/t HTTP/1.1\r\nhost: h\r\ncontent-length: 0\r\nce-id: 1\r\nce-type: t\r\nce-source: s\r\n"
+        b"ce-specversion: 1.0\r\n\r\n"
+    )
+    count = constants.PIPELINE_MAX + 10
+    rig.link.feed(request * count)
+    assert not rig.link.reading
+    rig.run()
+    assert rig.link.reading
+    rig.run()
+    assert rig.link.feed(b"").count(b"202 Accepted") == count
+
+
+def test_malformed_request_closes_and_is_logged(rig, caplog):
+    caplog.set_level("INFO")
+    out = rig.link.feed(b"nonsense\r\n\r\n")
+    assert out.startswith(b"HTTP/1.1 400 ")
+    assert rig.link.closed_by == "close"
+    assert [record.getMessage().startswith(rig.link.peer) for record in caplog.records] == [True]
+
+
+def test_idle_connection_is_closed():
+    rig = Rig()
+    rig.post()
+    rig.wheel.advance(constants.IDLE_DEADLINE_MS - 1000)
+    assert rig.link.closed_by is None
+    rig.post()
+    rig.wheel.advance(constants.IDLE_DEADLINE_MS - 1000)
+    assert rig.link.closed_by is None
+    rig.wheel.advance(2000)
+    assert rig.link.closed_by == "close"
+
+
+def test_slow_request_is_answered_408():
+    rig = Rig()
+    rig.link.feed(b"POST /topics/t HTTP/1.1\r\n")
+    rig.wheel.advance(constants.HEAD_DEADLINE_MS + 100)
+    assert rig.link.feed(b"").startswith(b"HTTP/1.1 408 ")
+    assert rig.link.closed_by == "close"
+
+
+def test_shutdown_waits_for_open_answers():
+    rig = Rig(mode="late")
+    rig.link.feed(
+        b"POST /topics/t HTTP/1.1\r\nhost: h\r\ncontent-length: 0\r\nce-id: 1\r\nce-type: t\r\nce-source: s\r\n"
+        b"ce-specversion: 1.0\r\n\r\n"
+    )
+    rig.link.door.shutdown()
+    assert rig.link.closed_by is None
+    rig.run()
+    assert b"202 Accepted" in rig.link.feed(b"")
+    assert rig.link.closed_by == "close"
+
+
+def test_an_answer_after_the_end_of_the_connection_does_no_harm():
+    rig = Rig(mode="late")
+    rig.link.feed(
+        b"POST /topics/t HTTP/1.1\r\nhost: h\r\ncontent-length: 0\r\nce-id: 1\r\nce-type: t\r\nce-source: s\r\n"
+        b"ce-specversion: 1.0\r\n\r\n"
+    )
+    rig.link.door.closed("reset")
+    rig.run()
+    assert len(rig.port.log) == 1
+
+
+def test_problem_documents_are_json():
+    _, _, problem = Rig().request("GET", "/nowhere")
+    assert json.loads(json.dumps(problem)) == problem
+    assert set(problem) >= {"type", "title", "status", "detail"}

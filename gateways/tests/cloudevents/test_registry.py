@@ -1,0 +1,256 @@
+import json
+
+import pytest
+
+from gantrymq.model.errors import ErrorCode
+from gantrymq_gateways.cloudevents import registry as module
+from gantrymq_gateways.cloudevents.constants import SUBSCRIPTION_BYTES_MAX, SUBSCRIPTION_TABLE
+from tests.cloudevents.rig import Rig
+
+
+@pytest.fixture(params=["immediate", "late", "shuffled"])
+def rig(request):
+    return Rig(mode=request.param)
+
+
+def create(rig, body, content_type="application/json"):
+    return rig.request("POST", "/subscriptions", body, content_type=content_type)
+
+
+def document(**config):
+    return json.dumps({"sink": "http://127.0.0.1:9/", "protocol": "HTTP", "config": {"topic": "t", **config}}).encode()
+
+
+def test_life(rig):
+    assert rig.request("GET", "/subscriptions")[2] == []
+    name = rig.subscribe(types=["x"])
+    shown = {
+        "id": name,
+        "sink": "http://127.0.0.1:9/hook",
+        "protocol": "HTTP",
+        "types": ["x"],
+        "config": {"topic": "t", "from": "end", "contentmode": "binary", "maxattempts": 10},
+        "status": "active",
+    }
+    assert rig.request("GET", "/subscriptions")[2] == [shown]
+    assert rig.request("GET", f"/subscriptions/{name}")[::2] == (200, shown)
+    assert len(rig.port.cursors) == 4
+    assert rig.request("DELETE", f"/subscriptions/{name}")[0] == 204
+    assert rig.request("GET", "/subscriptions")[2] == []
+    assert rig.request("GET", f"/subscriptions/{name}")[0] == 404
+    assert rig.request("DELETE", f"/subscriptions/{name}")[0] == 404
+    assert (rig.port.cursors, rig.port.leases, rig.port.tables[SUBSCRIPTION_TABLE]) == ({}, {}, {})
+
+
+def test_deletion_stops_at_once(rig):
+    name = rig.subscribe()
+    rig.post()
+    (sent,) = rig.sender.open
+    assert rig.request("DELETE", f"/subscriptions/{name}")[0] == 204
+    assert sent.cancelled
+    rig.post(identity="2")
+    rig.advance(60_000)
+    assert rig.sender.open == []
+
+
+def test_topic_names(rig):
+    rig.subscribe(config={"topic": "f/ä"})
+    rig.subscribe(config={"topic": "f%2F%C3%A4"})
+    assert list(rig.port.topic_queues) == ["f%2F%C3%A4", "f%252F%25C3%25A4"]
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "status"),
+    [
+        (b"nonsense", "application/json", 400),
+        (b"\xff", "application/json", 400),
+        (b"[]", "application/json", 400),
+        (document(), "text/plain", 415),
+        (document(), "", 415),
+        (b"{" + b" " * SUBSCRIPTION_BYTES_MAX + b"}", "application/json", 413),
+        (document(topic="$SYS"), "application/json", 403),
+        (document(topic="rmq_sys_gantry_topic"), "application/json", 403),
+        (document(topic="TBW102"), "application/json", 403),
+        (document(topic="%LMQ%x"), "application/json", 403),
+        (document(topic="a\0b"), "application/json", 400),
+    ],
+)
+def test_refused(rig, body, content_type, status):
+    assert create(rig, body, content_type)[0] == status
+    assert rig.port.cursors == {}
+
+
+def test_json_with_parameters(rig):
+    assert create(rig, document(), "Application/JSON; charset=utf-8")[0] == 201
+
+
+def test_limit(rig):
+    for _ in range(20):
+        rig.subscribe()
+    status, _, problem = create(rig, document())
+    assert status == 403
+    assert "20 subscriptions" in problem["detail"]
+
+
+def test_topic_creation_off(rig):
+    rig.port.auto_create = False
+    assert create(rig, document())[0] == 404
+    assert rig.port.leases == {}
+
+
+@pytest.mark.parametrize("call", ["take_lease", "ensure_topic", "open_cursor", "put"])
+def test_a_failure_leaves_nothing_behind(rig, call):
+    rig.port.fail_next(call, ErrorCode.BUSY)
+    status, headers, _ = create(rig, document())
+    assert (status, headers["retry-after"]) == (503, "1")
+    assert rig.port.leases == {}
+    assert rig.port.tables.get(SUBSCRIPTION_TABLE, {}) == {}
+    assert rig.request("GET", "/subscriptions")[2] == []
+    rig.post()
+    assert rig.sender.open == []
+    assert rig.port.cursors == {}
+    rig.subscribe()
+
+
+def test_failed_deletion_goes_on_delivering(rig):
+    name = rig.subscribe()
+    rig.port.fail_next("put", ErrorCode.STORE_FULL)
+    assert rig.request("DELETE", f"/subscriptions/{name}")[0] == 503
+    rig.post()
+    assert rig.answer_all() == ["1"]
+
+
+def test_nothing_stored_after_201_is_missed(rig):
+    name = rig.subscribe(config={"topic": "new"})
+    rig.post("new", "1")
+    assert rig.open_ids() == ["1"]
+    assert name
+
+
+def test_subscriptions_survive_a_restart(rig):
+    name = rig.subscribe(config={"contentmode": "structured", "maxattempts": 3}, filters=[{"exact": {"id": "2"}}])
+    before = rig.request("GET", f"/subscriptions/{name}")[2]
+    rig.post(identity="1")
+    port = rig.port.crash(mode="immediate")
+    again = Rig(port, seed=1)
+    assert again.request("GET", f"/subscriptions/{name}")[2] == before
+    again.post(identity="2")
+    assert [b'"id":"2"' in sent.body for sent in again.sender.open] == [True]
+
+
+def test_new_queues_of_a_topic_are_read_from_their_beginning(rig):
+    rig.subscribe()
+    rig.port.topic_queues["t"] = 16
+    for number in range(16):
+        rig.post(identity=str(number), type_=f"k{number}")
+    rig.advance(module.TOPIC_POLL_MS + 1000)
+    assert sorted(rig.answer_all(), key=int) == [str(number) for number in range(16)]
+    assert len(rig.port.cursors) == 16
+
+
+def test_queues_added_while_nobody_looked(rig):
+    rig.subscribe()
+    rig.port.topic_queues["t"] = 16
+    for number in range(16):
+        rig.post(identity=str(number), type_=f"k{number}")
+    done = rig.answer_all()
+    again = Rig(rig.port.crash(mode="immediate"), seed=1)
+    assert sorted([*done, *again.answer_all()], key=int) == [str(number) for number in range(16)]
+
+
+def test_two_gateways_deliver_once():
+    first = Rig(seed=0)
+    second = Rig(first.port, seed=1, clock=first.clock)
+    name = first.subscribe()
+    second.run()
+    assert [item["id"] for item in second.request("GET", "/subscriptions")[2]] == [name]
+    first.post(identity="1")
+    second.run()
+    assert (first.open_ids(), second.open_ids()) == (["1"], [])
+    first.registry.stop()
+    first.run()
+    second.advance(module.LEASE_RETRY_MS + 1000)
+    assert second.open_ids() == ["1"]
+    assert second.request("DELETE", f"/subscriptions/{name}")[0] == 204
+    assert first.port.cursors == {}
+
+
+def test_deletion_through_the_other_gateway():
+    first = Rig(seed=0)
+    second = Rig(first.port, seed=1, clock=first.clock)
+    name = first.subscribe()
+    second.run()
+    assert second.request("DELETE", f"/subscriptions/{name}")[0] == 204
+    first.run()
+    assert first.port.cursors == {}
+    assert first.request("GET", "/subscriptions")[2] == []
+
+
+def test_lost_lease_stops_deliveries():
+    rig = Rig()
+    name = rig.subscribe()
+    rig.post()
+    rig.port.take_lease(f"ce:{name}", True, lambda name: None, None, lambda token, result: None)
+    rig.run()
+    assert rig.sender.open == []
+    rig.port.leases.clear()
+    rig.advance(module.LEASE_RETRY_MS + 1000)
+    assert rig.open_ids() == ["1"]
+
+
+def test_broker_away_and_back(rig):
+    rig.subscribe()
+    rig.post(identity="1")
+    (sent,) = rig.sender.open
+    rig.port.lose()
+    rig.run()
+    assert sent.cancelled
+    assert rig.host.in_flight == 0
+    assert rig.post(identity="2")[0] == 503
+    assert create(rig, document())[0] == 503
+    rig.port.return_()
+    rig.run()
+    rig.post(identity="3")
+    assert rig.answer_all() == ["1", "3"]
+
+
+def test_unknown_before_the_table_is_read():
+    rig = Rig(mode="late")
+    rig.port.lose()
+    again = Rig(rig.port, mode="late", seed=1)
+    for method, path in (("GET", "/subscriptions"), ("GET", "/subscriptions/x"), ("DELETE", "/subscriptions/x")):
+        assert again.request(method, path)[0] == 503
+
+
+def test_a_row_that_cannot_be_read_is_not_delivered(rig, caplog):
+    rig.port.put(SUBSCRIPTION_TABLE, [("x", b'{"document":{"filters":[{"new":1}]}}')], None, lambda token, result: None)
+    rig.run()
+    assert "subscription x is not delivered" in caplog.text
+    rig.post()
+    assert rig.sender.open == []
+
+
+def test_opening_is_tried_again(rig):
+    rig.subscribe()
+    port = rig.port.crash(mode="immediate")
+    port.fail_next("open_cursor", ErrorCode.BUSY)
+    again = Rig(port, seed=1)
+    again.post()
+    assert again.sender.open == []
+    again.advance(module.REOPEN_MS + 500)
+    assert again.answer_all() == ["1"]
+
+
+def test_a_deleted_topic_that_returns_is_read_again():
+    rig = Rig()
+    rig.subscribe()
+    for handle in list(rig.port.cursors):
+        rig.port.delete_cursor(handle, None, lambda token, result: None)
+    rig.port.queues.clear()
+    (record,) = rig.registry._records.values()
+    for cursor in list(record.push._places):
+        record.push._on_ready(cursor)
+    assert record.push.queues == frozenset()
+    rig.post(identity="1")
+    rig.advance(module.TOPIC_POLL_MS + 1000)
+    assert rig.open_ids() == ["1"]
