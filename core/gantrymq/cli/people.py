@@ -44,7 +44,7 @@ def run(name: str, nameserver: str, arguments: dict[str, Any]) -> None:
     async def main() -> None:
         await command(nameserver, **arguments)
 
-    anyio.run(main, backend="asyncio", backend_options={"use_uvloop": True})
+    anyio.run(main)  # asyncio's own loop: a few requests do not pay for importing another
 
 
 def explain(error: GantryError, nameserver: str) -> str:
@@ -187,12 +187,15 @@ def show(messages: Sequence[ReceivedMessage], as_json: bool) -> None:
         return
     if not messages:
         return
-    table = Table("place", "stored", "tag", "keys", "body")
+    table = Table("place")
+    table.add_column("stored", no_wrap=True)
+    for name in ("tag", "keys", "body"):
+        table.add_column(name, overflow="fold")
     for message in messages:
         place = f"{message.topic}/{message.broker}/{message.queue_id} @{message.queue_offset}"
         table.add_row(
             escape(place),
-            moment(message.store_ms),
+            moment(message.store_ms)[:23].replace("T", " "),
             escape(message.tag),
             escape(message.keys),
             escape(body_text(message.body)),
