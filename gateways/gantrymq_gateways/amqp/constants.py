@@ -200,7 +200,7 @@ class AmqpError(Exception):
     @property
     def reply_text(self) -> str:
         """`NAME - text`, as RabbitMQ writes it."""
-        return f"{REPLY_CODES[self.code]} - {self.text}"
+        return f"{REPLY_CODES[self.code]} - {self.text}" if self.text else REPLY_CODES[self.code]
 
 
 def locked_error(name: str) -> AmqpError:

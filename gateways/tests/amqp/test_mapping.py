@@ -1,0 +1,174 @@
+"""AMQP to native and back: byte for byte between AMQP clients, readable for every other door."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gantrymq.model import properties as props
+from gantrymq.model import sysflag
+from gantrymq.model.message import Message
+from gantrymq_gateways.amqp.constants import AmqpError
+from gantrymq_gateways.amqp.content import Properties, decode_properties, encode_properties
+from gantrymq_gateways.amqp.mapping import HEADER_BYTES_MAX, body_of, native_target, read_content, render
+from gantrymq_gateways.amqp.routes import tag_of
+from gantrymq_gateways.amqp.values import Field, read_shortstr
+from gateways.tests.amqp.test_codec import properties_
+
+
+def message(exchange: str, key: str, raw: bytes) -> Message:
+    tag = tag_of(key)
+    content = read_content(raw, "guest")
+    made = Message(exchange, b"", native_target(exchange, tag, "") + content.native, tag)
+    made.exchange = exchange
+    return made
+
+
+def shown(made: Message) -> tuple[str, str, Properties]:
+    rendered = render(made, {})
+    exchange, at = read_shortstr(rendered.tail, 0)
+    key, _ = read_shortstr(rendered.tail, at)
+    return exchange, key, decode_properties(rendered.properties)
+
+
+@given(properties_)
+def test_property_lists_come_back_byte_for_byte(properties: Properties) -> None:
+    properties.user_id = None
+    properties.expiration = None
+    properties.headers = [pair for pair in properties.headers or () if pair[0] not in ("CC", "BCC")] or None
+    raw = encode_properties(properties)
+    assert render(message("e", "k", raw), {}).properties == raw
+
+
+def keys() -> st.SearchStrategy[str]:
+    alphabet = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
+    return st.text(alphabet | st.sampled_from("./%+#*"), max_size=40).filter(lambda key: len(key.encode()) < 256)
+
+
+@given(keys())
+def test_routing_keys_come_back(key: str) -> None:
+    assert shown(message("e", key, b"\0\0"))[:2] == ("e", key)
+
+
+def test_shared_properties_and_text_headers_are_native() -> None:
+    raw = encode_properties(
+        Properties(
+            content_type="text/plain",
+            headers=[("device", Field("S", b"d1")), ("KEYS", Field("S", b"mine"))],
+            delivery_mode=2,
+            priority=5,
+            correlation_id="c",
+            reply_to="r",
+            message_id="m",
+        )
+    )
+    native = message("factory", "line1.temp", raw).property_map()
+    assert native == {
+        props.TAGS: "line1.temp",
+        props.EXCHANGE: "factory",
+        props.ORIGIN: "amqp",
+        props.CONTENT_TYPE: "text/plain",
+        props.CORRELATION_ID: "c",
+        props.REPLY_TO: "r",
+        props.MESSAGE_ID: "m",
+        props.PRIORITY: "5",
+        "device": "d1",
+        "GANTRY_H_KEYS": "mine",
+    }
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        Properties(),
+        Properties(delivery_mode=1, timestamp=5),
+        Properties(delivery_mode=2, headers=[("n", Field("I", 5))]),
+        Properties(delivery_mode=2, headers=[("n", Field("S", b"\xff"))]),
+        Properties(delivery_mode=2, headers=[("n", Field("S", b"\x01\x02"))]),
+        Properties(delivery_mode=2, headers=[]),
+        Properties(delivery_mode=2, headers=[("a", Field("S", b"1")), ("a", Field("S", b"2"))]),
+        Properties(delivery_mode=2, content_type=""),
+    ],
+)
+def test_exact_list_is_kept_only_where_it_is_needed(properties: Properties) -> None:
+    raw = encode_properties(properties)
+    made = message("e", "k", raw)
+    assert made.property(props.AMQP_HEADER)
+    assert render(made, {}).properties == raw
+    assert (made.property(props.QOS) == "0") == (properties.delivery_mode == 1)
+
+
+def test_usual_list_needs_no_exact_copy() -> None:
+    raw = encode_properties(Properties(content_type="a/b", headers=[("x", Field("S", b"y"))], delivery_mode=1, message_id="1"))
+    assert not message("e", "k", raw).property(props.AMQP_HEADER)
+
+
+def test_header_limit() -> None:
+    def raw(size: int) -> bytes:
+        return encode_properties(Properties(headers=[("n", Field("x", bytes(size)))]))
+
+    room = HEADER_BYTES_MAX - len(raw(0))
+    read_content(raw(room), "guest")
+    with pytest.raises(AmqpError, match="is larger than 16384"):
+        read_content(raw(room + 1), "guest")
+
+
+def test_native_limit() -> None:
+    raw = encode_properties(Properties(delivery_mode=2, headers=[("n", Field("S", b"x" * 30_000))]))
+    with pytest.raises(AmqpError, match="message properties of"):
+        read_content(raw, "guest")
+
+
+def test_expiry_is_absolute_and_comes_back_as_it_was() -> None:
+    raw = encode_properties(Properties(delivery_mode=2, expiration="1500"))
+    content = read_content(raw, "guest")
+    assert content.ttl_ms == 1500
+    made = Message("e", b"", content.native + props.encode({props.EXPIRES_AT: "11500"}), born_ms=10_000)
+    made.exchange = "e"
+    rendered = render(made, {})
+    assert (rendered.properties, rendered.expires_at_ms) == (raw, 11_500)
+
+
+def test_a_message_of_mqtt() -> None:
+    made = Message("fac%2Ftory", b"", props.encode({"TAGS": "line%2E1.temp", "GANTRY_QOS": "0", "GANTRY_ORIGIN": "mqtt"}), "line%2E1.temp")
+    assert shown(made) == ("fac/tory", "line%2E1.temp", Properties(delivery_mode=1))
+
+
+def test_an_event() -> None:
+    pairs = {
+        "TAGS": "com.example.made", "KEYS": "id1", "CE_id": "id1", "CE_type": "com.example.made", "CE_source": "/x",
+        "CE_specversion": "1.0", "CE_datacontenttype": "application/json", "GANTRY_ORIGIN": "cloudevents",
+    }  # fmt: skip
+    exchange, key, properties = shown(Message("shop", b"{}", props.encode(pairs), "com.example.made"))
+    assert (exchange, key, properties.content_type, properties.delivery_mode) == ("shop", "com.example.made", "application/json", 2)
+    headers = {name: field.value for name, field in properties.headers or ()}
+    assert headers["ce-id"] == b"id1"
+    assert headers["ce-source"] == b"/x"
+    assert not {"KEYS", "TAGS"} & set(headers)
+
+
+def test_a_native_message() -> None:
+    made = Message("orders", b"", props.encode({"TAGS": "a", "UNIQ_KEY": "u", "region": "eu"}), "a")
+    exchange, key, properties = shown(made)
+    assert (exchange, key, properties.headers) == ("orders", "a", [("region", Field("S", b"eu"))])
+
+
+def test_long_keys_of_other_doors_are_cut_to_a_shortstr() -> None:
+    made = Message("t", b"", b"", "%C3%A4" * 300)
+    assert shown(made)[1] == "ä" * 127
+
+
+def test_compressed_bodies() -> None:
+    made = Message("t", zlib.compress(b"x" * 1000))
+    made.sys_flag = sysflag.COMPRESSED
+    assert body_of(made) == b"x" * 1000
+    made.sys_flag = sysflag.COMPRESSED | sysflag.COMPRESSION_ZLIB
+    assert body_of(made) == b"x" * 1000
+    assert body_of(made, 999) == made.body
+    made.body = b"no zlib"
+    assert body_of(made) == b"no zlib"
+    made.sys_flag = sysflag.COMPRESSED | sysflag.COMPRESSION_LZ4
+    assert body_of(made) == b"no zlib"
