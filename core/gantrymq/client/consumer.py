@@ -82,7 +82,9 @@ def parse_pull(answer: Command, queue: MessageQueue, address: str) -> tuple[Pull
     moved = answer.code == ResponseCode.PULL_OFFSET_MOVED
     if not moved and answer.code not in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
         expect_success(answer, what, address)
-    following, least, most = [number(answer, name, what, address) for name in ("nextBeginOffset", "minOffset", "maxOffset")]
+    following, least, most = [
+        number(answer, name, what, address) for name in ("nextBeginOffset", "minOffset", "maxOffset")
+    ]
     result = PullResult([], following, least, most, moved)
     return result, answer.body if answer.code == ResponseCode.SUCCESS else b""
 

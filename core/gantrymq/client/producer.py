@@ -59,6 +59,8 @@ class _Round:
     def __init__(self) -> None:
         self.open = 0
         self.results: dict[int, SendResult | GantryError] = {}
+        self.final: set[int] = set()
+        """Rows that another attempt would only fail for in the same way, after the same wait."""
         self._waiter: asyncio.Future[None] | None = None
         self._enough = 0
 
@@ -160,10 +162,14 @@ class Producer(Part):
         return unique_id
 
     async def _send_all(self, messages: Sequence[OutMessage], window: int) -> list[SendResult | GantryError]:
-        for message in messages:
-            check_message(message)
         results: dict[int, SendResult | GantryError] = {}
-        rows: Sequence[int] = range(len(messages))
+        rows: list[int] = []
+        for row, message in enumerate(messages):
+            try:
+                check_message(message)
+                rows.append(row)
+            except GantryError as error:
+                results[row] = error
         failed_brokers: dict[int, str] = {}
         ids: dict[int, str] = {}
         for attempt in range(self._retries + 1):
@@ -171,8 +177,9 @@ class Producer(Part):
                 if any(_code(results[row]) is ErrorCode.BUSY for row in rows):
                     await asyncio.sleep(BUSY_PAUSE_S * attempt)
                 await self._refresh({messages[row].topic for row in rows})
-            results |= await self._round(messages, rows, failed_brokers, ids, window, attempt)
-            rows = [row for row in rows if _code(results[row]) in _RETRY]
+            round_ = await self._round(messages, rows, failed_brokers, ids, window, attempt)
+            results |= round_.results
+            rows = [row for row in rows if _code(results[row]) in _RETRY and row not in round_.final]
             if not rows:
                 break
         return [results[row] for row in range(len(messages))]
@@ -192,13 +199,19 @@ class Producer(Part):
         ids: dict[int, str],
         window: int,
         attempt: int,
-    ) -> dict[int, SendResult | GantryError]:
+    ) -> _Round:
         round_ = _Round()
         links: dict[str, Link | GantryError] = {}
         for row in rows:
             message = messages[row]
             try:
                 route = await self.client.routes.publish_route(message.topic)
+            except GantryError as error:
+                round_.results[row] = error
+                if error.code is ErrorCode.UNAVAILABLE:  # every nameserver was asked until the time was up
+                    round_.final.add(row)
+                continue
+            try:
                 queue = self._choose(message, route, failed_brokers.get(row, ""))
                 failed_brokers[row] = queue.broker  # whoever tries again takes another
                 address = route.address(queue.broker, master_only=True)
@@ -217,7 +230,7 @@ class Producer(Part):
                 await round_.wait(window - max(1, window // 4))
                 await link.writable()
         await round_.wait(0)
-        return round_.results
+        return round_
 
     async def _link(self, address: str, attempt: int) -> Link | GantryError:
         """In the first attempt a broker that is down is not waited for: another may be up."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from gantrymq.client.errors import expect_success
-from gantrymq.client.link import REQUEST_TIMEOUT_S, Links, split_address
+from gantrymq.client.link import Links, split_address
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.names import AUTO_CREATE_TEMPLATE
 from gantrymq.remoting.codec import Command
@@ -25,6 +25,9 @@ ROUTE_AGE_S: Final = 30.0
 """RocketMQ's pollNameServerInterval."""
 RETRY_S: Final = 0.1
 """Pause before all nameservers are asked again, while the caller's time lasts."""
+ASK_TIMEOUT_S: Final = 3.0
+REFRESH_TIMEOUT_S: Final = 1.0
+"""Where an older route is at hand, nobody waits longer for a newer one."""
 ROUTES_MAX: Final = 10_000
 """Topics whose routes are kept; the oldest go first."""
 DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
@@ -150,7 +153,9 @@ class RouteCache:
         """One question at a time per topic, however many ask."""
         future = self._asking.get(topic)
         if future is None:
-            future = self._asking[topic] = asyncio.ensure_future(self._ask(topic))
+            future = self._asking[topic] = asyncio.ensure_future(
+                self._ask(topic, REFRESH_TIMEOUT_S if topic in self._routes else None)
+            )
             future.add_done_callback(lambda done: self._keep(topic, done))
         return future
 
@@ -184,9 +189,10 @@ class RouteCache:
         }
         return Route(topic, queues, template.brokers, template.clusters)
 
-    async def ask(self, command: Command, timeout_s: float = REQUEST_TIMEOUT_S) -> tuple[Command, str]:
+    async def ask(self, command: Command, timeout_s: float | None = None) -> tuple[Command, str]:
         """Any nameserver's answer, and its address. Raises UNAVAILABLE naming all of them."""
         loop = asyncio.get_running_loop()
+        timeout_s = ASK_TIMEOUT_S if timeout_s is None else timeout_s
         deadline = loop.time() + timeout_s
         while True:
             why = []
@@ -206,7 +212,7 @@ class RouteCache:
                 raise GantryError(ErrorCode.UNAVAILABLE, "no nameserver answers: " + "; ".join(why))
             await asyncio.sleep(RETRY_S)
 
-    async def _ask(self, topic: str) -> Route:
+    async def _ask(self, topic: str, timeout_s: float | None) -> Route:
         fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
-        answer, address = await self.ask(Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields))
+        answer, address = await self.ask(Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields), timeout_s)
         return parse_route(topic, expect_success(answer, f"route of topic {topic!r}", address).body)

@@ -1,1 +1,23 @@
-"""The PySpark data source, a client of the native pull API."""
+"""The PySpark data source, a client of the native pull API: `spark.read.format("gantry")`; see docs/spark.md.
+
+Importing this needs neither pyspark nor pyarrow; using it does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gantrymq.spark.java import java_home
+from gantrymq.spark.session import prepare, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["java_home", "prepare", "register", "session"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("gantry")` known to a session by hand, where Spark does not find it by itself."""
+    from gantrymq.spark.source import GantryDataSource
+
+    spark.dataSource.register(GantryDataSource)

@@ -34,6 +34,9 @@ _US_MAX: Final = 2**63 // 1000 - 1
 INFLATED_BATCH_BYTES: Final = 64 * 1024 * 1024
 """A batch ends when its inflated bodies reach this: compressed blocks must not become gigabytes of Arrow memory at once."""
 
+_PAD: Final = bytes(4)
+"""Behind a block: a size of 0 where a cut record's size would be read, and the byte that ends the last properties (`_pairs`)."""
+
 BLOCK_BYTES_MAX: Final = 1 << 30
 """Offsets inside a block are signed 32-bit, as in Arrow's binary type."""
 
@@ -134,13 +137,13 @@ class Decoder:
 
         Offsets are checked to rise. Raises MESSAGE_ILLEGAL naming queue and byte for anything but whole records.
         """
-        block = b"".join([*bodies, b"\0"])  # the byte behind ends the last record's properties; see `_pairs`
+        block = b"".join([*bodies, _PAD])
         if len(block) > BLOCK_BYTES_MAX:
             raise GantryError(ErrorCode.MESSAGE_TOO_LARGE, f"a block of {len(block)} bytes; at most {BLOCK_BYTES_MAX}")
-        if len(block) == 1:
+        if len(block) == len(_PAD):
             return [], np.empty(0, dtype=np.int64)
         try:
-            bounds = Bounds(block, len(block) - 1)
+            bounds = Bounds(block, len(block) - len(_PAD))
             offsets = _field(block, "i8", bounds.starts + 20)
             if len(offsets) > 1 and not (offsets[1:] > offsets[:-1]).all():
                 raise GantryError(ErrorCode.MESSAGE_ILLEGAL, "queue offsets do not rise")
@@ -211,8 +214,7 @@ class Decoder:
             yield batch
 
     def _pairs(self, block: bytes, bounds: Bounds, rows: slice) -> Pairs:
-        """Properties of the rows, each with the byte behind it: the first byte of the next record's size, which is 0 because
-        no record reaches 16 MiB, or the byte that `decode` put behind the block."""
+        """Properties of the rows, each with the byte behind it, which `Pairs` takes for their end: there is always one, the padding"""
         if not self._wanted & {"tag", "keys", "properties"} and self._tags is None:
             return Pairs(np.empty(0, dtype=np.uint8), np.zeros(1, dtype=np.int64))
         slots = np.empty(2 * (rows.stop - rows.start) + 1, dtype=np.int32)

@@ -22,7 +22,7 @@ def host_bytes(port: int) -> bytes:
     return LOOPBACK + port.to_bytes(4, "big")
 
 
-def make_record(  # noqa: PLR0913
+def make_record(
     topic: str,
     queue_id: int,
     offset: int,
@@ -124,9 +124,7 @@ class FakeBroker:
         offset = self.append(fields["b"], queue_id, command.body, fields["i"].encode(), born_ms=int(fields["g"]))
         message_id = (host_bytes(self.port) + physical.to_bytes(8, "big")).hex().upper()
         self.wake()
-        return response(
-            command, 0, None, {"msgId": message_id, "queueId": str(queue_id), "queueOffset": str(offset)}
-        )
+        return response(command, 0, None, {"msgId": message_id, "queueId": str(queue_id), "queueOffset": str(offset)})
 
     def wake(self) -> None:
         waiting, self.waiting = self.waiting, []

@@ -5,8 +5,8 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from core.tests.client.fake_cluster import FakeCluster
 
+from core.tests.client.fake_cluster import FakeCluster
 from gantrymq.client import (
     Admin,
     BlockingAdmin,
@@ -18,6 +18,7 @@ from gantrymq.client import (
     PartialSendError,
     Producer,
     PullConsumer,
+    routes,
 )
 from gantrymq.client.routes import parse_nameservers
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -165,7 +166,7 @@ def test_long_poll_gives_what_comes_later(one: FakeCluster) -> None:
             producer = Producer(client=client)
             await consumer.assign("orders")
             pulling = asyncio.ensure_future(consumer.pull(wait_s=10))
-            while not one.broker().waiting:
+            while not one.broker().waiting:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             await producer.send("orders", b"late")
             bodies = [message.body for message in await pulling]
@@ -230,7 +231,9 @@ def test_expired_offsets_are_passed_over(one: FakeCluster, caplog: pytest.LogCap
     assert "orders/broker-a/0: offset 1 is gone" in caplog.text
 
 
-def test_routes_outlive_the_nameservers(one: FakeCluster) -> None:
+def test_routes_outlive_the_nameservers(one: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "ASK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(routes, "REFRESH_TIMEOUT_S", 0.2)
     dead = socket.socket()
     dead.bind(("127.0.0.1", 0))
     nameservers = f"127.0.0.1:{dead.getsockname()[1]};{one.nameserver}"

@@ -1,0 +1,189 @@
+"""The data source as Spark sees it: thin classes around planning, pulling and writing. Imported only where pyspark is.
+
+What runs where: `DataSource`, `partitions`, offsets and `commit` on the driver, `read` and `write` on pickled copies in executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
+
+from gantrymq.spark import options as settings
+from gantrymq.spark.offsets import Document, OptionError, from_document, to_document
+from gantrymq.spark.planning import Planner, QueueRange
+from gantrymq.spark.schema import DDL, check_projection, check_sink
+from gantrymq.spark.wire import close_all
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+class QueuePartition(InputPartition):  # type: ignore[misc]
+    """One message queue's range."""
+
+    def __init__(self, queue_range: QueueRange) -> None:
+        super().__init__(queue_range)
+        self.queue_range = queue_range
+
+
+class _Reading:
+    """What batch and stream readers share: both are pickled to the executors."""
+
+    def __init__(self, options: settings.Options, schema: StructType) -> None:
+        fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        check_projection(fields)
+        self._options = options
+        self._schema = schema
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Arrow batches of one queue."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from gantrymq.spark.pulling import read_range
+
+        assert isinstance(partition, QueuePartition)
+        options = self._options
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        yield from read_range(
+            partition.queue_range, schema, options.nameservers, options.group, options.tags, options.fail_on_data_loss
+        )
+
+
+class GantryReader(_Reading, DataSourceReader):  # type: ignore[misc]
+    """Batch read."""
+
+    def partitions(self) -> list[InputPartition]:
+        """One per queue that has something to read."""
+        return [QueuePartition(queue_range) for queue_range in Planner(self._options).batch()]
+
+
+class GantryStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Streaming read. Lives in one process on the driver as long as its query."""
+
+    def __init__(self, options: settings.Options, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._planner: Planner | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_planner": None}
+
+    @property
+    def _plan(self) -> Planner:
+        if self._planner is None:
+            self._planner = Planner(self._options)
+        return self._planner
+
+    def initialOffset(self) -> Document:
+        """Where a query without a checkpoint begins."""
+        return to_document(self._plan.initial())
+
+    def getDefaultReadLimit(self) -> Any:
+        """At most `maxOffsetsPerTrigger` messages a batch."""
+        rows = self._options.rows_per_trigger
+        return ReadMaxRows(rows) if rows else ReadAllAvailable()
+
+    def latestOffset(self, start: Mapping[str, Any], limit: Any) -> Document:
+        """End of the next batch."""
+        rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
+        return to_document(self._plan.latest(from_document(start), rows_max))
+
+    def reportLatestOffset(self) -> Document:
+        """The newest offsets, shown in the query's progress."""
+        return to_document(self._plan.newest())
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Nothing beyond what is there now will be read."""
+        self._plan.freeze()
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
+        """One per queue that has something to read."""
+        ranges = self._plan.ranges(from_document(start), from_document(end))
+        return [QueuePartition(queue_range) for queue_range in ranges]
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Nothing: the offsets are in Spark's checkpoint."""
+
+    def stop(self) -> None:
+        """Close the connections of the driver's process."""
+        close_all()
+
+
+class Written(WriterCommitMessage):  # type: ignore[misc]
+    """Result of one task: how many messages the brokers acknowledged."""
+
+    def __init__(self, messages: int) -> None:
+        self.messages = messages
+
+
+class _Writing:
+    def __init__(self, options: settings.Options, schema: StructType) -> None:
+        check_sink([(field.name, field.dataType.simpleString()) for field in schema.fields], bool(options.topics))
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Send every row; returns when all are acknowledged. Raises naming the row that was not."""
+        from pyspark import TaskContext
+
+        from gantrymq.spark.sending import send_batches
+
+        context = TaskContext.get()
+        partition = context.partitionId() if context is not None else 0
+        topic = self._options.topics[0] if self._options.topics else ""
+        return Written(send_batches(iterator, self._options.nameserver, topic, partition))
+
+
+class GantryWriter(_Writing, DataSourceArrowWriter):  # type: ignore[misc]
+    """Batch write, at least once: a task that Spark repeats sends again."""
+
+
+class GantryStreamWriter(_Writing, DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """Streaming write, at least once."""
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        """Nothing: every message was acknowledged in `write`."""
+
+    def abort(self, messages: list[Any], batchId: int) -> None:
+        """Nothing: what was sent stays, and the batch that is repeated sends it again."""
+
+
+class GantryDataSource(DataSource):  # type: ignore[misc]
+    """`spark.read.format("gantry")`; options and columns: docs/spark.md."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Spark's name of the format."""
+        return "gantry"
+
+    def schema(self) -> str:
+        """All columns; `.schema(...)` on the reader chooses some."""
+        return DDL
+
+    def reader(self, schema: StructType) -> GantryReader:
+        """For `spark.read`."""
+        return GantryReader(settings.for_batch(settings.parse(self.options)), schema)
+
+    def streamReader(self, schema: StructType) -> GantryStreamReader:
+        """For `spark.readStream`."""
+        return GantryStreamReader(settings.for_stream(settings.parse(self.options)), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> GantryWriter:
+        """For `df.write`; mode `overwrite` is refused, a log only grows."""
+        if overwrite:
+            raise OptionError("mode 'overwrite' cannot be kept by a log; use mode('append')")
+        return GantryWriter(settings.for_sink(settings.parse(self.options)), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> GantryStreamWriter:
+        """For `df.writeStream`."""
+        return GantryStreamWriter(settings.for_sink(settings.parse(self.options)), schema)

@@ -1,0 +1,225 @@
+"""Blocking Remoting connections of an executor or of the driver: several requests under way on one socket, no loop, no thread.
+
+Kept per process and thread, because Spark uses a Python worker again for the next task; a forked worker opens its own.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeVar
+
+from gantrymq.client.errors import expect_success, number
+from gantrymq.client.link import split_address
+from gantrymq.client.routes import MessageQueue, Route, parse_route
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.limits import FRAME_BYTES_MAX
+from gantrymq.remoting.codec import Command, FrameError, decode_binary_header, decode_json_header, encode
+from gantrymq.remoting.constants import HEADER_BINARY, RequestCode
+
+T = TypeVar("T")
+
+TIMEOUT_S: Final = 10.0
+"""For one answer; no request of the source asks the broker to wait."""
+RETRY_FOR_S: Final = 30.0
+"""A broker or nameserver that restarts must not end a query: an exception on the driver would."""
+PAUSE_FIRST_S: Final = 0.1
+PAUSE_MAX_S: Final = 2.0
+LINKS_MAX: Final = 64
+"""Connections kept per thread; more brokers than that take turns."""
+READ_BUFFER_BYTES: Final = 64 * 1024
+
+_PREFIX: Final = struct.Struct(">II")
+_RETRY: Final = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.BUSY, ErrorCode.SHUTTING_DOWN})
+
+
+class Wire:
+    """One blocking connection. After an error it is closed and of no more use."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._opaque = 0
+        self._unread: dict[int, Command] = {}
+        self._abandoned: set[int] = set()
+        try:
+            self._socket = socket.create_connection(split_address(address), TIMEOUT_S)
+        except OSError as error:
+            raise GantryError(ErrorCode.UNAVAILABLE, f"{address} cannot be reached: {error}") from None
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._file = self._socket.makefile("rb", READ_BUFFER_BYTES)
+        self.is_open = True
+
+    def post(self, commands: Iterable[Command]) -> list[int]:
+        """Send requests in one write; their opaques, to `receive` with."""
+        frames, opaques = [], []
+        for command in commands:
+            self._opaque += 1
+            command.opaque = self._opaque
+            opaques.append(self._opaque)
+            frames.append(encode(command))
+        try:
+            self._socket.sendall(b"".join(frames))
+        except OSError as error:
+            self._lost(error)
+        return opaques
+
+    def receive(self, opaque: int) -> Command:
+        """The answer to one posted request, whatever its code; answers to others are kept meanwhile."""
+        while opaque not in self._unread:
+            answer = self._read()
+            if answer.opaque in self._abandoned:
+                self._abandoned.discard(answer.opaque)
+            elif answer.is_response:
+                self._unread[answer.opaque] = answer
+        return self._unread.pop(opaque)
+
+    def abandon(self, opaque: int) -> None:
+        """Nobody wants this answer any more."""
+        if self._unread.pop(opaque, None) is None:
+            self._abandoned.add(opaque)
+
+    def request(self, command: Command) -> Command:
+        """Post and receive."""
+        return self.receive(self.post([command])[0])
+
+    def close(self) -> None:
+        """Close the socket; may be called twice."""
+        self.is_open = False
+        self._file.close()
+        self._socket.close()
+
+    def _read(self) -> Command:
+        try:
+            prefix = self._file.read(8)
+            if len(prefix) < 8:
+                raise ConnectionError("closed by the other side")
+            total, marker = _PREFIX.unpack(prefix)
+            header_size = marker & 0xFFFFFF
+            if total > FRAME_BYTES_MAX or header_size + 4 > total:
+                raise FrameError(f"a frame of {total + 4} bytes with a header of {header_size}")
+            header = self._file.read(header_size)
+            body_size = total - 4 - header_size
+            body = self._file.read(body_size) if body_size else b""
+            if len(header) < header_size or len(body) < body_size:
+                raise ConnectionError("closed by the other side")
+            decode = decode_binary_header if marker >> 24 == HEADER_BINARY else decode_json_header
+            return decode(header, body)
+        except (OSError, FrameError) as error:
+            self._lost(error)
+            raise AssertionError from error  # _lost always raises
+
+    def _lost(self, error: Exception) -> None:
+        self.close()
+        text = f"connection to {self.address} was lost: {str(error) or type(error).__name__}"
+        raise GantryError(ErrorCode.UNAVAILABLE, text) from None
+
+
+class _Kept(threading.local):
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self.wires: dict[str, Wire] = {}
+
+
+_kept = _Kept()
+
+
+def wire(address: str) -> Wire:
+    """The open connection of this process and thread to `address`; raises UNAVAILABLE."""
+    if _kept.process != os.getpid():  # forked: the sockets are the parent's
+        _kept.process, _kept.wires = os.getpid(), {}
+    found = _kept.wires.pop(address, None)
+    if found is None or not found.is_open:
+        found = Wire(address)
+    _kept.wires[address] = found
+    if len(_kept.wires) > LINKS_MAX:
+        _kept.wires.pop(next(iter(_kept.wires))).close()
+    return found
+
+
+def close_all() -> None:
+    """Close the connections of this process and thread."""
+    if _kept.process == os.getpid():
+        for found in _kept.wires.values():
+            found.close()
+    _kept.wires = {}
+
+
+class Patience:
+    """Pauses between attempts, longer each time, until `RETRY_FOR_S` have passed since the last success."""
+
+    def __init__(self) -> None:
+        self.success()
+
+    def success(self) -> None:
+        """Start anew."""
+        self._deadline = time.monotonic() + RETRY_FOR_S
+        self._pause_s = PAUSE_FIRST_S
+
+    def wait(self, error: GantryError) -> None:
+        """Sleep, or raise `error` if it is none that goes away or the time is up."""
+        if error.code not in _RETRY or time.monotonic() + self._pause_s > self._deadline:
+            raise error
+        time.sleep(self._pause_s)
+        self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S)
+
+
+def patiently(work: Callable[[], T]) -> T:
+    """`work()`, again and again while servers cannot be reached."""
+    patience = Patience()
+    while True:
+        try:
+            return work()
+        except GantryError as error:
+            patience.wait(error)
+
+
+class Metadata:
+    """Routes and queue ends, asked for anew at each call."""
+
+    def __init__(self, nameservers: Sequence[str]) -> None:
+        self._nameservers = list(nameservers)
+
+    def route(self, topic: str) -> Route:
+        """Raises TOPIC_NOT_FOUND; UNAVAILABLE naming every nameserver."""
+        why = []
+        command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"})
+        for address in list(self._nameservers):
+            try:
+                answer = wire(address).request(command)
+            except GantryError as error:
+                why.append(error.text)
+                continue
+            self._nameservers.remove(address)
+            self._nameservers.insert(0, address)
+            return parse_route(topic, expect_success(answer, f"route of topic {topic!r}", address).body)
+        raise GantryError(ErrorCode.UNAVAILABLE, "no nameserver answers: " + "; ".join(why))
+
+    def queues(self, topics: Iterable[str]) -> dict[MessageQueue, str]:
+        """Every queue of the topics that can be read, with its broker's address."""
+        result = {}
+        for topic in topics:
+            route = self.route(topic)
+            for queue in route.read_queues():
+                result[queue] = route.address(queue.broker)
+        return result
+
+    @staticmethod
+    def offsets(queues: dict[MessageQueue, str], code: RequestCode) -> dict[MessageQueue, int]:
+        """GET_MIN_OFFSET or GET_MAX_OFFSET of all queues, one write per broker."""
+        by_address: dict[str, list[MessageQueue]] = {}
+        for queue, address in queues.items():
+            by_address.setdefault(address, []).append(queue)
+        result = {}
+        for address, members in by_address.items():
+            link = wire(address)
+            fields = [{"topic": queue.topic, "queueId": str(queue.queue_id)} for queue in members]
+            opaques = link.post([Command(code, entry) for entry in fields])
+            answers = [link.receive(opaque) for opaque in opaques]
+            for queue, answer in zip(members, answers, strict=True):
+                what = f"{code.name} of {queue}"
+                result[queue] = number(expect_success(answer, what, address), "offset", what, address)
+        return result
