@@ -142,7 +142,7 @@ class World:
         self.gateway = MqttGateway(
             Shell(self.port, self.clock, self.turn, self.wheel),
             MqttConfig(**settings),
-            settings.pop("anonymous", True),
+            True,
         )
         self.gateway.on_ready = self.started.append
         self.gateway.start()

@@ -1,0 +1,263 @@
+"""The door's edges: refusals, limits, back-pressure, a broker that fails or goes away, and what ends up in the log file."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gantrymq.model.errors import ErrorCode
+from gantrymq_gateways.mqtt import codec
+from gantrymq_gateways.mqtt import constants as c
+from gantrymq_gateways.mqtt.codec import Ack, Connect, Publish, SubAck, Subscribe
+from gateways.tests.mqtt import vectors
+from gateways.tests.mqtt.world import World, will
+
+
+@pytest.mark.parametrize(
+    ("data", "answer"), [v[1:] for v in vectors.REFUSED_CONNECT], ids=[v[0] for v in vectors.REFUSED_CONNECT]
+)
+def test_refused_connects(data: bytes, answer: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    client = World().client()
+    client.door.received(data + b"\xc0\x00")
+    client.world.turn.run_until_quiet()
+    assert client.link.take() == answer
+    assert client.closed
+    assert [r.args[0] for r in caplog.records if isinstance(r.args, tuple)] == [client.link.peer]
+    assert client.door.session is None
+
+
+@pytest.mark.parametrize("data", [v[1] for v in vectors.MALFORMED], ids=[v[0] for v in vectors.MALFORMED])
+def test_malformed_packets_disturb_nobody_else(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    good = world.client("good")
+    good.subscribe("t")
+    bad = world.client("bad")
+    bad.send_bytes(codec.encode_packet(Publish(b"t", b"before", 2, 9)) + data)
+    assert bad.closed
+    assert good.messages()[0] == ("t", b"before")
+    assert [r.args[0] for r in caplog.records if isinstance(r.args, tuple)] == [bad.link.peer]
+    good.publish("t")
+    assert good.messages() == [("t", b"x")]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.binary(max_size=40), max_size=8), st.booleans())
+def test_any_bytes_close_at_worst(pieces: list[bytes], connected: bool) -> None:
+    world = World()
+    client = world.client()
+    if connected:
+        client.connect("x")
+    for piece in pieces:
+        client.send_bytes(piece)
+
+
+def test_off_loopback_strangers_are_refused() -> None:
+    world = World()
+    world.gateway.anonymous = False
+    client = world.client()
+    client.send(Connect("c", user_name="u", password=b"p"))
+    assert client.packets == [codec.ConnAck(5)]
+    assert client.closed
+
+
+def test_user_name_and_password_are_welcome_on_loopback() -> None:
+    World().client("c", user_name="any", password=b"thing")
+
+
+def test_clients_without_id_get_different_ones() -> None:
+    world = World()
+    for _ in range(2):
+        client = world.client()
+        client.send(Connect(""))
+        assert not client.closed
+    assert len(world.gateway.lifecycle.live) == 2
+
+
+@pytest.mark.parametrize("topic", ["$SYS/a", "rmq_sys_gantry_table", "%DLQ%x"])
+def test_publishing_to_the_system_closes(topic: str) -> None:
+    world = World()
+    client = world.client("c")
+    client.send(Publish(b"ok", b"1", 2, 1), Publish(topic.encode(), b"x", 2, 2), Publish(b"ok", b"2", 2, 3))
+    assert client.closed
+    assert [m.body for m in world.port.log] == [b"1"]
+
+
+def test_subscriptions_that_are_refused() -> None:
+    world = World(subscriptions_max=2)
+    world.port.fail_next("ensure_topic", ErrorCode.TOPIC_LIMIT)
+    client = world.client("c")
+    assert client.subscribe("limit", "rmq_sys_gantry_table", "$share/g/t", "/".join("a" * 129)) == [0x80] * 4
+    assert client.subscribe("a", "b", "c", "a") == [1, 1, 0x80, 1]
+    kept = world.client("k", clean=False)
+    assert kept.subscribe("a", "b", "c", "a") == [1, 1, 0x80, 1]
+
+
+def test_subscribing_makes_the_topic() -> None:
+    world = World()
+    world.client("c").subscribe("made/+", "+/x", "#")
+    assert set(world.port.topic_queues) == {"made"}
+
+
+def test_a_refused_message_closes_its_publisher_alone(caplog: pytest.LogCaptureFixture) -> None:
+    world = World("late")
+    world.port.refuse = lambda m: ErrorCode.TOPIC_LIMIT if m.topic == "bad" else None
+    other = world.client("o")
+    client = world.client("c")
+    client.send(Publish(b"ok", b"", 2, 1), Publish(b"bad", b"", 2, 2))
+    assert client.closed
+    assert "limit of topics" in caplog.text
+    other.publish("ok")
+
+
+@pytest.mark.parametrize("mode", ["immediate", "late", "shuffled"])
+def test_busy_pauses_and_tries_again(mode: str) -> None:
+    world = World(mode)
+    busy = True
+    world.port.refuse = lambda m: ErrorCode.BUSY if busy and m.body != b"1" else None
+    client = world.client("c")
+    client.send(*[Publish(b"t", b"%d" % i, 2, i) for i in range(1, 5)])
+    assert client.take() == []
+    assert not client.link.reading
+    world.advance(150)
+    assert client.take() == []
+    busy = False
+    world.advance(150)
+    assert client.take() == [Ack(c.PUBACK, i) for i in range(1, 5)]
+    assert client.link.reading
+    assert [m.body for m in world.port.log] == [b"1", b"2", b"3", b"4"]
+
+
+def test_keep_alive_stands_still_while_we_do_not_read() -> None:
+    world = World()
+    world.port.refuse = lambda m: ErrorCode.BUSY
+    client = world.client("c", keep_alive_s=1)
+    client.send(Publish(b"t", b"", 2, 1))
+    world.advance(10_000)
+    assert not client.closed
+    world.port.refuse = lambda m: None
+    world.advance(1_400)
+    assert client.take() == [Ack(c.PUBACK, 1)]
+    world.advance(2_000)
+    assert client.closed
+
+
+def test_unacknowledged_bytes_pause_the_publisher() -> None:
+    world = World("late", unacked_bytes_max=1000)
+    client = world.client("c")
+    client.door.received(codec.encode_packet(Publish(b"t", b"x" * 2000, 2, 1)))
+    assert not client.link.reading
+    world.settle()
+    assert client.link.reading
+
+
+def test_many_subscriptions_at_once_pause_reading() -> None:
+    world = World("late")
+    client = world.client("c", clean=False)
+    client.door.received(
+        b"".join([codec.encode_packet(Subscribe(i, [(f"t/{i}", 1)])) for i in range(1, 101)])
+    )
+    assert not client.link.reading
+    world.settle()
+    assert client.link.reading
+    assert client.take() == [SubAck(i, [1]) for i in range(1, 101)]
+
+
+def test_the_broker_goes_and_comes_back() -> None:
+    world = World("late")
+    watcher = world.client("w", clean=False)
+    watcher.subscribe("#")
+    pub = world.client("p", will=will())
+    pub.door.received(codec.encode_packet(Publish(b"a", b"lost?", 2, 1)))
+    world.port.lose()
+    world.settle()
+    assert pub.closed
+    assert watcher.closed
+    late = world.client()
+    late.send(Connect("late"))
+    assert late.packets == [codec.ConnAck(c.REFUSED_UNAVAILABLE)]
+    world.port.return_()
+    world.settle()
+    watcher = world.client("w", clean=False)
+    assert watcher.present
+    world.client("p").publish("a", "after")
+    assert watcher.messages()[-1] == ("a", b"after")
+
+
+def test_a_lease_that_cannot_be_had_refuses() -> None:
+    world = World()
+    world.port.fail_next("take_lease", ErrorCode.UNAVAILABLE)
+    client = world.client()
+    client.send(Connect("c"))
+    assert client.packets == [codec.ConnAck(c.REFUSED_UNAVAILABLE)]
+
+
+def test_sessions_max() -> None:
+    world = World(sessions_max=1)
+    world.client("a", clean=False)
+    client = world.client()
+    client.send(Connect("b", clean=False))
+    assert client.packets == [codec.ConnAck(c.REFUSED_UNAVAILABLE)]
+    world.client("a", clean=False)
+
+
+def test_retained_limits_close_the_publisher() -> None:
+    world = World(retained_max=1)
+    client = world.client("c")
+    client.publish("a", retain=True)
+    client.send(Publish(b"b", b"x", 3, 9))
+    assert client.closed
+
+
+def test_retained_that_cannot_be_stored_is_not_acknowledged() -> None:
+    world = World("late")
+    client = world.client("c")
+    world.port.fail_next("put", ErrorCode.STORE_FULL)
+    client.send(Publish(b"a", b"x", 3, 9))
+    assert client.closed
+    assert client.take() == []
+
+
+def test_shutdown_publishes_wills_and_closes() -> None:
+    world = World()
+    watcher = world.client("w")
+    watcher.subscribe("will/t")
+    client = world.client("c", will=will())
+    client.door.shutdown()
+    world.settle()
+    assert client.closed
+    assert watcher.messages() == [("will/t", b"gone")]
+
+
+def test_an_idle_connection_is_small() -> None:
+    import tracemalloc
+
+    world = World()
+    world.client("first")
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for i in range(100):
+        world.client(f"idle{i}")
+    used = (tracemalloc.get_traced_memory()[0] - before) / 100
+    tracemalloc.stop()
+    assert used < 8192, f"{used:.0f} bytes per idle connection, the test's own client included"
+
+
+def test_closed_connections_leave_nothing_behind() -> None:
+    world = World("shuffled", seed=3)
+    for i in range(20):
+        client = world.client(f"c{i}", clean=bool(i % 2), will=will())
+        client.subscribe("a/#", "b")
+        client.publish("a/1")
+        client.link.lose()
+        world.settle()
+    gateway = world.gateway
+    assert not gateway.doors
+    assert not gateway.lifecycle.live
+    assert not world.port.leases
+    assert not world.port.volatile
+    assert not gateway.fanout._by_text
+    assert all(not cursor.leased for cursor in world.port.cursors.values())
+    assert logging.getLogger("gantrymq_gateways.mqtt").level == 0

@@ -1,0 +1,78 @@
+"""The retained store: index against the rule, limits, and answers that cross changes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gantrymq.model.errors import GantryError
+from gantrymq_gateways.mqtt.retained import RetainedStore, parse_value, row_key, row_value
+from gantrymq_gateways.mqtt.topics import match_levels
+from gateways.tests.mqtt.test_topics import SMALL_FILTER, SMALL_TOPIC
+
+TOPICS = st.one_of(SMALL_TOPIC, SMALL_TOPIC.map(lambda t: "$" + t))
+
+
+@given(st.dictionaries(TOPICS, st.booleans(), max_size=12), SMALL_FILTER)
+def test_match(topics: dict[str, bool], text: str) -> None:
+    store = RetainedStore(100, 10_000)
+    store.load({row_key(t): row_value(t, b"x", 1) or b"" for t in topics})
+    for topic, kept in topics.items():
+        if not kept:
+            store.changed(row_key(topic), None)
+    wanted = sorted(t for t, kept in topics.items() if kept and match_levels(text, t))
+    assert sorted(m.topic for m in store.match(text)) == wanted
+    assert len(store) == sum(topics.values())
+
+
+def test_deleting_everything_leaves_nothing() -> None:
+    store = RetainedStore(100, 10_000)
+    for topic in ("a/b/c", "a", "a/b", "/"):
+        store.changed(row_key(topic), row_value(topic, b"x", 0))
+    for topic in ("a/b", "a/b/c", "/", "a"):
+        store.changed(row_key(topic), None)
+    assert store.size_bytes == 0
+    assert store._root.is_bare()
+
+
+def test_rows() -> None:
+    message = parse_value(row_value("ä/b", b"\x00p", 1) or b"")
+    assert (message.topic, message.payload, message.qos) == ("ä/b", b"\x00p", 1)
+    assert row_value("a", b"", 1) is None
+    assert len(row_key("x" * 60_000)) < 100
+
+
+def test_limits() -> None:
+    store = RetainedStore(2, 100)
+    store.load({"a": row_value("a", b"x", 0) or b"", "b": row_value("b", b"x", 0) or b""})
+    store.check_room("a", b"again")
+    store.check_room("c", b"")
+    with pytest.raises(GantryError, match="retained_max"):
+        store.check_room("c", b"x")
+    store.changed("b", None)
+    with pytest.raises(GantryError, match="retained_bytes_max"):
+        store.check_room("c", b"x" * 100)
+    with pytest.raises(GantryError, match="row holds"):
+        store.check_room("c", b"x" * (4 * 1024 * 1024))
+
+
+def test_own_answer_after_a_newer_change_changes_nothing() -> None:
+    store = RetainedStore(10, 100)
+    mine, other = row_value("a", b"mine", 0), row_value("a", b"other", 0)
+    store.storing("a", mine)
+    store.changed("a", mine)
+    store.changed("a", other)
+    store.stored("a", mine, False)
+    assert store.match("a")[0].payload == b"other"
+
+
+def test_own_answer_counts_before_the_change_is_told() -> None:
+    store = RetainedStore(10, 100)
+    mine = row_value("a", b"mine", 0)
+    store.storing("a", mine)
+    store.stored("a", mine, False)
+    assert store.match("a")[0].payload == b"mine"
+    store.storing("a", None)
+    store.stored("a", None, True)
+    assert store.match("a")
