@@ -30,6 +30,8 @@ TEXTS_MAX: Final = 1024
 """Cached dispatch texts (up to 1 KiB each), one per distinct set of light queues."""
 CONTINUATION_PAIRS_MAX: Final = 16_384
 """Light queue entries per continuation record (256 KiB)."""
+CLOCK_BACK_MAX_MS: Final = 600_000
+"""Store times do not go back with the clock, so that queues can be searched by time; beyond this the clock had been wrong."""
 _FIXED: Final = HEAD.size + SHORT.size
 
 
@@ -77,7 +79,7 @@ class Appender:
     def append(self, batch: Sequence[Message], lights: Sequence[tuple[int, ...]], now_ms: int) -> int:
         """Write and dispatch; returns the new end. On an exception nothing has changed."""
         start = self.position
-        if now_ms < self.last_ms:
+        if 0 < self.last_ms - now_ms <= CLOCK_BACK_MAX_MS:
             now_ms = self.last_ms
         plan = _Plan(start, self._log.file_size)
         try:

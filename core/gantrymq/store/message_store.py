@@ -23,7 +23,7 @@ from gantrymq.store.config import UNIT_SIZE
 from gantrymq.store.consume_queue import QueueFiles, QueueTable
 from gantrymq.store.index_file import Index
 from gantrymq.store.light_queues import LIGHT_MAX, LightQueues
-from gantrymq.store.positions import Positions, Sizes, save_checkpoint
+from gantrymq.store.positions import Positions, Sizes, load_checkpoint, save_checkpoint
 from gantrymq.store.reader import StoreReader
 from gantrymq.store.recovery import (
     DISPATCH_TOPIC,
@@ -221,9 +221,9 @@ class MessageStore(StoreReader):
         self._log.writing_base = self._log.base_of(end)
         self._lights.open(end)
         self._appender.position = end
+        self._appender.last_ms = load_checkpoint(self.files, self._store / "checkpoint")
         if clean and end == derived and self._lights.log_position == end:
             self._derived_synced = end
-            self._appender.last_ms = self._last_store_ms()
             return report
         for name in self._queues.names():
             self._queues.topic(name, cut_at=derived)
@@ -235,11 +235,6 @@ class MessageStore(StoreReader):
         if checkpoint is not None:
             self.sync_checkpoint(checkpoint)
         return report
-
-    def _last_store_ms(self) -> int:
-        if not self._index.list:
-            return 0
-        return self._index.list[-1].end_ms
 
     def _replay(
         self, start: int, derived: int, end: int, report: RecoveryReport, progress: Callable[[int, int], None] | None

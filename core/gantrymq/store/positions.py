@@ -85,3 +85,15 @@ def save_checkpoint(files: FileSystem, path: Path, log_ms: int, queues_ms: int, 
             files.datasync(handle)
     finally:
         files.close(handle)
+
+
+def load_checkpoint(files: FileSystem, path: Path) -> int:
+    """Store time up to which the log was on stable storage; 0 without a checkpoint."""
+    if not files.exists(path):
+        return 0
+    handle = files.open(path, False)
+    try:
+        data = files.pread(handle, CHECKPOINT.size, 0)
+    finally:
+        files.close(handle)
+    return int(CHECKPOINT.unpack(data)[0]) if len(data) == CHECKPOINT.size else 0
