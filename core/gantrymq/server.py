@@ -88,7 +88,7 @@ class Plan:
     data_is_default: bool
     ready_file: Path | None
     own_nameserver: bool
-    """A nameserver of this process is the one to use (none was named)."""
+    """The nameserver of this process is the one to use: there is one, and no other was named."""
 
 
 def discover() -> dict[str, EntryPoint]:
@@ -161,10 +161,10 @@ def make_plan(launch: Launch, environment: Mapping[str, str]) -> Plan:
     refuse_unknown_sections(settings, services, installed)
     server = settings.build("server", ServerConfig)
     check_bind(server.host, server.insecure_bind)
-    named = server.nameserver or environment.get("NAMESRV_ADDR", "")
-    nameservers = parse_nameservers(
-        named or NAMESERVER_DEFAULT, "--nameserver" if server.nameserver else "NAMESRV_ADDR"
-    )
+    own_nameserver = "nameserver" in names and not server.nameserver
+    source = "--nameserver" if server.nameserver else "NAMESRV_ADDR"
+    named = "" if own_nameserver else server.nameserver or environment.get("NAMESRV_ADDR", "")
+    nameservers = parse_nameservers(named or NAMESERVER_DEFAULT, source)
     return Plan(
         server=server,
         services=services,
@@ -176,7 +176,7 @@ def make_plan(launch: Launch, environment: Mapping[str, str]) -> Plan:
         nameservers=nameservers,
         data_is_default=settings.get("server", "data") is None,
         ready_file=Path(launch.ready_file) if launch.ready_file is not None else None,
-        own_nameserver=not server.nameserver,
+        own_nameserver=own_nameserver,
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,7 +29,9 @@ def environment(trouble: str = "") -> dict[str, str]:
 class Running:
     """A started server; its output is read line by line, so that nothing has to wait for a time."""
 
-    def __init__(self, directory: Path, *arguments: str, trouble: str = "") -> None:
+    def __init__(
+        self, directory: Path, *arguments: str, trouble: str = "", prepare: Callable[[], None] | None = None
+    ) -> None:
         self.ready_file = directory / "ready.json"
         self.process = subprocess.Popen(
             [
@@ -36,6 +39,7 @@ class Running:
                 str(self.ready_file), *arguments,
             ],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(trouble), cwd=directory,
+            preexec_fn=prepare,
         )  # fmt: skip
         self.lines: list[str] = []
 
@@ -62,8 +66,10 @@ class Running:
 
 
 @contextmanager
-def running(directory: Path, *arguments: str, trouble: str = "") -> Iterator[Running]:
-    server = Running(directory, *arguments, trouble=trouble)
+def running(
+    directory: Path, *arguments: str, trouble: str = "", prepare: Callable[[], None] | None = None
+) -> Iterator[Running]:
+    server = Running(directory, *arguments, trouble=trouble, prepare=prepare)
     try:
         yield server
     finally:
@@ -212,6 +218,28 @@ def test_deadline_of_the_drain_closes_what_is_left(tmp_path: Path) -> None:
         server.until("ready")
         with socket.create_connection(server.address("echo"), 10):
             assert server.end(signal.SIGTERM)[0] == 0
+
+
+@pytest.mark.parametrize("sets", [(), ("--set", "server.connections_max=1000000")])
+def test_connections_stay_below_the_limit_of_open_files(tmp_path: Path, sets: tuple[str, ...]) -> None:
+    limited = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))  # noqa: E731
+    with running(tmp_path, *sets, prepare=limited) as server:
+        server.until("ready")
+        clients = [socket.create_connection(server.address("echo"), 10) for _ in range(60)]
+        served = 0
+        for client in clients:
+            try:
+                client.sendall(b"x")
+                served += client.recv(1) == b"x"
+            except OSError:
+                pass
+        for client in clients:
+            client.close()
+        assert served == 32
+        code, err = server.end(signal.SIGTERM)
+    assert code == 0
+    refused = [line for line in err.splitlines() if "refused, server.connections_max (32) is reached" in line]
+    assert len(refused) == 1
 
 
 def test_entry_points_of_a_stranger_are_found(tmp_path: Path) -> None:

@@ -15,6 +15,15 @@ from gantrymq.net.pump import Pump, PumpHost
 BACKLOG: Final = 4096
 """Connections that wait for `accept`: a fleet that reconnects at once; the kernel cuts it to net.core.somaxconn."""
 
+KEEPALIVE: Final = (
+    (socket.SO_KEEPALIVE, socket.SOL_SOCKET, 1),
+    (socket.TCP_KEEPIDLE, socket.IPPROTO_TCP, 120),
+    (socket.TCP_KEEPINTVL, socket.IPPROTO_TCP, 30),
+    (socket.TCP_KEEPCNT, socket.IPPROTO_TCP, 4),
+)
+"""The kernel probes a silent peer after 2 minutes and gives it up 2 minutes later: a machine that vanished must not hold its
+connection for ever where its protocol has no keep-alive of its own. Costs no timer of ours."""
+
 FILES_RESERVED: Final = 1024
 """Open files kept for the store and everything else but connections (half of all where the limit is lower than twice this)."""
 
@@ -74,8 +83,10 @@ async def bind(address: str, port: int) -> socket.socket:
     try:
         bound.setblocking(False)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Accepted sockets inherit it: a small answer must not wait for the acknowledgement of the one before.
+        # Accepted sockets inherit these. No delay: a small answer must not wait for the acknowledgement of the one before.
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for option, level, value in KEEPALIVE:
+            bound.setsockopt(level, option, value)
         bound.bind(target)
         # Binding succeeds for two sockets with SO_REUSEADDR; only listening tells that the port is taken.
         bound.listen(BACKLOG)

@@ -148,7 +148,10 @@ async def test_one_write_per_turn_and_no_delay() -> None:
         assert isinstance(pump, Pump)
         real = pump._transport
         assert real is not None
-        assert real.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+        accepted = real.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 120
+        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         writes: list[bytes] = []
 
         class Counting:
