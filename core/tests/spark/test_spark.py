@@ -1,0 +1,164 @@
+"""The source and the sink inside a real Spark, against brokers in memory. What needs no Spark is tested in the other files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.tests.client.fake_cluster import FakeCluster
+from gantrymq.client.records import decode_records
+
+pytest.importorskip("pyspark")
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(180),
+    pytest.mark.filterwarnings("ignore"),  # pyspark's and pandas' own
+]
+
+
+def fill(cluster: FakeCluster, count: int, first: int = 0) -> None:
+    for number in range(first, first + count):
+        tag = ("hot", "cold")[number % 2]
+        pairs = f"TAGS\x01{tag}\x02KEYS\x01dev-{number}\x02place\x01hall\x02".encode()
+        cluster.broker().append("telemetry", number % 2, b"%d" % number, pairs, born_ms=1000 * number)
+
+
+def source(spark: Any, cluster: FakeCluster, stream: bool = False, **options: str) -> Any:
+    reader = (spark.readStream if stream else spark.read).format("gantry")
+    return reader.options(**{"nameserver": cluster.nameserver, "topic": "telemetry", **options})
+
+
+def run(query: Any) -> None:
+    assert query.awaitTermination(120)
+    assert query.exception() is None
+
+
+def sink(frame: Any, cluster: FakeCluster, checkpoint: Path, **options: str) -> Any:
+    writer = frame.writeStream.format("gantry").option("nameserver", cluster.nameserver).options(**options)
+    return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+
+
+def stored(cluster: FakeCluster, topic: str) -> list[Any]:
+    queues = cluster.broker().queues
+    return [m for (name, _), q in queues.items() if name == topic for e in q.entries for m in decode_records(e.record)]
+
+
+def test_batch(spark: Any, cluster: FakeCluster) -> None:
+    fill(cluster, 1000)
+    frame = source(spark, cluster).load()
+    assert frame.rdd.getNumPartitions() == 2
+    rows = frame.orderBy("queue", "offset").collect()
+    assert len(rows) == 1000
+    row = rows[3].asDict()
+    assert row.pop("storeTimestamp").year > 2000
+    assert row.pop("bornTimestamp").timestamp() == 6
+    assert row == {
+        "topic": "telemetry",
+        "broker": "broker-a",
+        "queue": 0,
+        "offset": 3,
+        "tag": "hot",
+        "keys": "dev-6",
+        "body": b"6",
+        "properties": {"TAGS": "hot", "KEYS": "dev-6", "place": "hall"},
+    }
+
+
+def test_projection_tags_and_offsets(spark: Any, cluster: FakeCluster) -> None:
+    cluster.topics["telemetry"] = {"broker-a": 1}
+    for number in range(100):
+        cluster.broker().append("telemetry", 0, b"x", b"TAGS\x01" + (b"hot", b"cold")[number % 2] + b"\x02")
+    reader = source(
+        spark, cluster, tags="hot", startingOffsets='{"telemetry":{"broker-a":{"0":10}}}',
+        endingOffsets='{"telemetry":{"broker-a":{"0":20}}}',
+    )  # fmt: skip
+    frame = reader.schema("offset bigint, tag string").load()
+    assert [tuple(row) for row in frame.orderBy("offset").collect()] == [(n, "hot") for n in range(10, 20, 2)]
+    with pytest.raises(Exception, match="column 'body' is BINARY, the schema says STRING"):
+        source(spark, cluster).schema("body string").load().count()
+
+
+def test_data_loss_names_queue_and_offsets(spark: Any, cluster: FakeCluster) -> None:
+    fill(cluster, 100)
+    cluster.broker().expire("telemetry", 1, 30)
+    start = '{"telemetry":{"broker-a":{"0":0,"1":10}}}'
+    with pytest.raises(Exception, match=r"broker 'broker-a', queue 1: offsets 10 to 29 \(20 messages\) are gone"):
+        source(spark, cluster, startingOffsets=start).load().count()
+    assert source(spark, cluster, startingOffsets=start, failOnDataLoss="false").load().count() == 70
+
+
+def test_stream_in_several_batches_and_again_from_its_checkpoint(
+    spark: Any, cluster: FakeCluster, tmp_path: Path
+) -> None:
+    fill(cluster, 1000)
+    out, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
+
+    def once() -> Any:
+        frame = source(spark, cluster, stream=True, startingOffsets="earliest", maxOffsetsPerTrigger="300").load()
+        writer = frame.writeStream.format("parquet").option("path", out).option("checkpointLocation", checkpoint)
+        query = writer.trigger(availableNow=True).start()
+        run(query)
+        return query
+
+    progress = [entry["numInputRows"] for entry in once().recentProgress if entry["numInputRows"]]
+    assert progress == [300, 300, 300, 100]
+    fill(cluster, 50, first=1000)
+    cluster.topics["telemetry"]["broker-a"] = 3  # and a new queue
+    cluster.broker().append("telemetry", 2, b"1050")
+    once()
+    bodies = [int(row.body) for row in spark.read.parquet(out).select("body").collect()]
+    assert sorted(bodies) == list(range(1051))
+    newest = max((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    offsets = newest.read_text().splitlines()[-1]
+    assert json.loads(offsets) == {"telemetry": {"broker-a": {"0": 525, "1": 525, "2": 1}}}
+
+
+def test_write(spark: Any, cluster: FakeCluster) -> None:
+    frame = spark.range(200).selectExpr(
+        "cast(id as string) as body", "if(id < 100, 'low', null) as topic", "'t' as tag", "concat('k', id) as keys",
+        "map('n', cast(id as string)) as properties",
+    )  # fmt: skip
+    writer = frame.write.format("gantry").mode("append").option("nameserver", cluster.nameserver)
+    writer.option("topic", "rest").save()
+    low, rest = stored(cluster, "low"), stored(cluster, "rest")
+    assert sorted(int(message.body) for message in low) == list(range(100))
+    assert sorted(int(message.body) for message in rest) == list(range(100, 200))
+    assert {(m.tag, m.keys, m.property("n")) for m in low} == {("t", f"k{n}", str(n)) for n in range(100)}
+
+
+def test_write_errors_name_what_is_wrong(spark: Any, cluster: FakeCluster) -> None:
+    def write(frame: Any, mode: str = "append", **options: str) -> None:
+        frame.write.format("gantry").mode(mode).options(nameserver=cluster.nameserver, **options).save()
+
+    with pytest.raises(Exception, match="set the option 'topic'"):
+        write(spark.range(1).selectExpr("cast('x' as binary) as body"))
+    with pytest.raises(Exception, match=r"'body' .* is missing"):
+        write(spark.range(1).selectExpr("'t' as topic"))
+    with pytest.raises(Exception, match=r"row \d+ \(topic 't'\): the body is null"):
+        write(spark.range(4).selectExpr("if(id = 2, null, 'x') as body"), topic="t")
+    with pytest.raises(Exception, match="mode 'overwrite' cannot be kept by a log"):
+        write(spark.range(1).selectExpr("'x' as body"), mode="overwrite", topic="t")
+
+
+def test_stream_from_topic_to_topic(spark: Any, cluster: FakeCluster, tmp_path: Path) -> None:
+    fill(cluster, 500)
+    frame = source(spark, cluster, stream=True, startingOffsets="earliest", tags="hot").load()
+    alerts = frame.selectExpr("concat('alert ', cast(body as string)) as body", "tag", "properties")
+    run(sink(alerts, cluster, tmp_path / "checkpoint", topic="alerts"))
+    assert sorted(m.body for m in stored(cluster, "alerts")) == sorted(b"alert %d" % n for n in range(0, 500, 2))
+    assert {m.property("place") for m in stored(cluster, "alerts")} == {"hall"}
+    fill(cluster, 10, first=500)
+    run(sink(alerts, cluster, tmp_path / "checkpoint", topic="alerts"))
+    assert len(stored(cluster, "alerts")) == 255
+
+
+def test_windows_over_event_time(spark: Any, cluster: FakeCluster, tmp_path: Path) -> None:
+    fill(cluster, 100)
+    frame = source(spark, cluster, stream=True, startingOffsets="earliest").schema(
+        "tag string, bornTimestamp timestamp"
+    )
+    counts = frame.load().withWatermark("bornTimestamp", "1 second").groupBy("tag", "bornTimestamp").count()
+    writer = counts.writeStream.format("memory").queryName("counts").outputMode("complete")
+    run(writer.trigger(availableNow=True).start())
+    assert spark.sql("select sum(count) as total from counts").collect()[0].total == 100
