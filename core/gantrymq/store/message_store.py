@@ -521,5 +521,6 @@ class MessageStore(StoreReader):
                 self._positions.save(self._log.flushed_position, checkpoint.position, sync=True)
             save_checkpoint(self.files, self._store / "checkpoint", checkpoint.store_ms, checkpoint.store_ms,
                             checkpoint.store_ms, sync=True)  # fmt: skip
+            self.files.sync_dir(self._store)
         except OSError as error:
             raise self._fail(error) from error
