@@ -130,7 +130,11 @@ class MqttDoor(Peer):
                 if type(event) is Publish:
                     publishes.append(event)
                     continue
-                if publishes and type(event) is not Ack:
+                if type(event) is Ack:
+                    if self.session is not None:
+                        self.session.acknowledged(event.packet_id)
+                    continue
+                if publishes:
                     # What comes behind must find these published.
                     batch, publishes = publishes, []
                     self._submit(batch)
@@ -157,8 +161,6 @@ class MqttDoor(Peer):
             self.fail(event.text)
         elif session is None:
             return
-        elif isinstance(event, Ack):
-            session.acknowledged(event.packet_id)
         elif isinstance(event, Subscribe):
             self._subscribe(session, event)
         elif isinstance(event, Unsubscribe):

@@ -146,6 +146,15 @@ class MqttConnection:
             if length < 0x80:
                 body = start + 2
                 end = body + length
+                if first == 0x40 and length == 2 and largest and end <= size:
+                    packet_id = data[body] << 8 | data[body + 1]
+                    if packet_id:
+                        events.append(Ack(c.PUBACK, packet_id))
+                        start = end
+                        continue
+            elif size - start > 2 and data[start + 2] < 0x80:
+                body = start + 3
+                end = body + (length & 0x7F | data[start + 2] << 7)
             else:
                 try:
                     found = codec.packet_end(data, start)
@@ -155,7 +164,7 @@ class MqttConnection:
                     break
                 body, end = found
             if 0x30 <= first < 0x36 and end <= size and 4 <= end - body <= largest:
-                # The hot path: PUBLISH of QoS 0 to 2, checked as codec.decode_packet does, topics once per process.
+                # The hot path: PUBLISH of QoS 0 and 1, checked as codec.decode_packet does, topics once per process.
                 flags = first & 0x0F
                 topic_end = body + 2 + (data[body] << 8 | data[body + 1])
                 topic = data[body + 2 : topic_end]
