@@ -1,0 +1,218 @@
+"""paho-mqtt against a running server, as one process and as three: what MQTT 3.1.1 promises its clients."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import paho.mqtt.client as mqtt
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+
+from interop_tests.running import Gantry
+
+WAIT_S = 10.0
+
+
+class Paho:
+    """One paho client with its network thread; `messages` is what it received."""
+
+    def __init__(self, server: Gantry, client_id: str = "", clean: bool = True, **options: Any) -> None:
+        self.server = server
+        self.messages: queue.Queue[mqtt.MQTTMessage] = queue.Queue()
+        self.events: queue.Queue[tuple[str, Any]] = queue.Queue()
+        self.client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id, clean, protocol=options.pop("protocol", mqtt.MQTTv311))
+        self.keep_alive_s = options.pop("keep_alive_s", 60)
+        if "will" in options:
+            self.client.will_set(*options.pop("will"))
+        self.client.on_message = lambda client, data, message: self.messages.put(message)
+        self.client.on_connect = lambda client, data, flags, code, props: self.events.put(("connect", (flags, code)))
+        self.client.on_subscribe = lambda client, data, mid, codes, props: self.events.put(("subscribe", codes))
+        self.client.on_unsubscribe = lambda client, data, mid, codes, props: self.events.put(("unsubscribe", mid))
+        self.client.on_disconnect = lambda client, data, flags, code, props: self.events.put(("disconnect", code))
+        self.present = False
+
+    def start(self) -> Paho:
+        self.client.connect(*self.server.address("mqtt"), keepalive=self.keep_alive_s)
+        self.client.loop_start()
+        flags, code = self.event("connect")
+        assert code == 0
+        self.present = flags.session_present
+        return self
+
+    def event(self, name: str) -> Any:
+        end = time.monotonic() + WAIT_S
+        while True:
+            got, value = self.events.get(timeout=max(0.01, end - time.monotonic()))
+            if got == name:
+                return value
+
+    def subscribe(self, *filters: tuple[str, int]) -> list[int]:
+        self.client.subscribe(list(filters))
+        return [code.value for code in self.event("subscribe")]
+
+    def publish(self, topic: str, payload: str | bytes, qos: int = 1, retain: bool = False) -> None:
+        self.client.publish(topic, payload, qos, retain).wait_for_publish(WAIT_S)
+
+    def receive(self, count: int) -> list[tuple[str, bytes]]:
+        return [(m.topic, m.payload) for m in [self.messages.get(timeout=WAIT_S) for _ in range(count)]]
+
+    def stop(self) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+    def drop(self) -> None:
+        """Lose the connection without a DISCONNECT."""
+        self.client.loop_stop()
+        sock = self.client.socket()
+        assert sock is not None
+        sock.shutdown(socket.SHUT_RDWR)
+        sock.close()
+
+
+@pytest.fixture
+def connect(server: Gantry) -> Iterator[Callable[..., Paho]]:
+    clients: list[Paho] = []
+
+    def make(client_id: str = "", clean: bool = True, **options: Any) -> Paho:
+        clients.append(Paho(server, client_id, clean, **options).start())
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.stop()
+
+
+@pytest.fixture
+def top() -> str:
+    """A first level that no other test uses."""
+    return f"t{uuid4().hex[:8]}"
+
+
+def test_qos_and_wildcards(connect: Callable[..., Paho], top: str) -> None:
+    sub = connect("")
+    assert sub.subscribe((f"{top}/+/temp", 1), (f"{top}/#", 0), (f"{top}/x/+", 2)) == [1, 0, 1]
+    pub = connect("")
+    for i in range(50):
+        pub.publish(f"{top}/x/temp", str(i), qos=i % 2)
+    pub.publish(top, "last", 0)
+    got = [sub.messages.get(timeout=WAIT_S) for _ in range(51)]
+    assert [(m.topic, m.payload, m.qos) for m in got[:50]] == [(f"{top}/x/temp", b"%d" % i, i % 2) for i in range(50)]
+    assert got[50].topic == top
+    assert sub.messages.empty()
+
+
+def test_persistent_session(connect: Callable[..., Paho], top: str) -> None:
+    sub = connect(top, False)
+    assert not sub.present
+    sub.subscribe((f"{top}/#", 1))
+    sub.stop()
+    pub = connect("")
+    for i in range(500):
+        pub.client.publish(f"{top}/{i % 7}", str(i), 1)
+    pub.publish(f"{top}/end", "end")
+    sub = connect(top, False)
+    assert sub.present
+    assert sub.receive(501) == [(f"{top}/{i % 7}", b"%d" % i) for i in range(500)] + [(f"{top}/end", b"end")]
+    sub.stop()
+    sub = connect(top, False)
+    pub.publish(f"{top}/live", "live")
+    assert sub.receive(1) == [(f"{top}/live", b"live")]
+
+
+def test_retained(connect: Callable[..., Paho], top: str) -> None:
+    pub = connect("")
+    pub.publish(f"{top}/a", "1", retain=True)
+    pub.publish(f"{top}/b", "2", retain=True)
+    pub.publish(f"{top}/a", b"", retain=True)
+    sub = connect("")
+    sub.subscribe((f"{top}/+", 1))
+    pub.publish(f"{top}/c", "live")
+    got = [sub.messages.get(timeout=WAIT_S) for _ in range(2)]
+    assert [(m.topic, m.payload, m.retain) for m in got] == [(f"{top}/b", b"2", True), (f"{top}/c", b"live", False)]
+
+
+def test_will_and_takeover(connect: Callable[..., Paho], server: Gantry, top: str) -> None:
+    watcher = connect("")
+    watcher.subscribe((f"{top}/will", 1))
+    lost = Paho(server, "", True, will=(f"{top}/will", "lost", 1)).start()
+    lost.drop()
+    assert watcher.receive(1) == [(f"{top}/will", b"lost")]
+    old = Paho(server, top, will=(f"{top}/will", "taken", 1))
+    old.client.reconnect_delay_set(100, 100)
+    old.start()
+    connect(top)
+    assert old.event("disconnect") != 0
+    assert watcher.receive(1) == [(f"{top}/will", b"taken")]
+    old.client.loop_stop()
+
+
+def test_large_payload(connect: Callable[..., Paho], top: str) -> None:
+    sub = connect("")
+    sub.subscribe((top, 1))
+    payload = bytes(range(256)) * 4 * 4096
+    connect("").publish(top, payload)
+    assert sub.receive(1) == [(top, payload)]
+
+
+def test_mqtt_3_1(connect: Callable[..., Paho], top: str) -> None:
+    sub = connect(top, True, protocol=mqtt.MQTTv31)
+    sub.subscribe((top, 1))
+    sub.publish(top, "old")
+    assert sub.receive(1) == [(top, b"old")]
+
+
+def test_mqtt_5_is_told_the_version(server: Gantry) -> None:
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, "five", protocol=mqtt.MQTTv5)
+    codes: queue.Queue[Any] = queue.Queue()
+    client.on_connect = lambda client, data, flags, code, props: codes.put(code)
+    client.connect(*server.address("mqtt"))
+    client.loop_start()
+    assert codes.get(timeout=WAIT_S).value == 0x84
+    client.disconnect()
+    client.loop_stop()
+
+
+def test_keep_alive(server: Gantry, connect: Callable[..., Paho], top: str) -> None:
+    watcher = connect("")
+    watcher.subscribe((f"{top}/will", 1))
+    host, port = server.address("mqtt")
+    with socket.create_connection((host, port), WAIT_S) as raw:
+        will = f"{top}/will".encode()
+        body = b"\x00\x04MQTT\x04\x0e\x00\x01\x00\x00" + len(will).to_bytes(2, "big") + will + b"\x00\x06silent"
+        raw.sendall(b"\x10" + bytes([len(body)]) + body)
+        assert raw.recv(4) == b"\x20\x02\x00\x00"
+        begun = time.monotonic()
+        assert raw.recv(1) == b""
+        assert 1.4 < time.monotonic() - begun < 3
+    assert watcher.receive(1) == [(f"{top}/will", b"silent")]
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"\x30\xff\xff\xff\x7f", b"\x16\x03\x01\x02\x00\x01\x00"])
+def test_wrong_protocols_are_closed_at_once(server: Gantry, data: bytes) -> None:
+    with socket.create_connection(server.address("mqtt"), WAIT_S) as raw:
+        raw.sendall(data)
+        assert raw.recv(100) == b""
+
+
+def test_pipelined(server: Gantry, top: str) -> None:
+    name = top.encode()
+    field = len(name).to_bytes(2, "big") + name
+    connect_ = b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00"
+    subscribe = b"\x82" + bytes([len(field) + 3]) + b"\x00\x01" + field + b"\x00"
+    publish = b"\x32" + bytes([len(field) + 4]) + field + b"\x00\x02hi"
+    with socket.create_connection(server.address("mqtt"), WAIT_S) as raw:
+        raw.sendall(connect_ + subscribe + publish + b"\xc0\x00")
+        wanted = {b"\x20\x02\x00\x00", b"\x90\x03\x00\x01\x00", b"\x40\x02\x00\x02", b"\xd0\x00"}
+        delivered = b"\x30" + bytes([len(field) + 2]) + field + b"hi"
+        size = sum(map(len, wanted)) + len(delivered)
+        data = b""
+        while len(data) < size:
+            data += raw.recv(1000)
+    assert data.startswith(b"\x20\x02\x00\x00")
+    assert all(part in data for part in wanted)
+    assert delivered in data
