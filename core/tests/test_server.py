@@ -213,6 +213,20 @@ def test_signal_while_starting_and_second_signal(tmp_path: Path) -> None:
         assert server.lines[-1] == "stopped at once"
 
 
+def test_nobody_reads_the_output(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        server.until("import nameserver")
+        assert server.process.stdout is not None
+        server.process.stdout.close()
+        server.process.stdout = None
+        while not server.ready_file.exists():
+            assert server.process.poll() is None
+        server.process.send_signal(signal.SIGTERM)
+        _, err = server.process.communicate(timeout=20)
+    assert server.process.returncode == 0
+    assert "BrokenPipe" not in err
+
+
 def test_deadline_of_the_drain_closes_what_is_left(tmp_path: Path) -> None:
     with running(tmp_path, "--set", "server.drain_ms=300", trouble="never closes") as server:
         server.until("ready")
