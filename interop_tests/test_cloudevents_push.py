@@ -1,0 +1,185 @@
+"""Webhook subscriptions against real receivers: order, retries, dead letters, isolation, restart."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import httpx
+import pytest
+
+from gantrymq.client import BlockingProducer, BlockingPullConsumer, OutMessage
+from interop_tests.cloudevents_sinks import Sink, assigned
+from interop_tests.running import Gantry
+
+EVENT = {"ce-source": "/push", "ce-type": "a.b", "ce-specversion": "1.0", "content-type": "text/plain"}
+
+
+class Door:
+    """The HTTP face of one installation."""
+
+    def __init__(self, server):
+        host, port = server.address("cloudevents")
+        self.url = f"http://{host}:{port}"
+        self.http = httpx.Client(timeout=20)
+
+    def subscribe(self, sink, topic, **more):
+        config = {"topic": topic, **more.pop("config", {})}
+        answer = self.http.post(
+            f"{self.url}/subscriptions", json={"sink": sink.url, "protocol": "HTTP", "config": config, **more}
+        )
+        assert answer.status_code == 201, answer.text
+        assert answer.headers["location"] == f"/subscriptions/{answer.json()['id']}"
+        return answer.json()["id"]
+
+    def post(self, topic, identity, body=b"x", **headers):
+        more = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.http.post(
+            f"{self.url}/topics/{topic}", headers={**EVENT, "ce-id": identity, **more}, content=body
+        ).status_code
+
+
+@pytest.fixture
+def door(server):
+    door = Door(server)
+    yield door
+    door.http.close()
+
+
+def test_order_per_key(door):
+    with Sink() as sink:
+        door.subscribe(sink, "order")
+        for number in range(30):
+            assert door.post("order", f"{number % 3}-{number:03}", ce_partitionkey=f"key {number % 3}") == 202
+        sink.wait(lambda hooks: len(hooks) == 30)
+        for key in "012":
+            mine = [identity for identity in sink.ids() if identity.startswith(key)]
+            assert mine == sorted(mine)
+
+
+def test_types_and_filters(door):
+    with Sink() as sink:
+        door.subscribe(
+            sink, "filters", types=["a.b"], filters=[{"not": {"suffix": {"id": "no"}}}, {"prefix": {"source": "/p"}}]
+        )
+        door.post("filters", "1-no")
+        door.post("filters", "2", ce_type="other")
+        door.post("filters", "3")
+        sink.wait(len)
+        door.post("filters", "4")
+        sink.wait(lambda hooks: len(hooks) == 2)
+        assert sink.ids() == ["3", "4"]
+
+
+def test_messages_of_native_producers(server, door):
+    with Sink() as sink:
+        door.subscribe(sink, "native")
+        with BlockingProducer(server.doors["nameserver"]) as producer:
+            producer.send(OutMessage("native", b"\x00\xff", tag="line1.temp"))
+        (hook,) = sink.wait(len)
+        assert (hook.body, hook.headers["ce-type"], hook.headers["ce-source"]) == (
+            b"\x00\xff",
+            "line1.temp",
+            "//gantrymq",
+        )
+
+
+def test_a_slow_sink_holds_up_nobody(door):
+    free = threading.Event()
+    with Sink(lambda hook: 204 if free.wait(20) else 500) as slow, Sink() as quick:
+        door.subscribe(slow, "isolation")
+        door.subscribe(quick, "isolation")
+        for number in range(40):
+            door.post("isolation", str(number), ce_type=f"k{number}")
+        quick.wait(lambda hooks: len(hooks) == 40)
+        assert slow.hooks == []
+        free.set()
+        slow.wait(lambda hooks: len(hooks) == 40)
+
+
+def test_retry_then_success_and_the_next_follows(door):
+    failures = iter([503, (429, {"retry-after": "1"}), 500])
+    with Sink(lambda hook: next(failures, 204)) as sink:
+        door.subscribe(sink, "retry")
+        door.post("retry", "1")
+        door.post("retry", "2")
+        hooks = sink.wait(lambda hooks: len(hooks) == 5)
+        assert sink.ids() == ["1", "1", "1", "1", "2"]
+        assert [hook.headers["gantry-attempt"] for hook in hooks] == ["1", "2", "3", "4", "1"]
+
+
+def test_dead_letters(server, door):
+    with Sink(lambda hook: 400 if hook.headers["ce-id"] == "bad" else 204) as sink:
+        name = door.subscribe(sink, "dead")
+        door.post("dead", "bad", b"\x00body")
+        door.post("dead", "good")
+        sink.wait(lambda hooks: len(hooks) == 2)
+        with BlockingPullConsumer(server.doors["nameserver"], group="dead") as consumer:
+            letters = []
+            for queue in assigned(consumer, f"%DLQ%{name}"):
+                consumer.seek(queue, "earliest")
+            while not letters:
+                letters = consumer.pull(wait_s=1.0)
+        assert [letter.body for letter in letters] == [b"\x00body"]
+        assert letters[0].property("GANTRY_DLQ_STATUS") == "400"
+        assert letters[0].property("CE_id") == "bad"
+
+
+def test_gone_and_deleted(door):
+    with Sink(lambda hook: 410) as sink:
+        name = door.subscribe(sink, "gone")
+        door.post("gone", "1")
+        sink.wait(len)
+        end = time.monotonic() + 20
+        while door.http.get(f"{door.url}/subscriptions/{name}").json()["status"] != "disabled":
+            assert time.monotonic() < end
+        assert door.http.delete(f"{door.url}/subscriptions/{name}").status_code == 204
+        assert door.http.get(f"{door.url}/subscriptions/{name}").status_code == 404
+
+
+@pytest.mark.parametrize("shape", ["combined", "separated"])
+@pytest.mark.crash
+def test_kill_nine(tmp_path, shape):
+    """Events and subscriptions survive kill -9 in the middle of publishing and delivering; nothing acknowledged is missing."""
+    server = Gantry(tmp_path, shape, ("cloudevents.retry_first_ms=100",))
+    server.start()
+    stop = threading.Event()
+    acknowledged = []
+
+    def publish(worker):
+        with httpx.Client(timeout=5) as http:
+            number = 0
+            while not stop.is_set():
+                identity = f"{worker}-{number}"
+                headers = {**EVENT, "ce-id": identity, "ce-type": f"w{worker}.k{number % 4}"}
+                try:
+                    if http.post(f"{door.url}/topics/crash", headers=headers, content=b"x").status_code == 202:
+                        acknowledged.append(identity)
+                except httpx.HTTPError:
+                    pass
+                number += 1
+
+    try:
+        door = Door(server)
+        with Sink() as sink:
+            name = door.subscribe(sink, "crash")
+            workers = [threading.Thread(target=publish, args=(worker,)) for worker in range(3)]
+            for worker in workers:
+                worker.start()
+            for round_ in range(1, 3):
+                count = len(acknowledged) + 150
+                sink.wait(lambda hooks, count=count: len(hooks) >= count)
+                server.kill_and_restart()
+                assert [item["id"] for item in door.http.get(f"{door.url}/subscriptions").json()] == [name], round_
+            more = len(acknowledged) + 100
+            sink.wait(lambda hooks: len(hooks) >= more)
+            stop.set()
+            for worker in workers:
+                worker.join()
+            wanted = set(acknowledged)
+            sink.wait(lambda hooks: wanted <= {hook.headers["ce-id"] for hook in hooks})
+        assert len(wanted) == len(acknowledged) > 300
+        door.http.close()
+    finally:
+        stop.set()
+        server.stop()
