@@ -261,16 +261,20 @@ class LightQueues:
                 return trail[-1]
         at = self._page(light)[light % PAGE * 2 + 1]
         trail = []
+        too_far: set[int] = set()
         _, first, _, previous, near, far, count = self._read_run(at, light)
         while first > offset:
             trail.append((first, at, count))
             at = previous
             for jump in (far, near):
-                run = self._read_run(jump, light) if jump not in (NONE, previous) else None
-                if run is not None and run[1] + run[6] > offset:
+                if jump in too_far or jump in (NONE, previous):
+                    continue
+                run = self._read_run(jump, light)
+                if run[1] + run[6] > offset:
                     at = jump
                     trail.clear()  # what is passed over now is far ahead of the reader
                     break
+                too_far.add(jump)
             _, first, _, previous, near, far, count = self._read_run(at, light)
         trail.append((first, at, count))
         self._trails[light] = trail

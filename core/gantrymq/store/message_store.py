@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.model.names import OWN_LIGHT_PREFIX, check_topic, light_id
+from gantrymq.model.names import LMQ_PREFIX, OWN_LIGHT_PREFIX, check_topic, light_id
 from gantrymq.store import record
 from gantrymq.store.appender import Appender
 from gantrymq.store.commit_log import FULL_ERRORS, CommitLog
 from gantrymq.store.config import UNIT_SIZE
-from gantrymq.store.consume_queue import QueueFiles, QueueTable
+from gantrymq.store.consume_queue import QueueFiles, QueueTable, Unit
 from gantrymq.store.index_file import Index
 from gantrymq.store.light_queues import LIGHT_MAX, LightQueues
 from gantrymq.store.positions import Positions, Sizes, load_checkpoint, save_checkpoint
@@ -268,28 +268,32 @@ class MessageStore(StoreReader):
 
     def _replay_queue(self, message: Message) -> None:
         transaction = message.sys_flag & 12
-        try:
-            topic = self._queues.topic(message.topic)
-        except GantryError:
-            log.error("record at %d has topic %r, which is not legal: it enters no queue",
-                      message.physical_offset, message.topic)  # fmt: skip
-            return
         if transaction != 12:
             keys = props.find(message.properties, props.KEYS).split(" ")
             unique = props.find(message.properties, props.UNIQ_KEY)
             names = tuple([key for key in (unique, *keys) if key])
             self._index.add([(message.topic, names, message.physical_offset, message.store_ms)])
-        if transaction & 4 or message.queue_id < 0:
+        if not transaction & 4 and message.queue_id >= 0:
+            unit = (message.physical_offset, message.size, self._appender.code_of(message.tag))
+            self._replay_unit(message.topic, message.queue_id, message.queue_offset, unit)
+            for name, offset in record.dispatch_of(message.dispatch)[0] if message.dispatch else ():
+                if name.startswith(LMQ_PREFIX) and not name.startswith(OWN_LIGHT_PREFIX):
+                    self._replay_unit(name, 0, offset, unit)  # a real broker's own light queue has files
+
+    def _replay_unit(self, name: str, queue_id: int, offset: int, unit: Unit) -> None:
+        try:
+            topic = self._queues.topic(name)
+        except GantryError:
+            log.error("record at %d names queue %r, which is not legal: it is left out", unit[0], name)
             return
-        queue = topic.queues.get(message.queue_id)
+        queue = topic.queues.get(queue_id)
         if queue is None:
-            queue = self._queues.add_queue(topic, message.queue_id)
+            queue = self._queues.add_queue(topic, queue_id)
         if not queue.pending:
             self._queues.dirty.append(queue)
-        unit = (message.physical_offset, message.size, self._appender.code_of(message.tag))
-        if not queue.replay(message.queue_offset, unit):
-            log.error("record at %d has queue offset %d, but %s/%d is at %d: it enters no queue", message.physical_offset,
-                      message.queue_offset, message.topic, message.queue_id, queue.next_offset)  # fmt: skip
+        if not queue.replay(offset, unit):
+            log.error("record at %d has queue offset %d, but %s/%d is at %d: it enters no queue",
+                      unit[0], offset, name, queue_id, queue.next_offset)  # fmt: skip
 
     def _replay_dispatch(self, message: Message) -> None:
         pairs = []

@@ -269,9 +269,9 @@ def test_an_io_error_stops_the_store_for_good(bench: Bench, message_of: Callable
     store = bench.open()
     fill(store, message_of, 3)
     bench.files.fault = lambda name, path: OSError(errno.EIO, "I/O error") if name == operation else None
+    use = store.flush if operation == "datasync" else lambda: store.append([message_of(5)], [()])
     with pytest.raises(GantryError) as caught:
-        store.append([message_of(5)], [()])
-        store.flush()
+        use()
     assert caught.value.code is ErrorCode.STORE_FAILED
     bench.files.fault = lambda name, path: None
     with pytest.raises(GantryError):

@@ -1,0 +1,131 @@
+"""IndexFiles: golden bytes, chains, rolling, cutting."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gantrymq.store.index_file import Index, key_hash
+from gantrymq.store.memory_files import MemoryFileSystem
+
+ROOT = Path("/d/index")
+NOW = 1_700_000_000_000
+
+
+def index_on(files: MemoryFileSystem, slots: int = 3, entries: int = 10) -> Index:
+    index = Index(files, ROOT, slots, entries)
+    index.open(size_known=False)
+    return index
+
+
+def test_hash_is_absolute_and_has_no_minimum() -> None:
+    assert key_hash("T", "a") == 84 * 31 * 31 + 35 * 31 + 97
+    assert key_hash("T", "order-1") >= 0
+
+
+def test_golden_file() -> None:
+    files = MemoryFileSystem()
+    index = index_on(files)
+    # hash("T#a") = 81906 = 0x00013ff2, slot 0; "T#d" = 81909, slot 0; "T#b" = 81907, slot 1
+    index.add([("T", ("a",), 500, NOW), ("T", ("d", "b"), 600, NOW + 2500)])
+    index.write_pending()
+    [(path, data)] = files.snapshot().items()
+    assert path.name == datetime.fromtimestamp(NOW / 1000).strftime("%Y%m%d%H%M%S") + "000"
+    header = (
+        "0000018bcfe56800"  # begin
+        "0000018bcfe571c4"  # end
+        "00000000000001f4" "0000000000000258"  # positions
+        "00000002"  # used slots
+        "00000004"  # next entry
+    )  # fmt: skip
+    slots = "00000002" "00000003" "00000000"
+    first = "0001 3ff2" "00000000000001f4" "00000000" "00000000"
+    second = "0001 3ff5" "0000000000000258" "00000002" "00000001"
+    third = "0001 3ff3" "0000000000000258" "00000002" "00000000"
+    expected = bytes.fromhex(header + slots) + bytes(20) + bytes.fromhex(first + second + third)
+    assert data[: len(expected)] == expected
+    assert len(data) == 40 + 3 * 4 + 10 * 20
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans()), max_size=40), st.integers(0, 45))
+def test_finds_every_entry_newest_first_also_after_a_cut(steps: list[tuple[str, bool]], cut: int) -> None:
+    files = MemoryFileSystem()
+    index = index_on(files)
+    for number, (key, write) in enumerate(steps):
+        index.add([("T", (key,), number * 100, NOW + number * 400)])
+        if write:
+            index.write_pending()
+
+    def expect(live: Index, stop: int) -> None:
+        for key in "abcdefg":
+            wanted = [n * 100 for n in range(min(stop, len(steps)) - 1, -1, -1) if steps[n][0] == key]
+            assert live.find("T", key, 0, 1 << 60, 1000) == wanted
+
+    expect(index, 99)
+    index.write_pending()
+    expect(index_on(files), 99)
+    again = index_on(files)
+    again.cut(cut * 100, lambda position: NOW + position * 4)
+    expect(again, cut)
+    for number in range(cut, len(steps)):
+        again.add([("T", (steps[number][0],), number * 100, NOW + number * 400)])
+    expect(again, 99)
+
+
+def test_time_range_to_the_second() -> None:
+    index = index_on(MemoryFileSystem(), entries=100)
+    for number in range(20):
+        index.add([("T", ("k",), number, NOW + number * 1000)])
+    assert index.find("T", "k", NOW + 5000, NOW + 7000, 100) == [7, 6, 5, 4]  # one second of slack, records are checked
+    assert index.find("T", "k", 0, 1 << 60, 3) == [19, 18, 17]
+
+
+def test_a_full_file_is_followed_by_a_new_one_with_its_own_name() -> None:
+    files = MemoryFileSystem()
+    index = index_on(files)
+    for number in range(25):
+        index.add([("T", ("k",), number, NOW)])
+    index.write_pending()
+    names = [file.path.name for file in index.list]
+    assert len(names) == 3 == len(set(names))
+    assert [file.next_entry for file in index.list] == [10, 10, 8]  # entry 0 is never used
+    assert index.find("T", "k", 0, 1 << 60, 99) == list(range(24, -1, -1))
+
+
+def test_cut_below_a_file_removes_it() -> None:
+    files = MemoryFileSystem()
+    index = index_on(files)
+    for number in range(25):
+        index.add([("T", ("k",), number, NOW)])
+    index.write_pending()
+    again = index_on(files)
+    again.cut(9, lambda position: NOW)
+    assert len(again.list) == 1
+    assert again.find("T", "k", 0, 1 << 60, 99) == list(range(8, -1, -1))
+    again.cut(0, lambda position: NOW)
+    assert files.list_dir(ROOT) == []
+
+
+def test_a_damaged_chain_ends() -> None:
+    files = MemoryFileSystem()
+    index = index_on(files)
+    index.add([("T", ("a",), 1, NOW), ("T", ("a",), 2, NOW)])
+    index.write_pending()
+    handle = files.open(index.list[0].path, False)
+    files.pwrite(handle, (2).to_bytes(4, "big"), 40 + 12 + 20 + 16)  # entry 1 names entry 2 as its previous
+    assert index_on(files).find("T", "a", 0, 1 << 60, 99) == [2, 1]
+
+
+@pytest.mark.parametrize("entries", [10, 50])
+def test_number_of_entries_of_the_directory_wins(entries: int) -> None:
+    files = MemoryFileSystem()
+    index = index_on(files)
+    index.add([("T", ("a",), 1, NOW)])
+    index.write_pending()
+    again = index_on(files, entries=entries)
+    assert again.entries == 10
+    assert again.find("T", "a", 0, 1 << 60, 9) == [1]
