@@ -29,9 +29,6 @@ log = logging.getLogger(__name__)
 CLIENT_ID_BYTES_MAX: Final = 200
 """A client id names a group of at most 255 bytes and a lease; MQTT demands 23 [MQTT-3.1.3-5]."""
 
-PROCEDURES_MAX: Final = 16
-"""SUBSCRIBE and UNSUBSCRIBE packets of one client under way before it is not read any more."""
-
 HOLD_CONNECT, HOLD_PUBLISH, HOLD_PROCEDURES = 1, 2, 4
 """Why a connection is not read."""
 
@@ -44,8 +41,10 @@ class MqttDoor(Peer):
         "_gateway",
         "_holds",
         "_inflow",
+        "_leaving",
         "_link",
         "_outlet",
+        "_parked",
         "_procedures",
         "_will",
         "connection",
@@ -65,6 +64,10 @@ class MqttDoor(Peer):
         self._epoch = 0
         self._holds = 0
         self._procedures = 0
+        self._parked: list[Event] = []
+        """What came behind a SUBSCRIBE or UNSUBSCRIBE that is under way: packets take effect in order."""
+        self._leaving = False
+        """The client closed its side: what it sent is still done, then the connection ends."""
         self.session: Session | None = None
         self.gone = False
         self.peer = "?"
@@ -95,7 +98,8 @@ class MqttDoor(Peer):
         return data
 
     def eof(self) -> bool | None:
-        return None
+        self._leaving = True
+        return not self.gone and self._is_busy()
 
     def closed(self, reason: str) -> None:
         self._end(True)
@@ -121,12 +125,30 @@ class MqttDoor(Peer):
         self._end(True)
         self._close()
 
+    def _is_busy(self) -> bool:
+        """Something that the client sent is not done yet."""
+        if self.session is None:
+            return self.connection.state is State.CONNECTING
+        return self._procedures > 0 or self._inflow is None or not self._inflow.is_idle()
+
+    def _has_procedures(self) -> bool:
+        return self._procedures > 0
+
+    def _finish(self) -> None:
+        """End a connection whose client left, once everything is done."""
+        if self._leaving and not self.gone and not self._is_busy():
+            self._end(True)
+            self._close()
+
     # Events
 
     def _handle(self, events: list[Event]) -> None:
+        if self._has_procedures():
+            self._parked += events
+            return
         publishes: list[Publish] = []
         try:
-            for event in events:
+            for index, event in enumerate(events):
                 if type(event) is Publish:
                     publishes.append(event)
                     continue
@@ -141,6 +163,9 @@ class MqttDoor(Peer):
                 self._other(event)
                 if self.gone:
                     return
+                if self._has_procedures():
+                    self._parked += events[index + 1 :]
+                    break
             if publishes:
                 self._submit(publishes)
         except GantryError as error:
@@ -212,6 +237,7 @@ class MqttDoor(Peer):
         self.received(b"")
         if self.session is not None and not self.gone:
             self.session.pump()
+        self._finish()
 
     def _subscribe(self, session: Session, packet: Subscribe) -> None:
         def answer(codes: list[int]) -> None:
@@ -227,16 +253,20 @@ class MqttDoor(Peer):
 
     def _procedure(self, session: Session, steps: Steps) -> None:
         self._procedures += 1
-        if self._procedures >= PROCEDURES_MAX:
-            self._hold(HOLD_PROCEDURES)
         self._gateway.lifecycle.serial.put(session.client_id, steps, self._procedure_ended)
+        if self._procedures:
+            self._hold(HOLD_PROCEDURES)
 
     def _procedure_ended(self, error: GantryError | None) -> None:
         self._procedures -= 1
-        if self._procedures < PROCEDURES_MAX // 2:
-            self._resume(HOLD_PROCEDURES)
         if error is not None:
             self.fail(f"a subscription could not be stored: {error}")
+        if self._parked and not self.gone:
+            events, self._parked = self._parked, []
+            self._handle(events)
+        if not self._procedures:
+            self._resume(HOLD_PROCEDURES)
+            self._finish()
 
     def _send(self, data: bytes) -> None:
         if not self.gone and self._link is not None:
@@ -321,6 +351,10 @@ class MqttDoor(Peer):
                 b"".join([b"\x40\x02" + packet_id.to_bytes(2, "big") for packet_id in packet_ids])
             )
             self._link.mark()
+
+    def answered(self) -> None:
+        if self._leaving:
+            self._finish()
 
     def hold_reading(self) -> None:
         self._hold(HOLD_PUBLISH)

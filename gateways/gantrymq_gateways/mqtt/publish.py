@@ -91,6 +91,9 @@ class InflowHost(Protocol):
 
     def acknowledge(self, packet_ids: list[int]) -> None: ...
 
+    def answered(self) -> None:
+        """A batch is done, acknowledgements or none."""
+
     def hold_reading(self) -> None: ...
 
     def resume_reading(self) -> None: ...
@@ -133,6 +136,10 @@ class Inflow:
         self.targets = targets
         self.unacked_bytes = 0
         self.unacked_bytes_max = unacked_bytes_max
+
+    def is_idle(self) -> bool:
+        """Everything handed over was answered."""
+        return not self._batches
 
     def submit(self, publishes: list[Publish]) -> None:
         """Hand one chunk's messages to the log. Raises GantryError if one may not be published; those before it go their way."""
@@ -229,6 +236,7 @@ class Inflow:
             self.unacked_bytes -= done.size
             if done.acks:
                 self._host.acknowledge(done.acks)
+            self._host.answered()
         self._maybe_resume()
 
     def _maybe_resume(self) -> None:

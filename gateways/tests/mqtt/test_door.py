@@ -153,16 +153,45 @@ def test_unacknowledged_bytes_pause_the_publisher() -> None:
     assert client.link.reading
 
 
-def test_many_subscriptions_at_once_pause_reading() -> None:
-    world = World("late")
+@pytest.mark.parametrize("mode", ["immediate", "late", "shuffled"])
+def test_packets_take_effect_in_order(mode: str) -> None:
+    world = World(mode, seed=5)
     client = world.client("c", clean=False)
-    client.door.received(
-        b"".join([codec.encode_packet(Subscribe(i, [(f"t/{i}", 1)])) for i in range(1, 101)])
-    )
-    assert not client.link.reading
+    packets: list[codec.Packet] = []
+    for i in range(1, 101):
+        packets += [
+            Publish(b"t", b"early", 0, 0),
+            Subscribe(i, [(f"t/{i}", 1)]),
+            Publish(b"t/%d" % i, b"late", 0, 0),
+        ]
+    client.door.received(b"".join([codec.encode_packet(p) for p in packets]))
+    assert client.link.reading is (mode == "immediate")
     world.settle()
     assert client.link.reading
-    assert client.take() == [SubAck(i, [1]) for i in range(1, 101)]
+    taken = client.take()
+    assert [p for p in taken if isinstance(p, SubAck)] == [SubAck(i, [1]) for i in range(1, 101)]
+    assert [p.topic for p in taken if isinstance(p, Publish)] == [b"t/%d" % i for i in range(1, 101)]
+
+
+@pytest.mark.parametrize("mode", ["immediate", "late", "shuffled"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_what_a_leaving_client_sent_is_still_done(mode: str, clean: bool) -> None:
+    world = World(mode)
+    watcher = world.client("w")
+    watcher.subscribe("#")
+    client = world.client()
+    packets = [
+        Connect("c", clean, will=will()),
+        Subscribe(1, [("t", 1)]),
+        Publish(b"t", b"1", 2, 2),
+        Publish(b"t", b"2", 0, 0),
+    ]
+    client.door.received(b"".join([codec.encode_packet(p) for p in packets]))
+    client.link.peer_closes()
+    world.settle()
+    assert client.closed
+    assert Ack(c.PUBACK, 2) in client.packets or mode == "immediate"
+    assert watcher.messages() == [("t", b"1"), ("t", b"2"), ("will/t", b"gone")]
 
 
 def test_the_broker_goes_and_comes_back() -> None:
