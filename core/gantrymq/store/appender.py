@@ -48,6 +48,11 @@ class _Plan:
         self.parts: list[bytes] = []
         self.writes: list[tuple[int, list[bytes]]] = []
 
+    def finish(self, position: int) -> None:
+        """Nothing more comes before `position`."""
+        if position > self.start:
+            self.writes.append((self.start, self.parts))
+
     def roll(self, position: int) -> int:
         """Fill the segment with a blank record; returns the begin of the next one."""
         following = self.limit + record.BLANK_SIZE
@@ -101,8 +106,7 @@ class Appender:
         limit, parts = plan.limit, plan.parts
         pack = HEAD.pack
         for message, targets in zip(batch, lights, strict=True):
-            body = message.body
-            properties = message.properties
+            body, properties = message.body, message.properties
             flags = message.sys_flag
             topic = topics.get(message.topic)
             if topic is None:
@@ -125,13 +129,12 @@ class Appender:
             if queue is None:
                 queue = self._queues.add_queue(topic, queue_id)
             offset = 0 if flags & 4 else queue.next_offset  # prepared and rolled back records are in no queue
-            born_ms = message.born_ms
-            if not born_ms:
-                born_ms = message.born_ms = now_ms
+            if not message.born_ms:
+                message.born_ms = now_ms
             parts += (
                 pack(
-                    size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue_id, message.flag, offset, position, flags, born_ms,
-                    message.born_host, now_ms, host, message.reconsume_times, message.prepared_offset, length,
+                    size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue_id, message.flag, offset, position, flags,
+                    message.born_ms, message.born_host, now_ms, host, message.reconsume_times, message.prepared_offset, length,
                 ),
                 body,
                 name,
@@ -164,8 +167,7 @@ class Appender:
             if dispatch and (len(targets) > DISPATCH_INLINE_MAX or record.MORE_MARK in dispatch):
                 position = self._continue(message, targets, now_ms, plan, position)
                 limit, parts = plan.limit, plan.parts
-        if position > plan.start:
-            plan.writes.append((plan.start, plan.parts))
+        plan.finish(position)
         return position
 
     def dispatch_text(self, targets: tuple[int, ...], properties: bytes) -> bytes:

@@ -144,30 +144,25 @@ class LightQueues:
     def write_pending(self, log_position: int) -> None:
         """Append all pending units; `log_position`: every record below it has been added. On an error the rest stays pending."""
         while self.pending or self._deleted or log_position > self.log_position:
-            runs: list[bytes] = []
+            # Deletions first: an id that is used again in spite of its contract begins anew.
+            runs = [RUN.pack(light, DELETED, 0, NONE, NONE, NONE, 0) for light in self._deleted]
+            at, start = self._place(self.end + FRAME.size)
+            at += len(runs) * RUN.size
             tails: list[tuple[int, int]] = []
             length = 0
-            taken: list[int] = []
-            at = self.end + FRAME.size
-            at, start = self._place(at)
             for light, units in self.pending.items():
                 run = self._run(light, units)
-                if runs and length + len(run) > FRAME_BYTES_MAX:
+                if length and length + len(run) > FRAME_BYTES_MAX:
                     break
                 tails.append((light, at + length))
-                taken.append(light)
                 runs.append(run)
                 length += len(run)
-            deleted = self._deleted if len(taken) == len(self.pending) else []
-            runs += [RUN.pack(light, DELETED, 0, NONE, NONE, NONE, 0) for light in deleted]
-            complete = len(taken) == len(self.pending)
-            after = log_position if complete else self.log_position
-            self._write_frame(start, runs, after)
+            complete = len(tails) == len(self.pending)
+            self._write_frame(start, runs, log_position if complete else self.log_position)
+            self._deleted = []
             for light, tail in tails:
                 self._page(light)[light % PAGE * 2 + 1] = tail
-            for light in taken:
                 self.pending_units -= len(self.pending.pop(light)) // 3
-            self._deleted = [] if complete else self._deleted
 
     def _place(self, at: int) -> tuple[int, int]:
         """(first run, frame) positions: a frame that might not fit begins the next segment."""

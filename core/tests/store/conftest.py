@@ -8,7 +8,7 @@ import pytest
 
 from gantrymq.model.message import Message
 from gantrymq.store.config import StoreConfig
-from gantrymq.store.memory_files import MemoryFileSystem
+from gantrymq.store.testing import MemoryFileSystem
 from gantrymq.store.message_store import MessageStore
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gantrymq.model.errors import GantryError
 from gantrymq.store.consume_queue import HOLE, HOLE_SIZE, HOLES_MAX, ConsumeQueue, QueueFiles, QueueTable, pack_units
-from gantrymq.store.memory_files import MemoryFileSystem
+from gantrymq.store.testing import MemoryFileSystem
 
 ROOT = Path("/d/consumequeue")
 

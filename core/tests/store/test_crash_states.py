@@ -9,7 +9,7 @@ import pytest
 
 from gantrymq.model.message import Message
 from gantrymq.store.config import StoreConfig
-from gantrymq.store.memory_files import MemoryFileSystem, PowerCut
+from gantrymq.store.testing import MemoryFileSystem, PowerCut
 from gantrymq.store.message_store import MessageStore
 
 ROOT = Path("/d")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gantrymq.store.index_file import Index, key_hash
-from gantrymq.store.memory_files import MemoryFileSystem
+from gantrymq.store.testing import MemoryFileSystem
 
 ROOT = Path("/d/index")
 NOW = 1_700_000_000_000

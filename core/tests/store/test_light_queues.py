@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gantrymq.store import light_queues
 from gantrymq.store.consume_queue import HOLE
 from gantrymq.store.light_queues import FRAME, RUN, LightQueues
-from gantrymq.store.memory_files import MemoryFileSystem
+from gantrymq.store.testing import MemoryFileSystem
 
 if TYPE_CHECKING:
     import pytest
