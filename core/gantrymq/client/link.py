@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.codec import Command, FrameError, FrameReader, encode
@@ -55,8 +55,7 @@ class Link(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
