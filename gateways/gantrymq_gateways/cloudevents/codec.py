@@ -51,6 +51,7 @@ _PLAIN_HEADER = re.compile(r"[!#$&-~]*\Z", re.ASCII)
 _HEADER_SAFE: Final = "!#$&'()*+,/:;=?@[]^`{|}<>\\"
 _INTEGER = re.compile(rb"-?(?:0|[1-9][0-9]{0,9})\Z")
 _CHARSET = re.compile(r";[ \t]*charset[ \t]*=[ \t]*\"?([^\";, \t]+)", re.IGNORECASE)
+_QUOTE: Final = ord('"')
 _TRIMMED_DATA: Final = 4096
 """Data above this size is cut out before the slow search for repeated members."""
 
@@ -129,18 +130,9 @@ def _text_checked(body: bytes) -> None:
             raise EventError(f"the JSON text is not UTF-8 (byte {error.start})") from None
 
 
-def _refuse_repeated(body: bytes, members: dict[str, Raw]) -> None:
-    """Raise EventError if the object in `body` names a member twice.
-
-    Compact text has exactly one possible length for these members; anything else is read member by member.
-    """
-    length = 1
-    for name, raw in members.items():
-        length += len(name) + len(memoryview(raw)) + 4
-    if length == len(body):
-        return
-    data = bytes(members.get("data", b""))
-    if len(data) > _TRIMMED_DATA:
+def _refuse_repeated(body: bytes, members: dict[str, Raw], data: bytes | None) -> None:
+    """Raise EventError if the object in `body` names a member twice; `data` is the value of its member of that name."""
+    if data is not None and len(data) > _TRIMMED_DATA:
         body = body.replace(data, b"0", 1)
     pairs: list[tuple[str, object]] = []
 
@@ -194,14 +186,17 @@ def _decode_object(body: bytes) -> Event:
         members = _OBJECT.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise EventError(f"the event is not a JSON object: {_reason(error)}") from None
-    _refuse_repeated(body, members)
     attributes: dict[str, str] = {}
     types: dict[str, str] = {}
     data: bytes | None = None
     encoded: bytes | None = None
+    compact = 1
     for name, raw in members.items():
         value = bytes(raw)
-        if name == "data":
+        compact += len(name) + len(value) + 4
+        if name in _NATIVE_STRINGS and value[0] == _QUOTE and b"\\" not in value:
+            attributes[name] = value[1:-1].decode()
+        elif name == "data":
             data = value
         elif name == "data_base64":
             encoded = value if value != b"null" else None
@@ -210,6 +205,9 @@ def _decode_object(body: bytes) -> Event:
             text = _attribute(name, value, types)
             if text is not None:
                 attributes[name] = text
+    if compact != len(body):
+        # Compact text of these members has one possible length; any other has blanks, escapes, or a repeated member.
+        _refuse_repeated(body, members, data)
     if data is not None and encoded is not None:  # JSON format 3.1.1
         raise EventError("data and data_base64 exclude each other")
     if data is not None and "datacontenttype" not in attributes:

@@ -21,6 +21,8 @@ from gantrymq.net.api import Wheel
 from gantrymq_gateways.cloudevents.client_connection import Answer
 from gantrymq_gateways.cloudevents.codec import encode_request
 from gantrymq_gateways.cloudevents.constants import ACQUIRE_MAX, WINDOW_BYTES, WINDOW_EVENTS
+from gantrymq_gateways.cloudevents.event import Event
+from gantrymq_gateways.cloudevents.long_topics import LongTopics
 from gantrymq_gateways.cloudevents.mapping import dead_letter, from_message, lane_of
 from gantrymq_gateways.cloudevents.retry import RetryPolicy, Verdict, retry_after_ms, verdict_of
 from gantrymq_gateways.cloudevents.subscription import Sink, Subscription
@@ -89,8 +91,11 @@ class Surroundings:
 class PushHost:
     """What the pushes of one process share: settlements in batches, and the number of requests in flight."""
 
-    def __init__(self, port: BrokerPort, sender: Sender, around: Surroundings, config: DeliveryConfig) -> None:
+    def __init__(
+        self, port: BrokerPort, topics: LongTopics, sender: Sender, around: Surroundings, config: DeliveryConfig
+    ) -> None:
         self.port = port
+        self.topics = topics
         self.sender = sender
         self.around = around
         self.config = config
@@ -99,6 +104,10 @@ class PushHost:
         self._offering = False
         self._holders = HOLDER_BASE
         self._settled: list[tuple[int, int, Outcome]] = []
+
+    def event_of(self, message: Message) -> Event:
+        """See `from_message`."""
+        return from_message(message, self.config.source, self.topics.foreign)
 
     def new_holder(self) -> int:
         """A holder number for one push."""
@@ -299,7 +308,7 @@ class Push:
 
     def _matches(self, message: Message) -> bool:
         try:
-            return self.subscription.matches(from_message(message, self._host.config.source).attributes)
+            return self.subscription.matches(self._host.event_of(message).attributes)
         except GantryError:
             return True  # It cannot be read; the lane sends it to the dead letters, with the reason.
 
@@ -322,7 +331,7 @@ class Push:
         entry.attempts += 1
         if entry.headers is None:
             try:
-                event = from_message(entry.message, self._host.config.source)
+                event = self._host.event_of(entry.message)
                 entry.headers, entry.body = encode_request(event, self.subscription.structured)
             except GantryError as error:
                 self._finished()

@@ -27,6 +27,7 @@ from gantrymq_gateways.cloudevents.constants import (
     STRUCTURED_TYPE,
 )
 from gantrymq_gateways.cloudevents.event import Event, EventError
+from gantrymq_gateways.cloudevents.long_topics import LongTopics
 from gantrymq_gateways.cloudevents.mapping import to_message
 from gantrymq_gateways.cloudevents.problems import PROBLEM_HEADER, Problem, problem_of
 from gantrymq_gateways.cloudevents.server_connection import Request, ServerConnection
@@ -70,8 +71,11 @@ class TimeSource(Protocol):
 class EventGate:
     """What the connections of one door share: the log, the subscriptions, limits."""
 
-    def __init__(self, port: LogPort, subscriptions: Subscriptions, clock: TimeSource, event_bytes_max: int) -> None:
+    def __init__(
+        self, port: LogPort, topics: LongTopics, subscriptions: Subscriptions, clock: TimeSource, event_bytes_max: int
+    ) -> None:
         self.port = port
+        self.topics = topics
         self.subscriptions = subscriptions
         self.clock = clock
         self.event_bytes_max = event_bytes_max
@@ -81,7 +85,7 @@ class EventGate:
 
     def publish(self, topic: str, request: Request, respond: Respond) -> None:
         """`POST /topics/{topic}`. Raises Problem, EventError, GantryError, codec.FormatError."""
-        native = native_topic(topic)
+        native = self.topics.native(topic)
         if names.is_closed_to_gateways(native):
             raise Problem(403, f"topic {topic[:128]!r} is reserved; no gateway publishes to it")
         content_type = _content_type(request.headers)
@@ -158,13 +162,6 @@ def _batch_published(respond: Respond, result: list[int | ErrorCode] | GantryErr
 
 def _respond_problem(respond: Respond, problem: Problem) -> None:
     respond(problem.status, (PROBLEM_HEADER, *problem.headers), problem.body())
-
-
-def native_topic(foreign: str) -> str:
-    """Native name of a topic in a URL or a subscription; native names stand for themselves. Raises GantryError."""
-    if not foreign:
-        raise GantryError(ErrorCode.NAME_INVALID, "the topic name is empty")
-    return names.encode_topic(foreign)
 
 
 def _content_type(headers: list[tuple[bytes, bytes]]) -> str:

@@ -95,7 +95,7 @@ _MEDIA_TYPE = re.compile(
     rf'((?:[ \t]*;[ \t]*(?:{_TOKEN}=(?:{_TOKEN}|"(?:[^"\\\x00-\x1f\x7f]|\\[\x20-\x7e])*"))?)*)\Z'
 )
 _CACHED_LENGTH_MAX: Final = 128
-"""Longer content types are checked each time, so that a cache of them has a bound in bytes."""
+"""Longer values are checked each time, so that the caches have a bound in bytes."""
 
 
 def check_name(name: str) -> None:
@@ -114,6 +114,11 @@ def is_string(value: str) -> bool:
 
 def is_uri_reference(value: str) -> bool:
     """True for an RFC 3986 URI-reference that is not empty."""
+    return _is_uri_reference(value) if len(value) <= _CACHED_LENGTH_MAX else _is_uri_reference.__wrapped__(value)
+
+
+@lru_cache(maxsize=1024)
+def _is_uri_reference(value: str) -> bool:
     match = _URI.match(value)
     if match is None or not value:
         return False

@@ -6,6 +6,7 @@ A message of another door becomes an event by the rules for messages that were n
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
@@ -32,6 +33,7 @@ _PREFIX: Final = props.CE_PREFIX
 _PREFIX_LENGTH: Final = len(_PREFIX)
 _CACHED_TYPE_MAX: Final = 256
 """Longer event types are encoded each time, so that the cache has a bound in bytes."""
+_NO_NAMES: Final[Mapping[str, str]] = {}
 _NOT_COPIED: Final = frozenset({props.EXCHANGE, props.RETAIN, DLQ_REASON, DLQ_STATUS, DLQ_ATTEMPTS})
 """Properties that a dead letter must not carry on: an exchange of origin would route it again, retain would keep it."""
 
@@ -79,8 +81,10 @@ def to_message(event: Event, topic: str, born_ms: int) -> Message:
     return message
 
 
-def from_message(message: Message, source: str) -> Event:
+def from_message(message: Message, source: str, long_topics: Mapping[str, str] = _NO_NAMES) -> Event:
     """The event of a message: as it was posted, or a synthetic one of `source` if it was none.
+
+    `long_topics`: foreign names of native ones that are digests.
 
     Raises GantryError (NOT_SUPPORTED, MESSAGE_TOO_LARGE) for a compressed body that cannot be inflated.
     """
@@ -88,7 +92,7 @@ def from_message(message: Message, source: str) -> Event:
     body = inflated(message)
     attributes = {name[_PREFIX_LENGTH:]: value for name, value in pairs.items() if name.startswith(_PREFIX)}
     if any(name not in attributes for name in REQUIRED) or attributes["specversion"] != SPECVERSION:
-        return _synthetic(message, pairs, source, body)
+        return _synthetic(message, pairs, source, body, long_topics)
     types: dict[str, str] = {}
     for item in pairs.get(ATTRIBUTE_TYPES, "").split():
         name, _, kind = item.partition("=")
@@ -105,7 +109,9 @@ def from_message(message: Message, source: str) -> Event:
     return Event(attributes, body, DataState.NULL if state == DataState.NULL.value else DataState.ABSENT, types)
 
 
-def _synthetic(message: Message, pairs: dict[str, str], source: str, body: bytes) -> Event:
+def _synthetic(
+    message: Message, pairs: dict[str, str], source: str, body: bytes, long_topics: Mapping[str, str]
+) -> Event:
     attributes = {
         "specversion": SPECVERSION,
         "id": pairs.get(props.UNIQ_KEY) or offset_message_id(message),
@@ -113,7 +119,7 @@ def _synthetic(message: Message, pairs: dict[str, str], source: str, body: bytes
         "type": type_of_tag(message.tag) or "message",
         "time": timestamp(message.store_ms),
     }
-    subject = _subject(message, pairs.get(props.ORIGIN, ""))
+    subject = _subject(message, pairs.get(props.ORIGIN, ""), long_topics)
     if subject:
         attributes["subject"] = subject
     content_type = pairs.get(props.CONTENT_TYPE, "")
@@ -131,10 +137,11 @@ def type_of_tag(tag: str) -> str:
     return text if text and is_string(text) else tag
 
 
-def _subject(message: Message, origin: str) -> str:
+def _subject(message: Message, origin: str, long_topics: Mapping[str, str]) -> str:
     words = message.tag.split(".") if message.tag else []
     if origin == "mqtt":
-        text = "/".join([names.decode_escapes(word, "/+#") for word in [message.topic, *words]])
+        first = long_topics.get(message.topic) or names.decode_escapes(message.topic, "/+#")
+        text = "/".join([first, *[names.decode_escapes(word, "/+#") for word in words]])
     elif origin == "amqp":
         text = type_of_tag(message.tag)
     else:

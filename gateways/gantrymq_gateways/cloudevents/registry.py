@@ -18,7 +18,7 @@ from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq_gateways.cloudevents.constants import SUBSCRIPTION_BYTES_MAX, SUBSCRIPTION_TABLE
 from gantrymq_gateways.cloudevents.delivery import Push, PushHost
-from gantrymq_gateways.cloudevents.door import JSON_HEADER, Respond, native_topic
+from gantrymq_gateways.cloudevents.door import JSON_HEADER, Respond
 from gantrymq_gateways.cloudevents.guard import SinkGuard
 from gantrymq_gateways.cloudevents.problems import PROBLEM_HEADER, Problem, problem_of
 from gantrymq_gateways.cloudevents.subscription import Subscription, parse_subscription, read_stored
@@ -192,7 +192,7 @@ class Registry:
                 done(result)
                 return
             record.epoch = result
-            self._port.ensure_topic(native_topic(subscription.topic), True, None, found)
+            self._port.ensure_topic(self._host.topics.native_of_either(subscription.topic), True, None, found)
 
         def found(token: Any, result: TopicInfo | GantryError) -> None:
             if isinstance(result, GantryError):
@@ -268,7 +268,7 @@ class Registry:
         topics = {topic.name: topic for topic in result}
         for record in self._records.values():
             push = record.push
-            topic = topics.get(native_topic(record.subscription.topic))
+            topic = topics.get(self._host.topics.native_of_either(record.subscription.topic))
             if push is not None and topic is not None and topic.read_queues > len(push.queues):
                 self._open_places(push, topic, lambda error, record=record: self._grown(record, error))  # type: ignore[misc]
 
@@ -290,7 +290,7 @@ class Registry:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise Problem(400, f"the body is not JSON: {str(error)[:200]}") from None
         subscription = parse_subscription(self._new_id(), document, self._guard)
-        topic = native_topic(subscription.topic)
+        topic = self._host.topics.native_of_either(subscription.topic)
         names.check_topic(topic)
         if names.is_system_topic(topic) or topic.startswith(("$", "%24", names.LMQ_PREFIX)):
             raise Problem(403, f"topic {topic!r} belongs to the system and cannot be subscribed to")

@@ -107,7 +107,7 @@ class ServerConnection:
         return requests
 
     def _wants_more(self) -> bool:
-        return self.reading and not self.is_full()
+        return self.reading and (len(self._in) > 0 or self._parser is not None) and not self.is_full()
 
     def is_full(self) -> bool:
         """True while so many requests wait for answers that nothing more is parsed; reading should pause."""
@@ -133,7 +133,9 @@ class ServerConnection:
             if len(self._in) > HEAD_BYTES_MAX:
                 raise Problem(431, f"request line and headers have over {HEAD_BYTES_MAX} bytes")
             self._refuse_bare_line_ends(bytes(self._in))
-            if self._in and self._head_since is None:
+            if not self._in:
+                self._head_since = None
+            elif self._head_since is None:
                 # From the first byte on, or a byte now and then would keep the connection for ever.
                 self._head_since = now_ms
             return

@@ -19,6 +19,7 @@ from gantrymq_gateways.cloudevents.delivery import DeliveryConfig, PushHost, Sur
 from gantrymq_gateways.cloudevents.door import EventDoor, EventGate
 from gantrymq_gateways.cloudevents.event import is_uri_reference
 from gantrymq_gateways.cloudevents.guard import SinkGuard, parse_networks
+from gantrymq_gateways.cloudevents.long_topics import LongTopics
 from gantrymq_gateways.cloudevents.registry import Registry
 from gantrymq_gateways.cloudevents.retry import RetryPolicy
 
@@ -125,7 +126,9 @@ class CloudEventsService:
         policy = RetryPolicy(config.retry_first_ms, config.retry_max_ms, config.retry_after_max_ms)
         around = Surroundings(context.clock, context.turn, context.wheel, random.SystemRandom().random)
         delivery = DeliveryConfig(config.source, policy, config.requests_per_subscription_max, config.requests_max)
-        host = PushHost(port, client, around, delivery)
+        topics = LongTopics(port)
+        topics.start()
+        host = PushHost(port, topics, client, around, delivery)
         registry = Registry(host, guard, lambda: secrets.token_hex(12), config.subscriptions_max)
         loaded = asyncio.Event()
         registry.on_loaded = loaded.set
@@ -135,7 +138,7 @@ class CloudEventsService:
         except TimeoutError:
             log.warning("cloudevents: the broker is not reachable yet; requests are answered 503 until it is")
         self._registry, self._client = registry, client
-        gate = EventGate(port, registry, context.clock, config.event_bytes_max)
+        gate = EventGate(port, topics, registry, context.clock, config.event_bytes_max)
         bound: Any = await context.listen(lambda: EventDoor(gate), context.host, config.port)
         return [bound]
 

@@ -11,6 +11,7 @@ from gantrymq_gateways.cloudevents.client_connection import Answer
 from gantrymq_gateways.cloudevents.delivery import DeliveryConfig, PushHost, Surroundings
 from gantrymq_gateways.cloudevents.door import EventDoor, EventGate
 from gantrymq_gateways.cloudevents.guard import SinkGuard
+from gantrymq_gateways.cloudevents.long_topics import LongTopics
 from gantrymq_gateways.cloudevents.registry import Registry
 from gantrymq_gateways.cloudevents.retry import RetryPolicy
 from tests.fakeport import FakePort
@@ -70,11 +71,13 @@ class Rig:
         self.sender = FakeSender()
         self.chance = random.Random(seed).random
         around = Surroundings(self.clock, self.turn, self.wheel, lambda: self.chance())
-        self.host = PushHost(self.port, self.sender, around, DeliveryConfig("//test", POLICY, **limits))
+        self.topics = LongTopics(self.port)
+        self.topics.start()
+        self.host = PushHost(self.port, self.topics, self.sender, around, DeliveryConfig("//test", POLICY, **limits))
         numbers = itertools.count(1)
         self.registry = Registry(self.host, LOOPBACK, lambda: f"id{next(numbers)}s{seed}", 20)
         self.registry.start()
-        self.gate = EventGate(self.port, self.registry, self.clock, 1 << 20)
+        self.gate = EventGate(self.port, self.topics, self.registry, self.clock, 1 << 20)
         self.link = FakeLink(self.wheel, self.turn)
         self.link.attach(EventDoor(self.gate))
         self.run()

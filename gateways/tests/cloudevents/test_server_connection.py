@@ -231,6 +231,13 @@ def test_slow_head():
     assert conn.finished
 
 
+def test_blank_lines_between_requests_are_no_request():
+    conn = connection()
+    conn.receive_data(b"\r", 0)
+    conn.receive_data(b"\n", 10)
+    assert conn.next_deadline(10) == 10 + constants.IDLE_DEADLINE_MS
+
+
 def test_slow_body():
     conn = ServerConnection(10**6)
     conn.receive_data(head(b"Content-Length: 100000"), 0)
