@@ -1,0 +1,109 @@
+"""The alerts: what Spark must have written, worked out from what was published, and what came out of MQTT.
+
+A window of one device raises an alert if its peak is high. Peak and distinct ids do not change when a message comes twice, so the
+alerts can be foretold exactly, whatever was sent again.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from interop_tests.demo.ledger import percentile
+from interop_tests.demo.sources import Reading
+
+WINDOW_S: Final = 5
+WATERMARK_S: Final = 10
+"""How late a message may be: longer than the outage, or the messages that were sent again would be left out."""
+UNIT: Final = "percent"
+DEVICES: Final = "cpu"
+"""Only devices of this prefix are looked at."""
+PEAK: Final = 50.0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Alert:
+    """One window of one device. `start`: seconds since the epoch."""
+
+    device: str
+    start: int
+    messages: int
+    peak: float
+
+
+def _counts(reading: Reading) -> bool:
+    return reading.unit == UNIT and reading.device.startswith(DEVICES)
+
+
+def expected(published: Iterable[tuple[str, Reading, float]]) -> set[Alert]:
+    """The alerts of every window, closed or not."""
+    windows: dict[tuple[str, int], list[float]] = {}
+    for _, reading, at in published:
+        if _counts(reading):
+            windows.setdefault((reading.device, int(at) // WINDOW_S * WINDOW_S), []).append(reading.value)
+    return {
+        Alert(device, start, len(values), max(values))
+        for (device, start), values in windows.items()
+        if max(values) >= PEAK
+    }
+
+
+def due(published: Iterable[tuple[str, Reading, float]]) -> set[Alert]:
+    """Those whose window the watermark has passed: Spark must write them. It keeps a watermark in whole milliseconds."""
+    published = list(published)
+    last_at = max((at for _, reading, at in published if _counts(reading)), default=0.0)
+    return {alert for alert in expected(published) if alert.start + WINDOW_S <= last_at - WATERMARK_S - 0.001}
+
+
+class AlertBook:
+    """Alerts as they come out of MQTT. Any thread may add."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[Alert] = Counter()
+        self.example = ""
+        self.delays_s: list[float] = []
+        self.unreadable = 0
+        self._lock = threading.Lock()
+
+    def receive(self, topic: str, body: bytes, at: float) -> None:
+        try:
+            record = json.loads(body)
+            alert = Alert(record["device"], int(record["start"]), int(record["messages"]), float(record["peak"]))
+        except (ValueError, KeyError, TypeError):
+            with self._lock:
+                self.unreadable += 1
+            return
+        with self._lock:
+            self.example = self.example or f"{topic}  {body.decode()}"
+            self.counts[alert] += 1
+            self.delays_s.append(at - alert.start - WINDOW_S)
+
+    def missing(self, due_alerts: set[Alert]) -> set[Alert]:
+        with self._lock:
+            return due_alerts - set(self.counts)
+
+    def duplicates(self) -> int:
+        with self._lock:
+            return self.counts.total() - len(self.counts)
+
+    def median_delay_s(self) -> float:
+        with self._lock:
+            return percentile(self.delays_s, 0.5)
+
+    def problems(self, published: list[tuple[str, Reading, float]]) -> list[str]:
+        """Lines for the report; empty if exactly the due alerts came, or later ones of the foretold as well."""
+        foretold = expected(published)
+        due_alerts = due(published)
+        invented = set(self.counts) - foretold
+        lines = []
+        if self.unreadable:
+            lines.append(f"alerts: {self.unreadable} cannot be read")
+        if missing := self.missing(due_alerts):
+            lines.append(f"alerts: {len(missing)} of {len(due_alerts)} did not come, the first: {min(missing)}")
+        if invented:
+            lines.append(f"alerts: {len(invented)} do not follow from the telemetry, the first: {min(invented)}")
+        return lines

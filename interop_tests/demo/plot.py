@@ -1,0 +1,106 @@
+"""The run as a picture: what was acknowledged, what was received, and how late, with the kill marked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+from interop_tests.demo.ledger import Ledger, Receipt, percentile
+
+DPI = 140
+SIZE_INCHES = (11, 9.5)
+# Okabe and Ito: told apart with any colour vision.
+DOOR_COLOURS = {"mqtt": "#0072B2", "amqp": "#D55E00", "cloudevents": "#009E73"}
+CONSUMER_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"]
+INK, FAINT = "#222222", "#d9d9d9"
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """Seconds since the epoch."""
+
+    killed_at: float
+    ready_at: float
+
+
+def _per_second(times: list[float], begun: float, seconds: int) -> list[int]:
+    counts = Counter(int(at - begun) for at in times)
+    return [counts.get(second, 0) for second in range(seconds)]
+
+
+def _latencies(receipts: list[Receipt], begun: float, seconds: int, share: float) -> list[float]:
+    buckets: list[list[float]] = [[] for _ in range(seconds)]
+    for receipt in receipts:
+        second = int(receipt.at - begun)
+        if 0 <= second < seconds:
+            buckets[second].append(receipt.latency_s * 1000)
+    return [percentile(bucket, share) if bucket else float("nan") for bucket in buckets]
+
+
+def _dress(axes: Any, title: str, outage: Outage | None, begun: float, label: bool) -> None:
+    axes.set_title(title, loc="left", fontsize=11, color=INK, fontweight="bold")
+    axes.grid(axis="y", color=FAINT, linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(FAINT)
+    axes.tick_params(colors=INK, length=0, labelsize=9)
+    if outage is not None:
+        axes.axvspan(outage.killed_at - begun, outage.ready_at - begun, color="#c0392b", alpha=0.16, linewidth=0)
+        axes.axvline(outage.killed_at - begun, color="#c0392b", linewidth=1.4)
+        if label:
+            axes.annotate(
+                f"kill -9, doors open again after {outage.ready_at - outage.killed_at:.1f} s",
+                (outage.killed_at - begun, 1.0),
+                xycoords=("data", "axes fraction"),
+                xytext=(6, -4),
+                textcoords="offset points",
+                va="top",
+                color="#c0392b",
+                fontsize=9,
+            )
+
+
+def draw(path: Path, ledger: Ledger, names: dict[str, str], begun: float, outage: Outage | None, title: str) -> None:
+    """`names`: what doors are called in the legend; `begun`: when traffic began, seconds since the epoch."""
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    receipts = {
+        consumer: [receipt for book in books.values() for receipt in book.receipts]
+        for consumer, books in ledger.consumers.items()
+    }
+    ends = [receipt.at for rows in receipts.values() for receipt in rows]
+    ends += [at for book in ledger.doors.values() for at in book.ack_times]
+    seconds = max(2, int(max(ends, default=begun) - begun) + 1)
+    middles = [second + 0.5 for second in range(seconds)]
+    plt.rcParams["font.family"] = ["DejaVu Sans"]
+    figure, (top, middle, bottom) = plt.subplots(3, 1, figsize=SIZE_INCHES, sharex=True, layout="constrained")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", color=INK)
+    for door, book in ledger.doors.items():
+        counts = _per_second(book.ack_times, begun, seconds)
+        top.step(middles, counts, where="mid", color=DOOR_COLOURS[door], linewidth=1.8, label=names[door])
+    for (consumer, rows), colour in zip(receipts.items(), CONSUMER_COLOURS, strict=False):
+        counts = _per_second([receipt.at for receipt in rows], begun, seconds)
+        middle.step(middles, counts, where="mid", color=colour, linewidth=1.5, label=consumer)
+        bottom.plot(middles, _latencies(rows, begun, seconds, 0.5), color=colour, linewidth=1.8, label=consumer)
+        bottom.plot(middles, _latencies(rows, begun, seconds, 0.99), color=colour, linewidth=0.9, linestyle=(0, (2, 2)))
+    _dress(top, "Acknowledged messages per second, by door", outage, begun, True)
+    _dress(middle, "Received messages per second, by consumer", outage, begun, False)
+    _dress(
+        bottom, "Latency from publishing to consumer, ms (solid: median, dotted: 99th percentile)", outage, begun, False
+    )
+    top.set_ylim(bottom=0)
+    middle.set_ylim(bottom=0)
+    bottom.set_yscale("log")
+    bottom.yaxis.set_major_formatter(lambda value, _position: f"{value:g}")
+    bottom.set_xlabel("seconds since traffic began", color=INK, fontsize=10)
+    bottom.set_xlim(0, seconds)
+    for axes in (top, middle, bottom):
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9, labelcolor=INK)
+    figure.savefig(path, dpi=DPI, facecolor="white")
+    plt.close(figure)
