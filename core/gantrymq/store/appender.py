@@ -103,8 +103,7 @@ class Appender:
     ) -> int:
         topics, codes, dirty = self._queues.open_topics, self._codes, self._queues.dirty
         index, host, lengths = self.index_pending, self.store_host, self._lengths
-        limit, parts = plan.limit, plan.parts
-        pack = HEAD.pack
+        limit, parts, pack = plan.limit, plan.parts, HEAD.pack
         for message, targets in zip(batch, lights, strict=True):
             body, properties = message.body, message.properties
             flags = message.sys_flag

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from gantrymq.model.message import Message
 from gantrymq.store.config import StoreConfig
-from gantrymq.store.testing import MemoryFileSystem
 from gantrymq.store.message_store import MessageStore
+from gantrymq.store.testing import MemoryFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class FakeClock:
@@ -38,9 +42,9 @@ class Bench:
             "queue_files_max": 8,
         }  # fmt: skip
 
-    def open(self) -> MessageStore:
+    def open(self, progress: Callable[[int, int], None] | None = None) -> MessageStore:
         store = MessageStore(self.files, self.root, StoreConfig(**self.settings), self.clock)  # type: ignore[arg-type]
-        self.report = store.load()
+        self.report = store.load(progress)
         return store
 
     def crash(self) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from gantrymq.model.message import Message
 from gantrymq.store.config import StoreConfig
-from gantrymq.store.testing import MemoryFileSystem, PowerCut
 from gantrymq.store.message_store import MessageStore
+from gantrymq.store.testing import MemoryFileSystem, PowerCut
 
 ROOT = Path("/d")
 CONFIG = StoreConfig(
