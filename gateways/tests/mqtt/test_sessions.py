@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from gantrymq.broker.port import Outcome
@@ -11,33 +14,43 @@ from gantrymq_gateways.mqtt import constants as c
 from gantrymq_gateways.mqtt.codec import Ack, ConnAck, Connect, Disconnect, Publish, SubAck, Subscribe
 from gateways.tests.mqtt.world import World, will
 
-MODES = ["immediate", "late", "shuffled"]
+FAKE = ["immediate", "late", "shuffled"]
+REAL = ["local", "remote"]
 
 
-@pytest.fixture(params=MODES)
-def world(request: pytest.FixtureRequest) -> World:
+@pytest.fixture(params=FAKE)
+def fake_world(request: pytest.FixtureRequest) -> World:
+    """Over the port in memory: the test looks inside."""
     return World(request.param, seed=7)
 
 
-def test_publish_becomes_a_native_record(world: World) -> None:
-    world.client("p").publish("factory/line1/temp", "21.5")
-    (message,) = world.port.log
+@pytest.fixture(params=FAKE + REAL)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """Over every port there is: the test sees what clients see."""
+    world = World(request.param, seed=7, directory=tmp_path / "first")
+    yield world
+    world.close()
+
+
+def test_publish_becomes_a_native_record(fake_world: World) -> None:
+    fake_world.client("p").publish("factory/line1/temp", "21.5")
+    (message,) = fake_world.port.log
     assert (message.topic, message.tag, message.body) == ("factory", "line1.temp", b"21.5")
     assert message.property_map() == {props.TAGS: "line1.temp", props.ORIGIN: "mqtt"}
 
 
-def test_qos_0_and_retain_are_properties(world: World) -> None:
-    world.client("p").publish("a", qos=0, retain=True)
-    assert world.port.log[0].property_map() == {props.ORIGIN: "mqtt", props.QOS: "0", props.RETAIN: "1"}
+def test_qos_0_and_retain_are_properties(fake_world: World) -> None:
+    fake_world.client("p").publish("a", qos=0, retain=True)
+    assert fake_world.port.log[0].property_map() == {props.ORIGIN: "mqtt", props.QOS: "0", props.RETAIN: "1"}
 
 
-def test_pubacks_come_in_receive_order(world: World) -> None:
-    client = world.client("p")
+def test_pubacks_come_in_receive_order(fake_world: World) -> None:
+    client = fake_world.client("p")
     for first in (1, 4):
         client.door.received(b"".join([_publish(i) for i in range(first, first + 3)]))
-    world.settle()
+    fake_world.settle()
     assert client.take() == [Ack(c.PUBACK, i) for i in range(1, 7)]
-    assert [len(batch) for batch in world.port.submitted] == [3, 3]
+    assert [len(batch) for batch in fake_world.port.submitted] == [3, 3]
 
 
 def _publish(packet_id: int, topic: bytes = b"t") -> bytes:
@@ -70,8 +83,8 @@ def test_unsubscribe_ends_delivery(world: World) -> None:
     assert sub.messages() == [("b", b"x")]
 
 
-def test_packets_pipelined_behind_connect(world: World) -> None:
-    client = world.client()
+def test_packets_pipelined_behind_connect(fake_world: World) -> None:
+    client = fake_world.client()
     client.send(
         Connect("c"),
         Subscribe(1, [("t", 1)]),
@@ -80,9 +93,9 @@ def test_packets_pipelined_behind_connect(world: World) -> None:
         Disconnect(),
     )
     taken = client.take()
-    assert taken[:2] == [ConnAck(0), SubAck(1, [1])] or world.port.mode != "immediate"
+    assert taken[:2] == [ConnAck(0), SubAck(1, [1])] or fake_world.port.mode != "immediate"
     assert client.closed
-    assert [m.body for m in world.port.log] == [b"me", b"too"]
+    assert [m.body for m in fake_world.port.log] == [b"me", b"too"]
 
 
 def test_persistent_session_gets_what_came_meanwhile(world: World) -> None:
@@ -145,10 +158,10 @@ def test_clean_connect_ends_the_stored_session(world: World) -> None:
     assert sub.messages() == []
 
 
-def test_overlapping_filters_of_a_persistent_session_deliver_once(world: World) -> None:
-    sub = world.client("s", clean=False)
+def test_overlapping_filters_of_a_persistent_session_deliver_once(fake_world: World) -> None:
+    sub = fake_world.client("s", clean=False)
     sub.subscribe(("a/#", 0), ("a/b", 1), ("+/b", 0))
-    pub = world.client("p")
+    pub = fake_world.client("p")
     for i in range(10):
         pub.publish("a/b", str(i))
         pub.publish("a/c", str(i))
@@ -156,7 +169,7 @@ def test_overlapping_filters_of_a_persistent_session_deliver_once(world: World) 
     assert [(p.topic, p.payload, p.qos) for p in got] == [
         (topic, b"%d" % i, qos) for i in range(10) for topic, qos in ((b"a/b", 1), (b"a/c", 0))
     ]
-    assert all(not cursor.leased for cursor in world.port.cursors.values())
+    assert all(not cursor.leased for cursor in fake_world.port.cursors.values())
 
 
 def test_unsubscribing_one_of_two_overlapping_filters_loses_nothing(world: World) -> None:
@@ -174,22 +187,22 @@ def test_unsubscribing_one_of_two_overlapping_filters_loses_nothing(world: World
     assert sub.messages() == [("a/b", b"1")]
 
 
-def test_sessions_share_the_queue_of_a_filter(world: World) -> None:
-    one = world.client("one", clean=False)
-    two = world.client("two", clean=False)
+def test_sessions_share_the_queue_of_a_filter(fake_world: World) -> None:
+    one = fake_world.client("one", clean=False)
+    two = fake_world.client("two", clean=False)
     one.subscribe("a/#")
     two.subscribe("a/#")
-    assert len(world.port.lights) == 1
-    world.client("p").publish("a/b")
+    assert len(fake_world.port.lights) == 1
+    fake_world.client("p").publish("a/b")
     assert one.messages() == two.messages() == [("a/b", b"x")]
     one.unsubscribe("a/#")
     two.unsubscribe("a/#")
-    world.advance(50_000)
-    assert world.port.lights
-    world.advance(50_000)
-    assert not world.port.lights
-    assert not world.port.routes
-    assert not world.port.tables["mqtt_filter"]
+    fake_world.advance(50_000)
+    assert fake_world.port.lights
+    fake_world.advance(50_000)
+    assert not fake_world.port.lights
+    assert not fake_world.port.routes
+    assert not fake_world.port.tables["mqtt_filter"]
 
 
 def test_qos_0_subscription_of_a_persistent_session_keeps_nothing(world: World) -> None:
@@ -308,35 +321,35 @@ def test_other_doors_messages(world: World) -> None:
     assert sub.messages() == [("factory/line1/temp", b"1"), ("factory", b"2"), ("factory/a%2Fb/%/ä", b"3")]
 
 
-def test_compressed_bodies_are_inflated(world: World) -> None:
+def test_compressed_bodies_are_inflated(fake_world: World) -> None:
     import zlib
 
     from gantrymq.model.message import Message
 
-    sub = world.client("s")
+    sub = fake_world.client("s")
     sub.subscribe("t")
     for body in (zlib.compress(b"hello" * 100), b"broken"):
         message = Message("t", body)
         message.sys_flag = sysflag.COMPRESSED
-        world.port.submit([message], None, lambda token, result: None)
-    world.settle()
+        fake_world.port.submit([message], None, lambda token, result: None)
+    fake_world.settle()
     assert sub.messages() == [("t", b"hello" * 100)]
 
 
-def test_session_expires(world: World) -> None:
-    sub = world.client("s", clean=False)
+def test_session_expires(fake_world: World) -> None:
+    sub = fake_world.client("s", clean=False)
     sub.subscribe("a")
     sub.disconnect()
-    connected = world.client("here", clean=False)
-    world.clock.advance(86_400_000)
-    world.advance(20_000)
-    assert set(world.port.tables["mqtt_session"]) == {"here"}
+    connected = fake_world.client("here", clean=False)
+    fake_world.clock.advance(86_400_000)
+    fake_world.advance(20_000)
+    assert set(fake_world.port.tables["mqtt_session"]) == {"here"}
     assert not connected.closed
-    assert not world.client("s", clean=False).present
+    assert not fake_world.client("s", clean=False).present
 
 
 def test_slow_persistent_consumer_is_windowed(world: World) -> None:
-    world = World(world.port.mode, inflight_max=10)
+    world = world.again(inflight_max=10)
     sub = world.client("s", clean=False, acks=False)
     sub.subscribe("a")
     pub = world.client("p")
@@ -354,11 +367,11 @@ def test_slow_persistent_consumer_is_windowed(world: World) -> None:
     assert not any(p.dup for p in seen)
 
 
-def test_slow_clean_consumer_is_read_back_from_the_log(world: World) -> None:
-    world = World(world.port.mode, inflight_max=10)
-    sub = world.client("s", acks=False)
+def test_slow_clean_consumer_is_read_back_from_the_log(fake_world: World) -> None:
+    fake_world = fake_world.again(inflight_max=10)
+    sub = fake_world.client("s", acks=False)
     sub.subscribe("a")
-    pub = world.client("p")
+    pub = fake_world.client("p")
     for i in range(35):
         pub.publish("a", str(i))
     seen: list[bytes] = []
@@ -367,11 +380,11 @@ def test_slow_clean_consumer_is_read_back_from_the_log(world: World) -> None:
         seen += [p.payload for p in got]
         sub.send(*[Ack(c.PUBACK, p.packet_id) for p in got])
     assert seen == [b"%d" % i for i in range(35)]
-    assert "read" in world.port.calls
+    assert "read" in fake_world.port.calls
 
 
 def test_clean_consumer_that_falls_too_far_behind_is_cut_off(world: World) -> None:
-    world = World(world.port.mode, inflight_max=1, volatile_entries_max=3)
+    world = world.again(inflight_max=1, volatile_entries_max=3)
     sub = world.client("s", acks=False)
     sub.subscribe("a")
     other = world.client("o")
@@ -384,7 +397,7 @@ def test_clean_consumer_that_falls_too_far_behind_is_cut_off(world: World) -> No
 
 
 def test_blocked_link_drops_qos_0_and_keeps_qos_1(world: World) -> None:
-    world = World(world.port.mode, outbound_bytes_max=4096)
+    world = world.again(outbound_bytes_max=4096)
     sub = world.client("s")
     sub.subscribe("a", "z")
     sub.link.waiting = 10_000
@@ -400,12 +413,12 @@ def test_blocked_link_drops_qos_0_and_keeps_qos_1(world: World) -> None:
     assert world.gateway.fanout.dropped == 5
 
 
-def test_settled_in_one_call_per_turn(world: World) -> None:
-    sub = world.client("s", clean=False)
+def test_settled_in_one_call_per_turn(fake_world: World) -> None:
+    sub = fake_world.client("s", clean=False)
     sub.subscribe("a")
-    pub = world.client("p")
+    pub = fake_world.client("p")
     pub.door.received(b"".join([_publish(i, b"a") for i in range(1, 21)]))
-    world.settle()
+    fake_world.settle()
     assert len(sub.publishes()) == 20
-    assert world.port.calls.count("settle") <= 2
+    assert fake_world.port.calls.count("settle") <= 2
     assert Outcome.ACK == 0

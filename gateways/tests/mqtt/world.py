@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from gantrymq.broker.port import BrokerPort
 from gantrymq.model import properties as props
 from gantrymq.model.errors import GantryError
 from gantrymq.model.message import Message
@@ -27,6 +29,7 @@ from gantrymq_gateways.mqtt.config import MqttConfig
 from gantrymq_gateways.mqtt.gateway import MqttGateway, Shell
 from gantrymq_gateways.mqtt.routes import MqttRoutes
 from gateways.tests.fakeport import FakePort
+from gateways.tests.realport import RealBroker
 
 
 def decode_all(data: bytes) -> list[Packet]:
@@ -127,35 +130,76 @@ class Client:
 
 
 class World:
-    """One gateway. `restart` is kill -9 and a new start on the same log."""
+    """One gateway. `mode`: of FakePort, or `local` or `remote` for the real broker under `directory`."""
 
     def __init__(
-        self, mode: str = "immediate", seed: int = 0, port: FakePort | None = None, **settings: Any
+        self,
+        mode: str = "immediate",
+        seed: int = 0,
+        port: FakePort | None = None,
+        directory: Path | None = None,
+        **settings: Any,
     ) -> None:
+        self.mode = mode
+        self.seed = seed
         self.settings = settings
-        self.port = port or FakePort(seed, mode, {"mqtt": MqttRoutes})
         self.clock = ManualClock()
         self.wheel = ManualWheel(self.clock)
         self.turn = ManualTurn()
+        self.real: RealBroker | None = None
+        self.directory = directory
+        self.worlds: list[World] = [self]
+        if mode in ("local", "remote"):
+            assert directory is not None, "a real broker needs a directory"
+            shell = (self.clock, self.turn, self.wheel)
+            self.real = RealBroker(mode, directory, shell, {"mqtt": MqttRoutes})
+        self.port = port or FakePort(seed, "late" if self.real else mode, {"mqtt": MqttRoutes})
+        self.broker_port: BrokerPort = self.real.port if self.real else self.port
         self.clients: list[Client] = []
         self.started: list[GantryError | None] = []
         self.gateway = MqttGateway(
-            Shell(self.port, self.clock, self.turn, self.wheel),
-            MqttConfig(**settings),
-            True,
+            Shell(self.broker_port, self.clock, self.turn, self.wheel), MqttConfig(**settings), True
         )
         self.gateway.on_ready = self.started.append
         self.gateway.start()
         self.settle()
         assert self.started == [None]
 
+    def again(self, **settings: Any) -> World:
+        """Another world of the same kind, with nothing in it."""
+        directory = self.directory and self.directory.parent / f"again-{len(self.worlds)}"
+        return self._follow(World(self.mode, self.seed, directory=directory, **settings))
+
+    def _follow(self, world: World) -> World:
+        world.worlds = self.worlds
+        self.worlds.append(world)
+        return world
+
+    def restart(self) -> World:
+        """kill -9, and a new start on the same log."""
+        if self.real is not None:
+            return self._follow(World(self.mode, self.seed, directory=self.real.crash(), **self.settings))
+        return self._follow(World(self.mode, self.seed, self.port.crash(self.seed), **self.settings))
+
+    def close(self) -> None:
+        """Let go of every world's files."""
+        for world in self.worlds:
+            if world.real is not None:
+                world.real.close()
+
     def settle(self) -> None:
         """Until nothing happens any more."""
         for _ in range(10_000):
-            self.port.run()
+            carried = self.real.run() if self.real is not None else self.port.run()
             self.turn.run_until_quiet()
             moved = [client.collect() for client in self.clients]
-            if not any(moved) and not self.port.pending and not self.port.turn and not self.turn.pending:
+            if (
+                not carried
+                and not any(moved)
+                and not self.port.pending
+                and not self.port.turn
+                and not self.turn.pending
+            ):
                 return
         raise AssertionError("never comes to rest")
 
@@ -169,13 +213,12 @@ class World:
             client.connect(client_id, **fields)
         return client
 
-    def restart(self, mode: str | None = None) -> World:
-        return World(port=self.port.crash(mode=mode), **self.settings)
-
     def native(self, topic: str, tag: str = "", body: bytes = b"n", **pairs: str) -> None:
         """A message from another door."""
         pairs = {props.TAGS: tag, **pairs}
-        self.port.submit([Message(topic, body, props.encode(pairs), tag)], None, lambda token, result: None)
+        self.broker_port.submit(
+            [Message(topic, body, props.encode(pairs), tag)], None, lambda token, result: None
+        )
         self.settle()
 
 
