@@ -190,6 +190,7 @@ class World:
     def settle(self) -> None:
         """Until nothing happens any more."""
         for _ in range(10_000):
+            self.turn.run_until_quiet()
             carried = self.real.run() if self.real is not None else self.port.run()
             self.turn.run_until_quiet()
             moved = [client.collect() for client in self.clients]
