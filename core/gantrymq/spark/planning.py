@@ -167,10 +167,19 @@ class Planner:
             raise OptionError(f"topic: {error.text}; create it first, or correct the option") from None
         return sorted(self._addresses)
 
+    def _queues_again(self) -> dict[MessageQueue, str]:
+        try:
+            return self._ends.queues(self._options.topics)
+        except GantryError as error:
+            if error.code is not ErrorCode.TOPIC_NOT_FOUND or not self._addresses:
+                raise
+            # A nameserver that was restarted knows no topic until the brokers have registered again.
+            raise GantryError(ErrorCode.UNAVAILABLE, error.text) from None
+
     def _ask_latest(self) -> Offsets:
         def ask() -> Offsets:
             # Routes too: queues and brokers are added while a query runs.
-            self._addresses = self._ends.queues(self._options.topics)
+            self._addresses = self._queues_again()
             return self._ends.offsets(self._addresses, RequestCode.GET_MAX_OFFSET)
 
         return patiently(ask)
@@ -182,7 +191,7 @@ class Planner:
             try:
                 return self._ends.offsets({queue: self._addresses[queue] for queue in queues}, code)
             except GantryError:
-                self._addresses = {**self._addresses, **self._ends.queues(self._options.topics)}
+                self._addresses = {**self._addresses, **self._queues_again()}
                 raise
 
         return patiently(ask)

@@ -173,5 +173,23 @@ def test_brokers_that_restart_are_waited_for(ends: FakeEnds, monkeypatch: pytest
     assert pauses == [0.1, 0.2, 0.4]
 
 
+def test_a_nameserver_that_has_forgotten_the_topic_is_waited_for(
+    ends: FakeEnds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gantrymq.spark.wire.time.sleep", lambda _: None)
+    plan = planner(ends)
+    start = plan.initial()
+    known, answers = ends.queues, iter([True, True, False])
+
+    def queues(topics: tuple[str, ...]) -> dict[MessageQueue, str]:
+        if next(answers, False):
+            raise GantryError(ErrorCode.TOPIC_NOT_FOUND, "no route")
+        return known(topics)
+
+    monkeypatch.setattr(ends, "queues", queues)
+    ends.ends[Q0] = (0, 120)
+    assert plan.latest(start, 0)[Q0] == 120
+
+
 def test_progress_shows_the_newest(ends: FakeEnds) -> None:
     assert planner(ends).newest() == {Q0: 100, Q1: 150}
