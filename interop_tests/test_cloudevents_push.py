@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import UTC, datetime
 
 import httpx
 import pytest
@@ -55,6 +56,22 @@ def test_order_per_key(door):
         for key in "012":
             mine = [identity for identity in sink.ids() if identity.startswith(key)]
             assert mine == sorted(mine)
+
+
+def test_beginning(door):
+    before = datetime.now(UTC).isoformat()
+    for number in range(10):
+        assert door.post("beginning", str(number)) == 202
+    with Sink() as earliest, Sink() as by_time, Sink() as end:
+        door.subscribe(earliest, "beginning", config={"from": "earliest"})
+        door.subscribe(by_time, "beginning", config={"from": before})
+        door.subscribe(end, "beginning")
+        door.post("beginning", "10")
+        for sink in (earliest, by_time):
+            sink.wait(lambda hooks: len(hooks) == 11)
+            assert sink.ids() == [str(number) for number in range(11)]
+        end.wait(len)
+        assert end.ids() == ["10"]
 
 
 def test_types_and_filters(door):

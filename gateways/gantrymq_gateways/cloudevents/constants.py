@@ -71,5 +71,7 @@ WINDOW_EVENTS: Final = 256
 """Entries that one subscription holds acquired, waiting ones included."""
 WINDOW_BYTES: Final = 4 * 1024 * 1024
 """Bodies that one subscription holds acquired; one message may exceed it alone."""
+PROCESS_WINDOW_BYTES: Final = 64 * 1024 * 1024
+"""Bodies that all subscriptions of a process hold acquired; above it each goes on with one message at a time."""
 ACQUIRE_MAX: Final = 64
 """Entries per acquire: enough to fill the lanes, too few for one subscription to own a loop turn."""

@@ -20,7 +20,7 @@ from gantrymq.model.message import Message
 from gantrymq.net.api import Wheel
 from gantrymq_gateways.cloudevents.client_connection import Answer
 from gantrymq_gateways.cloudevents.codec import encode_request
-from gantrymq_gateways.cloudevents.constants import ACQUIRE_MAX, WINDOW_BYTES, WINDOW_EVENTS
+from gantrymq_gateways.cloudevents.constants import ACQUIRE_MAX, PROCESS_WINDOW_BYTES, WINDOW_BYTES, WINDOW_EVENTS
 from gantrymq_gateways.cloudevents.event import Event
 from gantrymq_gateways.cloudevents.long_topics import LongTopics
 from gantrymq_gateways.cloudevents.mapping import dead_letter, from_message, lane_of
@@ -100,6 +100,8 @@ class PushHost:
         self.around = around
         self.config = config
         self.in_flight = 0
+        self.held_bytes = 0
+        """Bodies acquired by all pushes."""
         self.waiting: deque[Push] = deque()
         self._offering = False
         self._holders = HOLDER_BASE
@@ -207,6 +209,8 @@ class Push:
         self._held = 0
         self._held_bytes = 0
         self._paused = 0
+        self._paused_until_ms = 0
+        self._buried = 0
         self._running = False
         self._filling = False
         self._continuing = False
@@ -253,7 +257,8 @@ class Push:
             while budget and self._wants(place):
                 budget -= 1
                 place.acquiring = True
-                count = min(ACQUIRE_MAX, WINDOW_EVENTS - self._held)
+                full = self._host.held_bytes >= PROCESS_WINDOW_BYTES
+                count = 1 if full else min(ACQUIRE_MAX, WINDOW_EVENTS - self._held)
                 room = WINDOW_BYTES - self._held_bytes
                 self._host.port.acquire(place.cursor, self._holder, count, room, place, self._acquired)
         self._filling = False
@@ -269,6 +274,7 @@ class Push:
             and self._running
             and self._held < WINDOW_EVENTS
             and self._held_bytes < WINDOW_BYTES
+            and (not self._held or self._host.held_bytes < PROCESS_WINDOW_BYTES)
         )
 
     def _continue(self) -> None:
@@ -298,6 +304,7 @@ class Push:
                 continue
             self._held += 1
             self._held_bytes += len(delivery.message.body)
+            self._host.held_bytes += len(delivery.message.body)
             key = lane_of(delivery.message)
             lane = self._lanes.get(key)
             if lane is None:
@@ -393,15 +400,19 @@ class Push:
 
     def _pause(self, delay_ms: int) -> None:
         wheel = self._host.around.wheel
+        until_ms = wheel.now_ms() + max(delay_ms, 1)
         if self._paused:
+            if until_ms <= self._paused_until_ms:
+                return
             wheel.cancel(self._paused)
+        self._paused_until_ms = until_ms
 
         def due(now_ms: int) -> None:
             self._paused = 0
             if self._running:
                 self._send_ready()
 
-        self._paused = wheel.call_at(wheel.now_ms() + max(delay_ms, 1), due)
+        self._paused = wheel.call_at(until_ms, due)
 
     def _advance(self, lane: _Lane, entry: _Entry, outcome: Outcome) -> None:
         """The lane's first entry is done; the next may go."""
@@ -410,6 +421,7 @@ class Push:
         lane.burials = 0
         self._held -= 1
         self._held_bytes -= len(entry.message.body)
+        self._host.held_bytes -= len(entry.message.body)
         if lane.entries:
             self._ready.append(lane)
         else:
@@ -428,7 +440,11 @@ class Push:
             if not self._running:
                 return
             if isinstance(outcome, int):
-                log.warning("%s: event to %s: %s", self.subscription.id, letter.topic, reason)
+                self._buried += 1
+                if str(self._buried).strip("0") == "1":  # 1, 10, 100, ...: a sink that refuses all fills no log.
+                    log.warning(
+                        "%s: %d events in %s, now: %s", self.subscription.id, self._buried, letter.topic, reason
+                    )
                 self._advance(lane, entry, Outcome.DROP)
                 self._send_ready()
                 return
@@ -467,5 +483,6 @@ class Push:
         self._lanes.clear()
         self._ready.clear()
         self._places.clear()
+        self._host.held_bytes -= self._held_bytes
         self._held = self._held_bytes = 0
         return cursors

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from email.utils import formatdate
 from typing import Any, Final, Protocol
 from urllib.parse import unquote_to_bytes
 
@@ -79,7 +80,15 @@ class EventGate:
         self.subscriptions = subscriptions
         self.clock = clock
         self.event_bytes_max = event_bytes_max
+        self._date = (0, b"")
         self.request_bytes_max = event_bytes_max * 4 // 3 + JSON_OVERHEAD_BYTES
+
+    def date_line(self) -> bytes:
+        """The Date header (RFC 9110 6.6.1), made once per second."""
+        second = self.clock.now_ms() // 1000
+        if self._date[0] != second:
+            self._date = (second, f"date: {formatdate(second, usegmt=True)}\r\n".encode())
+        return self._date[1]
 
     # -- publishing ----------------------------------------------------------------------------------------------
 
@@ -195,7 +204,7 @@ class EventDoor:
 
     def __init__(self, gate: EventGate) -> None:
         self._gate = gate
-        self._connection = ServerConnection(gate.request_bytes_max)
+        self._connection = ServerConnection(gate.request_bytes_max, gate.date_line)
         self._link: Link | None = None
         self._paused = False
         self._handling = False

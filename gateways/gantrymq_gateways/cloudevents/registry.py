@@ -29,6 +29,8 @@ LEASE_RETRY_MS: Final = 5_000
 """Between looks whether the gateway that delivers a subscription is still there."""
 REOPEN_MS: Final = 2_000
 """Before another try to open what could not be opened."""
+CLOCK_SKEW_MS: Final = 60_000
+"""A client's "now" may be so far ahead of ours."""
 TOPIC_POLL_MS: Final = 10_000
 """Between looks for new queues of subscribed topics; one call for all subscriptions."""
 
@@ -290,6 +292,9 @@ class Registry:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise Problem(400, f"the body is not JSON: {str(error)[:200]}") from None
         subscription = parse_subscription(self._new_id(), document, self._guard)
+        ahead_ms = subscription.start.at_ms - self._host.around.clock.now_ms()
+        if ahead_ms > CLOCK_SKEW_MS:
+            raise Problem(400, f"config.from is {ahead_ms} ms in the future; subscribe then, or with 'end' now")
         topic = self._host.topics.native_of_either(subscription.topic)
         names.check_topic(topic)
         if names.is_system_topic(topic) or topic.startswith(("$", "%24", names.LMQ_PREFIX)):

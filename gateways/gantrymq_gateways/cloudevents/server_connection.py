@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -66,8 +67,10 @@ _STATUS_LINES: Final = {status.value: _status_line(status.value) for status in H
 class ServerConnection:
     """The state of one connection; `receive_data` and `handle_deadline` take the time as an argument."""
 
-    def __init__(self, request_bytes_max: int) -> None:
+    def __init__(self, request_bytes_max: int, date_line: Callable[[], bytes] = bytes) -> None:
+        """`date_line` gives the Date header of an answer, line end included."""
         self._request_bytes_max = request_bytes_max
+        self._date_line = date_line
         self._in = bytearray()
         self._out: list[bytes] = []
         self._slots: dict[int, _Slot] = {}
@@ -234,7 +237,7 @@ class ServerConnection:
         slot = self._slots.get(number)
         if slot is None or slot.answer is not None:
             return
-        parts = [_STATUS_LINES[status]]
+        parts = [_STATUS_LINES[status], self._date_line()]
         for name, value in headers:
             parts.append(b"%b: %b\r\n" % (name, value))
         if status != 204:

@@ -336,3 +336,37 @@ def test_stop_gives_everything_back(rig):
     assert rig.sender.open == []
     assert rig.host.in_flight == 0
     assert rig.port.leases == {}
+
+
+def test_window_of_the_process_is_bounded(rig, monkeypatch):
+    monkeypatch.setattr("gantrymq_gateways.cloudevents.delivery.PROCESS_WINDOW_BYTES", 1000)
+    for topic in ("t1", "t2"):
+        rig.subscribe(config={"topic": topic})
+    for number in range(20):
+        rig.post("t1", f"a{number}", data=b"x" * 600)
+        rig.post("t2", f"b{number}", data=b"x" * 600)
+    assert sum(len(cursor.leased) for cursor in rig.port.cursors.values()) <= 4
+    assert len(rig.answer_all()) == 40
+    assert rig.host.held_bytes == 0
+
+
+def test_a_shorter_retry_after_does_not_end_a_pause(rig):
+    rig.subscribe()
+    for number in range(2):
+        rig.post(identity=str(number), type_=f"k{number}")
+    first, second = rig.sender.open
+    first.answer(429, b"30")
+    second.answer(429, b"1")
+    rig.run()
+    rig.advance(29_000)
+    assert rig.sender.open == []
+    rig.advance(2_000)
+    assert len(rig.sender.open) == 2
+
+
+def test_dead_letters_do_not_fill_the_log(rig, caplog):
+    rig.subscribe()
+    for number in range(25):
+        rig.post(identity=str(number))
+    rig.answer_all(400)
+    assert [record.args[1] for record in caplog.records] == [1, 10]

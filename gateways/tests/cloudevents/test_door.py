@@ -169,7 +169,12 @@ def test_unknown_path(rig, path):
 def test_healthz(rig):
     assert rig.request("GET", "/healthz") == (
         200,
-        {"content-type": "application/json", "cache-control": "no-store", "content-length": "15"},
+        {
+            "content-type": "application/json",
+            "cache-control": "no-store",
+            "content-length": "15",
+            "date": "Tue, 14 Nov 2023 22:13:20 GMT",
+        },
         {"status": "ok"},
     )
     assert rig.request("GET", "http://h:8080/healthz?x=1")[0] == 200

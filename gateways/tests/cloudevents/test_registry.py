@@ -70,6 +70,7 @@ def test_topic_names(rig):
         (document(), "text/plain", 415),
         (document(), "", 415),
         (b"{" + b" " * SUBSCRIPTION_BYTES_MAX + b"}", "application/json", 413),
+        (document(**{"from": "2100-01-01T00:00:00Z"}), "application/json", 400),
         (document(topic="$SYS"), "application/json", 403),
         (document(topic="rmq_sys_gantry_topic"), "application/json", 403),
         (document(topic="TBW102"), "application/json", 403),
