@@ -21,6 +21,8 @@ from gantrymq.remoting.clients import Clients
 from gantrymq.remoting.codec import Command, SendResponses, response
 from gantrymq.remoting.constants import FLAG_ONEWAY, REGION, RequestCode, ResponseCode
 from gantrymq.remoting.door import RemotingDoor, code_of
+from gantrymq.remoting.gateway_server import GatewaySession
+from gantrymq.remoting.gateway_wire import FIRST_CODE, LAST_CODE
 from gantrymq.remoting.groups import Groups
 from gantrymq.remoting.headers import HeaderError, SendHeader, SendHeaderV2, parse
 from gantrymq.remoting.locks import QueueLocks
@@ -109,6 +111,7 @@ class BrokerDoor(RemotingDoor):
         self._born_host = LOOPBACK_HOST
         self._host_flag = 0
         self._open_sends = 0
+        self._gateway: GatewaySession | None = None
 
     def connected(self, link: Link) -> None:
         """See `net.api.Door`."""
@@ -235,6 +238,9 @@ class BrokerDoor(RemotingDoor):
 
     def handle(self, command: Command) -> None:
         """See `RemotingDoor`; typed sends that are no batch come from deferred or odd requests."""
+        if FIRST_CODE <= command.code <= LAST_CODE:
+            self._gateway_request(command)
+            return
         if len(self.deferred) > DEFERRED_MAX:
             self.refuse(command, ResponseCode.SYSTEM_BUSY, f"{DEFERRED_MAX} pulls wait for the peer to read")
             return
@@ -243,6 +249,16 @@ class BrokerDoor(RemotingDoor):
     def busy(self) -> bool:
         """See `RemotingDoor`."""
         return bool(self.waiters or self._open_sends) or super().busy()
+
+    def _gateway_request(self, command: Command) -> None:
+        """A gateway process on the other side: its calls go to a session of its own."""
+        if self._gateway is None:
+            self._gateway = GatewaySession(self.shared.broker, self.link.peer, self._send_frame)
+        self._gateway.handle(command)
+
+    def _send_frame(self, frame: bytes) -> None:
+        self.connection.outbox.append(frame)
+        self.link.mark()
 
     # Clients.
 
@@ -255,6 +271,8 @@ class BrokerDoor(RemotingDoor):
     def left(self, reason: str) -> None:
         """The client is gone: so are its polls and its memberships."""
         self.deferred.clear()
+        if self._gateway is not None:
+            self._gateway.close()
         self.shared.pulls.drop(self)
         self.shared.clients.connection_closed(self)
 

@@ -1,0 +1,157 @@
+"""Registration with real nameserver doors over sockets on free ports."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gantrymq.broker.topics import TopicConfig
+from gantrymq.net.testing import FakeLink, ManualClock, ManualWheel
+from gantrymq.remoting import registrar as module
+from gantrymq.remoting.registrar import Registrar, advertised_address
+from gantrymq_nameserver.door import NameserverDoor, State
+from tests.remoting.bench import Bench
+
+WAIT_S = 10.0
+
+
+class Nameserver:
+    """A nameserver's door behind an asyncio server."""
+
+    def __init__(self) -> None:
+        self.wheel = ManualWheel(ManualClock())
+        self.state = State(self.wheel, False, lambda done: done(""))
+        self.port = 0
+        self.writers: list[asyncio.StreamWriter] = []
+        self.refuse = b""
+
+    async def start(self) -> None:
+        self.server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self.server.sockets[0].getsockname()[1]
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        link = FakeLink(self.wheel).attach(NameserverDoor(self.state))
+        self.writers.append(writer)
+        try:
+            while data := await reader.read(65536):
+                writer.write(self.refuse or link.feed(data))
+        except ConnectionError:
+            pass
+        finally:
+            link.lose()
+            writer.close()
+
+    async def stop(self) -> None:
+        self.server.close()
+        for writer in self.writers:
+            writer.transport.abort()
+        await self.server.wait_closed()
+
+    def topics(self) -> set[str]:
+        return set(self.state.routes.topics)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110 - the condition is another connection's state
+            await asyncio.sleep(0.005)
+
+
+@dataclass
+class Context:
+    nameservers: list[str]
+
+
+def run(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    body: Callable[[Bench, Registrar, list[Nameserver]], Awaitable[None]],
+) -> None:
+    for name, value in (("SOON_S", 0.01), ("BACKOFF_FIRST_S", 0.01), ("BACKOFF_MAX_S", 0.02), ("FIRST_TRY_S", 0.3)):
+        monkeypatch.setattr(module, name, value)
+
+    async def main() -> None:
+        servers = [Nameserver(), Nameserver()]
+        for server in servers:
+            await server.start()
+        bench = Bench(tmp_path)
+        context = Context([f"127.0.0.1:{server.port}" for server in servers])
+        registrar = Registrar(bench.broker, context, ("127.0.0.1", 10911))  # type: ignore[arg-type]
+        try:
+            await body(bench, registrar, servers)
+        finally:
+            await registrar.stop(1.0)
+            for server in servers:
+                await server.stop()
+            bench.close()
+
+    asyncio.run(main())
+
+
+def test_registered_everywhere_and_changes_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(bench: Bench, registrar: Registrar, servers: list[Nameserver]) -> None:
+        bench.broker.topics.create(TopicConfig("T", 2, 3))
+        await registrar.start()
+        for server in servers:
+            found = server.state.routes.route("T")
+            assert found is not None
+            queues, groups = found
+            assert (queues[0].read_queue_nums, queues[0].write_queue_nums, queues[0].perm) == (2, 3, 6)
+            assert groups[0].broker_addrs == {0: "127.0.0.1:10911"}
+            template = server.state.routes.route("TBW102")
+            assert template is not None
+            assert template[0][0].perm == 7
+            assert not any(topic.startswith("rmq_sys_gantry") for topic in server.topics())
+        bench.broker.topics.create(TopicConfig("U"))
+        for server in servers:
+            await until(lambda server=server: "U" in server.topics())  # type: ignore[misc]
+        bench.broker.delete_topic("U")
+        for server in servers:
+            await until(lambda server=server: "U" not in server.topics())  # type: ignore[misc]
+        await registrar.stop(1.0)
+        assert [server.topics() for server in servers] == [set(), set()]
+
+    run(tmp_path, monkeypatch, body)
+
+
+def test_a_nameserver_that_comes_back_is_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(bench: Bench, registrar: Registrar, servers: list[Nameserver]) -> None:
+        await registrar.start()
+        await servers[0].stop()
+        servers[0].state.routes.connection_closed(None)
+        await until(lambda: not registrar.links[0].registered.is_set())
+        bench.broker.topics.create(TopicConfig("T"))
+        await until(lambda: "T" in servers[1].topics())
+        servers[0].writers.clear()
+        await servers[0].start()
+        await until(lambda: "T" in servers[0].topics())
+
+    run(tmp_path, monkeypatch, body)
+
+
+def test_start_does_not_wait_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(bench: Bench, registrar: Registrar, servers: list[Nameserver]) -> None:
+        servers[1].refuse = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+        with caplog.at_level(logging.WARNING):
+            await registrar.start()
+        await until(lambda: "TBW102" in servers[0].topics())
+        text = caplog.text
+        assert "not registered yet" in text
+        assert text.count("registration failed") == 1  # once per outage, not once per try
+
+    run(tmp_path, monkeypatch, body)
+
+
+def test_advertised_address(caplog: pytest.LogCaptureFixture) -> None:
+    assert advertised_address("", ("127.0.0.1", 5)) == "127.0.0.1:5"
+    assert advertised_address("broker.example", ("0.0.0.0", 5)) == "broker.example:5"
+    assert advertised_address("", ("::1", 5)) == "[::1]:5"
+    assert not caplog.records
+    host = advertised_address("", ("0.0.0.0", 5))
+    assert host not in ("0.0.0.0:5", "")
+    assert "broker.advertised_host" in caplog.text

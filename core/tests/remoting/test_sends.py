@@ -1,0 +1,300 @@
+"""Sends over a door on a real store: what is stored, what is answered, what is refused and how."""
+
+import re
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import Message
+from gantrymq.remoting.codec import Command, encode
+from gantrymq.remoting.constants import RequestCode as Code
+from gantrymq.remoting.constants import ResponseCode as Answer
+from gantrymq.remoting.sends import split_batch, value_of
+from tests.remoting.bench import Bench, answers, ask, request, send, send_frame
+
+
+def stored(bench: Bench, topic: str = "T", queue: int = 0) -> list[Message]:
+    units = bench.store.units(topic, queue, 0, 1000)
+    found = bench.store.get_many([(at, size) for at, size, _ in units])
+    return [message for message in found if message is not None]
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_send_is_stored_and_answered(bench: Bench, binary: bool) -> None:
+    link = bench.connect("10.1.2.3:4567")
+    text = "UNIQ_KEY\x01ABC\x02KEYS\x01k1 k2\x02TAGS\x01red\x02own\x01x\x02"
+    answer = send(link, b"hello", text, e="2", h="5", binary=binary)
+    assert answer.code == 0, answer.remark
+    message = stored(bench, queue=2)[0]
+    assert answer.fields == {
+        "MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "queueId": "2", "queueOffset": "0",
+        "msgId": f"7F00000100002A9F{message.physical_offset:016X}",
+    }  # fmt: skip
+    assert (message.body, message.tag, message.flag, message.born_ms) == (b"hello", "red", 5, 1_700_000_000_000)
+    assert message.property_map() == {
+        "UNIQ_KEY": "ABC", "KEYS": "k1 k2", "TAGS": "red", "own": "x", "CLUSTER": "DefaultCluster",
+    }  # fmt: skip
+    assert message.born_host == bytes([10, 1, 2, 3]) + (4567).to_bytes(4, "big")
+    assert message.store_host == bytes([127, 0, 0, 1]) + (10911).to_bytes(4, "big")
+    for key in ("ABC", "k1", "k2"):
+        assert len(bench.store.query("T", key, 10, 0, 1 << 60)) == 1
+
+
+def test_sends_of_one_read_are_one_append_and_one_write(bench: Bench) -> None:
+    link = bench.connect()
+    before = bench.store.written_position
+    sizes: list[int] = []
+    append = bench.store.append
+    bench.store.append = lambda batch, lights: (sizes.append(len(batch)), append(batch, lights))[1]  # type: ignore[method-assign]
+    frames = b"".join(send_frame(b"m%d" % i, opaque=i) for i in range(1, 51))
+    link.feed(send_frame(b"first", opaque=0))  # makes the topic
+    sizes.clear()
+    writes = link.writes
+    found = answers(link.feed(frames))
+    assert [answer.opaque for answer in found] == list(range(1, 51))
+    assert [answer.fields["queueOffset"] for answer in found] == [str(i) for i in range(1, 51)]
+    assert sizes == [50]
+    assert link.writes == writes + 1
+    assert bench.store.written_position > before
+
+
+def test_ipv6_peer(bench: Bench) -> None:
+    assert send(bench.connect("[::1]:99")).code == 0
+    assert stored(bench)[0].born_host == bytes(15) + b"\x01" + (99).to_bytes(4, "big")
+
+
+def test_missing_unique_key_is_made(bench: Bench) -> None:
+    link = bench.connect()
+    send(link, b"a")
+    send(link, b"b", "TAGS\x01x")
+    keys = [message.property("UNIQ_KEY") for message in stored(bench)]
+    assert len(set(keys)) == 2
+    assert all(len(key) == 32 and int(key, 16) for key in keys)
+    assert stored(bench)[1].tag == "x"
+
+
+def test_oneway_send_is_stored_and_not_answered(bench: Bench) -> None:
+    link = bench.connect()
+    assert link.feed(send_frame(flag=2)) == b""
+    assert len(stored(bench)) == 1
+
+
+def test_old_send_code_with_long_names(bench: Bench) -> None:
+    fields = {
+        "producerGroup": "PG", "topic": "T", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "1",
+        "sysFlag": "0", "bornTimestamp": "5", "flag": "0", "properties": "TAGS\x01old\x02",
+    }  # fmt: skip
+    (answer,) = answers(bench.connect().feed(encode(Command(Code.SEND_MESSAGE, fields, b"x"))))
+    assert answer.code == 0, answer.remark
+    assert stored(bench, queue=1)[0].tag == "old"
+
+
+def test_negative_queue_goes_by_sharding_key_or_tag(bench: Bench) -> None:
+    link = bench.connect()
+    queues = {send(link, properties="__SHARDINGKEY\x01k\x02", e="-1").fields["queueId"] for _ in range(5)}
+    assert len(queues) == 1
+
+
+def test_topic_is_created_with_the_queues_asked_for(bench: Bench) -> None:
+    link = bench.connect()
+    assert send(link, b="Few", d="2").code == 0
+    topic = bench.broker.topics.get("Few")
+    assert topic is not None
+    assert topic.write_queues == 2
+    assert send(link, b="Many", d="99").code == 0
+    many = bench.broker.topics.get("Many")
+    assert many is not None
+    assert many.write_queues == bench.broker.topics_config.default_queues
+
+
+REFUSED = {
+    "closed topic": ({"b": "SCHEDULE_TOPIC_XXXX"}, "", Answer.NO_PERMISSION, "forbidden"),
+    "template topic": ({"b": "TBW102"}, "", Answer.NO_PERMISSION, "forbidden"),
+    "own system topic": ({"b": "rmq_sys_gantry_ack"}, "", Answer.NO_PERMISSION, "belongs to the broker"),
+    "topic name": ({"b": "a b"}, "", Answer.SYSTEM_ERROR, "outside"),
+    "topic length": ({"b": "x" * 128}, "", Answer.SYSTEM_ERROR, "128 characters"),
+    "unknown template": ({"b": "New", "c": "Other"}, "", Answer.TOPIC_NOT_EXIST, "apply first"),
+    "queue": ({"e": "4"}, "", Answer.SYSTEM_ERROR, r"queueId\[4\]"),
+    "delay level": ({}, "DELAY\x013\x02", Answer.MESSAGE_ILLEGAL, "delayed"),
+    "timer": ({}, "TAGS\x01a\x02TIMER_DELIVER_MS\x0199\x02", Answer.MESSAGE_ILLEGAL, "timed"),
+    "timer delay": ({}, "TIMER_DELAY_SEC\x0199\x02", Answer.MESSAGE_ILLEGAL, "timed"),
+    "transaction": ({}, "TRAN_MSG\x01true\x02", Answer.MESSAGE_ILLEGAL, "transactions"),
+    "transaction flag": ({"f": "4"}, "", Answer.MESSAGE_ILLEGAL, "transaction"),
+    "light queues": ({}, "INNER_MULTI_DISPATCH\x01%LMQ%a\x02", Answer.MESSAGE_ILLEGAL, "light queues"),
+    "forged dispatch": ({}, "GANTRY_DISPATCH_MORE\x013\x02", Answer.MESSAGE_ILLEGAL, "light queues"),
+    "properties": ({}, "p\x01" + "x" * 32760 + "\x02", Answer.MESSAGE_ILLEGAL, "properties"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("binary", [False, True])
+def test_refused(bench: Bench, name: str, binary: bool) -> None:
+    fields, text, code, remark = REFUSED[name]
+    link = bench.connect()
+    send(link)
+    before = bench.store.written_position
+    answer = send(link, b"x", text, binary=binary, **fields)
+    assert answer.code == code
+    assert re.search(remark, answer.remark or ""), answer.remark
+    assert bench.store.written_position == before
+    assert send(link).code == 0
+
+
+def test_body_over_the_limit(bench: Bench) -> None:
+    link = bench.connect()
+    answer = send(link, bytes(2 << 20))  # the segments of this bench hold 1 MiB
+    assert (answer.code, "body has" in (answer.remark or "")) == (Answer.MESSAGE_ILLEGAL, True)
+
+
+def test_lookalike_properties_are_no_properties(bench: Bench) -> None:
+    link = bench.connect()
+    text = "X_DELAY\x013\x02MYTAGS\x01no\x02note\x01TAGS\x02TRAN_MSG\x01false\x02DELAY\x010\x02UNIQ_KEY\x01u\x02"
+    assert send(link, properties=text).code == 0
+    assert stored(bench)[0].tag == ""
+
+
+def test_without_automatic_creation(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, auto_create=False)
+    assert send(bench.connect()).code == Answer.TOPIC_NOT_EXIST
+    bench.close()
+
+
+def test_missing_field_of_a_typed_send_is_named(bench: Bench) -> None:
+    answer = ask(bench.connect(), Code.SEND_MESSAGE_V2, b"x", b="T", e="0")
+    assert answer.code == Answer.SYSTEM_ERROR
+    assert "missing" in (answer.remark or "")
+
+
+def test_store_full_is_told_to_every_producer(bench: Bench) -> None:
+    link = bench.connect()
+    send(link)
+
+    def full(batch: object, lights: object) -> int:
+        raise GantryError(ErrorCode.STORE_FULL, "disk full")
+
+    bench.store.append = full  # type: ignore[assignment,method-assign]
+    found = answers(link.feed(send_frame(opaque=1) + send_frame(opaque=2)))
+    assert [answer.code for answer in found] == [Answer.SERVICE_NOT_AVAILABLE] * 2
+    assert "no space" in (found[0].remark or "")
+
+
+def test_synchronous_flush_answers_when_flushed(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, sync=True)
+    link = bench.connect()
+    assert link.feed(send_frame(opaque=1) + send_frame(opaque=2)) == b""
+    bench.broker.gate.advance(bench.store.written_position)
+    assert [answer.opaque for answer in answers(link.feed(b""))] == [1, 2]
+    bench.broker.gate.advance(bench.store.written_position)
+    bench.close()
+
+
+def test_answers_for_a_lost_connection_are_dropped(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, sync=True)
+    link = bench.connect()
+    link.feed(send_frame())
+    link.lose()
+    bench.broker.gate.advance(bench.store.written_position)
+    assert link.feed(b"") == b""
+    bench.close()
+
+
+# Batches
+
+
+def batch_body(*items: tuple[bytes, str]) -> bytes:
+    parts = []
+    for body, text in items:
+        data = text.encode()
+        parts.append(struct.pack(">iiiii", 22 + len(body) + len(data), 0, zlib.crc32(body) & 0x7FFFFFFF, 3, len(body)))
+        parts.append(body + struct.pack(">H", len(data)) + data)
+    return b"".join(parts)
+
+
+def test_batch(bench: Bench) -> None:
+    link = bench.connect()
+    body = batch_body((b"one", "UNIQ_KEY\x01U1\x02TAGS\x01a\x02"), (b"two", "UNIQ_KEY\x01U2"))
+    answer = send(link, body, "UNIQ_KEY\x01BATCH\x02WAIT\x01true\x02", code=320, m="true", e="-1")
+    assert answer.code == 0, answer.remark
+    queue = int(answer.fields["queueId"])
+    one, two = stored(bench, queue=queue)
+    assert answer.fields["msgId"] == ",".join(f"7F00000100002A9F{m.physical_offset:016X}" for m in (one, two))
+    assert (one.body, one.tag, one.flag, two.body) == (b"one", "a", 3, b"two")
+    # Each message keeps the key that its producer got back.
+    assert [one.property("UNIQ_KEY"), two.property("UNIQ_KEY")] == ["U1", "U2"]
+    assert [answer.fields["queueOffset"], str(two.queue_offset)] == ["0", "1"]
+    assert one.property("WAIT") == "true"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"short", batch_body((b"one", ""))[:-1], struct.pack(">iiiii", 22, 0, 0, 0, -1) + b"\0\0",
+     batch_body((b"ok", ""), (b"late", "DELAY\x011\x02")), batch_body((b"ok", ""), (b"x", "p\x01" + "y" * 32760 + "\x02"))],
+)  # fmt: skip
+def test_bad_batch_is_refused_whole(bench: Bench, body: bytes) -> None:
+    link = bench.connect()
+    send(link, b="T")
+    before = bench.store.written_position
+    answer = send(link, body, code=320, m="true")
+    assert answer.code == Answer.MESSAGE_ILLEGAL
+    assert bench.store.written_position == before
+
+
+def test_batch_to_a_retry_topic(bench: Bench) -> None:
+    assert send(bench.connect(), batch_body((b"x", "")), code=320, b="%RETRY%g").code == Answer.MESSAGE_ILLEGAL
+
+
+@given(st.lists(st.tuples(st.binary(max_size=20), st.text("abc\x01\x02", max_size=20)), max_size=5))
+def test_batch_round_trip(items: list[tuple[bytes, str]]) -> None:
+    assert [(body, text) for _, body, text in split_batch(batch_body(*items))] == items
+
+
+@given(st.binary(max_size=80))
+def test_batch_fuzz(data: bytes) -> None:
+    try:
+        split_batch(data)
+    except GantryError:
+        pass
+
+
+@given(st.lists(st.tuples(st.sampled_from(["TAGS", "XTAGS", "TAG", "A"]), st.text("TAGS=a", max_size=6)), max_size=6))
+def test_value_of_agrees_with_the_decoder(pairs: list[tuple[str, str]]) -> None:
+    text = "".join(f"{name}\x01{value}\x02" for name, value in pairs)
+    expected = [value for name, value in pairs if name == "TAGS"]
+    assert value_of(text, "TAGS\x01") == (expected[-1] if expected else "")
+
+
+def test_later_codes_are_refused_by_name(bench: Bench) -> None:
+    link = bench.connect()
+    for code in (36, 37, 200050):
+        answer = ask(link, code)
+        assert answer.code == Answer.REQUEST_CODE_NOT_SUPPORTED
+        assert "not support" in (answer.remark or "")
+
+
+def test_broken_stream_after_sends(bench: Bench) -> None:
+    link = bench.connect()
+    found = answers(link.feed(send_frame(opaque=1) + b"\xff\xff\xff\xff\xff\xff\xff\xff"))
+    assert sorted(answer.code for answer in found) == [0, Answer.SYSTEM_ERROR]
+    assert link.closed_by == "close"
+    assert len(stored(bench)) == 1
+
+
+def test_responses_of_the_peer_are_ignored(bench: Bench) -> None:
+    link = bench.connect()
+    assert link.feed(send_frame(flag=1) + request(0, flag=1)) == b""
+    assert bench.store.max_offset("T", 0) == 0
+
+
+def test_random_requests_never_break_the_door(bench: Bench) -> None:
+    link = bench.connect()
+    for code in [*Code, 9999, -5]:
+        for body in (b"", b"{}", b"[]", b"\xff", b'{"groupName":""}'):
+            for fields in ({}, {"topic": "\x00", "queueId": "-1"}, {"topic": "T", "queueId": "99999999999"}):
+                assert link.closed_by is None, code
+                link.feed(encode(Command(int(code), fields, body)))
+    assert send(link).code == 0
