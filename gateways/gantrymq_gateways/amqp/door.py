@@ -273,10 +273,16 @@ class AmqpDoor:
             self._link.mark()
 
     def _stores(self, channel: Channel) -> bool:
-        """Whether something published on the channel is not stored yet."""
+        """Whether something published on the channel is not stored yet; what was answered is settled."""
         if self._publisher is not None:
             self._publisher.flush()
+        self._settle_now()
         return bool(channel.pending)
+
+    def _settle_now(self) -> None:
+        if self._settlements:
+            settlements, self._settlements = self._settlements, []
+            self.gateway.port.settle(settlements)
 
     def _method(self, channel: Channel, event: MethodReceived) -> None:
         number = event.method.number
@@ -403,9 +409,7 @@ class AmqpDoor:
             publisher.flush()
             if publisher.bytes_open > self.gateway.config.inbound_bytes_max:
                 self._hold("log", True)
-        if self._settlements:
-            settlements, self._settlements = self._settlements, []
-            self.gateway.port.settle(settlements)
+        self._settle_now()
         if self._touched:
             touched, self._touched = self._touched, {}
             for queue in touched:

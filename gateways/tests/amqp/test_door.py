@@ -221,6 +221,15 @@ def test_pipelined_get_sees_what_was_published_before(server: Server) -> None:
     assert peer.count("q") == 1
 
 
+def test_pipelined_get_sees_what_was_requeued_before(server: Server) -> None:
+    peer = server.client()
+    peer.declare("q")
+    peer.ask(publish(1, "", "q", b"1"), publish(1, "", "q", b"2"))
+    peer.call("basic.get", 0, "q", False)
+    ((_, got),) = peer.ask(call(1, "basic.nack", 1, False, True), call(1, "basic.get", 0, "q", False))
+    assert (got.body, got.arguments[1]) == (b"1", True)
+
+
 def test_publish_then_close_loses_nothing(server: Server) -> None:
     peer = server.client()
     peer.declare("q")
