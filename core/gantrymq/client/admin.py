@@ -18,6 +18,9 @@ from gantrymq.remoting.constants import MASTER_ID, Perm, RequestCode, ResponseCo
 
 QUEUES: Final = 4
 """Queues of a new topic, as RocketMQ's defaultTopicQueueNums."""
+KNOWN_AFTER_S: Final = 5.0
+"""Brokers register a new topic at once; this is what that may take under load."""
+POLL_S: Final = 0.02
 TIME_MAX_MS: Final = 2**63 - 1
 _OFFSET_ID_DIGITS: Final = (32, 56)
 
@@ -72,7 +75,8 @@ class Admin(Part):
     async def create_topic(
         self, topic: str, queues: int = QUEUES, cluster: str = "", broker: str = "", perm: int = Perm.READ | Perm.WRITE
     ) -> list[str]:
-        """Create or change `topic` on every master (of one cluster, or of one broker). Returns the brokers' names."""
+        """Create or change `topic` on every master (of one cluster, or of one broker). Returns the brokers' names, once the nameserver knows the
+        topic (or has not heard of it for 5 s, which is no failure: brokers tell it from time to time)."""
         check_topic(topic)
         if queues < 1:
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"{queues} queues: allowed is 1 or more")
@@ -96,7 +100,20 @@ class Admin(Part):
             await self.client.ask(
                 address, Command(RequestCode.UPDATE_AND_CREATE_TOPIC, dict(fields)), f"create topic {topic!r}"
             )
+        await self._wait_until_known(topic, set(masters))
         return sorted(masters)
+
+    async def _wait_until_known(self, topic: str, brokers: set[str]) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + KNOWN_AFTER_S
+        while loop.time() < deadline:
+            try:
+                if brokers <= (await self.client.routes.route(topic, fresh=True)).queues.keys():
+                    return
+            except GantryError as error:
+                if error.code not in (ErrorCode.TOPIC_NOT_FOUND, ErrorCode.UNAVAILABLE):
+                    raise
+            await asyncio.sleep(POLL_S)
 
     async def delete_topic(self, topic: str) -> None:
         """Delete `topic` on every broker that has it, then at every nameserver. Raises TOPIC_NOT_FOUND."""

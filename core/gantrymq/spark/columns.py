@@ -55,7 +55,7 @@ class Queue:
         return f"queue {self.queue_id} of topic {self.topic!r} on broker {self.broker!r}"
 
 
-def record_starts(block: bytes, end: int) -> Longs:
+def record_starts(block: bytearray, end: int) -> Longs:
     """Position of each record in `block[:end]`. Raises MESSAGE_ILLEGAL where sizes do not add up."""
     starts: list[int] = []
     add = starts.append
@@ -73,7 +73,7 @@ def record_starts(block: bytes, end: int) -> Longs:
     return np.array(starts, dtype=np.int64)
 
 
-def _field(block: bytes, kind: str, positions: Longs) -> Longs:
+def _field(block: bytearray, kind: str, positions: Longs) -> Longs:
     """One big-endian field of every record: a view with a byte stride of 1, gathered at `positions`."""
     width = int(kind[1:])
     view: Any = np.ndarray((len(block) - width + 1,), ">" + kind, block, strides=(1,))
@@ -84,7 +84,7 @@ def _field(block: bytes, kind: str, positions: Longs) -> Longs:
 class Bounds:
     """Checked positions inside a block: after this nothing points outside its own record."""
 
-    def __init__(self, block: bytes, end: int) -> None:
+    def __init__(self, block: bytearray, end: int) -> None:
         self.starts = starts = record_starts(block, end)
         ends = np.append(starts[1:], end)
         self.sys_flags = _field(block, "i4", starts + records.SYS_FLAG_AT)
@@ -131,19 +131,19 @@ class Decoder:
         self._tags = pa.array(sorted(tags), pa.string()) if tags else None
         self._wanted = set(schema.names)
         self._constants: dict[str, pa.Array] = {}
+        self._block = bytearray()
 
     def decode(self, bodies: Sequence[bytes], low: int, high: int) -> tuple[list[pa.RecordBatch], Longs]:
         """Batches of the records with `low <= queue offset < high`, and the queue offsets of all records in `bodies`.
 
         Offsets are checked to rise. Raises MESSAGE_ILLEGAL naming queue and byte for anything but whole records.
         """
-        block = b"".join([*bodies, _PAD])
-        if len(block) > BLOCK_BYTES_MAX:
-            raise GantryError(ErrorCode.MESSAGE_TOO_LARGE, f"a block of {len(block)} bytes; at most {BLOCK_BYTES_MAX}")
-        if len(block) == len(_PAD):
+        end = sum(map(len, bodies))
+        if not end:
             return [], np.empty(0, dtype=np.int64)
+        block = self._join(bodies, end)
         try:
-            bounds = Bounds(block, len(block) - len(_PAD))
+            bounds = Bounds(block, end)
             offsets = _field(block, "i8", bounds.starts + 20)
             if len(offsets) > 1 and not (offsets[1:] > offsets[:-1]).all():
                 raise GantryError(ErrorCode.MESSAGE_ILLEGAL, "queue offsets do not rise")
@@ -152,7 +152,24 @@ class Decoder:
         first, last = (int(edge) for edge in np.searchsorted(offsets, (low, high)))
         return list(self._batches(block, bounds, offsets, first, last)), offsets
 
-    def _batches(self, block: bytes, bounds: Bounds, offsets: Longs, first: int, last: int) -> Iterator[pa.RecordBatch]:
+    def _join(self, bodies: Sequence[bytes], end: int) -> bytearray:
+        """The bodies and the padding in a buffer that is used again for the next block: fresh memory of some MiB costs more than the
+        copying. Nothing that `decode` returns points into it."""
+        if end > BLOCK_BYTES_MAX:
+            raise GantryError(ErrorCode.MESSAGE_TOO_LARGE, f"a block of {end} bytes; at most {BLOCK_BYTES_MAX}")
+        if len(self._block) < end + len(_PAD):
+            self._block = bytearray(end + end // 4 + len(_PAD))
+        view = memoryview(self._block)
+        position = 0
+        for body in bodies:
+            view[position : position + len(body)] = body
+            position += len(body)
+        view[end : end + len(_PAD)] = _PAD
+        return self._block
+
+    def _batches(
+        self, block: bytearray, bounds: Bounds, offsets: Longs, first: int, last: int
+    ) -> Iterator[pa.RecordBatch]:
         if first >= last:
             return
         compressed: Any = bounds.sys_flags[first:last] & sysflag.COMPRESSED
@@ -164,7 +181,7 @@ class Decoder:
         begin, total = first, 0
         for row in rows.tolist():
             body = self._inflate(
-                block[bounds.body_at[row] : bounds.body_end[row]], int(bounds.sys_flags[row]), int(offsets[row])
+                bytes(block[bounds.body_at[row] : bounds.body_end[row]]), int(bounds.sys_flags[row]), int(offsets[row])
             )
             if inflated and total + len(body) > INFLATED_BATCH_BYTES:
                 yield from self._batch(block, bounds, offsets, slice(begin, row), inflated)
@@ -180,7 +197,7 @@ class Decoder:
             raise GantryError(error.code, f"{self._queue}, offset {offset}: {error.text}") from None
 
     def _batch(
-        self, block: bytes, bounds: Bounds, offsets: Longs, rows: slice, inflated: dict[int, bytes] | None
+        self, block: bytearray, bounds: Bounds, offsets: Longs, rows: slice, inflated: dict[int, bytes] | None
     ) -> Iterator[pa.RecordBatch]:
         count = rows.stop - rows.start
         pairs = self._pairs(block, bounds, rows)
@@ -213,7 +230,7 @@ class Decoder:
         if batch.num_rows:
             yield batch
 
-    def _pairs(self, block: bytes, bounds: Bounds, rows: slice) -> Pairs:
+    def _pairs(self, block: bytearray, bounds: Bounds, rows: slice) -> Pairs:
         """Properties of the rows, each with the byte behind it, which `Pairs` takes for their end: there is always one, the padding"""
         if not self._wanted & {"tag", "keys", "properties"} and self._tags is None:
             return Pairs(np.empty(0, dtype=np.uint8), np.zeros(1, dtype=np.int64))
@@ -239,7 +256,7 @@ class Decoder:
 class _Slots:
     """The block as one binary array, two slots per record: [body, rest]."""
 
-    def __init__(self, block: bytes, bounds: Bounds, rows: slice) -> None:
+    def __init__(self, block: bytearray, bounds: Bounds, rows: slice) -> None:
         self._block = block
         self._bounds = bounds
         self._rows = rows
@@ -252,7 +269,7 @@ class _Slots:
         return _take_every(self._block, slots, 2)
 
 
-def _take_every(block: bytes, slots: NDArray[np.int32], step: int) -> pa.Array:
+def _take_every(block: bytearray, slots: NDArray[np.int32], step: int) -> pa.Array:
     """Every `step`th slot of the block, copied behind one another by Arrow."""
     array = pa.Array.from_buffers(pa.binary(), len(slots) - 1, [None, pa.py_buffer(slots), pa.py_buffer(block)])
     return array.take(pa.array(np.arange(0, len(slots) - 1, step, dtype=np.int32)))
@@ -262,7 +279,7 @@ def _longs(values: Longs, kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
-def _micros(block: bytes, positions: Longs) -> Longs:
+def _micros(block: bytearray, positions: Longs) -> Longs:
     return np.clip(_field(block, "i8", positions), -_US_MAX, _US_MAX) * 1000
 
 

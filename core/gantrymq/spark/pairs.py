@@ -82,21 +82,20 @@ class Pairs:
         if len(tokens) % 2 or (kinds[::2] != 1).any() or (kinds[1::2] == 1).any():
             return None
         name_end, value_end = tokens[::2], tokens[1::2]
-        firsts = np.searchsorted(name_end, edges)
-        counts = np.diff(firsts)
+        counts = (np.diff(zeros, prepend=-1) - 1 + closes) // 2
+        firsts = np.cumsum(counts) - counts
         name_at = np.empty(len(name_end), dtype=np.int64)
         name_at[1:] = value_end[:-1] + 1
         some: Any = counts > 0
-        name_at[firsts[:-1][some]] = edges[:-1][some]
+        name_at[firsts[some]] = edges[:-1][some]
         if (name_end <= name_at).any() or (value_end <= name_end + 1).any():
             return None
-        text = data.tobytes()
-        if not _is_utf8(data, text):
+        if not _is_utf8(data):
             return None
         slots = np.empty(4 * len(name_end) + 1, dtype=np.int32)
         slots[:-1:4], slots[1::4], slots[2::4], slots[3::4] = name_at, name_end, name_end + 1, value_end
-        slots[-1] = len(text)
-        array = pa.Array.from_buffers(pa.string(), len(slots) - 1, [None, pa.py_buffer(slots), pa.py_buffer(text)])
+        slots[-1] = len(data)
+        array = pa.Array.from_buffers(pa.string(), len(slots) - 1, [None, pa.py_buffer(slots), pa.py_buffer(data)])
         index = np.arange(0, len(slots) - 1, 4, dtype=np.int32)
         return array.take(pa.array(index)), array.take(pa.array(index + 2)), counts
 
@@ -140,11 +139,11 @@ class Pairs:
         self.__dict__.pop("_row_of", None)
 
 
-def _is_utf8(data: NDArray[np.uint8], text: bytes) -> bool:
+def _is_utf8(data: NDArray[np.uint8]) -> bool:
     if not len(data) or data.max() < 0x80:
         return True
     try:
-        text.decode()
+        str(data.data, "utf-8")
     except UnicodeDecodeError:
         return False
     return True

@@ -20,6 +20,10 @@ _log = logging.getLogger(__name__)
 LATEST_AGE_S: Final = 0.1
 """Spark asks an idle source for its end a hundred times a second; the brokers are asked ten times."""
 
+TOPIC_TRIES: Final = 10
+TOPIC_PAUSE_S: Final = 0.2
+"""A topic that its first message has just created reaches the nameserver a moment later."""
+
 
 class Ends(Protocol):
     """What a plan needs to know of the cluster (`wire.Metadata`; a fake in tests)."""
@@ -159,12 +163,16 @@ class Planner:
         return offsets
 
     def _queues(self) -> list[MessageQueue]:
-        try:
-            self._addresses = patiently(lambda: self._ends.queues(self._options.topics))
-        except GantryError as error:
-            if error.code is not ErrorCode.TOPIC_NOT_FOUND:
-                raise
-            raise OptionError(f"topic: {error.text}; create it first, or correct the option") from None
+        for attempt in range(TOPIC_TRIES):
+            try:
+                self._addresses = patiently(lambda: self._ends.queues(self._options.topics))
+                break
+            except GantryError as error:
+                if error.code is not ErrorCode.TOPIC_NOT_FOUND:
+                    raise
+                if attempt == TOPIC_TRIES - 1:
+                    raise OptionError(f"topic: {error.text}; create it first, or correct the option") from None
+                time.sleep(TOPIC_PAUSE_S)
         return sorted(self._addresses)
 
     def _queues_again(self) -> dict[MessageQueue, str]:

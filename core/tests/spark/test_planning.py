@@ -86,11 +86,20 @@ def test_expired_offsets(ends: FakeEnds) -> None:
     assert ranges(planner(ends, startingOffsets=start, failOnDataLoss="false")) == [(0, 0, 100), (1, 50, 150)]
 
 
-def test_an_unknown_topic(ends: FakeEnds) -> None:
-    def unknown(topics: object) -> dict[MessageQueue, str]:
+def test_an_unknown_topic(ends: FakeEnds, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("gantrymq.spark.planning.time.sleep", pauses.append)
+    known = ends.queues
+
+    def unknown(topics: tuple[str, ...]) -> dict[MessageQueue, str]:
+        if len(pauses) >= tries:
+            return known(topics)
         raise GantryError(ErrorCode.TOPIC_NOT_FOUND, "no route")
 
     ends.queues = unknown
+    tries = 2  # created a moment ago
+    assert len(planner(ends).batch()) == 2
+    tries = 1000
     with pytest.raises(OptionError, match="topic: no route; create it first"):
         planner(ends).batch()
 

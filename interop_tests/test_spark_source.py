@@ -1,0 +1,129 @@
+"""Spark and a running server: `format("gantry")` reads what other doors and clients published, and writes what they read."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gantrymq.client import BlockingAdmin, BlockingProducer, BlockingPullConsumer, OutMessage
+from interop_tests.running import Gantry
+
+pytest.importorskip("pyspark")
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240), pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from gantrymq.spark.session import LOCAL_SETTINGS, QUICK_SETTINGS, prepare
+
+    prepare(quick=True)
+    from pyspark.sql import SparkSession
+
+    home = str(tmp_path_factory.mktemp("spark"))
+    more = {"spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": home, "spark.local.dir": home}
+    builder = SparkSession.builder.master("local[2]").appName("gantrymq-interop")
+    for key, value in {**LOCAL_SETTINGS, **QUICK_SETTINGS, **more}.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+def nameserver(gantry: Gantry) -> str:
+    return gantry.doors["nameserver"]
+
+
+def publish(gantry: Gantry, topic: str, first: int, count: int) -> None:
+    messages = [
+        OutMessage(topic, b"%d" % number, tag=("hot", "cold")[number % 2], keys=f"k{number}", properties={"n": "1"})
+        for number in range(first, first + count)
+    ]
+    with BlockingProducer(nameserver(gantry)) as producer:
+        producer.send_many(messages)
+
+
+def reader(spark: Any, gantry: Gantry, topic: str, stream: bool = False, **options: str) -> Any:
+    source = (spark.readStream if stream else spark.read).format("gantry")
+    return source.options(nameserver=nameserver(gantry), topic=topic, **options)
+
+
+def numbers(rows: Any) -> list[int]:
+    return sorted(int(row.body) for row in rows)
+
+
+def test_batch_and_tags(spark: Any, server: Gantry) -> None:
+    publish(server, "spark-batch", 0, 3000)
+    rows = reader(spark, server, "spark-batch").load().collect()
+    assert numbers(rows) == list(range(3000))
+    assert {row.queue for row in rows} == {0, 1, 2, 3}
+    row = next(row for row in rows if row.body == b"7")
+    assert (row.topic, row.broker, row.tag, row.keys) == ("spark-batch", "broker-a", "cold", "k7")
+    assert row.properties["n"] == "1"
+    assert abs((row.storeTimestamp - row.bornTimestamp).total_seconds()) < 60
+    hot = reader(spark, server, "spark-batch", tags="hot").schema("body binary").load().collect()
+    assert numbers(hot) == list(range(0, 3000, 2))
+
+
+def test_an_event_from_another_door(spark: Any, server: Gantry) -> None:
+    headers = {
+        "ce-specversion": "1.0",
+        "ce-id": "e1",
+        "ce-source": "/s",
+        "ce-type": "line1.temp",
+        "Content-Type": "text/plain",
+    }
+    url = f"http://{server.doors['cloudevents']}/topics/spark-events"
+    with urllib.request.urlopen(urllib.request.Request(url, b"21.5", headers, method="POST")) as answer:
+        assert answer.status == 202
+    (row,) = reader(spark, server, "spark-events").load().collect()
+    assert (row.body, row.tag, row.keys) == (b"21.5", "line1.temp", "e1")
+    assert row.properties["CE_source"] == "/s"
+
+
+def test_from_topic_to_topic(spark: Any, server: Gantry, tmp_path: Path) -> None:
+    publish(server, "spark-in", 0, 500)
+    with BlockingAdmin(nameserver(server)) as admin:
+        admin.create_topic("spark-out", queues=2)
+    frame = reader(
+        spark, server, "spark-in", stream=True, startingOffsets="earliest", maxOffsetsPerTrigger="200"
+    ).load()
+    out = frame.selectExpr("body", "tag", "concat('alert-', keys) as keys", "properties").writeStream.format("gantry")
+    out = out.options(nameserver=nameserver(server), topic="spark-out", checkpointLocation=str(tmp_path))
+    query = out.trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    with BlockingPullConsumer(nameserver(server), group="spark-check") as consumer:
+        consumer.assign("spark-out")
+        received = []
+        while len(received) < 500 and (messages := consumer.pull(wait_s=5)):
+            received += messages
+    assert sorted(int(message.body) for message in received) == list(range(500))
+    assert {message.keys for message in received} == {f"alert-k{number}" for number in range(500)}
+
+
+def test_a_stream_goes_on_after_the_server_was_killed(spark: Any, own_server: Gantry, tmp_path: Path) -> None:
+    publish(own_server, "spark-crash", 0, 1000)
+    out = str(tmp_path / "out")
+    frame = reader(spark, own_server, "spark-crash", stream=True, startingOffsets="earliest").load()
+    writer = frame.writeStream.format("parquet").option("path", out)
+    query = (
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(processingTime="100 milliseconds")
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        own_server.kill_and_restart()
+        publish(own_server, "spark-crash", 1000, 1000)
+        query.processAllAvailable()
+        assert query.isActive
+        offsets = json.loads(query.lastProgress["sources"][0]["endOffset"])
+    finally:
+        query.stop()
+    assert sum(offsets["spark-crash"]["broker-a"].values()) == 2000
+    assert numbers(spark.read.parquet(out).select("body").collect()) == list(range(2000))
