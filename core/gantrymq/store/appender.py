@@ -153,8 +153,7 @@ class Appender:
                     dirty.append(queue)
                 pending += (position, size, code)
                 if dispatch:
-                    for light in targets:
-                        self._lights.add(light, position, size, code)
+                    self._lights.add_all(targets, position, size, code)
             message.queue_offset = offset
             message.physical_offset = position
             message.size = size
@@ -180,7 +179,7 @@ class Appender:
             if len(self._texts) >= TEXTS_MAX:
                 self._texts.clear()
             self._texts[inline] = text
-        offsets = ",".join([str(lights.next_offset(light)) for light in inline]).encode()
+        offsets = ",".join(map(str, lights.offsets_of(inline))).encode()
         separator = b"\x02" if properties and not properties.endswith(b"\x02") else b""
         more = len(targets) - len(inline)
         tail = b"\x02" if not more else b"\x02" + record.MORE_MARK + b"%d\x02" % more

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     Buffer = bytes | bytearray | memoryview | array[int]
     """What can be written (collections.abc.Buffer needs Python 3.12)."""
 
-_fallocate = ctypes.CDLL(None, use_errno=True).fallocate64
+_fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+_syncfs = ctypes.CDLL(None, use_errno=True).syncfs
 _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
@@ -82,13 +83,16 @@ class NameFiles(Protocol):
 
 
 class GuardFiles(Protocol):
-    """One process per store."""
+    """Process and file system as a whole."""
 
     def lock(self, path: Path) -> int | None:
         """Take the record lock on byte 0 (as Java's tryLock(0, 1)); None if another process has it. Held until closed."""
 
     def process_id(self) -> int:
         """For the abort file."""
+
+    def sync_all(self, path: Path) -> None:
+        """Return when everything written to the file system that holds `path` is on stable storage."""
 
 
 class FileSystem(ReadFiles, WriteFiles, NameFiles, GuardFiles, Protocol):
@@ -177,3 +181,12 @@ class OsFileSystem:
 
     def process_id(self) -> int:
         return os.getpid()
+
+    def sync_all(self, path: Path) -> None:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if _syncfs(handle):
+                error = ctypes.get_errno()
+                raise OSError(error, os.strerror(error))
+        finally:
+            os.close(handle)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from threading import Event, Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gantrymq.model.errors import GantryError
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gantrymq.store.message_store import MessageStore
+
+CALLS_PER_FLUSH: Final = 16
+"""While a checkpoint of many files is written, the log is flushed at least every so many steps of it (8 files each)."""
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +37,7 @@ class Flusher:
         self._post = post
         self._wake = Event()
         self._stopping = False
+        self._passed = 0
         self._thread: Thread | None = None
         self.on_flushed: Callable[[int], None] = lambda position: None
         """Called on the loop with the new flushed position, once per flush that moved it."""
@@ -84,6 +88,7 @@ class Flusher:
             self._post(self.on_flushed, position)
 
     def _flush_if_asked(self) -> None:
-        if self._wake.is_set():
+        self._passed += 1
+        if self._wake.is_set() or self._passed % CALLS_PER_FLUSH == 0:
             self._wake.clear()
             self._flush()

@@ -107,6 +107,34 @@ class LightQueues:
         self.pending_units += 1
         return offset
 
+    def offsets_of(self, targets: tuple[int, ...]) -> list[int]:
+        """The offsets that the next record takes in these queues."""
+        pages = self._pages
+        offsets = []
+        for light in targets:
+            page = pages.get(light // PAGE)
+            offset = page[light % PAGE * 2] if page is not None else 0
+            offsets.append(offset if offset > 0 else 0)
+        return offsets
+
+    def add_all(self, targets: tuple[int, ...], position: int, size: int, code: int) -> None:
+        """`add` to each of the queues."""
+        pages, pending = self._pages, self.pending
+        entry = (position, size, code)
+        for light in targets:
+            page = pages.get(light // PAGE)
+            if page is None:
+                page = self._page(light)
+            slot = light % PAGE * 2
+            offset = page[slot]
+            page[slot] = offset + 1 if offset > 0 else 1
+            units = pending.get(light)
+            if units is None:
+                pending[light] = [position, size, code]
+            else:
+                units += entry
+        self.pending_units += len(targets)
+
     def take_back(self, light: int) -> None:
         """Undo the newest `add` (its record could not be written)."""
         self._page(light)[light % PAGE * 2] -= 1

@@ -25,6 +25,7 @@ from gantrymq.store.index_file import Index
 from gantrymq.store.light_queues import LIGHT_MAX, LightQueues
 from gantrymq.store.positions import Positions, Sizes, load_checkpoint, save_checkpoint
 from gantrymq.store.reader import StoreReader
+from gantrymq.store.record import SENDER_PROPERTIES_MAX
 from gantrymq.store.recovery import (
     DISPATCH_TOPIC,
     EndFinder,
@@ -55,6 +56,8 @@ INDEX_PENDING_MAX: Final = 262_144
 ENTRIES_PER_SLICE_MIN: Final = 16
 FILES_PER_FLUSH: Final = 8
 """Derived files put on stable storage between two looks at whether the log's flush is due."""
+SYNC_ALL_FROM: Final = 64
+"""At a stop, more derived files than this are synced by one call for the whole file system: 2 ms each add up."""
 REPLAY_PROGRESS_BYTES: Final = 1024 * 1024
 
 
@@ -106,6 +109,8 @@ class MessageStore(StoreReader):
         self._checkpoint_at = 0
         self._derived_synced = 0
         self._record_max = 0
+        self._content_max = 0
+        self._body_max = config.body_bytes_max
         self._reserved = 0
 
     # --- positions
@@ -182,6 +187,7 @@ class MessageStore(StoreReader):
                 log.warning("%s was made with %s; the settings %s are ignored", self._store, sizes, wanted)
         self._log.open(known)
         self._record_max = self._log.file_size - record.BLANK_SIZE
+        self._content_max = self._record_max - record.OVERHEAD_MAX - record.DISPATCH_RESERVE
         self._queue_files.log_min = self._log.min_position
         self._queues.load(known)
         self._index.open(known)
@@ -231,9 +237,8 @@ class MessageStore(StoreReader):
         self._replay(min(derived, max(self._lights.log_position, low)), derived, end, report, progress)
         self.flush_derived()
         self.flush()
-        checkpoint = self.take_checkpoint(force=True)
-        if checkpoint is not None:
-            self.sync_checkpoint(checkpoint)
+        self._derived_synced = derived  # the next checkpoint moves it: putting every queue on stable storage takes long
+        self._positions.save(self._log.flushed_position, derived, sync=True)
         return report
 
     def _replay(
@@ -258,9 +263,10 @@ class MessageStore(StoreReader):
                 self._replay_queue(message)
             if at - told >= REPLAY_PROGRESS_BYTES:
                 told = at
-                if self._queues.pending_bytes() + self._lights.pending_units * UNIT_SIZE > UNITS_PENDING_BYTES:
-                    self._queues.write_pending()
+                self._queues.write_pending()
                 self._index.write_pending()
+                if message.topic != DISPATCH_TOPIC and record.MORE_MARK not in message.dispatch:
+                    self._lights.write_pending(max(at + message.size, lights_from))  # not inside a group
                 if progress is not None:
                     progress(at - start, end - start)
         if progress is not None:
@@ -339,21 +345,29 @@ class MessageStore(StoreReader):
 
     def check(self, message: Message) -> ErrorCode | None:
         """Why a message cannot be stored, or None. Light queues never make a message too large."""
-        if len(message.body) > self.config.body_bytes_max:
-            return ErrorCode.MESSAGE_TOO_LARGE
-        if len(message.properties) > record.SENDER_PROPERTIES_MAX:
-            return ErrorCode.PROPERTIES_TOO_LARGE
-        if record.HEAD.size + 24 + 3 + len(message.body) + len(message.topic) + len(message.properties) > (
-            self._record_max - record.DISPATCH_RESERVE
+        body, properties = len(message.body), message.properties
+        if (
+            body <= self._body_max
+            and len(properties) <= SENDER_PROPERTIES_MAX
+            and body + len(properties) <= self._content_max
+            and message.topic in self._queues.open_topics
+            and b"\0" not in properties
         ):
+            return None
+        return self._why_not(message)
+
+    def _why_not(self, message: Message) -> ErrorCode | None:
+        body, properties = len(message.body), message.properties
+        if body > self._body_max or body + len(properties) > self._content_max:
             return ErrorCode.MESSAGE_TOO_LARGE
-        if b"\0" in message.properties:
+        if len(properties) > SENDER_PROPERTIES_MAX:
+            return ErrorCode.PROPERTIES_TOO_LARGE
+        if b"\0" in properties:
             return ErrorCode.MESSAGE_ILLEGAL  # recovery takes it for a torn write
-        if message.topic not in self._queues.open_topics:
-            try:
-                check_topic(message.topic)
-            except GantryError as error:
-                return error.code
+        try:
+            check_topic(message.topic)
+        except GantryError as error:
+            return error.code
         return None
 
     def append(self, batch: Sequence[Message], lights: Sequence[tuple[int, ...]]) -> int:
@@ -514,6 +528,9 @@ class MessageStore(StoreReader):
         take a while, and acknowledgements wait for the log's flush, not for this."""
         self.flush()
         try:
+            if between is None and len(checkpoint.paths) > SYNC_ALL_FROM:
+                self.files.sync_all(self._store)
+                checkpoint.paths = []
             for number, path in enumerate(checkpoint.paths):
                 self._queue_files.sync(path)
                 if between is not None and number % FILES_PER_FLUSH == 0:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from gantrymq.model import sysflag
-from gantrymq.model.limits import PROPERTIES_BYTES_MAX
+from gantrymq.model.limits import PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX
 from gantrymq.model.message import Message
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ STORE_MS_AT: Final = 56
 BLANK_SIZE: Final = PREFIX.size
 """A record needs this much behind it in its segment (RocketMQ: END_FILE_MIN_BLANK_LENGTH)."""
 RECORD_SIZE_MIN: Final = HEAD.size + 1 + SHORT.size
+OVERHEAD_MAX: Final = HEAD.size + 2 * 12 + 1 + TOPIC_BYTES_MAX + SHORT.size
+"""Bytes of a record beside body and properties, with the longest topic and IPv6 hosts."""
 CRC_MASK: Final = 0x7FFFFFFF
 
 DISPATCH_MARK: Final = b"INNER_MULTI_DISPATCH\x01"

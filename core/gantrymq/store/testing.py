@@ -233,3 +233,10 @@ class MemoryFileSystem:
 
     def process_id(self) -> int:
         return 4711
+
+    def sync_all(self, path: Path) -> None:
+        self._change("sync_all", path)
+        for inode in self._names.values():
+            inode.durable = bytes(inode.data)
+            inode.unsynced.clear()
+        self._durable_names = dict(self._names)
