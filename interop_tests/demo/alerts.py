@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,11 +52,15 @@ def expected(published: Iterable[tuple[str, Reading, float]]) -> set[Alert]:
     }
 
 
-def due(published: Iterable[tuple[str, Reading, float]]) -> set[Alert]:
+def due(published: Sequence[tuple[str, Reading, float]]) -> set[Alert]:
     """Those whose window the watermark has passed: Spark must write them. It keeps a watermark in whole milliseconds."""
-    published = list(published)
     last_at = max((at for _, reading, at in published if _counts(reading)), default=0.0)
     return {alert for alert in expected(published) if alert.start + WINDOW_S <= last_at - WATERMARK_S - 0.001}
+
+
+def closed(published: Sequence[tuple[str, Reading, float]]) -> bool:
+    """True if there was time for a window to be closed."""
+    return bool(published) and published[-1][2] - published[0][2] > WATERMARK_S + 2 * WINDOW_S
 
 
 class AlertBook:
@@ -64,7 +68,8 @@ class AlertBook:
 
     def __init__(self) -> None:
         self.counts: Counter[Alert] = Counter()
-        self.example = ""
+        self.example: tuple[int, str] = (0, "")
+        """Messages in its window, and the alert as it came: the first with the fullest window."""
         self.delays_s: list[float] = []
         self.unreadable = 0
         self._lock = threading.Lock()
@@ -78,7 +83,8 @@ class AlertBook:
                 self.unreadable += 1
             return
         with self._lock:
-            self.example = self.example or f"{topic}  {body.decode()}"
+            if alert.messages > self.example[0]:
+                self.example = (alert.messages, f"{topic}  {body.decode()}")
             self.counts[alert] += 1
             self.delays_s.append(at - alert.start - WINDOW_S)
 
@@ -100,6 +106,8 @@ class AlertBook:
         due_alerts = due(published)
         invented = set(self.counts) - foretold
         lines = []
+        if closed(published) and not due_alerts:
+            lines.append(f"alerts: no core was busy for {PEAK:g} percent in any window, so Spark had nothing to write")
         if self.unreadable:
             lines.append(f"alerts: {self.unreadable} cannot be read")
         if missing := self.missing(due_alerts):

@@ -7,16 +7,18 @@ a consumer that finds them gone reports a problem.
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 import httpx
 import paho.mqtt.client as mqtt
-import pika
-import pika.exceptions
+import pika  # type: ignore[import-untyped]
+import pika.exceptions  # type: ignore[import-untyped]
 from paho.mqtt.enums import CallbackAPIVersion
 
 from gantrymq.client import PullConsumer, ReceivedMessage
@@ -33,6 +35,8 @@ RECONNECT_S: Final = 0.2
 READY_S: Final = 20.0
 POLL_S: Final = 0.02
 PULL_WAIT_S: Final = 1.0
+COMMIT_S: Final = 2.0
+RETRIED: Final = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.TOPIC_NOT_FOUND})
 HIDDEN_PROPERTIES: Final = frozenset({"TAGS", "KEYS", "UNIQ_KEY"})
 """Shown as tag, keys and message id."""
 
@@ -48,7 +52,11 @@ class Inbox:
 
     def put(self, topic: str, body: bytes, face: Callable[[], Lines]) -> None:
         """`topic`: the native one, which tells the publishing door."""
-        message_id = self._ledger.received(self.name, DOOR_OF[topic], body, now())
+        door = DOOR_OF.get(topic)
+        if door is None:
+            self.problem(f"a message of {topic!r}, where nobody publishes")
+            return
+        message_id = self._ledger.received(self.name, door, body, now())
         if message_id in self._faces.wanted:
             self._faces.add(message_id, self.name, face(), digest_of(body), body.decode("utf-8", "replace"))
 
@@ -95,9 +103,9 @@ class MqttSession:
     def _on_message(self, _client: Any, _userdata: Any, message: mqtt.MQTTMessage) -> None:
         topic = message.topic.partition("/")[0]
         if topic == ALERTS:
-            self._on_alert(message.topic, message.payload, now())
+            self._on_alert(message.topic, bytes(message.payload), now())
         else:
-            self._inbox.put(topic, message.payload, lambda: {"topic": message.topic, "QoS": str(message.qos)})
+            self._inbox.put(topic, bytes(message.payload), lambda: {"topic": message.topic, "QoS": str(message.qos)})
 
     async def start(self, address: tuple[str, int]) -> None:
         self._client.connect_async(*address, keepalive=20)
@@ -157,7 +165,7 @@ class AmqpQueue:
             if self._stopping.is_set():
                 break
             if method is not None:
-                self._inbox.put(method.exchange, body, lambda m=method, p=properties: self._face(m, p))
+                self._inbox.put(method.exchange, body, partial(self._face, method, properties))
                 channel.basic_ack(method.delivery_tag)
         connection.close()
 
@@ -169,6 +177,16 @@ class AmqpQueue:
         if properties.headers:
             lines["headers"] = join(properties.headers)
         return lines
+
+
+class _HookServer(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that the killed server left behind; everything else is worth seeing."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class Webhook:
@@ -190,9 +208,7 @@ class Webhook:
                 """Nothing: the ledger counts."""
 
         self._inbox = inbox
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._server.block_on_close = False
+        self._server = _HookServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, name="demo-webhook", daemon=True)
 
     def _receive(self, topic: str, headers: dict[str, str], body: bytes) -> None:
@@ -236,13 +252,18 @@ class NativePull:
         self._task = asyncio.create_task(self._run(self._consumer))
 
     async def _run(self, consumer: PullConsumer) -> None:
+        last_at = committed_at = time.monotonic()
         while True:
             try:
                 for message in await consumer.pull(wait_s=PULL_WAIT_S):
-                    self._inbox.put(message.topic, message.body, lambda m=message: self._face(m))
-                await consumer.commit()
+                    self._inbox.put(message.topic, message.body, partial(self._face, message))
+                last_at = time.monotonic()
+                if last_at - committed_at >= COMMIT_S:
+                    await consumer.commit()
+                    committed_at = last_at
             except GantryError as error:
-                if error.code is not ErrorCode.UNAVAILABLE:
+                # A nameserver that was restarted knows no topic until the broker has registered again.
+                if error.code not in RETRIED or time.monotonic() - last_at > READY_S:
                     self._inbox.problem(str(error))
                     return
                 await asyncio.sleep(RECONNECT_S)

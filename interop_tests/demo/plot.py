@@ -16,7 +16,7 @@ SIZE_INCHES = (11, 9.5)
 # Okabe and Ito: told apart with any colour vision.
 DOOR_COLOURS = {"mqtt": "#0072B2", "amqp": "#D55E00", "cloudevents": "#009E73"}
 CONSUMER_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"]
-INK, FAINT = "#222222", "#d9d9d9"
+INK, FAINT, SHADE = "#222222", "#d9d9d9", "#c9c9c9"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,18 @@ def _per_second(times: list[float], begun: float, seconds: int) -> list[int]:
     return [counts.get(second, 0) for second in range(seconds)]
 
 
-def _latencies(receipts: list[Receipt], begun: float, seconds: int, share: float) -> list[float]:
-    buckets: list[list[float]] = [[] for _ in range(seconds)]
+def _latencies(receipts: list[Receipt], begun: float) -> tuple[list[float], list[float], list[float]]:
+    """Middles of the seconds in which something came, and their median and 99th percentile in ms."""
+    buckets: dict[int, list[float]] = {}
     for receipt in receipts:
-        second = int(receipt.at - begun)
-        if 0 <= second < seconds:
-            buckets[second].append(receipt.latency_s * 1000)
-    return [percentile(bucket, share) if bucket else float("nan") for bucket in buckets]
+        if receipt.at >= begun:
+            buckets.setdefault(int(receipt.at - begun), []).append(receipt.latency_s * 1000)
+    ordered = sorted(buckets.items())
+    return (
+        [second + 0.5 for second, _ in ordered],
+        [percentile(bucket, 0.50) for _, bucket in ordered],
+        [percentile(bucket, 0.99) for _, bucket in ordered],
+    )
 
 
 def _dress(axes: Any, title: str, outage: Outage | None, begun: float, label: bool) -> None:
@@ -48,7 +53,7 @@ def _dress(axes: Any, title: str, outage: Outage | None, begun: float, label: bo
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(FAINT)
-    axes.tick_params(colors=INK, length=0, labelsize=9)
+    axes.tick_params(which="both", colors=INK, length=0, labelsize=9)
     if outage is not None:
         axes.axvspan(outage.killed_at - begun, outage.ready_at - begun, color="#c0392b", alpha=0.16, linewidth=0)
         axes.axvline(outage.killed_at - begun, color="#c0392b", linewidth=1.4)
@@ -57,9 +62,9 @@ def _dress(axes: Any, title: str, outage: Outage | None, begun: float, label: bo
                 f"kill -9, doors open again after {outage.ready_at - outage.killed_at:.1f} s",
                 (outage.killed_at - begun, 1.0),
                 xycoords=("data", "axes fraction"),
-                xytext=(6, -4),
+                xytext=(0, 3),
                 textcoords="offset points",
-                va="top",
+                ha="center",
                 color="#c0392b",
                 fontsize=9,
             )
@@ -84,20 +89,22 @@ def draw(path: Path, ledger: Ledger, names: dict[str, str], begun: float, outage
     for door, book in ledger.doors.items():
         counts = _per_second(book.ack_times, begun, seconds)
         top.step(middles, counts, where="mid", color=DOOR_COLOURS[door], linewidth=1.8, label=names[door])
+    acked = sorted(at - begun for book in ledger.doors.values() for at in book.ack_times)
+    middle.plot(acked, range(1, len(acked) + 1), color=SHADE, linewidth=7, solid_capstyle="butt", label="acknowledged")
     for (consumer, rows), colour in zip(receipts.items(), CONSUMER_COLOURS, strict=False):
-        counts = _per_second([receipt.at for receipt in rows], begun, seconds)
-        middle.step(middles, counts, where="mid", color=colour, linewidth=1.5, label=consumer)
-        bottom.plot(middles, _latencies(rows, begun, seconds, 0.5), color=colour, linewidth=1.8, label=consumer)
-        bottom.plot(middles, _latencies(rows, begun, seconds, 0.99), color=colour, linewidth=0.9, linestyle=(0, (2, 2)))
+        times = sorted(receipt.at - begun for receipt in rows)
+        middle.step(times, range(1, len(times) + 1), where="post", color=colour, linewidth=1.3, label=consumer)
+        seconds_seen, medians, highest = _latencies(rows, begun)
+        bottom.plot(seconds_seen, medians, color=colour, linewidth=1.6, label=consumer)
+        bottom.fill_between(seconds_seen, medians, highest, color=colour, alpha=0.10, linewidth=0)
     _dress(top, "Acknowledged messages per second, by door", outage, begun, True)
-    _dress(middle, "Received messages per second, by consumer", outage, begun, False)
-    _dress(
-        bottom, "Latency from publishing to consumer, ms (solid: median, dotted: 99th percentile)", outage, begun, False
-    )
-    top.set_ylim(bottom=0)
-    middle.set_ylim(bottom=0)
+    _dress(middle, "Messages received so far, by consumer, duplicates included", outage, begun, False)
+    _dress(bottom, "Milliseconds from publishing to consumer (line: median, shade: up to p99)", outage, begun, False)
+    for axes in (top, middle):
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter(lambda value, _position: f"{value:,.0f}")
     bottom.set_yscale("log")
-    bottom.yaxis.set_major_formatter(lambda value, _position: f"{value:g}")
+    bottom.yaxis.set_major_formatter(lambda value, _position: f"{value:,g}")
     bottom.set_xlabel("seconds since traffic began", color=INK, fontsize=10)
     bottom.set_xlim(0, seconds)
     for axes in (top, middle, bottom):

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from interop_tests.demo.alerts import AlertBook, due, expected
+from interop_tests.demo.alerts import WATERMARK_S, AlertBook, due, expected
 from interop_tests.demo.ledger import Ledger, Verdict
 from interop_tests.demo.sources import Reading
 
@@ -128,10 +128,10 @@ def show_alerts(console: Console, book: AlertBook, published: list[tuple[str, Re
     invented = len(set(book.counts) - expected(published))
     console.print(Text())
     console.print(
-        f"[bold]Alerts[/bold]: telemetry → Spark → topic alerts → MQTT: {came} of {len(due_alerts)} that were due,"
-        f" {invented} invented, {book.duplicates()} duplicates;"
-        f" {milliseconds(book.median_delay_s())} after the end of their window (median, watermark included)",
+        f"[bold]Alerts[/bold], from the telemetry by Spark to topic alerts and out of MQTT: {came} of {len(due_alerts)} due came,"
+        f" {invented} invented,\n{book.duplicates()} duplicates;"
+        f" {milliseconds(book.median_delay_s())} after the end of their window (median; the watermark is {WATERMARK_S} s)",
         highlight=False,
     )
-    if book.example:
-        console.print(Text(f"  for example  {book.example}", "dim"), soft_wrap=True)
+    if book.counts:
+        console.print(Text(f"  for example  {book.example[1]}", "dim"), soft_wrap=True)

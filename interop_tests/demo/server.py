@@ -45,16 +45,7 @@ class Server:
         self._ready.unlink(missing_ok=True)
         ports = [f"--set={name}.port={self.address(name)[1]}" for name in self.doors] or ["--free-ports"]
         command = [sys.executable, "-m", "gantrymq", "up", "--host", "127.0.0.1", "--data", str(self.data), *ports]
-        with self.log_path.open("ab") as log:
-            # A session of its own: Ctrl-C is for the demonstration, which then stops the server itself.
-            self._process = subprocess.Popen(
-                [*command, "--ready-file", str(self._ready)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env={"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "/")},
-            )
+        self._process = self._spawn([*command, "--ready-file", str(self._ready)])
         while not self._ready.exists():
             if self._process.poll() is not None:
                 raise ServerError(f"gantry up ended with {self._process.returncode}:\n{self.log_end()}")
@@ -67,6 +58,18 @@ class Server:
             raise ServerError(f"gantry up has no {', '.join(missing)}:\n{self.log_end()}")
         return time.monotonic() - begun
 
+    def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
+        with self.log_path.open("ab") as log:
+            # A session of its own: Ctrl-C is for the demonstration, which then stops the server itself.
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "/")},
+            )
+
     async def kill(self) -> None:
         """SIGKILL: nothing is said, nothing is flushed."""
         assert self._process is not None
@@ -74,8 +77,10 @@ class Server:
             raise ServerError(f"gantry up ended by itself with {self._process.returncode}:\n{self.log_end()}")
         self._process.kill()
         await asyncio.to_thread(self._process.wait)
+        self._process = None
 
     def died(self) -> bool:
+        """True if it ended without being told to."""
         return self._process is not None and self._process.poll() is not None
 
     async def stop(self) -> None:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 from interop_tests.demo.consumers import DOOR_OF, HIDDEN_PROPERTIES
 from interop_tests.demo.faces import Faces, Lines, join
@@ -82,7 +82,9 @@ class SparkFeed:
                     for row in report["rows"]:
                         self._receive(row, report["at"])
                 case "failed":
-                    lines = [line for line in report["text"].splitlines() if line.strip() and "JVM stacktrace" not in line]
+                    lines = [
+                        line for line in report["text"].splitlines() if line.strip() and "JVM stacktrace" not in line
+                    ]
                     self._problems.append(f"{self.name}: {lines[0]} ... {lines[-1].strip()}")
 
     def _receive(self, row: dict[str, Any], at: float) -> None:

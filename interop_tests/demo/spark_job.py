@@ -85,6 +85,11 @@ def alerts_query(spark: SparkSession, nameserver: str, directory: Path) -> Strea
     return writer.trigger(processingTime=ALERTS_TRIGGER).start()
 
 
+def _wait_for_end(ended: threading.Event) -> None:
+    sys.stdin.read()  # nothing is ever sent: this waits for the parent's word or its end
+    ended.set()
+
+
 def main(nameserver: str, directory: Path) -> None:
     sys.stdout = sys.stderr
     spark = session("gantry-demo", cores=2, quick=True, settings={"spark.local.dir": str(directory / "local")})
@@ -92,7 +97,7 @@ def main(nameserver: str, directory: Path) -> None:
     queries = [union_query(spark, nameserver, directory), alerts_query(spark, nameserver, directory)]
     say("started", version=spark.version)
     ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+    threading.Thread(target=_wait_for_end, args=(ended,), daemon=True).start()
     while not ended.wait(POLL_S):
         for query in queries:
             error = query.exception()

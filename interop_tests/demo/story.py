@@ -205,6 +205,8 @@ class Story:
         """Raise if waiting on is pointless."""
         if self.problems:
             raise DemoError("; ".join(self.problems))
+        if self.server.died():
+            raise DemoError(f"the server has ended by itself:\n{self.server.log_end()}")
         if self.spark is not None and self.spark.died():
             raise DemoError(f"the Spark job has ended:\n{self.spark.log_end()}")
 
