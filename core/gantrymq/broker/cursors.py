@@ -16,6 +16,8 @@ from gantrymq.broker.window import MARK_STEP, AckWindow
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 
+CURSORS_MAX = 2_000_000
+"""Places of all groups in all queues: a million sessions with two filters each, at some 400 bytes."""
 ACQUIRE_MAX = 4096
 """Entries leased by one call: one call must not stall the loop."""
 
@@ -147,7 +149,11 @@ class Cursors:
         return cursor
 
     def create(self, queue: str, group: str, start: int) -> tuple[Cursor, list[tuple[str, bytes]]]:
-        """A new cursor and the table rows that make it durable."""
+        """A new cursor and the table rows that make it durable. Raises LIMIT_REACHED."""
+        if len(self.by_id) >= CURSORS_MAX:
+            raise GantryError(
+                ErrorCode.LIMIT_REACHED, f"{CURSORS_MAX} cursors exist; delete sessions, queues or subscriptions first"
+            )
         cursor = Cursor(self._next_id, queue, group, start)
         self._next_id += 1
         self._insert(cursor)

@@ -7,6 +7,10 @@ from collections.abc import Callable
 from gantrymq.model.errors import ErrorCode, GantryError
 
 
+LEASES_MAX = 1_000_000
+"""One per connected MQTT client or exclusive queue; more than a process can have connections."""
+
+
 class _Lease:
     __slots__ = ("epoch", "on_lost", "owner")
 
@@ -31,6 +35,8 @@ class Leases:
                 raise GantryError(ErrorCode.LEASE_HELD, f"{name} is held by another connection")
             del self._held[name]
             old.on_lost(name)
+        elif len(self._held) >= LEASES_MAX:
+            raise GantryError(ErrorCode.LIMIT_REACHED, f"{LEASES_MAX} leases are held")
         self._epoch += 1
         self._held[name] = _Lease(self._epoch, owner, on_lost)
         return self._epoch

@@ -120,10 +120,10 @@ class LocalBrokerPort:
                 on_done(token, broker.cursors.info(found))
                 return
             offset = self._start_offset(queue, start)
+            cursor, rows = broker.cursors.create(queue, group, offset)
         except GantryError as error:
             on_done(token, error)
             return
-        cursor, rows = broker.cursors.create(queue, group, offset)
 
         def done(token: Any, result: object) -> None:
             on_done(token, result if isinstance(result, GantryError) else broker.cursors.info(cursor))
@@ -202,6 +202,7 @@ class LocalBrokerPort:
                 raise GantryError(ErrorCode.NO_PERMISSION, f"table {table} belongs to the broker itself")
             for key, value in items:
                 check_item(table, key, value)
+            self._broker.tables.check_room(table, items)
         except GantryError as error:
             on_done(token, error)
             return

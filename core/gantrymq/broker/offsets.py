@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import json
 
+from gantrymq.model.errors import ErrorCode, GantryError
+
 FLUSH_MS = 1_000
+
+PLACES_MAX = 1_000_000
+"""(topic, group) pairs: 10,000 topics read by 100 groups each. A client that invents group names must not fill the memory."""
 
 
 class ConsumerOffsets:
@@ -23,9 +28,15 @@ class ConsumerOffsets:
             self._offsets[key] = {int(queue): int(offset) for queue, offset in json.loads(data).items()}
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Set an offset; True if this is the first change since the last `take_dirty`."""
+        """Set an offset; True if this is the first change since the last `take_dirty`. Raises LIMIT_REACHED."""
         key = f"{topic}@{group}"
-        queues = self._offsets.setdefault(key, {})
+        queues = self._offsets.get(key)
+        if queues is None:
+            if len(self._offsets) >= PLACES_MAX:
+                raise GantryError(
+                    ErrorCode.LIMIT_REACHED, f"{PLACES_MAX} groups have committed offsets; delete some first"
+                )
+            queues = self._offsets[key] = {}
         if queues.get(queue_id) == offset:
             return False
         queues[queue_id] = offset

@@ -15,6 +15,8 @@ from gantrymq.broker.topics import Topic
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 
+ROUTES_MAX = 2_000_000
+"""Routes of all kinds, volatile ones included; bounds what a fleet of subscribers can make the broker remember."""
 CACHE_PER_TOPIC_MAX = 10_000
 """Routing results remembered per topic; a topic with more tags than that starts its memory anew."""
 
@@ -175,6 +177,10 @@ class Router:
             raise GantryError(
                 ErrorCode.ILLEGAL_ARGUMENT,
                 f"route kind {target.kind!r} is not installed here; known: {', '.join(sorted(self._sets)) or 'none'}",
+            )
+        if len(self._targets) >= ROUTES_MAX:
+            raise GantryError(
+                ErrorCode.LIMIT_REACHED, f"{ROUTES_MAX} routes exist; remove subscriptions or bindings first"
             )
         number = self._next
         target.uncached = routes.add(number, target.topic, expression)

@@ -7,7 +7,7 @@ property GANTRY_DELETED marks a deletion. Replayed from the first record at star
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gantrymq.model import names
@@ -19,6 +19,8 @@ KEY_PROPERTY = "GANTRY_KEY"
 DELETED_PROPERTY = "GANTRY_DELETED"
 KEY_BYTES_MAX = 4096
 """Keys are names (topics, client ids, filters); the longest legal one is a tag of 4 KiB."""
+ROWS_MAX = 2_000_000
+"""Rows of one table: a million sessions or retained messages and room to spare; at some 200 bytes each still below a gigabyte."""
 REPLAY_STEP = 1024
 """Records read at once while replaying."""
 
@@ -79,6 +81,16 @@ class Tables:
     def rows(self, table: str) -> dict[str, bytes]:
         """The live rows; read only."""
         return self._tables.setdefault(table, {})
+
+    def check_room(self, table: str, items: Sequence[tuple[str, bytes | None]]) -> None:
+        """Raise LIMIT_REACHED if the new keys among `items` do not fit any more."""
+        rows = self._tables.get(table)
+        if rows is not None and len(rows) + len(items) > ROWS_MAX:
+            new = sum([value is not None and key not in rows for key, value in items])
+            if new and len(rows) + new > ROWS_MAX:
+                raise GantryError(
+                    ErrorCode.LIMIT_REACHED, f"table {table} has {len(rows)} rows, at most {ROWS_MAX} are kept"
+                )
 
     def apply(self, table: str, key: str, value: bytes | None) -> None:
         """Change a row in memory (its record is being appended) and tell the watchers."""

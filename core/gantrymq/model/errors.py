@@ -14,6 +14,7 @@ class ErrorCode(Enum):
 
     TOPIC_NOT_FOUND = "topic not found"
     TOPIC_LIMIT = "limit of topics reached"
+    LIMIT_REACHED = "limit reached"
     QUEUE_NOT_FOUND = "queue not found"
     NOT_FOUND = "not found"
     ALREADY_EXISTS = "already exists"

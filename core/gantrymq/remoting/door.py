@@ -29,6 +29,7 @@ Handler = Callable[[Any, Command], None]
 RESPONSE_CODES: Final[dict[ErrorCode, ResponseCode]] = {
     ErrorCode.TOPIC_NOT_FOUND: ResponseCode.TOPIC_NOT_EXIST,
     ErrorCode.TOPIC_LIMIT: ResponseCode.TOPIC_NOT_EXIST,
+    ErrorCode.LIMIT_REACHED: ResponseCode.SYSTEM_BUSY,
     ErrorCode.QUEUE_NOT_FOUND: ResponseCode.SYSTEM_ERROR,
     ErrorCode.NOT_FOUND: ResponseCode.QUERY_NOT_FOUND,
     ErrorCode.ALREADY_EXISTS: ResponseCode.TOPIC_EXIST_ALREADY,

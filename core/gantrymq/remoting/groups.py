@@ -46,7 +46,7 @@ class Groups:
         name = config.group_name
         names.check_group(name)
         if name not in self.configs and len(self.configs) >= GROUPS_MAX:
-            raise GantryError(ErrorCode.TOPIC_LIMIT, f"{GROUPS_MAX} consumer groups exist; delete some first")
+            raise GantryError(ErrorCode.LIMIT_REACHED, f"{GROUPS_MAX} consumer groups exist; delete some first")
         self.configs[name] = config
         self._touch()
         self._broker.put("group", [(name, encode(config))], None, None)

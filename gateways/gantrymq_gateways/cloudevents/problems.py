@@ -13,8 +13,10 @@ from gantrymq_gateways.cloudevents.constants import PROBLEM_TYPE
 STATUS: Final[dict[ErrorCode, int]] = {
     ErrorCode.TOPIC_NOT_FOUND: 404,
     ErrorCode.TOPIC_LIMIT: 404,
+    ErrorCode.LIMIT_REACHED: 507,
     ErrorCode.QUEUE_NOT_FOUND: 404,
     ErrorCode.NOT_FOUND: 404,
+    ErrorCode.LIMIT_REACHED: 403,
     ErrorCode.ALREADY_EXISTS: 409,
     ErrorCode.NAME_INVALID: 400,
     ErrorCode.ILLEGAL_ARGUMENT: 400,

@@ -218,7 +218,7 @@ class Lifecycle:
             raise GantryError(ErrorCode.NOT_SUPPORTED, "shared subscriptions are not supported yet")
         if text not in subscribed and len(subscribed) >= self.subscriptions_max:
             raise GantryError(
-                ErrorCode.TOPIC_LIMIT, f"mqtt.subscriptions_max ({self.subscriptions_max}) is reached"
+                ErrorCode.LIMIT_REACHED, f"mqtt.subscriptions_max ({self.subscriptions_max}) is reached"
             )
         topic, _ = filter_route(text)
         if topic is None:
