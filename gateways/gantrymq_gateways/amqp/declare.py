@@ -28,6 +28,13 @@ def _named(name: str) -> str:
     return name
 
 
+def _key(key: str) -> str:
+    """A binding key; U+0000 is refused at every door."""
+    if "\0" in key:
+        raise AmqpError(PRECONDITION_FAILED, "a binding key holds U+0000, which is not allowed")
+    return key
+
+
 def _flag(value: bool) -> str:
     return "true" if value else "false"
 
@@ -125,7 +132,7 @@ def exchange_delete(channel: Channel, _ticket: int, exchange: str, if_unused: bo
 def exchange_bind(
     channel: Channel, _ticket: int, destination: str, source: str, key: str, nowait: bool, arguments: Table
 ) -> Steps:
-    wanted = Binding(_named(source), False, _named(destination), key, encode_table(arguments))
+    wanted = Binding(_named(source), False, _named(destination), _key(key), encode_table(arguments))
     refuse_arguments(arguments, NO_ARGUMENTS, f"binding of exchange '{wanted.destination}'")
 
     def work() -> Steps:
@@ -141,7 +148,7 @@ def exchange_bind(
 def exchange_unbind(
     channel: Channel, _ticket: int, destination: str, source: str, key: str, nowait: bool, arguments: Table
 ) -> Steps:
-    wanted = Binding(_named(source), False, _named(destination), key, encode_table(arguments))
+    wanted = Binding(_named(source), False, _named(destination), _key(key), encode_table(arguments))
     yield from _locked(channel, partial(channel.door.gateway.definitions.unbind, wanted))
     if not nowait:
         channel.reply("exchange.unbind-ok")
@@ -220,7 +227,7 @@ def queue_bind(
     name = channel.queue_name(queue)
     # AMQP queue.bind, rule "queue-known": with neither queue nor key given, the key is the queue's name too.
     key = name if not key and not clean(queue) else key
-    wanted = Binding(_named(exchange), True, name, key, encode_table(arguments))
+    wanted = Binding(_named(exchange), True, name, _key(key), encode_table(arguments))
     refuse_arguments(arguments, NO_ARGUMENTS, f"binding of queue '{name}'")
     door = channel.door
 
@@ -237,7 +244,7 @@ def queue_bind(
 def queue_unbind(channel: Channel, _ticket: int, queue: str, exchange: str, key: str, arguments: Table) -> Steps:
     name = channel.queue_name(queue)
     key = name if not key and not clean(queue) else key
-    wanted = Binding(_named(exchange), True, name, key, encode_table(arguments))
+    wanted = Binding(_named(exchange), True, name, _key(key), encode_table(arguments))
     door = channel.door
 
     def work() -> Steps:

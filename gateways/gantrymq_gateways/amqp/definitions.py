@@ -184,6 +184,8 @@ class Definitions:
         self.exchange_of: dict[str, str] = {}
         """Names of exchanges by topic, where the topic is a shortened name."""
         self._exchanges: dict[str, Exchange | None] = {}
+        self._declared = 0
+        """How many of them are exchanges."""
         self._native: set[str] = set()
         self._bindings: dict[str, Binding] = {}
         self._by_source: dict[str, dict[str, Binding]] = {}
@@ -226,11 +228,14 @@ class Definitions:
 
     def _exchange_row(self, name: str, data: bytes | None) -> None:
         self.version += 1
+        if self._exchanges.pop(name, None) is not None:
+            self._declared -= 1
         if data is None:
-            self._exchanges.pop(name, None)
             return
         self._native.discard(name)
-        self._exchanges[name] = exchange_from(name, data)
+        exchange = self._exchanges[name] = exchange_from(name, data)
+        if exchange is not None:
+            self._declared += 1
         topic = names.encode_topic(name)
         if names.decode_escapes(topic, "") != name:
             self.exchange_of[topic] = name
@@ -297,7 +302,7 @@ class Definitions:
         topic = topic_of(exchange.name)
         if names.is_closed_to_gateways(topic):
             raise AmqpError(ACCESS_REFUSED, f"exchange name '{exchange.name}' is reserved")
-        if len(self._exchanges) >= self._limits.exchanges_max:
+        if self._declared >= self._limits.exchanges_max:
             text = f"cannot declare exchange '{exchange.name}' in vhost '/': limit of {self._limits.exchanges_max} is reached"
             raise AmqpError(PRECONDITION_FAILED, text)
         yield partial(self._port.ensure_topic, topic, True)
@@ -318,6 +323,9 @@ class Definitions:
         if len(self.queues) >= self._limits.queues_max:
             text = f"cannot declare queue '{wanted.name}' in vhost '/': queue limit of {self._limits.queues_max} is reached"
             raise AmqpError(PRECONDITION_FAILED, text)
+        unfinished = self.queues.get(wanted.name)
+        if unfinished is not None:
+            yield partial(self._port.delete_light, unfinished.light)
         if wanted.shared:
             yield from self._queue_topic(wanted.name)
         if wanted.transient:
@@ -370,7 +378,8 @@ class Definitions:
 
     def bind(self, binding: Binding, exchange: Exchange, light: int) -> Steps:
         """Add a binding; `light` of the queue, 0 for an exchange. Nothing happens if it is there."""
-        if binding.row in self._bindings:
+        found = self._bindings.get(binding.row)
+        if found is not None and found.finished:
             return
         if len(self._bindings) >= self._limits.bindings_max:
             text = f"cannot bind '{binding.destination}' to '{binding.source}': limit of {self._limits.bindings_max} bindings is reached"

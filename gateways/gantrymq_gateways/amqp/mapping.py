@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import zlib
 from dataclasses import dataclass
 from typing import Final
@@ -35,6 +36,7 @@ TTL_MS_MAX: Final = 0xFFFFFFFF
 KEY: Final = "GANTRY_AMQP_KEY"
 """Routing key of a message to the default exchange whose topic is a shortened name, which cannot be turned back."""
 
+_INTEGER: Final = re.compile(r"-?[0-9]{1,20}\Z")
 _CE_HEADER: Final = "ce-"
 _EXPIRES: Final = props.EXPIRES_AT.encode()
 _SHARED: Final = (
@@ -97,7 +99,7 @@ def read_content(raw: bytes, user: str) -> Content:
 
 
 def _ttl(expiration: str) -> int:
-    if not expiration.isascii() or not expiration.lstrip("-").isdecimal():
+    if _INTEGER.match(expiration) is None:
         raise AmqpError(PRECONDITION_FAILED, f"invalid expiration '{expiration}': no_integer")
     ttl_ms = int(expiration)
     if ttl_ms < 0:
