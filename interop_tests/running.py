@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+from interop_tests.waiting import until
+
 READY_S = 60.0
-POLL_S = 0.02
 
 
 class Process:
@@ -46,11 +46,10 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 env={"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "/"), "PYTHONUNBUFFERED": "1"},
             )
-        end = time.monotonic() + READY_S
-        while not ready.exists():
-            if self.process.poll() is not None or time.monotonic() > end:
-                raise AssertionError(f"gantry {' '.join(self.command)} did not start:\n{self.log()[-4000:]}")
-            time.sleep(POLL_S)
+        process = self.process
+        until(lambda: ready.exists() or process.poll() is not None, READY_S)
+        if not ready.exists():
+            raise AssertionError(f"gantry {' '.join(self.command)} did not start:\n{self.log()[-4000:]}")
         self.doors = json.loads(ready.read_text())
 
     def log(self) -> str:

@@ -34,10 +34,11 @@ from gantrymq.config import SERVICE_KEYS, ServerConfig, Settings, load
 from gantrymq.metrics import Metrics
 from gantrymq.model.errors import ConfigError, GantryError
 from gantrymq.net.api import ConnectionFactory
-from gantrymq.net.listen import Listener, listen, raise_file_limit
+from gantrymq.net.listen import Listener, listen, raise_file_limit, reserve
 from gantrymq.net.pump import PumpHost, PumpLimits
 from gantrymq.net.turn import LoopTurn
 from gantrymq.net.wheel import TimerWheel
+from gantrymq.restart import Follower
 from gantrymq.services import Service, ServiceContext
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,9 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 GC_YOUNG_MAX: Final = 10_000
 """Objects before the collector looks at the youngest. One turn makes thousands, which reference counting frees; at Python's
 default of 700 the collector takes 3 % of a loaded broker's time to find nothing."""
+
+SHUT_S: Final = 1.0
+"""For clients of a door whose broker is lost to read the goodbye: waiting longer keeps them from coming back."""
 
 POLL_S: Final = 0.01
 """While stopping, and only then, open connections are counted so often."""
@@ -246,12 +250,17 @@ class Server:
         self._addresses: dict[str, str] = {}
         self._ports: dict[str, Any] = {}
         """Each door's own way to the broker, closed after the door."""
+        self._places: dict[str, list[tuple[str, int]]] = {}
+        """Where doors listened before their broker was lost, in order: there they open again."""
+        self._reserved: dict[str, list[socket.socket]] = {}
+        """Holds these addresses while the door is shut."""
         self._shared: dict[str, Any] = {}
         self._nameservers = plan.nameservers
         self._exit_code = EXIT_OK
         self._stop = anyio.Event()
         self._starting = anyio.CancelScope()
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._follower = Follower(self, self._spawn, reason_of)
 
     async def run(self) -> int:
         """Start, serve until told to stop, stop; returns the exit code."""
@@ -278,6 +287,7 @@ class Server:
             if not self._stop.is_set():
                 self._announce_ready()
                 await self._stop.wait()
+            await self._follower.stop()
             await self._stop_all()
             tasks.cancel_scope.cancel()
         self._wheel.close()
@@ -338,6 +348,8 @@ class Server:
             self._ports[service.name] = context.port
         self._started.append(service)
         addresses = await service.start(context)
+        if service.name not in BEFORE_DOORS and "broker_port" not in self._shared:
+            self._follower.follow(service.name, context.port)
         if service.name == "nameserver" and plan.own_nameserver and addresses:
             self._nameservers = [joined(reachable(addresses[0][0]), addresses[0][1])]
         if addresses:
@@ -349,8 +361,12 @@ class Server:
 
         async def listen_here(factory: ConnectionFactory, host: str, port: int) -> tuple[str, int]:
             check_bind(host, plan.server.insecure_bind)
+            opened = self._listeners.setdefault(service.name, [])
+            places = self._places.get(service.name, [])
+            if len(opened) < len(places):
+                host, port = places[len(opened)]
             listener = await listen(self._host, factory, host, port)
-            self._listeners.setdefault(service.name, []).append(listener)
+            opened.append(listener)
             return listener.address
 
         return ServiceContext(
@@ -372,6 +388,38 @@ class Server:
         """The brokers of another process, through Remoting; one connection per door, so that what each holds ends with it."""
         client = import_module("gantrymq.remoting.gateway_dial")  # only when brokers are elsewhere
         return await client.connect(list(self._nameservers), context)
+
+    async def shut(self, name: str) -> int:
+        """See `restart.Doors`."""
+        service = next(service for service in self._started if service.name == name)
+        listeners = self._listeners.get(name, [])
+        count = sum([listener.connections for listener in listeners])
+        self._ports[name].close()  # first: it must not find the broker again for a door that is being stopped
+        try:
+            await self._stop_one(service, SHUT_S)
+        except Exception as error:
+            log.error("%s: failed while stopping: %s", name, reason_of(error))
+            log.debug("%s: traceback", name, exc_info=True)
+        self._started.remove(service)
+        self._listeners.pop(name, None)
+        self._release(name)
+        self._reserved[name] = reserve(self._places.setdefault(name, [listener.address for listener in listeners]))
+        return count
+
+    async def reopen(self, name: str) -> None:
+        """See `restart.Doors`."""
+        service = load_service(discover()[name])
+        try:
+            await self._start_one(service)
+        except Exception:
+            if service in self._started:
+                await self.shut(name)
+            raise
+        self._release(name)
+
+    def _release(self, name: str) -> None:
+        for held in self._reserved.pop(name, ()):
+            held.close()
 
     def _spawn(self, function: Callable[..., Any], *arguments: Any) -> None:
         assert self._tasks is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import resource
 import socket
@@ -11,6 +12,8 @@ from typing import Final
 
 from gantrymq.net.api import ConnectionFactory
 from gantrymq.net.pump import Pump, PumpHost
+
+log = logging.getLogger(__name__)
 
 BACKLOG: Final = 4096
 """Connections that wait for `accept`: a fleet that reconnects at once; the kernel cuts it to net.core.somaxconn."""
@@ -94,6 +97,22 @@ async def bind(address: str, port: int) -> socket.socket:
         bound.close()
         raise ListenError(error.errno, f"cannot listen on {address}:{port}: {explain(error)}") from error
     return bound
+
+
+def reserve(addresses: list[tuple[str, int]]) -> list[socket.socket]:
+    """Hold addresses that were listened on a moment ago: a socket that is bound and does not listen refuses connections and lets
+    nobody be given the port as a free one; `listen` may take it over. One that cannot be held is left out with a warning."""
+    held = []
+    for address in addresses:
+        holder = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holder.bind(address)
+            held.append(holder)
+        except OSError as error:
+            holder.close()
+            log.warning("%s:%d: cannot be reserved: %s", *address, explain(error))
+    return held
 
 
 def explain(error: OSError) -> str:

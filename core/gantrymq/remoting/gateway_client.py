@@ -93,6 +93,8 @@ class RemoteBrokerPort:
         self._tuples: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._states: list[Callable[[bool], None]] = []
         self.up = False
+        self.on_close: Callable[[], None] = lambda: None
+        """Ends the connection for good."""
 
     # The connection.
 
@@ -126,6 +128,10 @@ class RemoteBrokerPort:
             on_done(token, error)
         for on_state in list(self._states):
             on_state(False)
+
+    def close(self) -> None:
+        """Nobody uses it any more; what is open at the broker ends with the connection. May be called twice."""
+        self.on_close()
 
     def received(self, data: bytes) -> None:
         """Answers and notices; raises FrameError if the stream is broken."""

@@ -122,7 +122,15 @@ class Dialer:
         self._nameservers = nameservers
         self._loop = asyncio.get_running_loop()
         self._connection: GatewayConnection | None = None
+        self._keeping = anyio.CancelScope()
         self.port = RemoteBrokerPort(self._send, self._mark)
+        self.port.on_close = self.close
+
+    def close(self) -> None:
+        """End the connection and connect no more."""
+        self._keeping.cancel()
+        if self._connection is not None:
+            self._connection.close()
 
     async def dial(self) -> None:
         """One attempt; raises GantryError or OSError."""
@@ -164,14 +172,15 @@ class Dialer:
             attempt += 1
 
     async def keep(self) -> None:
-        """Background task: connect again whenever the connection ends."""
-        while True:
-            connection = self._connection
-            if connection is not None:
-                await self._watch(connection)
-                self.port.lost("the connection to the broker was lost")
-                log.warning("broker: connection lost; connecting again")
-            await self.dial_until(float("inf"))
+        """Background task, until `close`: connect again whenever the connection ends."""
+        with self._keeping:
+            while True:
+                connection = self._connection
+                if connection is not None:
+                    await self._watch(connection)
+                    log.warning("broker: connection lost")
+                    self.port.lost("the connection to the broker was lost")
+                await self.dial_until(float("inf"))
 
     async def _watch(self, connection: GatewayConnection) -> None:
         """Until the connection ends; a broker that leaves a hello unanswered is gone (half-open connections say nothing)."""

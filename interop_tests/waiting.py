@@ -1,0 +1,29 @@
+"""Waiting for conditions of other processes, which nobody tells us about."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+POLL_S = 0.02
+
+
+def until(condition: Callable[[], T], timeout_s: float = 20.0, ignored: tuple[type[Exception], ...] = ()) -> T:
+    """What `condition()` returns as soon as that is true; exceptions of the types in `ignored` count as not yet."""
+    end = time.monotonic() + timeout_s
+    never = threading.Event()
+    last: object = None
+    while True:
+        try:
+            last = condition()
+            if last:
+                return last
+        except ignored as error:
+            last = error
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {timeout_s:g} s; last seen: {last!r}")
+        never.wait(POLL_S)
