@@ -17,7 +17,6 @@ from typing import Any, Final, Protocol
 from gantrymq.broker.port import BrokerPort, Delivery, Outcome
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
-from gantrymq.net.api import Wheel
 from gantrymq_gateways.cloudevents.client_connection import Answer
 from gantrymq_gateways.cloudevents.codec import encode_request
 from gantrymq_gateways.cloudevents.constants import ACQUIRE_MAX, PROCESS_WINDOW_BYTES, WINDOW_BYTES, WINDOW_EVENTS
@@ -26,6 +25,7 @@ from gantrymq_gateways.cloudevents.long_topics import LongTopics
 from gantrymq_gateways.cloudevents.mapping import dead_letter, from_message, lane_of
 from gantrymq_gateways.cloudevents.retry import RetryPolicy, Verdict, retry_after_ms, verdict_of
 from gantrymq_gateways.cloudevents.subscription import Sink, Subscription
+from gantrymq_gateways.cloudevents.surroundings import Surroundings
 
 log = logging.getLogger(__name__)
 
@@ -51,23 +51,6 @@ class Sender(Protocol):
         """POST; `on_answer` once, later."""
 
 
-class DeliveryTurn(Protocol):
-    """What is needed of `Turn`."""
-
-    def at_append(self, callback: Callable[[], None]) -> None:
-        """First phase of a turn."""
-
-    def at_deliver(self, callback: Callable[[], None]) -> None:
-        """Second phase of a turn."""
-
-
-class WallClock(Protocol):
-    """What is needed of `Clock`."""
-
-    def now_ms(self) -> int:
-        """Milliseconds since the epoch."""
-
-
 @dataclass(frozen=True, slots=True)
 class DeliveryConfig:
     """What all subscriptions share. Limits count requests in flight."""
@@ -76,16 +59,6 @@ class DeliveryConfig:
     policy: RetryPolicy
     per_subscription_max: int = 16
     process_max: int = 256
-
-
-@dataclass(slots=True)
-class Surroundings:
-    """Time and chance."""
-
-    clock: WallClock
-    turn: DeliveryTurn
-    wheel: Wheel
-    chance: Callable[[], float]
 
 
 class PushHost:

@@ -1,36 +1,20 @@
-"""One HTTP connection of the door: requests to handlers, events to the log, answers back.
-
-`EventGate` holds what all connections share. Publishing: an answer is given when `submit` calls back, so a 202 says
-that the event is as safe as the topic's acknowledgement rule promises.
-"""
+"""One HTTP connection of the door: requests to handlers, answers back in order."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from email.utils import formatdate
-from typing import Any, Final, Protocol
+from collections import deque
+from typing import Final, Protocol
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from gantrymq.broker.port import LogPort
-from gantrymq.model import names
-from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.model.message import Message
+from gantrymq.model.errors import GantryError
 from gantrymq.net.api import Link
-from gantrymq_gateways.cloudevents import codec
-from gantrymq_gateways.cloudevents.codec import Mode
-from gantrymq_gateways.cloudevents.constants import (
-    BATCH_EVENTS_MAX,
-    BATCH_TYPE,
-    JSON_OVERHEAD_BYTES,
-    STRUCTURED_TYPE,
-)
-from gantrymq_gateways.cloudevents.event import Event, EventError
-from gantrymq_gateways.cloudevents.long_topics import LongTopics
-from gantrymq_gateways.cloudevents.mapping import to_message
-from gantrymq_gateways.cloudevents.problems import PROBLEM_HEADER, Problem, problem_of
+from gantrymq_gateways.cloudevents.codec import FormatError
+from gantrymq_gateways.cloudevents.constants import BATCH_TYPE, STRUCTURED_TYPE
+from gantrymq_gateways.cloudevents.problems import Problem, problem_of
+from gantrymq_gateways.cloudevents.publish import BatchJob, Publisher, Respond, respond_problem
 from gantrymq_gateways.cloudevents.server_connection import Request, ServerConnection
 
 log = logging.getLogger(__name__)
@@ -38,9 +22,6 @@ log = logging.getLogger(__name__)
 _ENCODE: Final = msgspec.json.Encoder().encode
 JSON_HEADER: Final = (b"content-type", b"application/json")
 _ACCEPTED_TYPES: Final = (b"accept-post", f"*/*, {STRUCTURED_TYPE}, {BATCH_TYPE}".encode())
-
-Respond = Callable[[int, tuple[tuple[bytes, bytes], ...], bytes], None]
-"""`respond(status, headers, body)`, once per request, now or later."""
 
 
 class Subscriptions(Protocol):
@@ -57,120 +38,6 @@ class Subscriptions(Protocol):
 
     def delete(self, subscription_id: str, respond: Respond) -> None:
         """`DELETE /subscriptions/{id}`."""
-
-
-class TimeSource(Protocol):
-    """What a door needs of the clock."""
-
-    def now_ms(self) -> int:
-        """Milliseconds since the epoch."""
-
-    def monotonic_ms(self) -> int:
-        """Milliseconds of a clock that never goes back."""
-
-
-class EventGate:
-    """What the connections of one door share: the log, the subscriptions, limits."""
-
-    def __init__(
-        self, port: LogPort, topics: LongTopics, subscriptions: Subscriptions, clock: TimeSource, event_bytes_max: int
-    ) -> None:
-        self.port = port
-        self.topics = topics
-        self.subscriptions = subscriptions
-        self.clock = clock
-        self.event_bytes_max = event_bytes_max
-        self._date = (0, b"")
-        self.request_bytes_max = event_bytes_max * 4 // 3 + JSON_OVERHEAD_BYTES
-
-    def date_line(self) -> bytes:
-        """The Date header (RFC 9110 6.6.1), made once per second."""
-        second = self.clock.now_ms() // 1000
-        if self._date[0] != second:
-            self._date = (second, f"date: {formatdate(second, usegmt=True)}\r\n".encode())
-        return self._date[1]
-
-    # -- publishing ----------------------------------------------------------------------------------------------
-
-    def publish(self, topic: str, request: Request, respond: Respond) -> None:
-        """`POST /topics/{topic}`. Raises Problem, EventError, GantryError, codec.FormatError."""
-        native = self.topics.native(topic)
-        if names.is_closed_to_gateways(native):
-            raise Problem(403, f"topic {topic[:128]!r} is reserved; no gateway publishes to it")
-        content_type = _content_type(request.headers)
-        mode = codec.mode_of(content_type)
-        now_ms = self.clock.now_ms()
-        if mode is Mode.BATCHED:
-            self._publish_batch(native, request.body, now_ms, respond)
-            return
-        if mode is Mode.STRUCTURED:
-            event = codec.decode_structured(request.body)
-        else:
-            event = codec.decode_binary(request.headers, request.body)
-        self._check_size(event)
-        self.port.submit((to_message(event, native, now_ms),), respond, _published)
-
-    def _check_size(self, event: Event) -> None:
-        if len(event.data) > self.event_bytes_max:
-            text = f"the data has {len(event.data)} bytes, at most {self.event_bytes_max} are allowed"
-            raise GantryError(ErrorCode.MESSAGE_TOO_LARGE, text)
-
-    def _publish_batch(self, native: str, body: bytes, now_ms: int, respond: Respond) -> None:
-        events = codec.decode_batch(body)
-        if len(events) > BATCH_EVENTS_MAX:
-            raise Problem(413, f"the batch has {len(events)} events, at most {BATCH_EVENTS_MAX} are allowed")
-        messages: list[Message] = []
-        failures: list[dict[str, Any]] = []
-        status = 0
-        for index, event in enumerate(events):
-            failure: GantryError
-            if isinstance(event, EventError):
-                failure = event
-            else:
-                try:
-                    self._check_size(event)
-                    messages.append(to_message(event, native, now_ms))
-                    continue
-                except GantryError as error:
-                    failure = error
-            problem = problem_of(failure)
-            status = status or problem.status
-            failures.append({"index": index, "status": problem.status, "detail": problem.detail})
-        if failures:
-            detail = f"{len(failures)} of {len(events)} events are not acceptable; none was stored"
-            raise Problem(status, detail, members={"events": failures})
-        if not messages:  # JSON format 4.3: an empty batch is legal.
-            respond(202, (), b"")
-            return
-        self.port.submit(messages, respond, _batch_published)
-
-
-def _published(respond: Respond, result: list[int | ErrorCode] | GantryError) -> None:
-    failure = result if isinstance(result, GantryError) else result[0]
-    if isinstance(failure, int):
-        respond(202, (), b"")
-    else:
-        _respond_problem(respond, problem_of(failure))
-
-
-def _batch_published(respond: Respond, result: list[int | ErrorCode] | GantryError) -> None:
-    if isinstance(result, GantryError):
-        _respond_problem(respond, problem_of(result))
-        return
-    failures = [(index, code) for index, code in enumerate(result) if isinstance(code, ErrorCode)]
-    if not failures:
-        respond(202, (), b"")
-        return
-    problem = problem_of(failures[0][1])
-    problem.detail = f"{len(failures)} of {len(result)} events were not stored: {problem.detail}"
-    problem.members["events"] = [
-        {"index": index, "status": problem_of(code).status, "detail": code.value} for index, code in failures
-    ]
-    _respond_problem(respond, problem)
-
-
-def _respond_problem(respond: Respond, problem: Problem) -> None:
-    respond(problem.status, (PROBLEM_HEADER, *problem.headers), problem.body())
 
 
 def _content_type(headers: list[tuple[bytes, bytes]]) -> str:
@@ -202,9 +69,13 @@ def split_path(target: bytes) -> list[str]:
 class EventDoor:
     """A `Door` for HTTP/1.1."""
 
-    def __init__(self, gate: EventGate) -> None:
-        self._gate = gate
-        self._connection = ServerConnection(gate.request_bytes_max, gate.date_line)
+    def __init__(self, publisher: Publisher, subscriptions: Subscriptions) -> None:
+        self._publisher = publisher
+        self._subscriptions = subscriptions
+        self._clock = publisher.around.clock
+        self._connection = ServerConnection(publisher.request_bytes_max, publisher.date_line)
+        self._requests: deque[Request] = deque()
+        self._job: BatchJob | None = None
         self._link: Link | None = None
         self._paused = False
         self._handling = False
@@ -223,14 +94,26 @@ class EventDoor:
         if self._handling:
             return  # An answer given at once made room; the loop below goes on reading.
         self._handling = True
-        now_ms = self._gate.clock.monotonic_ms()
-        requests = self._connection.receive_data(data, now_ms)
-        while requests:
-            for request in requests:
-                self._dispatch(request)
-            requests = self._connection.receive_data(b"", now_ms)
+        now_ms = self._clock.monotonic_ms()
+        requests = self._requests
+        requests.extend(self._connection.receive_data(data, now_ms))
+        while requests and self._job is None:
+            self._dispatch(requests.popleft())
+            if not requests:
+                requests.extend(self._connection.receive_data(b"", now_ms))
         self._handling = False
         self._settle()
+
+    def _continue(self) -> None:
+        """One more slice of a large batch; what was sent behind it waits, so that order is kept."""
+        job = self._job
+        if job is None or self._link is None:
+            return
+        if not job.step():
+            self._publisher.around.turn.at_append(self._continue)
+            return
+        self._job = None
+        self._handle(b"")
 
     def _settle(self) -> None:
         """After anything happened: reading, deadline, output and end follow the connection's state."""
@@ -250,7 +133,7 @@ class EventDoor:
                 link.pause_reading()
             else:
                 link.resume_reading()
-        due = connection.next_deadline(self._gate.clock.monotonic_ms())
+        due = connection.next_deadline(self._clock.monotonic_ms())
         # Deadlines only move away between requests, so the timer is set anew when it fires, not per request.
         if due is not None and (self._armed_ms is None or due < self._armed_ms):
             self._armed_ms = due
@@ -264,19 +147,22 @@ class EventDoor:
         try:
             self._route(request, respond)
         except Problem as problem:
-            _respond_problem(respond, problem)
-        except codec.FormatError as error:
-            _respond_problem(respond, Problem(415, str(error), (_ACCEPTED_TYPES,)))
+            respond_problem(respond, problem)
+        except FormatError as error:
+            respond_problem(respond, Problem(415, str(error), (_ACCEPTED_TYPES,)))
         except GantryError as error:
-            _respond_problem(respond, problem_of(error))
+            respond_problem(respond, problem_of(error))
 
     def _route(self, request: Request, respond: Respond) -> None:
         segments = split_path(request.target)
-        subscriptions = self._gate.subscriptions
+        subscriptions = self._subscriptions
         match segments:
             case ["topics", topic] if topic:
                 _allow(request.method, "POST")
-                self._gate.publish(topic, request, respond)
+                content_type = _content_type(request.headers)
+                self._job = self._publisher.publish(topic, content_type, request.headers, request.body, respond)
+                if self._job is not None:
+                    self._publisher.around.turn.at_append(self._continue)
             case ["subscriptions"]:
                 if request.method == "GET":
                     subscriptions.list_all(respond)

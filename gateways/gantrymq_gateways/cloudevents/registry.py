@@ -18,9 +18,10 @@ from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq_gateways.cloudevents.constants import SUBSCRIPTION_BYTES_MAX, SUBSCRIPTION_TABLE
 from gantrymq_gateways.cloudevents.delivery import Push, PushHost
-from gantrymq_gateways.cloudevents.door import JSON_HEADER, Respond
+from gantrymq_gateways.cloudevents.door import JSON_HEADER
 from gantrymq_gateways.cloudevents.guard import SinkGuard
-from gantrymq_gateways.cloudevents.problems import PROBLEM_HEADER, Problem, problem_of
+from gantrymq_gateways.cloudevents.problems import Problem, problem_of
+from gantrymq_gateways.cloudevents.publish import Respond, respond_problem
 from gantrymq_gateways.cloudevents.subscription import Subscription, parse_subscription, read_stored
 
 log = logging.getLogger(__name__)
@@ -312,7 +313,7 @@ class Registry:
         if error is not None:
             self._creating -= 1
             self._undo(record)
-            _refuse(respond, error)
+            respond_problem(respond, problem_of(error))
             return
         subscription = record.subscription
 
@@ -321,7 +322,7 @@ class Registry:
             record.opening = False
             if isinstance(result, GantryError):
                 self._undo(record)
-                _refuse(respond, result)
+                respond_problem(respond, problem_of(result))
                 return
             location = (b"location", f"/subscriptions/{subscription.id}".encode())
             respond(201, (JSON_HEADER, location), _ENCODE(subscription.shown()))
@@ -355,7 +356,7 @@ class Registry:
 
         def deleted(token: Any, result: object) -> None:
             if isinstance(result, GantryError):
-                _refuse(respond, result)
+                respond_problem(respond, problem_of(result))
                 return
             self._forget(subscription_id)
             respond(204, (), b"")
@@ -376,11 +377,6 @@ class Registry:
 
 def _lease(subscription_id: str) -> str:
     return f"ce:{subscription_id}"
-
-
-def _refuse(respond: Respond, error: GantryError) -> None:
-    problem = problem_of(error)
-    respond(problem.status, (PROBLEM_HEADER, *problem.headers), problem.body())
 
 
 def _logged(token: Any, result: object) -> None:

@@ -15,13 +15,15 @@ from gantrymq.model.limits import BODY_BYTES_CEILING, BODY_BYTES_MAX
 from gantrymq.services import ServiceContext
 from gantrymq_gateways.cloudevents.client import SinkClient
 from gantrymq_gateways.cloudevents.constants import DELIVERY_TIMEOUT_MS
-from gantrymq_gateways.cloudevents.delivery import DeliveryConfig, PushHost, Surroundings
-from gantrymq_gateways.cloudevents.door import EventDoor, EventGate
+from gantrymq_gateways.cloudevents.delivery import DeliveryConfig, PushHost
+from gantrymq_gateways.cloudevents.door import EventDoor
 from gantrymq_gateways.cloudevents.event import is_uri_reference
 from gantrymq_gateways.cloudevents.guard import SinkGuard, parse_networks
 from gantrymq_gateways.cloudevents.long_topics import LongTopics
+from gantrymq_gateways.cloudevents.publish import Publisher
 from gantrymq_gateways.cloudevents.registry import Registry
 from gantrymq_gateways.cloudevents.retry import RetryPolicy
+from gantrymq_gateways.cloudevents.surroundings import Surroundings
 
 log = logging.getLogger(__name__)
 
@@ -138,8 +140,8 @@ class CloudEventsService:
         except TimeoutError:
             log.warning("cloudevents: the broker is not reachable yet; requests are answered 503 until it is")
         self._registry, self._client = registry, client
-        gate = EventGate(port, topics, registry, context.clock, config.event_bytes_max)
-        bound: Any = await context.listen(lambda: EventDoor(gate), context.host, config.port)
+        publisher = Publisher(port, topics, around, config.event_bytes_max)
+        bound: Any = await context.listen(lambda: EventDoor(publisher, registry), context.host, config.port)
         return [bound]
 
     async def drain(self, deadline_s: float) -> None:

@@ -8,12 +8,14 @@ import random
 
 from gantrymq.net.testing import FakeLink, ManualClock, ManualTurn, ManualWheel
 from gantrymq_gateways.cloudevents.client_connection import Answer
-from gantrymq_gateways.cloudevents.delivery import DeliveryConfig, PushHost, Surroundings
-from gantrymq_gateways.cloudevents.door import EventDoor, EventGate
+from gantrymq_gateways.cloudevents.delivery import DeliveryConfig, PushHost
+from gantrymq_gateways.cloudevents.door import EventDoor
 from gantrymq_gateways.cloudevents.guard import SinkGuard
 from gantrymq_gateways.cloudevents.long_topics import LongTopics
+from gantrymq_gateways.cloudevents.publish import Publisher
 from gantrymq_gateways.cloudevents.registry import Registry
 from gantrymq_gateways.cloudevents.retry import RetryPolicy
+from gantrymq_gateways.cloudevents.surroundings import Surroundings
 from tests.fakeport import FakePort
 
 LOOPBACK = SinkGuard(loopback=True, http=True)
@@ -77,9 +79,9 @@ class Rig:
         numbers = itertools.count(1)
         self.registry = Registry(self.host, LOOPBACK, lambda: f"id{next(numbers)}s{seed}", 20)
         self.registry.start()
-        self.gate = EventGate(self.port, self.topics, self.registry, self.clock, 1 << 20)
+        self.publisher = Publisher(self.port, self.topics, around, 1 << 20)
         self.link = FakeLink(self.wheel, self.turn)
-        self.link.attach(EventDoor(self.gate))
+        self.link.attach(EventDoor(self.publisher, self.registry))
         self.run()
 
     def run(self):

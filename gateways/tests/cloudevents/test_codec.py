@@ -20,6 +20,16 @@ def ids(rows):
     return [row[0] for row in rows]
 
 
+def decode_batch(body):
+    events = []
+    for element in codec.split_batch(body):
+        try:
+            events.append(codec.decode_element(element))
+        except EventError as error:
+            events.append(error)
+    return events
+
+
 def with_head(body):
     return body.replace(b"%s", JSON_HEAD, 1)
 
@@ -109,16 +119,16 @@ def test_format_refused(content_type):
 
 
 def test_batch_tells_which_event_is_wrong():
-    events = codec.decode_batch(b'[{%s},{"id":"2"}, 7 ,{%s,"data":[1, 2]}]' % (JSON_HEAD, JSON_HEAD))
+    events = decode_batch(b'[{%s},{"id":"2"}, 7 ,{%s,"data":[1, 2]}]' % (JSON_HEAD, JSON_HEAD))
     assert [type(event) for event in events] == [Event, EventError, EventError, Event]
     assert events[3].data == b"[1, 2]"
-    assert codec.decode_batch(b" [] ") == []
+    assert decode_batch(b" [] ") == []
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[", b"[{}]x", b"[\xff]", b"[" * 100_000])
 def test_batch_refused(body):
     with pytest.raises(EventError):
-        codec.decode_batch(body)
+        decode_batch(body)
 
 
 def test_invalid_json_of_a_json_type_travels_as_bytes():
@@ -181,12 +191,12 @@ def test_structured_round_trip(event):
 
 @given(st.lists(EVENTS, max_size=4))
 def test_batch_round_trip(events):
-    assert codec.decode_batch(codec.encode_batch(events)) == events
+    assert decode_batch(b"[" + b",".join([codec.encode_structured(event) for event in events]) + b"]") == events
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_an_event_or_an_error(body):
-    for decode in (codec.decode_structured, codec.decode_batch):
+    for decode in (codec.decode_structured, decode_batch):
         try:
             decode(body)
         except EventError:

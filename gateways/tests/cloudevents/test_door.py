@@ -6,6 +6,7 @@ from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode
 from gantrymq_gateways.cloudevents import constants
 from gantrymq_gateways.cloudevents.problems import RETRY_AFTER_S, STATUS
+from gantrymq_gateways.cloudevents.publish import SUBMIT_SLICE
 from tests.cloudevents.rig import Rig
 from tests.cloudevents.vectors import JSON_HEAD
 
@@ -69,6 +70,56 @@ def test_batch_that_the_broker_takes_in_part(rig):
     status, headers, problem = rig.request("POST", "/topics/t", body, content_type=BATCH)
     assert (status, headers["retry-after"]) == (503, "1")
     assert [item["index"] for item in problem["events"]] == [1]
+
+
+def numbered(count):
+    return b"[" + b",".join([b'{%s,"data":%d}' % (JSON_HEAD, n) for n in range(count)]) + b"]"
+
+
+def test_a_large_batch_takes_turns_and_keeps_its_place(rig):
+    count = SUBMIT_SLICE * 2 + 50
+    body = numbered(count)
+    head = b"POST /topics/t HTTP/1.1\r\nhost: h\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n"
+    last = b"[" + EVENT + b"]"
+    stream = head % (BATCH.encode(), len(body)) + body + head % (BATCH.encode(), len(last)) + last
+    rig.link.door.received(stream)
+    assert rig.port.submitted == []
+    rig.run()
+    out = rig.link.feed(b"")
+    assert out.count(b"202 Accepted") == 2
+    assert [len(batch) for batch in rig.port.submitted] == [SUBMIT_SLICE, SUBMIT_SLICE, 50, 1]
+    stored = [int(message.body) for batch in rig.port.submitted[:3] for message in batch]
+    assert stored == list(range(count))
+
+
+def test_a_large_batch_that_the_broker_takes_in_part(rig):
+    rig.port.refuse = lambda message: ErrorCode.STORE_FULL if message.body == b"7" else None
+    rig.port.fail_next("submit", ErrorCode.BUSY)
+    status, _, problem = rig.request("POST", "/topics/t", numbered(SUBMIT_SLICE + 10), content_type=BATCH)
+    assert status == 503
+    assert [item["index"] for item in problem["events"]] == list(range(SUBMIT_SLICE))
+    status, _, problem = rig.request("POST", "/topics/t", numbered(SUBMIT_SLICE + 10), content_type=BATCH)
+    assert (status, [item["index"] for item in problem["events"]]) == (503, [7])
+
+
+def test_a_large_batch_with_a_bad_event_stores_nothing(rig):
+    body = numbered(500)[:-1] + b",{}]"
+    status, _, problem = rig.request("POST", "/topics/t", body, content_type=BATCH)
+    assert (status, [item["index"] for item in problem["events"]]) == (400, [500])
+    assert rig.port.submitted == []
+
+
+def test_a_large_batch_of_a_lost_connection_stops():
+    rig = Rig()
+    body = numbered(5000)
+    rig.link.door.received(
+        b"POST /topics/t HTTP/1.1\r\nhost: h\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n"
+        % (BATCH.encode(), len(body))
+        + body
+    )
+    rig.link.door.closed("reset")
+    rig.run()
+    assert rig.port.submitted == []
 
 
 def test_batch_limit(rig):

@@ -1,0 +1,164 @@
+"""Posted events to the log. An answer is given when `submit` calls back: 202 means stored as the topic's rule promises.
+
+A large batch is decoded and submitted in slices, one per loop turn, so that it holds up no other connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from email.utils import formatdate
+from typing import Any, Final
+
+from gantrymq.broker.port import LogPort
+from gantrymq.model import names
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import Message
+from gantrymq_gateways.cloudevents import codec
+from gantrymq_gateways.cloudevents.codec import Mode
+from gantrymq_gateways.cloudevents.constants import BATCH_EVENTS_MAX, JSON_OVERHEAD_BYTES
+from gantrymq_gateways.cloudevents.event import Event
+from gantrymq_gateways.cloudevents.long_topics import LongTopics
+from gantrymq_gateways.cloudevents.mapping import to_message
+from gantrymq_gateways.cloudevents.problems import PROBLEM_HEADER, Problem, problem_of
+from gantrymq_gateways.cloudevents.surroundings import Surroundings
+
+DECODE_SLICE: Final = 100
+"""Events decoded per turn: about a millisecond."""
+SUBMIT_SLICE: Final = 200
+"""Events submitted per turn: about a millisecond of the store's work."""
+
+Respond = Callable[[int, tuple[tuple[bytes, bytes], ...], bytes], None]
+"""`respond(status, headers, body)`, once per request, now or later."""
+
+
+def respond_problem(respond: Respond, problem: Problem) -> None:
+    """Answer with a problem document."""
+    respond(problem.status, (PROBLEM_HEADER, *problem.headers), problem.body())
+
+
+class Publisher:
+    """What the connections of one door share for publishing."""
+
+    def __init__(self, port: LogPort, topics: LongTopics, around: Surroundings, event_bytes_max: int) -> None:
+        self.port = port
+        self.around = around
+        self._topics = topics
+        self._event_bytes_max = event_bytes_max
+        self._date = (0, b"")
+        self.request_bytes_max = event_bytes_max * 4 // 3 + JSON_OVERHEAD_BYTES
+
+    def date_line(self) -> bytes:
+        """The Date header (RFC 9110 6.6.1), made once per second."""
+        second = self.around.clock.now_ms() // 1000
+        if self._date[0] != second:
+            self._date = (second, f"date: {formatdate(second, usegmt=True)}\r\n".encode())
+        return self._date[1]
+
+    def publish(
+        self, topic: str, content_type: str, headers: codec.Headers, body: bytes, respond: Respond
+    ) -> BatchJob | None:
+        """`POST /topics/{topic}`. Raises Problem, EventError, GantryError, codec.FormatError.
+
+        A batch that needs more turns is returned: its `step` is to be called until it is True, one call per turn.
+        """
+        native = self._topics.native(topic)
+        if names.is_closed_to_gateways(native):
+            raise Problem(403, f"topic {topic[:128]!r} is reserved; no gateway publishes to it")
+        mode = codec.mode_of(content_type)
+        if mode is Mode.BATCHED:
+            job = BatchJob(self, native, body, respond)
+            return None if job.step() else job
+        event = codec.decode_structured(body) if mode is Mode.STRUCTURED else codec.decode_binary(headers, body)
+        self.port.submit((self.message_of(event, native, self.around.clock.now_ms()),), respond, _published)
+        return None
+
+    def message_of(self, event: Event, native: str, now_ms: int) -> Message:
+        """The message of an event. Raises GantryError if it is too large."""
+        if len(event.data) > self._event_bytes_max:
+            text = f"the data has {len(event.data)} bytes, at most {self._event_bytes_max} are allowed"
+            raise GantryError(ErrorCode.MESSAGE_TOO_LARGE, text)
+        return to_message(event, native, now_ms)
+
+
+def _published(respond: Respond, result: list[int | ErrorCode] | GantryError) -> None:
+    failure = result if isinstance(result, GantryError) else result[0]
+    if isinstance(failure, int):
+        respond(202, (), b"")
+    else:
+        respond_problem(respond, problem_of(failure))
+
+
+class BatchJob:
+    """One batch on its way into the log: decode all, refuse all if one is bad, then submit all in order."""
+
+    def __init__(self, publisher: Publisher, native: str, body: bytes, respond: Respond) -> None:
+        """Raises EventError, Problem."""
+        self._elements = codec.split_batch(body)
+        if len(self._elements) > BATCH_EVENTS_MAX:
+            text = f"the batch has {len(self._elements)} events, at most {BATCH_EVENTS_MAX} are allowed"
+            raise Problem(413, text)
+        self._publisher = publisher
+        self._native = native
+        self._now_ms = publisher.around.clock.now_ms()
+        self._respond = respond
+        self._messages: list[Message] = []
+        self._bad: list[dict[str, Any]] = []
+        self._decoded = 0
+        self._submitted = 0
+        self._waiting = 0
+        self._results: dict[int, list[int | ErrorCode] | GantryError] = {}
+
+    def step(self) -> bool:
+        """Do one slice; True if nothing is left but to wait for the log."""
+        if self._decoded < len(self._elements):
+            self._decode(self._elements[self._decoded : self._decoded + DECODE_SLICE])
+            if self._decoded < len(self._elements):
+                return False
+            if len(self._messages) + len(self._bad) > SUBMIT_SLICE and not self._bad:
+                return False
+        if self._bad:
+            detail = f"{len(self._bad)} of {len(self._elements)} events are not acceptable; none was stored"
+            problem = Problem(self._bad[0]["status"], detail, members={"events": self._bad})
+            respond_problem(self._respond, problem)
+            return True
+        if not self._messages:  # JSON format 4.3: an empty batch is legal.
+            self._respond(202, (), b"")
+            return True
+        start = self._submitted
+        self._submitted = min(start + SUBMIT_SLICE, len(self._messages))
+        self._waiting += 1
+        self._publisher.port.submit(self._messages[start : self._submitted], start, self._stored)
+        return self._submitted == len(self._messages)
+
+    def _decode(self, elements: list[codec.Element]) -> None:
+        for element in elements:
+            try:
+                event = codec.decode_element(element)
+                self._messages.append(self._publisher.message_of(event, self._native, self._now_ms))
+            except GantryError as error:
+                problem = problem_of(error)
+                self._bad.append({"index": self._decoded, "status": problem.status, "detail": problem.detail})
+            self._decoded += 1
+
+    def _stored(self, start: int, result: list[int | ErrorCode] | GantryError) -> None:
+        self._results[start] = result
+        self._waiting -= 1
+        if self._waiting or self._submitted < len(self._messages):
+            return
+        failures: list[tuple[int, ErrorCode | GantryError]] = []
+        for first, part in sorted(self._results.items(), key=lambda item: item[0]):
+            if isinstance(part, GantryError):
+                count = min(SUBMIT_SLICE, len(self._messages) - first)
+                failures.extend([(index, part) for index in range(first, first + count)])
+            else:
+                failures.extend([(first + n, code) for n, code in enumerate(part) if isinstance(code, ErrorCode)])
+        if not failures:
+            self._respond(202, (), b"")
+            return
+        problem = problem_of(failures[0][1])
+        problem.detail = f"{len(failures)} of {len(self._messages)} events were not stored: {problem.detail}"
+        problem.members["events"] = [
+            {"index": index, "status": (bad := problem_of(failure)).status, "detail": bad.detail}
+            for index, failure in failures
+        ]
+        respond_problem(self._respond, problem)
