@@ -183,11 +183,13 @@ def render(message: Message, exchange_of: dict[str, str]) -> Rendered:
     topic = message.topic
     expiry = native.get(props.EXPIRES_AT, "")
     expires_at_ms = int(expiry) if expiry.isdecimal() else 0
-    if message.exchange == DEFAULT_EXCHANGE:
+    # A record that was read from the log has its exchange in the properties only.
+    origin = message.exchange or native.get(props.EXCHANGE)
+    if origin == DEFAULT_EXCHANGE:
         exchange = ""
         key = native.get(KEY) or names.decode_escapes(message.tag if topic == DIRECT_TOPIC else topic, "")
     else:
-        exchange = message.exchange or exchange_of.get(topic) or names.decode_escapes(topic, "")
+        exchange = origin or exchange_of.get(topic) or names.decode_escapes(topic, "")
         key = names.decode_escapes(message.tag, ".")
     tail = shortstr(_short(exchange) or "") + shortstr(_short(key) or "")
     exact = native.get(props.AMQP_HEADER)

@@ -14,7 +14,7 @@ from gantrymq.model.message import Message
 from gantrymq_gateways.amqp.constants import AmqpError
 from gantrymq_gateways.amqp.content import Properties, decode_properties, encode_properties
 from gantrymq_gateways.amqp.mapping import HEADER_BYTES_MAX, body_of, native_target, read_content, render
-from gantrymq_gateways.amqp.routes import tag_of
+from gantrymq_gateways.amqp.routes import DIRECT_TOPIC, tag_of
 from gantrymq_gateways.amqp.values import Field, read_shortstr
 from gateways.tests.amqp.test_codec import properties_
 
@@ -51,6 +51,13 @@ def keys() -> st.SearchStrategy[str]:
 @given(keys())
 def test_routing_keys_come_back(key: str) -> None:
     assert shown(message("e", key, b"\0\0"))[:2] == ("e", key)
+
+
+def test_a_record_read_from_the_log_shows_its_exchange() -> None:
+    stored = Message(DIRECT_TOPIC, b"", native_target("", "my%20queue", ""), "my%20queue")
+    assert shown(stored)[:2] == ("", "my queue")
+    stored = Message("e%2E1", b"", native_target("e.1", "k", ""), "k")
+    assert shown(stored)[:2] == ("e.1", "k")
 
 
 def test_shared_properties_and_text_headers_are_native() -> None:
