@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Generator
+from functools import partial
 from typing import Any, Final, Protocol
 
-from gantrymq.broker.port import END, BrokerPort, CursorInfo, Route
+from gantrymq.broker.port import END, BrokerPort, CursorInfo, Done, Route
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq_gateways.mqtt import constants as c
@@ -19,7 +20,7 @@ from gantrymq_gateways.mqtt.fanout import Fanout
 from gantrymq_gateways.mqtt.retained import RetainedStore
 from gantrymq_gateways.mqtt.routes import KIND
 from gantrymq_gateways.mqtt.sessions import PersistentSession, Session, SessionTools, VolatileSession
-from gantrymq_gateways.mqtt.steps import Call, Serial, Steps, call
+from gantrymq_gateways.mqtt.steps import Call, Serial, Steps, call, run
 from gantrymq_gateways.mqtt.tables import (
     FILTER_TABLE,
     SESSION_TABLE,
@@ -81,6 +82,7 @@ class Lifecycle:
         self._holder = HOLDER_BASE
         self._installed: set[int] = set()
         """Light queues whose route this process has seen installed."""
+        self._creating: dict[str, list[tuple[object, Done]]] = {}
         self.live: dict[str, Session] = {}
         """Sessions of the connected clients, by client id."""
         self._resend: dict[str, dict[tuple[int, int], int]] = {}
@@ -263,16 +265,36 @@ class Lifecycle:
         now_ms = self.now_ms()
         light = self.table.light_of(text, now_ms)
         if not light:
-            light = yield call(self.port.create_light)
-            value = text.encode()
-            # The row first: a filter that is nowhere noted could never be removed.
-            yield call(self.port.put, FILTER_TABLE, [(str(light), value)])
-            self.table.changed_filter(str(light), value, now_ms)
+            light = yield partial(self._create_light, text)
         if light not in self._installed:
             topic, expression = filter_route(text)
             yield call(self.port.add_route, Route(route_id(light), KIND, topic, expression, light))
             self._installed.add(light)
         return light
+
+    def _create_light(self, text: str, token: object, on_done: Done) -> None:
+        """Make a filter's light queue once, however many sessions come for it at a time. Result: its id."""
+        waiting = self._creating.get(text)
+        if waiting is not None:
+            waiting.append((token, on_done))
+            return
+        waiting = self._creating[text] = [(token, on_done)]
+        made: list[int] = []
+
+        def ended(error: GantryError | None) -> None:
+            del self._creating[text]
+            for token, on_done in waiting:
+                on_done(token, error if error is not None else made[0])
+
+        run(self._make_light(text, made), ended)
+
+    def _make_light(self, text: str, made: list[int]) -> Steps:
+        light: int = yield call(self.port.create_light)
+        value = text.encode()
+        # The row first: a filter that is nowhere noted could never be removed.
+        yield call(self.port.put, FILTER_TABLE, [(str(light), value)])
+        self.table.changed_filter(str(light), value, self.now_ms())
+        made.append(light)
 
     def unsubscribe(self, session: Session, packet: Unsubscribe, answer: Callable[[], None]) -> Steps:
         """End subscriptions; unknown filters are no error [MQTT-3.10.4-5]."""

@@ -23,6 +23,9 @@ from gantrymq_gateways.mqtt.topics import LongTopics, is_shortened, to_native
 
 ORIGIN: Final = "mqtt"
 
+MESSAGE_BYTES: Final = 200
+"""Counted for each message on its way to the log besides its body: what the object takes, so that empty ones count too."""
+
 
 class Target:
     """Where messages of one MQTT topic and one set of flags go; worked out once."""
@@ -158,7 +161,7 @@ class Inflow:
                 if flags & 1:
                     self._keep(target, payload, flags >> 1, kept)
                 messages.append(Message(target.native, payload, target.properties, target.tag))
-                size += len(payload)
+                size += len(payload) + MESSAGE_BYTES
                 if flags & 2:
                     acks.append(publish.packet_id)
         finally:

@@ -171,11 +171,22 @@ class VolatileSession(Session):
             return
         room = self.outlet.room()
         if self.backlog and room > 0:
-            refs = [self.backlog.popleft() for _ in range(min(room, len(self.backlog), READ_MAX))]
+            refs = self._next_refs(min(room, READ_MAX))
             self._reading = True
             self.tools.port.read(refs, refs, self._read)
             return
         self.outlet.direct = not self.backlog and not self.outlet.blocked
+
+    def _next_refs(self, count_max: int) -> list[tuple[int, int]]:
+        """At least one, and no more bytes than are held for a session at a time."""
+        refs: list[tuple[int, int]] = []
+        size = 0
+        while self.backlog and len(refs) < count_max:
+            size += self.backlog[0][1]
+            if refs and size > ACQUIRE_BYTES:
+                break
+            refs.append(self.backlog.popleft())
+        return refs
 
     def _read(self, refs: list[tuple[int, int]], result: Any) -> None:
         self._reading = False

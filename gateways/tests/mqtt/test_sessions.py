@@ -10,6 +10,7 @@ import pytest
 from gantrymq.broker.port import Outcome
 from gantrymq.model import properties as props
 from gantrymq.model import sysflag
+from gantrymq_gateways.mqtt import codec
 from gantrymq_gateways.mqtt import constants as c
 from gantrymq_gateways.mqtt.codec import Ack, ConnAck, Connect, Disconnect, Publish, SubAck, Subscribe
 from gateways.tests.mqtt.world import World, will
@@ -54,8 +55,6 @@ def test_pubacks_come_in_receive_order(fake_world: World) -> None:
 
 
 def _publish(packet_id: int, topic: bytes = b"t") -> bytes:
-    from gantrymq_gateways.mqtt import codec
-
     return codec.encode_packet(Publish(topic, b"%d" % packet_id, 2, packet_id))
 
 
@@ -205,6 +204,28 @@ def test_sessions_share_the_queue_of_a_filter(fake_world: World) -> None:
     assert not fake_world.port.tables["mqtt_filter"]
 
 
+def test_sessions_that_come_at_once_share_a_queue(fake_world: World) -> None:
+    clients = [fake_world.client(f"s{i}", clean=False) for i in range(5)]
+    for client in clients:
+        client.door.received(codec.encode_packet(Subscribe(1, [("a/#", 1)])))
+    fake_world.settle()
+    assert all(client.take() == [SubAck(1, [1])] for client in clients)
+    assert len(fake_world.port.lights) == 1
+    fake_world.client("p").publish("a")
+    assert all(client.messages() == [("a", b"x")] for client in clients)
+
+
+def test_long_topics_can_be_retained(world: World) -> None:
+    topic = "first" * 60 + "/level/" + ("x" * 40 + "/") * 95
+    world.client("p").publish(topic, "kept", retain=True)
+    world = world.restart()
+    sub = world.client("s")
+    sub.subscribe("+/level/#")
+    assert sub.messages() == [(topic, b"kept")]
+    world.client("p").publish(topic, "live")
+    assert sub.messages() == [(topic, b"live")]
+
+
 def test_qos_0_subscription_of_a_persistent_session_keeps_nothing(world: World) -> None:
     sub = world.client("s", clean=False)
     sub.subscribe(("a", 0))
@@ -243,8 +264,6 @@ def test_two_connects_at_once_leave_one(world: World) -> None:
 
 
 def _connect(client_id: str, **fields: object) -> bytes:
-    from gantrymq_gateways.mqtt import codec
-
     return codec.encode_packet(Connect(client_id, **fields))  # type: ignore[arg-type]
 
 
