@@ -18,7 +18,7 @@ from gantrymq.model.message import LOOPBACK_HOST, Message
 from gantrymq.net.api import Door, Link
 from gantrymq.remoting import admin, client_requests, offset_requests, pulls
 from gantrymq.remoting.clients import Clients
-from gantrymq.remoting.codec import Command, SendResponses, response
+from gantrymq.remoting.codec import PREFIX, Command, SendResponses, response
 from gantrymq.remoting.constants import FLAG_ONEWAY, REGION, RequestCode, ResponseCode
 from gantrymq.remoting.door import RemotingDoor, code_of
 from gantrymq.remoting.gateway_server import GatewaySession
@@ -154,14 +154,17 @@ class BrokerDoor(RemotingDoor):
             return
         batch, commands = token
         outbox = self.connection.outbox
-        frame = self.shared.responses.frame
+        template, pack = self.shared.responses.template, PREFIX.pack
         if isinstance(results, GantryError):
             results = [results.code] * len(batch)
         for message, command, result in zip(batch, commands, results, strict=True):
             if command.flag & FLAG_ONEWAY:
                 continue
             if type(result) is int:
-                outbox.append(frame(command.opaque, message.physical_offset, message.queue_id, result))
+                # SendResponses.frame, without a call per message.
+                header = template % (message.physical_offset, message.queue_id, result, command.opaque)
+                size = len(header)
+                outbox.append(pack(size + 4, size) + header)
             else:
                 outbox.append(response(command, code_of(result), remark_of(result, message)))
         self.link.mark()

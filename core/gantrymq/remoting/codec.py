@@ -31,7 +31,8 @@ from gantrymq.remoting.constants import (
 )
 from gantrymq.remoting.headers import SendHeaderV2
 
-_PREFIX: Final = struct.Struct(">II")
+PREFIX: Final = struct.Struct(">II")
+"""Length of the rest of the frame; serialize type and header length."""
 _BINARY: Final = struct.Struct(">hBhiii")
 """code, language, version, opaque, flag, length of the remark"""
 _INT16: Final = struct.Struct(">h")
@@ -43,6 +44,7 @@ FIELDS_MAX: Final = 1024
 _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
 _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _OTHER: Final = int(Language.OTHER)
+_SEND_STARTS: Final = (b'{"code":%d,' % _SEND, b'{"code":%d,' % _BATCH)
 
 
 class FrameError(Exception):
@@ -230,11 +232,12 @@ def _decode_typed_send(header: bytes, body: bytes) -> Command | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     code = wire.code
-    if code != _SEND and code != _BATCH:
+    opaque = wire.opaque
+    if (code != _SEND and code != _BATCH) or not -0x80000000 <= opaque <= 0x7FFFFFFF:
         return None
     language = wire.language
     return Command(
-        code, None, body, _int32(wire.opaque, "opaque"), wire.flag, None,
+        code, None, body, opaque, wire.flag, None,
         0 if language == "JAVA" else _language(language), wire.version, wire.extFields,
     )  # fmt: skip
 
@@ -281,10 +284,11 @@ class FrameReader:
             data = bytes(pending)
             pending.clear()
         commands: list[Command] = []
+        typed = self._typed_sends
         at, size = 0, len(data)
         try:
             while size - at >= 8:
-                total, marker = _PREFIX.unpack_from(data, at)
+                total, marker = PREFIX.unpack_from(data, at)
                 end = at + 4 + total
                 body_at = at + 8 + (marker & 0xFFFFFF)
                 if total > FRAME_BYTES_MAX - 4 or body_at > end:
@@ -292,7 +296,13 @@ class FrameReader:
                 if end > size:
                     self._need = end - at
                     break
-                commands.append(self._decode(marker >> 24, data[at + 8 : body_at], data[body_at:end]))
+                command = None
+                # Java, and most clients after it, write the keys in alphabetical order: code first.
+                if typed and marker < 1 << 24 and data.startswith(_SEND_STARTS, at + 8):
+                    command = _decode_typed_send(data[at + 8 : body_at], data[body_at:end])
+                if command is None:
+                    command = self._decode(marker >> 24, data[at + 8 : body_at], data[body_at:end])
+                commands.append(command)
                 at = end
             else:
                 self._need = 8
@@ -309,11 +319,6 @@ class FrameReader:
 
     def _decode(self, kind: int, header: bytes, body: bytes) -> Command:
         if kind == HEADER_JSON:
-            # Java, and most clients after it, write the keys in alphabetical order: code first.
-            if self._typed_sends and header.startswith((b'{"code":310,', b'{"code":320,')):
-                command = _decode_typed_send(header, body)
-                if command is not None:
-                    return command
             return decode_json_header(header, body)
         if kind == HEADER_BINARY:
             return decode_binary_header(header, body)
@@ -367,7 +372,7 @@ def frame(header: bytes, body: bytes = b"", kind: int = HEADER_JSON) -> bytes:
     total = 4 + size + len(body)
     if total + 4 > FRAME_BYTES_MAX:
         raise ValueError(f"frame of {total + 4} bytes, at most {FRAME_BYTES_MAX} are allowed")
-    return _PREFIX.pack(total, kind << 24 | size) + header + body
+    return PREFIX.pack(total, kind << 24 | size) + header + body
 
 
 def encode(command: Command, binary: bool = False) -> bytes:
@@ -396,18 +401,18 @@ class SendResponses:
     MSG_REGION.
     """
 
-    __slots__ = ("_template", "host")
+    __slots__ = ("host", "template")
 
     def __init__(self, host: bytes, region: str) -> None:
         self.host = host.hex().upper()
         """The first digits of every message id."""
-        self._template = (
+        self.template = (
             b'{"code":0,"extFields":{"MSG_REGION":%b,"TRACE_ON":"true","msgId":"%b%%016X","queueId":"%%d",'
             b'"queueOffset":"%%d"},"flag":1,"language":"JAVA","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
         ) % (_encode_json(region).replace(b"%", b"%%"), self.host.encode(), VERSION)
 
     def frame(self, opaque: int, physical_offset: int, queue_id: int, queue_offset: int) -> bytes:
         """Whole frame of a successful answer."""
-        header = self._template % (physical_offset, queue_id, queue_offset, opaque)
+        header = self.template % (physical_offset, queue_id, queue_offset, opaque)
         size = len(header)
-        return _PREFIX.pack(size + 4, size) + header
+        return PREFIX.pack(size + 4, size) + header

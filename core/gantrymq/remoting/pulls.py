@@ -8,13 +8,13 @@ compares the tags themselves.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.topics import PERM_READ
 from gantrymq.model import names, sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.remoting.codec import PREFIX
 from gantrymq.remoting.constants import FLAG_ONEWAY, MASTER_ID, VERSION, RequestCode, ResponseCode
 from gantrymq.remoting.headers import PullHeader, parse
 from gantrymq.store.consume_queue import HOLE_SIZE
@@ -50,7 +50,6 @@ TAGS_MAX: Final = 4096
 EXPRESSIONS_CACHED_MAX: Final = 4096
 """Tags in one expression, and parsed expressions kept."""
 
-_PREFIX: Final = struct.Struct(">II")
 _HEADER: Final = (
     b'{"code":%%d,"extFields":{"maxOffset":"%%d","minOffset":"%%d","nextBeginOffset":"%%d","suggestWhichBrokerId":"%d"},'
     b'"flag":1,"language":"JAVA","opaque":%%d,"remark":"%%b","serializeTypeCurrentRPC":"JSON","version":%d}'
@@ -314,11 +313,11 @@ def write(door: BrokerDoor, opaque: int, answer: Answer) -> None:
         body = 0
         for piece in answer.pieces:
             body += len(piece)
-        outbox.append(_PREFIX.pack(size + 4 + body, size) + header)
+        outbox.append(PREFIX.pack(size + 4 + body, size) + header)
         outbox += answer.pieces
         door.pull_bytes += body
     else:
-        outbox.append(_PREFIX.pack(size + 4, size) + header)
+        outbox.append(PREFIX.pack(size + 4, size) + header)
 
 
 def parse_tags(expression: str) -> Codes:

@@ -40,6 +40,8 @@ CLOSED_TOPICS: Final = frozenset(
 _TAGS: Final = props.TAGS + "\x01"
 _KEYS: Final = props.KEYS + "\x01"
 _UNIQ: Final = props.UNIQ_KEY + "\x01"
+_TAGS_SIZE: Final = len(_TAGS)
+_UNIQ_SIZE: Final = len(_UNIQ)
 _SHARDING: Final = props.SHARDING_KEY + "\x01"
 _ITEM: Final = struct.Struct(">iiiii")
 """One message of a batch body: total size, magic, body CRC (both ignored, as RocketMQ does), flag, body
@@ -103,7 +105,7 @@ class Sends:
     def __init__(self, broker: Broker, host: bytes) -> None:
         self._broker = broker
         self._topics = broker.topics.topics
-        self._cluster = f"{props.CLUSTER}\x01{broker.config.cluster}\x02".encode()
+        self._cluster = f"{props.CLUSTER}\x01{broker.config.cluster}\x02"
         self.unique = UniqueKeys(broker.clock, host)
 
     def message(self, header: SendHeaderV2 | SendHeader, body: bytes, born_host: bytes, host_flag: int) -> Message:
@@ -128,16 +130,26 @@ class Sends:
             )
         if text and text[-1] != "\x02":
             text += "\x02"
-        unique = value_of(text, _UNIQ)
+        at = text.rfind(_UNIQ)
+        if at == 0 or (at > 0 and text[at - 1] == "\x02"):
+            unique = text[at + _UNIQ_SIZE : text.find("\x02", at)]
+        else:
+            unique = value_of(text, _UNIQ)
         if not unique:
             unique = self.unique.make()
             text = f"{text}{_UNIQ}{unique}\x02"
-        keys_text = value_of(text, _KEYS)
+        keys_text = value_of(text, _KEYS) if _KEYS in text else ""
+        tag = ""
+        at = text.rfind(_TAGS)
+        if at == 0 or (at > 0 and text[at - 1] == "\x02"):
+            tag = text[at + _TAGS_SIZE : text.find("\x02", at)]
+        elif at > 0:
+            tag = value_of(text, _TAGS)
         message = Message(
             name,
             body,
-            text.encode("utf-8", "surrogatepass") + self._cluster,
-            value_of(text, _TAGS) if "TAGS" in text else "",
+            (text + self._cluster).encode("utf-8", "surrogatepass"),
+            tag,
             (unique, *keys_text.split()) if keys_text else (unique,),
             queue_id,
             header.born_ms,
