@@ -212,10 +212,10 @@ class MqttDoor(Peer):
                 self.refused_connect(c.REFUSED_IDENTIFIER, "a session that is kept needs a client id")
                 return
             client_id = gateway.generated_id()
-        if len(client_id.encode()) > CLIENT_ID_BYTES_MAX:
-            self.refused_connect(
-                c.REFUSED_IDENTIFIER, f"a client id of more than {CLIENT_ID_BYTES_MAX} bytes"
-            )
+        if len(client_id.encode()) > CLIENT_ID_BYTES_MAX or not client_id.isprintable():
+            # It is the key of a row, and part of log lines.
+            text = f"a client id of over {CLIENT_ID_BYTES_MAX} bytes or with control characters"
+            self.refused_connect(c.REFUSED_IDENTIFIER, text)
             return
         if connect.will is not None:
             try:

@@ -1,6 +1,6 @@
 """Retained messages: table `mqtt_retained`, held in memory, found by topic or by filter.
 
-Key: the topic, or U+0001 + SHA-256 where it is too long for a key. Value: QoS (1 byte), length of the topic (2 bytes), topic,
+Key: native topic + `/` + tag, or `#` + SHA-256 of the topic where that is too long for a key. Value: QoS (1 byte), length of the topic (2 bytes), topic,
 payload. An empty payload deletes [MQTT-3.3.1-10].
 """
 
@@ -10,13 +10,14 @@ import hashlib
 from collections.abc import Iterator
 from typing import Final
 
+from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import BODY_BYTES_MAX
 
 TABLE: Final = "mqtt_retained"
 
 KEY_BYTES_MAX: Final = 4000
-"""Table keys have at most 4 KiB; MQTT topics have up to 64."""
+"""Table keys have at most 4 KiB, and so have tags alone."""
 
 
 class Retained:
@@ -44,8 +45,9 @@ class _Level:
 
 def row_key(topic: str) -> str:
     """Key of a topic's row."""
-    encoded = topic.encode()
-    return topic if len(encoded) <= KEY_BYTES_MAX else "\x01" + hashlib.sha256(encoded).hexdigest()
+    first, *words = topic.split("/")
+    key = names.encode_topic(first) + "/" + names.encode_tag(words)
+    return key if len(key) <= KEY_BYTES_MAX else "#" + hashlib.sha256(topic.encode()).hexdigest()
 
 
 def row_value(topic: str, payload: bytes, qos: int) -> bytes | None:

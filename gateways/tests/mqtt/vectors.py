@@ -165,6 +165,11 @@ REFUSED_CONNECT: list[tuple[str, bytes, bytes]] = [
         bytes.fromhex("20020002"),
     ),
     (
+        "client id of a control character",
+        bytes.fromhex("100d 0004 4d515454 04 02 003c 0001 01"),
+        bytes.fromhex("20020002"),
+    ),
+    (
         "will to a system topic",
         bytes.fromhex("1015 0004 4d515454 04 06 003c 0001 63 0004 24535953 0000"),
         bytes.fromhex("20020005"),
