@@ -392,6 +392,8 @@ class AmqpDoor:
         if self._connection.running and self._connection.has_capability(BLOCKED_CAPABILITY):
             self.send(0, "connection.unblocked")
         self._hold("blocked", False)
+        if self._publisher is not None:
+            self._publisher.retry()
 
     # Answers to deliveries.
 
@@ -460,6 +462,8 @@ class AmqpDoor:
             channel.release()
         self._end_of_chunk()
         self._drop_owned()
+        if self._publisher is not None and self._publisher.waiting():
+            log.warning("%s: %d messages that found no room are lost", self._link.peer, self._publisher.waiting())
 
     def _drop_owned(self) -> None:
         owned, self._owned = self._owned, {}

@@ -141,15 +141,17 @@ class Contents:
 
 
 class Batch:
-    """Messages of one channel that were submitted together. `returns`: mandatory ones by index."""
+    """Messages of one channel that were submitted together. `returns`: mandatory ones by index. `numbered`: the channel was in
+    confirm mode, so each message has a sequence number."""
 
-    __slots__ = ("channel", "codes", "done", "messages", "returns", "size")
+    __slots__ = ("channel", "codes", "done", "messages", "numbered", "returns", "size")
 
     def __init__(self, channel: PublishingChannel) -> None:
         self.channel = channel
         self.messages: list[Message] = []
         self.returns: dict[int, Publish] = {}
         self.size = 0
+        self.numbered = channel.confirming
         self.done = False
         self.codes: list[tuple[int, ErrorCode]] = []
         """What was not stored, by index."""
@@ -200,6 +202,7 @@ class Publisher:
         self._now_ms = now_ms
         self._owner = owner
         self._batch: Batch | None = None
+        self._again: list[Batch] = []
         self.bytes_open = 0
         """Bodies submitted and not answered."""
 
@@ -229,8 +232,22 @@ class Publisher:
             return
         self._batch = None
         channel = batch.channel
-        channel.pending.append(batch)
-        channel.published += len(batch.messages)
+        if batch.numbered:
+            channel.published += len(batch.messages)
+        self._submit(batch)
+
+    def retry(self) -> None:
+        """Submit again what the broker had no room for."""
+        again, self._again = self._again, []
+        for batch in again:
+            self._submit(batch)
+
+    def waiting(self) -> int:
+        """Messages that wait for `retry`."""
+        return sum(len(batch.messages) for batch in self._again)
+
+    def _submit(self, batch: Batch) -> None:
+        batch.channel.pending.append(batch)
         self.bytes_open += batch.size
         self._port.submit(batch.messages, batch, self._stored)
 
@@ -248,7 +265,8 @@ class Publisher:
         while pending and pending[0].done:
             batch = pending.popleft()
             first = reached + 1
-            reached += len(batch.messages)
+            if batch.numbered:
+                reached += len(batch.messages)
             if batch.codes:
                 self._report(batch, first)
         self._confirm(channel, reached)
@@ -262,8 +280,10 @@ class Publisher:
         channel.confirmed = max(channel.confirmed, upto)
 
     def _report(self, batch: Batch, first: int) -> None:
-        """Returns, and nacks or errors for what was not stored."""
+        """Returns, and nacks or errors for what was not stored. Without confirms nobody else would send it again: we do."""
         channel = batch.channel
+        again = Batch(channel)
+        again.numbered = False
         for index, code in batch.codes:
             if code is ErrorCode.NO_ROUTE:
                 # Not an error: RabbitMQ confirms what no queue wanted, after its basic.return.
@@ -271,14 +291,19 @@ class Publisher:
                 if event is not None:
                     self._return(channel.number, event)
                 continue
-            if channel.confirming:
+            if batch.numbered:
                 self._confirm(channel, first + index - 1)
                 self._owner.send_frames(nack_frame(channel.number, first + index, False))
                 channel.confirmed = first + index
             if code in _BLOCKING:
+                if not batch.numbered:
+                    again.messages.append(batch.messages[index])
+                    again.size += len(batch.messages[index].body)
                 self._owner.blocked(code)
-            elif not channel.confirming:
+            elif not batch.numbered:
                 self._owner.publish_failed(channel, code)
+        if again.messages:
+            self._again.append(again)
 
     def _return(self, number: int, event: Publish) -> None:
         exchange, key, _, _ = split_publish(event.arguments)

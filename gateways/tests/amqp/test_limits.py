@@ -1,0 +1,257 @@
+"""Every limit and both directions of back-pressure; and what happens when the broker fails."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+
+from gantrymq.model.errors import ErrorCode
+from gantrymq_gateways.amqp import publish as publishing
+from gantrymq_gateways.amqp.config import AmqpConfig
+from gantrymq_gateways.amqp.consumers import ACQUIRE_COUNT_MAX, RENDERED_MAX
+from gantrymq_gateways.amqp.door import BACKLOG_MAX, BLOCKED_MS
+from gateways.tests.amqp.peer import NO_PROPERTIES, Peer, Server, call, parse, publish
+
+
+def closed(reply: list[Any]) -> tuple[int, str]:
+    ((_, name, arguments),) = reply
+    assert name.endswith(".close")
+    return arguments[0], arguments[1]
+
+
+def consume(peer: Peer, queue: str, no_ack: bool = False) -> list[Any]:
+    return peer.call("basic.consume", 0, queue, "", False, no_ack, False, False, [])
+
+
+def test_exchange_limit() -> None:
+    peer = Server(config=AmqpConfig(exchanges_max=2)).client()
+    for name in ("a", "b"):
+        peer.call("exchange.declare", 0, name, "direct", False, True, False, False, False, [])
+    for number in range(5):
+        peer.declare(f"q{number}")  # topics of queues are no exchanges
+    reply = peer.call("exchange.declare", 0, "c", "direct", False, True, False, False, False, [])
+    assert closed(reply) == (406, "PRECONDITION_FAILED - cannot declare exchange 'c' in vhost '/': limit of 2 is reached")
+
+
+def test_queue_limit() -> None:
+    peer = Server(config=AmqpConfig(queues_max=1)).client()
+    peer.declare("a")
+    assert closed(peer.declare("b"))[0] == 406
+
+
+def test_binding_limit() -> None:
+    peer = Server(config=AmqpConfig(bindings_max=1)).client()
+    peer.declare("a")
+    peer.call("queue.bind", 0, "a", "amq.direct", "1", False, [])
+    peer.call("queue.bind", 0, "a", "amq.direct", "1", False, [])
+    assert closed(peer.call("queue.bind", 0, "a", "amq.direct", "2", False, []))[0] == 406
+
+
+def test_consumer_limit() -> None:
+    peer = Server(config=AmqpConfig(consumers_max=2)).client()
+    peer.declare("a")
+    consume(peer, "a")
+    consume(peer, "a")
+    assert closed(consume(peer, "a"))[0] == 506
+
+
+def test_unacknowledged_limit() -> None:
+    peer = Server(config=AmqpConfig(unacked_max=3)).client()
+    peer.declare("a")
+    peer.ask(*[publish(1, "", "a", b"%d" % n) for n in range(5)])
+    assert len(consume(peer, "a")) == 1 + 3
+    assert len(peer.call("basic.ack", 1, False)) == 1
+    assert len(peer.call("basic.ack", 0, True)) == 1
+
+
+def test_body_limit() -> None:
+    peer = Server(config=AmqpConfig(body_bytes_max=10)).client()
+    peer.declare("a")
+    assert peer.ask(publish(1, "", "a", b"0123456789")) == []
+    text = "PRECONDITION_FAILED - message size 11 is larger than configured max size 10"
+    assert closed(peer.ask(publish(1, "", "a", b"0123456789x"))) == (406, text)
+
+
+def test_a_slow_reader_stops_being_fetched_for() -> None:
+    server = Server(config=AmqpConfig(outbound_bytes_max=50_000))
+    peer = server.client()
+    peer.declare("a")
+    count = 3 * ACQUIRE_COUNT_MAX
+    peer.ask(*[publish(1, "", "a", b"x" * 1000) for _ in range(count)])
+    peer.link.waiting = 50_000
+    out = consume(peer, "a", no_ack=True)
+    assert len(out) == 1
+    assert server.client().count("a") == count
+    peer.link.drain()
+    got = parse(peer.link.take())
+    assert len(got) > 0
+    for _ in range(count):
+        server.settle()
+    got += parse(peer.link.take())
+    assert len(got) == count
+
+
+def test_long_pipelines_stop_reading() -> None:
+    server = Server(mode="late")
+    peer = server.client()
+    frames = call(1, "queue.declare", 0, "a", False, True, False, False, False, [])
+    frames += call(1, "queue.declare", 0, "a", True, True, False, False, False, []) * (BACKLOG_MAX + 10)
+    peer.door.received(frames)
+    assert not peer.link.reading
+    server.settle()
+    assert peer.link.reading
+    assert len(parse(peer.link.take())) == BACKLOG_MAX + 11
+
+
+def test_unstored_bodies_stop_reading() -> None:
+    server = Server(config=AmqpConfig(inbound_bytes_max=5000), mode="late")
+    peer = server.client()
+    peer.declare("a")
+    peer.door.received(publish(1, "", "a", b"x" * 1000) * 6)
+    assert not peer.link.reading
+    server.settle()
+    assert peer.link.reading
+
+
+def test_blocked_publisher_is_told_and_its_message_sent_again() -> None:
+    server = Server()
+    peer = server.client()
+    peer.declare("a")
+    full = [True]
+    server.port.refuse = lambda message: ErrorCode.STORE_FULL if full[0] else None
+    assert peer.ask(publish(1, "", "a", b"1")) == [(0, "connection.blocked", ["no space left in the store"])]
+    assert not peer.link.reading
+    full[0] = False
+    server.wheel.advance(BLOCKED_MS + 100)
+    server.settle()
+    assert parse(peer.link.take()) == [(0, "connection.unblocked", [])]
+    assert peer.link.reading
+    assert peer.count("a") == 1
+
+
+def test_blocked_publisher_with_confirms_gets_a_nack() -> None:
+    server = Server()
+    peer = server.client()
+    peer.declare("a")
+    peer.call("confirm.select", False)
+    server.port.refuse = lambda message: ErrorCode.BUSY if message.body == b"2" else None
+    out = peer.ask(*[publish(1, "", "a", b"%d" % n) for n in range(1, 5)])
+    assert out == [
+        (1, "basic.ack", [1, False]),
+        (1, "basic.nack", [2, False, False]),
+        (0, "connection.blocked", ["server busy"]),
+        (1, "basic.ack", [4, True]),
+    ]
+    assert peer.count("a") == 3
+
+
+def test_refused_message_without_confirms_closes_the_channel() -> None:
+    server = Server()
+    peer = server.client()
+    server.port.refuse = lambda message: ErrorCode.TOPIC_LIMIT
+    assert closed(peer.ask(publish(1, "amq.topic", "a", b"1"))) == (406, "PRECONDITION_FAILED - limit of topics reached")
+
+
+def test_failed_submit_is_nacked() -> None:
+    server = Server()
+    peer = server.client()
+    peer.call("confirm.select", False)
+    server.port.fail_next("submit", ErrorCode.FLUSH_TIMEOUT)
+    assert peer.ask(publish(1, "amq.topic", "a", b"1")) == [(1, "basic.nack", [1, False, False])]
+    assert peer.ask(publish(1, "amq.topic", "a", b"1")) == [(1, "basic.ack", [2, False])]
+
+
+def test_failed_declaration_leaves_nothing_behind() -> None:
+    server = Server()
+    for call_ in ("ensure_topic", "create_light", "open_cursor", "add_route", "put"):
+        server.port.fail_next(call_, ErrorCode.BUSY)
+        peer = server.client()
+        assert closed(peer.declare("q"))[0] == 506
+        assert server.client().declare("q") == [(1, "queue.declare-ok", ["q", 0, 0])]
+        assert len(server.port.lights) <= 1 + (call_ == "put")
+        peer = server.client()
+        peer.ask(publish(1, "", "q", b"1"))
+        assert peer.count("q") == 1
+        peer.call("queue.delete", 0, "q", False, False, False)
+
+
+def test_failed_binding_can_be_made_again() -> None:
+    server = Server()
+    peer = server.client()
+    peer.declare("q")
+    server.port.fail_next("add_route", ErrorCode.BUSY)
+    assert closed(peer.call("queue.bind", 0, "q", "amq.direct", "k", False, []))[0] == 506
+    peer = server.client()
+    peer.call("queue.bind", 0, "q", "amq.direct", "k", False, [])
+    peer.ask(publish(1, "amq.direct", "k", b"1"))
+    assert peer.count("q") == 1
+
+
+def test_lost_broker_closes_connections_and_comes_back() -> None:
+    server = Server()
+    server.port.watch_state(server.gateway.broker_state)
+    peer = server.client()
+    peer.declare("q")
+    peer.ask(publish(1, "", "q", b"1"))
+    server.port.lose()
+    server.settle()
+    ((_, name, arguments),) = parse(peer.link.take())
+    assert (name, arguments[0]) == ("connection.close", 320)
+    late = server.connect()
+    late.raw(b"AMQP\x00\x00\x09\x01")
+    late.call("connection.start-ok", [], "PLAIN", b"\0guest\0guest", "en_US", channel=0)
+    out = late.ask(call(0, "connection.tune-ok", 10, 131072, 0), call(0, "connection.open", "/", "", False))
+    assert out[-1][1:] == ("connection.close", [541, "INTERNAL_ERROR - the broker is not reachable", 0, 0])
+    server.port.return_()
+    server.settle()
+    assert server.client().count("q") == 1
+
+
+def test_caches_stay_bounded() -> None:
+    server = Server()
+    peer = server.client()
+    peer.declare("q")
+    for number in range(0, 5000, 100):
+        chunk = [publish(1, "", "q", b"", b"\x00\x80" + b"\x06%06d" % (number + n)) for n in range(100)]
+        peer.ask(*chunk)
+    contents = server.gateway.contents("guest")
+    assert len(contents._cache) <= publishing.CONTENTS_MAX
+    peer.call("basic.consume", 0, "q", "", False, True, False, False, [])
+    assert len(server.gateway.renderer._cache) <= RENDERED_MAX
+    for number in range(0, publishing.TARGETS_MAX + 200, 100):
+        peer.ask(*[publish(1, "amq.topic", f"k{number + n}", b"") for n in range(100)])
+    assert len(server.gateway.targets._cache) <= publishing.TARGETS_MAX
+
+
+def test_idle_connection_is_small() -> None:
+    import tracemalloc
+
+    server = Server()
+    server.client()
+    gc.collect()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    peers = [server.client() for _ in range(50)]
+    gc.collect()
+    per_peer = (tracemalloc.get_traced_memory()[0] - before) / len(peers)
+    tracemalloc.stop()
+    assert per_peer < 12 * 1024, per_peer
+
+
+@pytest.mark.parametrize("properties", [NO_PROPERTIES, b"\x10\x00\x02"])
+def test_order_of_one_channel_is_kept_over_many_batches(properties: bytes) -> None:
+    server = Server(mode="shuffled")
+    peer = server.client()
+    peer.declare("q")
+    peer.call("confirm.select", False)
+    for number in range(20):
+        peer.door.received(publish(1, "", "q", b"%d" % number, properties) + publish(1, "", "nobody", b"x", mandatory=True))
+    server.settle()
+    out = parse(peer.link.take())
+    acks = [arguments[0] for _, *rest in out if len(rest) == 2 for name, arguments in [rest] if name == "basic.ack"]
+    assert acks == sorted(acks)
+    assert acks[-1] == 40
+    returned = [item[1].name for item in out if len(item) == 2]
+    assert returned == ["basic.return"] * 20
