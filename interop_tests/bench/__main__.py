@@ -29,6 +29,7 @@ from rich.table import Table
 HERE = Path(__file__).resolve().parent
 PEERS = HERE / "peers"
 READY_S = 60.0
+WIDTH_WITHOUT_TERMINAL = 132
 
 
 @dataclass
@@ -53,7 +54,9 @@ class Case:
 
 def generator(script: str, *arguments: str, timeout_s: float = 300) -> dict[str, Any]:
     """Run a load generator; its last line is its result."""
-    done = subprocess.run([sys.executable, str(HERE / script), *arguments], capture_output=True, text=True, timeout=timeout_s, check=False)
+    done = subprocess.run(
+        [sys.executable, str(HERE / script), *arguments], capture_output=True, text=True, timeout=timeout_s, check=False
+    )
     if done.returncode:
         return {"error": (done.stderr or done.stdout).strip().splitlines()[-1:] or ["failed"]}
     result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
@@ -64,7 +67,17 @@ def generator(script: str, *arguments: str, timeout_s: float = 300) -> dict[str,
 def gantry(directory: Path) -> Iterator[Server]:
     """`gantry up` on free ports."""
     ready = directory / "ready.json"
-    command = [sys.executable, "-m", "gantrymq", "up", "--free-ports", "--data", str(directory / "data"), "--ready-file", str(ready)]
+    command = [
+        sys.executable,
+        "-m",
+        "gantrymq",
+        "up",
+        "--free-ports",
+        "--data",
+        str(directory / "data"),
+        "--ready-file",
+        str(ready),
+    ]
     log = (directory / "log").open("wb")
     process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
@@ -94,7 +107,9 @@ def peer(name: str, directory: Path) -> Iterator[Server]:
     """A real RocketMQ, Mosquitto or RabbitMQ on loopback."""
     script, work = PEERS / f"{name}.sh", directory / name
     ports = {"rocketmq": ["29876", "30911"], "mosquitto": ["21883"], "rabbitmq": ["25672"]}[name]
-    subprocess.run(["bash", str(script), "start", str(work), *ports], check=True, stdout=subprocess.DEVNULL, timeout=900)
+    subprocess.run(
+        ["bash", str(script), "start", str(work), *ports], check=True, stdout=subprocess.DEVNULL, timeout=900
+    )
     try:
         if name == "rocketmq":
             pid = int((work / "run" / "broker.pid").read_text())
@@ -122,7 +137,9 @@ def pull(server: Server, batch: int, messages: int) -> dict[str, Any]:
         "remoting_pull.py", server.doors["broker"], "--topic", "Bench256x1", "--batch", str(batch),
         "--messages", str(messages), "--runs", "3", "--server-pid", str(server.pid),
     )  # fmt: skip
-    rate = next((value for key, value in got.items() if key.endswith("_per_s") and isinstance(value, (int, float))), None)
+    rate = next(
+        (value for key, value in got.items() if key.endswith("_per_s") and isinstance(value, (int, float))), None
+    )
     return _row(got, rate, got.get("server_cpu_us_per_msg"))
 
 
@@ -132,11 +149,16 @@ def mqtt(server: Server, mode: str, *arguments: str) -> dict[str, Any]:
     got = generator("mqtt_load.py", host, port, mode, *arguments, "--server-pid", str(server.pid))
     if mode == "connections":
         bytes_each = got.get("rss_bytes_per_connection")
-        return _row(got, got.get("connects_per_s"), None) | {"note": f"{bytes_each / 1024:.1f} KiB each" if bytes_each is not None else ""}
+        return _row(got, got.get("connects_per_s"), None) | {
+            "note": f"{bytes_each / 1024:.1f} KiB each" if bytes_each is not None else ""
+        }
     deliveries = mode == "pubsub"
     names = [key for key in got if "per_s" in key]
     rate = got.get("delivered_per_s" if deliveries else "published_per_s", got.get(names[0]) if names else None)
-    cpu = next((got[key] for key in got if key.startswith("server_us_per_deliver" if deliveries else "server_us_per_publish")), None)
+    cpu = next(
+        (got[key] for key in got if key.startswith("server_us_per_deliver" if deliveries else "server_us_per_publish")),
+        None,
+    )
     return _row(got, rate, cpu)
 
 
@@ -144,7 +166,17 @@ def amqp(server: Server, mode: str, messages: int, *arguments: str) -> dict[str,
     """amqp_load.py against the server's AMQP door."""
     host, port = _port(server.doors["amqp"])
     got = generator(
-        "amqp_load.py", mode, "--host", host, "--port", port, "--messages", str(messages), "--server-pid", str(server.pid), *arguments
+        "amqp_load.py",
+        mode,
+        "--host",
+        host,
+        "--port",
+        port,
+        "--messages",
+        str(messages),
+        "--server-pid",
+        str(server.pid),
+        *arguments,
     )
     rate = next((got[key] for key in ("rate", "publish_rate", "consume_rate") if key in got), None)
     return _row(got, rate, got.get("server_cpu_us_per_msg"))
@@ -177,27 +209,22 @@ def cases(count: int) -> list[tuple[Case, Any]]:
 
 def show(console: Console, rows: list[Case], peers: list[str]) -> None:
     """The table."""
-    table = Table(title="one broker process; CPU of the server per message")
-    table.add_column("case")
-    table.add_column("rate", justify="right")
+    table = Table(title="one broker process; CPU of the server's process per message, microseconds")
+    table.add_column("case", no_wrap=True)
+    table.add_column("per second", justify="right")
     table.add_column("CPU us", justify="right")
-    for name in peers:
-        table.add_column(f"{name} us", justify="right")
     if peers:
+        table.add_column("peer CPU us", justify="right", no_wrap=True)
         table.add_column("ratio", justify="right")
-    table.add_column("target")
+    table.add_column("to reach")
     table.add_column("note")
     for case in rows:
         ours = case.rows.get("gantry", {})
         cells = [case.name, _number(ours.get("rate"), 0), _number(ours.get("cpu_us"), 2)]
-        ratio = ""
-        for name in peers:
-            theirs = case.rows.get(name, {}).get("cpu_us")
-            cells.append(_number(theirs, 2))
-            if theirs and ours.get("cpu_us"):
-                ratio = f"{ours['cpu_us'] / theirs:.2f}"
         if peers:
-            cells.append(ratio)
+            theirs = case.rows.get(case.peer, {}).get("cpu_us")
+            both = theirs and ours.get("cpu_us")
+            cells += [f"{case.peer} {theirs:.1f}" if theirs else "", f"{ours['cpu_us'] / theirs:.2f}" if both else ""]
         table.add_row(*cells, case.target, str(ours.get("note", "")))
     console.print(table)
 
@@ -217,7 +244,9 @@ def measure_idle(console: Console, directory: Path) -> dict[str, float]:
         percent = (_cpu_ticks(server.pid) - ticks) / 5
         status = Path(f"/proc/{server.pid}/status").read_text()
         rss = next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS"))
-    console.print(f"idle gantry up: ready after {ready_s:.2f} s (target 1.5), VmRSS {rss:.1f} MiB (target 80), CPU {percent:.1f} % (target 1)")
+    console.print(
+        f"idle gantry up: ready after {ready_s:.2f} s (target 1.5), VmRSS {rss:.1f} MiB (target 80), CPU {percent:.1f} % (target 1)"
+    )
     return {"ready_s": ready_s, "rss_mib": rss, "cpu_percent": percent}
 
 
@@ -227,7 +256,9 @@ def _cpu_ticks(pid: int) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages")
     parser.add_argument("--only", nargs="+", default=[], help="cases whose name contains one of these words")
     parser.add_argument("--peers", nargs="*", default=[], choices=["rocketmq", "mosquitto", "rabbitmq"])
@@ -235,6 +266,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write every raw figure here")
     args = parser.parse_args()
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH_WITHOUT_TERMINAL)
     chosen = [(case, run) for case, run in cases(20_000 if args.quick else 200_000)
               if not args.only or any(word.lower() in case.name.lower() for word in args.only)]  # fmt: skip
     directory = Path(tempfile.mkdtemp(prefix="gantry-bench-"))
@@ -277,7 +310,18 @@ def spark_rows(console: Console, directory: Path) -> dict[str, Any]:
     """Rows/s of a batch read on two cores."""
     (directory / "spark").mkdir()
     with gantry(directory / "spark") as server:
-        generator("remoting_load.py", server.doors["broker"], "--window", "256", "--messages", "1000000", "--topic", "BenchSpark", "--body", "256")
+        generator(
+            "remoting_load.py",
+            server.doors["broker"],
+            "--window",
+            "256",
+            "--messages",
+            "1000000",
+            "--topic",
+            "BenchSpark",
+            "--body",
+            "256",
+        )
         got = generator("spark_rows.py", server.doors["nameserver"], "BenchSpark", timeout_s=600)
     console.print(f"Spark batch read: {got}")
     return got
