@@ -132,9 +132,13 @@ def send(server: Server, window: int, connections: int, messages: int) -> dict[s
 
 
 def pull(server: Server, batch: int, messages: int) -> dict[str, Any]:
-    """Batch pull of what `send` left in its topic."""
+    """Batch pull of a topic that is filled first."""
+    fill = ["--window", "256", "--messages", str(messages), "--topic", "BenchPull"]
+    filled = generator("remoting_load.py", server.doors["broker"], *fill)
+    if "error" in filled:
+        return _row(filled, None, None)
     got = generator(
-        "remoting_pull.py", server.doors["broker"], "--topic", "Bench256x1", "--batch", str(batch),
+        "remoting_pull.py", server.doors["broker"], "--topic", "BenchPull", "--batch", str(batch),
         "--messages", str(messages), "--runs", "3", "--server-pid", str(server.pid),
     )  # fmt: skip
     rate = next(
