@@ -156,6 +156,7 @@ def test_gone_and_deleted(door):
 
 @pytest.mark.parametrize("shape", ["combined", "separated"])
 @pytest.mark.crash
+@pytest.mark.timeout(240)
 def test_kill_nine(tmp_path, shape):
     """Events and subscriptions survive kill -9 in the middle of publishing and delivering; nothing acknowledged is missing."""
     server = Gantry(tmp_path, shape, ("cloudevents.retry_first_ms=100",))

@@ -55,7 +55,7 @@ FILTER_DEPTH_MAX: Final = 8
 """Nesting of `all`, `any`, `not`; deeper ones are written by programs gone wrong."""
 FILTERS_MAX: Final = 100
 """Filter expressions of one subscription, nested ones included; each is evaluated per message."""
-SUBSCRIPTION_BYTES_MAX: Final = 64 * 1024
+SUBSCRIPTION_BYTES_MAX: Final = 16 * 1024
 """Body of `POST /subscriptions`; it is kept in memory and in the log."""
 SINK_BYTES_MAX: Final = 2048
 """Length of a sink URL."""

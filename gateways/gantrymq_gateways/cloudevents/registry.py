@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gantrymq.broker.port import EARLIEST, CursorInfo, Start, TopicInfo
+from gantrymq.broker.port import EARLIEST, END, CursorInfo, Start, TopicInfo
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq_gateways.cloudevents.constants import SUBSCRIPTION_BYTES_MAX, SUBSCRIPTION_TABLE
@@ -58,6 +58,8 @@ class Registry:
         self._new_id = new_id
         self._subscriptions_max = subscriptions_max
         self._records: dict[str, _Record] = {}
+        self._invalid: dict[str, str] = {}
+        """Rows that today's rules refuse, with the reason: not delivered, but shown, and they can be deleted."""
         self._creating = 0
         self._up = False
         self._is_loaded = False
@@ -85,7 +87,7 @@ class Registry:
             log.warning("subscriptions cannot be read: %s", rows)
             self._later(REOPEN_MS, self._reload)
             return
-        for name in [name for name in self._records if name not in rows]:
+        for name in [name for name in (*self._records, *self._invalid) if name not in rows]:
             self._forget(name)
         for name, value in rows.items():
             self._on_change(name, value)
@@ -126,7 +128,10 @@ class Registry:
         except GantryError as error:
             # Kept in the table and not delivered: a filter that cannot be read must not widen what is sent.
             log.warning("subscription %s is not delivered: %s", name, error)
+            if record is None:
+                self._invalid[name] = error.text
             return
+        self._invalid.pop(name, None)
         if record is None:
             record = self._records[name] = _Record(subscription)
         elif record.push is None:
@@ -138,6 +143,7 @@ class Registry:
             self._acquire(record)
 
     def _forget(self, name: str) -> None:
+        self._invalid.pop(name, None)
         record = self._records.pop(name, None)
         if record is None:
             return
@@ -344,39 +350,66 @@ class Registry:
     def list_all(self, respond: Respond) -> None:
         """`GET /subscriptions`. Raises GantryError."""
         self._refuse_unloaded()
-        respond(200, (JSON_HEADER,), _ENCODE([record.subscription.shown() for record in self._records.values()]))
+        shown = [record.subscription.shown() for record in self._records.values()]
+        shown.extend([_shown_invalid(name, reason) for name, reason in self._invalid.items()])
+        respond(200, (JSON_HEADER,), _ENCODE(shown))
 
     def show(self, subscription_id: str, respond: Respond) -> None:
-        """`GET /subscriptions/{id}`. Raises Problem."""
-        respond(200, (JSON_HEADER,), _ENCODE(self._known(subscription_id).subscription.shown()))
+        """`GET /subscriptions/{id}`. Raises Problem, GantryError."""
+        record = self._known(subscription_id)
+        invalid = self._invalid.get(subscription_id, "")
+        shown = _shown_invalid(subscription_id, invalid) if record is None else record.subscription.shown()
+        respond(200, (JSON_HEADER,), _ENCODE(shown))
 
     def delete(self, subscription_id: str, respond: Respond) -> None:
-        """`DELETE /subscriptions/{id}`. Raises Problem."""
-        self._known(subscription_id)
+        """`DELETE /subscriptions/{id}`. Raises Problem, GantryError."""
+        record = self._known(subscription_id)
 
         def deleted(token: Any, result: object) -> None:
             if isinstance(result, GantryError):
                 respond_problem(respond, problem_of(result))
                 return
+            if record is not None and record.push is None:
+                self._drop_places(record.subscription)
             self._forget(subscription_id)
             respond(204, (), b"")
 
         self._port.put(SUBSCRIPTION_TABLE, [(subscription_id, None)], subscription_id, deleted)
 
+    def _drop_places(self, subscription: Subscription) -> None:
+        """Delete the places of a subscription that nobody delivers (disabled): they would keep the log alive."""
+        topic = self._host.topics.native_of_either(subscription.topic)
+
+        def found(token: Any, result: TopicInfo | GantryError) -> None:
+            if not isinstance(result, GantryError):
+                for queue in range(result.read_queues):
+                    self._port.open_cursor(f"{topic}/{queue}", f"ce:{subscription.id}", END, None, opened)
+
+        def opened(token: Any, result: CursorInfo | GantryError) -> None:
+            if not isinstance(result, GantryError):
+                self._port.delete_cursor(result.cursor, subscription.id, _logged)
+
+        self._port.ensure_topic(topic, False, None, found)
+
     def _refuse_unloaded(self) -> None:
         if not self._is_loaded:  # A listing now would deny subscriptions that exist.
             raise GantryError(ErrorCode.UNAVAILABLE)
 
-    def _known(self, subscription_id: str) -> _Record:
+    def _known(self, subscription_id: str) -> _Record | None:
+        """The record; None for a row that cannot be delivered."""
         self._refuse_unloaded()
         record = self._records.get(subscription_id)
-        if record is None:
+        if record is None and subscription_id not in self._invalid:
             raise Problem(404, f"there is no subscription {subscription_id[:64]!r}")
         return record
 
 
 def _lease(subscription_id: str) -> str:
     return f"ce:{subscription_id}"
+
+
+def _shown_invalid(subscription_id: str, reason: str) -> dict[str, Any]:
+    return {"id": subscription_id, "status": "invalid", "statusreason": reason}
 
 
 def _logged(token: Any, result: object) -> None:

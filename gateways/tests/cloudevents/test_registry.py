@@ -231,6 +231,25 @@ def test_a_row_that_cannot_be_read_is_not_delivered(rig, caplog):
     assert "subscription x is not delivered" in caplog.text
     rig.post()
     assert rig.sender.open == []
+    (shown,) = rig.request("GET", "/subscriptions")[2]
+    assert (shown["id"], shown["status"]) == ("x", "invalid")
+    assert rig.request("GET", "/subscriptions/x")[2] == shown
+    assert rig.request("DELETE", "/subscriptions/x")[0] == 204
+    assert rig.request("GET", "/subscriptions")[2] == []
+    assert rig.port.tables[SUBSCRIPTION_TABLE] == {}
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_deleting_a_disabled_subscription_frees_its_places(rig, restarted):
+    name = rig.subscribe()
+    rig.post()
+    rig.sender.open[0].answer(410)
+    rig.run()
+    assert len(rig.port.cursors) == 4
+    if restarted:
+        rig = Rig(rig.port.crash(), seed=1)
+    assert rig.request("DELETE", f"/subscriptions/{name}")[0] == 204
+    assert rig.port.cursors == {}
 
 
 def test_opening_is_tried_again(rig):
