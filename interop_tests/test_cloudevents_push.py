@@ -7,6 +7,8 @@ import time
 from datetime import UTC, datetime
 
 import httpx
+import paho.mqtt.client as mqtt
+import pika
 import pytest
 
 from gantrymq.client import BlockingProducer, BlockingPullConsumer, OutMessage
@@ -98,6 +100,37 @@ def test_messages_of_native_producers(server, door):
             b"\x00\xff",
             "line1.temp",
             "//gantrymq",
+        )
+
+
+def test_messages_of_mqtt_and_amqp(server, door):
+    with Sink() as sink:
+        door.subscribe(sink, "doors", types=["line1.temp"], filters=[{"prefix": {"subject": "doors/"}}])
+        door.subscribe(sink, "doors", filters=[{"exact": {"subject": "line1.temp"}}])
+        host, port = server.address("mqtt")
+        device = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id="ce-interop")
+        device.connect(host, port)
+        device.loop_start()
+        device.publish("doors/line1/temp", b"21.5", qos=1).wait_for_publish(20)
+        device.disconnect()
+        device.loop_stop()
+        (hook,) = sink.wait(len)
+        assert (hook.body, hook.headers["ce-type"], hook.headers["ce-subject"]) == (
+            b"21.5",
+            "line1.temp",
+            "doors/line1/temp",
+        )
+        host, port = server.address("amqp")
+        with pika.BlockingConnection(pika.ConnectionParameters(host, port)) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            channel.exchange_declare("doors", "topic", durable=True)
+            channel.basic_publish("doors", "line1.temp", b"\x00", pika.BasicProperties(content_type="image/png"))
+        hook = sink.wait(lambda hooks: len(hooks) == 2)[1]
+        assert (hook.body, hook.headers["ce-subject"], hook.headers["content-type"]) == (
+            b"\x00",
+            "line1.temp",
+            "image/png",
         )
 
 
