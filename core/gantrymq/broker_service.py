@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, ClassVar
 
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
@@ -27,7 +27,7 @@ class BrokerService:
     name = "broker"
     default_port = 10911
     config: type = BrokerConfig
-    extra_sections: dict[str, type] = {"store": StoreConfig, "topics": TopicsConfig, "gateway": GatewayConfig}
+    extra_sections: ClassVar[dict[str, type]] = {"store": StoreConfig, "topics": TopicsConfig, "gateway": GatewayConfig}
 
     def __init__(self) -> None:
         self.broker: Broker | None = None

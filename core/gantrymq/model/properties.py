@@ -73,7 +73,9 @@ def encode(pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> bytes:
     The caller has made sure that neither contains U+0001 or U+0002 (`foreign_pair` does).
     """
     items = pairs.items() if isinstance(pairs, Mapping) else pairs
-    return "".join([f"{name}\x01{value}\x02" for name, value in items if name and value]).encode("utf-8", "surrogatepass")
+    return "".join([f"{name}\x01{value}\x02" for name, value in items if name and value]).encode(
+        "utf-8", "surrogatepass"
+    )
 
 
 def decode(data: bytes) -> dict[str, str]:
