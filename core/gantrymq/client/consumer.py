@@ -225,7 +225,7 @@ class PullConsumer(Part):
         for task in self._asking:
             task.cancel()
         if self._asking:
-            await asyncio.wait(self._asking)
+            await asyncio.gather(*self._asking, return_exceptions=True)  # a failure concerns nobody any more
         self._asking.clear()
         await super().close()
 
