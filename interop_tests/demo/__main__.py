@@ -54,7 +54,10 @@ async def interruptible(story: Story) -> list[str]:
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    return await story.run()
+    try:
+        return await story.run()
+    finally:
+        await story.kill()
 
 
 def tell(options: Options, console: Console, directory: Path) -> list[str]:

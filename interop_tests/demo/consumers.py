@@ -182,6 +182,8 @@ class AmqpQueue:
 class _HookServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 128
+    """The server connects many times at once; beyond this a connection is tried again a second later."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A connection that the killed server left behind; everything else is worth seeing."""

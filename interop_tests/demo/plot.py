@@ -62,9 +62,8 @@ def _dress(axes: Any, title: str, outage: Outage | None, begun: float, label: bo
                 f"kill -9, doors open again after {outage.ready_at - outage.killed_at:.1f} s",
                 (outage.killed_at - begun, 1.0),
                 xycoords=("data", "axes fraction"),
-                xytext=(0, 3),
+                xytext=(-1, 4),
                 textcoords="offset points",
-                ha="center",
                 color="#c0392b",
                 fontsize=9,
             )

@@ -110,7 +110,13 @@ class SparkFeed:
                 await asyncio.wait_for(self._process.wait(), STOP_S)
             except TimeoutError:
                 self._problems.append(f"{self.name}: did not stop within {STOP_S:.0f} s")
+        await self.kill()
+
+    async def kill(self) -> None:
+        """`end`, and nothing of it is left in the event loop either."""
         self.end()
+        if self._process is not None:
+            await self._process.wait()
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait({self._reading})

@@ -234,6 +234,13 @@ class Story:
         self.console.print(f"\nPicture: {path}", highlight=False, soft_wrap=True)
         return problems
 
+    async def kill(self) -> None:
+        """`end` while the event loop still runs."""
+        await self.pull.stop()
+        self.server.end()
+        if self.spark is not None:
+            await self.spark.kill()
+
     def end(self) -> None:
         self.server.end()
         if self.spark is not None:
