@@ -283,10 +283,8 @@ async def test_aio_pika_rpc(server: Gantry) -> None:
         await requests.consume(serve)
         question = aio_pika.Message(b"hello", reply_to=replies.name, correlation_id="7")
         await channel.default_exchange.publish(question, routing_key=requests.name)
-        reply = await replies.get(timeout=10, fail=False)
-        while reply is None:
-            await asyncio.sleep(0.01)
-            reply = await replies.get(timeout=10, fail=False)
+        async with replies.iterator(no_ack=True) as answers:
+            reply = await anext(answers)
         assert (reply.body, reply.correlation_id) == (b"HELLO", "7")
 
 

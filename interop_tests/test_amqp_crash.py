@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,7 +38,7 @@ def connect(server: Gantry) -> Any:
     return pika.BlockingConnection(pika.ConnectionParameters(host, port))
 
 
-def publish_until_lost(server: Gantry, confirmed: list[int]) -> None:
+def publish_until_lost(server: Gantry, confirmed: list[int], enough: threading.Event) -> None:
     channel = connect(server).channel()
     channel.confirm_delivery()
     number = 0
@@ -48,6 +47,8 @@ def publish_until_lost(server: Gantry, confirmed: list[int]) -> None:
             channel.basic_publish(EXCHANGE, f"line.{number % 3}", b"%d" % number, pika.BasicProperties(delivery_mode=2))
             confirmed.append(number)
             number += 1
+            if number == CONFIRMED_BEFORE_KILL:
+                enough.set()
     except (pika.exceptions.AMQPError, OSError):
         return
 
@@ -67,11 +68,10 @@ def test_confirmed_messages_survive_kill(own_server: Gantry) -> None:
     channel.basic_get(QUEUE)  # delivered, never acknowledged: comes back as redelivered
 
     confirmed: list[int] = []
-    publisher = threading.Thread(target=publish_until_lost, args=(own_server, confirmed))
+    enough = threading.Event()
+    publisher = threading.Thread(target=publish_until_lost, args=(own_server, confirmed, enough))
     publisher.start()
-    end = time.monotonic() + 30
-    while len(confirmed) < CONFIRMED_BEFORE_KILL and time.monotonic() < end:
-        time.sleep(0.01)
+    assert enough.wait(30)
     own_server.kill_and_restart()
     publisher.join(30)
     assert len(confirmed) >= CONFIRMED_BEFORE_KILL

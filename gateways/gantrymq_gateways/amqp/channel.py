@@ -32,8 +32,8 @@ from gantrymq_gateways.amqp.steps import Steps
 from gantrymq_gateways.amqp.values import Table
 
 if TYPE_CHECKING:
-    from gantrymq_gateways.amqp.connection import Event
     from gantrymq_gateways.amqp.door import AmqpDoor
+    from gantrymq_gateways.amqp.events import Event
 
 Handler = Callable[..., Steps | None]
 
@@ -111,7 +111,9 @@ def refuse_arguments(arguments: Table, allowed: frozenset[str], what: str) -> No
     for name, field in arguments:
         if name in allowed or not (name.startswith("x-") or name == "alternate-exchange"):
             continue
-        raise AmqpError(PRECONDITION_FAILED, f"invalid arg '{name}' for {what} in vhost '/': not supported ({field.kind})")
+        raise AmqpError(
+            PRECONDITION_FAILED, f"invalid arg '{name}' for {what} in vhost '/': not supported ({field.kind})"
+        )
 
 
 # channel.
@@ -293,5 +295,7 @@ HANDLERS: Final[dict[str, Handler]] = {
     "basic.recover-async": basic_recover_async,
 }
 
-UNORDERED: Final = frozenset({"basic.ack", "basic.nack", "basic.reject", "basic.qos", "channel.flow", "channel.flow-ok"})
+UNORDERED: Final = frozenset(
+    {"basic.ack", "basic.nack", "basic.reject", "basic.qos", "channel.flow", "channel.flow-ok"}
+)
 """Methods that need not wait until what was published before on the channel is stored."""

@@ -195,5 +195,3 @@ def frame_description(kind: int, payload: bytes) -> str:
     if len(payload) <= 16:
         return f"type {kind}, all octets = {erlang_binary(payload, True)}"
     return f"type {kind}, first 16 octets = {erlang_binary(payload[:16], True)}"
-
-

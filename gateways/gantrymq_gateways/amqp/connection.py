@@ -24,14 +24,24 @@ from gantrymq_gateways.amqp.codec import (
     method_frame,
 )
 from gantrymq_gateways.amqp.constants import METHODS, METHODS_BY_NUMBER, AmqpError, Method
+from gantrymq_gateways.amqp.events import (
+    ChannelClosing,
+    ChannelFailed,
+    ChannelOpened,
+    ConnectionClosing,
+    Ended,
+    Event,
+    MethodReceived,
+    Opened,
+    Publish,
+    Settings,
+)
+from gantrymq_gateways.amqp.login import credentials_of, text_or_empty
 from gantrymq_gateways.amqp.values import (
-    Field,
     MalformedError,
-    Table,
     Utf8Error,
     ValueTypeError,
     lookup,
-    read_table,
 )
 
 FRAME_MAX_BEFORE_TUNE: Final = 4096
@@ -72,77 +82,6 @@ _HANDSHAKE: Final = {
     State.OPEN: "connection.open",
 }
 """The one method that each state of the handshake takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the server offers."""
-
-    properties: Table
-    channel_max: int = 2047
-    frame_max: int = 131072
-    heartbeat_s: int = 60
-    body_bytes_max: int = 4 * 1024 * 1024
-
-
-@dataclass(slots=True)
-class Opened:
-    """Logged in and open: methods may come."""
-
-    user: str
-    client: str
-
-
-@dataclass(slots=True)
-class ChannelOpened:
-    channel: int
-
-
-@dataclass(slots=True)
-class ChannelClosing:
-    """The peer closes a channel: when its work is finished, call `channel_closed`."""
-
-    channel: int
-
-
-@dataclass(slots=True)
-class ChannelFailed:
-    """We closed the channel after a protocol error; it exists no more."""
-
-    channel: int
-
-
-@dataclass(slots=True)
-class Publish:
-    """basic.publish, whole. `arguments`, `properties`: raw bytes (method arguments; flags and property list)."""
-
-    channel: int
-    arguments: bytes
-    properties: bytes
-    body: bytes
-
-
-@dataclass(slots=True)
-class MethodReceived:
-    channel: int
-    method: Method
-    arguments: list[Any]
-
-
-@dataclass(slots=True)
-class ConnectionClosing:
-    """The peer says goodbye: when everything is released, call `connection_closed`."""
-
-
-@dataclass(slots=True)
-class Ended:
-    """Close the socket. `abort`: without a word. `reason`: for the log; empty for an ordinary end."""
-
-    reason: str
-    abort: bool = False
-
-
-Event = Opened | ChannelOpened | ChannelClosing | ChannelFailed | Publish | MethodReceived | ConnectionClosing | Ended
 
 
 class _Phase(Enum):
@@ -232,7 +171,9 @@ class Connection:
             return events
         if self._state is not State.RUNNING:
             reasons = {State.CLOSING: "no answer to connection.close", State.SILENT: self._reason}
-            self._end(events, reasons.get(self._state, f"handshake not finished after {HANDSHAKE_MS // 1000} s"), abort=True)
+            self._end(
+                events, reasons.get(self._state, f"handshake not finished after {HANDSHAKE_MS // 1000} s"), abort=True
+            )
             return events
         if not self._said:
             self._out.append(HEARTBEAT_FRAME)
@@ -454,8 +395,8 @@ class Connection:
             self._capabilities = frozenset(
                 name for name, value in capabilities.value if value.kind == "t" and value.value
             )
-        self._client = _text(lookup(properties, "product"))[:64]
-        credentials = _credentials(mechanism, response)
+        self._client = text_or_empty(lookup(properties, "product"))[:64]
+        credentials = credentials_of(mechanism, response)
         if credentials is not None and self._authenticate(*credentials):
             self._user = credentials[0]
             self._state = State.TUNE
@@ -596,7 +537,9 @@ class Connection:
     def _content_body(self, channel: _Channel, number: int, payload: bytes, events: list[Event]) -> None:
         channel.received += len(payload)
         if channel.received > channel.size:
-            text = f"content body of {channel.received} octets is longer than the {channel.size} that its header announced"
+            text = (
+                f"content body of {channel.received} octets is longer than the {channel.size} that its header announced"
+            )
             self._connection_error(AmqpError(c.FRAME_ERROR, text, connection=True), events, c.NUMBER_PUBLISH)
             return
         channel.pieces.append(payload)
@@ -641,23 +584,3 @@ def _forget_content(channel: _Channel) -> None:
     channel.publish = channel.properties = None
     channel.size = channel.received = 0
     channel.pieces = []
-
-
-def _text(value: Field | None) -> str:
-    return bytes(value.value).decode("utf-8", "replace") if value is not None and value.kind == "S" else ""
-
-
-def _credentials(mechanism: str, response: bytes) -> tuple[str, str] | None:
-    """User and password, None for a mechanism or response that makes no sense."""
-    try:
-        if mechanism == "PLAIN":  # RFC 4616
-            _authorization, user, password = response.split(b"\0")
-            return user.decode(), password.decode()
-        if mechanism == "AMQPLAIN":
-            table, _ = read_table(len(response).to_bytes(4, "big") + response, 0, 4 + len(response))
-            user_field, password_field = lookup(table, "LOGIN"), lookup(table, "PASSWORD")
-            if user_field is not None and password_field is not None:
-                return _text(user_field), _text(password_field)
-    except ValueError:
-        return None
-    return None

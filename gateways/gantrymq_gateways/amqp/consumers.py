@@ -121,7 +121,19 @@ class Ledger:
 class Consumer:
     """One basic.consume."""
 
-    __slots__ = ("channel", "exclusive", "ledger", "no_ack", "on_cancel", "outlet", "prefetch", "prefix", "queue", "tag", "unacked")
+    __slots__ = (
+        "channel",
+        "exclusive",
+        "ledger",
+        "no_ack",
+        "on_cancel",
+        "outlet",
+        "prefetch",
+        "prefix",
+        "queue",
+        "tag",
+        "unacked",
+    )
 
     def __init__(
         self,
@@ -175,7 +187,14 @@ class Consumer:
         outlet = self.outlet
         outlet.send_frames(
             deliver_frames(
-                self.channel, self.prefix, tag, delivery.count > 1, rendered.tail, rendered.properties, body, outlet.frame_max
+                self.channel,
+                self.prefix,
+                tag,
+                delivery.count > 1,
+                rendered.tail,
+                rendered.properties,
+                body,
+                outlet.frame_max,
             )
         )
 

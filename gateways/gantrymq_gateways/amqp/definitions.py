@@ -197,7 +197,11 @@ class Definitions:
 
     def start(self) -> Steps:
         """Load the tables, follow them, and undo what a crash left half done."""
-        tables = ((EXCHANGE_TABLE, self._exchange_row), (QUEUE_TABLE, self._queue_row), (BINDING_TABLE, self._binding_row))
+        tables = (
+            (EXCHANGE_TABLE, self._exchange_row),
+            (QUEUE_TABLE, self._queue_row),
+            (BINDING_TABLE, self._binding_row),
+        )
         for table, apply in tables:
             rows = yield partial(self._port.watch_table, table, partial(self._changed, table, apply))
             for key, data in rows.items():
@@ -259,7 +263,9 @@ class Definitions:
             self._by_source.setdefault(binding.source, {})[row] = binding
             self._by_destination.setdefault((binding.to_queue, binding.destination), {})[row] = binding
 
-    def _put(self, table: str, apply: Callable[[str, bytes | None], None], rows: list[tuple[str, bytes | None]]) -> Steps:
+    def _put(
+        self, table: str, apply: Callable[[str, bytes | None], None], rows: list[tuple[str, bytes | None]]
+    ) -> Steps:
         """Write rows; in force here at once."""
         for key, data in rows:
             self._own_rows.setdefault((table, key), []).append(data)

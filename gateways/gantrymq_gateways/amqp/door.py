@@ -16,19 +16,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq_gateways.amqp import channel as channels
 from gantrymq_gateways.amqp import declare
 from gantrymq_gateways.amqp.channel import Channel, Handler
-from gantrymq_gateways.amqp.connection import (
-    ChannelClosing,
-    ChannelFailed,
-    ChannelOpened,
-    Connection,
-    ConnectionClosing,
-    Ended,
-    Event,
-    MethodReceived,
-    Opened,
-    Publish,
-    Settings,
-)
+from gantrymq_gateways.amqp.connection import Connection
 from gantrymq_gateways.amqp.constants import (
     BLOCKED_CAPABILITY,
     COMMAND_INVALID,
@@ -38,6 +26,18 @@ from gantrymq_gateways.amqp.constants import (
     NUMBER_PUBLISH,
     PRECONDITION_FAILED,
     AmqpError,
+)
+from gantrymq_gateways.amqp.events import (
+    ChannelClosing,
+    ChannelFailed,
+    ChannelOpened,
+    ConnectionClosing,
+    Ended,
+    Event,
+    MethodReceived,
+    Opened,
+    Publish,
+    Settings,
 )
 from gantrymq_gateways.amqp.publish import Publisher, PublishingChannel, UnknownExchangeError
 from gantrymq_gateways.amqp.steps import Runner, Steps
@@ -514,4 +514,3 @@ class AmqpDoor:
         if at_ms != self._deadline:
             self._deadline = at_ms
             self._link.set_deadline(at_ms)
-

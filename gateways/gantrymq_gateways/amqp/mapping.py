@@ -83,7 +83,9 @@ def read_content(raw: bytes, user: str) -> Content:
         if name in _REFUSED_HEADERS:
             if field.kind != "A":
                 kind = "longstr" if field.kind == "S" else field.kind
-                raise AmqpError(PRECONDITION_FAILED, f'invalid message: {{unacceptable_type_in_header,"{name}",{kind}}}')
+                raise AmqpError(
+                    PRECONDITION_FAILED, f'invalid message: {{unacceptable_type_in_header,"{name}",{kind}}}'
+                )
             raise AmqpError(PRECONDITION_FAILED, f"header '{name}' is not supported")
     pairs = _native_pairs(properties)
     if encode_properties(_from_pairs(dict(pairs), properties.expiration)) != raw:

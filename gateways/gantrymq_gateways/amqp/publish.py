@@ -30,8 +30,8 @@ from gantrymq_gateways.amqp.routes import DEFAULT_EXCHANGE, DIRECT_TOPIC, KIND, 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gantrymq_gateways.amqp.connection import Publish
     from gantrymq_gateways.amqp.definitions import Definitions
+    from gantrymq_gateways.amqp.events import Publish
 
 TARGETS_MAX: Final = 10_000
 """Remembered (exchange, routing key): devices with a key each; some 500 bytes apiece."""
@@ -310,4 +310,3 @@ class Publisher:
         method = method_frame(number, METHODS["basic.return"], (NO_ROUTE, REPLY_CODES[NO_ROUTE], exchange, key))
         content = content_frames(number, event.properties, event.body, self._owner.frame_max)
         self._owner.send_frames(method + content)
-

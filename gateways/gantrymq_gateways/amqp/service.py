@@ -11,9 +11,9 @@ import anyio
 from gantrymq import __version__
 from gantrymq.services import ServiceContext
 from gantrymq_gateways.amqp.config import AmqpConfig
-from gantrymq_gateways.amqp.connection import Settings
 from gantrymq_gateways.amqp.constants import CAPABILITIES
 from gantrymq_gateways.amqp.door import AmqpDoor
+from gantrymq_gateways.amqp.events import Settings
 from gantrymq_gateways.amqp.gateway import Gateway
 from gantrymq_gateways.amqp.values import Field, Table
 

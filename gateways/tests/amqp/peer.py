@@ -7,9 +7,9 @@ from typing import Any
 from gantrymq.net.testing import FakeLink, ManualClock, ManualTurn, ManualWheel
 from gantrymq_gateways.amqp.codec import FRAME, content_frames, decode_arguments, method_frame
 from gantrymq_gateways.amqp.config import AmqpConfig
-from gantrymq_gateways.amqp.connection import Settings
 from gantrymq_gateways.amqp.constants import METHODS, METHODS_BY_NUMBER, PROTOCOL_HEADER
 from gantrymq_gateways.amqp.door import AmqpDoor
+from gantrymq_gateways.amqp.events import Settings
 from gantrymq_gateways.amqp.gateway import Gateway
 from gantrymq_gateways.amqp.routes import AmqpRoutes
 from gantrymq_gateways.amqp.service import server_properties
@@ -171,7 +171,9 @@ class Peer:
         )
         assert opened == [(0, "connection.open-ok", [""])]
 
-    def declare(self, queue: str, durable: bool = True, exclusive: bool = False, auto_delete: bool = False) -> list[Any]:
+    def declare(
+        self, queue: str, durable: bool = True, exclusive: bool = False, auto_delete: bool = False
+    ) -> list[Any]:
         return self.call("queue.declare", 0, queue, False, durable, exclusive, auto_delete, False, [])
 
     def count(self, queue: str) -> int:

@@ -121,7 +121,16 @@ def test_any_bytes_as_a_table(data: bytes) -> None:
         pass
 
 
-SAMPLES: dict[str, Any] = {"o": 1, "h": 2, "l": 3, "q": 4, "s": "näme", "S": b"long", "t": True, "F": [("k", Field("S", b"v"))]}
+SAMPLES: dict[str, Any] = {
+    "o": 1,
+    "h": 2,
+    "l": 3,
+    "q": 4,
+    "s": "näme",
+    "S": b"long",
+    "t": True,
+    "F": [("k", Field("S", b"v"))],
+}
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
@@ -159,7 +168,9 @@ def test_methods_as_pamqp_reads_them(method: Method) -> None:
 
 def test_content_frames_as_pamqp_reads_them() -> None:
     properties = encode_properties(
-        Properties(content_type="text/plain", headers=[("a", Field("S", b"b"))], delivery_mode=2, priority=3, message_id="m")
+        Properties(
+            content_type="text/plain", headers=[("a", Field("S", b"b"))], delivery_mode=2, priority=3, message_id="m"
+        )
     )
     data = codec.deliver_frames(3, codec.deliver_prefix("tag"), 9, True, b"\x01e\x01k", properties, b"body", 4096)
     size, channel, deliver = frame.unmarshal(data)

@@ -8,17 +8,9 @@ from hypothesis import strategies as st
 
 from gantrymq_gateways.amqp.codec import FRAME, HEARTBEAT_FRAME, content_frames
 from gantrymq_gateways.amqp.config import AmqpConfig
-from gantrymq_gateways.amqp.connection import (
-    HANDSHAKE_MS,
-    SILENT_CLOSE_MS,
-    Connection,
-    Ended,
-    Event,
-    MethodReceived,
-    Publish,
-    Settings,
-)
+from gantrymq_gateways.amqp.connection import HANDSHAKE_MS, SILENT_CLOSE_MS, Connection
 from gantrymq_gateways.amqp.constants import PROTOCOL_HEADER, PROTOCOL_HEADER_OLD
+from gantrymq_gateways.amqp.events import Ended, Event, MethodReceived, Publish, Settings
 from gantrymq_gateways.amqp.values import Field, encode_table
 from gateways.tests.amqp.peer import Peer, Server, call, parse, publish
 
@@ -47,7 +39,9 @@ def test_protocol_header(head: bytes) -> None:
     assert (name, arguments[:2], arguments[3:]) == ("connection.start", [0, 9], [b"PLAIN AMQPLAIN", b"en_US"])
 
 
-@pytest.mark.parametrize("head", [b"GET / HTTP/1.1\r\n", b"\x16\x03\x01", b"AMQP\x03\x01\x00\x00", b"AMQP\x00\x00\x09\x02", b"AMQX", b"H"])
+@pytest.mark.parametrize(
+    "head", [b"GET / HTTP/1.1\r\n", b"\x16\x03\x01", b"AMQP\x03\x01\x00\x00", b"AMQP\x00\x00\x09\x02", b"AMQX", b"H"]
+)
 def test_wrong_header_is_answered_with_the_right_one(head: bytes) -> None:
     connection = new()
     (event,) = connection.receive_data(head, 0)
@@ -104,7 +98,9 @@ def refused_text(peer: Peer) -> tuple[int, str]:
 
 
 def test_refused_log_in_is_said_to_clients_that_understand() -> None:
-    text = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. For details see the broker logfile."
+    text = (
+        "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. For details see the broker logfile."
+    )
     assert refused_text(Server().connect()) == (403, text)
 
 
@@ -121,7 +117,9 @@ def test_unknown_vhost() -> None:
     assert (name, arguments) == ("connection.close", [530, "NOT_ALLOWED - vhost nope not found", 10, 40])
 
 
-@pytest.mark.parametrize(("channel_max", "frame_max"), [(0, 131072), (2048, 131072), (2047, 0), (2047, 131073), (2047, 4095)])
+@pytest.mark.parametrize(
+    ("channel_max", "frame_max"), [(0, 131072), (2048, 131072), (2047, 0), (2047, 131073), (2047, 4095)]
+)
 def test_tune_ok_out_of_range_is_silent(channel_max: int, frame_max: int) -> None:
     peer = Server().connect()
     peer.raw(PROTOCOL_HEADER + START_OK)
@@ -258,4 +256,6 @@ def test_no_answer_to_close() -> None:
 
 
 def test_update_secret() -> None:
-    assert Server().client().call("connection.update-secret", b"x", "why", channel=0) == [(0, "connection.update-secret-ok", [])]
+    assert Server().client().call("connection.update-secret", b"x", "why", channel=0) == [
+        (0, "connection.update-secret-ok", [])
+    ]

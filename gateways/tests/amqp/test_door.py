@@ -18,7 +18,11 @@ def test_a_message_goes_through_a_durable_queue(server: Server) -> None:
     assert peer.call("confirm.select", False) == [(1, "confirm.select-ok", [])]
     assert peer.ask(publish(1, "", "jobs", b"one")) == [(1, "basic.ack", [1, False])]
     assert peer.count("jobs") == 1
-    assert peer.call("basic.consume", 0, "jobs", "c1", False, False, False, False, [])[0] == (1, "basic.consume-ok", ["c1"])
+    assert peer.call("basic.consume", 0, "jobs", "c1", False, False, False, False, [])[0] == (
+        1,
+        "basic.consume-ok",
+        ["c1"],
+    )
 
 
 def test_consumer_gets_message(server: Server) -> None:
@@ -86,7 +90,13 @@ def test_prefetch_requeue_and_order(server: Server) -> None:
     peer.call("basic.nack", 3, False, True)
     peer.call("basic.nack", 1, False, True)
     got = [peer.call("basic.get", 0, "q", True)[0][1] for _ in range(5)]
-    assert [(m.body, m.arguments[1]) for m in got] == [(b"1", True), (b"3", True), (b"4", False), (b"5", False), (b"6", False)]
+    assert [(m.body, m.arguments[1]) for m in got] == [
+        (b"1", True),
+        (b"3", True),
+        (b"4", False),
+        (b"5", False),
+        (b"6", False),
+    ]
     peer.call("basic.ack", 2, False)
     assert peer.call("basic.get", 0, "q", True) == [(1, "basic.get-empty", [""])]
 

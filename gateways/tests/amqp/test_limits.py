@@ -32,7 +32,10 @@ def test_exchange_limit() -> None:
     for number in range(5):
         peer.declare(f"q{number}")  # topics of queues are no exchanges
     reply = peer.call("exchange.declare", 0, "c", "direct", False, True, False, False, False, [])
-    assert closed(reply) == (406, "PRECONDITION_FAILED - cannot declare exchange 'c' in vhost '/': limit of 2 is reached")
+    assert closed(reply) == (
+        406,
+        "PRECONDITION_FAILED - cannot declare exchange 'c' in vhost '/': limit of 2 is reached",
+    )
 
 
 def test_queue_limit() -> None:
@@ -151,7 +154,10 @@ def test_refused_message_without_confirms_closes_the_channel() -> None:
     server = Server()
     peer = server.client()
     server.port.refuse = lambda message: ErrorCode.TOPIC_LIMIT
-    assert closed(peer.ask(publish(1, "amq.topic", "a", b"1"))) == (406, "PRECONDITION_FAILED - limit of topics reached")
+    assert closed(peer.ask(publish(1, "amq.topic", "a", b"1"))) == (
+        406,
+        "PRECONDITION_FAILED - limit of topics reached",
+    )
 
 
 def test_failed_submit_is_nacked() -> None:
@@ -247,7 +253,9 @@ def test_order_of_one_channel_is_kept_over_many_batches(properties: bytes) -> No
     peer.declare("q")
     peer.call("confirm.select", False)
     for number in range(20):
-        peer.door.received(publish(1, "", "q", b"%d" % number, properties) + publish(1, "", "nobody", b"x", mandatory=True))
+        peer.door.received(
+            publish(1, "", "q", b"%d" % number, properties) + publish(1, "", "nobody", b"x", mandatory=True)
+        )
     server.settle()
     out = parse(peer.link.take())
     acks = [arguments[0] for _, *rest in out if len(rest) == 2 for name, arguments in [rest] if name == "basic.ack"]

@@ -109,7 +109,9 @@ def test_exact_list_is_kept_only_where_it_is_needed(properties: Properties) -> N
 
 
 def test_usual_list_needs_no_exact_copy() -> None:
-    raw = encode_properties(Properties(content_type="a/b", headers=[("x", Field("S", b"y"))], delivery_mode=1, message_id="1"))
+    raw = encode_properties(
+        Properties(content_type="a/b", headers=[("x", Field("S", b"y"))], delivery_mode=1, message_id="1")
+    )
     assert not message("e", "k", raw).property(props.AMQP_HEADER)
 
 
@@ -140,7 +142,12 @@ def test_expiry_is_absolute_and_comes_back_as_it_was() -> None:
 
 
 def test_a_message_of_mqtt() -> None:
-    made = Message("fac%2Ftory", b"", props.encode({"TAGS": "line%2E1.temp", "GANTRY_QOS": "0", "GANTRY_ORIGIN": "mqtt"}), "line%2E1.temp")
+    made = Message(
+        "fac%2Ftory",
+        b"",
+        props.encode({"TAGS": "line%2E1.temp", "GANTRY_QOS": "0", "GANTRY_ORIGIN": "mqtt"}),
+        "line%2E1.temp",
+    )
     assert shown(made) == ("fac/tory", "line%2E1.temp", Properties(delivery_mode=1))
 
 
@@ -150,7 +157,12 @@ def test_an_event() -> None:
         "CE_specversion": "1.0", "CE_datacontenttype": "application/json", "GANTRY_ORIGIN": "cloudevents",
     }  # fmt: skip
     exchange, key, properties = shown(Message("shop", b"{}", props.encode(pairs), "com.example.made"))
-    assert (exchange, key, properties.content_type, properties.delivery_mode) == ("shop", "com.example.made", "application/json", 2)
+    assert (exchange, key, properties.content_type, properties.delivery_mode) == (
+        "shop",
+        "com.example.made",
+        "application/json",
+        2,
+    )
     headers = {name: field.value for name, field in properties.headers or ()}
     assert headers["ce-id"] == b"id1"
     assert headers["ce-source"] == b"/x"

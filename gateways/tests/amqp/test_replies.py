@@ -18,11 +18,15 @@ LOCKED = (
 )
 
 
-def exchange_declare(name: str, kind: str = "direct", passive: bool = False, durable: bool = True, args: Any = ()) -> bytes:
+def exchange_declare(
+    name: str, kind: str = "direct", passive: bool = False, durable: bool = True, args: Any = ()
+) -> bytes:
     return call(1, "exchange.declare", 0, name, kind, passive, durable, False, False, False, list(args))
 
 
-def queue_declare(name: str, passive: bool = False, durable: bool = True, exclusive: bool = False, args: Any = ()) -> bytes:
+def queue_declare(
+    name: str, passive: bool = False, durable: bool = True, exclusive: bool = False, args: Any = ()
+) -> bytes:
     return call(1, "queue.declare", 0, name, passive, durable, exclusive, False, False, list(args))
 
 
@@ -141,7 +145,9 @@ def assert_closed(reply: list[Any], code: int, text: str, method: str) -> None:
     assert [reply[0], reply[2] << 16 | reply[3]] == [code, number]
 
 
-@pytest.mark.parametrize(("frames", "code", "text", "method"), [case[1:] for case in CHANNEL], ids=[c[0] for c in CHANNEL])
+@pytest.mark.parametrize(
+    ("frames", "code", "text", "method"), [case[1:] for case in CHANNEL], ids=[c[0] for c in CHANNEL]
+)
 def test_channel_error(peer: Peer, frames: bytes, code: int, text: str, method: str) -> None:
     *_, (channel, name, reply) = peer.ask(frames)
     assert (channel, name) == (1, "channel.close")
@@ -152,7 +158,9 @@ def test_channel_error(peer: Peer, frames: bytes, code: int, text: str, method: 
     assert peer.ask(call(1, "channel.close-ok"), call(1, "channel.open", "")) == [(1, "channel.open-ok", [b""])]
 
 
-@pytest.mark.parametrize(("frames", "code", "text", "method"), [case[1:] for case in CONNECTION], ids=[c[0] for c in CONNECTION])
+@pytest.mark.parametrize(
+    ("frames", "code", "text", "method"), [case[1:] for case in CONNECTION], ids=[c[0] for c in CONNECTION]
+)
 def test_connection_error(peer: Peer, frames: bytes, code: int, text: str, method: str) -> None:
     *_, (channel, name, reply) = peer.ask(frames)
     assert (channel, name) == (0, "connection.close")

@@ -64,7 +64,9 @@ words_ = st.lists(st.sampled_from(["a", "b", ""]), min_size=1, max_size=6)
 
 @given(st.lists(st.sampled_from(["a", "b", "", "*", "#"]), min_size=1, max_size=6), words_)
 def test_matching_as_defined(pattern: list[str], words: list[str]) -> None:
-    assert matches(pattern_of(".".join(pattern)), words) == reference(tuple(pattern) if pattern != [""] else (), tuple(words))
+    assert matches(pattern_of(".".join(pattern)), words) == reference(
+        tuple(pattern) if pattern != [""] else (), tuple(words)
+    )
 
 
 def test_no_pattern_is_expensive() -> None:
@@ -121,7 +123,10 @@ def test_removing_everything_leaves_nothing() -> None:
     assert not made._direct
 
 
-@pytest.mark.parametrize("expression", ["", "[]", "{}", '{"exchange":1,"type":"topic","key":""}', '{"exchange":"e","type":"headers","key":""}'])
+@pytest.mark.parametrize(
+    "expression",
+    ["", "[]", "{}", '{"exchange":1,"type":"topic","key":""}', '{"exchange":"e","type":"headers","key":""}'],
+)
 def test_bad_expressions(expression: str) -> None:
     with pytest.raises(GantryError):
         AmqpRoutes().add(1, None, expression)
