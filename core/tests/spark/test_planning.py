@@ -124,15 +124,36 @@ def test_micro_batches_are_capped_and_reach_the_end(ends: FakeEnds) -> None:
     assert plan.latest({Q0: 0, Q1: 50}, 0) == start
 
 
-def test_an_idle_source_asks_the_brokers_seldom(ends: FakeEnds) -> None:
+def test_an_idle_source_asks_the_brokers_seldom(ends: FakeEnds, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
+
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    monkeypatch.setattr("gantrymq.spark.planning.time.sleep", sleep)
     plan = planner(ends, clock)
     start = plan.initial()
-    before = ends.asked
-    for _ in range(1000):
-        plan.latest(start, 0)
+    before, begun = ends.asked, clock.now
+    for _ in range(100):
+        assert plan.latest(start, 0) == start
         clock.now += 0.001
-    assert ends.asked - before <= 1 / LATEST_AGE_S + 1
+    assert ends.asked - before <= (clock.now - begun) / LATEST_AGE_S + 1
+    plan.latest(start, 0)
+    asked = ends.asked
+    assert plan.latest({Q0: 0, Q1: 50}, 10) != {Q0: 0, Q1: 50}  # a backlog needs no waiting and no asking
+    assert ends.asked == asked
+
+
+def test_what_comes_while_it_waits_is_found(ends: FakeEnds, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sleep(seconds: float) -> None:
+        assert 0 < seconds <= LATEST_AGE_S
+        ends.ends[Q0] = (0, 101)
+
+    monkeypatch.setattr("gantrymq.spark.planning.time.sleep", sleep)
+    plan = planner(ends)
+    start = plan.initial()
+    assert plan.latest(start, 0) == start
+    assert plan.latest(start, 0)[Q0] == 101
 
 
 def test_new_queues_begin_at_their_oldest_message(ends: FakeEnds) -> None:
