@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HOLDER_BASE = 0x616D7170 << 24
-"""Holders are unique over the port, which other doors use too: ours begin with `amqp`."""
-
 
 class Gateway:
     """See the module. `token()`: 22 random characters for names that the server makes."""
@@ -112,7 +109,7 @@ class Gateway:
 
     def _queue(self, definition: QueueDefinition, cursor: int) -> Queue:
         self._holders += 1
-        queue = Queue(self.port, self.renderer, self.clock.now_ms, definition, cursor, HOLDER_BASE + self._holders)
+        queue = Queue(self.port, self.renderer, self.clock.now_ms, definition, cursor, self._holders)
         self.queues[definition.name] = queue
         return queue
 
