@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from gantrymq.client.routes import MessageQueue
 from gantrymq.model import properties as props
@@ -36,8 +36,7 @@ class OutMessage:
     """Milliseconds since the epoch; 0 is now."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendResult:
+class SendResult(NamedTuple):
     """Where a message is. `message_id`: UNIQ_KEY, known to consumers; `offset_message_id`: place in the broker's log; `durable` false: stored, but the
     flush or the copy to a slave that the broker is configured for did not happen in time."""
 

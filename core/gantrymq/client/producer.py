@@ -87,17 +87,17 @@ def _result(
 ) -> SendResult | GantryError:
     if isinstance(answer, GantryError):
         return answer
-    what = f"send to {queue}"
     if answer.code not in _STORED:
-        return BrokerError(answer, what, address)
+        return BrokerError(answer, f"send to {queue}", address)
     fields = answer.fields
     try:
-        place = MessageQueue(queue.topic, queue.broker, int(fields["queueId"]))
+        number = int(fields["queueId"])
+        place = queue if number == queue.queue_id else MessageQueue(queue.topic, queue.broker, number)
         return SendResult(
             unique_id, fields["msgId"], place, int(fields["queueOffset"]), answer.code == ResponseCode.SUCCESS
         )
     except (KeyError, ValueError):
-        return GantryError(ErrorCode.MESSAGE_ILLEGAL, f"{what}: answer of {address} without ids: {fields!r}")
+        return GantryError(ErrorCode.MESSAGE_ILLEGAL, f"send to {queue}: answer of {address} without ids: {fields!r}")
 
 
 class Producer(Part):
@@ -202,15 +202,17 @@ class Producer(Part):
     ) -> _Round:
         round_ = _Round()
         links: dict[str, Link | GantryError] = {}
+        routes: dict[str, Route] = {}
         for row in rows:
             message = messages[row]
             try:
-                route = await self.client.routes.publish_route(message.topic)
+                route = routes.get(message.topic) or await self.client.routes.publish_route(message.topic)
             except GantryError as error:
                 round_.results[row] = error
                 if error.code is ErrorCode.UNAVAILABLE:  # every nameserver was asked until the time was up
                     round_.final.add(row)
                 continue
+            routes[message.topic] = route
             try:
                 queue = self._choose(message, route, failed_brokers.get(row, ""))
                 failed_brokers[row] = queue.broker  # whoever tries again takes another

@@ -70,14 +70,19 @@ class Route:
     """Broker name to (read queues, write queues, permission)."""
     brokers: dict[str, dict[int, str]]
     clusters: dict[str, str] = field(default_factory=dict)
+    _writable: list[MessageQueue] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        writable = [queue for queue in self._list(1, Perm.WRITE) if MASTER_ID in self.brokers.get(queue.broker, ())]
+        object.__setattr__(self, "_writable", writable)
 
     def read_queues(self) -> list[MessageQueue]:
         """Queues that can be pulled from, in order."""
         return self._list(0, Perm.READ)
 
     def write_queues(self) -> list[MessageQueue]:
-        """Queues that take messages: those of brokers with a master."""
-        return [queue for queue in self._list(1, Perm.WRITE) if MASTER_ID in self.brokers.get(queue.broker, ())]
+        """Queues that take messages: those of brokers with a master. Do not change the list: it is kept."""
+        return self._writable
 
     def _list(self, which: int, perm: Perm) -> list[MessageQueue]:
         return [
