@@ -231,7 +231,7 @@ class Push:
                 budget -= 1
                 place.acquiring = True
                 full = self._host.held_bytes >= PROCESS_WINDOW_BYTES
-                count = 1 if full else min(ACQUIRE_MAX, WINDOW_EVENTS - self._held)
+                count = 1 if full else ACQUIRE_MAX
                 room = WINDOW_BYTES - self._held_bytes
                 self._host.port.acquire(place.cursor, self._holder, count, room, place, self._acquired)
         self._filling = False
@@ -245,7 +245,7 @@ class Push:
             place.ready
             and not place.acquiring
             and self._running
-            and self._held < WINDOW_EVENTS
+            and self._held <= WINDOW_EVENTS - ACQUIRE_MAX  # or each answer would fetch one entry
             and self._held_bytes < WINDOW_BYTES
             and (not self._held or self._host.held_bytes < PROCESS_WINDOW_BYTES)
         )

@@ -293,7 +293,7 @@ def test_window_is_bounded(rig):
     for number in range(constants.WINDOW_EVENTS + 100):
         rig.post(identity=str(number))
     leased = sum(len(cursor.leased) for cursor in rig.port.cursors.values())
-    assert leased == constants.WINDOW_EVENTS
+    assert constants.WINDOW_EVENTS - constants.ACQUIRE_MAX < leased <= constants.WINDOW_EVENTS
     order = rig.answer_all()
     assert order == [str(number) for number in range(constants.WINDOW_EVENTS + 100)]
 
