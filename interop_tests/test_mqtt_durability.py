@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from interop_tests.running import Gantry
@@ -61,3 +65,52 @@ def test_unacknowledged_deliveries_come_again(own_server: Gantry) -> None:
     got = [again.messages.get(timeout=10) for _ in range(10)]
     assert [(m.payload, m.dup) for m in got] == [(b"%d" % i, True) for i in range(10, 20)]
     again.stop()
+
+
+@pytest.fixture
+def separated(tmp_path: Path) -> Iterator[Gantry]:
+    gantry = Gantry(tmp_path, "separated")
+    try:
+        yield gantry.start()
+    finally:
+        gantry.stop()
+
+
+@pytest.mark.parametrize("killed", ["gateway", "broker"])
+def test_one_of_three_processes_is_killed(separated: Gantry, killed: str) -> None:
+    sub = Paho(separated, "keeper", False)
+    sub.client.manual_ack_set(True)
+    sub.start()
+    sub.subscribe(("k/#", 1))
+    pub = Paho(separated).start()
+    pub.publish("k/a", "1")
+    pub.publish("k/b", "kept", retain=True)
+    assert sub.receive(2) == [("k/a", b"1"), ("k/b", b"kept")]
+    separated.process(killed).kill()
+    sub.event("disconnect")
+    sub.client.loop_stop()
+    pub.client.loop_stop()
+    separated.process(killed).start()
+    again = _when_let_in(separated)
+    assert again.present
+    assert again.receive(2) == [("k/a", b"1"), ("k/b", b"kept")]
+    pub = Paho(separated).start()
+    pub.publish("k/c", "3")
+    assert again.receive(1) == [("k/c", b"3")]
+    fresh = Paho(separated).start()
+    fresh.subscribe(("k/b", 1))
+    assert fresh.receive(1) == [("k/b", b"kept")]
+    for client in (again, pub, fresh):
+        client.stop()
+
+
+def _when_let_in(server: Gantry) -> Paho:
+    """A gateway that has lost its broker is shut, or refuses with return code 3, until it has found it again."""
+    end = time.monotonic() + 20
+    while True:
+        client = Paho(server, "keeper", False)
+        try:
+            return client.start()
+        except (AssertionError, OSError):
+            client.client.loop_stop()
+            assert time.monotonic() < end, server.log()[-3000:]

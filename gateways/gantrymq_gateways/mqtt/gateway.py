@@ -78,6 +78,7 @@ class MqttGateway:
         self.lifecycle.subscriptions_max = config.subscriptions_max
         self.lifecycle.session_expiry_ms = config.session_expiry_s * 1000
         self.lifecycle.flush_settled = self.flush_settled
+        self.lifecycle.note_topic = self.long_topics.note
         self.limits = ConnectionLimits(
             config.packet_bytes_max, config.connect_timeout_ms, config.keep_alive_s_max
         )

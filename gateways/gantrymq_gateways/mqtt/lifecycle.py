@@ -87,6 +87,8 @@ class Lifecycle:
         """Sessions of the connected clients, by client id."""
         self._resend: dict[str, dict[tuple[int, int], int]] = {}
         self.flush_settled: Callable[[], None] = lambda: None
+        self.note_topic: Callable[[str, str], None] = lambda first_level, native: None
+        """`LongTopics.note`."""
 
     # CONNECT
 
@@ -229,6 +231,8 @@ class Lifecycle:
             raise GantryError(ErrorCode.NO_PERMISSION, f"topic {topic} belongs to the broker itself")
         if not names.is_closed_to_gateways(topic):
             yield call(self.port.ensure_topic, topic, True)
+            # Whoever publishes there, over another door perhaps: this subscriber's topics begin with what it asked for.
+            self.note_topic(text.partition("/")[0], topic)
 
     def _subscribe_volatile(self, session: VolatileSession, text: str, qos: int) -> Steps:
         if not session.is_attached():

@@ -19,7 +19,7 @@ from gantrymq_gateways.mqtt import constants as c
 from gantrymq_gateways.mqtt import retained
 from gantrymq_gateways.mqtt.codec import Publish
 from gantrymq_gateways.mqtt.retained import RetainedStore
-from gantrymq_gateways.mqtt.topics import LongTopics, is_shortened, to_native
+from gantrymq_gateways.mqtt.topics import LongTopics, to_native
 
 ORIGIN: Final = "mqtt"
 
@@ -66,9 +66,7 @@ class Targets:
         if flags & c.FLAG_RETAIN:
             pairs.append((props.RETAIN, "1"))
         target = Target(text, native, tag, props.encode(pairs))
-        first_level = text.partition("/")[0]
-        if is_shortened(first_level, native) and native not in self._long.foreign:
-            self._long.learn(native, first_level)
+        self._long.note(text.partition("/")[0], native)
         known = self.by_flags[flags]
         if len(known) >= c.TOPIC_CACHE_MAX:
             known.clear()

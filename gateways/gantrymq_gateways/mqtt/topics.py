@@ -36,15 +36,11 @@ class LongTopics:
         """Shortened native topic -> first level."""
         self.on_learned: Callable[[str, str], None] = lambda native, first_level: None
 
-    def learn(self, native: str, first_level: str) -> None:
-        """A first level was shortened for the first time: keep the way back."""
-        self.foreign[native] = first_level
-        self.on_learned(native, first_level)
-
-
-def is_shortened(first_level: str, native: str) -> bool:
-    """True if `native` cannot be decoded back to `first_level`."""
-    return names.decode_escapes(native, "") != first_level
+    def note(self, first_level: str, native: str) -> None:
+        """A client said `first_level`, which is `native` here: where that was shortened, keep the way back."""
+        if native not in self.foreign and names.decode_escapes(native, "") != first_level:
+            self.foreign[native] = first_level
+            self.on_learned(native, first_level)
 
 
 def to_native(topic: str) -> tuple[str, str]:
