@@ -25,7 +25,9 @@ class Paho:
         self.server = server
         self.messages: queue.Queue[mqtt.MQTTMessage] = queue.Queue()
         self.events: queue.Queue[tuple[str, Any]] = queue.Queue()
-        self.client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id, clean, protocol=options.pop("protocol", mqtt.MQTTv311))
+        self.client = mqtt.Client(
+            CallbackAPIVersion.VERSION2, client_id, clean, protocol=options.pop("protocol", mqtt.MQTTv311)
+        )
         self.keep_alive_s = options.pop("keep_alive_s", 60)
         if "will" in options:
             self.client.will_set(*options.pop("will"))
@@ -133,7 +135,10 @@ def test_retained(connect: Callable[..., Paho], top: str) -> None:
     sub.subscribe((f"{top}/+", 1))
     pub.publish(f"{top}/c", "live")
     got = [sub.messages.get(timeout=WAIT_S) for _ in range(2)]
-    assert [(m.topic, m.payload, m.retain) for m in got] == [(f"{top}/b", b"2", True), (f"{top}/c", b"live", False)]
+    assert [(m.topic, m.payload, m.retain) for m in got] == [
+        (f"{top}/b", b"2", True),
+        (f"{top}/c", b"live", False),
+    ]
 
 
 def test_will_and_takeover(connect: Callable[..., Paho], server: Gantry, top: str) -> None:

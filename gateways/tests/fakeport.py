@@ -241,9 +241,7 @@ class FakePort:
             return
         if name not in self.topic_queues:
             if not create or not self.auto_create:
-                self._answer(
-                    on_done, token, GantryError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name!r} does not exist")
-                )
+                self._answer(on_done, token, GantryError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name!r} does not exist"))
                 return
             self.topic_queues[name] = self.queues_per_topic
         count = self.topic_queues[name]
@@ -252,9 +250,7 @@ class FakePort:
     def topics(self, token: object, on_done: Done) -> None:
         if self._failed("topics", token, on_done):
             return
-        found = [
-            TopicInfo(name, n, n) for name, n in self.topic_queues.items() if not names.is_system_topic(name)
-        ]
+        found = [TopicInfo(name, n, n) for name, n in self.topic_queues.items() if not names.is_system_topic(name)]
         self._answer(on_done, token, found)
 
     def read(self, refs: Sequence[tuple[int, int]], token: object, on_done: Done) -> None:
@@ -390,9 +386,7 @@ class FakePort:
         if self._failed("open_cursor", token, on_done):
             return
         if queue.startswith("~") and int(queue[1:]) not in self.lights:
-            self._answer(
-                on_done, token, GantryError(ErrorCode.QUEUE_NOT_FOUND, f"queue {queue} does not exist")
-            )
+            self._answer(on_done, token, GantryError(ErrorCode.QUEUE_NOT_FOUND, f"queue {queue} does not exist"))
             return
         handle = self.cursor_by_name.get((queue, group), 0)
         if not handle:
@@ -419,9 +413,7 @@ class FakePort:
             del self.cursor_by_name[(gone.queue, gone.group)]
         self._answer(on_done, token, None)
 
-    def acquire(
-        self, cursor: int, holder: int, count_max: int, bytes_max: int, token: object, on_done: Done
-    ) -> None:
+    def acquire(self, cursor: int, holder: int, count_max: int, bytes_max: int, token: object, on_done: Done) -> None:
         if self._failed("acquire", token, on_done):
             return
         place = self.cursors.get(cursor)
@@ -481,9 +473,7 @@ class FakePort:
     def stats(self, cursors: Sequence[int], token: object, on_done: Done) -> None:
         if self._failed("stats", token, on_done):
             return
-        self._answer(
-            on_done, token, [self._info(self.cursors[c]) if c in self.cursors else None for c in cursors]
-        )
+        self._answer(on_done, token, [self._info(self.cursors[c]) if c in self.cursors else None for c in cursors])
 
     def purge(self, cursor: int, token: object, on_done: Done) -> None:
         if self._failed("purge", token, on_done):
@@ -496,9 +486,7 @@ class FakePort:
 
     # TablePort
 
-    def put(
-        self, table: str, items: Sequence[tuple[str, bytes | None]], token: object, on_done: Done
-    ) -> None:
+    def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: object, on_done: Done) -> None:
         if self._failed("put", token, on_done):
             return
         rows = self.tables.setdefault(table, {})
@@ -524,16 +512,12 @@ class FakePort:
 
     # LeasePort
 
-    def take_lease(
-        self, name: str, force: bool, on_lost: Callable[[str], None], token: object, on_done: Done
-    ) -> None:
+    def take_lease(self, name: str, force: bool, on_lost: Callable[[str], None], token: object, on_done: Done) -> None:
         if self._failed("take_lease", token, on_done):
             return
         held = self.leases.get(name)
         if held is not None and not force:
-            self._answer(
-                on_done, token, GantryError(ErrorCode.LEASE_HELD, f"{name} is held by another connection")
-            )
+            self._answer(on_done, token, GantryError(ErrorCode.LEASE_HELD, f"{name} is held by another connection"))
             return
         self.epoch += 1
         epoch = self.epoch

@@ -286,9 +286,7 @@ class MqttDoor(Peer):
         gateway = self._gateway
         self.session = session
         self._epoch = epoch
-        self._inflow = Inflow(
-            gateway.shell.port, gateway.targets, gateway.kept, self, gateway.config.unacked_bytes_max
-        )
+        self._inflow = Inflow(gateway.shell.port, gateway.targets, gateway.kept, self, gateway.config.unacked_bytes_max)
         self.connection.accept(present)
         self._link.set_deadline(self.connection.next_deadline())
         self._link.mark()
@@ -347,9 +345,7 @@ class MqttDoor(Peer):
 
     def acknowledge(self, packet_ids: list[int]) -> None:
         if not self.gone and self._link is not None:
-            self.connection.send(
-                b"".join([b"\x40\x02" + packet_id.to_bytes(2, "big") for packet_id in packet_ids])
-            )
+            self.connection.send(b"".join([b"\x40\x02" + packet_id.to_bytes(2, "big") for packet_id in packet_ids]))
             self._link.mark()
 
     def answered(self) -> None:

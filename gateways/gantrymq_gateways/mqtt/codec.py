@@ -137,9 +137,7 @@ class Disconnect:
     """DISCONNECT."""
 
 
-Packet = (
-    Connect | ConnAck | Publish | Ack | Subscribe | SubAck | Unsubscribe | PingReq | PingResp | Disconnect
-)
+Packet = Connect | ConnAck | Publish | Ack | Subscribe | SubAck | Unsubscribe | PingReq | PingResp | Disconnect
 
 PING_RESPONSE: Final = b"\xd0\x00"
 
@@ -421,9 +419,7 @@ def encode_packet(packet: Packet) -> bytes:
     """Any packet; the client's side is for tests and tools."""
     if isinstance(packet, Publish):
         packet_id = packet.packet_id.to_bytes(2, "big") if packet.flags & c.FLAG_QOS else b""
-        return (
-            encode_publish_head(packet.topic, len(packet.payload), packet.flags) + packet_id + packet.payload
-        )
+        return encode_publish_head(packet.topic, len(packet.payload), packet.flags) + packet_id + packet.payload
     if isinstance(packet, Ack):
         return encode_ack(packet.kind, packet.packet_id)
     if isinstance(packet, Connect):

@@ -197,11 +197,7 @@ class MqttConnection:
             self._parts = []
             self._buffer = self._need = 0
             return
-        found = (
-            codec.packet_end(data, start)
-            if self.state is not State.CONNECTING and len(data) - start >= 2
-            else None
-        )
+        found = codec.packet_end(data, start) if self.state is not State.CONNECTING and len(data) - start >= 2 else None
         self._keep(data, start, found[1] - start if found else 0)
 
     def _check_header(self, first: int, length: int) -> str:
@@ -228,9 +224,7 @@ class MqttConnection:
             return False
         except codec.UnsupportedVersion as error:
             self._refuse_version(error.level)
-            self._violation(
-                events, f"MQTT protocol level {error.level} is not supported, use 3.1.1 (level 4)"
-            )
+            self._violation(events, f"MQTT protocol level {error.level} is not supported, use 3.1.1 (level 4)")
             return False
         if isinstance(packet, Publish):
             if packet.qos == 2:

@@ -68,9 +68,7 @@ class Outlet:
         "outbox",
     )
 
-    def __init__(
-        self, connection: MqttConnection, link: Writer, inflight_max: int, outbound_bytes_max: int
-    ) -> None:
+    def __init__(self, connection: MqttConnection, link: Writer, inflight_max: int, outbound_bytes_max: int) -> None:
         self.connection = connection
         self.link = link
         self.outbox = connection.outbox
@@ -129,10 +127,7 @@ class Outlet:
 
     def unblock(self) -> bool:
         """After a write: True if deliveries may go on that could not before."""
-        if (
-            not self.blocked
-            or self.link.outbound_bytes() + self.connection.outbox_bytes > self.outbound_bytes_max
-        ):
+        if not self.blocked or self.link.outbound_bytes() + self.connection.outbox_bytes > self.outbound_bytes_max:
             return False
         self.blocked = False
         return True

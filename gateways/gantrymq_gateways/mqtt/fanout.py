@@ -126,9 +126,7 @@ class Fanout:
                         best[receiver] = qos
         if len(self._cache) >= RECEIVERS_CACHE_MAX:
             self._cache.clear()
-        receivers = self._cache[numbers] = [
-            (receiver, receiver.outlet, qos) for receiver, qos in best.items()
-        ]
+        receivers = self._cache[numbers] = [(receiver, receiver.outlet, qos) for receiver, qos in best.items()]
         return receivers
 
     def on_records(self, records: Records) -> None:

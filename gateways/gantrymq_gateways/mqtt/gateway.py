@@ -79,9 +79,7 @@ class MqttGateway:
         self.lifecycle.session_expiry_ms = config.session_expiry_s * 1000
         self.lifecycle.flush_settled = self.flush_settled
         self.lifecycle.note_topic = self.long_topics.note
-        self.limits = ConnectionLimits(
-            config.packet_bytes_max, config.connect_timeout_ms, config.keep_alive_s_max
-        )
+        self.limits = ConnectionLimits(config.packet_bytes_max, config.connect_timeout_ms, config.keep_alive_s_max)
         self.doors: set[Peer] = set()
         self._settled: list[tuple[int, int, Outcome]] = []
         self._sweep_handle = 0

@@ -118,9 +118,7 @@ class Lifecycle:
         present = stored is not None
         if stored is None:
             if len(self.table) >= self.sessions_max:
-                client.refused_connect(
-                    c.REFUSED_UNAVAILABLE, f"mqtt.sessions_max ({self.sessions_max}) is reached"
-                )
+                client.refused_connect(c.REFUSED_UNAVAILABLE, f"mqtt.sessions_max ({self.sessions_max}) is reached")
                 return
             stored = StoredSession()
             yield from self._store(client_id, stored)
@@ -155,9 +153,7 @@ class Lifecycle:
         except GantryError as error:
             if error.code is not ErrorCode.QUEUE_NOT_FOUND:
                 raise
-            log.warning(
-                "client %s: the queue of its filter %r is gone and begins anew", client_id, text[:128]
-            )
+            log.warning("client %s: the queue of its filter %r is gone and begins anew", client_id, text[:128])
             kept.light = yield from self._light_queue(text)
             info = yield call(self.port.open_cursor, f"~{kept.light}", group, END)
         return info
@@ -221,9 +217,7 @@ class Lifecycle:
         if text.startswith("$share/"):
             raise GantryError(ErrorCode.NOT_SUPPORTED, "shared subscriptions are not supported yet")
         if text not in subscribed and len(subscribed) >= self.subscriptions_max:
-            raise GantryError(
-                ErrorCode.LIMIT_REACHED, f"mqtt.subscriptions_max ({self.subscriptions_max}) is reached"
-            )
+            raise GantryError(ErrorCode.LIMIT_REACHED, f"mqtt.subscriptions_max ({self.subscriptions_max}) is reached")
         topic, _ = filter_route(text)
         if topic is None:
             return
@@ -258,9 +252,7 @@ class Lifecycle:
         light = known.light if known is not None else 0
         if not light:
             light = yield from self._light_queue(text)
-        info: CursorInfo = yield call(
-            self.port.open_cursor, f"~{light}", GROUP_PREFIX + session.client_id, END
-        )
+        info: CursorInfo = yield call(self.port.open_cursor, f"~{light}", GROUP_PREFIX + session.client_id, END)
         stored.filters[text] = StoredFilter(qos, light)
         return info.cursor
 
@@ -362,9 +354,7 @@ class Lifecycle:
             return
         for kept in stored.filters.values():
             try:
-                info: CursorInfo = yield call(
-                    self.port.open_cursor, f"~{kept.light}", GROUP_PREFIX + client_id, END
-                )
+                info: CursorInfo = yield call(self.port.open_cursor, f"~{kept.light}", GROUP_PREFIX + client_id, END)
             except GantryError as error:
                 if error.code is not ErrorCode.QUEUE_NOT_FOUND:
                     raise

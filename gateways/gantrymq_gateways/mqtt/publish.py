@@ -44,9 +44,7 @@ class PublishPort(Protocol):
 
     def submit(self, batch: list[Message], token: object, on_done: Done) -> None: ...
 
-    def put(
-        self, table: str, items: list[tuple[str, bytes | None]], token: object, on_done: Done
-    ) -> None: ...
+    def put(self, table: str, items: list[tuple[str, bytes | None]], token: object, on_done: Done) -> None: ...
 
 
 class Targets:
@@ -198,9 +196,7 @@ class Inflow:
         if isinstance(results, GantryError):
             results = [results.code] * len(batch.messages)
         try:
-            min(
-                results
-            )  # One comparison in C per message: it fails if there is an ErrorCode among several numbers.
+            min(results)  # One comparison in C per message: it fails if there is an ErrorCode among several numbers.
             stored = type(results[0]) is int
         except TypeError:
             stored = False

@@ -101,9 +101,7 @@ class RetainedStore:
         if len(self._by_key) >= self.count_max:
             raise GantryError(ErrorCode.LIMIT_REACHED, f"mqtt.retained_max ({self.count_max}) is reached")
         if self.size_bytes + len(topic) + len(payload) > self.bytes_max:
-            raise GantryError(
-                ErrorCode.LIMIT_REACHED, f"mqtt.retained_bytes_max ({self.bytes_max}) is reached"
-            )
+            raise GantryError(ErrorCode.LIMIT_REACHED, f"mqtt.retained_bytes_max ({self.bytes_max}) is reached")
 
     def storing(self, key: str, value: bytes | None) -> None:
         """A row was handed to the table."""

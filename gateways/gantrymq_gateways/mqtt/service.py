@@ -30,9 +30,7 @@ class MqttService:
         if context.port is None:
             raise RuntimeError("the mqtt service starts after the broker")
         shell = Shell(context.port, context.clock, context.turn, context.wheel)
-        gateway = self._gateway = MqttGateway(
-            shell, config, config.allow_anonymous or _is_loopback(context.host)
-        )
+        gateway = self._gateway = MqttGateway(shell, config, config.allow_anonymous or _is_loopback(context.host))
         answered = anyio.Event()
         failures: list[GantryError] = []
 

@@ -38,9 +38,7 @@ MATCHES_CACHE_MAX: Final = 1_000
 class SessionPort(Protocol):
     """What a session needs from the broker while it is connected."""
 
-    def read(
-        self, refs: list[tuple[int, int]], token: object, on_done: Callable[[Any, Any], None]
-    ) -> None: ...
+    def read(self, refs: list[tuple[int, int]], token: object, on_done: Callable[[Any, Any], None]) -> None: ...
 
     def acquire(
         self,
@@ -80,9 +78,7 @@ class Owed:
 class Session:
     """What both kinds have in common."""
 
-    def __init__(
-        self, client_id: str, tools: SessionTools, outlet: Outlet, fail: Callable[[str], None]
-    ) -> None:
+    def __init__(self, client_id: str, tools: SessionTools, outlet: Outlet, fail: Callable[[str], None]) -> None:
         self.client_id = client_id
         self.tools = tools
         self.outlet = outlet
@@ -148,9 +144,7 @@ class Session:
 class VolatileSession(Session):
     """A clean session: it ends with its connection."""
 
-    def __init__(
-        self, client_id: str, tools: SessionTools, outlet: Outlet, fail: Callable[[str], None]
-    ) -> None:
+    def __init__(self, client_id: str, tools: SessionTools, outlet: Outlet, fail: Callable[[str], None]) -> None:
         super().__init__(client_id, tools, outlet, fail)
         self.subscriptions: dict[str, int] = {}
         self.backlog: deque[tuple[int, int]] = deque()
@@ -159,9 +153,7 @@ class VolatileSession(Session):
     def defer(self, message: Message) -> None:
         """A live QoS 1 message that cannot go out now: keep its place in the log."""
         if len(self.backlog) >= self.tools.volatile_entries_max:
-            self.fail(
-                f"more than mqtt.volatile_entries_max ({self.tools.volatile_entries_max}) messages wait for it"
-            )
+            self.fail(f"more than mqtt.volatile_entries_max ({self.tools.volatile_entries_max}) messages wait for it")
             return
         self.backlog.append((message.physical_offset, message.size))
         self.outlet.direct = False
@@ -353,9 +345,7 @@ class PersistentSession(Session):
             subscription.fetch = Fetch.ASKED
             subscription.asked_at = self._clock
             self._asked += 1
-            self.tools.port.acquire(
-                subscription.cursor, self.holder, count, size, subscription, self._acquired
-            )
+            self.tools.port.acquire(subscription.cursor, self.holder, count, size, subscription, self._acquired)
 
     def _acquired(self, subscription: Subscription, result: Any) -> None:
         self._asked -= 1
@@ -414,9 +404,7 @@ class PersistentSession(Session):
         topic = self.tools.topics.get(message.topic, message.tag)
         body = body_of(message)
         if not topic or body is None:
-            log.warning(
-                "record at %d cannot be sent over MQTT: no topic or a broken body", message.physical_offset
-            )
+            log.warning("record at %d cannot be sent over MQTT: no topic or a broken body", message.physical_offset)
         elif min(granted, message_qos(message)):
             packet_id = self.resend.pop(settles[0], 0) if again and self.resend else 0
             # [MQTT-3.3.1-1]: DUP on what was possibly delivered before.

@@ -50,16 +50,12 @@ class StoredSession:
     def decode(value: bytes) -> StoredSession:
         """From a row's value."""
         row = json.loads(value)
-        filters = {
-            text: StoredFilter(qos, light, bool(owed)) for text, (qos, light, owed) in row["s"].items()
-        }
+        filters = {text: StoredFilter(qos, light, bool(owed)) for text, (qos, light, owed) in row["s"].items()}
         return StoredSession(filters, row.get("l", 0))
 
     def copy(self) -> StoredSession:
         """Independent of this one."""
-        return StoredSession(
-            {t: StoredFilter(f.qos, f.light, f.owed) for t, f in self.filters.items()}, self.left_ms
-        )
+        return StoredSession({t: StoredFilter(f.qos, f.light, f.owed) for t, f in self.filters.items()}, self.left_ms)
 
 
 class SessionTable:

@@ -130,9 +130,7 @@ def filter_route(text: str) -> tuple[str | None, str]:
     topic = None if first == "+" else names.encode_topic(first)
     words = [level if level in ("+", "#") else names.encode_word(level) for level in levels[1:]]
     if sum(map(len, words)) > TAG_BYTES_MAX:
-        raise GantryError(
-            ErrorCode.NAME_INVALID, f"the filter needs a tag of more than {TAG_BYTES_MAX} bytes"
-        )
+        raise GantryError(ErrorCode.NAME_INVALID, f"the filter needs a tag of more than {TAG_BYTES_MAX} bytes")
     return topic, json.dumps(words, separators=(",", ":"), ensure_ascii=True)
 
 

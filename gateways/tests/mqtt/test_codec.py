@@ -59,12 +59,8 @@ def test_lengths_beyond_four_bytes() -> None:
 
 
 TEXT = st.text(st.characters(blacklist_characters="\0", blacklist_categories=("Cs",)), max_size=30)
-TOPIC = st.text(
-    st.characters(blacklist_characters="\0+#", blacklist_categories=("Cs",)), min_size=1, max_size=30
-)
-LEVEL = st.one_of(
-    st.just("+"), st.text(st.characters(blacklist_characters="\0+#/", blacklist_categories=("Cs",)))
-)
+TOPIC = st.text(st.characters(blacklist_characters="\0+#", blacklist_categories=("Cs",)), min_size=1, max_size=30)
+LEVEL = st.one_of(st.just("+"), st.text(st.characters(blacklist_characters="\0+#/", blacklist_categories=("Cs",))))
 FILTER = st.builds(
     lambda levels, rest: "/".join(levels) + ("/#" if rest else ""),
     st.lists(LEVEL, min_size=1, max_size=6),

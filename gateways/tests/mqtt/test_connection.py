@@ -20,9 +20,7 @@ def connected(limits: ConnectionLimits | None = None) -> MqttConnection:
 
 
 SENDABLE = [
-    v
-    for v in vectors.GOOD
-    if not isinstance(v[2], Connect) and not v[0].startswith(("pubr", "pubc", "publish qos 2"))
+    v for v in vectors.GOOD if not isinstance(v[2], Connect) and not v[0].startswith(("pubr", "pubc", "publish qos 2"))
 ]
 
 
@@ -126,9 +124,7 @@ def test_a_packet_too_large_is_refused_by_its_length_alone() -> None:
 
 def test_connect_has_a_small_limit() -> None:
     connection = MqttConnection(ConnectionLimits(), set(), 0)
-    assert isinstance(
-        connection.receive_data(b"\x10" + codec.encode_length(c.CONNECT_BYTES_MAX + 1), 0)[0], Violation
-    )
+    assert isinstance(connection.receive_data(b"\x10" + codec.encode_length(c.CONNECT_BYTES_MAX + 1), 0)[0], Violation)
 
 
 def test_a_large_packet_in_many_pieces_is_joined_once() -> None:

@@ -136,9 +136,7 @@ class Simulation:
         first = list(dict.fromkeys(subscriber.got))
         missing = set(subscriber.expected) - set(first)
         assert not missing
-        invented = (
-            {payload for _, payload in first} - {p for _, p in subscriber.expected} - subscriber.possible
-        )
+        invented = {payload for _, payload in first} - {p for _, p in subscriber.expected} - subscriber.possible
         assert not invented
         for topic in TOPICS:
             order = [int(payload) for t, payload in first if t == topic]

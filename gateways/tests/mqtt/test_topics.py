@@ -21,9 +21,7 @@ from gantrymq_gateways.mqtt.topics import (
 )
 
 LEVEL = st.text(st.characters(blacklist_characters="\0/+#", blacklist_categories=("Cs",)), max_size=8)
-TOPIC = (
-    st.lists(LEVEL, min_size=1, max_size=5).map("/".join).filter(lambda t: bool(t) and not t.startswith("$"))
-)
+TOPIC = st.lists(LEVEL, min_size=1, max_size=5).map("/".join).filter(lambda t: bool(t) and not t.startswith("$"))
 SMALL = st.sampled_from(["", "a", "b", ".", "%", "%2F", "a.b", "ä"])
 SMALL_TOPIC = st.lists(SMALL, min_size=1, max_size=4).map("/".join).filter(bool)
 SMALL_FILTER = st.builds(
@@ -190,9 +188,7 @@ def test_the_same_number_again_replaces() -> None:
     assert list(routes.match(Message("b", b""))) == [1]
 
 
-@pytest.mark.parametrize(
-    "expression", ["", "{}", "[1]", '["#","a"]', '"#"', "[" + ",".join(['"a"'] * 200) + "]"]
-)
+@pytest.mark.parametrize("expression", ["", "{}", "[1]", '["#","a"]', '"#"', "[" + ",".join(['"a"'] * 200) + "]"])
 def test_bad_expressions(expression: str) -> None:
     with pytest.raises(GantryError) as raised:
         MqttRoutes().add(1, None, expression)

@@ -217,9 +217,7 @@ class World:
     def native(self, topic: str, tag: str = "", body: bytes = b"n", **pairs: str) -> None:
         """A message from another door."""
         pairs = {props.TAGS: tag, **pairs}
-        self.broker_port.submit(
-            [Message(topic, body, props.encode(pairs), tag)], None, lambda token, result: None
-        )
+        self.broker_port.submit([Message(topic, body, props.encode(pairs), tag)], None, lambda token, result: None)
         self.settle()
 
 
