@@ -25,6 +25,8 @@ HUNK_LINES_MAX = 16
 """Changed lines in one push event: a new file of 500 lines becomes 32 events."""
 LINE_CHARACTERS_MAX = 160
 HISTORY_COMMITS_MAX = 400
+PUSHES_MAX = 20_000
+"""More than any run sends; the oldest come first."""
 
 _ADDRESS = re.compile(r"[\w.+-]+@[\w-]+\.[\w.]+")
 """People's addresses stay out of the messages."""
@@ -135,6 +137,8 @@ def history(root: Path) -> list[dict[str, Any]]:
         subject = _ADDRESS.sub("(address)", subject)
         push = {"ref": ref if ref.startswith("refs/") else "refs/heads/main", "after": commit, "timestamp": when}
         pushes += [{**push, "message": subject, **piece} for piece in _pieces(patch)]
+        if len(pushes) >= PUSHES_MAX:
+            break
     if not pushes:
         raise SourceError(f"{root} has no history yet: the webhook payloads are made from it")
     return pushes
