@@ -48,6 +48,11 @@ class _Update(msgspec.Struct, rename="camel"):
     clean_offset: bool = False
 
 
+class _ConsumeStats(msgspec.Struct, rename="camel"):
+    consumer_group: str
+    topic: str | None = None
+
+
 class _Group(msgspec.Struct):
     group: str
 
@@ -147,6 +152,27 @@ def topic_stats(door: BrokerDoor, command: Command) -> None:
     door.connection.respond(command, body=bodies.topic_stats(entries))
 
 
+def consume_stats(door: BrokerDoor, command: Command) -> None:
+    """GET_CONSUME_STATS: how far a group is behind, per queue."""
+    header = parse(command.fields, _ConsumeStats)
+    broker = door.shared.broker
+    group = door.shared.clients.groups.get(header.consumer_group)
+    entries = []
+    for config in broker.topics.configs():
+        topic = config.name
+        committed = broker.offsets.all_of(header.consumer_group, topic)
+        if header.topic not in (None, "", topic) or not (committed or (group and topic in group.subscriptions)):
+            continue
+        for queue_id in range(config.read_queues):
+            offset = committed.get(queue_id, 0)
+            last = first_message(broker, topic, queue_id, offset - 1) if offset else None
+            lag = bodies.ConsumeOffset(
+                broker.store.max_offset(topic, queue_id), offset, offset, last.store_ms if last is not None else 0
+            )
+            entries.append((bodies.QueueName(topic, broker.config.name, queue_id), lag))
+    door.connection.respond(command, body=bodies.consume_stats(entries))
+
+
 def system_topics(door: BrokerDoor, command: Command) -> None:
     """GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
     body = bodies.TopicList(sorted(names.ROCKETMQ_SYSTEM_TOPICS))
@@ -219,6 +245,7 @@ HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
     RequestCode.GET_ALL_TOPIC_CONFIG: all_topics,
     RequestCode.GET_TOPIC_CONFIG: get_topic,
     RequestCode.GET_TOPIC_STATS_INFO: topic_stats,
+    RequestCode.GET_CONSUME_STATS: consume_stats,
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: system_topics,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: topic_groups,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: update_group,

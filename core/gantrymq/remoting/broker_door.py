@@ -111,6 +111,7 @@ class BrokerDoor(RemotingDoor):
         self._born_host = LOOPBACK_HOST
         self._host_flag = 0
         self._open_sends = 0
+        self._closing = False
         self._gateway: GatewaySession | None = None
 
     def connected(self, link: Link) -> None:
@@ -168,6 +169,8 @@ class BrokerDoor(RemotingDoor):
             else:
                 outbox.append(response(command, code_of(result), remark_of(result, message)))
         self.link.mark()
+        if self._closing:
+            self.shutdown()
 
     # Sends that are not on the hot path.
 
@@ -213,6 +216,8 @@ class BrokerDoor(RemotingDoor):
             }  # fmt: skip
             self.connection.respond(command, ResponseCode.SUCCESS, None, fields)
         self.link.mark()
+        if self._closing:
+            self.shutdown()
 
     # Flow.
 
@@ -278,6 +283,14 @@ class BrokerDoor(RemotingDoor):
             self._gateway.close()
         self.shared.pulls.drop(self)
         self.shared.clients.connection_closed(self)
+
+    def shutdown(self) -> None:
+        """The server stops: nothing new is read, sends that are on their way to the disk are answered, then it closes."""
+        self._closing = True
+        self.link.pause_reading()
+        self.shared.pulls.drop(self)
+        if not self._open_sends:
+            self.link.close()
 
     def unknown(self, code: int) -> str:
         """See `RemotingDoor`."""

@@ -29,7 +29,7 @@ from gantrymq.remoting.constants import (
     Language,
     RequestCode,
 )
-from gantrymq.remoting.headers import SendHeaderV2
+from gantrymq.remoting.headers import HeaderError, SendHeaderV2, parse
 
 PREFIX: Final = struct.Struct(">II")
 """Length of the rest of the frame; serialize type and header length."""
@@ -207,9 +207,9 @@ def decode_binary_header(header: bytes, body: bytes) -> Command:
             raise FrameError(f"binary header: the fields end at byte {stop} of {len(header)}")
         fields: dict[str, str] = {}
         while at < stop:
-            size = _INT16.unpack_from(header, at)[0]
+            size = header[at] << 8 | header[at + 1]
             end = at + 2 + size
-            if size < 0 or end + 4 > stop:
+            if end + 4 > stop:  # also a negative size
                 raise FrameError(f"binary header: a field name has {size} bytes at byte {at} of {stop}")
             name = header[at + 2 : end].decode()
             size = _INT32.unpack_from(header, end)[0]
@@ -219,7 +219,7 @@ def decode_binary_header(header: bytes, body: bytes) -> Command:
             fields[name] = header[end + 4 : at].decode()
             if len(fields) > FIELDS_MAX:
                 raise FrameError(f"binary header: more than {FIELDS_MAX} fields")
-    except (struct.error, UnicodeDecodeError) as error:
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise FrameError(f"binary header of {len(header)} bytes: {error}") from None
     return Command(code, fields, body, opaque, flag, remark, language, version)
 
@@ -321,7 +321,13 @@ class FrameReader:
         if kind == HEADER_JSON:
             return decode_json_header(header, body)
         if kind == HEADER_BINARY:
-            return decode_binary_header(header, body)
+            command = decode_binary_header(header, body)
+            if self._typed_sends and command.code in (_SEND, _BATCH):
+                try:
+                    command.send = parse(command.fields, SendHeaderV2)
+                except HeaderError:
+                    pass  # the door parses the fields again and answers what is wrong
+            return command
         raise FrameError(f"unknown header serialize type {kind}; allowed are 0 (JSON) and 1 (ROCKETMQ)")
 
     def _refuse(self, total: int, marker: int) -> None:

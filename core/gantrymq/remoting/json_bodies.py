@@ -8,6 +8,7 @@ where an old client expects it. Shapes follow RocketMQ's classes of the same nam
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -315,8 +316,25 @@ class TopicOffset(msgspec.Struct, rename="camel"):
     last_update_timestamp: int
 
 
-def topic_stats(entries: list[tuple[QueueName, TopicOffset]]) -> bytes:
-    """TopicStatsTable: its keys are objects, which only the dialect can write; every reader of this body
-    expects that."""
-    items = b",".join([encode(queue) + b":" + encode(offset) for queue, offset in entries])
-    return b'{"offsetTable":{%b}}' % items
+class ConsumeOffset(msgspec.Struct, rename="camel"):
+    """OffsetWrapper: a group's place in one queue; the time is the last consumed record's store time or 0."""
+
+    broker_offset: int
+    consumer_offset: int
+    pull_offset: int
+    last_timestamp: int
+
+
+def topic_stats(entries: Sequence[tuple[QueueName, TopicOffset]]) -> bytes:
+    """TopicStatsTable: its keys are objects, which only the dialect can write; every reader of this body expects
+    that."""
+    return b'{"offsetTable":%b}' % _by_queue(entries)
+
+
+def consume_stats(entries: Sequence[tuple[QueueName, ConsumeOffset]]) -> bytes:
+    """ConsumeStats, with keys as `topic_stats`."""
+    return b'{"consumeTps":0.0,"offsetTable":%b}' % _by_queue(entries)
+
+
+def _by_queue(entries: Sequence[tuple[QueueName, msgspec.Struct]]) -> bytes:
+    return b"{%b}" % b",".join([encode(queue) + b":" + encode(value) for queue, value in entries])

@@ -268,6 +268,22 @@ def test_topic_stats(bench: Bench) -> None:
     assert offset == {"minOffset": 0, "maxOffset": 1, "lastUpdateTimestamp": bench.clock.now_ms()}
 
 
+def test_consume_stats(bench: Bench) -> None:
+    link = bench.connect()
+    for _ in range(3):
+        send(link)
+    ask(link, Code.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=2)
+    answer = ask(link, Code.GET_CONSUME_STATS, consumerGroup="G")
+    table = json.loads(bodies.standard(answer.body))["offsetTable"]
+    lags = [
+        (json.loads(queue)["queueId"], value["brokerOffset"] - value["consumerOffset"])
+        for queue, value in table.items()
+    ]
+    assert lags == [(0, 1), (1, 0), (2, 0), (3, 0)]
+    none = ask(link, Code.GET_CONSUME_STATS, consumerGroup="G", topic="X")
+    assert json.loads(none.body)["offsetTable"] == {}
+
+
 def test_groups(bench: Bench) -> None:
     link = bench.connect()
     body = b'{"groupName":"G","retryMaxTimes":3}'

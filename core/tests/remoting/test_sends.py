@@ -193,6 +193,20 @@ def test_synchronous_flush_answers_when_flushed(tmp_path: Path) -> None:
     bench.close()
 
 
+def test_shutdown_waits_for_open_sends(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, sync=True)
+    link, idle = bench.connect(), bench.connect()
+    link.feed(send_frame())
+    for each in (link, idle):
+        assert each.door is not None
+        each.door.shutdown()
+    assert (link.closed_by, idle.closed_by, link.reading) == (None, "close", False)
+    bench.broker.gate.advance(bench.store.written_position)
+    (answer,) = answers(link.feed(b""))
+    assert (answer.code, link.closed_by) == (0, "close")
+    bench.close()
+
+
 def test_answers_for_a_lost_connection_are_dropped(tmp_path: Path) -> None:
     bench = Bench(tmp_path, sync=True)
     link = bench.connect()
