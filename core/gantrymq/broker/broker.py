@@ -15,10 +15,11 @@ from gantrymq.broker.ackgate import AckGate
 from gantrymq.broker.acks import ACK_TOPIC
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
 from gantrymq.broker.cursors import Cursor, Cursors
+from gantrymq.broker.hits import NO_HIT, Hit, Tap
 from gantrymq.broker.leases import Leases
 from gantrymq.broker.offsets import FLUSH_MS, ConsumerOffsets
 from gantrymq.broker.port import Done, Route
-from gantrymq.broker.routing import NO_HIT, Hit, Router, Tap, route_from_bytes, route_to_bytes
+from gantrymq.broker.routing import Router, route_from_bytes, route_to_bytes
 from gantrymq.broker.routing_api import RouteSet
 from gantrymq.broker.tables import Tables, check_item, item_message, replay_topic
 from gantrymq.broker.topics import Topic, TopicTable

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from gantrymq.model.errors import ErrorCode, GantryError
 
-
 LEASES_MAX = 1_000_000
 """One per connected MQTT client or exclusive queue; more than a process can have connections."""
 

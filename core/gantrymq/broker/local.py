@@ -7,8 +7,8 @@ from typing import Any
 
 from gantrymq.broker.broker import OWN_TABLES, Broker
 from gantrymq.broker.cursors import parse_queue
+from gantrymq.broker.hits import Tap
 from gantrymq.broker.port import CursorInfo, Done, Outcome, Route, Start, TopicInfo
-from gantrymq.broker.routing import Tap
 from gantrymq.broker.tables import check_item
 from gantrymq.broker.topics import Topic
 from gantrymq.model import names

@@ -6,9 +6,9 @@ Results are cached per (topic, AMQP exchange of origin, tag), unless a route tha
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from importlib.metadata import entry_points
 
+from gantrymq.broker.hits import NO_HIT, Hit, Tap
 from gantrymq.broker.port import Route
 from gantrymq.broker.routing_api import RouteSet
 from gantrymq.broker.topics import Topic
@@ -19,32 +19,6 @@ ROUTES_MAX = 2_000_000
 """Routes of all kinds, volatile ones included; bounds what a fleet of subscribers can make the broker remember."""
 CACHE_PER_TOPIC_MAX = 10_000
 """Routing results remembered per topic; a topic with more tags than that starts its memory anew."""
-
-
-class Hit:
-    """Where records of one (topic, exchange, tag) go. Shared by all of them: never changed."""
-
-    __slots__ = ("kinds", "lights", "taps")
-
-    def __init__(
-        self, lights: tuple[int, ...], taps: tuple[tuple[Tap, tuple[int, ...]], ...], kinds: frozenset[str]
-    ) -> None:
-        self.lights = lights
-        self.taps = taps
-        self.kinds = kinds
-
-
-class Tap:
-    """A gateway's own channel for volatile routes; filled by the append, emptied at the end of the turn."""
-
-    __slots__ = ("batch", "handle", "numbers", "on_records")
-
-    def __init__(self, handle: int, on_records: Callable[[list[tuple[Message, tuple[int, ...]]]], None]) -> None:
-        self.handle = handle
-        self.on_records = on_records
-        self.batch: list[tuple[Message, tuple[int, ...]]] = []
-        self.numbers: dict[int, int] = {}
-        """The caller's route number to the router's."""
 
 
 class _Target:
@@ -62,9 +36,6 @@ class _Target:
 def load_route_sets() -> dict[str, RouteSet]:
     """Every kind that is installed (entry-point group `gantrymq.routes`)."""
     return {point.name: point.load()() for point in entry_points(group="gantrymq.routes")}
-
-
-NO_HIT = Hit((), (), frozenset())
 
 
 class Router:

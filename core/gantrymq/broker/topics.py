@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 from zlib import crc32
 
+from gantrymq.broker.hits import Hit
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
-
-if TYPE_CHECKING:
-    from gantrymq.broker.routing import Hit
-    from gantrymq.model.message import Message
+from gantrymq.model.message import Message
 
 PERM_READ = 4
 PERM_WRITE = 2
