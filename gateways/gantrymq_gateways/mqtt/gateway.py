@@ -84,6 +84,7 @@ class MqttGateway:
         self._settled: list[tuple[int, int, Outcome]] = []
         self._sweep_handle = 0
         self._generated = 0
+        self._stopped = False
         self._life = 0
         """Counts comings of the broker: answers to procedures of an earlier one are not ours any more."""
 
@@ -94,11 +95,14 @@ class MqttGateway:
     def stop(self) -> None:
         """Forget the broker; the connections are closed by the shell."""
         self.ready = False
+        self._stopped = True
         self.shell.wheel.cancel(self._sweep_handle)
         self.flush_settled()
         self.fanout.close()
 
     def _state(self, up: bool) -> None:
+        if self._stopped:
+            return
         self._life += 1
         if up:
             run(self._begin(self._life), self._begun)

@@ -159,8 +159,15 @@ class Lifecycle:
         return info
 
     def _store(self, client_id: str, stored: StoredSession) -> Steps:
-        value = stored.encode()
-        yield call(self.port.put, SESSION_TABLE, [(client_id, value)])
+        yield from self._write(client_id, stored.encode())
+
+    def _write(self, client_id: str, value: bytes | None) -> Steps:
+        self.table.writing_session(client_id, value)
+        try:
+            yield call(self.port.put, SESSION_TABLE, [(client_id, value)])
+        except GantryError:
+            self.table.unwritten_session(client_id, value)
+            raise
         self.table.wrote_session(client_id, value, self.now_ms())
 
     def _paid(self, client_id: str, text: str) -> Steps:
@@ -360,8 +367,7 @@ class Lifecycle:
                     raise
                 continue
             yield call(self.port.delete_cursor, info.cursor)
-        yield call(self.port.put, SESSION_TABLE, [(client_id, None)])
-        self.table.wrote_session(client_id, None, self.now_ms())
+        yield from self._write(client_id, None)
 
     def sweep(self) -> None:
         """Forget expired sessions and remove filters that nobody uses; called now and then."""

@@ -99,10 +99,21 @@ class SessionTable:
         value = self._rows.get(client_id)
         return None if value is None else StoredSession.decode(value)
 
-    def wrote_session(self, client_id: str, value: bytes | None, now_ms: int) -> None:
-        """This process wrote a row: it counts at once, whenever the table reports it."""
+    def writing_session(self, client_id: str, value: bytes | None) -> None:
+        """A row is handed to the table; `wrote_session` or `unwritten_session` follows."""
         self._echoes.setdefault(client_id, []).append(value)
+
+    def wrote_session(self, client_id: str, value: bytes | None, now_ms: int) -> None:
+        """The table has the row: it counts at once, whether the table has reported it or not."""
         self._apply(client_id, value, now_ms)
+
+    def unwritten_session(self, client_id: str, value: bytes | None) -> None:
+        """The table did not take the row."""
+        echoes = self._echoes.get(client_id)
+        if echoes is not None and value in echoes:
+            echoes.remove(value)
+            if not echoes:
+                del self._echoes[client_id]
 
     def changed_session(self, client_id: str, value: bytes | None, now_ms: int) -> None:
         """A row of `mqtt_session` changed (None: deleted)."""
@@ -110,7 +121,7 @@ class SessionTable:
         if echoes is not None and value in echoes:
             echoes.remove(value)
             if echoes:
-                return  # Something newer was written here.
+                return  # Something newer is being written here.
             del self._echoes[client_id]
         self._apply(client_id, value, now_ms)
 

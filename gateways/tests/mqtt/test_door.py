@@ -223,6 +223,26 @@ def test_a_lease_that_cannot_be_had_refuses() -> None:
     assert client.packets == [codec.ConnAck(c.REFUSED_UNAVAILABLE)]
 
 
+def test_a_stopped_gateway_ignores_the_broker() -> None:
+    world = World()
+    world.gateway.stop()
+    world.port.lose()
+    world.port.return_()
+    world.settle()
+    assert not world.gateway.ready
+    assert not world.port.taps
+
+
+def test_a_session_that_cannot_be_stored_is_refused() -> None:
+    world = World("late")
+    world.port.fail_next("put", ErrorCode.STORE_FULL)
+    client = world.client()
+    client.send(Connect("c", clean=False))
+    assert client.packets == [codec.ConnAck(c.REFUSED_UNAVAILABLE)]
+    assert not world.gateway.lifecycle.table._echoes
+    assert not world.client("c", clean=False).present
+
+
 def test_sessions_max() -> None:
     world = World(sessions_max=1)
     world.client("a", clean=False)
@@ -288,5 +308,9 @@ def test_closed_connections_leave_nothing_behind() -> None:
     assert not world.port.leases
     assert not world.port.volatile
     assert not gateway.fanout._by_text
+    assert not gateway.lifecycle.table._echoes
+    assert not gateway.lifecycle._creating
+    assert not gateway.kept._pending
+    assert not gateway.lifecycle.serial._lines
     assert all(not cursor.leased for cursor in world.port.cursors.values())
     assert logging.getLogger("gantrymq_gateways.mqtt").level == 0

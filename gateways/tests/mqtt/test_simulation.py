@@ -7,6 +7,7 @@ does, and the first deliveries of one topic come in the order they were publishe
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
@@ -40,9 +41,9 @@ class Subscriber:
 
 
 class Simulation:
-    def __init__(self, mode: str, seed: int) -> None:
+    def __init__(self, mode: str, seed: int, directory: Path | None = None) -> None:
         self.random = random.Random(seed)
-        self.world = World(mode, seed, inflight_max=self.random.choice([1, 3, 100]))
+        self.world = World(mode, seed, directory=directory, inflight_max=self.random.choice([1, 3, 100]))
         self.subscribers = [Subscriber(f"s{i}") for i in range(3)]
         self.number = 0
 
@@ -147,3 +148,13 @@ class Simulation:
 @pytest.mark.parametrize("seed", range(12))
 def test_simulation(mode: str, seed: int) -> None:
     Simulation(mode, seed).run()
+
+
+@pytest.mark.parametrize("mode", ["local", "remote"])
+@pytest.mark.parametrize("seed", range(4))
+def test_simulation_over_the_real_broker(mode: str, seed: int, tmp_path: Path) -> None:
+    simulation = Simulation(mode, seed, tmp_path / "first")
+    try:
+        simulation.run()
+    finally:
+        simulation.world.close()

@@ -1,0 +1,64 @@
+"""The session tables in memory: echoes of own writes, use of filters, expiry."""
+
+from __future__ import annotations
+
+from gantrymq_gateways.mqtt.tables import FILTER_GRACE_MS, SessionTable, StoredFilter, StoredSession
+
+
+def row(*lights: int, left_ms: int = 0) -> bytes:
+    return StoredSession({f"f{light}": StoredFilter(1, light) for light in lights}, left_ms).encode()
+
+
+def test_rows_round_trip() -> None:
+    session = StoredSession({"a/#": StoredFilter(1, 7, True), "b": StoredFilter(0, 8)}, 5)
+    again = StoredSession.decode(session.encode())
+    assert {t: (f.qos, f.light, f.owed) for t, f in again.filters.items()} == {"a/#": (1, 7, True), "b": (0, 8, False)}
+    assert again.left_ms == 5
+
+
+def test_an_old_echo_does_not_undo_a_newer_write() -> None:
+    table = SessionTable()
+    table.writing_session("c", row(1))
+    table.wrote_session("c", row(1), 0)
+    table.writing_session("c", row(2))
+    table.wrote_session("c", row(2), 0)
+    table.changed_session("c", row(1), 0)
+    stored = table.get("c")
+    assert stored is not None
+    assert set(stored.filters) == {"f2"}
+    table.changed_session("c", row(2), 0)
+    assert not table._echoes
+
+
+def test_an_echo_before_the_answer_leaves_nothing_behind() -> None:
+    table = SessionTable()
+    table.writing_session("c", row(1))
+    table.changed_session("c", row(1), 0)
+    table.wrote_session("c", row(1), 0)
+    assert not table._echoes
+    table.changed_session("c", None, 0)
+    assert table.get("c") is None
+    assert len(table) == 0
+
+
+def test_unused_filters_have_a_grace_time() -> None:
+    table = SessionTable()
+    table.load({"c": row(1)}, {"1": b"f1", "2": b"f2"}, 1_000)
+    assert table.unused_filters(1_000 + FILTER_GRACE_MS) == [2]
+    assert table.light_of("f2", 50_000) == 2
+    assert table.unused_filters(1_000 + FILTER_GRACE_MS) == []
+    table.changed_session("c", None, 60_000)
+    assert table.unused_filters(60_000 + FILTER_GRACE_MS) == [2, 1]
+    table.changed_filter("2", None, 60_000)
+    assert table.light_of("f2", 0) == 0
+
+
+def test_expiry_counts_from_the_last_of_leaving_and_start() -> None:
+    table = SessionTable()
+    table.load({"old": row(left_ms=5), "gone": row()}, {}, 1_000)
+    assert list(table.expired(1_000)) == []
+    table.connected("old")
+    table.changed_session("new", row(left_ms=1_500), 1_500)
+    assert list(table.expired(1_400)) == ["gone"]
+    table.postpone("gone", 2_000)
+    assert list(table.expired(1_600)) == ["new"]
