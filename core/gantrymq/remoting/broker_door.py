@@ -256,7 +256,7 @@ class BrokerDoor(RemotingDoor):
 
     def busy(self) -> bool:
         """See `RemotingDoor`."""
-        return bool(self.waiters or self._open_sends) or super().busy()
+        return bool(self.waiters or self.deferred or self._open_sends) or super().busy()
 
     def _gateway_request(self, command: Command) -> None:
         """A gateway process on the other side: its calls go to a session of its own."""

@@ -18,7 +18,7 @@ from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.admin import topic_body, topic_table
 from gantrymq.remoting.codec import Command, FrameError, FrameReader, encode
 from gantrymq.remoting.constants import RequestCode, ResponseCode
-from gantrymq.remoting.headers import RegisterBrokerHeader, UnregisterBrokerHeader, fields_of
+from gantrymq.remoting.headers import DataVersionHeader, RegisterBrokerHeader, UnregisterBrokerHeader, fields_of
 
 if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
@@ -108,6 +108,11 @@ class NameserverLink:
                 if answer.is_response and answer.opaque == command.opaque:
                     return answer
 
+    @property
+    def connected(self) -> bool:
+        """Whether the next request goes over the connection of the last one."""
+        return self._reader is not None
+
     def close(self) -> None:
         """Close the connection; the next request opens a new one."""
         if self._writer is not None:
@@ -153,6 +158,8 @@ class Registrar:
         self._started_ms = broker.clock.now_ms()
         self.links: list[NameserverLink] = []
         self._tasks: list[asyncio.Task[None]] = []
+        self._body = b""
+        self._body_version = -1
 
     async def start(self) -> None:
         """Register with every nameserver; returns when all know us, or after `FIRST_TRY_S`."""
@@ -173,16 +180,18 @@ class Registrar:
         for link in self.links:
             link.changed.set()
 
+    def _version(self) -> bodies.DataVersion:
+        return bodies.DataVersion(0, self._started_ms, self._broker.topics.version)
+
+    def probe(self) -> Command:
+        """Asks whether the nameserver has our topics as they are now; counts as a heartbeat and costs next to nothing."""
+        config = self._broker.config
+        fields = fields_of(DataVersionHeader(self.advertised, config.cluster, config.name, config.id))
+        return Command(RequestCode.QUERY_DATA_VERSION, fields, bodies.encode(self._version()))
+
     def command(self) -> Command:
         """The registration: all topics of this broker as they are now."""
-        broker = self._broker
-        table = topic_table(broker, self._started_ms)
-        if broker.topics_config.auto_create:
-            queues = broker.topics_config.default_queues
-            # Clients that send to an unknown topic take this one's queues (RocketMQ: autoCreateTopicEnable).
-            template = TopicConfig(names.AUTO_CREATE_TEMPLATE, queues, queues, PERM_READ | PERM_WRITE | PERM_INHERIT)
-            table.topic_config_table[template.name] = topic_body(template)
-        config = broker.config
+        config = self._broker.config
         host, _, port = self.advertised.rpartition(":")
         header = RegisterBrokerHeader(
             config.name, self.advertised, config.cluster, f"{host}:{int(port) + 1}", config.id, compressed=False
@@ -191,14 +200,35 @@ class Registrar:
         del fields["bodyCrc32"]
         # Read by our own nameserver: topics that are not in this table are gone.
         fields["gantryCompleteTable"] = "true"
-        return Command(RequestCode.REGISTER_BROKER, fields, bodies.encode(bodies.RegisterBody(table, [])))
+        return Command(RequestCode.REGISTER_BROKER, fields, self._topics())
+
+    def _topics(self) -> bytes:
+        """Body of the registration, made once for all nameservers."""
+        broker = self._broker
+        if self._body_version == broker.topics.version:
+            return self._body
+        table = topic_table(broker, self._started_ms)
+        if broker.topics_config.auto_create:
+            queues = broker.topics_config.default_queues
+            # Clients that send to an unknown topic take this one's queues (RocketMQ: autoCreateTopicEnable).
+            template = TopicConfig(names.AUTO_CREATE_TEMPLATE, queues, queues, PERM_READ | PERM_WRITE | PERM_INHERIT)
+            table.topic_config_table[template.name] = topic_body(template)
+        self._body = bodies.encode(bodies.RegisterBody(table, []))
+        self._body_version = broker.topics.version
+        return self._body
 
     async def _keep(self, link: NameserverLink) -> None:
         backoff_s = BACKOFF_FIRST_S
         while True:
+            # A new connection registers: the nameserver ties us to the connection that we came over.
+            known = link.connected and link.registered.is_set() and not link.changed.is_set()
             link.changed.clear()
             try:
-                answer = await link.request(self.command())
+                if known:
+                    answer = await link.request(self.probe())
+                    known = answer.code == ResponseCode.SUCCESS and answer.fields.get("changed") == "false"
+                if not known:
+                    answer = await link.request(self.command())
             except (OSError, TimeoutError, FrameError, ValueError) as error:
                 link.failed(str(error) or type(error).__name__)
             else:

@@ -11,6 +11,7 @@ import pytest
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.net.testing import FakeLink, ManualClock, ManualWheel
 from gantrymq.remoting import registrar as module
+from gantrymq.remoting.codec import FrameReader
 from gantrymq.remoting.registrar import Registrar, advertised_address
 from gantrymq_nameserver.door import NameserverDoor, State
 from tests.remoting.bench import Bench
@@ -28,6 +29,7 @@ class Nameserver:
         self.writers: list[asyncio.StreamWriter] = []
         self.refuse = b""
         self.asked = asyncio.Event()
+        self.codes: list[int] = []
 
     async def start(self) -> None:
         self.server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
@@ -36,8 +38,10 @@ class Nameserver:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         link = FakeLink(self.wheel).attach(NameserverDoor(self.state))
         self.writers.append(writer)
+        frames = FrameReader()
         try:
             while data := await reader.read(65536):
+                self.codes += [command.code for command in frames.feed(data)]
                 writer.write(self.refuse or link.feed(data))
                 self.asked.set()
         except ConnectionError:
@@ -132,6 +136,24 @@ def test_a_nameserver_that_comes_back_is_told_again(tmp_path: Path, monkeypatch:
         await until(servers, lambda: "T" in servers[1].topics())
         servers[0].writers.clear()
         await servers[0].start()
+        await until(servers, lambda: "T" in servers[0].topics())
+
+    run(tmp_path, monkeypatch, body)
+
+
+def test_unchanged_topics_are_not_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(bench: Bench, registrar: Registrar, servers: list[Nameserver]) -> None:
+        monkeypatch.setattr(module, "EVERY_S", 0.01)
+        bench.broker.topics.create(TopicConfig("T"))
+        await registrar.start()
+        registered = list(servers[0].codes)
+        servers[0].codes.clear()
+        await until(servers, lambda: len(servers[0].codes) >= 5)
+        assert set(servers[0].codes) == {322}
+        assert 103 in registered
+        # What the nameserver has lost comes back with the next question.
+        routes = servers[0].state.routes
+        routes.unregister("DefaultCluster", "broker-a", 0, "127.0.0.1:10911")
         await until(servers, lambda: "T" in servers[0].topics())
 
     run(tmp_path, monkeypatch, body)
