@@ -41,7 +41,18 @@ Handler = Callable[..., Steps | None]
 class Channel(PublishingChannel):
     """State of one open channel."""
 
-    __slots__ = ("backlog", "busy", "consumers", "dead", "door", "draining", "last_queue", "ledger", "prefetch")
+    __slots__ = (
+        "backlog",
+        "busy",
+        "cancels",
+        "consumers",
+        "dead",
+        "door",
+        "draining",
+        "last_queue",
+        "ledger",
+        "prefetch",
+    )
 
     def __init__(self, door: AmqpDoor, number: int) -> None:
         super().__init__(number)
@@ -53,6 +64,8 @@ class Channel(PublishingChannel):
         self.last_queue = ""
         """The queue last declared here: what an empty queue name means."""
         self.backlog: deque[Event] = deque()
+        self.cancels: list[str] = []
+        """Consumers that the server cancelled while the channel was busy."""
         self.busy = False
         """Steps are on their way; events wait in the backlog."""
         self.draining = False
@@ -96,9 +109,17 @@ class Channel(PublishingChannel):
                 self.door.touch(consumer.queue)
 
     def cancelled(self, consumer: Consumer) -> None:
-        """The queue of a consumer was deleted (RabbitMQ's consumer_cancel_notify)."""
+        """The queue of a consumer was deleted (RabbitMQ's consumer_cancel_notify). If this channel did it, its own answer goes first."""
         if self.consumers.pop(consumer.tag, None) is not None and self.door.has_capability(CANCEL_CAPABILITY):
-            self.reply("basic.cancel", consumer.tag, True)
+            self.cancels.append(consumer.tag)
+            if not self.busy:
+                self.send_cancels()
+
+    def send_cancels(self) -> None:
+        """Tell the peer which consumers are gone."""
+        tags, self.cancels = self.cancels, []
+        for tag in tags:
+            self.reply("basic.cancel", tag, True)
 
 
 def clean(name: str) -> str:

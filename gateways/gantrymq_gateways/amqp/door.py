@@ -306,6 +306,8 @@ class AmqpDoor:
 
     def _finished(self, channel: Channel, number: int, error: Exception | None) -> None:
         channel.busy = False
+        if channel.cancels:
+            channel.send_cancels()
         if isinstance(error, GantryError):
             error = amqp_error(error)
         if isinstance(error, AmqpError):

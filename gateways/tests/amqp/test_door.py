@@ -151,6 +151,14 @@ def test_deleted_queue_cancels_its_consumers(server: Server) -> None:
     assert sorted(out) == [(1, "basic.cancel", ["c", True]), (2, "queue.delete-ok", [0])]
 
 
+def test_own_delete_is_answered_before_the_cancel(server: Server) -> None:
+    peer = server.client()
+    peer.declare("q")
+    peer.call("basic.consume", 0, "q", "c", False, False, False, False, [])
+    out = peer.call("queue.delete", 0, "q", False, False, False)
+    assert out == [(1, "queue.delete-ok", [0]), (1, "basic.cancel", ["c", True])]
+
+
 def test_auto_delete_goes_with_its_last_consumer(server: Server) -> None:
     peer = server.client()
     peer.declare("q", durable=False, auto_delete=True)
