@@ -1,0 +1,262 @@
+"""kill -9 in the middle of acknowledged publishes on every door at once: what was acknowledged is there, what was not sent is not, and what a
+consumer has acknowledged does not come again."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pika
+import pika.exceptions
+import pytest
+
+from gantrymq.broker.offsets import FLUSH_MS
+from gantrymq.client import BlockingProducer, BlockingPullConsumer, OutMessage
+from gantrymq.model.errors import GantryError
+from interop_tests.cloudevents_sinks import Sink, assigned
+from interop_tests.running import Gantry
+from interop_tests.test_mqtt_paho import Paho
+from interop_tests.waiting import until
+
+pytestmark = [
+    pytest.mark.crash,
+    # pika leaves the sockets of connections that were cut to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+ROUNDS = 3
+PER_ROUND = 60
+"""Acknowledgements that each door gives before the kill."""
+DOORS = ("mqtt", "amqp", "event", "native")
+
+
+@pytest.fixture(params=["combined", "separated"])
+def gantry(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gantry]:
+    gantry = Gantry(tmp_path, request.param, ("cloudevents.retry_first_ms=100",))
+    try:
+        yield gantry.start()
+    finally:
+        gantry.stop()
+    gc.collect()
+
+
+class Publisher(threading.Thread):
+    """Publishes `<door>-<number>` to topic `crash`, tag `t.<number % 3>`, until the server is gone. Nothing is sent twice."""
+
+    def __init__(self, server: Gantry, door: str, numbers: Iterator[int]) -> None:
+        super().__init__(name=door)
+        self.server = server
+        self.door = door
+        self.numbers = numbers
+        self.sent: list[str] = []
+        self.acknowledged: list[str] = []
+        self.failure: BaseException | None = None
+
+    def next(self) -> tuple[str, str]:
+        number = next(self.numbers)
+        self.sent.append(f"{self.door}-{number}")
+        return self.sent[-1], f"t.{number % 3}"
+
+    def run(self) -> None:
+        try:
+            getattr(self, f"_{self.door}")()
+        except (pika.exceptions.AMQPError, OSError, httpx.TransportError, GantryError, RuntimeError, ValueError):
+            return
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def _mqtt(self) -> None:
+        """Pipelined: 20 at a time."""
+        paho = Paho(self.server).start()
+        lost = threading.Event()
+        paho.client.on_disconnect = lambda *_: lost.set()
+        while not lost.is_set():
+            waiting = []
+            for _ in range(20):
+                body, tag = self.next()
+                waiting.append((body, paho.client.publish(f"crash/{tag.replace('.', '/')}", body, 1)))
+            until(lambda waiting=waiting: lost.is_set() or all(info.is_published() for _, info in waiting))
+            self.acknowledged += [body for body, info in waiting if info.is_published()]
+        paho.client.loop_stop()
+
+    def _amqp(self) -> None:
+        channel = pika.BlockingConnection(pika.ConnectionParameters(*self.server.address("amqp"))).channel()
+        channel.confirm_delivery()
+        while True:
+            body, tag = self.next()
+            channel.basic_publish("crash", tag, body.encode(), pika.BasicProperties(delivery_mode=2))
+            self.acknowledged.append(body)
+
+    def _event(self) -> None:
+        host, port = self.server.address("cloudevents")
+        with httpx.Client(timeout=10) as http:
+            while True:
+                body, tag = self.next()
+                headers = {"ce-id": body, "ce-source": "/crash", "ce-type": tag, "ce-specversion": "1.0"}
+                headers["content-type"] = "text/plain"
+                answer = http.post(f"http://{host}:{port}/topics/crash", headers=headers, content=body)
+                if answer.status_code == 202:
+                    self.acknowledged.append(body)
+                else:
+                    assert answer.status_code == 503, answer.text  # gateway alive, broker gone
+
+    def _native(self) -> None:
+        with BlockingProducer(self.server.doors["nameserver"], retries=0) as producer:
+            while True:
+                body, tag = self.next()
+                producer.send(OutMessage("crash", body.encode(), tag, sharding_key="one"))
+                self.acknowledged.append(body)
+
+
+def amqp(server: Gantry) -> Any:
+    return pika.BlockingConnection(pika.ConnectionParameters(*server.address("amqp"))).channel()
+
+
+def prepare(server: Gantry, sink: Sink) -> None:
+    channel = amqp(server)
+    channel.exchange_declare("crash", "topic", durable=True)
+    channel.queue_declare("crash", durable=True)
+    channel.queue_bind("crash", "crash", "#")
+    channel.connection.close()
+    session = Paho(server, "crash", False).start()
+    session.subscribe(("crash/#", 1))
+    session.stop()
+    host, port = server.address("cloudevents")
+    body = {"sink": sink.url, "protocol": "HTTP", "config": {"topic": "crash"}}
+    assert httpx.post(f"http://{host}:{port}/subscriptions", json=body).status_code == 201
+
+
+def from_queue(server: Gantry) -> list[str]:
+    channel = amqp(server)
+    got = []
+    while True:
+        method, _, body = channel.basic_get("crash", auto_ack=True)
+        if method is None:
+            break
+        got.append(body.decode())
+    channel.connection.close()
+    return got
+
+
+def from_session(server: Gantry, wanted: set[str]) -> list[str]:
+    session = Paho(server, "crash", False).start()
+    assert session.present
+    got: list[str] = []
+    while not wanted <= set(got):
+        got.append(session.messages.get(timeout=10).payload.decode())
+    session.stop()
+    return got + [message.payload.decode() for message in list(session.messages.queue)]
+
+
+def from_pull(server: Gantry) -> list[str]:
+    got = []
+    with BlockingPullConsumer(server.doors["nameserver"], group="crash") as consumer:
+        for queue in assigned(consumer, "crash"):
+            offset = 0
+            while True:
+                result = consumer.pull_queue(queue, offset)
+                if not result.messages:
+                    break
+                offset = result.next_offset
+                got += [message.body.decode() for message in result.messages]
+    return got
+
+
+def in_order(got: list[str], key: Callable[[int], int]) -> bool:
+    """Whether what every door published is in order, per key of the number."""
+    for door in DOORS:
+        numbers = [int(body.partition("-")[2]) for body in got if body.startswith(door)]
+        for value in {key(number) for number in numbers}:
+            mine = [number for number in numbers if key(number) == value]
+            if mine != sorted(mine):
+                return False
+    return True
+
+
+def test_nothing_acknowledged_is_lost(gantry: Gantry) -> None:
+    sent: set[str] = set()
+    acknowledged: set[str] = set()
+    counters = {door: itertools.count() for door in DOORS}
+    with Sink() as sink:
+        prepare(gantry, sink)
+        for _ in range(ROUNDS):
+            publishers = [Publisher(gantry, door, counters[door]) for door in DOORS]
+            for publisher in publishers:
+                publisher.start()
+            until(lambda publishers=publishers: all(len(p.acknowledged) >= PER_ROUND for p in publishers), 40)
+            gantry.kill_and_restart()
+            for publisher in publishers:
+                publisher.join(30)
+                assert not publisher.is_alive()
+                assert publisher.failure is None
+                sent.update(publisher.sent)
+                acknowledged.update(publisher.acknowledged)
+        assert len(acknowledged) >= ROUNDS * PER_ROUND * len(DOORS)
+        exits = {"queue": from_queue(gantry), "session": from_session(gantry, acknowledged), "pull": from_pull(gantry)}
+        for name, got in exits.items():
+            assert acknowledged <= set(got), (name, sorted(acknowledged - set(got))[:10])
+            assert set(got) <= sent, (name, sorted(set(got) - sent)[:10])
+            again = [body for body, count in Counter(got).items() if count > 1]
+            assert not again, (name, again[:10])
+            assert in_order(got, lambda number: number % 3), name
+        assert set(exits["queue"]) == set(exits["session"]) == set(exits["pull"])
+        stored = set(exits["pull"])
+        hooks = sink.wait(lambda hooks: stored <= {hook.body.decode() for hook in hooks})
+        assert {hook.body.decode() for hook in hooks} == stored
+
+
+def test_acknowledged_consumption_stays_so(gantry: Gantry) -> None:
+    with Sink() as sink:
+        prepare(gantry, sink)
+        producer = BlockingProducer(gantry.doors["nameserver"])
+        producer.send_many(
+            [OutMessage("crash", b"native-%d" % number, "t.0", sharding_key="one") for number in range(90)]
+        )
+        producer.close()
+        everything = [f"native-{number}" for number in range(90)]
+        sink.wait(lambda hooks: len(hooks) == 90)
+        for round_ in range(3):
+            part = everything[round_ * 20 : round_ * 20 + 20]
+            channel = amqp(gantry)
+            channel.confirm_delivery()
+            for body in part:
+                method, _, got = channel.basic_get("crash")
+                # After a crash everything that was possibly delivered counts as redelivered; marks go ahead in steps.
+                assert (got.decode(), method.redelivered) == (body, round_ > 0)
+                channel.basic_ack(method.delivery_tag)
+            channel.basic_publish("", "nobody", b"")  # its confirm follows the acknowledgements
+
+            session = Paho(gantry, "crash", False)
+            session.client.manual_ack_set(True)
+            session.client.max_inflight_messages_set(100)
+            session.start()
+            for body in part:
+                message = session.messages.get(timeout=10)
+                assert message.payload.decode() == body
+                session.client.ack(message.mid, message.qos)
+            session.publish("other", "the acknowledgements went before this")
+
+            with BlockingPullConsumer(gantry.doors["nameserver"], group="committed") as consumer:
+                places = {}
+                for queue in assigned(consumer, "crash"):
+                    top = consumer.pull_queue(queue, 0).max_offset
+                    places[queue] = min(top, (round_ + 1) * 20)
+                consumer.commit(places)
+            threading.Event().wait(2 * FLUSH_MS / 1000)  # committed offsets are promised to be records by then
+
+            gantry.kill_and_restart()
+            session.client.loop_stop()
+            with BlockingPullConsumer(gantry.doors["nameserver"], group="committed") as consumer:
+                assigned(consumer, "crash")
+                assert {queue: consumer.committed(queue) for queue in places} == places
+        left = everything[60:]
+        assert from_queue(gantry) == left
+        assert from_session(gantry, set(left)) == left
