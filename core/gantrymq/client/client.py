@@ -8,6 +8,7 @@ from typing import Self
 from gantrymq.client.errors import expect_success
 from gantrymq.client.link import REQUEST_TIMEOUT_S, Link, Links
 from gantrymq.client.routes import DEFAULT_NAMESERVER, MessageQueue, RouteCache, parse_nameservers
+from gantrymq.model.errors import GantryError
 from gantrymq.remoting.codec import Command
 
 
@@ -23,10 +24,14 @@ class Client:
             parse_nameservers(nameserver or os.environ.get("NAMESRV_ADDR", "") or DEFAULT_NAMESERVER), self.links
         )
 
-    async def link_of(self, queue: MessageQueue, master_only: bool = False, patient: bool = True) -> Link:
-        """Open link to the broker that has `queue`."""
+    async def link_of(self, queue: MessageQueue, master_only: bool = False) -> Link:
+        """Open link to the broker that has `queue`, at its new address if it has moved."""
         route = await self.routes.publish_route(queue.topic)
-        return await self.links.get(route.address(queue.broker, master_only), patient=patient)
+        try:
+            return await self.links.get(route.address(queue.broker, master_only), patient=False)
+        except GantryError:
+            route = await self.routes.publish_route(queue.topic, fresh=True)
+        return await self.links.get(route.address(queue.broker, master_only))
 
     async def ask(self, address: str, command: Command, what: str, timeout_s: float = REQUEST_TIMEOUT_S) -> Command:
         """A successful answer of the server at `address`; raises `BrokerError` or UNAVAILABLE. `what`: for the error's text."""

@@ -28,6 +28,8 @@ PULL_MAX: Final = 1024
 """Messages of one pull; a stock RocketMQ broker gives at most 32."""
 PULL_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of one pull, one message larger than that excepted."""
+ANSWER_S: Final = 1.0
+"""How long an answer may be under way beyond the time that a pull was told to wait."""
 EMPTY_PAUSE_S: Final = 0.05
 """Before a queue is asked again that answered at once without a message though it was asked to wait."""
 
@@ -110,7 +112,8 @@ class PullConsumer(Part):
         self._tags = parse_tags(tags)
         self._start = start
         self._positions: dict[MessageQueue, int] = {}
-        self._asking: dict[asyncio.Task[PullResult], tuple[MessageQueue, int]] = {}
+        self._asking: dict[asyncio.Task[PullResult], tuple[MessageQueue, int, float]] = {}
+        """Requests under way: queue, offset, and when the broker answers at the latest."""
         self._ready: deque[tuple[MessageQueue, int, PullResult]] = deque()
 
     # which queues, and where
@@ -161,29 +164,38 @@ class PullConsumer(Part):
     async def pull(self, max_messages: int = PULL_MAX, wait_s: float = 15.0) -> list[ReceivedMessage]:
         """Messages of one assigned queue, at least one unless `wait_s` passes without any; moves that queue's position behind them.
 
-        Raises what a broker answers; after UNAVAILABLE it can simply be called again.
+        With `wait_s` 0 every queue is asked once, and none waits. Raises what a broker answers; after UNAVAILABLE it can simply be
+        called again.
         """
+        if not self._positions:
+            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "no queue is assigned: call assign() first")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
+        asked = False
         while True:
             messages = self._take_ready(max_messages)
-            left = deadline - loop.time()
-            if messages or (left <= 0 and not self._asking):
+            now = loop.time()
+            if messages:
                 return messages
-            asked = {queue for queue, _ in self._asking.values()}
-            for queue, offset in self._positions.items():
-                if queue not in asked:
-                    wait_ms = max(0, int(left * 1000))
-                    task = asyncio.ensure_future(self._pull_politely(queue, offset, max_messages, wait_ms))
-                    self._asking[task] = (queue, offset)
-            if not self._asking:
-                raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "no queue is assigned: call assign() first")
-            done, _ = await asyncio.wait(self._asking, timeout=max(left, 0), return_when=asyncio.FIRST_COMPLETED)
+            if now < deadline or not asked:
+                self._ask(max_messages, deadline)
+                asked = True
+            elif now >= deadline + ANSWER_S or all(until > deadline for _, _, until in self._asking.values()):
+                return []  # whoever was asked has answered; those that wait longer were asked by a call before
+            timeout = deadline - now if now < deadline else ANSWER_S
+            done, _ = await asyncio.wait(self._asking, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                queue, offset = self._asking.pop(task)
+                queue, offset, _ = self._asking.pop(task)
                 self._ready.append((queue, offset, task.result()))
-            if not done:
-                return []
+
+    def _ask(self, max_messages: int, until: float) -> None:
+        """A request for every assigned queue that has none under way."""
+        under_way = {queue for queue, _, _ in self._asking.values()}
+        wait_ms = max(0, int((until - asyncio.get_running_loop().time()) * 1000))
+        for queue, offset in self._positions.items():
+            if queue not in under_way:
+                task = asyncio.ensure_future(self._pull_politely(queue, offset, max_messages, wait_ms))
+                self._asking[task] = (queue, offset, until)
 
     async def pull_queue(
         self, queue: MessageQueue, offset: int, max_messages: int = PULL_MAX, wait_s: float = 0.0
@@ -233,7 +245,7 @@ class PullConsumer(Part):
         begun = asyncio.get_running_loop().time()
         result = await self.pull_queue(queue, offset, count, wait_ms / 1000)
         idle = not result.messages and result.next_offset == offset
-        if idle and asyncio.get_running_loop().time() - begun < EMPTY_PAUSE_S:
+        if idle and wait_ms and asyncio.get_running_loop().time() - begun < EMPTY_PAUSE_S:
             await asyncio.sleep(EMPTY_PAUSE_S)
         return result
 
