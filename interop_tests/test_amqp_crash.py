@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pika
@@ -94,3 +95,29 @@ def test_confirmed_messages_survive_kill(own_server: Gantry) -> None:
     assert channel.basic_get(QUEUE, auto_ack=True)[2] == b"after"
     with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="NOT_FOUND"):
         channel.queue_declare("gone", passive=True)
+
+
+def test_gateway_outlives_its_broker(tmp_path: Path) -> None:
+    """The broker of a separated installation is killed: clients are told, and find everything durable when it is back."""
+    installation = Gantry(tmp_path, "separated").start()
+    try:
+        channel = connect(installation).channel()
+        channel.queue_declare(QUEUE, durable=True)
+        channel.queue_declare("mine", exclusive=True)
+        channel.confirm_delivery()
+        channel.basic_publish("", QUEUE, b"kept")
+        broker = installation.process("broker")
+        broker.kill()
+        with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as caught:
+            channel.connection.process_data_events(time_limit=30)
+        assert caught.value.reply_code == 320
+        broker.start()
+        host, port = installation.address("amqp")
+        again = pika.BlockingConnection(pika.ConnectionParameters(host, port, connection_attempts=100, retry_delay=0.2))
+        channel = again.channel()
+        assert channel.queue_declare(QUEUE, durable=True).method.message_count == 1
+        assert channel.basic_get(QUEUE, auto_ack=True)[2] == b"kept"
+        channel.queue_declare("mine", exclusive=True)
+        again.close()
+    finally:
+        installation.stop()

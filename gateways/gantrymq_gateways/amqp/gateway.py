@@ -34,6 +34,8 @@ class Gateway:
         self.turn = turn
         self.token = token
         self.ready = False
+        self.stopped = False
+        """The service is over; another gateway may follow in this process."""
         self.doors: set[AmqpDoor] = set()
         self._contents: dict[str, Contents] = {}
         self._holders = 0
@@ -57,6 +59,8 @@ class Gateway:
 
     def broker_state(self, up: bool) -> None:
         """The broker went away (cursors, leases and watches with it) or came back."""
+        if self.stopped:
+            return
         if not up and self.ready:
             self.ready = False
             log.warning("amqp: the broker is not reachable: %d connections are closed", len(self.doors))

@@ -85,7 +85,9 @@ class AmqpService:
 
     async def stop(self) -> None:
         """See Service."""
-        self._gateway = None
+        if self._gateway is not None:
+            self._gateway.stopped = True
+            self._gateway = None
 
 
 def factory() -> Any:
