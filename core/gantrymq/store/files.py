@@ -11,15 +11,20 @@ import errno
 import fcntl
 import mmap
 import os
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from array import array
+    from collections.abc import Sequence
     from pathlib import Path
 
     Buffer = bytes | bytearray | memoryview | array[int]
     """What can be written (collections.abc.Buffer needs Python 3.12)."""
 
+SCRATCH_BYTES: Final = 256 * 1024
+"""Target of reads that must not wait: they may fail, and a buffer made for each would cost more than the copy out of this one."""
+VECTORS_MAX: Final = 1024
+"""Buffers in one `pwritev` (IOV_MAX)."""
 _fallocate = ctypes.CDLL(None, use_errno=True).fallocate
 _syncfs = ctypes.CDLL(None, use_errno=True).syncfs
 _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
@@ -31,8 +36,17 @@ class ReadFiles(Protocol):
     def pread(self, handle: int, count: int, at: int) -> bytes:
         """Up to `count` bytes at `at`; shorter only at the end of the file."""
 
+    def pread_now(self, handle: int, count: int, at: int) -> bytes | None:
+        """As `pread` if that need not wait for the disk, else None; EOPNOTSUPP where the file system cannot tell."""
+
+    def read_file(self, path: Path, count: int, at: int, ahead: int) -> bytes:
+        """As `pread`, by name, from any thread; `ahead`: bytes behind it that the kernel may begin to read."""
+
     def size(self, handle: int) -> int:
         """Length of the file in bytes."""
+
+    def close(self, handle: int) -> None:
+        """Give the handle back."""
 
     def map_read(self, handle: int, length: int) -> mmap.mmap | None:
         """A shared read-only map of the first `length` bytes, or None where the file system has none: use `pread`."""
@@ -47,6 +61,9 @@ class WriteFiles(Protocol):
     def pwrite(self, handle: int, data: Buffer, at: int) -> None:
         """Write all of `data` or raise; what was written of it before a failure is undefined."""
 
+    def pwritev(self, handle: int, parts: Sequence[Buffer], at: int) -> None:
+        """As `pwrite` of all parts joined."""
+
     def truncate(self, handle: int, length: int) -> None:
         """Set the length; what is new reads as zeros and takes no space."""
 
@@ -55,9 +72,6 @@ class WriteFiles(Protocol):
 
     def datasync(self, handle: int) -> None:
         """Return when the file's data and length are on stable storage. Called from threads; holds no lock of Python."""
-
-    def close(self, handle: int) -> None:
-        """Give the handle back."""
 
 
 class NameFiles(Protocol):
@@ -100,7 +114,10 @@ class FileSystem(ReadFiles, WriteFiles, NameFiles, GuardFiles, Protocol):
 
 
 class OsFileSystem:
-    """The real one (Linux)."""
+    """The real one (Linux). `pread_now` from one thread only."""
+
+    def __init__(self) -> None:
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
 
     def pread(self, handle: int, count: int, at: int) -> bytes:
         data = os.pread(handle, count, at)
@@ -112,6 +129,26 @@ class OsFileSystem:
             parts.append(data)
             got += len(data)
         return b"".join(parts)
+
+    def pread_now(self, handle: int, count: int, at: int) -> bytes | None:
+        buffer = self._scratch if count <= SCRATCH_BYTES else memoryview(bytearray(count))
+        target = buffer[:count]
+        try:
+            got = os.preadv(handle, (target,), at, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        if got == count or at + got >= os.fstat(handle).st_size:
+            return bytes(target[:got])
+        return None
+
+    def read_file(self, path: Path, count: int, at: int, ahead: int) -> bytes:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if ahead:
+                os.posix_fadvise(handle, at, count + ahead, os.POSIX_FADV_WILLNEED)
+            return self.pread(handle, count, at)
+        finally:
+            os.close(handle)
 
     def size(self, handle: int) -> int:
         return os.fstat(handle).st_size
@@ -127,6 +164,15 @@ class OsFileSystem:
         view = memoryview(data).cast("B")
         while done < len(view):
             done += os.pwrite(handle, view[done:], at + done)
+
+    def pwritev(self, handle: int, parts: Sequence[Buffer], at: int) -> None:
+        for first in range(0, len(parts), VECTORS_MAX):
+            some = parts[first : first + VECTORS_MAX]
+            done = os.pwritev(handle, some, at)
+            size = sum([memoryview(part).nbytes for part in some])
+            if done < size:
+                self.pwrite(handle, b"".join(some)[done:], at + done)
+            at += size
 
     def truncate(self, handle: int, length: int) -> None:
         os.ftruncate(handle, length)

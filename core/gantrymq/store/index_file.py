@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from gantrymq.store.cold import ColdReads
     from gantrymq.store.files import FileSystem
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,9 @@ class IndexFile:
         self._dirty: set[int] = set()
         self._fresh = False
         self._handle = -1
+        self.cold: ColdReads | None = None
+        """As in `QueueFiles`; for `find` alone."""
+        self._opened_at = 0
 
     @property
     def length(self) -> int:
@@ -99,6 +103,7 @@ class IndexFile:
             self.begin_ms, self.end_ms, self.begin_position, self.end_position, self.used_slots, self.next_entry,
         ) = HEADER.unpack(self._files.pread(self._handle, HEADER.size, 0))  # fmt: skip
         self.next_entry = min(max(self.next_entry, 1), self.entries)
+        self._opened_at = self._entry_at(self.next_entry)
 
     def _write_header(self) -> None:
         self._files.pwrite(
@@ -180,7 +185,13 @@ class IndexFile:
             at = (entry - first_pending) * 4
             one = self._pending[at : at + 4]
             return one[0], one[1], one[2], one[3]
-        return self._stored_entry(entry)
+        data = self._read(ENTRY.size, self._entry_at(entry))
+        return ENTRY.unpack(data) if len(data) == ENTRY.size else (0, 0, 0, 0)
+
+    def _read(self, count: int, at: int) -> bytes:
+        if self.cold is not None:
+            return self.cold.read(self.path, self._handle, count, at, self._opened_at)
+        return self._files.pread(self._handle, count, at)
 
     def _stored_entry(self, entry: int) -> tuple[int, int, int, int]:
         data = self._files.pread(self._handle, ENTRY.size, self._entry_at(entry))
@@ -193,7 +204,7 @@ class IndexFile:
         if chunk is not None:
             entry = chunk[slot & CHUNK_MASK]
         else:
-            data = self._files.pread(self._handle, SLOT_SIZE, HEADER.size + slot * SLOT_SIZE)
+            data = self._read(SLOT_SIZE, HEADER.size + slot * SLOT_SIZE)
             entry = int.from_bytes(data, "big", signed=True)
         found: list[int] = []
         limit = self.next_entry
@@ -269,6 +280,8 @@ class Index:
         self.slots = slots
         self.entries = entries
         self.list: list[IndexFile] = []
+        self.cold: ColdReads | None = None
+        """As in `QueueFiles`; set before the first `find`."""
         self.unsynced: set[Path] = set()
 
     def open(self, size_known: bool) -> None:
@@ -357,6 +370,7 @@ class Index:
         found: list[int] = []
         for file in reversed(self.list):
             if file.begin_ms - 1000 <= end_ms and file.end_ms + 1000 >= begin_ms:
+                file.cold = self.cold
                 found += file.find(hashed, begin_ms, end_ms, count_max - len(found))
             if len(found) >= count_max:
                 break

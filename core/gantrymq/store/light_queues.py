@@ -27,6 +27,7 @@ from gantrymq.store.consume_queue import HOLE, UNIT, Unit, pack_units
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gantrymq.store.cold import ColdReads
     from gantrymq.store.files import FileSystem
 
 FRAME: Final = Struct(">4sIIIqq")
@@ -71,6 +72,9 @@ class LightQueues:
         self.pending_units = 0
         self._deleted: list[int] = []
         self._handles: dict[int, int] = {}
+        self.cold: ColdReads | None = None
+        """As in `QueueFiles`; for `read` alone."""
+        self._opened_at = 0
         self._trails: OrderedDict[int, list[tuple[int, int, int]]] = OrderedDict()
         self.end = 0
         """Where the next frame begins in the stream."""
@@ -245,8 +249,16 @@ class LightQueues:
         base = at - at % self._segment_size
         return self._files.pread(self._handle(base, False), count, at - base)
 
-    def _read_run(self, at: int, light: int) -> _Run:
-        data = self._read(at, RUN.size)
+    def _read_now(self, at: int, count: int) -> bytes:
+        """As `_read`, but `Cold` rather than wait."""
+        if self.cold is None:
+            return self._read(at, count)
+        base = at - at % self._segment_size
+        path = self._directory / file_name(base)
+        return self.cold.read(path, self._handle(base, False), count, at - base, self._opened_at - base)
+
+    def _read_run(self, at: int, light: int, now: bool = False) -> _Run:
+        data = self._read_now(at, RUN.size) if now else self._read(at, RUN.size)
         run: _Run = RUN.unpack(data) if len(data) == RUN.size else (NONE, 0, 0, 0, 0, 0, 0)
         if run[0] != light:
             raise StoreCorruptError(f"{self._directory}: no run of light queue {light} at {at}")
@@ -264,7 +276,7 @@ class LightQueues:
         while offset < min(end, written_end):
             first, at, run_count = self._find(light, offset)
             take = min(first + run_count, end) - offset
-            data = self._read(at + RUN.size + (offset - first) * UNIT_SIZE, take * UNIT_SIZE)
+            data = self._read_now(at + RUN.size + (offset - first) * UNIT_SIZE, take * UNIT_SIZE)
             units.extend(UNIT.iter_unpack(data))
             offset += take
         if offset < end:
@@ -285,20 +297,20 @@ class LightQueues:
         at = self._page(light)[light % PAGE * 2 + 1]
         trail = []
         too_far: set[int] = set()
-        _, first, _, previous, near, far, count = self._read_run(at, light)
+        _, first, _, previous, near, far, count = self._read_run(at, light, True)
         while first > offset:
             trail.append((first, at, count))
             at = previous
             for jump in (far, near):
                 if jump in too_far or jump in (NONE, previous):
                     continue
-                run = self._read_run(jump, light)
+                run = self._read_run(jump, light, True)
                 if run[1] + run[6] > offset:
                     at = jump
                     trail.clear()  # what is passed over now is far ahead of the reader
                     break
                 too_far.add(jump)
-            _, first, _, previous, near, far, count = self._read_run(at, light)
+            _, first, _, previous, near, far, count = self._read_run(at, light, True)
         trail.append((first, at, count))
         self._trails[light] = trail
         self._trails.move_to_end(light)
@@ -320,6 +332,7 @@ class LightQueues:
         for base in bases:
             if base > keep:
                 self._files.remove(self._directory / file_name(base))
+        self._opened_at = self.end
         if keep in bases:
             self._files.truncate(self._handle(keep, False), self.end - keep)
 

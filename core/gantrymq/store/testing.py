@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from gantrymq.store.files import Buffer
@@ -58,6 +58,8 @@ class MemoryFileSystem:
         """Every change so far: operation and path."""
         self.power_cut_at = -1
         self.fault: Callable[[str, Path], OSError | None] = lambda operation, path: None
+        self.is_cold: Callable[[Path, int], bool] = lambda path, at: False
+        """Whether a position of a file is out of memory: `pread_now` returns None there."""
         self.room_bytes = -1
         """Bytes that further writes may take, -1: no limit. Overwriting counts too, which is harsher than a disk."""
 
@@ -135,6 +137,17 @@ class MemoryFileSystem:
             raise error
         return bytes(inode.data[at : at + count])
 
+    def pread_now(self, handle: int, count: int, at: int) -> bytes | None:
+        path, _ = self._handles[handle]
+        return None if self.is_cold(path, at) else self.pread(handle, count, at)
+
+    def read_file(self, path: Path, count: int, at: int, ahead: int) -> bytes:
+        handle = self.open(path, False)
+        try:
+            return self.pread(handle, count, at)
+        finally:
+            self.close(handle)
+
     def size(self, handle: int) -> int:
         return len(self._handles[handle][1].data)
 
@@ -171,6 +184,9 @@ class MemoryFileSystem:
             self.room_bytes -= len(change)
         _apply(inode.data, at, change)
         inode.unsynced.append((at, change))
+
+    def pwritev(self, handle: int, parts: Sequence[Buffer], at: int) -> None:
+        self.pwrite(handle, b"".join(parts), at)
 
     def truncate(self, handle: int, length: int) -> None:
         path, inode = self._handles[handle]
