@@ -38,6 +38,10 @@ class AckGate:
         self._parked.append((position, on_done, token, result))
         return False
 
+    def passes(self, position: int) -> bool:
+        """True if an entry at `position` would be answered at once, and well."""
+        return self._failed is None and (self._open or position <= self.released)
+
     def advance(self, position: int) -> None:
         """The promise holds up to `position`: answer all entries at or below it."""
         if position <= self.released:

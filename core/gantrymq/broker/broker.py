@@ -22,7 +22,7 @@ from gantrymq.broker.port import Done, Route
 from gantrymq.broker.routing import Router, route_from_bytes, route_to_bytes
 from gantrymq.broker.routing_api import RouteSet
 from gantrymq.broker.tables import Tables, check_item, item_message, replay_topic
-from gantrymq.broker.topics import Topic, TopicTable
+from gantrymq.broker.topics import Topic, TopicConfig, TopicTable
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
@@ -147,6 +147,8 @@ class Broker:
         topic = self.topics.get(name)
         if topic is not None:
             return topic
+        if create and names.is_system_topic(name):
+            return self.topics.create(TopicConfig(name, queues, queues))  # a door's own, whatever users may create
         if not create or not self.topics_config.auto_create:
             raise GantryError(
                 ErrorCode.TOPIC_NOT_FOUND, f"topic {name} does not exist; create it first (gantry topic create {name})"
@@ -341,7 +343,7 @@ class Broker:
                     message.queue_offset if result is None else result
                     for message, result in zip(batch, results, strict=True)
                 ]
-            if gate.released >= end or gate._open:
+            if gate.passes(end):
                 on_done(token, results)
             else:
                 size = sum([len(message.body) for message in batch])
@@ -458,14 +460,11 @@ class Broker:
             if topic is not None:
                 self.wait(topic, cursor.queue_id, key, wake)
 
-    def _wake_cursor(self, cursor: Cursor) -> None:
-        watcher = cursor.watcher
-        if watcher is None:
-            return
-
+    def _wake_cursor(self, cursor: Cursor, port: int) -> None:
         def call() -> None:
-            if cursor.watcher is not None:
-                cursor.watcher(cursor.id)
+            watcher = cursor.watchers.get(port)
+            if watcher is not None:
+                watcher(cursor.id)
 
-        self._woken[("watch", cursor.id)] = call
+        self._woken[("watch", cursor.id, port)] = call
         self._arm_deliver()

@@ -39,7 +39,7 @@ class QueueReader(Protocol):
 class Cursor:
     """One group's place in one queue."""
 
-    __slots__ = ("armed", "group", "id", "light", "queue", "queue_id", "recovered_below", "topic", "watcher", "window")
+    __slots__ = ("armed", "group", "id", "light", "queue", "queue_id", "recovered_below", "topic", "watchers", "window")
 
     def __init__(self, cursor_id: int, queue: str, group: str, start: int) -> None:
         self.id = cursor_id
@@ -49,8 +49,10 @@ class Cursor:
         self.window = AckWindow(start)
         self.recovered_below = 0
         """Offsets below were possibly delivered before a crash."""
-        self.watcher: Callable[[int], None] | None = None
-        self.armed = False
+        self.watchers: dict[int, Callable[[int], None]] = {}
+        """By port: gateway processes that consume from the same queue are woken beside one another."""
+        self.armed: set[int] = set()
+        """Ports whose watcher is to be called at the next entry."""
 
 
 def parse_queue(queue: str) -> tuple[int, str, int]:
@@ -67,14 +69,14 @@ def parse_queue(queue: str) -> tuple[int, str, int]:
 
 class Cursors:
     """`append_now(body)` writes an acknowledgement record at once; `wait(cursor)` calls `fire` at the queue's next entry;
-    `wake(cursor)` calls its watcher at the end of the turn; `on_dirty()` asks for `take_bodies` in the next append phase."""
+    `wake(cursor, port)` calls that port's watcher at the end of the turn; `on_dirty()` asks for `take_bodies` in the next append phase."""
 
     def __init__(
         self,
         reader: QueueReader,
         append_now: Callable[[bytes], None],
         wait: Callable[[Cursor], None],
-        wake: Callable[[Cursor], None],
+        wake: Callable[[Cursor, int], None],
         on_dirty: Callable[[], None],
     ) -> None:
         self._reader = reader
@@ -173,7 +175,8 @@ class Cursors:
                 del self._of_queue[cursor.queue]
         self._acked.pop(cursor.id, None)
         self._back.pop(cursor.id, None)
-        cursor.watcher = None
+        cursor.watchers.clear()
+        cursor.armed.clear()
 
     def of_queue(self, queue: str) -> list[Cursor]:
         """All cursors of a queue."""
@@ -192,8 +195,8 @@ class Cursors:
 
     # Work.
 
-    def acquire(self, cursor: Cursor, holder: int, count_max: int, bytes_max: int) -> list[Delivery]:
-        """Lease entries, returned ones first. Entries whose record is gone are done silently."""
+    def acquire(self, cursor: Cursor, holder: int, count_max: int, bytes_max: int, port: int = 0) -> list[Delivery]:
+        """Lease entries, returned ones first. Entries whose record is gone are done silently. Coming back short arms the watcher of `port`."""
         window = cursor.window
         count_max = min(count_max, ACQUIRE_MAX)
         if count_max <= 0:
@@ -222,7 +225,7 @@ class Cursors:
         if deliveries:
             self._holders.setdefault(holder, set()).add(cursor.id)
         if len(deliveries) < count_max:
-            self.arm(cursor)
+            self.arm(cursor, port)
         return deliveries
 
     def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None:
@@ -260,28 +263,30 @@ class Cursors:
             self._append_now(entry)
         return dropped
 
-    def watch(self, cursor: Cursor, watcher: Callable[[int], None] | None) -> None:
-        """Set or end the watcher."""
-        cursor.watcher = watcher
-        cursor.armed = False
-        if watcher is not None:
-            self.arm(cursor)
+    def watch(self, cursor: Cursor, port: int, watcher: Callable[[int], None] | None) -> None:
+        """Set or end a port's watcher."""
+        cursor.armed.discard(port)
+        if watcher is None:
+            cursor.watchers.pop(port, None)
+        else:
+            cursor.watchers[port] = watcher
+            self.arm(cursor, port)
 
-    def arm(self, cursor: Cursor) -> None:
-        """Call the watcher when something is ready: at the end of this turn if there is, else at the next entry."""
-        if cursor.watcher is None:
+    def arm(self, cursor: Cursor, port: int) -> None:
+        """Call the port's watcher when something is ready: at the end of this turn if there is, else at the next entry."""
+        if port not in cursor.watchers:
             return
-        cursor.armed = True
+        cursor.armed.add(port)
         if cursor.window.ready(self.end(cursor)):
             self.fire(cursor)
         else:
             self._wait(cursor)
 
     def fire(self, cursor: Cursor) -> None:
-        """An entry is ready: wake an armed watcher once."""
-        if cursor.armed and cursor.watcher is not None:
-            cursor.armed = False
-            self._wake(cursor)
+        """An entry is ready: wake the armed watchers, each once."""
+        armed = cursor.armed
+        while armed:
+            self._wake(cursor, armed.pop())
 
     def take_bodies(self) -> list[bytes]:
         """Bodies of the records for everything settled since the last call."""

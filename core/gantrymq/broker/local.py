@@ -20,7 +20,7 @@ def _info(topic: Topic) -> TopicInfo:
     return TopicInfo(topic.name, topic.config.read_queues, topic.config.write_queues)
 
 
-HOLDER_BITS = 48
+HOLDER_BITS = 64
 """A port's holders are told from another port's by the bits above these."""
 
 
@@ -29,7 +29,8 @@ class LocalBrokerPort:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._holder_base = broker.next_port() << HOLDER_BITS
+        self._number = broker.next_port()
+        self._holder_base = self._number << HOLDER_BITS
         self._taps: dict[int, Tap] = {}
         self._watched_tables: list[tuple[str, Callable[[str, bytes | None], None]]] = []
         self._holders: set[int] = set()
@@ -164,7 +165,7 @@ class LocalBrokerPort:
             on_done(token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor} does not exist (any more)"))
             return
         self._holders.add(holder)
-        on_done(token, cursors.acquire(found, self._holder_base + holder, count_max, bytes_max))
+        on_done(token, cursors.acquire(found, self._holder_base + holder, count_max, bytes_max, self._number))
 
     def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None:
         self._broker.cursors.settle(items)
@@ -177,7 +178,7 @@ class LocalBrokerPort:
         found = self._broker.cursors.by_id.get(cursor)
         if found is not None:
             (self._watched.discard if on_ready is None else self._watched.add)(cursor)
-            self._broker.cursors.watch(found, on_ready)
+            self._broker.cursors.watch(found, self._number, on_ready)
 
     def stats(self, cursors: Sequence[int], token: Any, on_done: Done) -> None:
         table = self._broker.cursors

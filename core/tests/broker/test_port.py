@@ -441,3 +441,49 @@ def test_cursor_rows_are_json(rows: int) -> None:
     table = bench.broker.tables.rows("cursor")
     assert len([key for key in table if key != "next"]) == rows
     assert all(json.loads(value) for value in table.values())
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_nothing_is_acknowledged_after_the_disk_failed(sync: bool) -> None:
+    bench = Bench(sync=sync)
+    bench.broker.store_failed(GantryError(ErrorCode.STORE_FAILED, "EIO"))
+    result = bench.send(Message("t", b"1"))
+    assert isinstance(result, GantryError) or result == [ErrorCode.STORE_FAILED]
+
+
+def test_holders_of_two_ports_are_told_apart() -> None:
+    bench = Bench()
+    _, cursor = bench.queue()
+    bench.send(Message("t", b"1"), Message("t", b"2"))
+    other = LocalBrokerPort(bench.broker)
+    holder = 0x616D7170 << 24
+    assert len(bench.acquire(cursor, 1, holder=holder)) == 1
+    taken: list[Any] = []
+    other.acquire(cursor, holder, 1, 1 << 20, None, lambda token, result: taken.extend(result))
+    assert offsets(taken) == [1]
+    other.release(holder)
+    assert offsets(bench.acquire(cursor, 5, holder=holder)) == [1]
+
+
+def test_two_ports_watch_one_cursor() -> None:
+    bench = Bench()
+    _, cursor = bench.queue()
+    other = LocalBrokerPort(bench.broker)
+    woken: list[str] = []
+    bench.port.watch(cursor, lambda cursor: woken.append("first"))
+    other.watch(cursor, lambda cursor: woken.append("second"))
+    bench.quiet()
+    bench.send(Message("t", b"1"))
+    assert sorted(woken) == ["first", "second"]
+    assert len(bench.acquire(cursor)) == 1
+    bench.send(Message("t", b"2"))
+    assert sorted(woken) == ["first", "first", "second"]
+    other.watch(cursor, None)
+    bench.acquire(cursor)
+    bench.send(Message("t", b"3"))
+    assert sorted(woken) == ["first", "first", "first", "second"]
+
+
+def test_a_door_makes_its_system_topic_whatever_users_may_create() -> None:
+    bench = Bench(auto_create=False)
+    assert not isinstance(bench.call("ensure_topic", "rmq_sys_amqp_direct", True), GantryError)
