@@ -118,6 +118,27 @@ def check_topic(name: str) -> None:
         raise GantryError(ErrorCode.NAME_INVALID, f"topic name {name!r} holds a character outside [%A-Za-z0-9_|-]")
 
 
+def check_stored_topic(name: str) -> None:
+    """As `check_topic`, for what a log may hold: retry and dead letter topics carry a group's name and may be longer."""
+    if len(name) > TOPIC_BYTES_MAX and name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        if len(name) > GROUP_BYTES_MAX or _TOPIC.match(name) is None:
+            raise GantryError(
+                ErrorCode.NAME_INVALID,
+                f"topic name {name[:64]!r}...: a retry or dead letter topic has at most {GROUP_BYTES_MAX} of [%A-Za-z0-9_|-]",
+            )
+        return
+    check_topic(name)
+
+
+def is_stored_topic(name: str) -> bool:
+    """True for names that a log may hold as a topic (RocketMQ: RETRY_OR_DLQ_TOPIC_MAX_LENGTH)."""
+    try:
+        check_stored_topic(name)
+    except GantryError:
+        return False
+    return True
+
+
 def check_group(name: str) -> None:
     """Raise NAME_INVALID unless `name` is a legal group name."""
     if not name or len(name) > GROUP_BYTES_MAX or _TOPIC.match(name) is None:

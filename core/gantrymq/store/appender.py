@@ -14,7 +14,7 @@ from gantrymq.model.limits import DISPATCH_INLINE_MAX, PROPERTIES_BYTES_MAX
 from gantrymq.model.message import LOOPBACK_HOST, Message
 from gantrymq.model.names import java_hash, light_name
 from gantrymq.store import record
-from gantrymq.store.record import HEAD, MAGIC_V1, SHORT
+from gantrymq.store.record import HEAD, SHORT
 from gantrymq.store.recovery import CONTINUATION, DISPATCH_TOPIC, PAIR
 
 if TYPE_CHECKING:
@@ -46,18 +46,19 @@ class _Plan:
         self.limit = position - position % file_size + file_size - record.BLANK_SIZE
         """A record must end here or before: its segment keeps room for a blank."""
         self.parts: list[bytes] = []
-        self.writes: list[tuple[int, list[bytes]]] = []
+        self.writes: list[tuple[int, list[bytes], int]] = []
+        """Position, parts, bytes."""
 
     def finish(self, position: int) -> None:
         """Nothing more comes before `position`."""
         if position > self.start:
-            self.writes.append((self.start, self.parts))
+            self.writes.append((self.start, self.parts, position - self.start))
 
     def roll(self, position: int) -> int:
         """Fill the segment with a blank record; returns the begin of the next one."""
         following = self.limit + record.BLANK_SIZE
         self.parts.append(record.blank(following - position))
-        self.writes.append((self.start, self.parts))
+        self.writes.append((self.start, self.parts, position + record.BLANK_SIZE - self.start))
         self.start = following
         self.limit += self.file_size
         self.parts = []
@@ -89,8 +90,8 @@ class Appender:
         plan = _Plan(start, self._log.file_size)
         try:
             end = self._encode(batch, lights, now_ms, plan, start)
-            for at, parts in plan.writes:
-                self._log.write(at, b"".join(parts))
+            for at, parts, count in plan.writes:
+                self._log.write_parts(at, parts, count)
         except BaseException:
             self._take_back(batch, lights, start)
             raise
@@ -132,7 +133,7 @@ class Appender:
                 message.born_ms = now_ms
             parts += (
                 pack(
-                    size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue_id, message.flag, offset, position, flags,
+                    size, topic.magic, crc32(body) & 0x7FFFFFFF, queue_id, message.flag, offset, position, flags,
                     message.born_ms, message.born_host, now_ms, host, message.reconsume_times, message.prepared_offset, length,
                 ),
                 body,

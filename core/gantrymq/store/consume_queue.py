@@ -14,14 +14,17 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.model.errors import StoreCorruptError
-from gantrymq.model.names import check_topic
+from gantrymq.model.limits import TOPIC_BYTES_MAX
+from gantrymq.model.names import check_stored_topic, is_stored_topic
 from gantrymq.store.commit_log import file_name, positions_in
 from gantrymq.store.config import UNIT_SIZE
+from gantrymq.store.record import MAGIC_V1, MAGIC_V2
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from gantrymq.store.cold import ColdReads
     from gantrymq.store.files import Buffer, FileSystem
 
 log = logging.getLogger(__name__)
@@ -61,6 +64,8 @@ class QueueFiles:
         self._handles: dict[Path, int] = {}
         self.unsynced: set[Path] = set()
         self.log_min = 0
+        self.cold: ColdReads | None = None
+        """Set while the loop runs: `ConsumeQueue.read` then raises `Cold` rather than wait for the disk."""
 
     def handle(self, path: Path, create: bool) -> int:
         handle = self._handles.pop(path, -1)
@@ -85,6 +90,12 @@ class QueueFiles:
         self.unsynced.add(path)
         self.files.pwrite(handle, data, at)
 
+    def read(self, path: Path, count: int, at: int, fresh_from: int) -> bytes:
+        handle = self.handle(path, False)
+        if self.cold is not None:
+            return self.cold.read(path, handle, count, at, fresh_from)
+        return self.files.pread(handle, count, at)
+
     def sync(self, path: Path) -> None:
         """Any thread: opens its own descriptor."""
         handle = self.files.open(path, False)
@@ -102,7 +113,7 @@ class QueueFiles:
 class ConsumeQueue:
     """One queue. `next_offset` is its maximum offset; `pending` the newest units as a flat list."""
 
-    __slots__ = ("_bases", "_files", "_made", "directory", "min_offset", "next_offset", "pending", "queue_id")
+    __slots__ = ("_bases", "_files", "_made", "_opened_at", "directory", "min_offset", "next_offset", "pending", "queue_id")
 
     def __init__(self, files: QueueFiles, directory: Path, queue_id: int) -> None:
         self._files = files
@@ -113,6 +124,8 @@ class ConsumeQueue:
         self.pending: list[int] = []
         self._bases: list[int] = []
         self._made = False
+        self._opened_at = 0
+        """Bytes that the queue had when it was opened: what follows was written by this process."""
 
     def open(self, cut_at: int = -1) -> None:
         """Find the files and both ends. With `cut_at` every unit of that physical offset or above is removed."""
@@ -130,6 +143,7 @@ class ConsumeQueue:
             base = self._bases[-1]
             self.next_offset = base // UNIT_SIZE + self._first(base, 0, per_file, -1)
         self.min_offset = self._find_min()
+        self._opened_at = self.next_offset * UNIT_SIZE
 
     def _unit_at(self, base: int, index: int) -> Unit:
         data = self._files.files.pread(self._files.handle(self._path(base), False), UNIT_SIZE, index * UNIT_SIZE)
@@ -207,7 +221,7 @@ class ConsumeQueue:
         return True
 
     def read(self, offset: int, count: int) -> list[Unit]:
-        """Up to `count` units from `offset` on, pending ones included."""
+        """Up to `count` units from `offset` on, pending ones included. May raise `Cold` (store/cold.py)."""
         pending = self.pending
         end = min(offset + count, self.next_offset)
         if offset < 0 or offset >= end:
@@ -224,7 +238,7 @@ class ConsumeQueue:
             if not self._bases or base < self._bases[0]:
                 raise StoreCorruptError(f"{self.directory}: no file for offset {offset}")
             length = min(stop, base + size) - at
-            data = self._files.files.pread(self._files.handle(self._path(base), False), length, at - base)
+            data = self._files.read(self._path(base), length, at - base, self._opened_at - base)
             units.extend(UNIT.iter_unpack(data))
             at += length
         if end > written_end:
@@ -256,14 +270,16 @@ class ConsumeQueue:
 
 
 class Topic:
-    """A topic's queues and its name as records hold it (length byte and UTF-8)."""
+    """A topic's queues, its name as records hold it (length and UTF-8) and the version of those records."""
 
-    __slots__ = ("encoded", "name", "queues")
+    __slots__ = ("encoded", "magic", "name", "queues")
 
     def __init__(self, name: str) -> None:
         self.name = name
         data = name.encode()
-        self.encoded = bytes((len(data),)) + data
+        long = len(data) > TOPIC_BYTES_MAX  # Java reads the length of V1 as a signed byte
+        self.magic = MAGIC_V2 if long else MAGIC_V1
+        self.encoded = len(data).to_bytes(2 if long else 1, "big") + data
         self.queues: dict[int, ConsumeQueue] = {}
 
 
@@ -281,7 +297,8 @@ class QueueTable:
         """Learn which topics there are, and a file length that the directory already has."""
         files = self._files
         files.files.make_dirs(files.root)
-        self._names = dict.fromkeys(files.files.list_dir(files.root))
+        # What has no topic's name is left alone: a real broker makes queues for our light queues' names, too.
+        self._names = dict.fromkeys([name for name in files.files.list_dir(files.root) if is_stored_topic(name)])
         for path in self._first_file() if not size_known else ():
             handle = files.files.open(path, False)
             length = files.files.size(handle)
@@ -303,7 +320,7 @@ class QueueTable:
         topic = self.open_topics.get(name)
         if topic is not None:
             return topic
-        check_topic(name)
+        check_stored_topic(name)
         topic = Topic(name)
         directory = self._files.root / name
         if name in self._names:

@@ -193,7 +193,7 @@ class OsFileSystem:
     def list_dir(self, path: Path) -> list[str]:
         try:
             return sorted(os.listdir(path))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def exists(self, path: Path) -> bool:

@@ -18,6 +18,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.model.names import java_hash
+from gantrymq.store.geometry import ENTRY, HEADER, ROCKETMQ_SLOTS, SLOT_SIZE, IndexBytes, cut_short, find_slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HEADER: Final = Struct(">qqqqii")
-ENTRY: Final = Struct(">iqii")
-SLOT_SIZE: Final = 4
 SECONDS_MAX: Final = 0x7FFFFFFF
 CHUNK_SHIFT: Final = 12
 """Slots are read and written in chunks of 4,096 (16 KiB)."""
@@ -40,6 +38,8 @@ HASH_MIN: Final = -0x80000000
 """The one hash without an absolute value; it counts as 0."""
 CHAIN_MAX: Final = 1_000_000
 """Entries looked at for one key in one file: a damaged chain must not hang a query."""
+PROBED_ENTRIES: Final = 100_000
+"""Entries that must fit a number of slots before it is believed: a full file of 20 million would take 10 s."""
 _STRUCTS_MAX: Final = 4096
 _structs: dict[int, Struct] = {}
 
@@ -284,38 +284,49 @@ class Index:
         """As in `QueueFiles`; set before the first `find`."""
         self.unsynced: set[Path] = set()
 
-    def open(self, size_known: bool) -> None:
-        """Find the files. Unless it is known, a size that they have wins over the settings if these slots can have it."""
+    def open(self, size_known: bool) -> bool:
+        """Find the files, each with its own geometry. Unless it is known, what the newest has wins over the settings.
+
+        False: a file's geometry cannot be told; it is gone, and the index must be made again from the first record.
+        """
         self._files.make_dirs(self._directory)
+        complete = True
         for name in self._files.list_dir(self._directory):
             if not name.isdecimal():
                 continue
             path = self._directory / name
             handle = self._files.open(path, False)
-            length = self._files.size(handle)
-            self._files.close(handle)
-            if length < HEADER.size:
+            try:
+                stored = IndexBytes(self._files, handle)
+                slots, entries = self._geometry(stored, size_known)
+            finally:
+                self._files.close(handle)
+            if not slots:
+                if stored.used:
+                    log.error("%s: number of slots not found: the index is made again", path)
+                    complete = False
                 self._files.remove(path)
                 continue
-            if not size_known:
-                self._adopt_size(path, length)
-            file = IndexFile(self._files, path, self.slots, self.entries)
+            if not size_known and (slots, entries) != (self.slots, self.entries):
+                log.warning("%s has %d slots and %d entries; store.index_slots and index_entries are ignored", path, slots, entries)
+                self.slots, self.entries = slots, entries
+            file = IndexFile(self._files, path, slots, entries)
             file.open()
             self.list.append(file)
+        return complete
 
-    def _adopt_size(self, path: Path, length: int) -> None:
-        for slots, entries in ((self.slots, self.entries), (5_000_000, 20_000_000)):
-            if length == HEADER.size + slots * SLOT_SIZE + entries * ENTRY.size:
-                if (slots, entries) != (self.slots, self.entries):
-                    log.warning("%s has RocketMQ's default size; store.index_slots and index_entries are ignored", path)
-                    self.slots, self.entries = slots, entries
-                return
-        rest = length - HEADER.size - self.slots * SLOT_SIZE
-        if rest < 2 * ENTRY.size or rest % ENTRY.size:
-            log.warning("%s has a size that %d slots cannot have; its directory is made again", path, self.slots)
-            return
-        log.warning("%s: %d entries; store.index_entries = %d is ignored", path, rest // ENTRY.size, self.entries)
-        self.entries = rest // ENTRY.size
+    def _geometry(self, stored: IndexBytes, size_known: bool) -> tuple[int, int]:
+        """(slots, entries) of a file; (0, 0) if it has none that can be told."""
+        if stored.length < HEADER.size:
+            return 0, 0
+        if stored.entries_of(self.slots) == self.entries and (size_known or not stored.used):
+            return self.slots, self.entries
+        if size_known and cut_short(stored, self.slots, self.entries):
+            return self.slots, self.entries
+        slots = find_slots(stored, (self.slots, ROCKETMQ_SLOTS), PROBED_ENTRIES)
+        if not slots and stored.entries_of(self.slots) == self.entries:
+            slots = self.slots  # damaged: what the settings say is the best guess
+        return slots, stored.entries_of(slots) if slots else 0
 
     def cut(self, position: int, store_ms_at: Callable[[int], int]) -> None:
         """Drop entries of records at or above `position`."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.model.names import LMQ_PREFIX, OWN_LIGHT_PREFIX, check_topic, light_id
+from gantrymq.model.names import LMQ_PREFIX, OWN_LIGHT_PREFIX, SCHEDULE_TOPIC, check_stored_topic, light_id
 from gantrymq.store import record
 from gantrymq.store.appender import Appender
 from gantrymq.store.commit_log import FULL_ERRORS, CommitLog
@@ -34,6 +34,8 @@ from gantrymq.store.recovery import (
     origin_of,
     scan,
 )
+from gantrymq.store.schedule import schedule_code
+from gantrymq.store.takeover import foreign_start, is_foreign, queues_end, record_boundary, refuse_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -162,6 +164,7 @@ class MessageStore(StoreReader):
 
         Raises GantryError(STORE_FAILED) if another process has the store, StoreCorruptError if it cannot be understood.
         """
+        refuse_unreadable(self.files, self._store)
         for directory in (self._store, self._own):
             self.files.make_dirs(directory)
         guard = self.files.lock(self._store / "lock")
@@ -169,14 +172,17 @@ class MessageStore(StoreReader):
             raise GantryError(ErrorCode.STORE_FAILED, f"{self._store} is in use by another process (its lock file is held)")
         self._guard = guard
         clean = not self.files.exists(self._store / "abort")
-        if clean:
-            self._write_abort()
-        self._open_files()
-        report = self._recover(clean, progress)
+        own_crash = not clean and self._read(self._store / "abort") == self._read(self._own / "abort")
+        if not own_crash:  # our note first: an abort file that differs from it is a real broker's
+            for directory in (self._own, self._store):
+                self._write_abort(directory)
+        indexed = self._open_files()
+        report = self._recover(clean, own_crash, indexed, progress)
         self._checkpoint_at = self._clock.monotonic_ms()
         return report
 
-    def _open_files(self) -> None:
+    def _open_files(self) -> bool:
+        """False if the index must be made again."""
         self._positions.open()
         known = self._positions.flushed >= 0
         if known:
@@ -190,25 +196,38 @@ class MessageStore(StoreReader):
         self._content_max = self._record_max - record.OVERHEAD_MAX - record.DISPATCH_RESERVE
         self._queue_files.log_min = self._log.min_position
         self._queues.load(known)
-        self._index.open(known)
+        indexed = self._index.open(known)
         self._positions.sizes = self._sizes()
         if not known and not self._log.bases:
             self._positions.save(0, 0, sync=True)  # from the first record on this log is known to be ours
             self.files.sync_dir(self._own)
+        return indexed
 
     def _sizes(self) -> Sizes:
         return Sizes(self._log.file_size, self._queue_files.file_size, self._index.slots, self._index.entries)
 
-    def _write_abort(self) -> None:
-        handle = self.files.open(self._store / "abort", True)
+    def _read(self, path: Path) -> bytes:
+        if not self.files.exists(path):
+            return b""
+        handle = self.files.open(path, False)
         try:
+            return self.files.pread(handle, 64, 0)
+        finally:
+            self.files.close(handle)
+
+    def _write_abort(self, directory: Path) -> None:
+        handle = self.files.open(directory / "abort", True)
+        try:
+            self.files.truncate(handle, 0)
             self.files.pwrite(handle, str(self.files.process_id()).encode(), 0)
             self.files.datasync(handle)
         finally:
             self.files.close(handle)
-        self.files.sync_dir(self._store)
+        self.files.sync_dir(directory)
 
-    def _recover(self, clean: bool, progress: Callable[[int, int], None] | None) -> RecoveryReport:
+    def _recover(
+        self, clean: bool, own_crash: bool, indexed: bool, progress: Callable[[int, int], None] | None
+    ) -> RecoveryReport:
         low = self._log.min_position
         flushed, derived = max(self._positions.flushed, low), max(self._positions.derived, low)
         limit = self._log.limit
@@ -216,16 +235,26 @@ class MessageStore(StoreReader):
             log.error("the log ends at %d at the latest, but %d had been flushed: segments are missing", limit, flushed)
             derived = min(derived, self._log.bases[-1] if self._log.bases else 0)
             clean = False
+        known = self._positions.flushed >= 0
+        foreign = not known and is_foreign(self.files, self._store, self._queues.names())
+        if foreign and indexed:
+            derived = foreign_start(self.files, self._store, self._log, self._queues, clean)
+        elif known and record_boundary(self._log, derived) != derived:
+            flushed = derived = record_boundary(self._log, derived)
         report = RecoveryReport(clean, derived, derived)
         finder = EndFinder(self.files, self._log, self._own / "quarantine", report)
-        own = self._positions.flushed >= 0  # another broker's records may hold U+0000
-        end = finder.find_end(derived, min(flushed, limit), strict=own and not clean)
+        end = finder.find_end(derived, min(flushed, limit), strict=own_crash)  # another broker's records may hold U+0000
+        if known and clean and end > derived:  # a real broker went on with it, and trusts its own queues
+            derived = max(derived, min(queues_end(self._queues, self._log), end))
         report.end = end
         if not clean:
             finder.cut(end)
         self._log.flushed_position = min(flushed, end)
         self._log.writing_base = self._log.base_of(end)
         self._lights.open(end)
+        if foreign:
+            self._lights.log_position = derived
+            self._lights.save_tails()
         self._appender.position = end
         self._appender.last_ms = load_checkpoint(self.files, self._store / "checkpoint")
         if clean and end == derived and self._lights.log_position == end:
@@ -280,7 +309,8 @@ class MessageStore(StoreReader):
             names = tuple([key for key in (unique, *keys) if key])
             self._index.add([(message.topic, names, message.physical_offset, message.store_ms)])
         if not transaction & 4 and message.queue_id >= 0:
-            unit = (message.physical_offset, message.size, self._appender.code_of(message.tag))
+            code = self._appender.code_of(message.tag) if message.topic != SCHEDULE_TOPIC else schedule_code(message)
+            unit = (message.physical_offset, message.size, code)
             self._replay_unit(message.topic, message.queue_id, message.queue_offset, unit)
             for name, offset in record.dispatch_of(message.dispatch)[0] if message.dispatch else ():
                 if name.startswith(LMQ_PREFIX) and not name.startswith(OWN_LIGHT_PREFIX):
@@ -349,7 +379,7 @@ class MessageStore(StoreReader):
         if (
             body <= self._body_max
             and len(properties) <= SENDER_PROPERTIES_MAX
-            and body + len(properties) <= self._content_max
+            and body + len(properties) + len(message.topic) <= self._content_max
             and message.topic in self._queues.open_topics
             and b"\0" not in properties
         ):
@@ -358,14 +388,14 @@ class MessageStore(StoreReader):
 
     def _why_not(self, message: Message) -> ErrorCode | None:
         body, properties = len(message.body), message.properties
-        if body > self._body_max or body + len(properties) > self._content_max:
+        if body > self._body_max or body + len(properties) + len(message.topic) > self._content_max:
             return ErrorCode.MESSAGE_TOO_LARGE
         if len(properties) > SENDER_PROPERTIES_MAX:
             return ErrorCode.PROPERTIES_TOO_LARGE
         if b"\0" in properties:
             return ErrorCode.MESSAGE_ILLEGAL  # recovery takes it for a torn write
         try:
-            check_topic(message.topic)
+            check_stored_topic(message.topic)
         except GantryError as error:
             return error.code
         return None

@@ -1,6 +1,6 @@
 """One record of the CommitLog: the only place that knows its layout (docs/formats/commitlog.md).
 
-All integers big-endian. V1; V2 differs in the topic length only (2 bytes) and is read, never written:
+All integers big-endian. V1; V2 differs in the topic length only (2 bytes) and is written for topics over 127 bytes:
 
       0  size 4 | magic 4 | body CRC 4 | queue id 4 | flag 4
      20  queue offset 8 | physical offset 8
@@ -53,8 +53,8 @@ STORE_MS_AT: Final = 56
 BLANK_SIZE: Final = PREFIX.size
 """A record needs this much behind it in its segment (RocketMQ: END_FILE_MIN_BLANK_LENGTH)."""
 RECORD_SIZE_MIN: Final = HEAD.size + 1 + SHORT.size
-OVERHEAD_MAX: Final = HEAD.size + 2 * 12 + 1 + TOPIC_BYTES_MAX + SHORT.size
-"""Bytes of a record beside body and properties, with the longest topic and IPv6 hosts."""
+OVERHEAD_MAX: Final = HEAD.size + 2 * 12 + 2 + SHORT.size
+"""Bytes of a record beside body, properties and topic, with IPv6 hosts."""
 CRC_MASK: Final = 0x7FFFFFFF
 
 DISPATCH_MARK: Final = b"INNER_MULTI_DISPATCH\x01"
@@ -81,8 +81,9 @@ def heads(sys_flag: int) -> Struct:
 
 def record_size(message: Message) -> int:
     """Bytes of the whole record with the `dispatch` that it has now."""
+    topic = len(message.topic)
     return (
-        heads(message.sys_flag).size + len(message.body) + 1 + len(message.topic) + SHORT.size
+        heads(message.sys_flag).size + len(message.body) + (1 if topic <= TOPIC_BYTES_MAX else 2) + topic + SHORT.size
         + len(message.properties) + len(message.dispatch)
     )  # fmt: skip
 
@@ -91,12 +92,13 @@ def encode(message: Message) -> bytes:
     """The record of a message whose store fields are set. The store's append builds the same bytes in one pass."""
     body, properties = message.body, message.properties + message.dispatch
     topic = message.topic.encode()
+    long = len(topic) > TOPIC_BYTES_MAX
     head = heads(message.sys_flag).pack(
-        record_size(message), MAGIC_V1, crc32(body) & CRC_MASK, message.queue_id, message.flag, message.queue_offset,
+        record_size(message), MAGIC_V2 if long else MAGIC_V1, crc32(body) & CRC_MASK, message.queue_id, message.flag, message.queue_offset,
         message.physical_offset, message.sys_flag, message.born_ms, message.born_host, message.store_ms,
         message.store_host, message.reconsume_times, message.prepared_offset, len(body),
     )  # fmt: skip
-    return b"".join((head, body, bytes((len(topic),)), topic, SHORT.pack(len(properties)), properties))
+    return b"".join((head, body, len(topic).to_bytes(2 if long else 1, "big"), topic, SHORT.pack(len(properties)), properties))
 
 
 def blank(size: int) -> bytes:
