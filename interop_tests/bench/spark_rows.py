@@ -11,7 +11,7 @@ from gantrymq.spark import session
 
 def main() -> None:
     nameserver, topic = sys.argv[1:3]
-    spark = session(app_name="bench", master="local[2]")
+    spark = session("bench", cores=2)
     frame = spark.read.format("gantry").option("nameserver", nameserver).option("topic", topic).load()
     best, rows = 0.0, 0
     for _ in range(4):

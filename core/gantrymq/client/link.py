@@ -22,7 +22,7 @@ REQUEST_TIMEOUT_S: Final = 3.0
 """As the Java client's."""
 CONNECT_TIMEOUT_S: Final = 3.0
 BACKOFF_FIRST_S: Final = 0.05
-BACKOFF_MAX_S: Final = 5.0
+BACKOFF_MAX_S: Final = 1.0
 """A server that comes back is found within this; a dead one is asked no more often."""
 SWEEP_S: Final = 0.1
 """Timeouts are kept to this."""

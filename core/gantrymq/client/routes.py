@@ -28,6 +28,8 @@ RETRY_S: Final = 0.1
 ASK_TIMEOUT_S: Final = 3.0
 REFRESH_TIMEOUT_S: Final = 1.0
 """Where an older route is at hand, nobody waits longer for a newer one."""
+MISSING_S_MAX: Final = 60.0
+"""A topic that was known and is answered `unknown` for so long is gone; brokers register every 30 s."""
 ROUTES_MAX: Final = 10_000
 """Topics whose routes are kept; the oldest go first."""
 DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
@@ -136,6 +138,7 @@ class RouteCache:
         self.nameservers = list(nameservers)
         self._links = links
         self._routes: dict[str, tuple[Route, float]] = {}
+        self._missing_since: dict[str, float] = {}
         self._asking: dict[str, asyncio.Future[Route]] = {}
 
     async def route(self, topic: str, fresh: bool = False) -> Route:
@@ -153,6 +156,14 @@ class RouteCache:
             if kept is None or error.code is not ErrorCode.UNAVAILABLE:
                 raise
             return kept[0]
+
+    def _is_patient(self, topic: str, error: BaseException) -> bool:
+        """Whether a kept route outlives this answer. A nameserver that started again knows a topic only when its brokers have
+        registered, so `unknown` counts only when it lasts."""
+        if not isinstance(error, GantryError) or error.code is not ErrorCode.TOPIC_NOT_FOUND:
+            return isinstance(error, GantryError) and error.code is ErrorCode.UNAVAILABLE
+        now = asyncio.get_running_loop().time()
+        return now - self._missing_since.setdefault(topic, now) < MISSING_S_MAX
 
     def _refresh(self, topic: str) -> asyncio.Future[Route]:
         """One question at a time per topic, however many ask."""
@@ -172,11 +183,15 @@ class RouteCache:
         now = asyncio.get_running_loop().time()
         kept = self._routes.pop(topic, None)
         if error is None:
+            self._missing_since.pop(topic, None)
             self._routes[topic] = (done.result(), now)
             if len(self._routes) > ROUTES_MAX:
                 self._routes.pop(next(iter(self._routes)))
-        elif kept is not None and not (isinstance(error, GantryError) and error.code is ErrorCode.TOPIC_NOT_FOUND):
-            self._routes[topic] = (kept[0], now)
+        elif kept is not None:
+            if self._is_patient(topic, error):
+                self._routes[topic] = (kept[0], now)
+            else:
+                self._missing_since.pop(topic, None)
 
     async def publish_route(self, topic: str, fresh: bool = False) -> Route:
         """As `route`; for a topic that does not exist yet, the brokers that will create it at the first send."""

@@ -45,16 +45,13 @@ def prepare(quick: bool = False) -> None:
 def session(
     name: str = "gantrymq", cores: int = 0, settings: Mapping[str, str] | None = None, quick: bool = False
 ) -> SparkSession:
-    """A local session with the data source registered. `cores`: 0 takes all. `quick`: for tests of small queries."""
+    """A local session; Spark finds format `gantry` by itself (pyspark_gantry). `cores`: 0 takes all. `quick`: for tests of small queries."""
     prepare(quick)
     from pyspark.sql import SparkSession
-
-    from gantrymq.spark.source import GantryDataSource
 
     builder = SparkSession.builder.appName(name).master(f"local[{cores or '*'}]")
     chosen = {**LOCAL_SETTINGS, "spark.sql.shuffle.partitions": str(cores or os.cpu_count() or 1)}
     for key, value in {**chosen, **(QUICK_SETTINGS if quick else {}), **(settings or {})}.items():
         builder = builder.config(key, value)
     spark: SparkSession = builder.getOrCreate()
-    spark.dataSource.register(GantryDataSource)
     return spark
