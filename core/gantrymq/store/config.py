@@ -26,6 +26,9 @@ class StoreConfig:
     index_entries: int = 20_000_000
     flush: str = "async"
     """`async`: acknowledged when written (survives a crash of the process); `sync`: when on stable storage."""
+    transient_pool: bool = False
+    """Records gather in memory and reach the log in large writes: the end of the process loses up to `flush_interval_ms` of what was
+    acknowledged under `async`, at most 64 MiB."""
     flush_interval_ms: int = 500
     """Asynchronous flush: at most this long until data is on stable storage."""
     body_bytes_max: int = BODY_BYTES_MAX
@@ -46,6 +49,8 @@ class StoreConfig:
         _check("index_entries", self.index_entries, 2, 2_000_000_000 // UNIT_SIZE)
         if self.flush not in ("async", "sync"):
             raise ConfigError(f"store.flush = {self.flush!r}: allowed are async and sync")
+        if type(self.transient_pool) is not bool:
+            raise ConfigError(f"store.transient_pool = {self.transient_pool!r}: allowed are true and false")
         _check("flush_interval_ms", self.flush_interval_ms, 1, 60_000)
         _check("body_bytes_max", self.body_bytes_max, 1, BODY_BYTES_CEILING)
         _check("queue_files_max", self.queue_files_max, 8, 1_000_000)

@@ -13,35 +13,29 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 
-from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.model.names import LMQ_PREFIX, OWN_LIGHT_PREFIX, SCHEDULE_TOPIC, check_stored_topic, light_id
+from gantrymq.model.names import check_stored_topic
 from gantrymq.store import record
 from gantrymq.store.appender import Appender
 from gantrymq.store.commit_log import FULL_ERRORS, CommitLog
 from gantrymq.store.config import UNIT_SIZE
-from gantrymq.store.consume_queue import QueueFiles, QueueTable, Unit
+from gantrymq.store.consume_queue import QueueFiles, QueueTable
 from gantrymq.store.index_file import Index
-from gantrymq.store.light_queues import LIGHT_MAX, LightQueues
+from gantrymq.store.light_queues import LightQueues
 from gantrymq.store.positions import Positions, Sizes, load_checkpoint, save_checkpoint
 from gantrymq.store.reader import StoreReader
 from gantrymq.store.record import SENDER_PROPERTIES_MAX
-from gantrymq.store.recovery import (
-    DISPATCH_TOPIC,
-    EndFinder,
-    RecoveryReport,
-    continuation_pairs,
-    origin_of,
-    scan,
-)
-from gantrymq.store.schedule import schedule_code
+from gantrymq.store.recovery import EndFinder, RecoveryReport
+from gantrymq.store.replay import Replay
 from gantrymq.store.takeover import foreign_start, is_foreign, queues_end, record_boundary, refuse_unreadable
+from gantrymq.store.write_buffer import WriteBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from gantrymq.model.message import Message
+    from gantrymq.store.cold import ColdReads
     from gantrymq.store.config import StoreConfig
     from gantrymq.store.files import FileSystem
 
@@ -56,11 +50,12 @@ UNITS_PENDING_MAX: Final = 16 * 1024 * 1024
 INDEX_PENDING_MAX: Final = 262_144
 """Records not yet indexed; beyond this `append` does the work itself."""
 ENTRIES_PER_SLICE_MIN: Final = 16
+WAKE_STEP: Final = 4 * 1024 * 1024
+"""The thread that works ahead of the log (and behind it, in `transient_pool` mode) is woken so often."""
 FILES_PER_FLUSH: Final = 8
 """Derived files put on stable storage between two looks at whether the log's flush is due."""
 SYNC_ALL_FROM: Final = 64
 """At a stop, more derived files than this are synced by one call for the whole file system: 2 ms each add up."""
-REPLAY_PROGRESS_BYTES: Final = 1024 * 1024
 
 
 class Clock(Protocol):
@@ -107,6 +102,7 @@ class MessageStore(StoreReader):
         """When the oldest unwritten unit was dispatched."""
         self._units_in_log = 0
         self._derived_full = False
+        self._buffer_full = False
         self._checkpoint: Checkpoint | None = None
         self._checkpoint_at = 0
         self._derived_synced = 0
@@ -114,6 +110,9 @@ class MessageStore(StoreReader):
         self._content_max = 0
         self._body_max = config.body_bytes_max
         self._reserved = 0
+        self._wake_at = 0
+        self.wake_ahead: Callable[[], None] = lambda: None
+        """Called on the loop when `work_ahead` should run soon (the flusher's second thread)."""
 
     # --- positions
 
@@ -178,8 +177,15 @@ class MessageStore(StoreReader):
                 self._write_abort(directory)
         indexed = self._open_files()
         report = self._recover(clean, own_crash, indexed, progress)
+        self._log.hot_from = self._log.opened_at = self._appender.position
+        if self.config.transient_pool:
+            self._log.buffer = WriteBuffer()
         self._checkpoint_at = self._clock.monotonic_ms()
         return report
+
+    def read_without_waiting(self, cold: ColdReads) -> None:
+        """From now on reads raise `Cold` where they would wait for the disk (store/cold.py)."""
+        self.cold = self._log.cold = self._queue_files.cold = self._lights.cold = self._index.cold = cold
 
     def _open_files(self) -> bool:
         """False if the index must be made again."""
@@ -263,89 +269,13 @@ class MessageStore(StoreReader):
         for name in self._queues.names():
             self._queues.topic(name, cut_at=derived)
         self._index.cut(derived, self._store_ms_at)
-        self._replay(min(derived, max(self._lights.log_position, low)), derived, end, report, progress)
+        replay = Replay(self._log, self._queues, self._lights, self._index, self._appender)
+        replay.run(min(derived, max(self._lights.log_position, low)), derived, end, report, progress)
         self.flush_derived()
         self.flush()
         self._derived_synced = derived  # the next checkpoint moves it: putting every queue on stable storage takes long
         self._positions.save(self._log.flushed_position, derived, sync=True)
         return report
-
-    def _replay(
-        self, start: int, derived: int, end: int, report: RecoveryReport, progress: Callable[[int, int], None] | None
-    ) -> None:
-        """Dispatch the records of [start, end) again; those below `derived` only into light queues."""
-        told = start
-        group: Message | None = None
-        lights_from = self._lights.log_position
-        for message in scan(self._log, start, end):
-            at = message.physical_offset
-            self._appender.last_ms = max(self._appender.last_ms, message.store_ms)
-            report.records += 1
-            if message.topic == DISPATCH_TOPIC and group is not None and origin_of(message) == group.physical_offset:
-                if group.physical_offset >= lights_from:
-                    self._replay_lights(group, continuation_pairs(message))
-            elif message.dispatch:
-                group = message
-                if at >= lights_from:
-                    self._replay_dispatch(message)
-            if at >= derived:
-                self._replay_queue(message)
-            if at - told >= REPLAY_PROGRESS_BYTES:
-                told = at
-                self._queues.write_pending()
-                self._index.write_pending()
-                if message.topic != DISPATCH_TOPIC and record.MORE_MARK not in message.dispatch:
-                    self._lights.write_pending(max(at + message.size, lights_from))  # not inside a group
-                if progress is not None:
-                    progress(at - start, end - start)
-        if progress is not None:
-            progress(end - start, end - start)
-
-    def _replay_queue(self, message: Message) -> None:
-        transaction = message.sys_flag & 12
-        if transaction != 12:
-            keys = props.find(message.properties, props.KEYS).split(" ")
-            unique = props.find(message.properties, props.UNIQ_KEY)
-            names = tuple([key for key in (unique, *keys) if key])
-            self._index.add([(message.topic, names, message.physical_offset, message.store_ms)])
-        if not transaction & 4 and message.queue_id >= 0:
-            code = self._appender.code_of(message.tag) if message.topic != SCHEDULE_TOPIC else schedule_code(message)
-            unit = (message.physical_offset, message.size, code)
-            self._replay_unit(message.topic, message.queue_id, message.queue_offset, unit)
-            for name, offset in record.dispatch_of(message.dispatch)[0] if message.dispatch else ():
-                if name.startswith(LMQ_PREFIX) and not name.startswith(OWN_LIGHT_PREFIX):
-                    self._replay_unit(name, 0, offset, unit)  # a real broker's own light queue has files
-
-    def _replay_unit(self, name: str, queue_id: int, offset: int, unit: Unit) -> None:
-        try:
-            topic = self._queues.topic(name)
-        except GantryError:
-            log.error("record at %d names queue %r, which is not legal: it is left out", unit[0], name)
-            return
-        queue = topic.queues.get(queue_id)
-        if queue is None:
-            queue = self._queues.add_queue(topic, queue_id)
-        if not queue.pending:
-            self._queues.dirty.append(queue)
-        if not queue.replay(offset, unit):
-            log.error("record at %d has queue offset %d, but %s/%d is at %d: it enters no queue",
-                      unit[0], offset, name, queue_id, queue.next_offset)  # fmt: skip
-
-    def _replay_dispatch(self, message: Message) -> None:
-        pairs = []
-        for name, offset in record.dispatch_of(message.dispatch)[0]:
-            if name.startswith(OWN_LIGHT_PREFIX):
-                try:
-                    pairs.append((light_id(name), offset))
-                except ValueError:
-                    continue
-        self._replay_lights(message, pairs)
-
-    def _replay_lights(self, message: Message, pairs: list[tuple[int, int]]) -> None:
-        unit = (message.physical_offset, message.size, self._appender.code_of(message.tag))
-        for light, offset in pairs:
-            if 0 < light < LIGHT_MAX:
-                self._lights.replay(light, offset, unit)
 
     def close(self) -> None:
         """Clean stop: everything on stable storage, abort file removed. After a failure only descriptors are given back."""
@@ -354,8 +284,8 @@ class MessageStore(StoreReader):
                 self.flush()
                 self._index_some(len(self._appender.index_pending))
                 checkpoint = self.take_checkpoint(force=True)
-                if checkpoint is None or self.indexed_position < self.written_position:
-                    log.error("%s: no space left for queues or index; the next start makes them again", self._store)
+                if checkpoint is None or self.indexed_position < self.written_position or self._buffer_full:
+                    log.error("%s: no space left; the next start makes queues and index again", self._store)
                     return
                 self.sync_checkpoint(checkpoint)
                 self._lights.save_tails()
@@ -410,6 +340,8 @@ class MessageStore(StoreReader):
             raise self._failure
         if len(self._appender.index_pending) > INDEX_PENDING_MAX:
             self._index_some(len(batch) * 2)
+        if self._buffer_full:
+            raise GantryError(ErrorCode.STORE_FULL, f"no space left for {self._store}")
         if self._derived_full:
             self._check_derived_room()
         start = self._appender.position
@@ -417,6 +349,9 @@ class MessageStore(StoreReader):
             end = self._appender.append(batch, lights, self._clock.now_ms())
         except OSError as error:
             raise self._write_failed(error, start) from error
+        if end >= self._wake_at:
+            self._wake_at = end + WAKE_STEP
+            self.wake_ahead()
         if self._units_since < 0:
             self._units_since = self._clock.monotonic_ms()
         self._units_in_log += len(batch)
@@ -509,6 +444,22 @@ class MessageStore(StoreReader):
         """Stop the store because of something outside it (its flush thread died)."""
         return self._fail(error)
 
+    def work_ahead(self) -> None:
+        """Write what waits in the write buffer, reserve space ahead. Any one thread."""
+        try:
+            self._log.write_buffered()
+            self._buffer_full = False
+        except OSError as error:
+            self._buffer_failed(error)
+        self.reserve_ahead()
+
+    def _buffer_failed(self, error: OSError) -> None:
+        if error.errno not in FULL_ERRORS:
+            raise self._fail(error) from error
+        if not self._buffer_full:
+            log.error("no space left for %s; acknowledged records wait in memory, new ones are refused", self._store)
+        self._buffer_full = True
+
     def reserve_ahead(self) -> None:
         """Reserve disk space ahead of the write position and make the next segment when its turn is near. Any one thread.
 
@@ -521,13 +472,22 @@ class MessageStore(StoreReader):
                 raise self._fail(error) from error
 
     def flush(self) -> int:
-        """Put the log on stable storage up to the present end; returns that position. Any thread. Raises STORE_FAILED."""
+        """Put the log on stable storage up to the present end; returns that position. Any thread. Raises STORE_FAILED.
+
+        With a write buffer that a full disk keeps from being written nothing moves: the old position is returned.
+        """
         if self._failure is not None:
             raise self._failure
         with self._flush_lock:
             target = self._appender.position
             start = self._log.flushed_position
             if target > start:
+                try:
+                    self._log.write_buffered()
+                    self._buffer_full = False
+                except OSError as error:
+                    self._buffer_failed(error)
+                    return start
                 try:
                     self._log.sync(start, target)
                     self._log.flushed_position = target

@@ -1,22 +1,26 @@
 """The reading half of the store: queues, records by position, queries. Loop thread only; changes nothing.
 
+After `MessageStore.read_without_waiting` every read here raises `Cold` where it would wait for the disk (store/cold.py).
+
 Records named by a queue unit are trusted to begin where the unit says. A position from outside (a message id in a query) is
 believed only if the record's own queue points back at it: a body may hold bytes that look like a record.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.model import properties as props
 from gantrymq.store import record
+from gantrymq.store.cold import Cold
 from gantrymq.store.consume_queue import HOLE_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gantrymq.model.message import Message
     from gantrymq.store.appender import Appender
+    from gantrymq.store.cold import ColdReads, Want
     from gantrymq.store.commit_log import CommitLog
     from gantrymq.store.consume_queue import QueueTable, Unit
     from gantrymq.store.index_file import Index
@@ -34,6 +38,13 @@ class StoreReader:
     _lights: LightQueues
     _index: Index
     _appender: Appender
+    cold: ColdReads | None = None
+    """The threads that read what is not in memory; None: reads wait."""
+
+    def fetch(self, cold: Cold, token: Any, again: Callable[[Any], None]) -> None:
+        """As `ColdReads.fetch`, for operations that came upon `Cold`."""
+        assert self.cold is not None
+        self.cold.fetch(cold, token, again)
 
     # --- queues
 
@@ -105,7 +116,7 @@ class StoreReader:
 
         At least one record, then as many as `bytes_max` allows. Units without a record count as covered.
         """
-        pieces: list[bytes] = []
+        ranges: list[tuple[int, int]] = []
         taken = total = 0
         start = end = -1
         file_size = self._log.file_size
@@ -117,14 +128,27 @@ class StoreReader:
                 break
             if position != end or position % file_size == 0:
                 if end > start:
-                    pieces.append(self._log.read(start, end - start))
+                    ranges.append((start, end - start))
                 start = position
             end = position + size
             total += size
             taken += 1
         if end > start:
-            pieces.append(self._log.read(start, end - start))
-        return pieces, taken
+            ranges.append((start, end - start))
+        return self._read_all(ranges), taken
+
+    def _read_all(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Every range, or `Cold` with all that are."""
+        pieces = []
+        wanted: list[Want] = []
+        for at, count in ranges:
+            try:
+                pieces.append(self._log.read(at, count))
+            except Cold as cold:
+                wanted += cold.wanted
+        if wanted:
+            raise Cold(wanted)
+        return pieces
 
     def get(self, position: int, size: int = 0) -> Message | None:
         """The record at a position from anywhere, or None if no record of a queue begins there. `size` 0: unknown."""
@@ -139,7 +163,19 @@ class StoreReader:
 
     def get_many(self, refs: Sequence[tuple[int, int]]) -> list[Message | None]:
         """Records by (physical offset, size) out of units; None where there is no such record (any more)."""
-        return [self._decode(position, size) for position, size in refs]
+        return self._decode_all(refs)
+
+    def _decode_all(self, refs: Sequence[tuple[int, int]]) -> list[Message | None]:
+        found = []
+        wanted: list[Want] = []
+        for position, size in refs:
+            try:
+                found.append(self._decode(position, size))
+            except Cold as cold:
+                wanted += cold.wanted
+        if wanted:
+            raise Cold(wanted)
+        return found
 
     def _decode(self, position: int, size: int) -> Message | None:
         if not self._log.min_position <= position <= self._appender.position - record.RECORD_SIZE_MIN:
@@ -170,10 +206,7 @@ class StoreReader:
         while len(found) < count_max:
             indexed = self._index.find(topic, key, begin_ms, end_ms, limit)
             found = []
-            seen = set()
-            for position in (*positions, *indexed):
-                message = self._decode(position, 0) if position not in seen else None
-                seen.add(position)
+            for message in self._decode_all([(position, 0) for position in dict.fromkeys((*positions, *indexed))]):
                 if message is not None and message.topic == topic and begin_ms <= message.store_ms <= end_ms:
                     names = props.find(message.properties, props.KEYS).split(" ")
                     if key in names or key == props.find(message.properties, props.UNIQ_KEY):
