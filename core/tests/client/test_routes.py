@@ -16,7 +16,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 def test_a_known_route_is_kept_through_a_restart_of_the_nameserver(
     monkeypatch: pytest.MonkeyPatch, code: ErrorCode
 ) -> None:
-    answers: list[Any] = [Route("t", [], {}, {}), GantryError(code), GantryError(code), GantryError(code)]
+    answers: list[Any] = [Route("t", {}, {}, {}), GantryError(code), GantryError(code), GantryError(code)]
 
     async def ask(self: RouteCache, topic: str, timeout_s: float | None) -> Route:
         answer = answers.pop(0)
@@ -29,12 +29,11 @@ def test_a_known_route_is_kept_through_a_restart_of_the_nameserver(
         first = await cache.route("t")
         for _ in range(2):
             assert await cache.route("t") is first
-            while cache._asking:  # the refresh in the background
-                await asyncio.sleep(0)
+            await asyncio.wait(cache._asking.values())  # the refresh in the background
         assert await cache.route("t") is first
         monkeypatch.setattr(routes, "MISSING_S_MAX", 0.0)
-        while cache._asking:
-            await asyncio.sleep(0)
+        await asyncio.wait(cache._asking.values())
+        await asyncio.sleep(0)
         assert ("t" in cache._routes) == (code is ErrorCode.UNAVAILABLE)
 
     monkeypatch.setattr(RouteCache, "_ask", ask)
