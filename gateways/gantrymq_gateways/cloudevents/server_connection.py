@@ -31,6 +31,8 @@ from gantrymq_gateways.cloudevents.problems import PROBLEM_HEADER, Problem
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _REQUEST_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32} ([!-~]+) HTTP/1\.([01])\Z")
 _DIGITS = re.compile(rb"[0-9]{1,18}\Z")
+_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+"""What no head of a request holds, and the first bytes of most other protocols do."""
 
 
 @dataclass(slots=True)
@@ -135,6 +137,7 @@ class ServerConnection:
         if end < 0:
             if len(self._in) > HEAD_BYTES_MAX:
                 raise Problem(431, f"request line and headers have over {HEAD_BYTES_MAX} bytes")
+            _refuse_other_protocols(self._in)
             self._refuse_bare_line_ends(bytes(self._in))
             if not self._in:
                 self._head_since = None
@@ -307,6 +310,14 @@ class ServerConnection:
             self._refuse(Problem(503, "the server is shutting down", ((b"retry-after", b"5"),)))
         self.reading = False
         self._flush()
+
+
+def _refuse_other_protocols(begun: bytearray) -> None:
+    """A peer that speaks something else is told so at once: it may never send the end of a head."""
+    found = _CONTROL.search(begun)
+    if found is not None:
+        hint = "; this looks like TLS, which is not configured on this port" if begun[0] == 0x16 else ""
+        raise Problem(400, f"this is not HTTP/1.1: byte {found.group()[0]:#04x} at {found.start()}{hint}")
 
 
 def _check_head(head: bytes) -> tuple[str, int | None, bool]:

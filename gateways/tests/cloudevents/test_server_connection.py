@@ -297,3 +297,20 @@ def test_bodies_through_any_split(bodies, data):
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         requests += conn.receive_data(stream[start:end], 0)
     assert [request.body for request in requests] == bodies
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"\x16\x03\x01\x00\xc8\x01\x00", b"looks like TLS"),
+        (b"AMQP\x00\x00\x09\x01", b"byte 0x00 at 4"),
+        (b"\x10\x0f\x00\x04MQTT", b"byte 0x10 at 0"),
+    ],
+)
+def test_other_protocols_are_told_at_once(data, said):
+    conn = connection()
+    assert conn.receive_data(data, 0) == []
+    out = conn.data_to_send()
+    assert out.startswith(b"HTTP/1.1 400 ")
+    assert said in out
+    assert conn.finished
