@@ -124,6 +124,8 @@ class Connection:
         self._capabilities: frozenset[str] = frozenset()
         self._client = ""
         self._reason = ""
+        self.on_failure: Callable[[int, str], None] = lambda channel, text: None
+        """Called once per channel or connection (0) that is closed for an error, with the reply text."""
         self._ended = False
         self.frame_max = FRAME_MAX_BEFORE_TUNE
         self.channel_max = settings.channel_max
@@ -206,12 +208,13 @@ class Connection:
                 state.phase = _Phase.CLOSING
                 _forget_content(state)
                 self.send(channel, "channel.close", error.code, text, number >> 16, number & 0xFFFF)
+                self.on_failure(channel, text)
             return
         if self._state in (State.CLOSING, State.SILENT, State.ENDED):
             return
         self.send(0, "connection.close", error.code, text, number >> 16, number & 0xFFFF)
         self._state = State.CLOSING
-        self._reason = text
+        self.on_failure(0, text)
         self._deadline = self._now + CLOSING_MS
 
     # Bytes in.
@@ -340,7 +343,7 @@ class Connection:
             return
         method = METHODS_BY_NUMBER.get(int.from_bytes(payload[:4], "big"))
         if method is METHODS["connection.close-ok"]:
-            self._end(events, self._reason)
+            self._end(events, "")
         elif method is METHODS["connection.close"]:
             self.send(0, "connection.close-ok")
 

@@ -112,6 +112,7 @@ class AmqpDoor:
         """See Door."""
         self._link = link
         self._connection = Connection(self._settings, self._authenticate, self.gateway.clock.monotonic_ms())
+        self._connection.on_failure = self._failed
         self.gateway.doors.add(self)
         self._arm()
 
@@ -431,8 +432,6 @@ class AmqpDoor:
     def _fail(self, channel: Channel, error: AmqpError, number: int) -> None:
         if self._publisher is not None:
             self._publisher.flush()
-        if not channel.dead or error.connection:
-            log.info("%s: channel %d: %s", self._link.peer, channel.number, error.reply_text)
         if error.connection:
             self._connection.fail(error, channel.number, number)
             self._release()
@@ -472,6 +471,12 @@ class AmqpDoor:
         for queue in owned:
             if not queue.deleted:
                 self.gateway.drop_queue(queue)
+
+    def _failed(self, channel: int, text: str) -> None:
+        if channel:
+            log.info("%s: channel %d: %s", self._link.peer, channel, text)
+        else:
+            log.info("%s: closed: %s", self._link.peer, text)
 
     def _finish_closing(self) -> None:
         """Answer connection.close when nothing that came before it is open any more."""
