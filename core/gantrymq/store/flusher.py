@@ -1,14 +1,15 @@
-"""The flush thread: long system calls only (fdatasync, fallocate), never work in Python, which would hold up the loop.
+"""The store's threads: long system calls only (fdatasync, fallocate, large writes), no work in Python, which would hold up the loop.
 
 Asynchronous flush: every interval, if something was written. Synchronous: on `request()`; requests that come while a flush
-runs share the next one (group commit). Results are posted to the loop. Between flushes it reserves space ahead of the write
-position and puts due checkpoints of the derived files on stable storage.
+runs share the next one (group commit). Results are posted to the loop. Between flushes the thread puts due checkpoints of the derived
+files on stable storage. A second thread reserves space ahead of the write position and empties the write buffer: neither may wait
+for a flush.
 """
 
 from __future__ import annotations
 
 import logging
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.model.errors import GantryError
@@ -38,15 +39,21 @@ class Flusher:
         self._wake = Event()
         self._stopping = False
         self._passed = 0
-        self._thread: Thread | None = None
+        self._tell = Lock()
+        self._told = False
+        self._ahead = Event()
+        self._threads: list[Thread] = []
         self.on_flushed: Callable[[int], None] = lambda position: None
         """Called on the loop with the new flushed position, once per flush that moved it."""
         self.on_failed: Callable[[GantryError], None] = lambda error: None
         """Called on the loop once; the thread has ended."""
 
     def start(self) -> None:
-        self._thread = Thread(target=self._run, name="gantry-flush", daemon=True)
-        self._thread.start()
+        self._store.wake_ahead = self._ahead.set
+        for target, wake, name in ((self.step, self._wake, "gantry-flush"), (self._store.work_ahead, self._ahead, "gantry-ahead")):
+            thread = Thread(target=self._run, args=(target, wake), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def request(self) -> None:
         """Flush soon (synchronous flush: after each append batch). Cheap when one is already asked for."""
@@ -57,26 +64,32 @@ class Flusher:
         """End the thread after the flush it may be in; `MessageStore.close` does the last one."""
         self._stopping = True
         self._wake.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self._ahead.set()
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
 
-    def _run(self) -> None:
+    def _run(self, step: Callable[[], None], wake: Event) -> None:
         try:
             while not self._stopping:
-                self._wake.wait(self._interval_s)
-                self._wake.clear()
-                self.step()
+                wake.wait(self._interval_s)
+                wake.clear()
+                step()
         except GantryError as error:
-            self._post(self.on_failed, error)
+            self._failed(error)
         except Exception as error:
-            log.exception("flush thread ended")
-            self._post(self.on_failed, self._store.fail(error))
+            log.exception("%s ended", step.__name__)
+            self._failed(self._store.fail(error))
+
+    def _failed(self, error: GantryError) -> None:
+        with self._tell:
+            if not self._told:
+                self._told = True
+                self._post(self.on_failed, error)
 
     def step(self) -> None:
-        """One round: flush, reserve, checkpoint. Raises what `MessageStore.flush` raises."""
+        """One round: flush, checkpoint. Raises what `MessageStore.flush` raises."""
         self._flush()
-        self._store.reserve_ahead()
         checkpoint = self._store.take_checkpoint()
         if checkpoint is not None:
             self._store.sync_checkpoint(checkpoint, self._flush_if_asked)

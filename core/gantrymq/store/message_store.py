@@ -360,6 +360,8 @@ class MessageStore(StoreReader):
     def _write_failed(self, error: OSError, start: int) -> GantryError:
         if error.errno not in FULL_ERRORS:
             return self._fail(error)
+        if self._log.buffer is not None:
+            self._log.buffer.cut(start)
         try:
             # Part of the batch may stand behind the end of the log: without a head it cannot come back after a crash.
             if start < self._log.limit:

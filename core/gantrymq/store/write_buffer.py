@@ -44,6 +44,13 @@ class WriteBuffer:
             last = bisect_right(self._starts, at + count - 1)
             return self._starts[first], b"".join(self._pieces[first:last])
 
+    def cut(self, at: int) -> None:
+        """Forget pieces from `at` on: their batch failed."""
+        with self._writing, self._lock:
+            while self._starts and self._starts[-1] >= at:
+                self._starts.pop()
+                self.bytes -= len(self._pieces.pop())
+
     def write(self, write: Callable[[int, list[bytes]], None], file_size: int) -> None:
         """Hand over everything that waits, in one call per segment; it is dropped here when its call has returned."""
         with self._writing:
