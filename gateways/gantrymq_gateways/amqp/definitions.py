@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 EXCHANGE_TABLE: Final = "amqp_exchange"
 QUEUE_TABLE: Final = "amqp_queue"
 BINDING_TABLE: Final = "amqp_binding"
+LONG_TOPIC_TABLE: Final = "long_topic"
+"""Shared by the doors: native topic to the name that it stands for, where that was too long."""
 GROUP: Final = "amqp"
 """Consumer group of a queue's cursor."""
 
@@ -201,6 +203,7 @@ class Definitions:
             (EXCHANGE_TABLE, self._exchange_row),
             (QUEUE_TABLE, self._queue_row),
             (BINDING_TABLE, self._binding_row),
+            (LONG_TOPIC_TABLE, self._long_topic_row),
         )
         for table, apply in tables:
             rows = yield partial(self._port.watch_table, table, partial(self._changed, table, apply))
@@ -243,6 +246,16 @@ class Definitions:
         topic = names.encode_topic(name)
         if names.decode_escapes(topic, "") != name:
             self.exchange_of[topic] = name
+
+    def _long_topic_row(self, topic: str, data: bytes | None) -> None:
+        """The name behind a topic whose native name is shortened, whichever door used it first."""
+        if data is not None:
+            self.exchange_of[topic] = data.decode("utf-8", "replace")
+
+    def _note_name(self, topic: str, name: str) -> Steps:
+        """Let the other doors show the full name of an exchange or queue whose topic is a shortened one."""
+        if names.decode_escapes(topic, "") != name and topic not in self.exchange_of:
+            yield from self._put(LONG_TOPIC_TABLE, self._long_topic_row, [(topic, name.encode())])
 
     def _queue_row(self, name: str, data: bytes | None) -> None:
         self.version += 1
@@ -312,6 +325,7 @@ class Definitions:
             text = f"cannot declare exchange '{exchange.name}' in vhost '/': limit of {self._limits.exchanges_max} is reached"
             raise AmqpError(PRECONDITION_FAILED, text)
         yield partial(self._port.ensure_topic, topic, True)
+        yield from self._note_name(topic, exchange.name)
         if not exchange.durable:
             yield from self._try_lease("/" + exchange.name)
         yield from self._put(EXCHANGE_TABLE, self._exchange_row, [(exchange.name, exchange_row(exchange))])
@@ -359,6 +373,7 @@ class Definitions:
             if error.code is not ErrorCode.TOPIC_NOT_FOUND:
                 raise
             yield partial(self._port.ensure_topic, topic, True)
+            yield from self._note_name(topic, name)
             if name not in self._exchanges:
                 yield from self._put(EXCHANGE_TABLE, self._exchange_row, [(name, NO_EXCHANGE)])
 

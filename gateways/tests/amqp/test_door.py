@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gantrymq.model import names
 from gateways.tests.amqp.peer import NO_PROPERTIES, Server, call, parse, publish
 
 
@@ -279,3 +280,20 @@ def test_expired_messages_are_not_delivered(server: Server) -> None:
     server.clock.advance(1500)
     ((_, got),) = peer.call("basic.get", 0, "q", False)
     assert got.body == b"2"
+
+
+def test_long_names_are_noted_for_the_other_doors_and_learned_from_them(server: Server) -> None:
+    peer = server.client()
+    name = "x" * 200
+    native = names.encode_topic(name)
+    peer.call("exchange.declare", 0, name, "topic", False, True, False, False, False, [])
+    peer.declare("y" * 200)
+    assert server.port.tables["long_topic"] == {
+        native: name.encode(),
+        names.encode_topic("y" * 200): b"y" * 200,
+    }
+    peer.declare("q")
+    peer.call("queue.bind", 0, "q", name, "#", False, [])
+    peer.ask(publish(1, name, "k", b"1"))
+    ((_, got),) = peer.call("basic.get", 0, "q", True)
+    assert got.arguments[2:4] == [name, "k"]
