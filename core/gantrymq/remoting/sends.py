@@ -145,6 +145,11 @@ class Sends:
             tag = text[at + _TAGS_SIZE : text.find("\x02", at)]
         elif at > 0:
             tag = value_of(text, _TAGS)
+        if len(tag) > TAG_BYTES_MAX // 4 and len(tag.encode("utf-8", "surrogatepass")) > TAG_BYTES_MAX:
+            raise GantryError(
+                ErrorCode.PROPERTIES_TOO_LARGE,
+                f"the message is illegal: its tag has over {TAG_BYTES_MAX} bytes",
+            )
         message = Message(
             name,
             body,

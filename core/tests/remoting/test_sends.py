@@ -312,3 +312,11 @@ def test_random_requests_never_break_the_door(bench: Bench) -> None:
                 assert link.closed_by is None, code
                 link.feed(encode(Command(int(code), fields, body)))
     assert send(link).code == 0
+
+
+def test_long_tag_is_refused(bench: Bench) -> None:
+    link = bench.connect()
+    assert send(link, b"", "TAGS\x01" + "x" * 4096 + "\x02").code == 0
+    for tag in ("x" * 4097, "ü" * 2049):
+        answer = send(link, b"", f"TAGS\x01{tag}\x02")
+        assert (answer.code, answer.remark) == (13, "the message is illegal: its tag has over 4096 bytes")
