@@ -36,7 +36,7 @@ class IndexBytes:
         (
             self.begin_ms, self.end_ms, self.begin_position, self.end_position, self.used_slots, next_entry,
         ) = HEADER.unpack(data)  # fmt: skip
-        self.used = max(next_entry - 1, 0)
+        self.used: int = max(next_entry - 1, 0)
         """Entries that the header counts."""
 
     def entries_of(self, slots: int) -> int:
