@@ -1,0 +1,80 @@
+"""RocketMQ clients that nobody here wrote: `ali-ons` for Node.js and the official Java client, against one running server."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from interop_tests.running import Gantry
+
+HERE = Path(__file__).parent
+COUNT = 20
+
+
+def command(*arguments: str | Path, cwd: Path, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(argument) for argument in arguments],
+        cwd=cwd,
+        timeout=timeout_s,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def needs(*programs: str) -> None:
+    for program in programs:
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(360)
+def test_node(own_server: Gantry, tmp_path: Path) -> None:
+    needs("node", "npm")
+    project = shutil.copytree(HERE / "node", tmp_path / "node", ignore=shutil.ignore_patterns("node_modules"))
+    installed = command(
+        "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--cache", tmp_path / "npm", cwd=project
+    )
+    if installed.returncode:
+        pytest.skip(f"npm ci failed (no registry?): {installed.stderr[-500:]}")
+    done = command(
+        "node", "talk.js", own_server.doors["nameserver"], "node-talk", str(COUNT), cwd=project, timeout_s=90
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen["sent"] == ["SEND_OK true"] * COUNT
+    wanted = {f"m{i}": ["even", f"k{i}", f"d{i}"] for i in range(0, COUNT, 2)}
+    assert seen["received"] == {**wanted, "large100000": ["even", None, None]}
+
+
+@pytest.mark.slow
+@pytest.mark.java
+@pytest.mark.timeout(420)
+def test_java(own_server: Gantry, tmp_path: Path) -> None:
+    needs("java", "javac", "mvn")
+    project = shutil.copytree(HERE / "java", tmp_path / "java")
+    resolved = command("mvn", "-q", "-B", "dependency:build-classpath", "-Dmdep.outputFile=classpath", cwd=project)
+    if resolved.returncode:
+        pytest.skip(f"Maven cannot get rocketmq-client: {resolved.stdout[-500:]}")
+    classpath = (project / "classpath").read_text().strip()
+    source = project / "src" / "main" / "java" / "Talk.java"
+    compiled = command("javac", "-d", project / "classes", "-cp", classpath, source, cwd=project)
+    assert compiled.returncode == 0, compiled.stderr
+    path = os.pathsep.join([str(project / "classes"), classpath])
+    done = command(
+        "java", f"-Duser.home={tmp_path}", "-cp", path, "Talk", own_server.doors["nameserver"], "java-talk", str(COUNT),
+        cwd=project, timeout_s=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    kinds = ("even", "odd")
+    wanted = [f"pull m{i} {kinds[i % 2]} k{i} d{i}" for i in range(2 * COUNT)] + ["pull large100000 large klarge null"]
+    assert sorted(line for line in lines if line.startswith("pull ")) == sorted(wanted)
+    wanted = [f"push m{i} even k{i} d{i}" for i in range(0, 2 * COUNT, 2)]
+    assert sorted(line for line in lines if line.startswith("push ")) == sorted(wanted)
