@@ -1,7 +1,8 @@
 """AckGate: an acknowledgement waits for a position of the log, not for a return (DESIGN: one entry per batch).
 
-With asynchronous flush the gate is already open. With synchronous flush entries wait, in order, until the flushed position
-passes theirs; one call of `advance` per fdatasync answers all of them. A failed flush fails every open entry.
+With asynchronous flush the gate is already open. With synchronous flush (of the store, or of a topic that says so) entries wait, in
+order, until the flushed position passes theirs; one call of `advance` per fdatasync answers all of them. A failed flush fails
+every open entry.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ class AckGate:
         self.released = 0
         """Everything up to this position is as safe as the rule promises."""
 
-    def park(self, position: int, on_done: Answer, token: Any, result: Any) -> bool:
-        """Answer now if the gate is open at `position` (True), else when it is."""
+    def park(self, position: int, on_done: Answer, token: Any, result: Any, strict: bool | None = None) -> bool:
+        """Answer now if the gate is open at `position` (True), else when it is. `strict`: wait for the flush; None: the store's rule."""
         if self._failed is not None:
             on_done(token, self._failed)
             return True
-        if self._open or position <= self.released:
+        if (self._open if strict is None else not strict) or position <= self.released:
             on_done(token, result)
             return True
         self._parked.append((position, on_done, token, result))
         return False
 
-    def passes(self, position: int) -> bool:
+    def passes(self, position: int, strict: bool) -> bool:
         """True if an entry at `position` would be answered at once, and well."""
-        return self._failed is None and (self._open or position <= self.released)
+        return self._failed is None and (not strict or position <= self.released)
 
     def advance(self, position: int) -> None:
         """The promise holds up to `position`: answer all entries at or below it."""

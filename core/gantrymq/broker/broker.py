@@ -30,6 +30,7 @@ from gantrymq.net.api import Wheel
 from gantrymq.services import Clock, Turn
 
 if TYPE_CHECKING:
+    from gantrymq.store.cold import Cold
     from gantrymq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -37,10 +38,15 @@ log = logging.getLogger(__name__)
 OWN_TABLES = frozenset({"topic", "route", "light", "cursor", "offset", "group"})
 """Tables that only the broker writes."""
 
+COLD_RETRY_MS = 50
+"""When too many reads wait for the disk, the next attempt."""
+
 BACKGROUND_BUDGET_US = 1_000
 """Derived files are written in slices of at most this long on the loop."""
 BACKGROUND_EVERY_MS = 50
 
+_Asked = tuple[Any, Done, list[Any] | None, Sequence[Message], bool]
+"""Token, callback, results (None: all stored), batch, whether its answer waits for the flush."""
 _Internal = tuple[list[Message], Callable[[], None] | None, Done | None, Any]
 
 
@@ -68,6 +74,7 @@ class Broker:
         self.gateway_config = gateway_config
         self.tables = Tables()
         self.topics = TopicTable(self._write_topic, topics_config.auto_create_max)
+        self.topics.strict = sync_flush
         self.router = Router(route_sets, self.topics.topics)
         self.topics.on_new = self.router.new_topic
         self.offsets = ConsumerOffsets()
@@ -84,6 +91,8 @@ class Broker:
         self._woken: dict[object, Callable[[], None]] = {}
         self._full_taps: list[Tap] = []
         self._parked_bytes = 0
+        self._strict = False
+        """The batch that `_prepare` looked at last holds a message whose acknowledgement waits for the flush."""
         self._background_armed = False
         self._offsets_armed = False
         self._next_light = 1
@@ -93,8 +102,8 @@ class Broker:
 
     # Start and stop.
 
-    def open(self) -> None:
-        """Replay the tables and cursors; the store is loaded already."""
+    def open(self, cut_offsets: bool = True) -> None:
+        """Replay the tables and cursors; the store is loaded already. `cut_offsets`: it may have lost its tail."""
         tables = [name[len(names.SYSTEM_PREFIX) :] for name in self.store.topics() if names.is_own_system_topic(name)]
         self.tables.replay(self.store, [table for table in tables if table not in ("ack", "dispatch", "moved")])
         self.topics.load(self.tables.rows("topic"))
@@ -106,6 +115,9 @@ class Broker:
                 raise GantryError(error.code, f"route {route_id}: {error.text}") from error
         self._next_light = int(self.tables.rows("light").get("next", b"1"))
         self.offsets.load(self.tables.rows("offset"))
+        for key, queue_id, offset, end in self.offsets.cut(self.store.max_offset) if cut_offsets else ():
+            log.warning("offset of %s, queue %d: %d is beyond the queue's end, cut to %d", key, queue_id, offset, end)
+            self._arm_offsets()
         self.cursors.load(self.tables.rows("cursor"))
         for message in replay_topic(self.store, ACK_TOPIC, 0):
             self.cursors.replay(message.body)
@@ -134,6 +146,17 @@ class Broker:
                 self.tables.apply(table, key, value)
 
         self._write_internal([item_message(table, key, value) for key, value in items], apply, on_done, token)
+
+    def fetch(self, cold: Cold, call: Any, again: Callable[..., None], *arguments: Any) -> None:
+        """Read what was cold, then `again(call, *arguments)`; `call` is the operation. Too much waits already: try a little later."""
+
+        def go_on(call: Any) -> None:
+            again(call, *arguments)
+
+        try:
+            self.store.fetch(cold, call, go_on)
+        except GantryError:
+            self.wheel.call_at(self.wheel.now_ms() + COLD_RETRY_MS, lambda now_ms: go_on(call))
 
     def store_failed(self, error: GantryError) -> None:
         """The disk failed: nothing more is acknowledged (DESIGN section 4, fact 5)."""
@@ -171,7 +194,11 @@ class Broker:
 
     def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set a group's offset; a record of it follows within a second."""
-        if self.offsets.commit(group, topic, queue_id, offset) and not self._offsets_armed:
+        if self.offsets.commit(group, topic, queue_id, offset):
+            self._arm_offsets()
+
+    def _arm_offsets(self) -> None:
+        if not self._offsets_armed:
             self._offsets_armed = True
             self.wheel.call_at(self.wheel.now_ms() + FLUSH_MS, self.write_offsets)
 
@@ -255,10 +282,10 @@ class Broker:
         messages: list[Message] = []
         lights: list[tuple[int, ...]] = []
         hits: list[tuple[Message, Hit]] = []
-        answers: list[tuple[Any, Done, list[Any] | None, Sequence[Message]]] = []
+        answers: list[_Asked] = []
         for batch, token, on_done in pending:
             results = self._prepare(batch, messages, lights, hits)
-            answers.append((token, on_done, results, batch))
+            answers.append((token, on_done, results, batch, self._strict))
         messages.extend([Message(ACK_TOPIC, body, queue_id=0) for body in self.cursors.take_bodies()])
         internal.extend(self._internal)
         self._internal = []
@@ -271,6 +298,8 @@ class Broker:
                 )
             except GantryError as error:
                 self._refuse(answers, internal, error)
+                if error.code is ErrorCode.STORE_FAILED:
+                    self.request_flush()  # its thread finds the store stopped, and says so
                 return
         else:
             end = self.store.written_position
@@ -287,6 +316,7 @@ class Broker:
         """Check, choose queues and routes; None if every message of the batch goes into the log, else results with the refused ones."""
         topics = self.topics.topics
         check = self.store.check
+        strict = self._strict = False
         if self._parked_bytes > self.config.pending_bytes_max:
             return [ErrorCode.BUSY] * len(batch)
         results: list[Any] | None = None
@@ -309,12 +339,15 @@ class Broker:
                     results = [None] * len(batch)
                 results[index] = code
                 continue
-            if message.queue_id < 0 and topic is not None:
-                message.queue_id = topic.queue_for(message)
+            if topic is not None:
+                strict = strict or topic.strict
+                if message.queue_id < 0:
+                    message.queue_id = topic.queue_for(message)
             messages.append(message)
             lights.append(hit.lights)
             if hit is not NO_HIT:
                 hits.append((message, hit))
+        self._strict = strict
         return results
 
     def _topic_for(self, name: str) -> tuple[Topic | None, ErrorCode | None]:
@@ -326,7 +359,7 @@ class Broker:
             return None, error.code
 
     def _answer(
-        self, answers: list[tuple[Any, Done, list[Any] | None, Sequence[Message]]], internal: list[_Internal], end: int
+        self, answers: list[_Asked], internal: list[_Internal], end: int
     ) -> None:
         gate = self.gate
         parked = False
@@ -335,7 +368,7 @@ class Broker:
                 apply()
             if on_done is not None:
                 parked |= not gate.park(end, on_done, token, None)
-        for token, on_done, results, batch in answers:
+        for token, on_done, results, batch, strict in answers:
             if results is None:
                 results = [message.queue_offset for message in batch]
             else:
@@ -343,12 +376,12 @@ class Broker:
                     message.queue_offset if result is None else result
                     for message, result in zip(batch, results, strict=True)
                 ]
-            if gate.passes(end):
+            if gate.passes(end, strict):
                 on_done(token, results)
             else:
                 size = sum([len(message.body) for message in batch])
                 self._parked_bytes += size
-                gate.park(end, self._unpark, (on_done, token, size), results)
+                gate.park(end, self._unpark, (on_done, token, size), results, strict)
                 parked = True
         if parked:
             self.request_flush()
@@ -360,14 +393,14 @@ class Broker:
 
     def _refuse(
         self,
-        answers: list[tuple[Any, Done, list[Any] | None, Sequence[Message]]],
+        answers: list[_Asked],
         internal: list[_Internal],
         error: GantryError,
     ) -> None:
         for _, _, on_done, token in internal:
             if on_done is not None:
                 on_done(token, error)
-        for token, on_done, results, batch in answers:
+        for token, on_done, results, batch, _ in answers:
             refused = [error.code if result is None else result for result in (results or [None] * len(batch))]
             on_done(token, refused)
 
@@ -413,7 +446,12 @@ class Broker:
 
     def _background(self, now_ms: int) -> None:
         self._background_armed = False
-        if not self.closed and self.store.run_background(BACKGROUND_BUDGET_US):
+        try:
+            more = not self.closed and self.store.run_background(BACKGROUND_BUDGET_US)
+        except GantryError:
+            self.request_flush()  # as above
+            return
+        if more:
             self._background_armed = True
             self.wheel.call_at(now_ms + 1, self._background)
 

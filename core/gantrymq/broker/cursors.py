@@ -7,6 +7,8 @@ Cursor definitions are rows of table `cursor` (key: id; value: queue and group);
 from __future__ import annotations
 
 import json
+import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -16,10 +18,15 @@ from gantrymq.broker.window import MARK_STEP, AckWindow
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 
+log = logging.getLogger(__name__)
+
 CURSORS_MAX = 2_000_000
 """Places of all groups in all queues: a million sessions with two filters each, at some 400 bytes."""
 ACQUIRE_MAX = 4096
 """Entries leased by one call: one call must not stall the loop."""
+
+GONE = [(1 << 62, 0, 0)]
+"""Unit of an offset that its queue no longer has: no record begins there."""
 
 
 class QueueReader(Protocol):
@@ -39,7 +46,7 @@ class QueueReader(Protocol):
 class Cursor:
     """One group's place in one queue."""
 
-    __slots__ = ("armed", "group", "id", "light", "queue", "queue_id", "recovered_below", "topic", "watchers", "window")
+    __slots__ = ("armed", "group", "id", "light", "parked", "queue", "queue_id", "recovered_below", "topic", "watchers", "window")
 
     def __init__(self, cursor_id: int, queue: str, group: str, start: int) -> None:
         self.id = cursor_id
@@ -47,6 +54,8 @@ class Cursor:
         self.group = group
         self.light, self.topic, self.queue_id = parse_queue(queue)
         self.window = AckWindow(start)
+        self.parked: deque[Callable[[], None]] | None = None
+        """Acquires behind one that waits for the disk, in order; None: none waits."""
         self.recovered_below = 0
         """Offsets below were possibly delivered before a crash."""
         self.watchers: dict[int, Callable[[int], None]] = {}
@@ -128,6 +137,8 @@ class Cursors:
             window = cursor.window
             end = self.end(cursor)
             if window.next_offset > end:
+                log.warning("cursor %d (%s, group %s) was at %d, its queue ends at %d: cut to the end",
+                            cursor.id, cursor.queue, cursor.group, window.next_offset, end)  # fmt: skip
                 cursor.window = window = AckWindow(min(window.floor, end))
             window.counts = {
                 offset: count
@@ -196,28 +207,34 @@ class Cursors:
     # Work.
 
     def acquire(self, cursor: Cursor, holder: int, count_max: int, bytes_max: int, port: int = 0) -> list[Delivery]:
-        """Lease entries, returned ones first. Entries whose record is gone are done silently. Coming back short arms the watcher of `port`."""
+        """Lease entries, returned ones first. Entries whose record is gone are done silently. Coming back short arms the watcher of `port`.
+
+        Raises `Cold` (store/cold.py), with nothing changed.
+        """
         window = cursor.window
         count_max = min(count_max, ACQUIRE_MAX)
         if count_max <= 0:
             return []
-        offsets, units = self._returned_units(cursor, holder, count_max)
-        room = count_max - len(offsets)
-        if room > 0:
-            fresh = self._units(cursor, window.next_offset, room)
-            if fresh:
-                if window.next_offset + len(fresh) > window.marked:
-                    window.marked = window.next_offset + len(fresh) + MARK_STEP
-                    self._append_now(encode_one(AckKind.MARK, cursor.id, window.marked))
-                for unit in fresh:
-                    offsets.append(window.take_next(holder))
-                    units.append(unit)
+        offsets = window.returned[:count_max]
+        units = [(self._units(cursor, offset, 1) or GONE)[0] for offset in offsets]
+        back = len(offsets)
+        if count_max > back:
+            fresh = self._units(cursor, window.next_offset, count_max - back)
+            offsets += range(window.next_offset, window.next_offset + len(fresh))
+            units += fresh
         keep = self._within(units, bytes_max)
-        for offset in offsets[keep:]:
-            window.give_back(offset, delivered=False)
         del offsets[keep:], units[keep:]
+        found = self._reader.get_many([(unit[0], unit[1]) for unit in units])
+        # Nothing has changed so far: what was cold is read, and all this is done again.
+        if keep > back and window.next_offset + keep - back > window.marked:
+            window.marked = window.next_offset + keep - back + MARK_STEP
+            self._append_now(encode_one(AckKind.MARK, cursor.id, window.marked))
+        for _ in range(min(back, keep)):
+            window.take_returned(holder)
+        for _ in range(keep - back):
+            window.take_next(holder)
         deliveries = []
-        for offset, message in zip(offsets, self._reader.get_many([(unit[0], unit[1]) for unit in units]), strict=True):
+        for offset, message in zip(offsets, found, strict=True):
             if message is None:
                 self._done(cursor, offset)
                 continue
@@ -332,23 +349,6 @@ class Cursors:
                 self._on_dirty()
             self._back.setdefault(cursor.id, []).append(offset)
         self.fire(cursor)
-
-    def _returned_units(
-        self, cursor: Cursor, holder: int, count_max: int
-    ) -> tuple[list[int], list[tuple[int, int, int]]]:
-        offsets: list[int] = []
-        units: list[tuple[int, int, int]] = []
-        while len(offsets) < count_max:
-            offset = cursor.window.take_returned(holder)
-            if offset < 0:
-                break
-            unit = self._units(cursor, offset, 1)
-            if not unit:
-                self._done(cursor, offset)
-                continue
-            offsets.append(offset)
-            units.append(unit[0])
-        return offsets, units
 
     def _units(self, cursor: Cursor, offset: int, count: int) -> list[tuple[int, int, int]]:
         if cursor.light:

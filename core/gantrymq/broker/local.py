@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from gantrymq.broker.broker import OWN_TABLES, Broker
-from gantrymq.broker.cursors import parse_queue
+from gantrymq.broker.cursors import Cursor, parse_queue
 from gantrymq.broker.hits import Tap
 from gantrymq.broker.port import CursorInfo, Done, Outcome, Route, Start, TopicInfo
 from gantrymq.broker.tables import check_item
@@ -14,6 +16,7 @@ from gantrymq.broker.topics import Topic
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
+from gantrymq.store.cold import Cold
 
 
 def _info(topic: Topic) -> TopicInfo:
@@ -22,6 +25,10 @@ def _info(topic: Topic) -> TopicInfo:
 
 HOLDER_BITS = 64
 """A port's holders are told from another port's by the bits above these."""
+
+
+PARKED_MAX = 4096
+"""Acquires of one cursor that wait behind one that waits for the disk: one per consumer of a queue."""
 
 
 class LocalBrokerPort:
@@ -60,7 +67,17 @@ class LocalBrokerPort:
         on_done(token, found)
 
     def read(self, refs: Sequence[tuple[int, int]], token: Any, on_done: Done) -> None:
-        on_done(token, self._broker.store.get_many(list(refs)))
+        self._try(partial(self._read, list(refs), token, on_done))
+
+    def _read(self, refs: list[tuple[int, int]], token: Any, on_done: Done) -> None:
+        on_done(token, self._broker.store.get_many(refs))
+
+    def _try(self, call: Callable[[], None]) -> None:
+        """Do what reads before it changes anything; where that would wait for the disk, do it again when the data is there."""
+        try:
+            call()
+        except Cold as cold:
+            self._broker.fetch(cold, call, self._try)
 
     # Routes.
 
@@ -114,6 +131,9 @@ class LocalBrokerPort:
         self._broker.delete_light(light, token, on_done)
 
     def open_cursor(self, queue: str, group: str, start: Start, token: Any, on_done: Done) -> None:
+        self._try(partial(self._open_cursor, queue, group, start, token, on_done))
+
+    def _open_cursor(self, queue: str, group: str, start: Start, token: Any, on_done: Done) -> None:
         broker = self._broker
         try:
             found = broker.cursors.find(queue, group)
@@ -165,7 +185,45 @@ class LocalBrokerPort:
             on_done(token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor} does not exist (any more)"))
             return
         self._holders.add(holder)
-        on_done(token, cursors.acquire(found, self._holder_base + holder, count_max, bytes_max, self._number))
+        parked = found.parked
+        if parked is None:
+            try:
+                deliveries = cursors.acquire(found, self._holder_base + holder, count_max, bytes_max, self._number)
+            except Cold as cold:
+                found.parked = deque()
+                call = partial(self._acquire, found, holder, count_max, bytes_max, token, on_done)
+                self._broker.fetch(cold, call, self._go_on, found)
+                return
+            on_done(token, deliveries)
+        elif len(parked) < PARKED_MAX:
+            parked.append(partial(self._acquire, found, holder, count_max, bytes_max, token, on_done))
+        else:
+            on_done(token, GantryError(ErrorCode.BUSY, f"{len(parked)} acquires of cursor {cursor} wait for the disk"))
+
+    def _acquire(
+        self, cursor: Cursor, holder: int, count_max: int, bytes_max: int, token: Any, on_done: Done
+    ) -> None:
+        """An acquire that had to wait. Its holder or cursor may be gone."""
+        cursors = self._broker.cursors
+        if cursors.by_id.get(cursor.id) is not cursor:
+            on_done(token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor.id} does not exist (any more)"))
+        elif holder not in self._holders:
+            on_done(token, [])
+        else:
+            on_done(token, cursors.acquire(cursor, self._holder_base + holder, count_max, bytes_max, self._number))
+
+    def _go_on(self, call: Callable[[], None], cursor: Cursor) -> None:
+        """Data is there: `call`, then what waits behind it, up to the next that is cold."""
+        while True:
+            try:
+                call()
+            except Cold as cold:
+                self._broker.fetch(cold, call, self._go_on, cursor)
+                return
+            if not cursor.parked:
+                cursor.parked = None
+                return
+            call = cursor.parked.popleft()
 
     def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None:
         self._broker.cursors.settle(items)

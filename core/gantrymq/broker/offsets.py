@@ -6,6 +6,7 @@ A commit is visible at once and becomes a record within `FLUSH_MS`; a crash in b
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 from gantrymq.model.errors import ErrorCode, GantryError
 
@@ -26,6 +27,19 @@ class ConsumerOffsets:
         """Take over the table as replayed from the log."""
         for key, data in rows.items():
             self._offsets[key] = {int(queue): int(offset) for queue, offset in json.loads(data).items()}
+
+    def cut(self, max_offset: Callable[[str, int], int]) -> list[tuple[str, int, int, int]]:
+        """After the log lost its tail: set offsets beyond their queue's end to it; (key, queue, offset, end) of each."""
+        found = []
+        for key, queues in self._offsets.items():
+            topic = key.partition("@")[0]
+            for queue_id, offset in queues.items():
+                end = max_offset(topic, queue_id)
+                if offset > end:
+                    queues[queue_id] = end
+                    self._dirty.add(key)
+                    found.append((key, queue_id, offset, end))
+        return found
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Set an offset; True if this is the first change since the last `take_dirty`. Raises LIMIT_REACHED."""

@@ -19,6 +19,9 @@ PERM_INHERIT = 1
 QUEUE_CACHE_MAX = 10_000
 """Tags per topic whose queue is remembered; beyond it the memory is started anew."""
 
+FLUSH = "flush"
+"""Topic attribute: `sync` or `async`, whatever `store.flush` says; without it `store.flush` rules."""
+
 QUEUES_MAX = 1024
 """Queues a topic may have (RocketMQ's BenchmarkTest has 1,024)."""
 
@@ -61,13 +64,15 @@ class TopicConfig:
 class Topic:
     """One topic on the append path."""
 
-    __slots__ = ("_queue_of", "cache", "config", "name", "routed", "system", "waiters", "write_queues")
+    __slots__ = ("_queue_of", "cache", "config", "name", "routed", "strict", "system", "waiters", "write_queues")
 
-    def __init__(self, config: TopicConfig, system: bool = False) -> None:
+    def __init__(self, config: TopicConfig, system: bool = False, strict: bool = False) -> None:
         self.config = config
         self.name = config.name
         self.write_queues = config.write_queues
         self.system = system
+        self.strict = strict
+        """Acknowledged when on stable storage."""
         self.routed = False
         """Some route may match records of this topic."""
         self.cache: dict[tuple[str | None, str], Hit] = {}
@@ -76,9 +81,10 @@ class Topic:
         """Who waits for the next record of a queue, by queue id and the waiter's own key; each is called once."""
         self._queue_of: dict[str, int] = {}
 
-    def reconfigure(self, config: TopicConfig) -> None:
+    def reconfigure(self, config: TopicConfig, strict: bool) -> None:
         """Take a changed configuration."""
         self.config = config
+        self.strict = strict
         self.write_queues = config.write_queues
         self._queue_of.clear()
 
@@ -102,6 +108,8 @@ class TopicTable:
         self._write = on_write
         self._auto_create_max = auto_create_max
         self._auto_created = 0
+        self.strict = False
+        """Rule of topics that have none of their own; set before `load`."""
         self.version = 0
         """Counts changes since start; the registration with nameservers carries it."""
         self.on_new: Callable[[Topic], None] = lambda topic: None
@@ -139,10 +147,14 @@ class TopicTable:
                 ErrorCode.ILLEGAL_ARGUMENT,
                 f"a topic has 1 to {QUEUES_MAX} queues, not {config.read_queues}/{config.write_queues}",
             )
+        if config.attributes.get(FLUSH, "sync") not in ("sync", "async"):
+            raise GantryError(
+                ErrorCode.ILLEGAL_ARGUMENT, f"topic attribute {FLUSH}={config.attributes[FLUSH]}: allowed are sync and async"
+            )
         old = self.topics.get(config.name)
         if old is not None:
             config.first_offsets = old.config.first_offsets
-            old.reconfigure(config)
+            old.reconfigure(config, self._strict(config))
             topic = old
         else:
             dead = self._deleted.pop(config.name, None)
@@ -187,9 +199,13 @@ class TopicTable:
         topic = self.topics.get(name)
         return topic.config.first_offsets.get(str(queue_id), 0) if topic is not None else 0
 
+    def _strict(self, config: TopicConfig) -> bool:
+        rule = config.attributes.get(FLUSH)
+        return rule == "sync" if rule in ("sync", "async") else self.strict
+
     def _add(self, config: TopicConfig, system: bool = False) -> Topic:
         config.deleted = False
-        topic = Topic(config, system)
+        topic = Topic(config, system, self._strict(config))
         self.topics[config.name] = topic
         self.on_new(topic)
         return topic

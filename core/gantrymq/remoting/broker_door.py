@@ -28,6 +28,7 @@ from gantrymq.remoting.headers import HeaderError, SendHeader, SendHeaderV2, par
 from gantrymq.remoting.locks import QueueLocks
 from gantrymq.remoting.pulls import Pulls, Waiter
 from gantrymq.remoting.sends import Sends, remark_of
+from gantrymq.store.cold import Cold
 
 if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
@@ -56,6 +57,9 @@ def host_bytes(address: str) -> bytes:
         return LOOPBACK_HOST[:4] + (int(port) if port.isdigit() else 0).to_bytes(4, "big")
     mapped = getattr(parsed, "ipv4_mapped", None)
     return (mapped or parsed).packed + int(port).to_bytes(4, "big")
+
+COLD_MAX: Final = 1024
+"""Requests of one connection that wait for the disk: a consumer pulls each of its queues once at a time."""
 
 
 class BrokerDoors:
@@ -111,6 +115,8 @@ class BrokerDoor(RemotingDoor):
         self._born_host = LOOPBACK_HOST
         self._host_flag = 0
         self._open_sends = 0
+        self._cold = 0
+        """Requests that wait for the disk."""
         self._closing = False
         self._gateway: GatewaySession | None = None
 
@@ -252,11 +258,33 @@ class BrokerDoor(RemotingDoor):
         if len(self.deferred) > DEFERRED_MAX:
             self.refuse(command, ResponseCode.SYSTEM_BUSY, f"{DEFERRED_MAX} pulls wait for the peer to read")
             return
-        super().handle(command)
+        try:
+            super().handle(command)
+        except Cold as cold:
+            self._wait_for(cold, command)
+
+    def _wait_for(self, cold: Cold, command: Command) -> None:
+        """What the request reads is not in memory: handle it again when it is. Handlers change nothing before their last read."""
+        if self._cold >= COLD_MAX:
+            self.refuse(command, ResponseCode.SYSTEM_BUSY, f"{COLD_MAX} requests of this connection wait for the disk")
+            return
+        self._cold += 1
+        try:
+            self.shared.broker.store.fetch(cold, command, self._data_is_here)
+        except GantryError as error:
+            self._cold -= 1
+            self.refuse(command, ResponseCode.SYSTEM_BUSY, error.text)
+
+    def _data_is_here(self, command: Command) -> None:
+        self._cold -= 1
+        if self.open:
+            self.handle(command)
+            if self.connection.outbox:
+                self.link.mark()
 
     def busy(self) -> bool:
         """See `RemotingDoor`."""
-        return bool(self.waiters or self.deferred or self._open_sends) or super().busy()
+        return bool(self.waiters or self.deferred or self._open_sends or self._cold) or super().busy()
 
     def _gateway_request(self, command: Command) -> None:
         """A gateway process on the other side: its calls go to a session of its own."""

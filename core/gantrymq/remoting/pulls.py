@@ -17,6 +17,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.codec import PREFIX
 from gantrymq.remoting.constants import FLAG_ONEWAY, MASTER_ID, VERSION, RequestCode, ResponseCode
 from gantrymq.remoting.headers import PullHeader, parse
+from gantrymq.store.cold import Cold
 from gantrymq.store.consume_queue import HOLE_SIZE
 
 if TYPE_CHECKING:
@@ -261,7 +262,11 @@ class Pulls:
         """A record entered the queue: answer, unless the filter takes none of what came."""
         if waiter not in waiter.door.waiters:
             return
-        answer = self.look(waiter.topic, waiter.queue_id, waiter.offset, waiter.count, waiter.bytes_max, waiter.codes)
+        try:
+            answer = self.look(waiter.topic, waiter.queue_id, waiter.offset, waiter.count, waiter.bytes_max, waiter.codes)
+        except Cold as cold:  # it stays among its door's waiters, and may expire meanwhile
+            self._broker.fetch(cold, waiter, self._woken)
+            return
         if answer.code == RETRY and answer.next_offset >= answer.max_offset:
             waiter.offset = answer.next_offset
             self._wait(waiter)
