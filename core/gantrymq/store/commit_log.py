@@ -109,6 +109,7 @@ class CommitLog:
                     f"{self.directory / file_name(base)} has {lengths[base]} bytes, its neighbours {self.file_size}"
                 )
         self.bases = bases
+        self._names_dirty = bool(bases)  # the process before this one may have been killed before it synced them
         self.min_position = bases[0] if bases else 0
         self.writing_base = bases[-1] if bases else -1
 
@@ -268,6 +269,18 @@ class CommitLog:
             self._names_dirty = True
             at = stop
         return at
+
+    def drop_oldest(self, end: int) -> Path:
+        """Forget the oldest segment, which ends at `end`; returns its file for the caller to remove. Reads of it are empty from now on."""
+        base = self.bases[0]
+        if base + self.file_size != end or end > self.writing_base:
+            raise ValueError(f"segment {base} cannot go: asked for the one that ends at {end}")
+        del self.bases[0]
+        self.min_position = end
+        segment = self._segments.pop(base, None)
+        if segment is not None:
+            self._close(segment)
+        return self.directory / file_name(base)
 
     def cut(self, position: int) -> None:
         """Forget everything from `position` on: the rest of its segment reads as zeros, later segments go."""

@@ -38,6 +38,19 @@ class StoreConfig:
     checkpoint_interval_ms: int = 10_000
     """Queues, light queues and index are put on stable storage this often; bounds the replay after a crash."""
 
+    file_reserved_hours: int = 72
+    """A segment whose newest record is older is deleted (RocketMQ: fileReservedTime)."""
+    delete_when: str = "4"
+    """Hours of the day (local time, several separated by `;`) at which expired segments are deleted, or `always`."""
+    log_bytes_max: int = 0
+    """The oldest segments are deleted while the log is longer than this; 0: no limit."""
+    disk_warn_ratio: float = 0.75
+    """Part of the store's file system in use from which expired segments are deleted at any hour, with a warning."""
+    disk_clean_ratio: float = 0.85
+    """...from which the oldest segments are deleted although they have not expired (never what is live)."""
+    disk_full_ratio: float = 0.90
+    """...from which messages are refused until there is room again; reading goes on."""
+
     def __post_init__(self) -> None:
         _check("commitlog_file_size", self.commitlog_file_size, LOG_FILE_SIZE_MIN, LOG_FILE_SIZE_MAX)
         _check("consumequeue_file_size", self.consumequeue_file_size, UNIT_SIZE, LOG_FILE_SIZE_MAX)
@@ -55,6 +68,21 @@ class StoreConfig:
         _check("body_bytes_max", self.body_bytes_max, 1, BODY_BYTES_CEILING)
         _check("queue_files_max", self.queue_files_max, 8, 1_000_000)
         _check("checkpoint_interval_ms", self.checkpoint_interval_ms, 100, 3_600_000)
+        _check("file_reserved_hours", self.file_reserved_hours, 0, 1_000_000)
+        _check("log_bytes_max", self.log_bytes_max, 0, 1 << 60)
+        self._check_retention()
+
+    def _check_retention(self) -> None:
+        hours = self.delete_when.split(";") if isinstance(self.delete_when, str) else [""]
+        if self.delete_when != "always" and not all([hour.isdecimal() and int(hour) < 24 for hour in hours]):
+            raise ConfigError(
+                f"store.delete_when = {self.delete_when!r}: allowed are hours from 0 to 23 separated by ; and the word always"
+            )
+        ratios = (self.disk_warn_ratio, self.disk_clean_ratio, self.disk_full_ratio)
+        if not all([type(ratio) in (int, float) and 0 < ratio <= 1 for ratio in ratios]) or list(ratios) != sorted(ratios):
+            raise ConfigError(
+                f"store.disk_warn_ratio, disk_clean_ratio, disk_full_ratio = {ratios}: allowed are numbers above 0 up to 1, each at least the one before"
+            )
 
 
 def _check(key: str, value: int, least: int, most: int) -> None:

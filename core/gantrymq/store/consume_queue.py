@@ -98,7 +98,10 @@ class QueueFiles:
 
     def sync(self, path: Path) -> None:
         """Any thread: opens its own descriptor."""
-        handle = self.files.open(path, False)
+        try:
+            handle = self.files.open(path, False)
+        except FileNotFoundError:
+            return  # retention removed it meanwhile
         try:
             self.files.datasync(handle)
         finally:
@@ -244,6 +247,15 @@ class ConsumeQueue:
         if end > written_end:
             units.extend(self.read(written_end, end - written_end))
         return units
+
+    def expired_files(self) -> list[Path]:
+        """Oldest files whose every unit is below `min_offset`; never the last one, which says where the queue goes on."""
+        limit = self.min_offset * UNIT_SIZE - self._files.file_size
+        return [self._path(base) for base in self._bases[:-1] if base <= limit]
+
+    def forget(self, count: int) -> None:
+        """The oldest `count` files are about to be removed."""
+        del self._bases[:count]
 
     def write_pending(self) -> None:
         """Put the pending units into the file: one `pwrite`, two where they cross into the next file."""

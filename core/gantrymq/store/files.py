@@ -108,6 +108,9 @@ class GuardFiles(Protocol):
     def sync_all(self, path: Path) -> None:
         """Return when everything written to the file system that holds `path` is on stable storage."""
 
+    def usage(self, path: Path) -> tuple[int, int]:
+        """(size, free) of the file system that holds `path`, in bytes; free: what this process may still take."""
+
 
 class FileSystem(ReadFiles, WriteFiles, NameFiles, GuardFiles, Protocol):
     """The four groups together."""
@@ -236,3 +239,7 @@ class OsFileSystem:
                 raise OSError(error, os.strerror(error))
         finally:
             os.close(handle)
+
+    def usage(self, path: Path) -> tuple[int, int]:
+        found = os.statvfs(path)
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize

@@ -27,6 +27,7 @@ from gantrymq.store.reader import StoreReader
 from gantrymq.store.record import SENDER_PROPERTIES_MAX
 from gantrymq.store.recovery import EndFinder, RecoveryReport
 from gantrymq.store.replay import Replay
+from gantrymq.store.segments import Segments
 from gantrymq.store.takeover import foreign_start, is_foreign, queues_end, record_boundary, refuse_unreadable
 from gantrymq.store.write_buffer import WriteBuffer
 
@@ -95,6 +96,7 @@ class MessageStore(StoreReader):
         self._lights = LightQueues(files, self._own / "light")
         self._positions = Positions(files, self._own / "positions")
         self._appender = Appender(self._log, self._queues, self._lights)
+        self.segments = Segments(self._log, self._queue_files, self._queues, self._index)
         self._failure: GantryError | None = None
         self._guard = -1
         self._flush_lock = Lock()
@@ -136,6 +138,11 @@ class MessageStore(StoreReader):
         """The index holds every record below it."""
         pending = self._appender.index_pending
         return pending[0][2] if pending else self._appender.position
+
+    @property
+    def derived_position(self) -> int:
+        """Queues, light queues and index below it are on stable storage."""
+        return self._derived_synced
 
     @property
     def log_min_position(self) -> int:

@@ -14,6 +14,7 @@ from gantrymq.model import properties as props
 from gantrymq.store import record
 from gantrymq.store.cold import Cold
 from gantrymq.store.consume_queue import HOLE_SIZE
+from gantrymq.store.moved import MOVED_TOPIC, unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -74,7 +75,7 @@ class StoreReader:
         Empty outside the queue. A lost offset has size `HOLE_SIZE`; readers skip it (`read_records` does).
         """
         queue = self._queues.find(topic, queue_id)
-        return queue.read(offset, count) if queue is not None else []
+        return queue.read(offset, count) if queue is not None and offset >= queue.min_offset else []
 
     def offset_by_time(self, topic: str, queue_id: int, ms: int, lower: bool) -> int:
         """`lower`: first offset stored at or after `ms` (the maximum if none). Else: last one stored at or before (the minimum)."""
@@ -163,10 +164,17 @@ class StoreReader:
 
     def get_many(self, refs: Sequence[tuple[int, int]]) -> list[Message | None]:
         """Records by (physical offset, size) out of units; None where there is no such record (any more)."""
-        return self._decode_all(refs)
+        found = self._decode_all(refs)
+        for index, message in enumerate(found):
+            if message is not None and message.topic == MOVED_TOPIC:
+                try:
+                    found[index] = unwrap(message)
+                except record.RecordError:
+                    found[index] = None
+        return found
 
     def _decode_all(self, refs: Sequence[tuple[int, int]]) -> list[Message | None]:
-        found = []
+        found: list[Message | None] = []
         wanted: list[Want] = []
         for position, size in refs:
             try:

@@ -62,6 +62,8 @@ class MemoryFileSystem:
         """Whether a position of a file is out of memory: `pread_now` returns None there."""
         self.room_bytes = -1
         """Bytes that further writes may take, -1: no limit. Overwriting counts too, which is harsher than a disk."""
+        self.disk = (1 << 40, 1 << 40)
+        """What `usage` says: size and free bytes."""
 
     def _change(self, operation: str, path: Path) -> None:
         error = self.fault(operation, path)
@@ -256,3 +258,6 @@ class MemoryFileSystem:
             inode.durable = bytes(inode.data)
             inode.unsynced.clear()
         self._durable_names = dict(self._names)
+
+    def usage(self, path: Path) -> tuple[int, int]:
+        return self.disk
