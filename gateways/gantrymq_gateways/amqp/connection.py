@@ -476,8 +476,10 @@ class Connection:
             error = AmqpError(c.CHANNEL_ERROR, "expected 'channel.open'", connection=True)
             self._connection_error(error, events, method.number)
             return
-        if number > self.channel_max:
-            text = f"channel number {number} is larger than the negotiated channel_max ({self.channel_max})"
+        if len(self._channels) >= self.channel_max:
+            # As RabbitMQ: their number counts, not the highest one; clients open channel 65535 whatever was negotiated.
+            count = len(self._channels)
+            text = f"number of channels opened ({count}) has reached the negotiated channel_max ({self.channel_max})"
             self._connection_error(AmqpError(c.NOT_ALLOWED, text, connection=True), events, method.number)
             return
         self._channels[number] = _Channel()

@@ -259,3 +259,14 @@ def test_update_secret() -> None:
     assert Server().client().call("connection.update-secret", b"x", "why", channel=0) == [
         (0, "connection.update-secret-ok", [])
     ]
+
+
+def test_channels_are_limited_by_their_number_not_by_the_highest_one() -> None:
+    peer = Server().connect()
+    peer.raw(PROTOCOL_HEADER + START_OK)
+    peer.ask(call(0, "connection.tune-ok", 2, 131072, 0), call(0, "connection.open", "/", "", False))
+    assert peer.ask(call(65535, "channel.open", "")) == [(65535, "channel.open-ok", [b""])]
+    assert peer.ask(call(7, "channel.open", "")) == [(7, "channel.open-ok", [b""])]
+    ((_, name, arguments),) = peer.ask(call(1, "channel.open", ""))
+    text = "NOT_ALLOWED - number of channels opened (2) has reached the negotiated channel_max (2)"
+    assert (name, arguments[:2]) == ("connection.close", [530, text])

@@ -120,7 +120,6 @@ CONNECTION = [
     ("body over announced", call(1, "basic.publish", 0, "", "q", False, False) + HEADER.pack(2, 1, 14, 60, 0, 2) + b"\0\0\xce" + frame(3, 1, b"xyz"), 501, "FRAME_ERROR - content body of 3 octets is longer than the 2 that its header announced", "basic.publish"),
     ("heartbeat on a channel", frame(8, 1, b""), 505, "UNEXPECTED_FRAME - type 8, all octets = <<>>", ""),
     ("header on channel 0", content_frames(0, NO_PROPERTIES, b"", 4096)[:-1] + b"\xce", 505, "UNEXPECTED_FRAME - type 2, all octets = <<0,60,0,0,0,0,0,0,0,0,0,0,0,0>>", ""),
-    ("channel too high", call(2048, "channel.open", ""), 530, "NOT_ALLOWED - channel number 2048 is larger than the negotiated channel_max (2047)", "channel.open"),
 ]  # fmt: skip
 
 
