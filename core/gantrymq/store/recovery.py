@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
+from zlib import crc32
 
 from gantrymq.model import sysflag
 from gantrymq.model.message import Message
@@ -18,7 +19,7 @@ from gantrymq.store import record
 from gantrymq.store.commit_log import file_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from gantrymq.store.commit_log import CommitLog
@@ -34,6 +35,9 @@ CONTINUATION: Final = Struct(">qi")
 """Head of a continuation record's body: position and size of the record whose entries follow as (light 8, offset 8)."""
 PAIR: Final = Struct(">qq")
 _WINDOW: Final = 1024 * 1024
+_ZEROS: Final = bytes(_WINDOW)
+_NAMES_MAX: Final = 65_536
+"""Topic names found sound, as bytes."""
 
 
 @dataclass(slots=True)
@@ -52,7 +56,15 @@ class RecoveryReport:
     """Records dispatched again."""
 
 
-def check_record(log_: CommitLog, at: int, strict: bool = False) -> tuple[int, Message | None]:
+class LogBytes(Protocol):
+    """What looking at a record needs of a log."""
+
+    file_size: int
+
+    def read(self, at: int, count: int) -> bytes: ...
+
+
+def check_record(log_: LogBytes, at: int, strict: bool = False) -> tuple[int, Message | None]:
     """(size, message) of the valid record at a position; (size, None) for a blank; (0, None) if there is neither.
 
     The CRC covers the body alone. `strict`: U+0000 behind it, which `MessageStore.check` lets no message have, is a sector that
@@ -78,6 +90,54 @@ def check_record(log_: CommitLog, at: int, strict: bool = False) -> tuple[int, M
     return size, message
 
 
+def sound_records(data: bytes, place: int, base: int, room: int, strict_from: int, names: set[bytes]) -> tuple[int, int]:
+    """Walk over records in `data` that are ordinary and sound; (where it stopped, where the last one begins or -1).
+
+    `data` begins at position `base`, `room` bytes before its segment's end. What stops it (a blank, IPv6 hosts, V2, light queues, a
+    name not met before that is no text, damage, the end of `data`) is `check_record`'s to judge; what passes here passes there.
+    """
+    unpack, length, last = record.HEAD.unpack_from, len(data), -1
+    magic_v1, least, mask = record.MAGIC_V1, record.RECORD_SIZE_MIN, record.CRC_MASK
+    view = memoryview(data)
+    while place + least <= length:
+        size, magic, crc, _, _, _, position, flags, _, _, _, _, _, _, body_length = unpack(data, place)
+        end = place + size
+        if magic != magic_v1 or end > length or size < least or end + record.BLANK_SIZE > room:
+            break
+        body_at = place + record.HEAD.size
+        name_at = body_at + body_length + 1
+        if position != base + place or flags & 0x30 or body_length < 0 or name_at + 2 > end:
+            break
+        properties_at = name_at + data[name_at - 1] + 2
+        if properties_at > end or properties_at + (data[properties_at - 2] << 8) + data[properties_at - 1] != end:
+            break
+        if crc32(view[body_at : name_at - 1]) & mask != crc:
+            break
+        name, properties = data[name_at : properties_at - 2], data[properties_at:end]
+        if name not in names and not _is_sound_name(name, names):
+            break
+        if b"INNER_MULTI_" in properties or record.MORE_MARK in properties:
+            break
+        if position >= strict_from and b"\0" in properties:
+            break
+        last = position
+        place = end
+    return place, last
+
+
+def _is_sound_name(name: bytes, names: set[bytes]) -> bool:
+    try:
+        text = name.decode()
+    except UnicodeDecodeError:
+        return False
+    if "\0" in text or text == DISPATCH_TOPIC:
+        return False
+    if len(names) >= _NAMES_MAX:
+        names.clear()
+    names.add(name)
+    return True
+
+
 class EndFinder:
     """Pass one."""
 
@@ -87,11 +147,33 @@ class EndFinder:
         self._quarantine = quarantine
         self._report = report
 
-    def find_end(self, start: int, flushed: int, strict: bool) -> int:
-        """Walk from `start` (a record boundary); returns the end of the log. `strict`: as in `check_record`."""
-        at = start
+    def find_end(
+        self, start: int, flushed: int, strict: bool, progress: Callable[[int, int], None] | None = None
+    ) -> int:
+        """Walk from `start` (a record boundary); returns the end of the log. `strict`: as in `check_record`.
+
+        `progress(bytes done, bytes at most)`, once per window.
+        """
+        at = window_at = start
+        window = b""
+        names: set[bytes] = set()
+        strict_from = flushed if strict else 1 << 62
         group, missing = -1, 0
         while at < self._log.limit:
+            room = self._log.base_of(window_at) + self._log.file_size - window_at
+            place, last = sound_records(window, at - window_at, window_at, room, strict_from, names)
+            if last >= 0:
+                at = window_at + place
+                group, missing = last, 0
+            rest = len(window) - place
+            if at != window_at and (rest < record.PREFIX.size or record.PREFIX.unpack_from(window, place)[0] > rest):
+                window, window_at = self._log.read(at, _WINDOW), at
+                if progress is not None:
+                    progress(at - start, self._log.limit - start)
+                continue
+            if not window:
+                window = self._log.read(at, _WINDOW)
+                continue
             size, message = check_record(self._log, at, strict and at >= flushed)
             if not size:
                 if at >= flushed:
@@ -122,7 +204,7 @@ class EndFinder:
         place = at
         while place < self._log.limit:
             data = self._log.read(place, _WINDOW)
-            used = data.rstrip(b"\0")
+            used = data.rstrip(b"\0") if data != _ZEROS else b""
             if used:
                 total = place + len(used) - at
             place += len(data)

@@ -7,7 +7,7 @@ means: its queues say how far it came, and a position of ours that is no record'
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gantrymq.model.errors import StoreCorruptError
 from gantrymq.model.names import SYSTEM_PREFIX
@@ -30,6 +30,15 @@ CHECKPOINT_SLACK_MS: Final = 3000
 OTHER_ROCKSDB: Final = frozenset({"users", "acls"})
 """Directories of config/ that are RocksDB in every store: users and access rules, which we keep elsewhere."""
 _REMEDY: Final = "nothing was changed; start the broker that wrote it with the file layout, or give another directory"
+
+
+class Segments(Protocol):
+    """What is needed of a log."""
+
+    bases: list[int]
+    file_size: int
+
+    def read(self, at: int, count: int) -> bytes: ...
 
 
 def refuse_unreadable(files: FileSystem, store: Path) -> None:
@@ -79,7 +88,7 @@ def is_foreign(files: FileSystem, store: Path, names: list[str]) -> bool:
 def foreign_start(files: FileSystem, store: Path, log_: CommitLog, queues: QueueTable, clean: bool) -> int:
     """Where to begin with a directory that has no positions of ours: everything below is in the queues."""
     low = log_.min_position
-    return max(queues_end(queues, log_) if clean else _by_checkpoint(files, store, log_), low)
+    return max(queues_end(queues, log_) if clean else oldest_unchecked(files, store, log_), low)
 
 
 def queues_end(queues: QueueTable, log_: CommitLog) -> int:
@@ -93,7 +102,7 @@ def queues_end(queues: QueueTable, log_: CommitLog) -> int:
     return min(end, log_.limit)
 
 
-def _by_checkpoint(files: FileSystem, store: Path, log_: CommitLog) -> int:
+def oldest_unchecked(files: FileSystem, store: Path, log_: Segments) -> int:
     """First position of the newest segment whose first record is older than the checkpoint (RocketMQ: isMappedFileMatchedRecover)."""
     path = store / "checkpoint"
     if not files.exists(path):
