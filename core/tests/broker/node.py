@@ -1,0 +1,74 @@
+"""Broker and store over a disk in memory, opened again and again as crashes leave it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gantrymq.broker.broker import Broker
+from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
+from gantrymq.broker.local import LocalBrokerPort
+from gantrymq.model.errors import GantryError
+from gantrymq.net.testing import ManualClock, ManualTurn, ManualWheel
+from gantrymq.store.config import StoreConfig
+from gantrymq.store.message_store import MessageStore
+from gantrymq.store.testing import MemoryFileSystem
+from tests.broker.test_port import PrefixRoutes
+
+ROOT = Path("/d")
+SMALL = StoreConfig(
+    commitlog_file_size=64 * 1024, consumequeue_file_size=400, index_slots=50, index_entries=40, queue_files_max=8,
+    checkpoint_interval_ms=100,
+)  # fmt: skip
+
+
+class Node:
+    """One life of a broker. `sync`: acknowledgements wait for `flush`."""
+
+    def __init__(self, files: MemoryFileSystem, sync: bool) -> None:
+        self.files = files
+        self.turn = ManualTurn()
+        clock = ManualClock()
+        self.wheel = ManualWheel(clock)
+        self.store = MessageStore(files, ROOT, SMALL, clock)
+        self.report = self.store.load()
+        self.broker = Broker(
+            self.store, clock, self.turn, self.wheel, {"prefix": PrefixRoutes()},
+            BrokerConfig(), TopicsConfig(), GatewayConfig(), sync,
+        )  # fmt: skip
+        self.broker.open()
+        self.port = LocalBrokerPort(self.broker)
+        self.turn.run_until_quiet()
+
+    def start(self, method: str, *args: Any) -> list[Any]:
+        """Call the port; the list gets the result, possibly later."""
+        box: list[Any] = []
+        getattr(self.port, method)(*args, None, lambda token, result: box.append(result))
+        self.turn.run_until_quiet()
+        return box
+
+    def call(self, method: str, *args: Any) -> Any:
+        """As `start`, flushed where it waits for that."""
+        box = self.start(method, *args)
+        if not box:
+            self.flush()
+        assert len(box) == 1
+        assert not isinstance(box[0], GantryError), box[0]
+        return box[0]
+
+    def flush(self) -> None:
+        """What the flusher does."""
+        self.broker.gate.advance(self.store.flush())
+        self.turn.run_until_quiet()
+
+    def background(self) -> None:
+        """Deferred writes, and the checkpoint if it is due."""
+        self.wheel.advance(1000)
+        self.turn.run_until_quiet()
+        checkpoint = self.store.take_checkpoint()
+        if checkpoint is not None:
+            self.store.sync_checkpoint(checkpoint)
+
+    def stop(self) -> None:
+        self.broker.close()
+        self.store.close()
