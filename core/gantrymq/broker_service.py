@@ -10,9 +10,12 @@ from gantrymq.broker.broker import Broker
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
 from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.routing import load_route_sets
+from gantrymq.model.errors import GantryError
+from gantrymq.recovery_progress import RecoveryProgress
 from gantrymq.remoting.broker_door import BrokerDoors
 from gantrymq.remoting.registrar import Registrar
 from gantrymq.services import ServiceContext
+from gantrymq.store.cold import ColdReads
 from gantrymq.store.config import StoreConfig
 from gantrymq.store.files import OsFileSystem
 from gantrymq.store.flusher import Flusher
@@ -33,6 +36,7 @@ class BrokerService:
         self.broker: Broker | None = None
         self._store: MessageStore | None = None
         self._flusher: Flusher | None = None
+        self._cold: ColdReads | None = None
         self._registrar: Registrar | None = None
 
     async def start(self, context: ServiceContext) -> list[tuple[str, int]]:
@@ -41,7 +45,11 @@ class BrokerService:
         store_config: StoreConfig = context.sections["store"]
         loop = asyncio.get_running_loop()
         store = MessageStore(OsFileSystem(), context.data, store_config, context.clock)
-        report = await asyncio.to_thread(store.load, None)
+        progress = RecoveryProgress(context.clock.monotonic_ms)
+        try:
+            report = await asyncio.to_thread(store.load, progress)
+        finally:
+            progress.close()
         self._store = store
         log.info("store: %s", report)
         sync = store_config.flush == "sync"
@@ -49,11 +57,18 @@ class BrokerService:
             store, context.clock, context.turn, context.wheel, load_route_sets(),
             config, context.sections["topics"], context.sections["gateway"], sync,
         )  # fmt: skip
-        broker.open()
+        broker.open(cut_offsets=not report.clean)
+        self._cold = ColdReads(store.files, loop.call_soon_threadsafe)
+        store.read_without_waiting(self._cold)
         self.broker = broker
         flusher = Flusher(store, store_config.flush_interval_ms, sync, loop.call_soon_threadsafe)
         flusher.on_flushed = broker.gate.advance
-        flusher.on_failed = broker.store_failed
+
+        def on_failed(error: GantryError) -> None:
+            broker.store_failed(error)
+            context.spawn(_stop_process, error)
+
+        flusher.on_failed = on_failed
         broker.request_flush = flusher.request
         flusher.start()
         self._flusher = flusher
@@ -75,10 +90,17 @@ class BrokerService:
         """Write what a clean stop writes and close the files."""
         if self.broker is not None:
             self.broker.close()
+        if self._cold is not None:
+            await asyncio.to_thread(self._cold.stop)
         if self._flusher is not None:
             await asyncio.to_thread(self._flusher.stop)
         if self._store is not None:
             await asyncio.to_thread(self._store.close)
+
+
+async def _stop_process(error: GantryError) -> None:
+    """A background task that fails ends the process with an exit code that says so; the next start recovers."""
+    raise error
 
 
 def factory() -> Any:

@@ -358,9 +358,7 @@ class Broker:
         except GantryError as error:
             return None, error.code
 
-    def _answer(
-        self, answers: list[_Asked], internal: list[_Internal], end: int
-    ) -> None:
+    def _answer(self, answers: list[_Asked], internal: list[_Internal], end: int) -> None:
         gate = self.gate
         parked = False
         for _, apply, on_done, token in internal:

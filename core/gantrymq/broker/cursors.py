@@ -46,7 +46,19 @@ class QueueReader(Protocol):
 class Cursor:
     """One group's place in one queue."""
 
-    __slots__ = ("armed", "group", "id", "light", "parked", "queue", "queue_id", "recovered_below", "topic", "watchers", "window")
+    __slots__ = (
+        "armed",
+        "group",
+        "id",
+        "light",
+        "parked",
+        "queue",
+        "queue_id",
+        "recovered_below",
+        "topic",
+        "watchers",
+        "window",
+    )
 
     def __init__(self, cursor_id: int, queue: str, group: str, start: int) -> None:
         self.id = cursor_id

@@ -200,9 +200,7 @@ class LocalBrokerPort:
         else:
             on_done(token, GantryError(ErrorCode.BUSY, f"{len(parked)} acquires of cursor {cursor} wait for the disk"))
 
-    def _acquire(
-        self, cursor: Cursor, holder: int, count_max: int, bytes_max: int, token: Any, on_done: Done
-    ) -> None:
+    def _acquire(self, cursor: Cursor, holder: int, count_max: int, bytes_max: int, token: Any, on_done: Done) -> None:
         """An acquire that had to wait. Its holder or cursor may be gone."""
         cursors = self._broker.cursors
         if cursors.by_id.get(cursor.id) is not cursor:

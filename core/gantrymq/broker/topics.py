@@ -149,7 +149,8 @@ class TopicTable:
             )
         if config.attributes.get(FLUSH, "sync") not in ("sync", "async"):
             raise GantryError(
-                ErrorCode.ILLEGAL_ARGUMENT, f"topic attribute {FLUSH}={config.attributes[FLUSH]}: allowed are sync and async"
+                ErrorCode.ILLEGAL_ARGUMENT,
+                f"topic attribute {FLUSH}={config.attributes[FLUSH]}: allowed are sync and async",
             )
         old = self.topics.get(config.name)
         if old is not None:

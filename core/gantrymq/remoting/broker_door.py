@@ -58,6 +58,7 @@ def host_bytes(address: str) -> bytes:
     mapped = getattr(parsed, "ipv4_mapped", None)
     return (mapped or parsed).packed + int(port).to_bytes(4, "big")
 
+
 COLD_MAX: Final = 1024
 """Requests of one connection that wait for the disk: a consumer pulls each of its queues once at a time."""
 

@@ -263,7 +263,9 @@ class Pulls:
         if waiter not in waiter.door.waiters:
             return
         try:
-            answer = self.look(waiter.topic, waiter.queue_id, waiter.offset, waiter.count, waiter.bytes_max, waiter.codes)
+            answer = self.look(
+                waiter.topic, waiter.queue_id, waiter.offset, waiter.count, waiter.bytes_max, waiter.codes
+            )
         except Cold as cold:  # it stays among its door's waiters, and may expire meanwhile
             self._broker.fetch(cold, waiter, self._woken)
             return

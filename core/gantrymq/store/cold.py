@@ -121,7 +121,8 @@ class ColdReads:
             or job.rounds > ROUNDS_MAX
         ):
             raise GantryError(
-                ErrorCode.BUSY, f"{self.queued} reads of old records ({self.queued_bytes} bytes) wait for the disk; try again later"
+                ErrorCode.BUSY,
+                f"{self.queued} reads of old records ({self.queued_bytes} bytes) wait for the disk; try again later",
             )
         self.queued += 1
         self.queued_bytes += job.bytes

@@ -50,7 +50,10 @@ class Flusher:
 
     def start(self) -> None:
         self._store.wake_ahead = self._ahead.set
-        for target, wake, name in ((self.step, self._wake, "gantry-flush"), (self._store.work_ahead, self._ahead, "gantry-ahead")):
+        for target, wake, name in (
+            (self.step, self._wake, "gantry-flush"),
+            (self._store.work_ahead, self._ahead, "gantry-ahead"),
+        ):
             thread = Thread(target=self._run, args=(target, wake), name=name, daemon=True)
             self._threads.append(thread)
             thread.start()

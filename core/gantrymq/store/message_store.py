@@ -166,7 +166,8 @@ class MessageStore(StoreReader):
     # --- opening and closing
 
     def load(self, progress: Callable[[int, int], None] | None = None) -> RecoveryReport:
-        """Lock the directory, recover, be ready to append. `progress(bytes done, bytes in all)` while the log is replayed.
+        """Lock the directory, recover, be ready to append. `progress(bytes done, bytes at most)` while the log is checked
+        (the first half of what is done) and dispatched again.
 
         Raises GantryError(STORE_FAILED) if another process has the store, StoreCorruptError if it cannot be understood.
         """
@@ -256,7 +257,16 @@ class MessageStore(StoreReader):
             flushed = derived = record_boundary(self._log, derived)
         report = RecoveryReport(clean, derived, derived)
         finder = EndFinder(self.files, self._log, self._own / "quarantine", report)
-        end = finder.find_end(derived, min(flushed, limit), strict=own_crash)  # another broker's records may hold U+0000
+
+        def checked(done: int, total: int) -> None:
+            if progress is not None:
+                progress(done // 2, total)
+
+        def dispatched(done: int, total: int) -> None:
+            if progress is not None:
+                progress((total + done) // 2, total)
+
+        end = finder.find_end(derived, min(flushed, limit), own_crash, checked)  # another broker's records may hold U+0000
         if known and clean and end > derived:  # a real broker went on with it, and trusts its own queues
             derived = max(derived, min(queues_end(self._queues, self._log), end))
         report.end = end
@@ -277,7 +287,7 @@ class MessageStore(StoreReader):
             self._queues.topic(name, cut_at=derived)
         self._index.cut(derived, self._store_ms_at)
         replay = Replay(self._log, self._queues, self._lights, self._index, self._appender)
-        replay.run(min(derived, max(self._lights.log_position, low)), derived, end, report, progress)
+        replay.run(min(derived, max(self._lights.log_position, low)), derived, end, report, dispatched)
         self.flush_derived()
         self.flush()
         self._derived_synced = derived  # the next checkpoint moves it: putting every queue on stable storage takes long

@@ -42,7 +42,9 @@ Indexed = tuple[str, tuple[str, ...], int, int]
 class Replay:
     """One replay. `run` once."""
 
-    def __init__(self, log_: CommitLog, queues: QueueTable, lights: LightQueues, index: Index, appender: Appender) -> None:
+    def __init__(
+        self, log_: CommitLog, queues: QueueTable, lights: LightQueues, index: Index, appender: Appender
+    ) -> None:
         self._log = log_
         self._queues = queues
         self._lights = lights
@@ -97,7 +99,11 @@ class Replay:
                 properties = data[properties_at:following]
                 name = data[name_at : properties_at - 2]
                 topic = self._topics[name] if name in self._topics else self._topic(name)
-                if topic is not None and b"INNER_MULTI_" not in properties and b"GANTRY_DISPATCH_MORE" not in properties:
+                if (
+                    topic is not None
+                    and b"INNER_MULTI_" not in properties
+                    and b"GANTRY_DISPATCH_MORE" not in properties
+                ):
                     if store_ms > last_ms:
                         last_ms = store_ms
                     keys = props.find(properties, props.KEYS)
