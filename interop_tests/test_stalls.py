@@ -1,0 +1,110 @@
+"""The loop's longest stall while every background job runs under load: new log segments and index files, index writes that trail, flushes,
+checkpoints, consumer offsets and settled entries becoming records.
+
+A cheap request goes to and fro all the time, on a connection of its own; what it waits is what any client would have waited.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from interop_tests import raw_peers as raw
+from interop_tests.bench import remoting_wire
+from interop_tests.running import Gantry
+
+BENCH = Path(__file__).parent / "bench"
+SMALL = (
+    "store.commitlog_file_size=8388608",
+    "store.consumequeue_file_size=200000",
+    "store.index_slots=20000",
+    "store.index_entries=50000",
+)
+"""Every file is full after a second or less, so that its successor is made many times in a run."""
+P999_MS = 100
+MAX_MS = 400
+"""Generous, for machines that do other work too; a job that does its work in one piece takes seconds at this load."""
+REQUESTS_MIN = 200
+
+
+@pytest.fixture(params=["async", "sync"])
+def gantry(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gantry]:
+    gantry = Gantry(tmp_path, "combined", (*SMALL, f"store.flush={request.param}"))
+    try:
+        yield gantry.start()
+    finally:
+        gantry.stop()
+
+
+def load(server: Gantry) -> list[subprocess.Popen[bytes]]:
+    """Sends with keys, and MQTT publishes that a persistent session keeps."""
+    host, port = server.address("mqtt")
+    commands = [
+        ["remoting_load.py", server.doors["broker"], "--window", "256", "--messages", "400000", "--block", "50000"],
+        [
+            "mqtt_load.py",
+            host,
+            str(port),
+            "pub",
+            "--qos",
+            "1",
+            "--offline",
+            "1",
+            "--count",
+            "60000",
+            "--connections",
+            "1",
+        ],
+    ]
+    return [
+        subprocess.Popen(
+            [sys.executable, str(BENCH / name), *rest], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=BENCH
+        )
+        for name, *rest in commands
+    ]
+
+
+def test_longest_stall(gantry: Gantry) -> None:
+    loads = load(gantry)
+    waits_ms: list[float] = []
+    mqtt = raw.mqtt(gantry)
+    with mqtt, remoting_wire.connect(gantry.doors["broker"]) as broker:
+        remoting_wire.create_topic(broker, "stalls", 4)
+        for number in itertools.count():
+            begun = time.perf_counter()
+            if number % 2:
+                # A commit of an offset: its record is written with the others of that second.
+                fields = {
+                    "consumerGroup": f"g{number % 50}",
+                    "topic": "stalls",
+                    "queueId": "0",
+                    "commitOffset": str(number),
+                }
+                assert remoting_wire.call(broker, 15, fields)[0] == 0
+            else:
+                mqtt.send(b"\xc0\x00")
+                assert mqtt.exactly(2) == b"\xd0\x00"
+            waits_ms.append((time.perf_counter() - begun) * 1000)
+            if all(process.poll() is not None for process in loads):
+                break
+    for process in loads:
+        out = process.communicate()[0].decode()
+        assert process.returncode == 0, out
+    waits_ms.sort()
+    p999, longest = waits_ms[len(waits_ms) * 999 // 1000], waits_ms[-1]
+    facts = {"requests": len(waits_ms), "p50_ms": waits_ms[len(waits_ms) // 2], "p999_ms": p999, "max_ms": longest}
+    print(json.dumps(facts))
+    assert len(waits_ms) >= REQUESTS_MIN, facts
+    assert p999 < P999_MS, facts
+    assert longest < MAX_MS, facts
+    store = gantry.directory / "data" / "store"
+    assert len(list((store / "commitlog").iterdir())) > 5
+    gantry.stop()
+    assert len(list((store / "index").iterdir())) > 3
