@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.broker.port import CursorInfo, Outcome
-from gantrymq.model.errors import GantryError
 from gantrymq_gateways.amqp.codec import content_frames, method_frame
 from gantrymq_gateways.amqp.constants import (
     ACCESS_REFUSED,
@@ -236,9 +235,7 @@ def basic_get(channel: Channel, _ticket: int, queue: str, no_ack: bool) -> Steps
     name = channel.queue_name(queue)
     door = channel.door
     found: Queue = yield from door.gateway.open_queue(name, door)
-    taken = yield lambda token, on_done: found.get(partial(on_done, token))
-    if isinstance(taken, GantryError):
-        raise taken
+    taken = yield from found.get()
     if taken is None:
         channel.reply("basic.get-empty", "")
         return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gantrymq.broker.port import BrokerPort, Delivery, Outcome
@@ -15,6 +16,7 @@ from gantrymq.model.errors import GantryError
 from gantrymq.model.message import Message
 from gantrymq_gateways.amqp.codec import deliver_frames, deliver_prefix
 from gantrymq_gateways.amqp.mapping import Rendered, body_of, render
+from gantrymq_gateways.amqp.steps import Steps
 
 if TYPE_CHECKING:
     from gantrymq_gateways.amqp.definitions import QueueDefinition
@@ -323,20 +325,12 @@ class Queue:
             return None
         return rendered
 
-    def get(self, on_done: Callable[[tuple[Delivery, Rendered] | GantryError | None], None]) -> None:
-        """One message for basic.get, None if there is none."""
-
-        def acquired(_token: object, result: list[Delivery] | GantryError) -> None:
-            if isinstance(result, GantryError):
-                on_done(result)
-                return
-            if not result:
-                on_done(None)
-                return
-            rendered = self._alive(result[0])
-            if rendered is None:
-                self.get(on_done)
-            else:
-                on_done((result[0], rendered))
-
-        self._port.acquire(self.cursor, self.holder, 1, ACQUIRE_BYTES_MAX, None, acquired)
+    def get(self) -> Steps:
+        """One message for basic.get with its looks, None if there is none. Whatever is over is passed over."""
+        while True:
+            taken: list[Delivery] = yield partial(self._port.acquire, self.cursor, self.holder, 1, ACQUIRE_BYTES_MAX)
+            if not taken:
+                return None
+            rendered = self._alive(taken[0])
+            if rendered is not None:
+                return taken[0], rendered

@@ -304,7 +304,7 @@ class Definitions:
         if found is not None:
             return found
         topic = topic_of(name)
-        if name in self._exchanges or names.is_closed_to_gateways(topic):
+        if name in self._exchanges or name == DEFAULT_EXCHANGE or names.is_closed_to_gateways(topic):
             return None
         try:
             yield partial(self._port.ensure_topic, topic, False)
@@ -319,7 +319,8 @@ class Definitions:
     def create_exchange(self, exchange: Exchange) -> Steps:
         """A declaration; the caller checked that it contradicts nothing."""
         topic = topic_of(exchange.name)
-        if names.is_closed_to_gateways(topic):
+        # Records of the default exchange carry DEFAULT_EXCHANGE as its name: an exchange called so would be taken for it.
+        if exchange.name == DEFAULT_EXCHANGE or names.is_closed_to_gateways(topic):
             raise AmqpError(ACCESS_REFUSED, f"exchange name '{exchange.name}' is reserved")
         if self._declared >= self._limits.exchanges_max:
             text = f"cannot declare exchange '{exchange.name}' in vhost '/': limit of {self._limits.exchanges_max} is reached"

@@ -6,6 +6,7 @@ there. Answers may come before the call returns. Nothing on the path of a messag
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -57,7 +58,9 @@ class Lock:
     """Lets one chain at a time work on a name; the others wait in order. Taken with `yield lock.take(name)`."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, list[tuple[Any, Done]]] = {}
+        self._waiting: dict[str, deque[tuple[Any, Done]]] = {}
+        self._freed: deque[str] = deque()
+        self._handing = False
 
     def take(self, name: str) -> Call:
         """A call that is answered when the name is free."""
@@ -65,7 +68,7 @@ class Lock:
         def call(token: Any, on_done: Done) -> None:
             waiting = self._waiting.get(name)
             if waiting is None:
-                self._waiting[name] = []
+                self._waiting[name] = deque()
                 on_done(token, None)
             else:
                 waiting.append((token, on_done))
@@ -73,10 +76,21 @@ class Lock:
         return call
 
     def free(self, name: str) -> None:
-        """Hand the name to the next in line."""
+        """Hand the name to the next in line. In a loop: hundreds may wait, and each may be done, and free it, at once."""
+        self._freed.append(name)
+        if self._handing:
+            return
+        self._handing = True
+        try:
+            while self._freed:
+                self._hand_over(self._freed.popleft())
+        finally:
+            self._handing = False
+
+    def _hand_over(self, name: str) -> None:
         waiting = self._waiting[name]
         if waiting:
-            token, on_done = waiting.pop(0)
+            token, on_done = waiting.popleft()
             on_done(token, None)
         else:
             del self._waiting[name]

@@ -11,6 +11,7 @@ from gantrymq.model.errors import ErrorCode
 from gantrymq_gateways.amqp import publish as publishing
 from gantrymq_gateways.amqp.config import AmqpConfig
 from gantrymq_gateways.amqp.consumers import ACQUIRE_COUNT_MAX, RENDERED_MAX
+from gantrymq_gateways.amqp.content import Properties, encode_properties
 from gantrymq_gateways.amqp.door import BACKLOG_MAX, BLOCKED_MS
 from gateways.tests.amqp.peer import NO_PROPERTIES, Peer, Server, call, parse, publish
 
@@ -263,3 +264,33 @@ def test_order_of_one_channel_is_kept_over_many_batches(properties: bytes) -> No
     assert acks[-1] == 40
     returned = [item[1].name for item in out if len(item) == 2]
     assert returned == ["basic.return"] * 20
+
+
+def test_get_passes_over_any_number_of_expired_messages() -> None:
+    server = Server()
+    peer = server.client()
+    peer.declare("jobs")
+    expiration = encode_properties(Properties(expiration="1"))
+    peer.ask(*[publish(1, "", "jobs", b"old", expiration) for _ in range(1500)])
+    server.clock.advance(5)
+    peer.ask(publish(1, "", "jobs", b"new"))
+    ((_, got),) = peer.call("basic.get", 0, "jobs", True)
+    assert got.body == b"new"
+    assert peer.count("jobs") == 0
+
+
+def test_hundreds_of_declarations_wait_for_one() -> None:
+    server = Server()
+    peer = server.client(*range(1, 402))
+    peer.declare("old")
+    server.port.mode = "late"
+    names = ["new"] + ["old"] * 400
+    declare = [
+        call(channel, "queue.declare", 0, name, False, True, False, False, False, [])
+        for channel, name in enumerate(names, 1)
+    ]
+    out = peer.link.feed(b"".join(declare))
+    server.port.mode = "immediate"
+    server.settle()
+    answers = parse(out + peer.link.take())
+    assert sorted(answers) == [(channel, "queue.declare-ok", [name, 0, 0]) for channel, name in enumerate(names, 1)]

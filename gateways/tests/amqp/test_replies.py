@@ -46,6 +46,7 @@ CHANNEL = [
     ("type headers", exchange_declare("x", "headers"), 406, "PRECONDITION_FAILED - invalid exchange type 'headers'", "exchange.declare"),
     ("reserved exchange", exchange_declare("amq.foo"), 403, "ACCESS_REFUSED - exchange name 'amq.foo' contains reserved prefix 'amq.*'", "exchange.declare"),
     ("reserved queue", queue_declare("amq.foo"), 403, "ACCESS_REFUSED - queue name 'amq.foo' contains reserved prefix 'amq.*'", "queue.declare"),
+    ("our name of the default exchange", exchange_declare("(default)"), 403, "ACCESS_REFUSED - exchange name '(default)' is reserved", "exchange.declare"),
     ("default exchange declare", exchange_declare(""), 403, "ACCESS_REFUSED - operation not permitted on the default exchange", "exchange.declare"),
     ("default exchange passive", exchange_declare("", passive=True), 403, "ACCESS_REFUSED - operation not permitted on the default exchange", "exchange.declare"),
     ("default exchange delete", call(1, "exchange.delete", 0, "", False, False), 403, "ACCESS_REFUSED - operation not permitted on the default exchange", "exchange.delete"),
