@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class AmqpConfig:
     """The AMQP door. Limits are per connection or broker as said; they end in errors that name them."""
 
-    port: int = 5672
+    port: int = field(default=5672, metadata={"min": 0, "max": 65535})
     enabled: bool = True
-    channel_max: int = 2047
+    channel_max: int = field(default=2047, metadata={"min": 1, "max": 65535})
     """Offered in tune: highest channel number."""
-    frame_max: int = 131072
+    frame_max: int = field(default=131072, metadata={"min": 4096, "max": 16 * 1024 * 1024})
     """Offered in tune: largest frame in bytes."""
-    heartbeat: int = 60
+    heartbeat: int = field(default=60, metadata={"min": 0, "max": 65535})
     """Offered in tune: seconds."""
     product: str = "RabbitMQ"
     """Server property that clients look at to find out what they may use."""
     version: str = "3.13.7"
     """Server property; some clients parse it as dotted integers."""
-    body_bytes_max: int = 4 * 1024 * 1024
+    body_bytes_max: int = field(default=4 * 1024 * 1024, metadata={"min": 1, "max": 15 * 1024 * 1024})
     """Largest message body: the limit of every door."""
-    consumers_max: int = 1000
+    consumers_max: int = field(default=1000, metadata={"min": 1, "max": 100_000})
     """Consumers per channel; a round over a queue's consumers must stay short."""
-    unacked_max: int = 65_536
+    unacked_max: int = field(default=65_536, metadata={"min": 1, "max": 10_000_000})
     """Deliveries per channel without an answer, for consumers without prefetch: about 20 MiB of bookkeeping."""
-    outbound_bytes_max: int = 1024 * 1024
+    outbound_bytes_max: int = field(default=1024 * 1024, metadata={"min": 65536, "max": 16 * 1024 * 1024})
     """Bytes for one slow reader above which nothing more is fetched for it."""
-    inbound_bytes_max: int = 16 * 1024 * 1024
+    inbound_bytes_max: int = field(default=16 * 1024 * 1024, metadata={"min": 65536, "max": 256 * 1024 * 1024})
     """Bodies of one connection that wait for the log above which nothing more is read from it."""
-    exchanges_max: int = 10_000
-    queues_max: int = 100_000
-    bindings_max: int = 500_000
+    exchanges_max: int = field(default=10_000, metadata={"min": 0, "max": 1_000_000})
+    """Exchanges that clients declared, all together."""
+    queues_max: int = field(default=100_000, metadata={"min": 0, "max": 1_000_000})
+    """Queues, all together; each is a light queue and a cursor of the broker."""
+    bindings_max: int = field(default=500_000, metadata={"min": 0, "max": 2_000_000})
+    """Bindings, all together; each is a route of the broker."""
