@@ -1,6 +1,7 @@
 """`./run bench`: what one broker process does, measured by load generators in processes of their own; beside real peers if asked.
 
 usage: bench [--quick] [--only NAME ...] [--peers rocketmq mosquitto rabbitmq] [--spark] [--json FILE]
+       bench store ...: the store alone (store.py)
 
 Every figure of a server is CPU of its process (all threads) per message, so that a busy machine changes it little; rates are what
 this machine gave. Generators pre-encode their frames. Peers are started by interop_tests/bench/peers/*.sh.
@@ -260,6 +261,10 @@ def _cpu_ticks(pid: int) -> float:
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["store"]:
+        from interop_tests.bench import store
+
+        return store.main(sys.argv[2:])
     parser = argparse.ArgumentParser(
         prog="bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
