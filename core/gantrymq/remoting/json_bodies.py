@@ -7,61 +7,17 @@ where an old client expects it. Shapes follow RocketMQ's classes of the same nam
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
+from gantrymq.model.dialect import DialectError, standard
+
 T = TypeVar("T")
 
-DEPTH_MAX: Final = 64
-"""Nesting of a body in the dialect; RocketMQ's deepest is 6."""
-
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+|\s+')
-
-
-class BodyError(ValueError):
-    """The body is not the JSON that the request needs; the text says where."""
-
-
-def standard(data: bytes) -> bytes:
-    """Standard JSON for the dialect: numeric keys get quotes, an object key becomes a string with its JSON
-    text.
-
-    Raises `BodyError` for what is not a sequence of JSON tokens; other mistakes are left to the decoder.
-    """
-    out: list[bytes] = []
-    # One entry per open bracket: [is an object, expects a key, index in `out` if it is itself a key or -1].
-    stack: list[list[Any]] = []
-    at = 0
-    while at < len(data):
-        match = _TOKEN.match(data, at)
-        if match is None:
-            raise BodyError(f"body is not JSON at byte {at}")
-        token, at = match.group(), match.end()
-        if token.isspace():
-            continue
-        top = stack[-1] if stack else None
-        as_key = top is not None and top[0] and top[1]
-        if token in (b"{", b"["):
-            if len(stack) >= DEPTH_MAX:
-                raise BodyError(f"body is nested deeper than {DEPTH_MAX}")
-            stack.append([token == b"{", True, len(out) if as_key else -1])
-        elif token in (b"}", b"]"):
-            if top is None:
-                raise BodyError(f"body has an unexpected {token.decode()} at byte {at - 1}")
-            stack.pop()
-            if top[2] >= 0:
-                out.append(token)
-                token = msgspec.json.encode(b"".join(out[top[2] :]).decode("utf-8", "replace"))
-                del out[top[2] :]
-        elif top is not None and token in (b":", b","):
-            top[1] = token == b","
-        elif as_key and not token.startswith(b'"'):
-            token = b'"%b"' % token
-        out.append(token)
-    return b"".join(out)
+BodyError = DialectError
+"""The body is not the JSON that the request needs; the text says where."""
 
 
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
@@ -79,7 +35,7 @@ def decode(body: bytes, shape: type[T]) -> T:
             raise
         except msgspec.DecodeError:
             value = decoder.decode(standard(body))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, BodyError, UnicodeDecodeError, RecursionError) as error:
         raise BodyError(f"body is not {shape.__name__}: {error}") from None
     return value
 

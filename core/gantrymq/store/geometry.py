@@ -80,7 +80,7 @@ def unreachable(index: IndexBytes, slots: int, entries_max: int = -1, tell: Call
         return max(index.used, 1)
     last = index.used if entries_max < 0 else min(index.used, entries_max)
     if entries_max >= 0:
-        return _unreachable_first(index, slots, last)
+        return first_unreachable(index, slots, last)
     heads = array("i", bytes(slots * SLOT_SIZE))
     lost = entry = 0
     for entry, (hashed, _, _, previous) in enumerate(index.entries(slots, 1, last), 1):
@@ -101,7 +101,7 @@ def unreachable(index: IndexBytes, slots: int, entries_max: int = -1, tell: Call
     return int(lost + last - entry)
 
 
-def _unreachable_first(index: IndexBytes, slots: int, last: int) -> int:
+def first_unreachable(index: IndexBytes, slots: int, last: int) -> int:
     newest: dict[int, int] = {}
     for entry, (hashed, _, _, previous) in enumerate(index.entries(slots, 1, last), 1):
         if hashed < 0 or previous != newest.get(hashed % slots, 0):
@@ -142,7 +142,7 @@ def cut_short(index: IndexBytes, slots: int, entries: int) -> bool:
     room = index.entries_of(slots)
     if index.length >= HEADER.size + slots * SLOT_SIZE + entries * ENTRY.size:
         return False
-    return not room or not _unreachable_first(index, slots, min(index.used, room - 1))
+    return not room or not first_unreachable(index, slots, min(index.used, room - 1))
 
 
 def _by_last_byte(index: IndexBytes) -> list[int]:

@@ -283,12 +283,13 @@ class StoreImage:
             else 0
         )
 
-    def walk(self) -> Iterator[tuple[int, int, Message | None, Bad | None]]:
-        """(position, size, message, bad) in log order: records, blanks (no message) and bad places; ends where recovery would.
+    def walk(self, start: int = -1) -> Iterator[tuple[int, int, Message | None, Bad | None]]:
+        """(position, size, message, bad) in log order from `start` (a record's begin): records, blanks (no message) and bad places; ends
+        where recovery would.
 
         A torn tail comes last, as a bad place that is not lost; of a batch with torn continuation records the first record is its begin.
         """
-        log_, at, safe = self.log, self.log.min_position, self.safe
+        log_, at, safe = self.log, self.log.min_position if start < 0 else start, self.safe
         held: list[tuple[int, int, Message | None, Bad | None]] = []
         missing = 0
         window, window_at = b"", -1
