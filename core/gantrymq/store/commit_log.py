@@ -84,8 +84,12 @@ class CommitLog:
         self.buffer: WriteBuffer | None = None
         """Set by `store.transient_pool`."""
 
-    def open(self, size_known: bool) -> None:
-        """Find the segments. Unless their length is known, the one that the directory has wins over the setting."""
+    def open(self, size_known: bool, flushed: int = -1) -> None:
+        """Find the segments. Unless their length is known, the one that the directory has wins over the setting.
+
+        `flushed`: what a power cut left above this position is no damage, -1: not known. It may have lost the name or the length of
+        one segment and kept those of a later one.
+        """
         self._files.make_dirs(self.directory)
         bases = positions_in(self._files, self.directory)
         lengths = {}
@@ -98,20 +102,36 @@ class CommitLog:
             log.warning("%s: segments have %d bytes; store.commitlog_file_size = %d is ignored",
                         self.directory, known[0], self.file_size)  # fmt: skip
             self.file_size = known[0]
+        if flushed >= 0:
+            bases = self._without_strays(bases, flushed)
         for place, base in enumerate(bases):
             if base % self.file_size or (place and base != bases[place - 1] + self.file_size):
                 raise StoreCorruptError(
                     f"{self.directory}: segment {file_name(base)} does not follow the one before it (length {self.file_size})"
                 )
-            last = place == len(bases) - 1  # a crash may have left it short: it is extended when it is opened
-            if lengths[base] > self.file_size or (lengths[base] != self.file_size and not last):
+            # A crash may have left it short: it is extended when it is opened.
+            open_ended = place == len(bases) - 1 or 0 <= flushed <= base
+            if lengths[base] > self.file_size or (lengths[base] != self.file_size and not open_ended):
                 raise StoreCorruptError(
                     f"{self.directory / file_name(base)} has {lengths[base]} bytes, its neighbours {self.file_size}"
                 )
         self.bases = bases
-        self._names_dirty = bool(bases)  # the process before this one may have been killed before it synced them
+        self._names_dirty = bool(lengths)  # the process before this one may have been killed before it synced them
         self.min_position = bases[0] if bases else 0
         self.writing_base = bases[-1] if bases else -1
+
+    def _without_strays(self, bases: list[int], flushed: int) -> list[int]:
+        """Segments behind a missing one, if nothing that is missing was flushed, are a torn tail: they go."""
+        following = bases[0] if bases and bases[0] <= flushed else self.base_of(flushed)
+        for place, base in enumerate(bases):
+            if base > following >= flushed:
+                for stray in bases[place:]:
+                    log.warning("%s: segment %s follows none: a power cut kept it, not what came before",
+                                self.directory, file_name(stray))  # fmt: skip
+                    self._files.remove(self.directory / file_name(stray))
+                return bases[:place]
+            following = base + self.file_size
+        return bases
 
     @property
     def limit(self) -> int:
