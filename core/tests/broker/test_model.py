@@ -306,7 +306,7 @@ class Model(RuleBasedStateMachine):
             assert [unit[0] for unit in units] == [sent.message.physical_offset for sent in queue], light
         for sent in self.sent[-20:]:
             found = store.query(sent.message.topic, sent.key, 10, 0, 1 << 60)
-            assert [message.physical_offset for message in found] == [sent.message.physical_offset]
+            assert [message.physical_offset for message in found] == [sent.message.physical_offset], sent.key
         table: dict[str, bytes] = {}
         for row in self.rows:
             if row.value is None:
