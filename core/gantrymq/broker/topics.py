@@ -105,6 +105,8 @@ class TopicTable:
     def __init__(self, on_write: Callable[[str, bytes], None], auto_create_max: int) -> None:
         self.topics: dict[str, Topic] = {}
         self._deleted: dict[str, TopicConfig] = {}
+        self._waiting: dict[str, dict[int, dict[object, Callable[[], None]]]] = {}
+        """`Topic.waiters` of deleted topics: cursors outlive their topic, and wait for one of its name."""
         self._write = on_write
         self._auto_create_max = auto_create_max
         self._auto_created = 0
@@ -184,6 +186,8 @@ class TopicTable:
         if topic is None or topic.system:
             return False
         del self.topics[name]
+        if topic.waiters:
+            self._waiting[name] = topic.waiters
         config = topic.config
         config.deleted = True
         config.first_offsets = {str(queue): end for queue, end in ends.items()}
@@ -207,6 +211,7 @@ class TopicTable:
     def _add(self, config: TopicConfig, system: bool = False) -> Topic:
         config.deleted = False
         topic = Topic(config, system, self._strict(config))
+        topic.waiters = self._waiting.pop(config.name, topic.waiters)
         self.topics[config.name] = topic
         self.on_new(topic)
         return topic

@@ -366,6 +366,22 @@ def test_leases() -> None:
     assert bench.call("take_lease", "c", False, lost.append) > second
 
 
+def test_watchers_of_a_deleted_topic_hear_of_the_topic_of_its_name() -> None:
+    bench = Bench()
+    bench.call("ensure_topic", "t", True)
+    cursor = bench.call("open_cursor", "t/0", "g", END).cursor
+    fired: list[int] = []
+    bench.port.watch(cursor, fired.append)
+    bench.send(Message("t", b"1", queue_id=0))
+    assert offsets(bench.acquire(cursor)) == [0]
+    assert bench.broker.delete_topic("t")
+    bench.quiet()
+    fired.clear()
+    bench.send(Message("t", b"2", queue_id=0))
+    assert fired == [cursor]
+    assert offsets(bench.acquire(cursor)) == [1]
+
+
 def test_topic_deleted_and_made_again_goes_on_counting() -> None:
     bench = Bench()
     bench.send(Message("t", b"1", queue_id=0), Message("t", b"2", queue_id=0))
