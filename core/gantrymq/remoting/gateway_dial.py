@@ -104,7 +104,7 @@ async def find_broker(nameservers: list[str]) -> str:
         try:
             answer = await ask(address, Command(RequestCode.GET_BROKER_CLUSTER_INFO, opaque=1))
             table = decode(answer.body, ClusterInfo).broker_addr_table
-        except (OSError, FrameError, BodyError, anyio.EndOfStream) as error:
+        except (OSError, FrameError, BodyError, anyio.EndOfStream, anyio.BrokenResourceError) as error:
             said.append(f"{address}: {str(error) or type(error).__name__}")
             continue
         for name in sorted(table):
@@ -167,7 +167,8 @@ class Dialer:
             except (GantryError, OSError) as error:
                 if anyio.current_time() > deadline:
                     raise
-                log.debug("broker: %s; trying again", error)
+                # Said once: whoever started a gateway first must see what it waits for.
+                log.log(logging.DEBUG if attempt else logging.WARNING, "broker: %s; trying again", error)
             await anyio.sleep(BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)])
             attempt += 1
 
