@@ -1,7 +1,7 @@
 """The body of an acknowledgement record (topic `rmq_sys_gantry_ack`): what changed in which cursor. Format: docs/formats/acks.md.
 
-An entry is kind (1 byte), cursor id (8), then: RANGE first (8) last (8) | LIST, BACK count (4) offsets (8 each) | MARK offset (8).
-Big-endian. A record holds everything that one loop turn settled.
+An entry is kind (1 byte), cursor id (8), then: RANGE first (8) last (8) | LIST, BACK count (4) offsets (8 each) | MARK offset (8) |
+BITS first offset (8) count of bytes (4) bytes | COUNT offset (8) deliveries (8). Big-endian. A record holds everything that one loop turn settled.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ import sys
 from array import array
 from collections.abc import Iterator
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gantrymq.broker.window import AckWindow
 
 ACK_TOPIC = "rmq_sys_gantry_ack"
 
@@ -37,6 +41,50 @@ class AckKind(IntEnum):
     """Delivered and given back: the delivery count of each rises by one."""
     MARK = 3
     """Offsets below were possibly delivered."""
+    BITS = 4
+    """Done: one bit per offset from the first on, lowest bit first."""
+    COUNT = 5
+    """Delivered so many times: replaces what was counted before."""
+
+
+BITS_BYTES_MAX = 32 * 1024
+"""Of one BITS entry: 262,144 offsets."""
+
+
+def encode_state(cursor: int, window: AckWindow) -> list[bytes]:
+    """Entries that alone make the window again: what retention writes before it deletes the ones that made it."""
+    floor, _, marked, base, bits, counts = window.dump()
+    entries = [_RANGE.pack(AckKind.RANGE, cursor, 0, floor - 1)] if floor else []
+    for at in range(0, len(bits), BITS_BYTES_MAX):
+        part = bits[at : at + BITS_BYTES_MAX]
+        entries.append(_ONE.pack(AckKind.BITS, cursor, base + at * 8) + _COUNT.pack(len(part)) + part)
+    if marked:
+        entries.append(encode_one(AckKind.MARK, cursor, marked))
+    entries += [_RANGE.pack(AckKind.COUNT, cursor, offset, count) for offset, count in counts.items()]
+    return entries
+
+
+def cursors_in(body: bytes) -> set[int]:
+    """Ids of the cursors that a record speaks of. Raises ValueError for a malformed body."""
+    found = set()
+    at, end = 0, len(body)
+    try:
+        while at < end:
+            value, cursor = _HEAD.unpack_from(body, at)
+            kind = AckKind(value)
+            at += _HEAD.size
+            if kind is AckKind.RANGE or kind is AckKind.COUNT:
+                at += _PAIR.size
+            elif kind is AckKind.MARK:
+                at += _OFFSET.size
+            elif kind is AckKind.BITS:
+                at += _OFFSET.size + _COUNT.size + _COUNT.unpack_from(body, at + _OFFSET.size)[0]
+            else:
+                at += _COUNT.size + 8 * _COUNT.unpack_from(body, at)[0]
+            found.add(cursor)
+    except struct.error as error:
+        raise ValueError(f"acknowledgement record is cut at byte {at}") from error
+    return found
 
 
 def encode_offsets(kind: AckKind, cursor: int, offsets: list[int]) -> list[bytes]:
@@ -65,19 +113,27 @@ def encode_one(kind: AckKind, cursor: int, offset: int) -> bytes:
 
 
 def decode(body: bytes) -> Iterator[tuple[AckKind, int, list[int]]]:
-    """Entries of a record; RANGE gives [first, last], MARK one offset. Raises ValueError for a malformed body."""
+    """Entries of a record; RANGE gives [first, last], MARK one offset, COUNT [offset, deliveries]; BITS comes as LIST. Raises ValueError for a malformed body."""
     at, end = 0, len(body)
     try:
         while at < end:
             value, cursor = _HEAD.unpack_from(body, at)
             kind = AckKind(value)
             at += _HEAD.size
-            if kind is AckKind.RANGE:
+            if kind is AckKind.RANGE or kind is AckKind.COUNT:
                 yield kind, cursor, list(_PAIR.unpack_from(body, at))
                 at += _PAIR.size
             elif kind is AckKind.MARK:
                 yield kind, cursor, list(_OFFSET.unpack_from(body, at))
                 at += _OFFSET.size
+            elif kind is AckKind.BITS:
+                (first,) = _OFFSET.unpack_from(body, at)
+                (count,) = _COUNT.unpack_from(body, at + _OFFSET.size)
+                at += _OFFSET.size + _COUNT.size
+                if at + count > end:
+                    raise ValueError(f"acknowledgement record: {count} bytes announced, {end - at} left")
+                yield AckKind.LIST, cursor, _set_bits(first, body[at : at + count])
+                at += count
             else:
                 (count,) = _COUNT.unpack_from(body, at)
                 at += _COUNT.size
@@ -90,6 +146,10 @@ def decode(body: bytes) -> Iterator[tuple[AckKind, int, list[int]]]:
                 at += 8 * count
     except struct.error as error:
         raise ValueError(f"acknowledgement record is cut at byte {at}") from error
+
+
+def _set_bits(first: int, bits: bytes) -> list[int]:
+    return [first + at * 8 + bit for at, byte in enumerate(bits) if byte for bit in range(8) if byte & (1 << bit)]
 
 
 def _packed(offsets: list[int]) -> bytes:

@@ -28,6 +28,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.net.api import Wheel
 from gantrymq.services import Clock, Turn
+from gantrymq.store.moved import MOVED_TOPIC
 
 if TYPE_CHECKING:
     from gantrymq.store.cold import Cold
@@ -99,6 +100,10 @@ class Broker:
         self._next_tap = 1
         self._next_port = 0
         self.closed = False
+        self.full = ""
+        """Why messages are refused although the store would take them (disk watermark); empty: they are not."""
+        self.kept_from: dict[tuple[str, int], int] = {}
+        """First offset that readers see of a topic's queue, where its attribute `reserve.time` shortens what is kept."""
 
     # Start and stop.
 
@@ -122,6 +127,8 @@ class Broker:
         for message in replay_topic(self.store, ACK_TOPIC, 0):
             self.cursors.replay(message.body)
         self.cursors.recovered()
+        if MOVED_TOPIC in self.store.topics():
+            self.cursors.moved.replay(self.store, self.cursors.is_live)
 
     def close(self) -> None:
         """Write what a clean stop writes: offsets, settled entries; the caller closes the store."""
@@ -190,7 +197,8 @@ class Broker:
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """First offset that can be read."""
-        return max(self.store.min_offset(topic, queue_id), self.topics.first_offset(topic, queue_id))
+        first = max(self.store.min_offset(topic, queue_id), self.topics.first_offset(topic, queue_id))
+        return max(first, self.kept_from.get((topic, queue_id), 0)) if self.kept_from else first
 
     def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set a group's offset; a record of it follows within a second."""
@@ -231,36 +239,37 @@ class Broker:
         if route.topic is not None and names.is_own_system_topic(route.topic):
             raise GantryError(ErrorCode.NO_PERMISSION, f"topic {route.topic} belongs to the broker itself")
         self.router.add(route)
-        self._write_internal([item_message("route", route.route_id, route_to_bytes(route))], None, on_done, token)
+        self.put("route", [(route.route_id, route_to_bytes(route))], token, on_done)
 
     def remove_routes(self, route_ids: Sequence[str], token: Any, on_done: Done | None) -> None:
         """As RoutePort.remove_routes."""
         known = [route_id for route_id in route_ids if self.router.remove(route_id)]
-        self._write_internal([item_message("route", route_id, None) for route_id in known], None, on_done, token)
+        self.put("route", [(route_id, None) for route_id in known], token, on_done)
 
     def create_light(self, token: Any, on_done: Done) -> None:
         """As QueuePort.create_light."""
         light = self._next_light
         self._next_light += 1
-        messages = [
-            item_message("light", str(light), b"{}"),
-            item_message("light", "next", str(self._next_light).encode()),
-        ]
-        self._write_internal(
-            messages, None, lambda token, result: on_done(token, light if result is None else result), token
-        )
+        rows = [(str(light), b"{}"), ("next", str(self._next_light).encode())]
+        self.put("light", rows, token, lambda token, result: on_done(token, light if result is None else result))
 
     def delete_light(self, light: int, token: Any, on_done: Done | None) -> None:
         """As QueuePort.delete_light."""
-        messages = [item_message("light", str(light), None)]
+        rows = [("light", str(light))]
         for route_id in self.router.routes_of_light(light):
             self.router.remove(route_id)
-            messages.append(item_message("route", route_id, None))
+            rows.append(("route", route_id))
         for cursor in self.cursors.of_queue(f"~{light}"):
             self.cursors.delete(cursor)
-            messages.append(item_message("cursor", str(cursor.id), None))
+            rows.append(("cursor", str(cursor.id)))
         self._light_waiters.pop(light, None)
-        self._write_internal(messages, lambda: self.store.delete_light(light), on_done, token)
+
+        def apply() -> None:
+            for table, key in rows:
+                self.tables.apply(table, key, None)
+            self.store.delete_light(light)
+
+        self._write_internal([item_message(table, key, None) for table, key in rows], apply, on_done, token)
 
     def next_port(self) -> int:
         """A number for a new BrokerPort."""
@@ -319,6 +328,8 @@ class Broker:
         strict = self._strict = False
         if self._parked_bytes > self.config.pending_bytes_max:
             return [ErrorCode.BUSY] * len(batch)
+        if self.full:
+            return [ErrorCode.STORE_FULL] * len(batch)
         results: list[Any] | None = None
         for index, message in enumerate(batch):
             topic = topics.get(message.topic)

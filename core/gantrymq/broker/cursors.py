@@ -12,11 +12,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from gantrymq.broker.acks import RECORD_BYTES_MAX, AckKind, decode, encode_offsets, encode_one, encode_range
+from gantrymq.broker.acks import RECORD_BYTES_MAX, AckKind, decode, encode_offsets, encode_one, encode_range, encode_state
+from gantrymq.broker.moved import MovedPlaces
 from gantrymq.broker.port import CursorInfo, Delivery, Outcome
 from gantrymq.broker.window import MARK_STEP, AckWindow
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
+from gantrymq.store.consume_queue import HOLE, HOLE_SIZE
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +35,8 @@ class QueueReader(Protocol):
     """What cursors read."""
 
     def max_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def min_offset(self, topic: str, queue_id: int) -> int: ...
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]: ...
 
@@ -106,6 +110,7 @@ class Cursors:
         self._wake = wake
         self._on_dirty = on_dirty
         self.by_id: dict[int, Cursor] = {}
+        self.moved = MovedPlaces()
         self._by_key: dict[tuple[str, str], Cursor] = {}
         self._of_queue: dict[str, set[int]] = {}
         self._holders: dict[int, set[int]] = {}
@@ -137,6 +142,8 @@ class Cursors:
             elif kind is AckKind.LIST:
                 for offset in offsets:
                     window.done(offset)
+            elif kind is AckKind.COUNT:
+                window.counts[offsets[0]] = offsets[1]
             elif kind is AckKind.BACK:
                 for offset in offsets:
                     window.counts[offset] = window.counts.get(offset, 0) + 1
@@ -204,6 +211,16 @@ class Cursors:
     def of_queue(self, queue: str) -> list[Cursor]:
         """All cursors of a queue."""
         return [self.by_id[cursor_id] for cursor_id in self._of_queue.get(queue, ())]
+
+    def is_live(self, queue: str, offset: int) -> bool:
+        """Whether some cursor of the queue is not done with that entry."""
+        return any(not self.by_id[cursor_id].window.is_done(offset) for cursor_id in self._of_queue.get(queue, ()))
+
+    def state_of(self, cursor_id: int) -> list[bytes]:
+        """Acknowledgement entries that make the cursor's state again without earlier ones; what is settled and not yet written must
+        be written first (`take_bodies`). Nothing for a cursor that is gone."""
+        cursor = self.by_id.get(cursor_id)
+        return encode_state(cursor_id, cursor.window) if cursor is not None else []
 
     def info(self, cursor: Cursor) -> CursorInfo:
         """Counts as they are now."""
@@ -362,17 +379,28 @@ class Cursors:
             self._back.setdefault(cursor.id, []).append(offset)
         self.fire(cursor)
 
-    def _units(self, cursor: Cursor, offset: int, count: int) -> list[tuple[int, int, int]]:
+    def raw_units(self, cursor: Cursor, offset: int, count: int) -> list[tuple[int, int, int]]:
+        """Units as the queue itself has them, dense from `offset` on; below its minimum they are holes."""
         if cursor.light:
             return self._reader.light_units(cursor.light, offset, count)
+        gone = self._reader.min_offset(cursor.topic, cursor.queue_id) - offset
+        if gone > 0:
+            return [HOLE] * min(gone, count)
         return self._reader.units(cursor.topic, cursor.queue_id, offset, count)
+
+    def _units(self, cursor: Cursor, offset: int, count: int) -> list[tuple[int, int, int]]:
+        units = self.raw_units(cursor, offset, count)
+        moved = self.moved.queues.get(cursor.queue) if self.moved.count else None
+        if moved is None:
+            return units
+        return [moved.get(at, unit) for at, unit in enumerate(units, offset)]
 
     @staticmethod
     def _within(units: list[tuple[int, int, int]], bytes_max: int) -> int:
         """How many units fit, at least one."""
         size = 0
         for index, unit in enumerate(units):
-            size += unit[1]
+            size += unit[1] if unit[1] != HOLE_SIZE else 0
             if size > bytes_max and index:
                 return index
         return len(units)

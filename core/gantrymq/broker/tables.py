@@ -32,6 +32,8 @@ class LogReader(Protocol):
 
     def max_offset(self, topic: str, queue_id: int) -> int: ...
 
+    def min_offset(self, topic: str, queue_id: int) -> int: ...
+
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]: ...
 
     def get_many(self, refs: list[tuple[int, int]]) -> list[Message | None]: ...
@@ -117,6 +119,7 @@ def replay_topic(reader: LogReader, topic: str, offset: int) -> list[Message]:
     """Every record of queue 0 of `topic` from `offset` on, in order."""
     result: list[Message] = []
     end = reader.max_offset(topic, 0)
+    offset = max(offset, reader.min_offset(topic, 0))
     while offset < end:
         units = reader.units(topic, 0, offset, REPLAY_STEP)
         if not units:

@@ -139,20 +139,14 @@ class AckWindow:
             self.floor = max(self.floor, self.next_offset)
             self._bits.clear()
 
-    def dump(self) -> list[object]:
-        """State for a snapshot; `load` takes it back."""
-        return [self.floor, self.next_offset, self.marked, self._base, bytes(self._bits), dict(self.counts)]
+    def dump(self) -> tuple[int, int, int, int, bytes, dict[int, int]]:
+        """State for a snapshot; `load` takes it back: floor, next offset, mark, first offset of the bits, bits, counts."""
+        return self.floor, self.next_offset, self.marked, self._base, bytes(self._bits), dict(self.counts)
 
     @classmethod
-    def load(cls, state: list[object]) -> AckWindow:
+    def load(cls, state: tuple[int, int, int, int, bytes, dict[int, int]]) -> AckWindow:
         """A window as `dump` saw it; nothing is in flight."""
         floor, next_offset, marked, base, bits, counts = state
-        assert isinstance(floor, int)
-        assert isinstance(next_offset, int)
-        assert isinstance(marked, int)
-        assert isinstance(base, int)
-        assert isinstance(bits, bytes)
-        assert isinstance(counts, dict)
         window = cls(floor)
         window.next_offset, window.marked, window._base = next_offset, marked, base
         window._bits = bytearray(bits)
