@@ -113,6 +113,8 @@ class AmqpDoor:
         self._link = link
         self._connection = Connection(self._settings, self._authenticate, self.gateway.clock.monotonic_ms())
         self._connection.on_failure = self._failed
+        self._ending = False
+        """The connection is being closed for an error that the log has."""
         self.gateway.doors.add(self)
         self._arm()
 
@@ -151,7 +153,7 @@ class AmqpDoor:
 
     def closed(self, reason: str) -> None:
         """See Door."""
-        if reason:
+        if reason and not self._ending:  # why it ends was said already
             log.info("%s: connection lost: %s", self._link.peer, reason)
         self._orphaned = self._orphaned or not self._released
         self._release()
@@ -476,6 +478,7 @@ class AmqpDoor:
         if channel:
             log.info("%s: channel %d: %s", self._link.peer, channel, text)
         else:
+            self._ending = True
             log.info("%s: closed: %s", self._link.peer, text)
 
     def _finish_closing(self) -> None:
