@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any, ClassVar
 
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
+from gantrymq.broker.config_export import ConfigExport, Ends
 from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.routing import load_route_sets
 from gantrymq.model.errors import GantryError
@@ -38,6 +40,7 @@ class BrokerService:
         self._flusher: Flusher | None = None
         self._cold: ColdReads | None = None
         self._registrar: Registrar | None = None
+        self._export: ConfigExport | None = None
 
     async def start(self, context: ServiceContext) -> list[tuple[str, int]]:
         """Recover, open the door, register with the nameservers."""
@@ -57,7 +60,11 @@ class BrokerService:
             store, context.clock, context.turn, context.wheel, load_route_sets(),
             config, context.sections["topics"], context.sections["gateway"], sync,
         )  # fmt: skip
-        broker.open(cut_offsets=not report.clean)
+        export = ConfigExport(store.files, context.data, context.clock)
+        ends = Ends(store.topics(), store.queues_of, store.max_offset)
+        broker.open(not report.clean, lambda: export.import_rows(broker.tables, ends))
+        export.start(broker.tables, context.wheel, partial(loop.run_in_executor, None))
+        self._export = export
         self._cold = ColdReads(store.files, loop.call_soon_threadsafe)
         store.read_without_waiting(self._cold)
         self.broker = broker
@@ -90,6 +97,8 @@ class BrokerService:
         """Write what a clean stop writes and close the files."""
         if self.broker is not None:
             self.broker.close()
+        if self._export is not None:
+            await asyncio.to_thread(self._export.finish)
         if self._cold is not None:
             await asyncio.to_thread(self._cold.stop)
         if self._flusher is not None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gantrymq.broker.ackgate import AckGate
 from gantrymq.broker.acks import ACK_TOPIC
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
+from gantrymq.broker.config_export import Rows
 from gantrymq.broker.cursors import Cursor, Cursors
 from gantrymq.broker.hits import NO_HIT, Hit, Tap
 from gantrymq.broker.leases import Leases
@@ -41,6 +42,9 @@ OWN_TABLES = frozenset({"topic", "route", "light", "cursor", "offset", "group"})
 
 COLD_RETRY_MS = 50
 """When too many reads wait for the disk, the next attempt."""
+
+ROWS_AT_ONCE = 1_000
+"""Rows of another broker's configuration in one batch."""
 
 BACKGROUND_BUDGET_US = 1_000
 """Derived files are written in slices of at most this long on the loop."""
@@ -107,10 +111,12 @@ class Broker:
 
     # Start and stop.
 
-    def open(self, cut_offsets: bool = True) -> None:
-        """Replay the tables and cursors; the store is loaded already. `cut_offsets`: it may have lost its tail."""
+    def open(self, cut_offsets: bool = True, take_over: Callable[[], Rows] = list) -> None:
+        """Replay the tables and cursors; the store is loaded already. `cut_offsets`: it may have lost its tail. `take_over()`, called
+        when the tables are there: rows to change, because another broker has."""
         tables = [name[len(names.SYSTEM_PREFIX) :] for name in self.store.topics() if names.is_own_system_topic(name)]
         self.tables.replay(self.store, [table for table in tables if table not in ("ack", "dispatch", "moved")])
+        self._take_over(take_over())
         self.topics.load(self.tables.rows("topic"))
         for route_id, data in self.tables.rows("route").items():
             route = route_from_bytes(route_id, data)
@@ -129,6 +135,13 @@ class Broker:
         self.cursors.recovered()
         if MOVED_TOPIC in self.store.topics():
             self.cursors.moved.replay(self.store, self.cursors.is_live)
+
+    def _take_over(self, rows: Rows) -> None:
+        for first in range(0, len(rows), ROWS_AT_ONCE):
+            step = rows[first : first + ROWS_AT_ONCE]
+            self.store.append([item_message(*row) for row in step], [()] * len(step))
+            for row in step:
+                self.tables.apply(*row)
 
     def close(self) -> None:
         """Write what a clean stop writes: offsets, settled entries; the caller closes the store."""

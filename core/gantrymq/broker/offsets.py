@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from gantrymq.model.errors import ErrorCode, GantryError
 
-FLUSH_MS = 1_000
+FLUSH_MS = 500
 
 PLACES_MAX = 1_000_000
 """(topic, group) pairs: 10,000 topics read by 100 groups each. A client that invents group names must not fill the memory."""

@@ -1,0 +1,121 @@
+"""RocketMQ's `config/*.json` as bytes (docs/formats/config.md): one fragment per row, so that a change costs one row.
+
+Written as fastjson's PrettyFormat writes them, integer keys without quotes; read in that dialect and in standard JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from gantrymq.model.dialect import DialectError, read_json
+from gantrymq.model.names import LMQ_PREFIX, is_own_system_topic
+
+TOPICS = "topics.json"
+GROUPS = "subscriptionGroup.json"
+OFFSETS = "consumerOffset.json"
+LMQ_OFFSETS = "lmqConsumerOffset.json"
+DELAYS = "delayOffset.json"
+
+
+class Version(NamedTuple):
+    """RocketMQ's DataVersion; compared by time, then by counter, as both files of offsets count for themselves."""
+
+    timestamp: int = 0
+    counter: int = 0
+    state: int = 0
+
+    def after(self, now_ms: int) -> Version:
+        """The next one."""
+        return Version(max(now_ms, self.timestamp + 1), self.counter + 1, self.state)
+
+
+def pretty(value: Any, depth: int) -> str:
+    """JSON as fastjson's PrettyFormat writes it, keys sorted."""
+    if not isinstance(value, dict) or not value:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    inner = "\t" * (depth + 1)
+    items = ",\n".join(
+        [f"{inner}{json.dumps(key, ensure_ascii=False)}:{pretty(value[key], depth + 1)}" for key in sorted(value)]
+    )
+    return "{\n" + items + "\n" + "\t" * depth + "}"
+
+
+def topic_fragment(name: str, row: bytes) -> bytes:
+    """The entry of topics.json for a row of table `topic`; empty for what is not exported."""
+    value = json.loads(row)
+    if value.get("deleted") or is_own_system_topic(name) or name.startswith(LMQ_PREFIX):
+        return b""
+    entry = {
+        "attributes": value["attributes"], "order": value["order"], "perm": value["perm"], "topicName": name,
+        "readQueueNums": value["readQueueNums"], "writeQueueNums": value["writeQueueNums"],
+        "topicFilterType": "SINGLE_TAG", "topicSysFlag": value["topicSysFlag"],
+    }  # fmt: skip
+    return _entry(name, entry)
+
+
+def group_fragment(name: str, row: bytes) -> bytes:
+    """The entry of subscriptionGroup.json; what a real broker keeps there and we do not know stays."""
+    return _entry(name, {**json.loads(row), "groupName": name})
+
+
+def offset_fragment(key: str, row: bytes) -> bytes:
+    """The entry of an offset table with integer keys, as fastjson writes it."""
+    pairs = ",".join([f"{int(queue)}:{offset}" for queue, offset in json.loads(row).items()])
+    return f"\t\t{json.dumps(key, ensure_ascii=False)}:{{{pairs}\n\t\t}}".encode()
+
+
+def lmq_fragment(key: str, row: bytes) -> bytes:
+    """The entry of `lmqOffsetTable`: a light queue has one queue."""
+    offsets = json.loads(row)
+    return f"\t\t{json.dumps(key, ensure_ascii=False)}:{offsets.get('0', 0)}".encode()
+
+
+def _entry(name: str, value: dict[str, Any]) -> bytes:
+    return f"\t\t{json.dumps(name, ensure_ascii=False)}:{pretty(value, 2)}".encode()
+
+
+def is_lmq_key(key: str) -> bool:
+    """True if the group of `topic@group` is a light queue's own (RocketMQ: MixAll.isLmq)."""
+    return key.rpartition("@")[2].startswith(LMQ_PREFIX)
+
+
+def document(version: Version, tables: dict[str, list[bytes]]) -> bytes:
+    """A whole file from fragments. Names of tables in order."""
+    head = pretty({"counter": version.counter, "stateVersion": version.state, "timestamp": version.timestamp}, 1)
+    parts = [f'{{\n\t"dataVersion":{head}'.encode()]
+    for name, fragments in tables.items():
+        if fragments:
+            parts.append(b'\t"%b":{\n%b\n\t}' % (name.encode(), b",\n".join(fragments)))
+        else:
+            parts.append(b'\t"%b":{}' % name.encode())
+    return b",\n".join(parts) + b"\n}"
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    """A file's object. Raises `DialectError`."""
+    value = read_json(data)
+    if not isinstance(value, dict):
+        raise DialectError("not an object")
+    return value
+
+
+def version_of(value: dict[str, Any]) -> Version:
+    """Its DataVersion; zeros without one."""
+    found = value.get("dataVersion")
+    if not isinstance(found, dict):
+        return Version()
+    numbers = [found.get(name, 0) for name in ("timestamp", "counter", "stateVersion")]
+    return Version(*[number if type(number) is int else 0 for number in numbers])
+
+
+def offsets_of(value: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """`topic@group` to offsets by queue id (decimal), from either file of offsets. Raises `DialectError`."""
+    found: dict[str, dict[str, int]] = {}
+    for key, queues in (value.get("offsetTable") or {}).items():
+        if not isinstance(queues, dict):
+            raise DialectError(f"offsetTable: {key!r} has no table of queues")
+        found[key] = {str(int(queue)): int(offset) for queue, offset in queues.items()}
+    for key, offset in (value.get("lmqOffsetTable") or {}).items():
+        found[key] = {"0": int(offset)}
+    return found
