@@ -49,7 +49,7 @@ RECORDS_PER_FRAME: Final = 512
 """Records of a tap in one notice, so that a frame stays far below the frame limit with ordinary bodies."""
 
 FRAME_BODY_BYTES: Final = 8 << 20
-"""Bodies in one frame; a single larger one travels alone (the message limit is below the frame limit)."""
+"""Bodies and properties in one frame; a single larger one travels alone (the message limit is below the frame limit)."""
 
 
 def _info(info: CursorInfo | None) -> list[int] | None:
@@ -194,11 +194,12 @@ class GatewaySession:
         part: list[Any] = []
         size = 0
         for message, numbers in records:
-            if part and (len(part) >= RECORDS_PER_FRAME or size + len(message.body) > FRAME_BODY_BYTES):
+            record_bytes = len(message.body) + len(message.properties)
+            if part and (len(part) >= RECORDS_PER_FRAME or size + record_bytes > FRAME_BODY_BYTES):
                 self._notice(GatewayCode.NOTICE_RECORDS, [handle[0], part])
                 part, size = [], 0
             part.append([pack_stored(message), numbers])
-            size += len(message.body)
+            size += record_bytes
         self._notice(GatewayCode.NOTICE_RECORDS, [handle[0], part])
 
     def _watch_table(self, table: str, on: bool, token: Command, done: Callable[[Any, Any], None]) -> None:

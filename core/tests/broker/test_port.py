@@ -12,6 +12,7 @@ from gantrymq.broker.broker import Broker
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
 from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.port import EARLIEST, END, BrokerPort, CursorInfo, Delivery, Outcome, Route
+from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.net.testing import ManualClock, ManualTurn, ManualWheel
@@ -380,6 +381,16 @@ def test_watchers_of_a_deleted_topic_hear_of_the_topic_of_its_name() -> None:
     bench.send(Message("t", b"2", queue_id=0))
     assert fired == [cursor]
     assert offsets(bench.acquire(cursor)) == [1]
+
+
+def test_a_tap_takes_a_batch_with_the_largest_properties() -> None:
+    bench = Bench()
+    seen: list[Any] = []
+    tap = bench.call("open_tap", seen.extend)
+    bench.call("add_volatile", tap, 1, "prefix", "t", "")
+    properties = props.encode([("a", "x" * 32_000)])  # 600 of them are more than one frame
+    bench.send(*[Message("t", b"", properties, queue_id=0) for _ in range(600)])
+    assert len(seen) == 600
 
 
 def test_topic_deleted_and_made_again_goes_on_counting() -> None:
