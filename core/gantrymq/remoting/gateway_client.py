@@ -37,7 +37,7 @@ CALLS_MAX: Final = 100_000
 memory."""
 
 SUBMIT_BODY_BYTES: Final = 8 << 20
-"""Bodies in one request; a larger batch is sent in parts."""
+"""Bodies and properties in one request; a larger batch is sent in parts."""
 
 _Convert = Callable[[Any], Any]
 
@@ -212,17 +212,18 @@ class RemoteBrokerPort:
     # BrokerPort; see broker/port.py.
 
     def submit(self, batch: Sequence[Message], token: Any, on_done: Done) -> None:
-        if sum([len(message.body) for message in batch]) <= SUBMIT_BODY_BYTES:
+        if sum([len(message.body) + len(message.properties) for message in batch]) <= SUBMIT_BODY_BYTES:
             self._submit(batch, token, on_done)
             return
         parts: list[list[Message]] = [[]]
         size = 0
         for message in batch:
-            if parts[-1] and size + len(message.body) > SUBMIT_BODY_BYTES:
+            message_bytes = len(message.body) + len(message.properties)
+            if parts[-1] and size + message_bytes > SUBMIT_BODY_BYTES:
                 parts.append([])
                 size = 0
             parts[-1].append(message)
-            size += len(message.body)
+            size += message_bytes
         whole = _Parts(len(parts), token, on_done)
         for index, part in enumerate(parts):
             self._submit(part, index, whole.done)
