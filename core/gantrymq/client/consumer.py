@@ -225,7 +225,8 @@ class PullConsumer(Part):
             raise
 
     async def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
-        """Keep offsets for the group, by default the position of every assigned queue. Returns when the brokers have them."""
+        """Keep offsets for the group, by default the position of every assigned queue. Returns when the brokers
+        have them; ours makes them a record of the log within a second (RocketMQ: five), so a crash right after may repeat."""
         for queue, offset in (self._positions if offsets is None else offsets).items():
             link = await self.client.link_of(queue)
             fields = {"consumerGroup": self.group, **self._place(queue), "commitOffset": str(offset)}

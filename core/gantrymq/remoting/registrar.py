@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 EVERY_S: Final = 30.0
 """RocketMQ's registerNameServerPeriod; a nameserver drops a broker after 120 s."""
 SOON_S: Final = 0.2
-"""A topic change is registered after this pause, so that many changes make one registration."""
+"""At most one registration per this time: the first topic change is registered at once, those that follow it together."""
 FIRST_TRY_S: Final = 2.0
 """At start the broker waits so long for its nameservers before it goes on without."""
 ANSWER_S: Final = 6.0
@@ -219,6 +219,7 @@ class Registrar:
 
     async def _keep(self, link: NameserverLink) -> None:
         backoff_s = BACKOFF_FIRST_S
+        now_s = asyncio.get_running_loop().time
         while True:
             # A new connection registers: the nameserver ties us to the connection that we came over.
             known = link.connected and link.registered.is_set() and not link.changed.is_set()
@@ -235,9 +236,10 @@ class Registrar:
                 if answer.code == ResponseCode.SUCCESS:
                     link.succeeded()
                     backoff_s = BACKOFF_FIRST_S
+                    next_s = now_s() + SOON_S
                     await link.closed_or_changed(EVERY_S)
-                    if link.changed.is_set():
-                        await asyncio.sleep(SOON_S)
+                    if link.changed.is_set() and now_s() < next_s:
+                        await asyncio.sleep(next_s - now_s())
                     continue
                 link.failed(f"code {answer.code}: {answer.remark}")
             await asyncio.sleep(backoff_s)
