@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from core.tests.store.rocketmq_fixture import STATES, unpack
 from gantrymq.cli.main import main
 from gantrymq.model.message import Message
 from gantrymq.store.check import Checker, Report
@@ -18,6 +17,7 @@ from gantrymq.store.dump import HIDDEN, dump, hide, shown_body
 from gantrymq.store.files import OsFileSystem
 from gantrymq.store.inspect import StoreImage
 from gantrymq.store.message_store import MessageStore
+from tests.store.rocketmq_fixture import STATES, unpack
 
 
 class FixedClock:

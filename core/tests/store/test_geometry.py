@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.tests.store.rocketmq_fixture import unpack
 from gantrymq.store.files import OsFileSystem
 from gantrymq.store.geometry import IndexBytes, find_slots, unreachable
 from gantrymq.store.index_file import Index
 from gantrymq.store.testing import MemoryFileSystem
+from tests.store.rocketmq_fixture import unpack
 
 
 def made(slots: int, entries: int, keys: int) -> IndexBytes:

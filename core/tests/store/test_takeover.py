@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from core.tests.store.rocketmq_fixture import STATES, unpack
 from gantrymq.model import properties as props
 from gantrymq.model.errors import StoreCorruptError
 from gantrymq.model.message import Message
@@ -19,6 +18,7 @@ from gantrymq.store.message_store import MessageStore
 from gantrymq.store.schedule import DELAYS_MS, schedule_code
 from gantrymq.store.takeover import refuse_unreadable
 from gantrymq.store.testing import MemoryFileSystem
+from tests.store.rocketmq_fixture import STATES, unpack
 
 
 class FixedClock:
