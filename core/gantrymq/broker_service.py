@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from threading import Thread
 from typing import Any, ClassVar
 
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
 from gantrymq.broker.config_export import ConfigExport, Ends
 from gantrymq.broker.local import LocalBrokerPort
+from gantrymq.broker.retention import Retention
 from gantrymq.broker.routing import load_route_sets
 from gantrymq.model.errors import GantryError
 from gantrymq.recovery_progress import RecoveryProgress
@@ -79,6 +83,11 @@ class BrokerService:
         broker.request_flush = flusher.request
         flusher.start()
         self._flusher = flusher
+        retention = Retention(broker, store, partial(in_thread, loop.call_soon_threadsafe))
+        metrics = context.shared.get("metrics")
+        if metrics is not None:
+            retention.show(metrics)
+        retention.start()
         doors = BrokerDoors(broker, context)
         bound = await context.listen(doors.accept, context.host, config.port)
         self._registrar = Registrar(broker, context, bound)
@@ -110,6 +119,23 @@ class BrokerService:
 async def _stop_process(error: GantryError) -> None:
     """A background task that fails ends the process with an exit code that says so; the next start recovers."""
     raise error
+
+
+def in_thread(
+    post: Callable[..., object], work: Callable[[], None], done: Callable[[OSError | None], None]
+) -> None:
+    """Run `work` (system calls only) in a thread of its own, then `done` with its failure or None on the loop."""
+
+    def run() -> None:
+        failure: OSError | None = None
+        try:
+            work()
+        except OSError as error:
+            failure = error
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            post(done, failure)
+
+    Thread(target=run, name="gantry-unlink", daemon=True).start()
 
 
 def factory() -> Any:

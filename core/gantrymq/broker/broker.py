@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gantrymq.broker.ackgate import AckGate
@@ -28,6 +29,7 @@ from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.net.api import Wheel
+from gantrymq.net.turn import run_all
 from gantrymq.services import Clock, Turn
 from gantrymq.store.moved import MOVED_TOPIC
 
@@ -85,7 +87,7 @@ class Broker:
         self.offsets = ConsumerOffsets()
         self.leases = Leases()
         self.gate = AckGate(always_open=not sync_flush)
-        self.cursors = Cursors(store, self._append_ack, self._wait_cursor, self._wake_cursor, self._arm_append)
+        self.cursors = Cursors(store, self.append_ack, self._wait_cursor, self._wake_cursor, self._arm_append)
         self.request_flush: Callable[[], None] = lambda: None
         """Synchronous flush: called once per turn that parked something (the flusher's group commit)."""
         self._pending: list[tuple[Sequence[Message], Any, Done]] = []
@@ -455,16 +457,18 @@ class Broker:
 
     def _deliver(self) -> None:
         self._deliver_armed = False
+        # A door that fails must not cost the others their call: watchers and long polls are called once.
         taps, self._full_taps = self._full_taps, []
+        calls: list[Callable[[], None]] = []
         for tap in taps:
             batch, tap.batch = tap.batch, []
             if batch:
-                tap.on_records(batch)
+                calls.append(partial(tap.on_records, batch))
+        run_all(calls)
         # Two passes: a queue's waiters, then the cursor watchers that they woke. What these wake waits for the next turn.
         for _ in range(2):
             woken, self._woken = self._woken, {}
-            for callback in woken.values():
-                callback()
+            run_all(list(woken.values()))
 
     def _background(self, now_ms: int) -> None:
         self._background_armed = False
@@ -499,7 +503,8 @@ class Broker:
         self.tables.apply("topic", name, value)
         self._write_internal([item_message("topic", name, value)], None, None, None)
 
-    def _append_ack(self, body: bytes) -> None:
+    def append_ack(self, body: bytes) -> None:
+        """Write an acknowledgement record at once."""
         try:
             self.store.append([Message(ACK_TOPIC, body, queue_id=0)], [()])
         except GantryError as error:

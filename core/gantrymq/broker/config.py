@@ -19,6 +19,9 @@ class BrokerConfig:
     pending_bytes_max: int = field(default=256 * 1024 * 1024, metadata={"min": 1 << 20})
     """Bodies accepted and not yet acknowledged, whole process; beyond it submits are answered BUSY."""
 
+    session_bytes_max: int = field(default=1 << 30, metadata={"min": 0})
+    """Backlog of one MQTT session (one filter's queue); beyond it the oldest entries are dropped and counted. 0: no limit."""
+
 
 @dataclass(frozen=True, slots=True)
 class TopicsConfig:

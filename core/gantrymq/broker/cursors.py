@@ -12,7 +12,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from gantrymq.broker.acks import RECORD_BYTES_MAX, AckKind, decode, encode_offsets, encode_one, encode_range, encode_state
+from gantrymq.broker.acks import (
+    RECORD_BYTES_MAX,
+    AckKind,
+    decode,
+    encode_offsets,
+    encode_one,
+    encode_range,
+    encode_state,
+)
 from gantrymq.broker.moved import MovedPlaces
 from gantrymq.broker.port import CursorInfo, Delivery, Outcome
 from gantrymq.broker.window import MARK_STEP, AckWindow
@@ -245,10 +253,10 @@ class Cursors:
         if count_max <= 0:
             return []
         offsets = window.returned[:count_max]
-        units = [(self._units(cursor, offset, 1) or GONE)[0] for offset in offsets]
+        units = [(self.units(cursor, offset, 1) or GONE)[0] for offset in offsets]
         back = len(offsets)
         if count_max > back:
-            fresh = self._units(cursor, window.next_offset, count_max - back)
+            fresh = self.units(cursor, window.next_offset, count_max - back)
             offsets += range(window.next_offset, window.next_offset + len(fresh))
             units += fresh
         keep = self._within(units, bytes_max)
@@ -388,7 +396,8 @@ class Cursors:
             return [HOLE] * min(gone, count)
         return self._reader.units(cursor.topic, cursor.queue_id, offset, count)
 
-    def _units(self, cursor: Cursor, offset: int, count: int) -> list[tuple[int, int, int]]:
+    def units(self, cursor: Cursor, offset: int, count: int) -> list[tuple[int, int, int]]:
+        """As `raw_units`, moved entries where they lie now."""
         units = self.raw_units(cursor, offset, count)
         moved = self.moved.queues.get(cursor.queue) if self.moved.count else None
         if moved is None:

@@ -103,6 +103,13 @@ class AckWindow:
         else:
             self._fill(first, last + 1)
 
+    def drop(self, first: int, last: int) -> int:
+        """Done without having been consumed: `first..last`, none of it in flight; the number that was still to come."""
+        left = sum([not self.is_done(offset) for offset in range(first, last + 1)])
+        self.returned = [offset for offset in self.returned if not first <= offset <= last]
+        self.done_range(first, last)
+        return left
+
     def is_done(self, offset: int) -> bool:
         """True below the floor and for entries done out of order."""
         if offset < self.floor:

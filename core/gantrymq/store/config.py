@@ -73,7 +73,7 @@ class StoreConfig:
         self._check_retention()
 
     def _check_retention(self) -> None:
-        hours = self.delete_when.split(";") if isinstance(self.delete_when, str) else [""]
+        hours = str(self.delete_when).split(";")
         if self.delete_when != "always" and not all(hour.isdecimal() and int(hour) < 24 for hour in hours):
             raise ConfigError(
                 f"store.delete_when = {self.delete_when!r}: allowed are hours from 0 to 23 separated by ; and the word always"

@@ -53,6 +53,8 @@ INDEX_PENDING_MAX: Final = 262_144
 ENTRIES_PER_SLICE_MIN: Final = 16
 WAKE_STEP: Final = 4 * 1024 * 1024
 """The thread that works ahead of the log (and behind it, in `transient_pool` mode) is woken so often."""
+SLOT_CHUNKS_PER_SLICE: Final = 64
+"""Chunks of index slots (16 KiB) written in one slice of the background work: half a millisecond."""
 FILES_PER_FLUSH: Final = 8
 """Derived files put on stable storage between two looks at whether the log's flush is due."""
 SYNC_ALL_FROM: Final = 64
@@ -105,6 +107,8 @@ class MessageStore(StoreReader):
         self._units_in_log = 0
         self._derived_full = False
         self._buffer_full = False
+        self._sweeping = False
+        """Slots of the index are being written for a checkpoint."""
         self._checkpoint: Checkpoint | None = None
         self._checkpoint_at = 0
         self._derived_synced = 0
@@ -148,6 +152,10 @@ class MessageStore(StoreReader):
     def log_min_position(self) -> int:
         """Begin of the oldest segment."""
         return self._log.min_position
+
+    def disk_usage(self) -> tuple[int, int]:
+        """(size, free) in bytes of the file system that holds the store."""
+        return self.files.usage(self._store)
 
     @property
     def record_bytes_max(self) -> int:
@@ -205,7 +213,7 @@ class MessageStore(StoreReader):
             self._index.slots, self._index.entries = sizes.index_slots, sizes.index_entries
             if sizes != wanted:
                 log.warning("%s was made with %s; the settings %s are ignored", self._store, sizes, wanted)
-        self._log.open(known)
+        self._log.open(known, self._positions.flushed)
         self._record_max = self._log.file_size - record.BLANK_SIZE
         self._content_max = self._record_max - record.OVERHEAD_MAX - record.DISPATCH_RESERVE
         self._queue_files.log_min = self._log.min_position
@@ -253,8 +261,10 @@ class MessageStore(StoreReader):
         foreign = not known and is_foreign(self.files, self._store, self._queues.names())
         if foreign and indexed:
             derived = foreign_start(self.files, self._store, self._log, self._queues, clean)
-        elif known and record_boundary(self._log, derived) != derived:
+        elif known and not own_crash and record_boundary(self._log, derived) != derived:
             flushed = derived = record_boundary(self._log, derived)
+        if known and not indexed:
+            derived = low
         report = RecoveryReport(clean, derived, derived)
         finder = EndFinder(self.files, self._log, self._own / "quarantine", report)
 
@@ -283,6 +293,8 @@ class MessageStore(StoreReader):
         if clean and end == derived and self._lights.log_position == end:
             self._derived_synced = end
             return report
+        if derived < self._positions.derived:  # killed from here on, the next start must not trust what is cut now
+            self._positions.save(min(flushed, end), derived, sync=True)
         for name in self._queues.names():
             self._queues.topic(name, cut_at=derived)
         self._index.cut(derived, self._store_ms_at)
@@ -402,18 +414,34 @@ class MessageStore(StoreReader):
         if self._failure is not None:
             return False
         pending = self._appender.index_pending
-        if pending:
-            self._index_some(max(ENTRIES_PER_SLICE_MIN, budget_us // 2))
+        if self._sweeping:
+            return self._sweep() or bool(pending)
         now = self._clock.monotonic_ms()
         if self._units_in_log * UNIT_SIZE >= UNITS_PENDING_BYTES or (
             self._units_since >= 0 and now - self._units_since >= UNITS_PENDING_MS
         ):
-            self.flush_derived()
-        if now - self._checkpoint_at >= self.config.checkpoint_interval_ms and self._checkpoint is None and not pending:
+            self.flush_derived()  # a slice of its own
+        elif pending:
+            self._index_some(max(ENTRIES_PER_SLICE_MIN, budget_us // 2))
+        if now - self._checkpoint_at >= self.config.checkpoint_interval_ms and self._checkpoint is None:
             self._checkpoint_at = now
-            if self._derived_synced < self.written_position:
-                self._checkpoint = self._make_checkpoint()
+            self._sweeping = self._derived_synced < self.written_position
+            if self._sweeping:
+                return self._sweep() or bool(pending)
         return bool(pending)
+
+    def _sweep(self) -> bool:
+        """Write a slice of the index's slots; the checkpoint is made when all are written. Nothing is indexed meanwhile."""
+        try:
+            if not self._index.write_pending(SLOT_CHUNKS_PER_SLICE):
+                return True
+        except OSError as error:
+            self._sweeping = False
+            self._derived_failed(error)
+            return False
+        self._sweeping = False
+        self._checkpoint = self._make_checkpoint()
+        return False
 
     def _index_some(self, records: int) -> None:
         pending = self._appender.index_pending
@@ -432,7 +460,7 @@ class MessageStore(StoreReader):
         try:
             self._queues.write_pending()
             self._lights.write_pending(self._appender.position)
-            self._index.write_pending()
+            self._index.write_entries()
         except OSError as error:
             self._derived_failed(error)
             return False
@@ -517,6 +545,11 @@ class MessageStore(StoreReader):
 
     def _make_checkpoint(self) -> Checkpoint | None:
         if not self.flush_derived():
+            return None
+        try:
+            self._index.write_pending()
+        except OSError as error:
+            self._derived_failed(error)
             return None
         unsynced, self._queue_files.unsynced = self._queue_files.unsynced, set()
         paths = [*unsynced, *self._lights.take_unsynced(), *self._index.take_unsynced()]

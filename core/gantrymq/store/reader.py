@@ -95,6 +95,10 @@ class StoreReader:
     def _store_ms(self, unit: Unit) -> int:
         return self._store_ms_at(unit[0]) if unit[1] != HOLE_SIZE else 0
 
+    def store_ms_at(self, position: int) -> int:
+        """Store time of the record that begins at `position`; 0 where none can."""
+        return self._store_ms_at(position)
+
     def _store_ms_at(self, position: int) -> int:
         head = self._log.read(position, record.HEAD.size)
         if len(head) < record.HEAD.size:
