@@ -261,6 +261,24 @@ def test_watcher_fires_once_until_acquire_comes_back_short() -> None:
     assert fired == [cursor] * 3
 
 
+def test_a_watcher_that_fails_does_not_cost_the_others_their_call() -> None:
+    bench = Bench()
+    (_, first), (_, second) = bench.queue(), bench.queue()
+    port = LocalBrokerPort(bench.broker)
+    fired: list[Any] = []
+
+    def fail(cursor: int) -> None:
+        raise RuntimeError("a bug of one door")
+
+    port.watch(first, fail)
+    port.watch(second, fired.append)
+    tap = bench.call("open_tap", fired.extend)
+    bench.call("add_volatile", tap, 1, "prefix", "t", "")
+    bench.send(Message("t", b"1"))
+    assert len(fired) == 2
+    assert second in fired
+
+
 def test_native_queue_cursor_sees_new_and_old_records() -> None:
     bench = Bench()
     bench.send(Message("t", b"old", queue_id=2))
