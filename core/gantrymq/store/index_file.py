@@ -283,11 +283,12 @@ class Index:
         self.cold: ColdReads | None = None
         """As in `QueueFiles`; set before the first `find`."""
         self.unsynced: set[Path] = set()
+        self._unreadable: list[Path] = []
 
     def open(self, size_known: bool) -> bool:
         """Find the files, each with its own geometry. Unless it is known, what the newest has wins over the settings.
 
-        False: a file's geometry cannot be told; it is gone, and the index must be made again from the first record.
+        False: a file's geometry cannot be told; `cut` removes it, and the index must be made again from the first record.
         """
         self._files.make_dirs(self._directory)
         complete = True
@@ -305,7 +306,9 @@ class Index:
                 if stored.used:
                     log.error("%s: number of slots not found: the index is made again", path)
                     complete = False
-                self._files.remove(path)
+                    self._unreadable.append(path)  # not before it is on record that the index must be made again
+                else:
+                    self._files.remove(path)
                 continue
             if not size_known and (slots, entries) != (self.slots, self.entries):
                 log.warning("%s has %d slots and %d entries; store.index_slots and index_entries are ignored", path, slots, entries)
@@ -330,6 +333,8 @@ class Index:
 
     def cut(self, position: int, store_ms_at: Callable[[int], int]) -> None:
         """Drop entries of records at or above `position`."""
+        while self._unreadable:
+            self._files.remove(self._unreadable.pop())
         while self.list and (self.list[-1].begin_position >= position or self.list[-1].next_entry == 1):
             file = self.list.pop()
             file.close()
