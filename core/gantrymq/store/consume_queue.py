@@ -38,19 +38,21 @@ HOLE_SIZE: Final = 0x7FFFFFFF
 HOLE: Final = (0, HOLE_SIZE, 0)
 HOLES_MAX: Final = 1_000_000
 """Lost offsets filled in at once; a larger jump comes from a damaged queue offset, and its record enters no queue."""
-_STRUCTS_MAX: Final = 4096
-_structs: dict[int, Struct] = {}
+UNITS_PER_PACK: Final = 64
+"""Units packed by one call: more need larger layouts (40 bytes of memory a field, and a millisecond to make one of thousands)."""
+_UNITS: Final = [Struct(">" + "qiq" * count) for count in range(UNITS_PER_PACK + 1)]
 
 
 def pack_units(flat: list[int]) -> bytes:
     """Units from a flat list of offset, size, tag code, repeated."""
     count = len(flat) // 3
-    layout = _structs.get(count)
-    if layout is None:
-        layout = Struct(">" + "qiq" * count)
-        if len(_structs) < _STRUCTS_MAX:
-            _structs[count] = layout
-    return layout.pack(*flat)
+    if count <= UNITS_PER_PACK:
+        return _UNITS[count].pack(*flat)
+    pack = _UNITS[UNITS_PER_PACK].pack
+    whole = count // UNITS_PER_PACK * UNITS_PER_PACK * 3
+    parts = [pack(*flat[at : at + UNITS_PER_PACK * 3]) for at in range(0, whole, UNITS_PER_PACK * 3)]
+    parts.append(_UNITS[count % UNITS_PER_PACK].pack(*flat[whole:]))
+    return b"".join(parts)
 
 
 class QueueFiles:

@@ -4,8 +4,9 @@
      40  slots of 4 bytes: newest entry of the chain, 0: none
          entries of 20 bytes: key hash 4 | physical offset 8 | seconds after begin 4 | previous entry 4
 
-The slots of the newest file are kept in memory in chunks that are read when first touched; entries are written in runs, then
-the slot chunks that changed, then the header, which is therefore true for everything it counts while the process lives.
+The slots of the newest file are kept in memory in chunks that are read when first touched. Entries are written in runs; for a
+checkpoint the slot chunks that changed, then the header, which is therefore true for everything it counts. (Keys scatter over
+the slots: writing them with each run of entries cost 5 KiB per record.)
 After a crash `open` cuts the newest file at a position of the log and makes its slots again from its entries.
 """
 
@@ -40,8 +41,9 @@ CHAIN_MAX: Final = 1_000_000
 """Entries looked at for one key in one file: a damaged chain must not hang a query."""
 PROBED_ENTRIES: Final = 100_000
 """Entries that must fit a number of slots before it is believed: a full file of 20 million would take 10 s."""
-_STRUCTS_MAX: Final = 4096
-_structs: dict[int, Struct] = {}
+ENTRIES_PER_PACK: Final = 64
+"""Entries packed by one call; see `consume_queue.UNITS_PER_PACK`."""
+_ENTRIES: Final = [Struct(">" + "iqii" * count) for count in range(ENTRIES_PER_PACK + 1)]
 
 
 def key_hash(topic: str, key: str) -> int:
@@ -52,12 +54,13 @@ def key_hash(topic: str, key: str) -> int:
 
 def _pack(flat: list[int]) -> bytes:
     count = len(flat) // 4
-    layout = _structs.get(count)
-    if layout is None:
-        layout = Struct(">" + "iqii" * count)
-        if len(_structs) < _STRUCTS_MAX:
-            _structs[count] = layout
-    return layout.pack(*flat)
+    if count <= ENTRIES_PER_PACK:
+        return _ENTRIES[count].pack(*flat)
+    pack = _ENTRIES[ENTRIES_PER_PACK].pack
+    whole = count // ENTRIES_PER_PACK * ENTRIES_PER_PACK * 4
+    parts = [pack(*flat[at : at + ENTRIES_PER_PACK * 4]) for at in range(0, whole, ENTRIES_PER_PACK * 4)]
+    parts.append(_ENTRIES[count % ENTRIES_PER_PACK].pack(*flat[whole:]))
+    return b"".join(parts)
 
 
 class IndexFile:
@@ -159,22 +162,29 @@ class IndexFile:
     def pending_bytes(self) -> int:
         return len(self._pending) * 5
 
-    def write_pending(self) -> None:
-        """Entries, then slots, then the header."""
-        if not self._pending and not self._dirty:
-            return
+    def write_entries(self) -> None:
+        """The new entries alone: one write."""
         if self._pending:
             first = self.next_entry - len(self._pending) // 4
             self._files.pwrite(self._handle, _pack(self._pending), self._entry_at(first))
             self._pending = []
-        for number in sorted(self._dirty):
+
+    def write_pending(self, chunks_max: int = 1 << 30) -> bool:
+        """Entries, then slots, then the header. False: more than `chunks_max` chunks of slots had changed; call again."""
+        if not self._pending and not self._dirty:
+            return True
+        self.write_entries()
+        for number in sorted(self._dirty)[:chunks_max]:
             chunk = self._chunks[number]
             if chunk is not None:
                 data = chunk[: min(CHUNK, self.slots - number * CHUNK)]
                 data.byteswap()
                 self._files.pwrite(self._handle, data, HEADER.size + number * CHUNK * SLOT_SIZE)
             self._dirty.discard(number)
+        if self._dirty:
+            return False
         self._write_header()
+        return True
 
     def _entry_at(self, entry: int) -> int:
         return HEADER.size + self.slots * SLOT_SIZE + entry * ENTRY.size
@@ -375,10 +385,19 @@ class Index:
         self.list.append(file)
         self.unsynced.add(file.path)
 
-    def write_pending(self) -> None:
-        if self.list and (self.list[-1].pending_bytes or self.list[-1]._dirty):
+    def write_entries(self) -> None:
+        """New entries into the newest file. Its slots and header may wait: after a crash they are made again from the entries."""
+        if self.list and self.list[-1].pending_bytes:
             self.unsynced.add(self.list[-1].path)
-            self.list[-1].write_pending()
+            self.list[-1].write_entries()
+
+    def write_pending(self, chunks_max: int = 1 << 30) -> bool:
+        """Entries, slots, header of the newest file. False: there are more than `chunks_max` chunks of slots to write; call again,
+        and add nothing meanwhile, so that the file on disk is one state of the index."""
+        if not self.list or not (self.list[-1].pending_bytes or self.list[-1]._dirty):
+            return True
+        self.unsynced.add(self.list[-1].path)
+        return self.list[-1].write_pending(chunks_max)
 
     def find(self, topic: str, key: str, begin_ms: int, end_ms: int, count_max: int) -> list[int]:
         """Physical offsets under a key, newest first; collisions of the hash included."""

@@ -69,7 +69,7 @@ class Replay:
                 window = self._log.read(at, size)
             at = self._window(window, at, end, report)
             self._queues.write_pending()
-            self._index.write_pending()
+            self._index.write_entries()
             if not self._inside_group:
                 self._lights.write_pending(max(at, self._lights_from))
             if progress is not None:
