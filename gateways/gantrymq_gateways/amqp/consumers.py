@@ -74,12 +74,11 @@ class Outlet(Protocol):
 class Ledger:
     """Deliveries of one channel that wait for an answer, by delivery tag."""
 
-    __slots__ = ("_first", "credit_max", "next_tag", "open", "prefetch_shared")
+    __slots__ = ("credit_max", "next_tag", "open", "prefetch_shared")
 
     def __init__(self, credit_max: int) -> None:
         self.open: dict[int, tuple[Queue, int, Consumer | None]] = {}
         self.next_tag = 1
-        self._first = 1
         self.prefetch_shared = 0
         """basic.qos with global set: all consumers of the channel together; 0 without limit."""
         self.credit_max = credit_max
@@ -107,16 +106,17 @@ class Ledger:
             return self.take_all()
         if tag not in self.open:
             return None
-        pop = self.open.pop
-        found = [entry for at in range(self._first, tag + 1) if (entry := pop(at, None)) is not None]
-        self._first = tag + 1
-        return found
+        tags = []
+        for open_tag in self.open:  # in rising order: tags are given so
+            if open_tag > tag:
+                break
+            tags.append(open_tag)
+        return [self.open.pop(open_tag) for open_tag in tags]
 
     def take_all(self) -> list[tuple[Queue, int, Consumer | None]]:
         """Everything, oldest first."""
         found = list(self.open.values())
         self.open.clear()
-        self._first = self.next_tag
         return found
 
 

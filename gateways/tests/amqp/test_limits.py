@@ -10,7 +10,7 @@ import pytest
 from gantrymq.model.errors import ErrorCode
 from gantrymq_gateways.amqp import publish as publishing
 from gantrymq_gateways.amqp.config import AmqpConfig
-from gantrymq_gateways.amqp.consumers import ACQUIRE_COUNT_MAX, RENDERED_MAX
+from gantrymq_gateways.amqp.consumers import ACQUIRE_COUNT_MAX, RENDERED_MAX, Ledger
 from gantrymq_gateways.amqp.content import Properties, encode_properties
 from gantrymq_gateways.amqp.door import BACKLOG_MAX, BLOCKED_MS
 from gateways.tests.amqp.peer import NO_PROPERTIES, Peer, Server, call, parse, publish
@@ -294,3 +294,12 @@ def test_hundreds_of_declarations_wait_for_one() -> None:
     server.settle()
     answers = parse(out + peer.link.take())
     assert sorted(answers) == [(channel, "queue.declare-ok", [name, 0, 0]) for channel, name in enumerate(names, 1)]
+
+
+def test_an_answer_to_many_looks_at_what_is_open_only() -> None:
+    ledger = Ledger(10)
+    ledger.next_tag = 1 << 60  # a channel that has delivered for long, each message answered by itself
+    queue: Any = None
+    tags = [ledger.add(queue, offset, None) for offset in range(3)]
+    assert ledger.take(tags[1], True) == [(queue, 0, None), (queue, 1, None)]
+    assert list(ledger.open) == [tags[2]]
