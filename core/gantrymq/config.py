@@ -133,7 +133,7 @@ class Settings:
             if item is None:
                 if key in common:
                     continue
-                allowed = [f"{name}.{other}" for other in (*known, *common)]
+                allowed = [f"{name}.{other}" for other in dict.fromkeys((*known, *common))]
                 raise ConfigError(unknown(f"{name}.{key}", raw, allowed, "setting"))
             limits = dict(item.metadata)
             if key == "port":

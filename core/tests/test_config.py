@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gantrymq.broker.config import BrokerConfig
 from gantrymq.config import ServerConfig, Settings, load
 from gantrymq.model.errors import ConfigError
 
@@ -163,3 +164,16 @@ def test_any_value_is_taken_or_refused_in_one_line(key: str, value: object) -> N
     except ConfigError as error:
         line = str(error)
     assert not line or (line.startswith(f"sample.{key} = ") and len(line.splitlines()) == 1 and len(line) < 300)
+
+
+@pytest.mark.parametrize("key", ["name", "cluster"])
+@pytest.mark.parametrize("value", ["", "a b", "x" * 256])
+def test_names_that_no_nameserver_takes(key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"broker: {key} = .*allowed are 1 to 255 of"):
+        load(None, {}, [f"broker.{key}={value}"]).build("broker", BrokerConfig)
+
+
+def test_allowed_settings_are_named_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(None, {}, ["broker.prt=1"]).build("broker", BrokerConfig, ("port",))
+    assert str(caught.value).count("broker.port,") == 1

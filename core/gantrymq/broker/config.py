@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+
+_NAME = re.compile(r"[A-Za-z0-9_%|.\-]{1,255}\Z")
+"""What nameservers take as the name of a cluster or broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,11 @@ class BrokerConfig:
 
     session_bytes_max: int = field(default=1 << 30, metadata={"min": 0})
     """Backlog of one MQTT session (one filter's queue); beyond it the oldest entries are dropped and counted. 0: no limit."""
+
+    def __post_init__(self) -> None:
+        for key, value in (("name", self.name), ("cluster", self.cluster)):
+            if _NAME.match(value) is None:
+                raise ValueError(f"{key} = {value!r:.80}: allowed are 1 to 255 of [A-Za-z0-9_%|.-]")
 
 
 @dataclass(frozen=True, slots=True)
