@@ -198,17 +198,25 @@ class ConsumeQueue:
         low, high = self._bases[0] // UNIT_SIZE, self.next_offset
         if low >= high:
             return high
-        position, size, _ = self.read(low, 1)[0]
+        position, size, _ = self._unit_of(low)
         if size != HOLE_SIZE and position >= self._files.log_min:
             return low
         while low < high:
             middle = (low + high) // 2
-            position, size, _ = self.read(middle, 1)[0]
+            position, size, _ = self._unit_of(middle)
             if size == HOLE_SIZE or position < self._files.log_min:
                 low = middle + 1
             else:
                 high = middle
         return low
+
+    def _unit_of(self, offset: int) -> Unit:
+        """One unit, waiting for the disk if need be: an append opens a queue, and must not come upon `Cold`."""
+        if offset >= self.next_offset - len(self.pending) // 3:
+            return self.read(offset, 1)[0]
+        at = offset * UNIT_SIZE
+        base = at - at % self._files.file_size
+        return self._unit_at(base, (at - base) // UNIT_SIZE)
 
     def replay(self, offset: int, unit: Unit) -> bool:
         """Dispatch of a recovered record at its own queue offset. False: a jump that cannot be true; nothing was done."""

@@ -1,0 +1,197 @@
+"""Reads that do not wait: over a disk in memory that is cold where a test says so."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import Message
+from gantrymq.store import cold as cold_module
+from gantrymq.store.cold import AHEAD_BYTES, Cold, ColdReads
+from gantrymq.store.files import OsFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from conftest import Bench
+
+    from gantrymq.store.message_store import MessageStore
+
+
+class Posts:
+    """What threads posted, to be run by the test."""
+
+    def __init__(self) -> None:
+        from queue import SimpleQueue
+
+        self.queue: SimpleQueue[tuple[Callable[[Any], None], Any]] = SimpleQueue()
+
+    def __call__(self, callback: Callable[[Any], None], value: Any) -> None:
+        self.queue.put((callback, value))
+
+    def run_one(self) -> None:
+        callback, value = self.queue.get(timeout=10)
+        callback(value)
+
+
+def cold_store(bench: Bench, count: int = 20) -> tuple[MessageStore, Posts, ColdReads]:
+    """A store opened again, nothing of which is in memory."""
+    store = bench.open()
+    for number in range(count):
+        key = f"K{number}"
+        store.append([Message("T", b"body %d" % number, b"UNIQ_KEY\x01%b\x02" % key.encode(), "", (key,), 0)], [(7,)])
+    store.close()
+    store = bench.open()
+    posts = Posts()
+    reads = ColdReads(bench.files, posts)
+    store.read_without_waiting(reads)
+    bench.files.is_cold = lambda path, at: True
+    return store, posts, reads
+
+
+def patiently(store: MessageStore, posts: Posts, call: Callable[[], Any]) -> tuple[Any, int]:
+    """The result of an operation that may come upon cold data, and how often it did."""
+    results: list[Any] = []
+    waits = 0
+
+    def attempt(token: Callable[[], Any]) -> None:
+        nonlocal waits
+        try:
+            results.append(token())
+        except Cold as cold:
+            waits += 1
+            store.fetch(cold, token, attempt)
+
+    attempt(call)
+    while not results:
+        posts.run_one()
+    return results[0], waits
+
+
+def test_every_kind_of_read_ends_with_its_data(bench: Bench) -> None:
+    store, posts, reads = cold_store(bench)
+    units, waits = patiently(store, posts, lambda: store.units("T", 0, 0, 20))
+    assert (len(units), waits) == (20, 1)
+    (pieces, taken), waits = patiently(store, posts, lambda: store.read_records(units, 1 << 20))
+    assert (taken, waits, len(b"".join(pieces))) == (20, 1, sum(size for _, size, _ in units))
+    lights, waits = patiently(store, posts, lambda: store.light_units(7, 0, 20))
+    assert lights == units
+    messages, waits = patiently(store, posts, lambda: store.get_many([(at, size) for at, size, _ in units]))
+    assert [message.body for message in messages] == [b"body %d" % number for number in range(20)]
+    assert waits == 1
+    [found], waits = patiently(store, posts, lambda: store.query("T", "K3", 5, 0, 1 << 60))
+    assert found.body == b"body 3"
+    assert waits >= 2
+    offset, _ = patiently(store, posts, lambda: store.offset_by_time("T", 0, 0, True))
+    assert offset == 0
+    assert (reads.queued, reads.queued_bytes) == (0, 0)
+    reads.stop()
+
+
+def test_the_data_is_there_even_if_the_kernel_dropped_it_again(bench: Bench) -> None:
+    store, posts, reads = cold_store(bench)
+    assert patiently(store, posts, lambda: store.get(0))[0].body == b"body 0"
+    reads.stop()
+
+
+def test_an_error_of_the_disk_comes_out_of_the_second_attempt(bench: Bench) -> None:
+    store, posts, reads = cold_store(bench)
+    bench.files.fault = lambda name, path: OSError(errno.EIO, "I/O error") if name == "pread" else None
+    with pytest.raises(OSError, match="I/O error"):
+        patiently(store, posts, lambda: store.units("T", 0, 0, 20))
+    assert reads.queued == 0
+    bench.files.fault = lambda name, path: None
+    reads.stop()
+
+
+def test_a_file_removed_meanwhile_reads_as_empty(bench: Bench, tmp_path: Path) -> None:
+    posts = Posts()
+    reads = ColdReads(bench.files, posts)
+    missing = tmp_path / "missing"
+    got: list[bytes] = []
+    reads.fetch(Cold([(missing, 0, 10)]), "op", lambda token: got.append(reads.read(missing, 1, 10, 0, 0)))
+    posts.run_one()
+    assert got == [b""]
+    reads.stop()
+
+
+def test_without_nowait_what_this_process_wrote_is_read_at_once(bench: Bench) -> None:
+    store, posts, reads = cold_store(bench)
+
+    def unsupported(handle: int, count: int, at: int) -> bytes | None:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    bench.files.pread_now = unsupported  # type: ignore[method-assign]
+    with pytest.raises(Cold):
+        store.units("T", 0, 0, 5)
+    end = store.written_position
+    store.append([Message("T", b"new", queue_id=0)], [()])
+    store.flush_derived()
+    [(position, size, _)] = store.units("T", 0, 20, 1)
+    assert position == end
+    [message] = store.get_many([(position, size)])
+    assert message is not None
+    assert message.body == b"new"
+    reads.stop()
+
+
+def test_the_limits(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert (cold_module.THREADS_MAX, cold_module.QUEUED_MAX, cold_module.QUEUED_BYTES_MAX) == (4, 16_384, 64 << 20)
+    reads = ColdReads(bench.files, Posts())
+    monkeypatch.setattr(cold_module, "QUEUED_BYTES_MAX", 100)
+    path = tmp_path / "x"
+    reads.fetch(Cold([(path, 0, 1000)]), "large", lambda token: None)  # one alone may be larger
+    with pytest.raises(GantryError) as caught:
+        reads.fetch(Cold([(path, 0, 1)]), "next", lambda token: None)
+    assert caught.value.code is ErrorCode.BUSY
+    monkeypatch.setattr(cold_module, "QUEUED_BYTES_MAX", 10_000)
+    monkeypatch.setattr(cold_module, "QUEUED_MAX", 1)
+    with pytest.raises(GantryError):
+        reads.fetch(Cold([(path, 0, 1)]), "next", lambda token: None)
+    reads.stop()
+
+
+def test_an_operation_that_never_ends_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(cold_module, "ROUNDS_MAX", 3)
+    posts = Posts()
+    reads = ColdReads(bench.files, posts)
+    seen: list[ErrorCode] = []
+
+    def again(token: object) -> None:
+        try:
+            reads.fetch(Cold([(tmp_path / "x", len(seen), 1)]), token, again)
+        except GantryError as error:
+            seen.append(error.code)
+
+    again("op")
+    for _ in range(3):
+        posts.run_one()
+    assert seen == [ErrorCode.BUSY]
+    reads.stop()
+
+
+def test_only_a_reader_that_goes_on_is_read_ahead(bench: Bench, tmp_path: Path) -> None:
+    reads = ColdReads(bench.files, Posts())
+    path = tmp_path / "x"
+    assert reads._ahead((path, 500_000_000, 10)) == 0
+    assert reads._ahead((path, 500_000_010, 10)) == AHEAD_BYTES
+    assert reads._ahead((path, 0, 10)) == 0
+
+
+def test_the_real_file_system_says_what_is_in_memory(tmp_path: Path) -> None:
+    files = OsFileSystem()
+    handle = files.open(tmp_path / "f", True)
+    files.pwritev(handle, [b"ab", b"", b"c" * 5000] * 700, 0)  # more parts than one call takes
+    assert files.size(handle) == 5002 * 700
+    try:
+        data = files.pread_now(handle, 8, 5002 * 3)
+    except OSError as error:
+        pytest.skip(f"no RWF_NOWAIT here: {error.strerror}")
+    assert data == b"abcccccc"
+    assert files.pread_now(handle, 100, 5002 * 700 - 1) == b"c"
+    assert files.read_file(tmp_path / "f", 3, 5002, 4096) == b"abc"
+    files.close(handle)
