@@ -540,7 +540,8 @@ class MessageStore(StoreReader):
                     self._log.flushed_position = target
                     self._positions.save(target, self._derived_synced)
                 except OSError as error:
-                    raise self._fail(error) from error
+                    if self._log.flushed_position < target or error.errno not in FULL_ERRORS:
+                        raise self._fail(error) from error
             return target
 
     def _make_checkpoint(self) -> Checkpoint | None:
@@ -579,11 +580,15 @@ class MessageStore(StoreReader):
                     between()
             for directory in {parent for path in checkpoint.paths for parent in path.parents if self._owns(parent)}:
                 self.files.sync_dir(directory)
+        except OSError as error:
+            raise self._fail(error) from error
+        try:
             with self._flush_lock:
                 self._derived_synced = checkpoint.position
                 self._positions.save(self._log.flushed_position, checkpoint.position, sync=True)
             save_checkpoint(self.files, self._store / "checkpoint", checkpoint.store_ms, checkpoint.store_ms,
                             checkpoint.store_ms, sync=True)  # fmt: skip
             self.files.sync_dir(self._store)
-        except OSError as error:
-            raise self._fail(error) from error
+        except OSError as error:  # without room for this note the next start replays more
+            if error.errno not in FULL_ERRORS:
+                raise self._fail(error) from error
