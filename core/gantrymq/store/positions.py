@@ -62,10 +62,11 @@ class Positions:
                 self._sequence, self.flushed, self.derived, self.sizes = sequence, flushed, derived, Sizes(*sizes)
 
     def save(self, flushed: int, derived: int, sync: bool = False) -> None:
-        self._sequence += 1
-        tail = SLOT.pack(MAGIC, 0, self._sequence, flushed, derived, *self.sizes)[8:]
+        sequence = self._sequence + 1
+        tail = SLOT.pack(MAGIC, 0, sequence, flushed, derived, *self.sizes)[8:]
         data = MAGIC + crc32(tail).to_bytes(4, "big") + tail
-        self._files.pwrite(self._handle, data, self._sequence % 2 * SLOT_STRIDE)
+        self._files.pwrite(self._handle, data, sequence % 2 * SLOT_STRIDE)
+        self._sequence = sequence  # not after a failure: the next write must not hit the only good copy
         if sync:
             self._files.datasync(self._handle)
         self.flushed, self.derived = flushed, derived
