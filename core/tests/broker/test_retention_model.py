@@ -1,0 +1,137 @@
+"""Random histories of sending, acknowledging, retention and restarts against a model that is a dictionary."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from gantrymq.broker.port import EARLIEST, END, Outcome, Route
+from gantrymq.store.testing import MemoryFileSystem
+from tests.broker.keeping import KeepingNode
+
+SIZES = (10, 1_000, 4_000)
+
+
+class RetentionMachine(RuleBasedStateMachine):
+    """`live`: by cursor, offset to body of what nobody has acknowledged."""
+
+    node: KeepingNode
+    rows: ClassVar[tuple[str, ...]] = ("r0", "r1", "r2")
+
+    @initialize()
+    def begin(self) -> None:
+        self.node = KeepingNode(MemoryFileSystem())
+        self.cursors: dict[str, int] = {}
+        self.live: dict[str, dict[int, bytes]] = {}
+        self.ends: dict[str, int] = {}
+        self.tags: dict[str, str] = {}
+        self.table: dict[str, bytes] = {}
+        self.sent = 0
+        for tag in "ab":
+            light = self.node.call("create_light")
+            self.node.call("add_route", Route(f"r-{tag}", "prefix", None, tag, light))
+            for group in ("g", "h") if tag == "a" else ("g",):
+                self._cursor(f"~{light}", group, tag)
+        self.node.send(1, "z")
+        self.sent = 1
+        self.node.call("open_cursor", "t/0", "ce:1", EARLIEST)
+        self._cursor("t/0", "ce:2", "")
+
+    def _cursor(self, queue: str, group: str, tag: str) -> None:
+        name = f"{queue} {group}"
+        self.cursors[name] = self.node.call("open_cursor", queue, group, END).cursor
+        self.live[name] = {}
+        self.ends[name] = self.node.call("stats", [self.cursors[name]])[0].next_offset
+        self.tags[name] = tag
+        if queue == "t/0":
+            self.node.call("delete_cursor", self.node.call("open_cursor", "t/0", "ce:1", EARLIEST).cursor)
+
+    @rule(count=st.integers(1, 80), tag=st.sampled_from(["a", "ab", "b", "c"]), size=st.sampled_from(SIZES))
+    def send(self, count: int, tag: str, size: int) -> None:
+        for body in self.node.send(count, tag, size=size, first=self.sent):
+            self.sent += 1
+            for name, prefix in self.tags.items():
+                if tag.startswith(prefix):
+                    self.live[name][self.ends[name]] = body
+                    self.ends[name] += 1
+
+    @rule(which=st.integers(0, 3), count=st.integers(1, 200), keep=st.integers(0, 40), random=st.randoms(use_true_random=False))
+    def consume(self, which: int, count: int, keep: int, random: object) -> None:
+        """Acknowledge all but a few of what is taken; those stay in flight or go back."""
+        name = sorted(self.cursors)[which]
+        cursor = self.cursors[name]
+        taken = self.node.drain(cursor, count)
+        for number, (offset, body) in enumerate(taken):
+            assert self.live[name][offset] == body
+            if not keep or number % (keep + 1):
+                self.node.port.settle([(cursor, offset, Outcome.ACK)])
+                del self.live[name][offset]
+            elif random.random() < 0.5:  # type: ignore[attr-defined]
+                self.node.port.settle([(cursor, offset, Outcome.REQUEUE)])
+        self.node.turn.run_until_quiet()
+
+    @rule(keep=st.sampled_from([0, 30, 60]), hours=st.sampled_from([0.0, 3.0]), random=st.randoms(use_true_random=False))
+    def consume_all(self, keep: int, hours: float, random: object) -> None:
+        """Nearly everything is acknowledged, then retention runs: what is left is moved."""
+        self.node.port.release(1)
+        self.node.turn.run_until_quiet()
+        for which in range(len(self.cursors)):
+            self.consume(which, 1 << 30, keep, random)
+        self.node.retain(hours)
+
+    @rule(key=st.sampled_from(rows), value=st.sampled_from([None, b"1", b"2"]))
+    def put(self, key: str, value: bytes | None) -> None:
+        self.node.call("put", "x", [(key, value)])
+        self.table.pop(key, None)
+        if value is not None:
+            self.table[key] = value
+
+    @rule(which=st.integers(0, 3))
+    def purge(self, which: int) -> None:
+        name = sorted(self.cursors)[which]
+        self.node.port.release(1)
+        self.node.turn.run_until_quiet()
+        self.node.call("purge", self.cursors[name])
+        self.live[name].clear()
+
+    @rule(hours=st.sampled_from([0.0, 0.5, 3.0]))
+    def retain(self, hours: float) -> None:
+        self.node.retain(hours)
+
+    @rule(clean=st.booleans())
+    def restart(self, clean: bool) -> None:
+        if clean:
+            self.node.port.release(1)
+            self.node.turn.run_until_quiet()
+            self.node.stop()
+            files = self.node.files
+        else:
+            files = self.node.files.after_process_crash()
+        self.node = KeepingNode(files, self.node.clock)
+
+    @rule()
+    def everything_live_is_there(self) -> None:
+        """And nothing else."""
+        self.node.port.release(1)
+        self.node.turn.run_until_quiet()
+        for name, cursor in self.cursors.items():
+            assert dict(self.node.drain(cursor)) == self.live[name], name
+        self.node.port.release(1)
+        self.node.turn.run_until_quiet()
+        assert self.node.call("watch_table", "x", None) == self.table
+
+    def teardown(self) -> None:
+        if hasattr(self, "node"):
+            self.everything_live_is_there()
+            self.restart(False)
+            self.everything_live_is_there()
+
+
+class TestRetention(RetentionMachine.TestCase):
+    settings = settings(
+        max_examples=25, stateful_step_count=25, deadline=None, derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+    )  # fmt: skip
