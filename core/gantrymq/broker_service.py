@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from threading import Thread
@@ -16,6 +17,7 @@ from gantrymq.broker.config_export import ConfigExport, Ends
 from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.retention import Retention
 from gantrymq.broker.routing import load_route_sets
+from gantrymq.broker.snapshots import SnapshotWork
 from gantrymq.model.errors import GantryError
 from gantrymq.recovery_progress import RecoveryProgress
 from gantrymq.remoting.broker_door import BrokerDoors
@@ -26,6 +28,7 @@ from gantrymq.store.config import StoreConfig
 from gantrymq.store.files import OsFileSystem
 from gantrymq.store.flusher import Flusher
 from gantrymq.store.message_store import MessageStore
+from gantrymq.store.snapshot_file import SnapshotFiles
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +48,8 @@ class BrokerService:
         self._cold: ColdReads | None = None
         self._registrar: Registrar | None = None
         self._export: ConfigExport | None = None
+        self._snapshots: SnapshotWork | None = None
+        self._worker: ThreadPoolExecutor | None = None
 
     async def start(self, context: ServiceContext) -> list[tuple[str, int]]:
         """Recover, open the door, register with the nameservers."""
@@ -65,6 +70,8 @@ class BrokerService:
             config, context.sections["topics"], context.sections["gateway"], sync,
         )  # fmt: skip
         export = ConfigExport(store.files, context.data, context.clock)
+        snapshot_files = SnapshotFiles(store.files, context.data / "gantry" / "snapshots")
+        snapshots = broker.keep_snapshots(snapshot_files)
         ends = Ends(store.topics(), store.queues_of, store.max_offset)
         broker.open(not report.clean, lambda: export.import_rows(broker.tables, ends))
         export.start(broker.tables, context.wheel, partial(loop.run_in_executor, None))
@@ -83,6 +90,10 @@ class BrokerService:
         broker.request_flush = flusher.request
         flusher.start()
         self._flusher = flusher
+        self._worker = ThreadPoolExecutor(1, "gantry-background")
+        background = partial(in_worker, self._worker, loop.call_soon_threadsafe)
+        self._snapshots = SnapshotWork(snapshots, snapshot_files, store, context.wheel, background)
+        self._snapshots.start(config.snapshot_records, config.snapshot_interval_s * 1000)
         retention = Retention(broker, store, partial(in_thread, loop.call_soon_threadsafe))
         metrics = context.shared.get("metrics")
         if metrics is not None:
@@ -106,6 +117,10 @@ class BrokerService:
         """Write what a clean stop writes and close the files."""
         if self.broker is not None:
             self.broker.close()
+        if self._snapshots is not None:
+            self._snapshots.stop()
+        if self._worker is not None:
+            await asyncio.to_thread(self._worker.shutdown)
         if self._export is not None:
             await asyncio.to_thread(self._export.finish)
         if self._cold is not None:
@@ -113,6 +128,9 @@ class BrokerService:
         if self._flusher is not None:
             await asyncio.to_thread(self._flusher.stop)
         if self._store is not None:
+            if self._snapshots is not None and self.broker is not None and self.broker.snapshots is not None:
+                self._store.read_without_waiting(None)
+                await asyncio.to_thread(self.broker.snapshots.write_now)
             await asyncio.to_thread(self._store.close)
 
 
@@ -136,6 +154,24 @@ def in_thread(
             post(done, failure)
 
     Thread(target=run, name="gantry-unlink", daemon=True).start()
+
+
+def in_worker(
+    worker: ThreadPoolExecutor, post: Callable[..., object], work: Callable[[], None], done: Callable[[OSError | None], None]
+) -> None:
+    """As `in_thread`, one after the other; what has not begun at the stop never does."""
+
+    def run() -> None:
+        failure: OSError | None = None
+        try:
+            work()
+        except OSError as error:
+            failure = error
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            post(done, failure)
+
+    with suppress(RuntimeError):  # the worker has been shut down
+        worker.submit(run)
 
 
 def factory() -> Any:

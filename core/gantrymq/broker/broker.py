@@ -23,6 +23,7 @@ from gantrymq.broker.offsets import FLUSH_MS, ConsumerOffsets
 from gantrymq.broker.port import Done, Route
 from gantrymq.broker.routing import Router, route_from_bytes, route_to_bytes
 from gantrymq.broker.routing_api import RouteSet
+from gantrymq.broker.snapshots import NOT_TABLES, NOTHING, Snapshots
 from gantrymq.broker.tables import Tables, check_item, item_message, replay_topic
 from gantrymq.broker.topics import Topic, TopicConfig, TopicTable
 from gantrymq.model import names
@@ -36,6 +37,7 @@ from gantrymq.store.moved import MOVED_TOPIC
 if TYPE_CHECKING:
     from gantrymq.store.cold import Cold
     from gantrymq.store.message_store import MessageStore
+    from gantrymq.store.snapshot_file import SnapshotFiles
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +108,8 @@ class Broker:
         self._next_tap = 1
         self._next_port = 0
         self.closed = False
+        self.snapshots: Snapshots | None = None
+        """Set before `open` where there is a directory for them (`keep_snapshots`)."""
         self.full = ""
         """Why messages are refused although the store would take them (disk watermark); empty: they are not."""
         self.kept_from: dict[tuple[str, int], int] = {}
@@ -113,11 +117,18 @@ class Broker:
 
     # Start and stop.
 
+    def keep_snapshots(self, files: SnapshotFiles) -> Snapshots:
+        """Start from the newest snapshot there; they are made by `SnapshotWork` and `Snapshots.write_now`."""
+        self.snapshots = Snapshots(files, self.store, self.tables, self.cursors, self._write_acks)
+        return self.snapshots
+
     def open(self, cut_offsets: bool = True, take_over: Callable[[], Rows] = list) -> None:
         """Replay the tables and cursors; the store is loaded already. `cut_offsets`: it may have lost its tail. `take_over()`, called
         when the tables are there: rows to change, because another broker has."""
         tables = [name[len(names.SYSTEM_PREFIX) :] for name in self.store.topics() if names.is_own_system_topic(name)]
-        self.tables.replay(self.store, [table for table in tables if table not in ("ack", "dispatch", "moved")])
+        loaded = self.snapshots.load() if self.snapshots is not None else NOTHING
+        self.tables.load(loaded.tables)
+        self.tables.replay(self.store, [table for table in tables if table not in NOT_TABLES], loaded.offsets)
         self._take_over(take_over())
         self.topics.load(self.tables.rows("topic"))
         for route_id, data in self.tables.rows("route").items():
@@ -132,8 +143,10 @@ class Broker:
             log.warning("offset of %s, queue %d: %d is beyond the queue's end, cut to %d", key, queue_id, offset, end)
             self._arm_offsets()
         self.cursors.load(self.tables.rows("cursor"))
-        for message in replay_topic(self.store, ACK_TOPIC, 0):
-            self.cursors.replay(message.body)
+        begin = loaded.offsets.get(ACK_TOPIC, 0)
+        known = self.cursors.load_states(loaded.cursors, begin)
+        for message in replay_topic(self.store, ACK_TOPIC, begin):
+            self.cursors.replay(message.body, message.queue_offset, known)
         self.cursors.recovered()
         if MOVED_TOPIC in self.store.topics():
             self.cursors.moved.replay(self.store, self.cursors.is_live)
@@ -500,8 +513,7 @@ class Broker:
         self._arm_append()
 
     def _write_topic(self, name: str, value: bytes) -> None:
-        self.tables.apply("topic", name, value)
-        self._write_internal([item_message("topic", name, value)], None, None, None)
+        self.put("topic", [(name, value)], None, None)
 
     def append_ack(self, body: bytes) -> None:
         """Write an acknowledgement record at once."""
@@ -512,6 +524,10 @@ class Broker:
                 "an acknowledgement record was not stored (%s): after a restart entries may be delivered again",
                 error.text,
             )
+
+    def _write_acks(self) -> None:
+        for body in self.cursors.take_bodies():
+            self.append_ack(body)
 
     def _wait_cursor(self, cursor: Cursor) -> None:
         def wake() -> None:

@@ -25,6 +25,10 @@ class BrokerConfig:
 
     session_bytes_max: int = field(default=1 << 30, metadata={"min": 0})
     """Backlog of one MQTT session (one filter's queue); beyond it the oldest entries are dropped and counted. 0: no limit."""
+    snapshot_records: int = field(default=100_000, metadata={"min": 1})
+    """A snapshot of tables and cursors is made after so many records of theirs, or a quarter of the rows, whichever is more."""
+    snapshot_interval_s: int = field(default=600, metadata={"min": 1, "max": 1_000_000})
+    """...and after this time if a tenth of that came; also at a clean stop."""
 
     def __post_init__(self) -> None:
         for key, value in (("name", self.name), ("cluster", self.cluster)):

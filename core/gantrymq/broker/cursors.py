@@ -15,6 +15,7 @@ from typing import Protocol
 from gantrymq.broker.acks import (
     RECORD_BYTES_MAX,
     AckKind,
+    cursors_in,
     decode,
     encode_offsets,
     encode_one,
@@ -138,11 +139,22 @@ class Cursors:
             self._insert(Cursor(int(key), queue, group, start))
             self._next_id = max(self._next_id, int(key) + 1)
 
-    def replay(self, body: bytes) -> None:
-        """Apply one acknowledgement record; entries of deleted cursors are skipped."""
+    def load_states(self, states: Sequence[tuple[int, bytes]], begin: int) -> dict[int, int]:
+        """Take over a snapshot: (offset of the acknowledgement topic, entries that hold what stands below it). Records are replayed
+        from `begin` on; the answer is for `replay`."""
+        known: dict[int, int] = {}
+        for offset, entries in states:
+            self.replay(entries)
+            if offset > begin:
+                known.update(dict.fromkeys(cursors_in(entries), offset))
+        return known
+
+    def replay(self, body: bytes, offset: int = 0, known: dict[int, int] | None = None) -> None:
+        """Apply one acknowledgement record; entries of deleted cursors are skipped, and those that a snapshot held: `known`: by
+        cursor, up to which `offset` of the topic."""
         for kind, cursor_id, offsets in decode(body):
             cursor = self.by_id.get(cursor_id)
-            if cursor is None:
+            if cursor is None or (known and known.get(cursor_id, 0) > offset):
                 continue
             window = cursor.window
             if kind is AckKind.RANGE:

@@ -7,7 +7,7 @@ property GANTRY_DELETED marks a deletion. Replayed from the first record at star
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from gantrymq.model import names
@@ -69,11 +69,15 @@ class Tables:
         self._tables: dict[str, dict[str, bytes]] = {}
         self._watchers: dict[str, list[Callable[[str, bytes | None], None]]] = {}
 
-    def replay(self, reader: LogReader, tables: list[str]) -> None:
-        """Read the named tables from the log."""
+    def load(self, tables: dict[str, dict[str, bytes]]) -> None:
+        """Take over the rows of a snapshot."""
+        self._tables.update(tables)
+
+    def replay(self, reader: LogReader, tables: list[str], offsets: dict[str, int] | None = None) -> None:
+        """Read the named tables from the log; `offsets`: by topic, from where on (elsewhere all of it)."""
         for table in tables:
             rows = self._tables.setdefault(table, {})
-            for message in replay_topic(reader, topic_of(table), 0):
+            for message in replay_topic(reader, topic_of(table), (offsets or {}).get(topic_of(table), 0)):
                 key = message.property(KEY_PROPERTY)
                 if message.property(DELETED_PROPERTY):
                     rows.pop(key, None)
@@ -115,17 +119,15 @@ class Tables:
             watchers.remove(watcher)
 
 
-def replay_topic(reader: LogReader, topic: str, offset: int) -> list[Message]:
+def replay_topic(reader: LogReader, topic: str, offset: int) -> Iterator[Message]:
     """Every record of queue 0 of `topic` from `offset` on, in order."""
-    result: list[Message] = []
     end = reader.max_offset(topic, 0)
     offset = max(offset, reader.min_offset(topic, 0))
     while offset < end:
         units = reader.units(topic, 0, offset, REPLAY_STEP)
         if not units:
             break
-        result.extend(
-            [message for message in reader.get_many([(unit[0], unit[1]) for unit in units]) if message is not None]
-        )
+        for message in reader.get_many([(unit[0], unit[1]) for unit in units]):
+            if message is not None:
+                yield message
         offset += len(units)
-    return result

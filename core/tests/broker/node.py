@@ -36,9 +36,13 @@ class Node:
             self.store, clock, self.turn, self.wheel, {"prefix": PrefixRoutes()},
             BrokerConfig(), TopicsConfig(), GatewayConfig(), sync,
         )  # fmt: skip
+        self.prepare()
         self.broker.open()
         self.port = LocalBrokerPort(self.broker)
         self.turn.run_until_quiet()
+
+    def prepare(self) -> None:
+        """What is done before the broker opens."""
 
     def start(self, method: str, *args: Any) -> list[Any]:
         """Call the port; the list gets the result, possibly later."""
