@@ -1,7 +1,7 @@
 """What comes in from publishers: one received chunk -> one batch for the log -> its PUBACKs in one write.
 
 A PUBACK follows the log's acknowledgement alone, in the order of receipt [MQTT-4.6.0-2], and for a retained message also the table's. MQTT
-3.1.1 has no negative answer: what the log refuses ends the connection. BUSY is neither: the rest of the batch is handed over
+3.1.1 has no negative answer: what the log refuses ends the connection. BUSY and STORE_FULL are neither: the rest of the batch is handed over
 again a little later and meanwhile the publisher is not read.
 """
 
@@ -208,7 +208,7 @@ class Inflow:
     def _not_stored(self, batch: _Batch, results: list[int | ErrorCode]) -> None:
         again: list[Message] = []
         for message, result in zip(batch.messages, results, strict=True):
-            if result is ErrorCode.BUSY:
+            if result is ErrorCode.BUSY or result is ErrorCode.STORE_FULL:
                 again.append(message)
             elif isinstance(result, ErrorCode):
                 self._host.refused(f"a message to {message.topic!r} was not stored: {result.value}")
