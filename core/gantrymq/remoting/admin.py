@@ -29,6 +29,7 @@ ATTRIBUTE_VALUES: Final[dict[str, tuple[str, ...]]] = {
     "message.type": ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
     "queue.type": ("SimpleCQ",),
     "cleanup.policy": ("DELETE",),
+    "flush": ("sync", "async"),
 }
 """Attributes that are understood, with the values that are kept as promised."""
 
