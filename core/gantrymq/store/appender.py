@@ -228,7 +228,7 @@ class Appender:
                 del queue.pending[-3:]
                 queue.next_offset -= 1
         for light in {light for targets in lights for light in targets}:
-            while (units := self._lights.pending.get(light)) and units[-3] >= start:
+            while self._lights.newest_pending(light) >= start:
                 self._lights.take_back(light)
         while self.index_pending and self.index_pending[-1][2] >= start:
             self.index_pending.pop()

@@ -1,174 +1,179 @@
 """Light queues: queues without a file each (docs/formats/light.md).
 
-All of them share one stream under `D/gantry/light`. A flush appends one frame with one run per queue that has new units:
-
-      frame  magic 4 | CRC of what follows 4 | length of the runs 4 | number of runs 4 | log position before 8 | after 8
-      run    light 8 | first offset 8 | run number 8 | previous 8 | near 8 | far 8 | units 4 | units of 20 bytes each
-
-A run points back to the previous run of its queue, to the newest one before it whose number divides by 64 (near) and by 4096 (far),
-so that any offset is found in few steps. In memory a queue is two integers in a shared array: next offset and position of
-its newest run. `after` says that every record of the log below it is in the stream, and a frame begins where the one before it ended:
-what lies behind a bad frame is dropped and made again from the log.
+All of them share one stream of frames (light_stream.py), to which a flush appends one run of units per queue that has new ones. A run
+points back to the run before it in its queue, to the newest one before it whose number divides by 64 (near) and by 4,096 (far), so
+that any offset is found in few steps. The table (light_table.py) has seven integers per queue; its file is written a few pages at a
+time while the store works. The oldest segment of the stream goes when much of the stream is dead (light_cleaner.py).
 """
 
 from __future__ import annotations
 
-from array import array
 from collections import OrderedDict
-from struct import Struct
 from typing import TYPE_CHECKING, Final
-from zlib import crc32
 
 from gantrymq.model.errors import StoreCorruptError
 from gantrymq.store.commit_log import file_name, positions_in
 from gantrymq.store.config import UNIT_SIZE
-from gantrymq.store.consume_queue import HOLE, UNIT, Unit, pack_units
+from gantrymq.store.consume_queue import HOLE, UNIT, Unit
+from gantrymq.store.light_cleaner import LightCleaner
+from gantrymq.store.light_stream import FRAME, FRAME_MAGIC, MOVED_FLAG, RUN, SEGMENT_SIZE, UNITS_MASK, LightStream
+from gantrymq.store.light_table import (
+    DELETED,
+    FAR,
+    FLOOR,
+    FRONT,
+    GONE,
+    NEAR,
+    NONE,
+    NUMBER,
+    PAGE_MASK,
+    PAGE_SHIFT,
+    TAIL,
+    WIDTH,
+    LightTable,
+)  # fmt: skip
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from gantrymq.store.cold import ColdReads
     from gantrymq.store.files import FileSystem
 
-FRAME: Final = Struct(">4sIIIqq")
-RUN: Final = Struct(">qqqqqqi")
-FRAME_MAGIC: Final = b"GLQ1"
-_CRC_FROM: Final = 8
-SEGMENT_SIZE: Final = 16 * 1024 * 1024
-FRAME_BYTES_MAX: Final = 1024 * 1024
-"""A flush of more is split, so that a frame fits a segment and one write stays short."""
-NEAR: Final = 64
-FAR: Final = 4096
-NONE: Final = -1
-DELETED: Final = -2
-"""As first offset of an empty run: the queue was deleted."""
-PAGE: Final = 4096
-"""Queues per page of the table; ids are dense, so pages are well filled."""
+NEAR_RUNS: Final = 64
+FAR_RUNS: Final = 4096
 LIGHT_MAX: Final = 1 << 56
 HOLES_MAX: Final = 65_536
 """Lost offsets filled in at replay; a larger jump comes from a damaged record."""
-HANDLES_MAX: Final = 64
-"""Descriptors for segments of the stream."""
 TRAILS_MAX: Final = 1024
 """Queues whose last walk is remembered, so that reading on is no new search."""
-TAILS: Final = Struct(">4sIqqQ")
-"""Head of the table's snapshot: magic, CRC of the rest, stream end, log position, number of (light, next, tail) triples."""
-TAILS_MAGIC: Final = b"GLT1"
+TRAIL_RUNS_MAX: Final = 4096
+"""Runs remembered of one walk: those nearest to the reader."""
+SNAPSHOT_BYTES: Final = 16 * 1024 * 1024
+"""Stream between two snapshots of the table: what a start after a crash reads is at most a few times this."""
+SNAPSHOT_PAGES: Final = 128
+"""Pages of the table written after a flush, 64 queues and about 6 us each."""
 
-_Run = tuple[int, int, int, int, int, int, int]
 
-
-class LightQueues:
-    """All light queues of a store. Loop thread only."""
+class LightQueues(LightStream):
+    """All light queues of a store. Loop thread only, but for what `snapshot` returns."""
 
     def __init__(self, files: FileSystem, directory: Path, segment_size: int = SEGMENT_SIZE) -> None:
-        self._files = files
-        self._directory = directory
-        self._segment_size = segment_size
-        self._pages: dict[int, array[int]] = {}
-        """Next offset and newest run (-1: none) of PAGE queues, interleaved."""
-        self.pending: dict[int, list[int]] = {}
-        """Newest units of a queue as a flat list."""
+        super().__init__(files, directory, segment_size)
+        self.table = LightTable(files, directory / "table")
+        self._cleaner = LightCleaner(self)
+        self.pending: dict[int, bytes | list[bytes]] = {}
+        """Newest units of a queue as bytes; those of one record are one object, however many queues it is in."""
         self.pending_units = 0
+        self.live_units = 0
+        """Entries of all queues that are not trimmed."""
         self._deleted: list[int] = []
-        self._handles: dict[int, int] = {}
-        self.cold: ColdReads | None = None
-        """As in `QueueFiles`; for `read` alone."""
-        self._opened_at = 0
         self._trails: OrderedDict[int, list[tuple[int, int, int]]] = OrderedDict()
-        self.end = 0
-        """Where the next frame begins in the stream."""
-        self.log_position = 0
-        """Every record below it is in the stream."""
-        self.unsynced: set[int] = set()
+        self._snapshot_end = 0
+        self._old_bases: list[int] = []
 
     # --- the table
 
-    def _page(self, light: int) -> array[int]:
-        page = self._pages.get(light // PAGE)
-        if page is None:
-            page = self._pages[light // PAGE] = array("q", (0, NONE) * PAGE)
-        return page
-
     def next_offset(self, light: int) -> int:
         """The queue's maximum offset; 0 for one that never had an entry or is deleted."""
-        page = self._pages.get(light // PAGE)
-        return max(page[light % PAGE * 2], 0) if page is not None else 0
+        page = self.table.pages.get(light >> PAGE_SHIFT)
+        return max(page[(light & PAGE_MASK) * WIDTH], 0) if page is not None else 0
+
+    def min_offset(self, light: int) -> int:
+        """Entries below it are trimmed."""
+        page = self.table.pages.get(light >> PAGE_SHIFT)
+        return page[(light & PAGE_MASK) * WIDTH + FLOOR] if page is not None else 0
 
     def add(self, light: int, position: int, size: int, code: int) -> int:
         """Dispatch a record into the queue; returns the offset that it took. An offset is never used twice."""
-        page = self._pages.get(light // PAGE)
-        if page is None:
-            page = self._page(light)
-        slot = light % PAGE * 2
-        offset = max(page[slot], 0)
-        page[slot] = offset + 1
-        units = self.pending.get(light)
-        if units is None:
-            self.pending[light] = [position, size, code]
-        else:
-            units += (position, size, code)
-        self.pending_units += 1
-        return offset
+        self.add_all((light,), position, size, code)
+        return self.next_offset(light) - 1
 
     def offsets_of(self, targets: tuple[int, ...]) -> list[int]:
         """The offsets that the next record takes in these queues."""
-        pages = self._pages
+        pages = self.table.pages
         offsets = []
         for light in targets:
-            page = pages.get(light // PAGE)
-            offset = page[light % PAGE * 2] if page is not None else 0
+            page = pages.get(light >> PAGE_SHIFT)
+            offset = page[(light & PAGE_MASK) * WIDTH] if page is not None else 0
             offsets.append(offset if offset > 0 else 0)
         return offsets
 
     def add_all(self, targets: tuple[int, ...], position: int, size: int, code: int) -> None:
-        """`add` to each of the queues."""
-        pages, pending = self._pages, self.pending
-        entry = (position, size, code)
+        """Dispatch a record into each of the queues."""
+        pages, pending = self.table.pages, self.pending
+        unit = UNIT.pack(position, size, code)
         for light in targets:
-            page = pages.get(light // PAGE)
+            page = pages.get(light >> PAGE_SHIFT)
             if page is None:
-                page = self._page(light)
-            slot = light % PAGE * 2
+                page = self.table.page(light >> PAGE_SHIFT)
+            slot = (light & PAGE_MASK) * WIDTH
             offset = page[slot]
             page[slot] = offset + 1 if offset > 0 else 1
             units = pending.get(light)
             if units is None:
-                pending[light] = [position, size, code]
+                pending[light] = unit
+            elif type(units) is list:
+                units.append(unit)
             else:
-                units += entry
+                pending[light] = [units, unit]  # type: ignore[list-item]
         self.pending_units += len(targets)
+        self.live_units += len(targets)
+
+    def newest_pending(self, light: int) -> int:
+        """Physical offset of the queue's newest unit that is not in the stream, -1 if there is none."""
+        units = self.pending.get(light)
+        if units is None:
+            return -1
+        return int(UNIT.unpack(units[-1] if isinstance(units, list) else units)[0])
 
     def take_back(self, light: int) -> None:
         """Undo the newest `add` (its record could not be written)."""
-        self._page(light)[light % PAGE * 2] -= 1
+        page, slot = self.table.slot(light)
+        page[slot] -= 1
         units = self.pending[light]
-        del units[-3:]
-        if not units:
+        if isinstance(units, list) and len(units) > 1:
+            units.pop()
+        else:
             del self.pending[light]
         self.pending_units -= 1
+        self.live_units -= 1
 
     def replay(self, light: int, offset: int, unit: Unit) -> None:
         """Dispatch of a recovered record with the offset that it took when it was appended."""
-        page = self._page(light)
-        if page[light % PAGE * 2] < 0:
+        page, slot = self.table.slot(light)
+        if page[slot] < 0:
             return
-        missing = offset - self.next_offset(light)
+        if not page[slot] and 0 < offset < LIGHT_MAX:
+            page[slot] = page[slot + FLOOR] = offset  # what was before it is gone with the log's begin
+        missing = offset - page[slot]
         if missing < 0 or missing > HOLES_MAX:
             return
         for _ in range(missing):
             self.add(light, *HOLE)
         self.add(light, *unit)
 
+    def trim(self, light: int, below_offset: int) -> None:
+        """Entries below an offset are not needed any more: their space is used again. Cheap; after a crash they may be back."""
+        page = self.table.pages.get(light >> PAGE_SHIFT)
+        if page is None:
+            return
+        slot = (light & PAGE_MASK) * WIDTH
+        floor = min(below_offset, page[slot])
+        if floor > page[slot + FLOOR]:
+            self.live_units -= floor - page[slot + FLOOR]
+            page[slot + FLOOR] = floor
+            self.table.dirty.add(light >> PAGE_SHIFT)
+
     def delete(self, light: int) -> None:
         """Forget the queue's entries; its id is never used again."""
-        page = self._page(light)
-        page[light % PAGE * 2] = DELETED
-        page[light % PAGE * 2 + 1] = NONE
+        page, slot = self.table.slot(light)
+        if page[slot] > 0:
+            self.live_units -= page[slot] - page[slot + FLOOR]
+        page[slot : slot + WIDTH] = GONE[:WIDTH]
         self._trails.pop(light, None)
         units = self.pending.pop(light, None)
         if units is not None:
-            self.pending_units -= len(units) // 3
+            self.pending_units -= len(units) if isinstance(units, list) else 1
         self._deleted.append(light)
 
     # --- writing
@@ -177,253 +182,297 @@ class LightQueues:
         """Append all pending units; `log_position`: every record below it has been added. On an error the rest stays pending."""
         while self.pending or self._deleted or log_position > self.log_position:
             # Deletions first: an id that is used again in spite of its contract begins anew.
-            runs = [RUN.pack(light, DELETED, 0, NONE, NONE, NONE, 0) for light in self._deleted]
-            at, start = self._place(self.end + FRAME.size)
-            at += len(runs) * RUN.size
-            tails: list[tuple[int, int]] = []
-            length = 0
-            for light, units in self.pending.items():
-                run = self._run(light, units)
-                if length and length + len(run) > FRAME_BYTES_MAX:
-                    break
-                tails.append((light, at + length))
-                runs.append(run)
-                length += len(run)
-            complete = len(tails) == len(self.pending)
-            self._write_frame(start, runs, log_position if complete else self.log_position)
-            self._deleted = []
-            for light, tail in tails:
-                self._page(light)[light % PAGE * 2 + 1] = tail
-                self.pending_units -= len(self.pending.pop(light)) // 3
+            count = self.frame_room // RUN.size
+            deleted = self._deleted[:count]
+            runs = [RUN.pack(light, DELETED, 0, NONE, NONE, NONE, 0) for light in deleted]
+            length = len(runs) * RUN.size
+            changes: list[tuple[int, int, int, int, int, int]] = []
+            if len(deleted) == len(self._deleted):
+                length, complete = self._fill(runs, changes, length)
+            else:
+                complete = False
+            start = self.write_frame(runs, length, log_position if complete else self.log_position)
+            del self._deleted[:count]
+            self._written(start, deleted, changes)
+        self._after_flush()
 
-    def _place(self, at: int) -> tuple[int, int]:
-        """(first run, frame) positions: a frame that might not fit begins the next segment."""
-        start = at - FRAME.size
-        room = self._segment_size - start % self._segment_size
-        worst = FRAME.size + self._worst_length()
-        if room < worst:
-            start += room
-        return start + FRAME.size, start
+    def _fill(
+        self, runs: list[bytes], changes: list[tuple[int, int, int, int, int, int]], length: int
+    ) -> tuple[int, bool]:
+        """Add runs of pending units up to the size of a frame. (bytes, whether that was all); per run in `changes`: light, place in the
+        frame, number, near, far, units."""
+        room, pages = self.frame_room, self.table.pages
+        pack = RUN.pack
+        for light, units in self.pending.items():
+            count = len(units) if type(units) is list else 1
+            size = RUN.size + count * UNIT_SIZE
+            fits = (room - RUN.size) // UNIT_SIZE
+            if length + size > room and length:
+                return length, False
+            page = pages[light >> PAGE_SHIFT]
+            slot = (light & PAGE_MASK) * WIDTH
+            first = page[slot] - count
+            count = min(count, fits)
+            tail, number, near, far = page[slot + TAIL], page[slot + NUMBER], page[slot + NEAR], page[slot + FAR]
+            if tail == NONE:
+                number = 0
+            else:
+                if number % NEAR_RUNS == 0:
+                    near = tail
+                    if number % FAR_RUNS == 0:
+                        far = tail
+                number += 1
+            data = units if type(units) is bytes else b"".join(units[:count])  # type: ignore[arg-type]
+            runs.append(pack(light, first, number, tail, near, far, count) + data)
+            changes.append((light, length, number, near, far, count))
+            length += RUN.size + len(data)
+            if type(units) is list and count < len(units):
+                return length, False
+        return length, True
 
-    def _worst_length(self) -> int:
-        largest = max([len(units) for units in self.pending.values()], default=0) // 3 * UNIT_SIZE + RUN.size
-        total = self.pending_units * UNIT_SIZE + (len(self.pending) + len(self._deleted)) * RUN.size
-        return min(total, FRAME_BYTES_MAX + largest + len(self._deleted) * RUN.size)
+    def _written(self, start: int, deleted: list[int], changes: list[tuple[int, int, int, int, int, int]]) -> None:
+        """The frame at `start` is in the stream."""
+        pages, pending, dirty = self.table.pages, self.pending, self.table.dirty
+        for light in deleted:
+            dirty.add(light >> PAGE_SHIFT)
+        at = start + FRAME.size
+        for light, place, number, near, far, count in changes:
+            page = pages[light >> PAGE_SHIFT]
+            slot = (light & PAGE_MASK) * WIDTH
+            page[slot + TAIL] = at + place
+            page[slot + NUMBER] = number
+            page[slot + NEAR] = near
+            page[slot + FAR] = far
+            dirty.add(light >> PAGE_SHIFT)
+            units = pending[light]
+            if type(units) is list and count < len(units):
+                del units[:count]
+            else:
+                del pending[light]
+            self.pending_units -= count
 
-    def _run(self, light: int, units: list[int]) -> bytes:
-        page = self._page(light)
-        tail = page[light % PAGE * 2 + 1]
-        count = len(units) // 3
-        first = page[light % PAGE * 2] - count
-        if tail == NONE:
-            return RUN.pack(light, first, 0, NONE, NONE, NONE, count) + pack_units(units)
-        _, _, number, _, near, far, _ = self._read_run(tail, light)
-        near = tail if number % NEAR == 0 else near
-        far = tail if number % FAR == 0 else far
-        return RUN.pack(light, first, number + 1, tail, near, far, count) + pack_units(units)
+    def _after_flush(self) -> None:
+        """Nothing is pending: a slice of the snapshot and of cleaning."""
+        table = self.table
+        if not table.busy and (self.end - self._snapshot_end >= SNAPSHOT_BYTES or self._old_bases):
+            self._begin_snapshot()
+        table.step(SNAPSHOT_PAGES)
+        self._cleaner.step()
 
-    def _write_frame(self, start: int, runs: list[bytes], after: int) -> None:
-        body = b"".join(runs)
-        tail = FRAME.pack(FRAME_MAGIC, 0, len(body), len(runs), self.log_position, after)[_CRC_FROM:] + body
-        frame = FRAME_MAGIC + crc32(tail).to_bytes(4, "big") + tail
-        base = start - start % self._segment_size
-        if start + len(frame) > base + self._segment_size:
-            raise StoreCorruptError(f"{self._directory}: a frame of {len(frame)} bytes does not fit a segment")
-        self._files.pwrite(self._handle(base, True), frame, start - base)
-        self.unsynced.add(base)
-        self.end = start + len(frame)
-        self.log_position = after
+    def _begin_snapshot(self) -> None:
+        self._snapshot_end = self.end
+        self._old_bases = []
+        self.table.begin(self.end, self.log_position, self.begin)
 
-    def _handle(self, base: int, create: bool) -> int:
-        handle = self._handles.pop(base, -1)
-        if handle < 0:
-            if len(self._handles) >= HANDLES_MAX:
-                self._files.close(self._handles.pop(next(iter(self._handles))))
-            handle = self._files.open(self._directory / file_name(base), create)
-        self._handles[base] = handle
-        return handle
+    def move_begin(self, position: int) -> None:
+        """Nothing below `position` (a segment's begin) is needed; its file goes once a snapshot says so."""
+        for base in range(self.begin - self.begin % self.segment_size, position, self.segment_size):
+            handle = self._handles.pop(base, -1)
+            if handle >= 0:
+                self._files.close(handle)
+            self.unsynced.discard(base)
+            self._old_bases.append(base)
+        self.begin = position
+        self._trails.clear()
 
     # --- reading
 
-    def _read(self, at: int, count: int) -> bytes:
-        base = at - at % self._segment_size
-        return self._files.pread(self._handle(base, False), count, at - base)
-
-    def _read_now(self, at: int, count: int) -> bytes:
-        """As `_read`, but `Cold` rather than wait."""
-        if self.cold is None:
-            return self._read(at, count)
-        base = at - at % self._segment_size
-        path = self._directory / file_name(base)
-        return self.cold.read(path, self._handle(base, False), count, at - base, self._opened_at - base)
-
-    def _read_run(self, at: int, light: int, now: bool = False) -> _Run:
-        data = self._read_now(at, RUN.size) if now else self._read(at, RUN.size)
-        run: _Run = RUN.unpack(data) if len(data) == RUN.size else (NONE, 0, 0, 0, 0, 0, 0)
-        if run[0] != light:
-            raise StoreCorruptError(f"{self._directory}: no run of light queue {light} at {at}")
-        return run
-
     def read(self, light: int, offset: int, count: int) -> list[Unit]:
-        """Up to `count` units from `offset` on, pending ones included; empty at or above the maximum offset."""
+        """Up to `count` units from `offset` on, pending ones included; empty at or above the maximum offset. Trimmed ones are holes."""
         next_offset = self.next_offset(light)
         end = min(offset + count, next_offset)
         if offset < 0 or offset >= end:
             return []
-        pending = self.pending.get(light, [])
-        written_end = next_offset - len(pending) // 3
-        units: list[Unit] = []
+        pending = self.pending.get(light, ())
+        waiting = [pending] if isinstance(pending, bytes) else pending
+        written_end = next_offset - len(waiting)
+        units: list[Unit] = [HOLE] * (min(self.min_offset(light), end) - offset)
+        offset += len(units)
         while offset < min(end, written_end):
             first, at, run_count = self._find(light, offset)
+            if first + run_count <= offset:
+                raise StoreCorruptError(f"{self.directory}: light queue {light} has no run with offset {offset}")
+            if first > offset:  # trimmed before a crash that forgot it
+                missing = min(first, end) - offset
+                units.extend([HOLE] * missing)
+                offset += missing
+                continue
             take = min(first + run_count, end) - offset
             data = self._read_now(at + RUN.size + (offset - first) * UNIT_SIZE, take * UNIT_SIZE)
             units.extend(UNIT.iter_unpack(data))
             offset += take
         if offset < end:
-            at, stop = (offset - written_end) * 3, (end - written_end) * 3
-            units.extend(
-                zip(pending[at:stop:3], pending[at + 1 : stop : 3], pending[at + 2 : stop : 3], strict=True)
-            )
+            units.extend(map(UNIT.unpack, waiting[offset - written_end : end - written_end]))
         return units
 
     def _find(self, light: int, offset: int) -> tuple[int, int, int]:
-        """(first offset, position, units) of the run that holds `offset`."""
+        """(first offset, position, units) of the run that holds `offset`, or of the first one above it."""
         trail = self._trails.get(light)
         if trail is not None:
             while trail and trail[-1][0] + trail[-1][2] <= offset:
                 trail.pop()
             if trail and trail[-1][0] <= offset:
                 return trail[-1]
-        at = self._page(light)[light % PAGE * 2 + 1]
+        page, slot = self.table.slot(light)
+        at, front = page[slot + TAIL], page[slot + FRONT]
         trail = []
+        if front != NONE:
+            _, first, _, _, _, _, count = self.read_run(front, light, True)
+            if offset < first + count:
+                at = front
+        self._walk(light, offset, at, trail)
+        if trail[-1][0] > offset and page[slot + FLOOR] < trail[-1][0]:
+            self.trim(light, trail[-1][0])
+        self._trails[light] = trail
+        self._trails.move_to_end(light)
+        if len(self._trails) > TRAILS_MAX:
+            self._trails.popitem(last=False)
+        return trail[-1]
+
+    def _walk(self, light: int, offset: int, at: int, trail: list[tuple[int, int, int]]) -> None:
+        """Follow the queue's runs back from `at` to the one that holds `offset`, or to the oldest."""
         too_far: set[int] = set()
-        _, first, _, previous, near, far, count = self._read_run(at, light, True)
-        while first > offset:
+        _, first, _, previous, near, far, count = self.read_run(at, light, True)
+        while first > offset and previous >= self.begin:
             trail.append((first, at, count))
+            if len(trail) > 2 * TRAIL_RUNS_MAX:
+                del trail[:TRAIL_RUNS_MAX]
             at = previous
             for jump in (far, near):
-                if jump in too_far or jump in (NONE, previous):
+                if jump in too_far or jump < self.begin or jump == previous:
                     continue
-                run = self._read_run(jump, light, True)
+                run = self.read_run(jump, light, True)
                 if run[1] + run[6] > offset:
                     at = jump
                     trail.clear()  # what is passed over now is far ahead of the reader
                     break
                 too_far.add(jump)
-            _, first, _, previous, near, far, count = self._read_run(at, light, True)
+            _, first, _, previous, near, far, count = self.read_run(at, light, True)
         trail.append((first, at, count))
-        self._trails[light] = trail
-        self._trails.move_to_end(light)
-        if len(self._trails) > TRAILS_MAX:
-            self._trails.popitem(last=False)
-        return first, at, count
+
+    def forget_trail(self, light: int) -> None:
+        self._trails.pop(light, None)
 
     # --- opening
 
     def open(self, log_end: int) -> None:
-        """Read the stream up to the first frame that is bad or speaks of records at or above `log_end`, and drop the rest."""
-        self._files.make_dirs(self._directory)
-        bases = positions_in(self._files, self._directory)
-        if not self._load_tails(bases, log_end):
-            self.end = bases[0] if bases else 0
-            self.log_position = 0
+        """Load the table, read the stream behind it up to the first frame that is bad or speaks of records at or above `log_end`, and
+        drop the rest."""
+        self._files.make_dirs(self.directory)
+        self._files.remove(self.directory / "tails")
+        bases = positions_in(self._files, self.directory)
+        known = self.table.load()
+        if known is not None and self._fits(known, bases, log_end):
+            self.end, self.log_position, self.begin = known
+        else:
+            self.table.discard()
+            self.begin = self.end = bases[0] if bases else 0
+            self.log_position = self._first_position(bases)
+        self._snapshot_end = self.end
         self._scan(bases, log_end)
-        keep = self.end - self.end % self._segment_size
+        keep = self.end - self.end % self.segment_size
         for base in bases:
-            if base > keep:
-                self._files.remove(self._directory / file_name(base))
+            if base > keep or base + self.segment_size <= self.begin:
+                self._files.remove(self.directory / file_name(base))
         self._opened_at = self.end
         if keep in bases:
             self._files.truncate(self._handle(keep, False), self.end - keep)
+        self.live_units = self.table.live_units()
+
+    def _fits(self, known: tuple[int, int, int], bases: list[int], log_end: int) -> bool:
+        """Whether the stream is there as far as the table's snapshot knows it."""
+        end, log_position, begin = known
+        if log_position > log_end:
+            return False
+        if end == begin:
+            return True
+        wanted = range(begin - begin % self.segment_size, end, self.segment_size)
+        last = wanted[-1]
+        return set(wanted) <= set(bases) and self._files.size(self._handle(last, False)) >= end - last
+
+    def _first_position(self, bases: list[int]) -> int:
+        """Without a table: the log position that the oldest frame goes on from."""
+        if not bases or not bases[0]:
+            return 0
+        head = self.read_bytes(bases[0], FRAME.size)
+        return int(FRAME.unpack(head)[4]) if len(head) == FRAME.size and head[:4] == FRAME_MAGIC else 0
 
     def _scan(self, bases: list[int], log_end: int) -> None:
         present = set(bases)
         while True:
-            base = self.end - self.end % self._segment_size
-            if base not in present:
-                return
-            if self._scan_frame(self.end, log_end):
+            base = self.end - self.end % self.segment_size
+            if base in present and self._scan_frame(self.end, log_end):
                 continue
-            following = base + self._segment_size
+            following = base + self.segment_size
             if following not in present or not self._scan_frame(following, log_end):
                 return
 
     def _scan_frame(self, at: int, log_end: int) -> bool:
-        head = self._read(at, FRAME.size)
-        if len(head) < FRAME.size:
+        frame = self.frame_at(at)
+        if frame is None:
             return False
-        magic, crc, length, count, before, after = FRAME.unpack(head)
-        if magic != FRAME_MAGIC or length > self._segment_size or before != self.log_position or after > log_end:
+        count, before, after, body = frame
+        if before != self.log_position or after > log_end:
             return False
-        body = self._read(at + FRAME.size, length)
-        if crc32(head[_CRC_FROM:] + body) != crc:
-            return False
-        place = 0
+        place, runs_at = 0, at + FRAME.size
+        unpack, pages, dirty = RUN.unpack_from, self.table.pages, self.table.dirty
         for _ in range(count):
-            light, first, _, _, _, _, units = RUN.unpack_from(body, place)
-            page = self._page(light)
-            if first == DELETED:
-                page[light % PAGE * 2], page[light % PAGE * 2 + 1] = DELETED, NONE
+            light, first, number, _, near, far, units = unpack(body, place)
+            page = pages.get(light >> PAGE_SHIFT)
+            if page is None:
+                page = self.table.page(light >> PAGE_SHIFT)
+            slot = (light & PAGE_MASK) * WIDTH
+            dirty.add(light >> PAGE_SHIFT)
+            if units & MOVED_FLAG:
+                units &= UNITS_MASK
+                if page[slot] >= 0:
+                    page[slot + FRONT] = runs_at + place
+                    if not page[slot]:
+                        page[slot + FLOOR] = first
+                    page[slot] = max(page[slot], first + units)
+            elif first == DELETED:
+                page[slot : slot + WIDTH] = GONE[:WIDTH]
             else:
-                page[light % PAGE * 2] = first + units
-                page[light % PAGE * 2 + 1] = at + FRAME.size + place
+                if not page[slot]:
+                    page[slot + FLOOR] = first
+                page[slot] = first + units
+                page[slot + TAIL] = runs_at + place
+                page[slot + NUMBER] = number
+                page[slot + NEAR] = near
+                page[slot + FAR] = far
             place += RUN.size + units * UNIT_SIZE
-        self.end = at + FRAME.size + length
+        self.end = at + FRAME.size + len(body)
         self.log_position = after
         return True
 
-    def _load_tails(self, bases: list[int], log_end: int) -> bool:
-        path = self._directory / "tails"
-        if not self._files.exists(path):
-            return False
-        handle = self._files.open(path, False)
-        try:
-            data = self._files.pread(handle, self._files.size(handle), 0)
-        finally:
-            self._files.close(handle)
-        if len(data) < TAILS.size:
-            return False
-        magic, crc, end, log_position, count = TAILS.unpack_from(data)
-        base = (end - 1) // self._segment_size * self._segment_size if end else 0
-        if magic != TAILS_MAGIC or crc32(data[8:]) != crc or log_position > log_end or (end and base not in bases):
-            return False
-        if end and self._files.size(self._handle(base, False)) < end - base:
-            return False
-        table = array("q", data[TAILS.size : TAILS.size + count * 24])
-        table.byteswap()
-        for light, next_offset, tail in zip(table[::3], table[1::3], table[2::3], strict=True):
-            page = self._page(light)
-            page[light % PAGE * 2], page[light % PAGE * 2 + 1] = next_offset, tail
-        self.end, self.log_position = end, log_position
-        return True
+    # --- snapshots
 
-    def save_tails(self) -> None:
-        """Snapshot of the table, so that the next start scans only what comes after it. Nothing may be pending."""
-        table: list[int] = []
-        for number, page in self._pages.items():
-            for index in range(0, 2 * PAGE, 2):
-                if page[index] or page[index + 1] != NONE:
-                    table += (number * PAGE + index // 2, page[index], page[index + 1])
-        packed = array("q", table)
-        packed.byteswap()
-        tail = TAILS.pack(TAILS_MAGIC, 0, self.end, self.log_position, len(table) // 3)[8:] + packed.tobytes()
-        temporary = self._directory / "tails.tmp"
-        handle = self._files.open(temporary, True)
-        try:
-            self._files.truncate(handle, 0)
-            self._files.pwrite(handle, TAILS_MAGIC + crc32(tail).to_bytes(4, "big") + tail, 0)
-            self._files.datasync(handle)
-        finally:
-            self._files.close(handle)
-        self._files.rename(temporary, self._directory / "tails")
+    def snapshot(self) -> Callable[[], None] | None:
+        """If every page of a snapshot is written: what makes it true and unlinks segments that nobody needs then. Any thread runs it,
+        when all that was written before this call is on stable storage, the log first."""
+        publish = self.table.finish()
+        if publish is None:
+            return None
+        bases = positions_in(self._files, self.directory)
 
-    def take_unsynced(self) -> list[Path]:
-        """Files written since the last call."""
-        paths = [self._directory / file_name(base) for base in self.unsynced]
-        self.unsynced.clear()
-        return paths
+        def finish() -> None:
+            begin = publish()
+            for base in bases:
+                if base + self.segment_size <= begin:
+                    self._files.remove(self.directory / file_name(base))
+
+        return finish
+
+    def save_table(self) -> None:
+        """At a stop: a whole snapshot, so that the next start reads no frame. Nothing may be pending; the stream is on stable storage."""
+        for begun in (self.table.busy, False):  # what one that is under way has not, another one has
+            if not begun:
+                self._begin_snapshot()
+            self.table.step(1 << 60)
+            finish = self.snapshot()
+            if finish is not None:
+                finish()
 
     def close(self) -> None:
-        for handle in self._handles.values():
-            self._files.close(handle)
-        self._handles.clear()
+        super().close()
+        self.table.close()

@@ -78,6 +78,8 @@ class Checkpoint:
     position: int
     store_ms: int
     paths: list[Path]
+    publish: Callable[[], None] | None = None
+    """Makes a snapshot of the light queues' table true, once the paths are on stable storage."""
 
 
 class MessageStore(StoreReader):
@@ -199,8 +201,8 @@ class MessageStore(StoreReader):
         self._checkpoint_at = self._clock.monotonic_ms()
         return report
 
-    def read_without_waiting(self, cold: ColdReads) -> None:
-        """From now on reads raise `Cold` where they would wait for the disk (store/cold.py)."""
+    def read_without_waiting(self, cold: ColdReads | None) -> None:
+        """From now on reads raise `Cold` where they would wait for the disk (store/cold.py); None: they wait again."""
         self.cold = self._log.cold = self._queue_files.cold = self._lights.cold = self._index.cold = cold
 
     def _open_files(self) -> bool:
@@ -287,7 +289,7 @@ class MessageStore(StoreReader):
         self._lights.open(end)
         if foreign:
             self._lights.log_position = derived
-            self._lights.save_tails()
+            self._lights.save_table()
         self._appender.position = end
         self._appender.last_ms = load_checkpoint(self.files, self._store / "checkpoint")
         if clean and end == derived and self._lights.log_position == end:
@@ -317,7 +319,7 @@ class MessageStore(StoreReader):
                     log.error("%s: no space left; the next start makes queues and index again", self._store)
                     return
                 self.sync_checkpoint(checkpoint)
-                self._lights.save_tails()
+                self._lights.save_table()
                 self.files.remove(self._store / "abort")
                 self.files.sync_dir(self._store)
         finally:
@@ -417,7 +419,7 @@ class MessageStore(StoreReader):
         if self._sweeping:
             return self._sweep() or bool(pending)
         now = self._clock.monotonic_ms()
-        if self._units_in_log * UNIT_SIZE >= UNITS_PENDING_BYTES or (
+        if (self._units_in_log + self._lights.pending_units) * UNIT_SIZE >= UNITS_PENDING_BYTES or (
             self._units_since >= 0 and now - self._units_since >= UNITS_PENDING_MS
         ):
             self.flush_derived()  # a slice of its own
@@ -484,6 +486,11 @@ class MessageStore(StoreReader):
     def delete_light(self, light: int) -> None:
         """Forget a light queue; its id must never be used again. Records stay in the log."""
         self._lights.delete(light)
+
+    def trim_light(self, light: int, below_offset: int) -> None:
+        """Entries of a light queue below an offset will not be read again: their space is used for others. Cheap. Records stay in the
+        log; a crash may bring the entries back."""
+        self._lights.trim(light, below_offset)
 
     # --- durability
 
@@ -554,7 +561,7 @@ class MessageStore(StoreReader):
             return None
         unsynced, self._queue_files.unsynced = self._queue_files.unsynced, set()
         paths = [*unsynced, *self._lights.take_unsynced(), *self._index.take_unsynced()]
-        return Checkpoint(min(self.indexed_position, self.written_position), self._appender.last_ms, paths)
+        return Checkpoint(min(self.indexed_position, self.written_position), self._appender.last_ms, paths, self._lights.snapshot())
 
     def take_checkpoint(self, force: bool = False) -> Checkpoint | None:
         """The checkpoint that is due, for `sync_checkpoint`. `force`: make one now (loop thread only)."""
@@ -564,6 +571,7 @@ class MessageStore(StoreReader):
         made = self._make_checkpoint()
         if checkpoint is not None and made is not None:
             made.paths += checkpoint.paths
+            made.publish = made.publish or checkpoint.publish
         return made
 
     def sync_checkpoint(self, checkpoint: Checkpoint, between: Callable[[], None] | None = None) -> None:
@@ -583,6 +591,8 @@ class MessageStore(StoreReader):
         except OSError as error:
             raise self._fail(error) from error
         try:
+            if checkpoint.publish is not None:
+                checkpoint.publish()
             with self._flush_lock:
                 self._derived_synced = checkpoint.position
                 self._positions.save(self._log.flushed_position, checkpoint.position, sync=True)
