@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
@@ -12,8 +15,9 @@ from gantrymq.broker.retention import Retention
 from gantrymq.model import properties as props
 from gantrymq.model.message import Message
 from gantrymq.net.testing import ManualClock, ManualTurn, ManualWheel
+from gantrymq.store.cold import ColdReads
+from gantrymq.store.config import StoreConfig
 from gantrymq.store.message_store import MessageStore
-from gantrymq.store.testing import MemoryFileSystem
 from tests.broker.node import ROOT, SMALL, Node
 from tests.broker.test_port import PrefixRoutes
 
@@ -35,12 +39,14 @@ def now(work: Callable[[], None], done: Callable[[OSError | None], None]) -> Non
 class KeepingNode(Node):
     """`clock` goes on from one life to the next."""
 
-    def __init__(self, files: MemoryFileSystem, clock: ManualClock | None = None, config: object = KEEP) -> None:
+    def __init__(
+        self, files: Any, clock: ManualClock | None = None, config: StoreConfig = KEEP, root: Path = ROOT
+    ) -> None:
         self.files = files
         self.turn = ManualTurn()
         self.clock = clock or ManualClock()
         self.wheel = ManualWheel(self.clock)
-        self.store = MessageStore(files, ROOT, config, self.clock)  # type: ignore[arg-type]
+        self.store = MessageStore(files, root, config, self.clock)
         self.report = self.store.load()
         self.broker = Broker(
             self.store, self.clock, self.turn, self.wheel, {"prefix": PrefixRoutes()},
@@ -48,6 +54,7 @@ class KeepingNode(Node):
         )  # fmt: skip
         self.broker.open()
         self.retention = Retention(self.broker, self.store, now)
+        self.posted: SimpleQueue[tuple[Callable[[Any], None], Any]] = SimpleQueue()
         self.port = LocalBrokerPort(self.broker)
         self.turn.run_until_quiet()
 
@@ -81,7 +88,10 @@ class KeepingNode(Node):
             if retention._job is None:
                 break
             self.flush()
-            if retention._waiting:
+            if self.store.cold is not None and self.store.cold.queued:
+                callback, value = self.posted.get(timeout=10)
+                callback(value)
+            elif retention._waiting:
                 self.wheel.advance(100)
             else:
                 retention.step(1_000)
@@ -98,6 +108,12 @@ class KeepingNode(Node):
             got += [(delivery.offset, delivery.message.body) for delivery in found]
             empty = 0 if found else empty + 1
         return got
+
+    def read_cold(self) -> ColdReads:
+        """From now on reads go through threads; `retain` serves what they bring."""
+        cold = ColdReads(self.files, lambda callback, value: self.posted.put((callback, value)))
+        self.store.read_without_waiting(cold)
+        return cold
 
     def segments(self) -> list[str]:
         return self.files.list_dir(ROOT / "store" / "commitlog")
