@@ -6,6 +6,7 @@ lies about syncing the same check reports losses.
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable
 
@@ -202,3 +203,43 @@ def test_a_disk_that_lies_is_found_out(make: Callable[[MemoryFileSystem], Worklo
         except AssertionError:
             found += 1
     assert found > total // 10
+
+
+def test_no_room_for_the_note_of_a_flush_stops_nothing() -> None:
+    files = CrashFiles()
+    store = MessageStore(files, ROOT, CONFIG, FakeClock())
+    store.load()
+    store.append([Message("t", b"1", queue_id=0)], [()])
+    store.flush()
+    full = OSError(errno.ENOSPC, "full")
+    files.fault = lambda operation, path: full if path.name == "positions" and operation == "pwrite" else None
+    end = store.append([Message("t", b"2", queue_id=0)], [()])
+    assert store.flush() == store.flushed_position == end
+    checkpoint = store.take_checkpoint(force=True)
+    assert checkpoint is not None
+    store.sync_checkpoint(checkpoint)
+    assert store.failure is None
+    again = MessageStore(files.after_power_loss(lambda path, count: [False] * count), ROOT, CONFIG, FakeClock())
+    assert again.load().end == end
+
+
+def test_killed_while_an_unreadable_index_is_made_again() -> None:
+    files = CrashFiles()
+    work = Workload(files, 41)
+    work.run(14)
+    work.store.close()
+    left = files.after_process_crash()
+    for path in [path for path in left.snapshot() if path.parent.name == "index"]:
+        handle = left.open(path, False)
+        left.truncate(handle, 5000)
+        left.datasync(handle)
+        left.close(handle)
+    probe = left.after_process_crash()
+    MessageStore(probe, ROOT, CONFIG, FakeClock()).load()
+    everything = {key for _, key in work.appended}
+    for cut in range(0, len(probe.operations), 2):
+        again = left.after_process_crash()
+        again.power_cut_at = cut
+        with pytest.raises(PowerCut):
+            MessageStore(again, ROOT, CONFIG, FakeClock()).load()
+        recover_and_check(again.after_process_crash(), work, everything)
