@@ -352,7 +352,7 @@ EVERYDAY = settings(
     suppress_health_check=list(HealthCheck),
 )
 LONG = settings(
-    max_examples=250, stateful_step_count=60, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck)
+    max_examples=120, stateful_step_count=50, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck)
 )
 
 
