@@ -1,4 +1,4 @@
-"""How much of the log each queue and session holds back, and the limit of a session's backlog.
+"""How much of the log each queue and session holds back, the limit of a session's backlog, and what light queues need no more.
 
 A queue *pins* the log from its oldest entry that somebody has not acknowledged up to the log's end: segments before it may go.
 The bytes of a session's backlog are summed only where they could reach the limit, each entry once.
@@ -32,10 +32,17 @@ FAMILY: Final = "gantry_pinned_bytes"
 
 
 class Pins:
-    """`append_now` writes an acknowledgement record."""
+    """`append_now` writes an acknowledgement record; `trim(light, offset)` gives back the space of a light queue's entries below."""
 
-    def __init__(self, cursors: Cursors, append_now: Callable[[bytes], None], session_bytes_max: int) -> None:
+    def __init__(
+        self,
+        cursors: Cursors,
+        append_now: Callable[[bytes], None],
+        trim: Callable[[int, int], None],
+        session_bytes_max: int,
+    ) -> None:
         self._cursors = cursors
+        self._trim = trim
         self._append_now = append_now
         self._session_bytes_max = session_bytes_max
         self._sums: dict[int, tuple[int, int, int]] = {}
@@ -51,6 +58,8 @@ class Pins:
         for cursor_id in list(self._cursors.by_id):
             yield CURSOR_US
             cursor = self._cursors.by_id.get(cursor_id)
+            if cursor is not None and cursor.light:
+                self._trim(cursor.light, min([other.window.floor for other in self._cursors.of_queue(cursor.queue)]))
             if cursor is None or cursor.window.floor >= self._cursors.end(cursor):
                 self._sums.pop(cursor_id, None)
                 continue

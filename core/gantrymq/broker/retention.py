@@ -64,7 +64,7 @@ class Retention:
         self._broker = broker
         self._store = store
         self._in_thread = in_thread
-        self.pins = Pins(broker.cursors, broker.append_ack, broker.config.session_bytes_max)
+        self.pins = Pins(broker.cursors, broker.append_ack, store.trim_light, broker.config.session_bytes_max)
         self._pins_at = 0
         self.metrics: Metrics | None = None
         """Where to show what queues pin."""
