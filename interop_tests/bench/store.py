@@ -174,8 +174,12 @@ def sync_flush(directory: Path, quick: bool) -> Row:
                 store.append(batch, [()])
                 store.flush()
             single.append(some / (time.perf_counter() - begun))
-            arrived: SimpleQueue[int] = SimpleQueue()
-            flusher = Flusher(store, 60_000, True, lambda callback, value: arrived.put(value))
+            arrived: SimpleQueue[Any] = SimpleQueue()
+
+            def post(_: object, value: object, arrived: SimpleQueue[Any] = arrived) -> None:
+                arrived.put(value)
+
+            flusher = Flusher(store, 60_000, True, post)
             flusher.start()
             work = batches(count, b"x" * 128, writers)
             begun = time.perf_counter()
@@ -213,7 +217,9 @@ def raw_read(directory: Path, quick: bool) -> Row:
                 _, taken = store.read_records(units, PULL_BYTES)
                 offset += taken
             rates.append(count / (time.perf_counter() - begun))
-    return Row("sequential read, raw blocks", "2,000,000/s", f"{max(rates):,.0f}/s", max(rates) >= 2_000_000, {"per_s": rates})
+    return Row(
+        "sequential read, raw blocks", "2,000,000/s", f"{max(rates):,.0f}/s", max(rates) >= 2_000_000, {"per_s": rates}
+    )
 
 
 def key_query(directory: Path, quick: bool) -> Row:
@@ -451,7 +457,14 @@ def loop_stall(directory: Path, quick: bool) -> Row:
         store.close()
         shutil.rmtree(directory / "stall")
     p999 = at_share(turns, 0.999)
-    raw = {"p50_ms": at_share(turns, 0.5), "p99_ms": at_share(turns, 0.99), "p999_ms": p999, "max_ms": max(turns), "appended": appended, "taken": taken}
+    raw = {
+        "p50_ms": at_share(turns, 0.5),
+        "p99_ms": at_share(turns, 0.99),
+        "p999_ms": p999,
+        "max_ms": max(turns),
+        "appended": appended,
+        "taken": taken,
+    }
     return Row(
         "turns of the loop: append + flush + cold read", "p99.9 < 2 ms",
         f"p99.9 {p999:.2f} ms, longest {max(turns):.2f} ms ({taken} of {len(turns) + taken:,} left out: others had the CPU)",
@@ -472,10 +485,16 @@ CASES: Final = {
 
 def main(arguments: list[str]) -> int:
     """The table; exit code 1 if a target is missed."""
-    parser = argparse.ArgumentParser(prog="bench store", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="bench store", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="smaller: shows that it works")
-    parser.add_argument("--only", nargs="+", default=[], help="cases whose name contains one of these words: " + ", ".join(CASES))
-    parser.add_argument("--directory", type=Path, help="where the stores lie: the disk to measure (a temporary directory)")
+    parser.add_argument(
+        "--only", nargs="+", default=[], help="cases whose name contains one of these words: " + ", ".join(CASES)
+    )
+    parser.add_argument(
+        "--directory", type=Path, help="where the stores lie: the disk to measure (a temporary directory)"
+    )
     parser.add_argument("--json", type=Path, help="write every raw figure here")
     args = parser.parse_args(arguments)
     console = Console()

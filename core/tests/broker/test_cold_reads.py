@@ -7,6 +7,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+import pytest
+
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
 from gantrymq.broker.local import LocalBrokerPort
@@ -142,12 +144,9 @@ def test_a_topic_may_be_stricter_or_laxer_than_the_store(tmp_path: Path) -> None
 
 def test_a_flush_rule_that_is_none_is_refused(tmp_path: Path) -> None:
     node = Node(tmp_path)
-    try:
+    with pytest.raises(GantryError) as caught:
         node.broker.topics.create(TopicConfig("T", 1, 1, attributes={"flush": "often"}))
-    except GantryError as error:
-        assert error.code is ErrorCode.ILLEGAL_ARGUMENT
-    else:
-        raise AssertionError("accepted")
+    assert caught.value.code is ErrorCode.ILLEGAL_ARGUMENT
     node.stop()
 
 

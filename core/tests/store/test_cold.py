@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from conftest import Bench
-
     from gantrymq.store.message_store import MessageStore
 
 
@@ -26,8 +26,6 @@ class Posts:
     """What threads posted, to be run by the test."""
 
     def __init__(self) -> None:
-        from queue import SimpleQueue
-
         self.queue: SimpleQueue[tuple[Callable[[Any], None], Any]] = SimpleQueue()
 
     def __call__(self, callback: Callable[[Any], None], value: Any) -> None:
@@ -120,7 +118,7 @@ def test_a_file_removed_meanwhile_reads_as_empty(bench: Bench, tmp_path: Path) -
 
 
 def test_without_nowait_what_this_process_wrote_is_read_at_once(bench: Bench) -> None:
-    store, posts, reads = cold_store(bench)
+    store, _, reads = cold_store(bench)
 
     def unsupported(handle: int, count: int, at: int) -> bytes | None:
         raise OSError(errno.EOPNOTSUPP, "not supported")

@@ -50,7 +50,9 @@ def test_a_crash_loses_what_waited_and_nothing_flushed(bench: Bench) -> None:
     assert again.max_offset("T", 0) == 1
     assert again.light_max_offset(5) == 1
     again.append([message(3)], [(5,)])
-    assert [found.body[:1] for found in again.get_many([(at, size) for at, size, _ in again.units("T", 0, 0, 9)]) if found] == [b"1", b"3"]
+    assert [
+        found.body[:1] for found in again.get_many([(at, size) for at, size, _ in again.units("T", 0, 0, 9)]) if found
+    ] == [b"1", b"3"]
 
 
 def test_a_clean_stop_loses_nothing(bench: Bench) -> None:
