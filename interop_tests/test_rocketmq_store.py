@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from gantrymq.client.admin import Admin
 from gantrymq.client.consumer import PullConsumer
 from gantrymq.client.errors import BrokerError
 from gantrymq.client.messages import OutMessage
@@ -213,6 +214,20 @@ async def load(nameserver: str, bodies: list[bytes], acknowledged: list[bytes]) 
             acknowledged.append(body)
 
 
+def make_topic(gantry: Gantry, tmp_path: Path) -> str:
+    """Topic Plain; returns when the nameserver knows it and its export is there, which may take a second."""
+    nameserver = gantry.doors["nameserver"]
+
+    async def create() -> None:
+        async with Admin(nameserver) as admin:
+            await admin.create_topic("Plain", 4)
+
+    asyncio.run(create())
+    path = tmp_path / "data/store/config/topics.json"
+    until(lambda: path.exists() and '"Plain"' in path.read_text(), 2)
+    return nameserver
+
+
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_the_real_broker_takes_over_ours_and_gives_it_back(
     real: RealBroker, gantry: Gantry, tmp_path: Path, how: str
@@ -221,9 +236,9 @@ def test_the_real_broker_takes_over_ours_and_gives_it_back(
     session = Paho(gantry, "keeper", False).start()  # a light queue, so that records name %LMQ%~ queues
     session.subscribe(("Plain/#", 1))
     session.stop()
+    nameserver = make_topic(gantry, tmp_path)
     acknowledged: list[bytes] = []
     bodies = [b"%d:" % number + b"x" * (number % 300) for number in range(3000)]
-    nameserver = gantry.doors["nameserver"]
     if how == "stop":
         asyncio.run(load(nameserver, bodies[:400], acknowledged))
         gantry.stop()
@@ -263,8 +278,9 @@ async def commit(nameserver: str, topic: str, group: str, offset: int) -> None:
 
 def test_offsets_go_both_ways(real: RealBroker, gantry: Gantry, tmp_path: Path) -> None:
     gantry.start()
-    asyncio.run(load(gantry.doors["nameserver"], [b"%d" % number for number in range(100)], []))
-    asyncio.run(commit(gantry.doors["nameserver"], "Plain", "walkers", 11))
+    nameserver = make_topic(gantry, tmp_path)
+    asyncio.run(load(nameserver, [b"%d" % number for number in range(100)], []))
+    asyncio.run(commit(nameserver, "Plain", "walkers", 11))
     path = tmp_path / "data/store/config/consumerOffset.json"
     until(lambda: path.exists() and "Plain@walkers" in path.read_text(), 2)
     gantry.processes[0].kill()

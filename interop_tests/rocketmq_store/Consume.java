@@ -12,7 +12,17 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 public class Consume {
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] arguments) {
+        try {
+            run(arguments);
+        } catch (Throwable error) { // the client's threads would keep the process
+            error.printStackTrace();
+            System.exit(1);
+        }
+        System.exit(0);
+    }
+
+    static void run(String[] arguments) throws Exception {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(arguments[1]);
         consumer.setNamesrvAddr(arguments[0]);
         consumer.setVipChannelEnabled(false);
@@ -43,6 +53,5 @@ public class Consume {
                     + "\",\"queueId\":" + queue.getQueueId() + "}");
             }
         }
-        System.exit(0);
     }
 }

@@ -126,7 +126,17 @@ public class Produce {
         consumer.shutdown();
     }
 
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] arguments) {
+        try {
+            run(arguments);
+        } catch (Throwable error) { // the client's threads would keep the process
+            error.printStackTrace();
+            System.exit(1);
+        }
+        System.exit(0);
+    }
+
+    static void run(String[] arguments) throws Exception {
         nameserver = arguments[0];
         String stage = arguments[1];
         DefaultMQProducer producer = producer(new DefaultMQProducer("makers"));
@@ -141,6 +151,5 @@ public class Produce {
         }
         producer.shutdown();
         System.out.println("done " + stage);
-        System.exit(0);
     }
 }

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.names import check_stored_topic
 from gantrymq.store import record
+from gantrymq.store.abort import mark_running
 from gantrymq.store.appender import Appender
 from gantrymq.store.commit_log import FULL_ERRORS, CommitLog
 from gantrymq.store.config import UNIT_SIZE
@@ -188,11 +189,7 @@ class MessageStore(StoreReader):
         if guard is None:
             raise GantryError(ErrorCode.STORE_FAILED, f"{self._store} is in use by another process (its lock file is held)")
         self._guard = guard
-        clean = not self.files.exists(self._store / "abort")
-        own_crash = not clean and self._read(self._store / "abort") == self._read(self._own / "abort")
-        if not own_crash:  # our note first: an abort file that differs from it is a real broker's
-            for directory in (self._own, self._store):
-                self._write_abort(directory)
+        clean, own_crash = mark_running(self.files, self._store, self._own)
         indexed = self._open_files()
         report = self._recover(clean, own_crash, indexed, progress)
         self._log.hot_from = self._log.opened_at = self._appender.position
@@ -229,25 +226,6 @@ class MessageStore(StoreReader):
 
     def _sizes(self) -> Sizes:
         return Sizes(self._log.file_size, self._queue_files.file_size, self._index.slots, self._index.entries)
-
-    def _read(self, path: Path) -> bytes:
-        if not self.files.exists(path):
-            return b""
-        handle = self.files.open(path, False)
-        try:
-            return self.files.pread(handle, 64, 0)
-        finally:
-            self.files.close(handle)
-
-    def _write_abort(self, directory: Path) -> None:
-        handle = self.files.open(directory / "abort", True)
-        try:
-            self.files.truncate(handle, 0)
-            self.files.pwrite(handle, str(self.files.process_id()).encode(), 0)
-            self.files.datasync(handle)
-        finally:
-            self.files.close(handle)
-        self.files.sync_dir(directory)
 
     def _recover(
         self, clean: bool, own_crash: bool, indexed: bool, progress: Callable[[int, int], None] | None
