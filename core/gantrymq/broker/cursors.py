@@ -232,6 +232,10 @@ class Cursors:
         """All cursors of a queue."""
         return [self.by_id[cursor_id] for cursor_id in self._of_queue.get(queue, ())]
 
+    def ids(self) -> Sequence[int]:
+        """Every cursor's id, and few others: to walk over all in slices. A million need no copy."""
+        return range(1, self._next_id) if self._next_id <= 8 * len(self.by_id) else list(self.by_id)
+
     def is_live(self, queue: str, offset: int) -> bool:
         """Whether some cursor of the queue is not done with that entry."""
         return any(not self.by_id[cursor_id].window.is_done(offset) for cursor_id in self._of_queue.get(queue, ()))
@@ -278,8 +282,7 @@ class Cursors:
         if keep > back and window.next_offset + keep - back > window.marked:
             window.marked = window.next_offset + keep - back + MARK_STEP
             self._append_now(encode_one(AckKind.MARK, cursor.id, window.marked))
-        for _ in range(min(back, keep)):
-            window.take_returned(holder)
+        window.take_returned(holder, min(back, keep))
         for _ in range(keep - back):
             window.take_next(holder)
         deliveries = []
@@ -314,8 +317,10 @@ class Cursors:
             cursor = self.by_id.get(cursor_id)
             if cursor is None:
                 continue
-            for offset in sorted([offset for offset, by in cursor.window.inflight.items() if by == holder]):
-                self._return(cursor, offset, delivered=True)
+            offsets = cursor.window.give_back_all(holder)
+            if offsets:
+                self._note_back(cursor, offsets)
+                self.fire(cursor)
 
     def purge(self, cursor: Cursor) -> int:
         """Drop what is ready."""
@@ -394,10 +399,13 @@ class Cursors:
         if not cursor.window.give_back(offset, delivered):
             return
         if delivered:
-            if not self._acked and not self._back:
-                self._on_dirty()
-            self._back.setdefault(cursor.id, []).append(offset)
+            self._note_back(cursor, [offset])
         self.fire(cursor)
+
+    def _note_back(self, cursor: Cursor, offsets: list[int]) -> None:
+        if not self._acked and not self._back:
+            self._on_dirty()
+        self._back.setdefault(cursor.id, []).extend(offsets)
 
     def raw_units(self, cursor: Cursor, offset: int, count: int) -> list[tuple[int, int, int]]:
         """Units as the queue itself has them, dense from `offset` on; below its minimum they are holes."""

@@ -80,7 +80,7 @@ class Survey:
 
     def run(self, live_max: int) -> Slices[bool]:
         """False as soon as more than `live_max` bytes are alive: the segment stays."""
-        for cursor_id in list(self._cursors.by_id):
+        for cursor_id in self._cursors.ids():
             cursor = self._cursors.by_id.get(cursor_id)
             if cursor is not None:
                 yield from self._cursor(cursor)
@@ -114,6 +114,8 @@ class Survey:
             return
         offset = max(first, window.floor)
         end = self._cursors.end(cursor)
+        if offset >= end:
+            return
         if not cursor.light:
             offset = max(offset, self._store.min_offset(cursor.topic, cursor.queue_id))
         moved = self._cursors.moved.queues.get(cursor.queue, {})

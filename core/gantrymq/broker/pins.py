@@ -26,7 +26,7 @@ SHOWN_MAX: Final = 100
 """Queues and sessions with a metric of their own: those that pin most. A million label sets would help nobody."""
 SESSION_GROUPS: Final = "mqtt:"
 """Groups whose backlog is limited: MQTT sessions."""
-ENTRY_BYTES_MAX: Final = 4 * 1024 * 1024 + 64 * 1024
+ENTRY_BYTES_MAX: Final = BODY_BYTES_CEILING + 64 * 1024
 """No entry is larger; a backlog of fewer than limit / this cannot exceed the limit and is not summed."""
 FAMILY: Final = "gantry_pinned_bytes"
 
@@ -55,12 +55,14 @@ class Pins:
     def run(self, log_end: int) -> Slices[None]:
         """One pass over all cursors."""
         top: list[tuple[int, str, str]] = []
-        for cursor_id in list(self._cursors.by_id):
-            yield CURSOR_US
+        for cursor_id in self._cursors.ids():
             cursor = self._cursors.by_id.get(cursor_id)
-            if cursor is not None and cursor.light:
+            if cursor is None:
+                continue
+            yield CURSOR_US
+            if cursor.light:
                 self._trim(cursor.light, min([other.window.floor for other in self._cursors.of_queue(cursor.queue)]))
-            if cursor is None or cursor.window.floor >= self._cursors.end(cursor):
+            if cursor.window.floor >= self._cursors.end(cursor):
                 self._sums.pop(cursor_id, None)
                 continue
             yield READ_US
