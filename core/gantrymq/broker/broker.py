@@ -537,9 +537,7 @@ class Broker:
         if cursor.light:
             self._light_waiters.setdefault(cursor.light, {})[key] = wake
         else:
-            topic = self.topics.get(cursor.topic)
-            if topic is not None:
-                self.wait(topic, cursor.queue_id, key, wake)
+            self.topics.wait_for(cursor.topic, cursor.queue_id, key, wake)
 
     def _wake_cursor(self, cursor: Cursor, port: int) -> None:
         def call() -> None:

@@ -40,6 +40,8 @@ class TopicConfig:
     first_offsets: dict[str, int] = field(default_factory=dict)
     """Queue id (decimal) to first offset, of a topic that was deleted and created again: it goes on counting."""
     deleted: bool = False
+    on_use: bool = False
+    """Came into being at its first use; such topics count towards topics.auto_create_max."""
 
     def to_bytes(self) -> bytes:
         """The value in table `topic`."""
@@ -47,6 +49,7 @@ class TopicConfig:
             {
                 "readQueueNums": self.read_queues, "writeQueueNums": self.write_queues, "perm": self.perm, "topicSysFlag": self.sys_flag,
                 "order": self.order, "attributes": self.attributes, "first": self.first_offsets, "deleted": self.deleted,
+                "onUse": self.on_use,
             },
             separators=(",", ":"),
         ).encode()  # fmt: skip
@@ -57,7 +60,7 @@ class TopicConfig:
         value = json.loads(data)
         return cls(
             name, value["readQueueNums"], value["writeQueueNums"], value["perm"], value["topicSysFlag"], value["order"],
-            value["attributes"], value.get("first", {}), value.get("deleted", False),
+            value["attributes"], value.get("first", {}), value.get("deleted", False), value.get("onUse", False),
         )  # fmt: skip
 
 
@@ -127,6 +130,13 @@ class TopicTable:
                 self._deleted[name] = config
             else:
                 self._add(config)
+                self._auto_created += config.on_use
+
+    def wait_for(self, name: str, queue_id: int, key: object, callback: Callable[[], None]) -> None:
+        """Call `callback` once when a record enters that queue, also if the topic is yet to be made (again)."""
+        topic = self.get(name)
+        waiters = topic.waiters if topic is not None else self._waiting.setdefault(name, {})
+        waiters.setdefault(queue_id, {})[key] = callback
 
     def get(self, name: str) -> Topic | None:
         """The topic, or None. Our own system topics exist from their first use on."""
@@ -156,6 +166,7 @@ class TopicTable:
             )
         old = self.topics.get(config.name)
         if old is not None:
+            self._auto_created -= old.config.on_use
             config.first_offsets = old.config.first_offsets
             old.reconfigure(config, self._strict(config))
             topic = old
@@ -174,9 +185,10 @@ class TopicTable:
         if self._auto_created >= self._auto_create_max:
             raise GantryError(
                 ErrorCode.TOPIC_LIMIT,
-                f"topic {name} does not exist and {self._auto_create_max} topics were created on use already: create it, or raise topics.auto_create_max",
+                f"topic {name} does not exist and {self._auto_create_max} topics that were created on use exist already: "
+                "create it, or raise topics.auto_create_max",
             )
-        topic = self.create(TopicConfig(name, queues, queues))
+        topic = self.create(TopicConfig(name, queues, queues, on_use=True))
         self._auto_created += 1
         return topic
 
@@ -186,6 +198,7 @@ class TopicTable:
         if topic is None or topic.system:
             return False
         del self.topics[name]
+        self._auto_created -= topic.config.on_use
         if topic.waiters:
             self._waiting[name] = topic.waiters
         config = topic.config

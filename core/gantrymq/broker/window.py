@@ -41,13 +41,12 @@ class AckWindow:
         """Entries that could be acquired now, `queue_end` being the queue's maximum offset."""
         return len(self.returned) + max(0, queue_end - self.next_offset)
 
-    def take_returned(self, holder: int) -> int:
-        """The lowest returned offset, now in flight; -1 if there is none."""
-        if not self.returned:
-            return -1
-        offset = self.returned.pop(0)
-        self.inflight[offset] = holder
-        return offset
+    def take_returned(self, holder: int, count: int) -> list[int]:
+        """Up to `count` returned offsets, lowest first, now in flight."""
+        offsets = self.returned[:count]
+        del self.returned[:count]
+        self.inflight.update(dict.fromkeys(offsets, holder))
+        return offsets
 
     def take_next(self, holder: int) -> int:
         """The next new offset, now in flight; the caller has checked that it exists and has marked it."""
@@ -128,6 +127,16 @@ class AckWindow:
         else:
             insort(self.returned, offset)
         return True
+
+    def give_back_all(self, holder: int) -> list[int]:
+        """Everything that `holder` has in flight, ascending, as delivered and returned; in one pass, however much it is."""
+        offsets = sorted([offset for offset, by in self.inflight.items() if by == holder])
+        for offset in offsets:
+            del self.inflight[offset]
+            self.counts[offset] = self.counts.get(offset, 0) + 1
+        self.returned += offsets
+        self.returned.sort()
+        return offsets
 
     def skip_to(self, queue_end: int) -> int:
         """Drop everything that is ready (not what is in flight); the number dropped."""

@@ -12,6 +12,7 @@ from gantrymq.broker.broker import Broker
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
 from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.port import EARLIEST, END, BrokerPort, CursorInfo, Delivery, Outcome, Route
+from gantrymq.broker.topics import TopicConfig
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
@@ -532,3 +533,32 @@ def test_two_ports_watch_one_cursor() -> None:
 def test_a_door_makes_its_system_topic_whatever_users_may_create() -> None:
     bench = Bench(auto_create=False)
     assert not isinstance(bench.call("ensure_topic", "rmq_sys_amqp_direct", True), GantryError)
+
+
+def test_topics_made_on_use_are_counted_over_restart_and_deletion() -> None:
+    bench = Bench(auto_create_max=2)
+    bench.send(Message("a1", b""), Message("a2", b""))
+    after = Bench(bench.store, auto_create_max=2)
+    assert after.send(Message("a3", b"")) == [ErrorCode.TOPIC_LIMIT]
+    after.broker.delete_topic("a1")
+    after.quiet()
+    assert after.send(Message("a3", b"")) == [0]
+    after.broker.topics.create(TopicConfig("a2", 4, 4))  # made by hand now: it does not count any more
+    after.quiet()
+    assert after.send(Message("a4", b"")) == [0]
+    assert after.send(Message("a5", b"")) == [ErrorCode.TOPIC_LIMIT]
+
+
+def test_a_cursor_waits_for_a_topic_that_is_made_again() -> None:
+    bench = Bench()
+    bench.send(Message("t", b"1", queue_id=0))
+    cursor = bench.call("open_cursor", "t/0", "g", END).cursor
+    woken: list[int] = []
+    bench.port.watch(cursor, woken.append)
+    bench.quiet()
+    bench.broker.delete_topic("t")
+    bench.quiet()
+    assert bench.acquire(cursor) == []
+    bench.send(Message("t", b"2", queue_id=0))
+    assert woken == [cursor]
+    assert [delivery.message.body for delivery in bench.acquire(cursor)] == [b"2"]

@@ -27,10 +27,10 @@ class WindowMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.back)
     @rule()
     def acquire_returned(self) -> None:
-        offset = self.window.take_returned(1)
-        assert offset == min(self.back)
-        self.back.discard(offset)
-        self.flight.add(offset)
+        taken = self.window.take_returned(1, 2)
+        assert taken == sorted(self.back)[:2]
+        self.back -= set(taken)
+        self.flight |= set(taken)
 
     @precondition(lambda self: not self.back and self.next < self.end)
     @rule()
@@ -58,6 +58,13 @@ class WindowMachine(RuleBasedStateMachine):
         assert self.window.deliveries(offset, 0) == before + delivered
         self.flight.discard(offset)
         self.back.add(offset)
+
+    @rule()
+    def holder_gone(self) -> None:
+        assert self.window.give_back_all(1) == sorted(self.flight)
+        assert self.window.give_back_all(2) == []
+        self.back |= self.flight
+        self.flight.clear()
 
     @rule()
     def purge(self) -> None:
