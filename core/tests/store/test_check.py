@@ -206,3 +206,11 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["store", "check", str(tmp_path)]) == 1
     assert main(["store", "check", str(tmp_path / "nowhere")]) == 1
     assert "commitlog" in capsys.readouterr().err
+
+
+def test_queues_that_a_real_broker_made_for_our_light_queues(tmp_path: Path) -> None:
+    unpack("clean", tmp_path)
+    directory = tmp_path / "consumequeue" / "%LMQ%~1" / "0"
+    directory.mkdir(parents=True)
+    (directory / f"{0:020d}").write_bytes((tmp_path / "consumequeue/Plain/0" / f"{0:020d}").read_bytes())
+    assert checked(tmp_path).damage == []
