@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 STRACE = shutil.which("strace")
 STEPS = 7
 CALLS_MAX = 400
+AT_ONCE = 4
+"""Scripts that run beside one another: each waits for the disk most of its time."""
 VECTORED = "pwritev,pwritev2"
 """Which of them os.pwritev calls depends on how Python was built."""
 
@@ -118,29 +121,39 @@ class Disk:
             abort.write_bytes(text)
 
 
+def life_and_death(place: Path, call: str, number: int) -> bool:
+    """Killed at one call, recovered, and killed again now and then; False if there are not so many calls."""
+    disk = Disk(place)
+    place.mkdir()
+    done = disk.run(f"{call}:signal=SIGKILL:when={number}")
+    if done.returncode == 0:
+        return False
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    disk.check()
+    if number % 5 == 0:  # killed again while it recovers, or soon after
+        disk.run(f"{call}:signal=SIGKILL:when={number // 5}")
+        disk.check()
+    if number % 8 == 0:
+        assert disk.run().returncode == 0
+        disk.check()
+    shutil.rmtree(place)
+    return True
+
+
 @pytest.mark.parametrize(
     "call", ["fdatasync", "fsync", "rename", "ftruncate", "fallocate", "unlink", "pwrite64", VECTORED]
 )
 def test_killed_at_every_call(tmp_path: Path, call: str) -> None:
     kills = 0
-    for number in range(1, CALLS_MAX):
-        disk = Disk(tmp_path / str(number))
-        disk.directory.mkdir()
-        done = disk.run(f"{call}:signal=SIGKILL:when={number}")
-        if done.returncode == 0:
-            break
-        assert done.returncode == -signal.SIGKILL, done.stderr
-        kills += 1
-        disk.check()
-        if number % 5 == 0:  # killed again while it recovers, or soon after
-            disk.run(f"{call}:signal=SIGKILL:when={number // 5}")
-            disk.check()
-        if number % 8 == 0:
-            assert disk.run().returncode == 0
-            disk.check()
-        shutil.rmtree(disk.directory)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for first in range(1, CALLS_MAX, AT_ONCE):
+            numbers = range(first, first + AT_ONCE)
+            alive = list(pool.map(lambda number: life_and_death(tmp_path / str(number), call, number), numbers))
+            kills += sum(alive)
+            if not all(alive):
+                break
     assert kills, f"the script never calls {call}"
-    assert number < CALLS_MAX - 1
+    assert kills < CALLS_MAX - AT_ONCE
 
 
 @pytest.mark.parametrize("call", ["fdatasync", "pwrite64", "fsync"])
