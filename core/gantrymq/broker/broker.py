@@ -464,7 +464,12 @@ class Broker:
                         woken.update(waiters)
         if woken or self._full_taps:
             self._arm_deliver()
-        if messages and not self._background_armed:
+        if messages:
+            self.arm_background()
+
+    def arm_background(self) -> None:
+        """Derived files and the checkpoint are due soon."""
+        if not self._background_armed:
             self._background_armed = True
             self.wheel.call_at(self.wheel.now_ms() + BACKGROUND_EVERY_MS, self._background)
 

@@ -103,6 +103,7 @@ class Retention:
         self._look_at_disk()
         if self._job is None and now_ms >= self._due_at and self._store.failure is None and not self._broken:
             self._due_at = now_ms + DUE_MS
+            self._broker.arm_background()  # on an idle broker nobody else makes the checkpoint that deletion waits for
             self._job = self._run(now_ms)
             self._slice(now_ms)
 

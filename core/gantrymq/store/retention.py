@@ -48,8 +48,9 @@ def is_hour(config: StoreConfig, now_ms: int) -> bool:
 
 
 def why_now(config: StoreConfig, level: DiskLevel, now_ms: int, newest_ms: int, log_bytes: int) -> str:
-    """Why the oldest segment should go (`time`, `size` or `disk`), or an empty text. `newest_ms`: store time of the record behind it."""
-    expired = now_ms - newest_ms >= config.file_reserved_hours * HOUR_MS
+    """Why the oldest segment should go (`time`, `size` or `disk`), or an empty text. `newest_ms`: store time of the record behind it,
+    0 if that cannot be read."""
+    expired = newest_ms > 0 and now_ms - newest_ms >= config.file_reserved_hours * HOUR_MS
     if expired and (level >= DiskLevel.WARN or is_hour(config, now_ms)):
         return "time"
     if config.log_bytes_max and log_bytes > config.log_bytes_max:

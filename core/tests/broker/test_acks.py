@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gantrymq.broker.acks import AckKind, decode, encode_offsets, encode_one, encode_range
+from gantrymq.broker.acks import (
+    BITS_BYTES_MAX,
+    AckKind,
+    cursors_in,
+    decode,
+    encode_offsets,
+    encode_one,
+    encode_range,
+    encode_state,
+)
+from gantrymq.broker.window import AckWindow
 
 
 @given(
@@ -37,3 +47,43 @@ def test_a_cut_record_is_an_error(cut: int) -> None:
     body = encode_offsets(AckKind.LIST, 7, [4, 9])[0]
     with pytest.raises(ValueError, match="acknowledgement record"):
         list(decode(body[:cut]))
+
+
+@given(
+    st.integers(0, 50), st.lists(st.integers(0, 400), max_size=300), st.dictionaries(st.integers(0, 400), st.integers(1, 9), max_size=20)
+)
+def test_state_alone_makes_the_window_again(start: int, done: list[int], counts: dict[int, int]) -> None:
+    """Also when it is applied behind what it holds."""
+    window = AckWindow(start)
+    for offset in done:
+        window.done(offset)
+    window.counts = {offset: count for offset, count in counts.items() if not window.is_done(offset)}
+    window.marked = max(window.marked, window.next_offset)
+    entries = encode_state(5, window)
+    assert cursors_in(b"".join(entries)) <= {5}
+    for before in (False, True):
+        copy = AckWindow(start)
+        for offset in done if before else ():
+            copy.done(offset)
+        for kind, cursor, offsets in decode(b"".join(entries)):
+            assert cursor == 5
+            if kind is AckKind.RANGE:
+                copy.done_range(offsets[0], offsets[1])
+            elif kind is AckKind.LIST:
+                for offset in offsets:
+                    copy.done(offset)
+            elif kind is AckKind.COUNT:
+                copy.counts[offsets[0]] = offsets[1]
+            else:
+                copy.marked = max(copy.marked, offsets[0])
+        assert [copy.is_done(offset) for offset in range(450)] == [window.is_done(offset) for offset in range(450)]
+        assert (copy.floor, copy.marked, copy.counts) == (window.floor, window.marked, window.counts)
+
+
+def test_many_bits_are_split() -> None:
+    window = AckWindow(0)
+    for offset in range(1, BITS_BYTES_MAX * 8 * 2, 2):
+        window.done(offset)
+    entries = encode_state(1, window)
+    assert len(entries) == 2
+    assert max(map(len, entries)) < BITS_BYTES_MAX + 64
