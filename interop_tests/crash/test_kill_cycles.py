@@ -119,5 +119,6 @@ def test_hundred_kills(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_kills_with_synchronous_flush(tmp_path: Path) -> None:
-    run(tmp_path, 10, ("store.flush=sync",), 3)
+@pytest.mark.parametrize("buffered", ["false", "true"])
+def test_kills_with_synchronous_flush(tmp_path: Path, buffered: str) -> None:
+    run(tmp_path, 6, ("store.flush=sync", f"store.transient_pool={buffered}"), 3)
