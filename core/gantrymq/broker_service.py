@@ -7,11 +7,13 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from threading import Thread
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from gantrymq.broker.broker import Broker
+from gantrymq.broker.compaction import Compaction
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
 from gantrymq.broker.config_export import ConfigExport, Ends
 from gantrymq.broker.local import LocalBrokerPort
@@ -19,6 +21,7 @@ from gantrymq.broker.retention import Retention
 from gantrymq.broker.routing import load_route_sets
 from gantrymq.broker.snapshots import SnapshotWork
 from gantrymq.model.errors import GantryError
+from gantrymq.model.limits import MessageConfig
 from gantrymq.recovery_progress import RecoveryProgress
 from gantrymq.remoting.broker_door import BrokerDoors
 from gantrymq.remoting.registrar import Registrar
@@ -33,13 +36,21 @@ from gantrymq.store.snapshot_file import SnapshotFiles
 log = logging.getLogger(__name__)
 
 
+PAUSE_S: Final = 0.004
+
+
 class BrokerService:
     """Started after the nameserver and before the gateways, which find it as `shared["broker_port"]`."""
 
     name = "broker"
     default_port = 10911
     config: type = BrokerConfig
-    extra_sections: ClassVar[dict[str, type]] = {"store": StoreConfig, "topics": TopicsConfig, "gateway": GatewayConfig}
+    extra_sections: ClassVar[dict[str, type]] = {
+        "message": MessageConfig,
+        "store": StoreConfig,
+        "topics": TopicsConfig,
+        "gateway": GatewayConfig,
+    }
 
     def __init__(self) -> None:
         self.broker: Broker | None = None
@@ -54,7 +65,8 @@ class BrokerService:
     async def start(self, context: ServiceContext) -> list[tuple[str, int]]:
         """Recover, open the door, register with the nameservers."""
         config: BrokerConfig = context.config
-        store_config: StoreConfig = context.sections["store"]
+        body_bytes_max = context.sections["message"].body_bytes_max
+        store_config: StoreConfig = replace(context.sections["store"], body_bytes_max=body_bytes_max)
         loop = asyncio.get_running_loop()
         store = MessageStore(OsFileSystem(), context.data, store_config, context.clock)
         progress = RecoveryProgress(context.clock.monotonic_ms)
@@ -91,9 +103,10 @@ class BrokerService:
         flusher.start()
         self._flusher = flusher
         self._worker = ThreadPoolExecutor(1, "gantry-background")
-        background = partial(in_worker, self._worker, loop.call_soon_threadsafe)
-        self._snapshots = SnapshotWork(snapshots, snapshot_files, store, context.wheel, background)
+        background = Worker(self._worker, loop)
+        self._snapshots = SnapshotWork(snapshots, snapshot_files, store, context.wheel, background.in_thread)
         self._snapshots.start(config.snapshot_records, config.snapshot_interval_s * 1000)
+        Compaction(broker, store, background).start()
         retention = Retention(broker, store, partial(in_thread, loop.call_soon_threadsafe))
         metrics = context.shared.get("metrics")
         if metrics is not None:
@@ -156,22 +169,31 @@ def in_thread(
     Thread(target=run, name="gantry-unlink", daemon=True).start()
 
 
-def in_worker(
-    worker: ThreadPoolExecutor, post: Callable[..., object], work: Callable[[], None], done: Callable[[OSError | None], None]
-) -> None:
-    """As `in_thread`, one after the other; what has not begun at the stop never does."""
+class Worker:
+    """`Background` of compaction and snapshots: one thread, and pauses on the loop."""
 
-    def run() -> None:
-        failure: OSError | None = None
-        try:
-            work()
-        except OSError as error:
-            failure = error
-        with suppress(RuntimeError):  # the loop has ended meanwhile
-            post(done, failure)
+    def __init__(self, pool: ThreadPoolExecutor, loop: asyncio.AbstractEventLoop) -> None:
+        self._pool = pool
+        self._loop = loop
 
-    with suppress(RuntimeError):  # the worker has been shut down
-        worker.submit(run)
+    def in_thread(self, work: Callable[[], None], done: Callable[[OSError | None], None]) -> None:
+        """Nothing more is begun once the pool is shut down."""
+
+        def run() -> None:
+            failure: OSError | None = None
+            try:
+                work()
+            except OSError as error:
+                failure = error
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                self._loop.call_soon_threadsafe(done, failure)
+
+        with suppress(RuntimeError):
+            self._pool.submit(run)
+
+    def later(self, call: Callable[[], None]) -> None:
+        """After `PAUSE_S`: slices of a millisecond take a fifth of the loop's time at most."""
+        self._loop.call_later(PAUSE_S, call)
 
 
 def factory() -> Any:

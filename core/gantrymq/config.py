@@ -125,7 +125,8 @@ class Settings:
         """The dataclass `section_type` with the values given for section `name`; keys in `common` may also be given and are
         read elsewhere. Raises `ConfigError`."""
         given = self.sections.get(name, {})
-        known: dict[str, Field[Any]] = {item.name: item for item in fields(section_type)}  # type: ignore[arg-type]
+        every: dict[str, Field[Any]] = {item.name: item for item in fields(section_type)}  # type: ignore[arg-type]
+        known = {key: item for key, item in every.items() if "set_as" not in item.metadata}
         hints = get_type_hints(section_type)
         values: dict[str, object] = {}
         for key, raw in given.items():
@@ -133,6 +134,9 @@ class Settings:
             if item is None:
                 if key in common:
                     continue
+                if key in every:
+                    where = every[key].metadata["set_as"]
+                    raise ConfigError(f"{name}.{key} ({raw.source}): it is set as {where}")
                 allowed = [f"{name}.{other}" for other in dict.fromkeys((*known, *common))]
                 raise ConfigError(unknown(f"{name}.{key}", raw, allowed, "setting"))
             limits = dict(item.metadata)

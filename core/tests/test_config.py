@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from gantrymq.broker.config import BrokerConfig
 from gantrymq.config import ServerConfig, Settings, load
 from gantrymq.model.errors import ConfigError
+from gantrymq.model.limits import MessageConfig
+from gantrymq.store.config import StoreConfig
 
 
 class Colour(Enum):
@@ -177,3 +179,13 @@ def test_allowed_settings_are_named_once() -> None:
     with pytest.raises(ConfigError) as caught:
         load(None, {}, ["broker.prt=1"]).build("broker", BrokerConfig, ("port",))
     assert str(caught.value).count("broker.port,") == 1
+
+
+def test_a_setting_that_another_section_has() -> None:
+    settings = load(None, {}, ["store.body_bytes_max=1MiB"])
+    with pytest.raises(ConfigError, match=r"store\.body_bytes_max \(--set\): it is set as message\.body_bytes_max"):
+        settings.build("store", StoreConfig)
+    assert load(None, {}, ["message.body_bytes_max=15MiB"]).build("message", MessageConfig).body_bytes_max == 15 << 20
+    for size in ("15728641", "65535"):
+        with pytest.raises(ConfigError, match="from 65536 to 15728640"):
+            load(None, {}, [f"message.body_bytes_max={size}"]).build("message", MessageConfig)

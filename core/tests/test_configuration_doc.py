@@ -67,6 +67,8 @@ def render() -> str:
         hints, texts = get_type_hints(section), docstrings(section)
         rows = [f"\n## `{name}`\n", "| key | default | allowed | what it is |", "| --- | --- | --- | --- |"]
         for item in dataclasses.fields(section):
+            if "set_as" in item.metadata:
+                continue  # of another section
             text = item.metadata.get("help") or texts.get(item.name) or COMMON.get(item.name, "")
             text = text.replace("|", "\\|")
             rows.append(

@@ -11,7 +11,7 @@ from gantrymq.broker.broker import OWN_TABLES, Broker
 from gantrymq.broker.cursors import Cursor, parse_queue
 from gantrymq.broker.hits import Tap
 from gantrymq.broker.port import CursorInfo, Done, Outcome, Route, Start, TopicInfo
-from gantrymq.broker.tables import check_item
+from gantrymq.broker.tables import KEY_BYTES_MAX, check_item
 from gantrymq.broker.topics import Topic
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -26,6 +26,10 @@ def _info(topic: Topic) -> TopicInfo:
 HOLDER_BITS = 64
 """A port's holders are told from another port's by the bits above these."""
 
+
+ROW_OVERHEAD_BYTES = KEY_BYTES_MAX + 1024
+"""Of a row's record beside its value: key, topic, the record's own fields. Values may be larger than message bodies: a retained
+message's holds its topic, too."""
 
 PARKED_MAX = 4096
 """Acquires of one cursor that wait behind one that waits for the disk: one per consumer of a queue."""
@@ -259,6 +263,10 @@ class LocalBrokerPort:
                 raise GantryError(ErrorCode.NO_PERMISSION, f"table {table} belongs to the broker itself")
             for key, value in items:
                 check_item(table, key, value)
+                if value is not None and len(value) + ROW_OVERHEAD_BYTES > self._broker.store.record_bytes_max:
+                    raise GantryError(
+                        ErrorCode.MESSAGE_TOO_LARGE, f"table {table}: a row of {len(value)} bytes does not fit a log segment"
+                    )
             self._broker.tables.check_room(table, items)
         except GantryError as error:
             on_done(token, error)

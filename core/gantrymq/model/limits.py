@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Final
 
 TOPIC_BYTES_MAX: Final = 127
@@ -17,7 +18,7 @@ PROPERTIES_BYTES_MAX: Final = 32767
 """The record stores the length of the properties in a signed 16-bit field."""
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
-"""RocketMQ's maxMessageSize default; settable up to `BODY_BYTES_CEILING`."""
+"""RocketMQ's maxMessageSize default; settable (`MessageConfig`) up to `BODY_BYTES_CEILING`."""
 
 BODY_BYTES_CEILING: Final = 15 * 1024 * 1024
 """One Remoting frame is at most 16 MiB, header included."""
@@ -30,3 +31,11 @@ DISPATCH_INLINE_MAX: Final = 64
 
 LONG_TOPIC_PREFIX: Final = 94
 """An encoded topic over `TOPIC_BYTES_MAX` keeps this many characters before `_` and 32 hexadecimal digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageConfig:
+    """Section `message`: what holds at every door. Processes of one installation should agree about it."""
+
+    body_bytes_max: int = field(default=BODY_BYTES_MAX, metadata={"min": 64 * 1024, "max": BODY_BYTES_CEILING})
+    """Largest body, at every door alike; it shrinks so that one record fits into a log segment."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from gantrymq.model.errors import ConfigError
@@ -31,7 +31,7 @@ class StoreConfig:
     acknowledged under `async`, at most 64 MiB."""
     flush_interval_ms: int = 500
     """Asynchronous flush: at most this long until data is on stable storage."""
-    body_bytes_max: int = BODY_BYTES_MAX
+    body_bytes_max: int = field(default=BODY_BYTES_MAX, metadata={"set_as": "message.body_bytes_max"})
     """Largest body; the limit shrinks so that one record fits into a log segment."""
     queue_files_max: int = 512
     """Descriptors kept open for ConsumeQueue files; 80,000 queues work under `ulimit -n 4096`."""

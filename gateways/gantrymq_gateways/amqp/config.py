@@ -21,8 +21,6 @@ class AmqpConfig:
     """Server property that clients look at to find out what they may use."""
     version: str = "3.13.7"
     """Server property; some clients parse it as dotted integers."""
-    body_bytes_max: int = field(default=4 * 1024 * 1024, metadata={"min": 1, "max": 15 * 1024 * 1024})
-    """Largest message body: the limit of every door."""
     consumers_max: int = field(default=1000, metadata={"min": 1, "max": 100_000})
     """Consumers per channel; a round over a queue's consumers must stay short."""
     unacked_max: int = field(default=65_536, metadata={"min": 1, "max": 10_000_000})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from gantrymq.model.limits import BODY_BYTES_MAX
 from gantrymq_gateways.amqp.constants import Method
 from gantrymq_gateways.amqp.values import Table
 
@@ -17,7 +18,7 @@ class Settings:
     channel_max: int = 2047
     frame_max: int = 131072
     heartbeat_s: int = 60
-    body_bytes_max: int = 4 * 1024 * 1024
+    body_bytes_max: int = BODY_BYTES_MAX
 
 
 @dataclass(slots=True)

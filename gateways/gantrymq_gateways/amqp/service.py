@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 
 from gantrymq import __version__
+from gantrymq.model.limits import MessageConfig
 from gantrymq.services import ServiceContext
 from gantrymq_gateways.amqp.config import AmqpConfig
 from gantrymq_gateways.amqp.constants import CAPABILITIES
@@ -47,7 +48,7 @@ class AmqpService:
     extra_sections: dict[str, type]
 
     def __init__(self) -> None:
-        self.extra_sections = {}
+        self.extra_sections = {"message": MessageConfig}
         self._gateway: Gateway | None = None
 
     async def start(self, context: ServiceContext) -> list[tuple[str, int]]:
@@ -75,7 +76,7 @@ class AmqpService:
             channel_max=config.channel_max,
             frame_max=config.frame_max,
             heartbeat_s=config.heartbeat,
-            body_bytes_max=config.body_bytes_max,
+            body_bytes_max=context.sections["message"].body_bytes_max,
         )
         bound: tuple[str, int] = await context.listen(lambda: AmqpDoor(gateway, settings), context.host, config.port)
         return [bound]

@@ -39,13 +39,13 @@ def respond_problem(respond: Respond, problem: Problem) -> None:
 class Publisher:
     """What the connections of one door share for publishing."""
 
-    def __init__(self, port: LogPort, topics: LongTopics, around: Surroundings, event_bytes_max: int) -> None:
+    def __init__(self, port: LogPort, topics: LongTopics, around: Surroundings, body_bytes_max: int) -> None:
         self.port = port
         self.around = around
         self._topics = topics
-        self._event_bytes_max = event_bytes_max
+        self._body_bytes_max = body_bytes_max
         self._date = (0, b"")
-        self.request_bytes_max = event_bytes_max * 4 // 3 + JSON_OVERHEAD_BYTES
+        self.request_bytes_max = body_bytes_max * 4 // 3 + JSON_OVERHEAD_BYTES
 
     def date_line(self) -> bytes:
         """The Date header (RFC 9110 6.6.1), made once per second."""
@@ -74,8 +74,8 @@ class Publisher:
 
     def message_of(self, event: Event, native: str, now_ms: int) -> Message:
         """The message of an event. Raises GantryError if it is too large."""
-        if len(event.data) > self._event_bytes_max:
-            text = f"the data has {len(event.data)} bytes, at most {self._event_bytes_max} are allowed"
+        if len(event.data) > self._body_bytes_max:
+            text = f"the data has {len(event.data)} bytes, at most {self._body_bytes_max} are allowed"
             raise GantryError(ErrorCode.MESSAGE_TOO_LARGE, text)
         return to_message(event, native, now_ms)
 

@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from typing import Any, ClassVar, Final
 
 from gantrymq.model.errors import ConfigError
-from gantrymq.model.limits import BODY_BYTES_CEILING, BODY_BYTES_MAX
+from gantrymq.model.limits import MessageConfig
 from gantrymq.services import ServiceContext
 from gantrymq_gateways.cloudevents.client import SinkClient
 from gantrymq_gateways.cloudevents.constants import DELIVERY_TIMEOUT_MS
@@ -40,10 +40,6 @@ class CloudEventsConfig:
     source: str = field(
         default="//gantrymq",
         metadata={"help": "`source` of events made from messages that were none (a URI-reference)"},
-    )
-    event_bytes_max: int = field(
-        default=BODY_BYTES_MAX,
-        metadata={"min": 64 * 1024, "max": BODY_BYTES_CEILING, "help": "largest data of one event"},
     )
     subscriptions_max: int = field(
         default=1_000,
@@ -109,7 +105,7 @@ class CloudEventsService:
     name = "cloudevents"
     default_port = 8080
     config: type = CloudEventsConfig
-    extra_sections: ClassVar[dict[str, type]] = {}
+    extra_sections: ClassVar[dict[str, type]] = {"message": MessageConfig}
 
     def __init__(self) -> None:
         self._registry: Registry | None = None
@@ -140,7 +136,7 @@ class CloudEventsService:
         except TimeoutError:
             log.warning("cloudevents: the broker is not reachable yet; requests are answered 503 until it is")
         self._registry, self._client = registry, client
-        publisher = Publisher(port, topics, around, config.event_bytes_max)
+        publisher = Publisher(port, topics, around, context.sections["message"].body_bytes_max)
         bound: Any = await context.listen(lambda: EventDoor(publisher, registry), context.host, config.port)
         return [bound]
 

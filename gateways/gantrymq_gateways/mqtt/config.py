@@ -13,8 +13,6 @@ class MqttConfig:
     enabled: bool = True
     allow_anonymous: bool = False
     """Let anybody in also where the door does not listen on loopback; on loopback anybody may come."""
-    packet_bytes_max: int = field(default=4 * 1024 * 1024 + 65_552, metadata={"min": 1024, "max": 16 * 1024 * 1024})
-    """Remaining length of one packet: the largest body with the longest topic. More closes the connection."""
     connect_timeout_ms: int = field(default=10_000, metadata={"min": 100, "max": 600_000})
     """From accepted socket to CONNECT: silent strangers cost memory."""
     inflight_max: int = field(default=256, metadata={"min": 1, "max": 10_000})

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from gantrymq.model.limits import BODY_BYTES_MAX
 from gantrymq_gateways.mqtt import codec
 from gantrymq_gateways.mqtt import constants as c
 from gantrymq_gateways.mqtt.codec import (
@@ -22,6 +23,9 @@ from gantrymq_gateways.mqtt.codec import (
     Subscribe,
     Unsubscribe,
 )
+
+HEADER_BYTES_MAX: Final = 16 + c.STRING_BYTES_MAX + 1
+"""Remaining length of a PUBLISH beside its payload: the longest topic, its length, a packet identifier, and some room."""
 
 
 class State(Enum):
@@ -54,7 +58,7 @@ NEXT: Final[dict[tuple[State, int], State]] = {
 class ConnectionLimits:
     """What one connection may ask of us."""
 
-    packet_bytes_max: int = 4 * 1024 * 1024 + 65_536 + 16
+    packet_bytes_max: int = BODY_BYTES_MAX + HEADER_BYTES_MAX
     """Remaining length of any packet: the largest body of the native model with the longest topic."""
     connect_timeout_ms: int = 10_000
     """From the accepted socket to CONNECT: a silent stranger costs memory."""

@@ -9,13 +9,14 @@ from typing import Any, Final
 
 from gantrymq.broker.port import BrokerPort, Outcome
 from gantrymq.model.errors import GantryError
+from gantrymq.model.limits import BODY_BYTES_MAX
 from gantrymq.model.message import Message
 from gantrymq.net.api import Wheel
 from gantrymq.services import Clock, Turn
 from gantrymq_gateways.mqtt import retained
 from gantrymq_gateways.mqtt.codec import Will
 from gantrymq_gateways.mqtt.config import MqttConfig
-from gantrymq_gateways.mqtt.connection import ConnectionLimits
+from gantrymq_gateways.mqtt.connection import HEADER_BYTES_MAX, ConnectionLimits
 from gantrymq_gateways.mqtt.fanout import Fanout
 from gantrymq_gateways.mqtt.lifecycle import Lifecycle
 from gantrymq_gateways.mqtt.publish import Targets
@@ -57,7 +58,7 @@ class Peer:
 class MqttGateway:
     """Shared state; `ready` once the tables are read and the tap is open."""
 
-    def __init__(self, shell: Shell, config: MqttConfig, anonymous: bool) -> None:
+    def __init__(self, shell: Shell, config: MqttConfig, anonymous: bool, body_bytes_max: int = BODY_BYTES_MAX) -> None:
         self.shell = shell
         self.config = config
         self.anonymous = anonymous
@@ -69,7 +70,7 @@ class MqttGateway:
         self.topics = DeliveryTopics(self.long_topics)
         self.targets = Targets(self.long_topics)
         self.known_topics: set[bytes] = set()
-        self.kept = RetainedStore(config.retained_max, config.retained_bytes_max)
+        self.kept = RetainedStore(config.retained_max, config.retained_bytes_max, body_bytes_max)
         port = shell.port
         self.fanout = Fanout(port, self.topics)
         tools = SessionTools(port, self.topics, self.settle, config.volatile_entries_max)
@@ -79,7 +80,8 @@ class MqttGateway:
         self.lifecycle.session_expiry_ms = config.session_expiry_s * 1000
         self.lifecycle.flush_settled = self.flush_settled
         self.lifecycle.note_topic = self.long_topics.note
-        self.limits = ConnectionLimits(config.packet_bytes_max, config.connect_timeout_ms, config.keep_alive_s_max)
+        packet_bytes_max = body_bytes_max + HEADER_BYTES_MAX
+        self.limits = ConnectionLimits(packet_bytes_max, config.connect_timeout_ms, config.keep_alive_s_max)
         self.doors: set[Peer] = set()
         self._settled: list[tuple[int, int, Outcome]] = []
         self._sweep_handle = 0

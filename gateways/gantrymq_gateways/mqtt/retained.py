@@ -67,12 +67,13 @@ def parse_value(value: bytes) -> Retained:
 class RetainedStore:
     """The table in memory, indexed by levels. Writes of this process count from `stored`, those of others from `changed`."""
 
-    def __init__(self, count_max: int, bytes_max: int) -> None:
+    def __init__(self, count_max: int, bytes_max: int, body_bytes_max: int = BODY_BYTES_MAX) -> None:
         self._root = _Level()
         self._by_key: dict[str, Retained] = {}
         self._pending: dict[str, list[bytes | None]] = {}
         self.count_max = count_max
         self.bytes_max = bytes_max
+        self.body_bytes_max = body_bytes_max
         self.size_bytes = 0
 
     def __len__(self) -> int:
@@ -91,10 +92,10 @@ class RetainedStore:
         """Raise GantryError unless a retained message of this size may be kept."""
         if not payload:
             return
-        if len(payload) + len(topic) + 1024 > BODY_BYTES_MAX:
+        if len(payload) > self.body_bytes_max:
             raise GantryError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"a retained message of {len(payload)} bytes; one row holds {BODY_BYTES_MAX}",
+                f"a retained message of {len(payload)} bytes; message.body_bytes_max is {self.body_bytes_max}",
             )
         if row_key(topic) in self._by_key:
             return

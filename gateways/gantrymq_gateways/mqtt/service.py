@@ -7,6 +7,7 @@ from ipaddress import ip_address
 import anyio
 
 from gantrymq.model.errors import GantryError
+from gantrymq.model.limits import MessageConfig
 from gantrymq.services import ServiceContext
 from gantrymq_gateways.mqtt.adapter import MqttDoor
 from gantrymq_gateways.mqtt.config import MqttConfig
@@ -22,7 +23,7 @@ class MqttService:
     extra_sections: dict[str, type]
 
     def __init__(self) -> None:
-        self.extra_sections = {}
+        self.extra_sections = {"message": MessageConfig}
         self._gateway: MqttGateway | None = None
 
     async def start(self, context: ServiceContext) -> list[tuple[str, int]]:
@@ -30,7 +31,9 @@ class MqttService:
         if context.port is None:
             raise RuntimeError("the mqtt service starts after the broker")
         shell = Shell(context.port, context.clock, context.turn, context.wheel)
-        gateway = self._gateway = MqttGateway(shell, config, config.allow_anonymous or _is_loopback(context.host))
+        gateway = self._gateway = MqttGateway(
+            shell, config, config.allow_anonymous or _is_loopback(context.host), context.sections["message"].body_bytes_max
+        )
         answered = anyio.Event()
         failures: list[GantryError] = []
 

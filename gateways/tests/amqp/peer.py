@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gantrymq.model.limits import BODY_BYTES_MAX
 from gantrymq.net.testing import FakeLink, ManualClock, ManualTurn, ManualWheel
 from gantrymq_gateways.amqp.codec import FRAME, content_frames, decode_arguments, method_frame
 from gantrymq_gateways.amqp.config import AmqpConfig
@@ -95,6 +96,7 @@ class Server:
     """A gateway over a port, and its clock."""
 
     def __init__(self, port: FakePort | None = None, config: AmqpConfig | None = None, mode: str = "immediate") -> None:
+        self.body_bytes_max = BODY_BYTES_MAX
         self.port = port or FakePort(mode=mode, routes={"amqp": AmqpRoutes})
         self.config = config or AmqpConfig()
         self.clock = ManualClock()
@@ -141,7 +143,7 @@ class Peer:
             server.config.channel_max,
             server.config.frame_max,
             server.config.heartbeat,
-            server.config.body_bytes_max,
+            server.body_bytes_max,
         )
         self.door = AmqpDoor(server.gateway, settings)
         self.link.attach(self.door)

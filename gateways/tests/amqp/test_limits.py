@@ -71,7 +71,9 @@ def test_unacknowledged_limit() -> None:
 
 
 def test_body_limit() -> None:
-    peer = Server(config=AmqpConfig(body_bytes_max=10)).client()
+    server = Server()
+    server.body_bytes_max = 10
+    peer = server.client()
     peer.declare("a")
     assert peer.ask(publish(1, "", "a", b"0123456789")) == []
     text = "PRECONDITION_FAILED - message size 11 is larger than configured max size 10"

@@ -5,6 +5,7 @@ import pytest
 
 from gantrymq.clock import SystemClock
 from gantrymq.model.errors import ConfigError
+from gantrymq.model.limits import MessageConfig
 from gantrymq.net.turn import LoopTurn
 from gantrymq.net.wheel import TimerWheel
 from gantrymq_gateways.cloudevents import service as module
@@ -22,6 +23,7 @@ def context(loop, port, **settings):
 
     return SimpleNamespace(
         config=CloudEventsConfig(**settings),
+        sections={"message": MessageConfig()},
         port=port,
         host="127.0.0.1",
         clock=clock,

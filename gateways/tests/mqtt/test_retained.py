@@ -54,8 +54,13 @@ def test_limits() -> None:
     store.changed(row_key("b"), None)
     with pytest.raises(GantryError, match="retained_bytes_max"):
         store.check_room("c", b"x" * 100)
-    with pytest.raises(GantryError, match="row holds"):
-        store.check_room("c", b"x" * (4 * 1024 * 1024))
+
+
+def test_a_body_of_exactly_the_limit_is_kept_with_the_longest_topic() -> None:
+    store = RetainedStore(1, 1 << 30, 70_000)
+    store.check_room("t" * 65_535, b"x" * 70_000)
+    with pytest.raises(GantryError, match=r"message\.body_bytes_max is 70000"):
+        store.check_room("t", b"x" * 70_001)
 
 
 def test_own_answer_after_a_newer_change_changes_nothing() -> None:
