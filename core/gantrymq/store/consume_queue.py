@@ -136,6 +136,7 @@ class ConsumeQueue:
         """Find the files and both ends. With `cut_at` every unit of that physical offset or above is removed."""
         self._bases = positions_in(self._files.files, self.directory)
         self._made = bool(self._bases)
+        self._finish_removal()
         if cut_at >= 0:
             self._cut(cut_at)
         elif self._bases:
@@ -149,6 +150,18 @@ class ConsumeQueue:
             self.next_offset = base // UNIT_SIZE + self._first(base, 0, per_file, -1)
         self.min_offset = self._find_min()
         self._opened_at = self.next_offset * UNIT_SIZE
+
+    def _finish_removal(self) -> None:
+        """A power cut may have undone the removal of an expired file and not that of the one behind it."""
+        bases, size = self._bases, self._files.file_size
+        gaps = [place for place in range(1, len(bases)) if bases[place] != bases[place - 1] + size]
+        for base in bases[: gaps[-1]] if gaps else ():
+            position, length, _ = self._unit_at(base, size // UNIT_SIZE - 1)
+            if length != HOLE_SIZE and position >= self._files.log_min:
+                return  # not expired: a file is missing
+            self._files.drop(self._path(base))
+            self._files.files.remove(self._path(base))
+            self._bases = self._bases[1:]
 
     def _unit_at(self, base: int, index: int) -> Unit:
         data = self._files.files.pread(self._files.handle(self._path(base), False), UNIT_SIZE, index * UNIT_SIZE)
