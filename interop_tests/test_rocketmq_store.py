@@ -281,7 +281,8 @@ def test_offsets_go_both_ways(real: RealBroker, gantry: Gantry, tmp_path: Path) 
     nameserver = make_topic(gantry, tmp_path)
     asyncio.run(load(nameserver, [b"%d" % number for number in range(100)], []))
     asyncio.run(commit(nameserver, "Plain", "walkers", 11))
-    path = tmp_path / "data/store/config/lmqConsumerOffset.json"  # the last file of an export, and the one that enableLmq reads
+    # The last file of an export, and the one that a broker with enableLmq reads.
+    path = tmp_path / "data/store/config/lmqConsumerOffset.json"
     until(lambda: path.exists() and "Plain@walkers" in path.read_text(), 2)
     gantry.processes[0].kill()
     gantry.processes.clear()
