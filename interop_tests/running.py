@@ -37,7 +37,9 @@ class Process:
         """Start, and wait until every door accepts connections. A second start takes the same ports."""
         ready = self.directory / f"{self.name}.ready.json"
         ready.unlink(missing_ok=True)
-        ports = [f"--set={name}.port={address.rpartition(':')[2]}" for name, address in self.doors.items()] or ["--free-ports"]
+        ports = [f"--set={name}.port={address.rpartition(':')[2]}" for name, address in self.doors.items()] or [
+            "--free-ports"
+        ]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "gantrymq", *self.command, *ports, "--ready-file", str(ready)],
@@ -73,7 +75,9 @@ class Process:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise AssertionError(f"gantry {' '.join(self.command)} did not stop within 30 s:\n{self.log()[-4000:]}") from None
+            raise AssertionError(
+                f"gantry {' '.join(self.command)} did not stop within 30 s:\n{self.log()[-4000:]}"
+            ) from None
 
 
 class Gantry:
@@ -122,7 +126,9 @@ class Gantry:
     def stop(self) -> None:
         """Clean stop; fails if a process did not end with 0."""
         codes = {process.name: process.stop() for process in reversed(self.processes)}
-        assert not any(codes.values()), f"exit codes {codes}\n" + "\n".join(process.log()[-2000:] for process in self.processes)
+        assert not any(codes.values()), f"exit codes {codes}\n" + "\n".join(
+            process.log()[-2000:] for process in self.processes
+        )
 
     def log(self) -> str:
         return "\n".join(process.log() for process in self.processes)

@@ -152,9 +152,7 @@ async def _stop_process(error: GantryError) -> None:
     raise error
 
 
-def in_thread(
-    post: Callable[..., object], work: Callable[[], None], done: Callable[[OSError | None], None]
-) -> None:
+def in_thread(post: Callable[..., object], work: Callable[[], None], done: Callable[[OSError | None], None]) -> None:
     """Run `work` (system calls only) in a thread of its own, then `done` with its failure or None on the loop."""
 
     def run() -> None:

@@ -15,9 +15,7 @@ SERVICES = {"amqp", "broker", "cloudevents", "mqtt", "nameserver"}
 
 @pytest.fixture(scope="module")
 def wheel_names(tmp_path_factory):
-    (path,) = WheelBuilder(str(ROOT)).build(
-        directory=str(tmp_path_factory.mktemp("wheel")), versions=["standard"]
-    )
+    (path,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path_factory.mktemp("wheel")), versions=["standard"])
     with zipfile.ZipFile(path) as archive:
         return set(archive.namelist())
 

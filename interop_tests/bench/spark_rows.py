@@ -16,7 +16,9 @@ def main() -> None:
     best, rows = 0.0, 0
     for _ in range(4):
         begin = time.perf_counter()
-        rows = frame.selectExpr("sum(length(body)) as size", "max(offset) as last", "count(*) as rows").collect()[0]["rows"]
+        rows = frame.selectExpr("sum(length(body)) as size", "max(offset) as last", "count(*) as rows").collect()[0][
+            "rows"
+        ]
         best = max(best, rows / (time.perf_counter() - begin))
     print(json.dumps({"rows": rows, "rows_per_s": round(best)}))
     spark.stop()

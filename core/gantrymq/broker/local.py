@@ -265,7 +265,8 @@ class LocalBrokerPort:
                 check_item(table, key, value)
                 if value is not None and len(value) + ROW_OVERHEAD_BYTES > self._broker.store.record_bytes_max:
                     raise GantryError(
-                        ErrorCode.MESSAGE_TOO_LARGE, f"table {table}: a row of {len(value)} bytes does not fit a log segment"
+                        ErrorCode.MESSAGE_TOO_LARGE,
+                        f"table {table}: a row of {len(value)} bytes does not fit a log segment",
                     )
             self._broker.tables.check_room(table, items)
         except GantryError as error:

@@ -132,4 +132,6 @@ class Pins:
             if (queue, group) not in now:
                 metrics.remove(FAMILY, queue=queue, group=group)
         for pinned, queue, group in self.top:
-            metrics.gauge(FAMILY, "Log from the oldest unacknowledged entry on", queue=queue, group=group).value = pinned
+            metrics.gauge(
+                FAMILY, "Log from the oldest unacknowledged entry on", queue=queue, group=group
+            ).value = pinned

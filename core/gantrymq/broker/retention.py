@@ -59,7 +59,10 @@ class Retention:
     """One per broker. `in_thread(work, done)` runs `work()` in a thread and then `done(error or None)` on the loop."""
 
     def __init__(
-        self, broker: Broker, store: MessageStore, in_thread: Callable[[Callable[[], None], Callable[[OSError | None], None]], None]
+        self,
+        broker: Broker,
+        store: MessageStore,
+        in_thread: Callable[[Callable[[], None], Callable[[OSError | None], None]], None],
     ) -> None:
         self._broker = broker
         self._store = store
@@ -133,11 +136,26 @@ class Retention:
             ("gantry_disk_used_ratio", "Part of the store's file system in use", lambda: self.used, "gauge"),
             ("gantry_disk_level", "0 free, 1 warn, 2 clean early, 3 full", lambda: int(self.level), "gauge"),
             ("gantry_segments_deleted_total", "Segments deleted", lambda: self.deleted, "counter"),
-            ("gantry_segment_stays", "1 while a segment is due and too much in it is alive", lambda: int(bool(self.staying)), "gauge"),
+            (
+                "gantry_segment_stays",
+                "1 while a segment is due and too much in it is alive",
+                lambda: int(bool(self.staying)),
+                "gauge",
+            ),
             ("gantry_moved_records_total", "Live records written again", lambda: self.moved, "counter"),
             ("gantry_moved_entries", "Entries shown from where they were moved to", lambda: moved.count, "gauge"),
-            ("gantry_rewritten_total", "Rows of tables and cursors' states written again", lambda: self.rewritten, "counter"),
-            ("gantry_session_dropped_total", "Entries dropped at the limit of a session's backlog", lambda: self.pins.dropped, "counter"),
+            (
+                "gantry_rewritten_total",
+                "Rows of tables and cursors' states written again",
+                lambda: self.rewritten,
+                "counter",
+            ),
+            (
+                "gantry_session_dropped_total",
+                "Entries dropped at the limit of a session's backlog",
+                lambda: self.pins.dropped,
+                "counter",
+            ),
         ):
             metrics.read(name, text, source, kind)
 
@@ -211,7 +229,11 @@ class Retention:
             begin, end = segment
             newest_ms = yield from patient(lambda: self._store.store_ms_at(end))  # noqa: B023 (called at once)
             why = why_now(
-                self._store.config, self.level, self._broker.clock.now_ms(), newest_ms, self._store.written_position - begin
+                self._store.config,
+                self.level,
+                self._broker.clock.now_ms(),
+                newest_ms,
+                self._store.written_position - begin,
             )
             if not why:
                 self.staying = ""
@@ -347,7 +369,9 @@ class Retention:
             yield -1
         if answer[0] is not None:
             self._broken = True
-            log.critical("segment %d could not be removed (%s): nothing more is deleted until the next start", begin, answer[0])
+            log.critical(
+                "segment %d could not be removed (%s): nothing more is deleted until the next start", begin, answer[0]
+            )
             return
         self.deleted += 1
         log.info("segment %d deleted (%s), %d files; the log begins at %d", begin, why, removal.paths, end)

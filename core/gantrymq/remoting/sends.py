@@ -265,7 +265,9 @@ def split_batch(body: bytes) -> list[tuple[int, bytes, str]]:
 def remark_of(code: ErrorCode, message: Message) -> str:
     """What a producer is told when the broker did not store its message."""
     if code is ErrorCode.MESSAGE_TOO_LARGE:
-        return f"the message is illegal: its body has {len(message.body)} bytes, more than message.body_bytes_max allows"
+        return (
+            f"the message is illegal: its body has {len(message.body)} bytes, more than message.body_bytes_max allows"
+        )
     if code is ErrorCode.PROPERTIES_TOO_LARGE:
         return (
             f"the message is illegal: its properties have {len(message.properties)} bytes, the limit is "

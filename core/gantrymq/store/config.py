@@ -79,7 +79,9 @@ class StoreConfig:
                 f"store.delete_when = {self.delete_when!r}: allowed are hours from 0 to 23 separated by ; and the word always"
             )
         ratios = (self.disk_warn_ratio, self.disk_clean_ratio, self.disk_full_ratio)
-        if not all(type(ratio) in (int, float) and 0 < ratio <= 1 for ratio in ratios) or list(ratios) != sorted(ratios):
+        if not all(type(ratio) in (int, float) and 0 < ratio <= 1 for ratio in ratios) or list(ratios) != sorted(
+            ratios
+        ):
             raise ConfigError(
                 f"store.disk_warn_ratio, disk_clean_ratio, disk_full_ratio = {ratios}: allowed are numbers above 0 up to 1, each at least the one before"
             )

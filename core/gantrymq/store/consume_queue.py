@@ -118,7 +118,17 @@ class QueueFiles:
 class ConsumeQueue:
     """One queue. `next_offset` is its maximum offset; `pending` the newest units as a flat list."""
 
-    __slots__ = ("_bases", "_files", "_made", "_opened_at", "directory", "min_offset", "next_offset", "pending", "queue_id")
+    __slots__ = (
+        "_bases",
+        "_files",
+        "_made",
+        "_opened_at",
+        "directory",
+        "min_offset",
+        "next_offset",
+        "pending",
+        "queue_id",
+    )
 
     def __init__(self, files: QueueFiles, directory: Path, queue_id: int) -> None:
         self._files = files

@@ -111,7 +111,9 @@ class IndexFile:
     def _write_header(self) -> None:
         self._files.pwrite(
             self._handle,
-            HEADER.pack(self.begin_ms, self.end_ms, self.begin_position, self.end_position, self.used_slots, self.next_entry),
+            HEADER.pack(
+                self.begin_ms, self.end_ms, self.begin_position, self.end_position, self.used_slots, self.next_entry
+            ),
             0,
         )
 
@@ -321,7 +323,12 @@ class Index:
                     self._files.remove(path)
                 continue
             if not size_known and (slots, entries) != (self.slots, self.entries):
-                log.warning("%s has %d slots and %d entries; store.index_slots and index_entries are ignored", path, slots, entries)
+                log.warning(
+                    "%s has %d slots and %d entries; store.index_slots and index_entries are ignored",
+                    path,
+                    slots,
+                    entries,
+                )
                 self.slots, self.entries = slots, entries
             file = IndexFile(self._files, path, slots, entries)
             file.open()

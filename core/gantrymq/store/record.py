@@ -98,7 +98,9 @@ def encode(message: Message) -> bytes:
         message.physical_offset, message.sys_flag, message.born_ms, message.born_host, message.store_ms,
         message.store_host, message.reconsume_times, message.prepared_offset, len(body),
     )  # fmt: skip
-    return b"".join((head, body, len(topic).to_bytes(2 if long else 1, "big"), topic, SHORT.pack(len(properties)), properties))
+    return b"".join(
+        (head, body, len(topic).to_bytes(2 if long else 1, "big"), topic, SHORT.pack(len(properties)), properties)
+    )
 
 
 def blank(size: int) -> bytes:

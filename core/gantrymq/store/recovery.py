@@ -90,7 +90,9 @@ def check_record(log_: LogBytes, at: int, strict: bool = False) -> tuple[int, Me
     return size, message
 
 
-def sound_records(data: bytes, place: int, base: int, room: int, strict_from: int, names: set[bytes]) -> tuple[int, int]:
+def sound_records(
+    data: bytes, place: int, base: int, room: int, strict_from: int, names: set[bytes]
+) -> tuple[int, int]:
     """Walk over records in `data` that are ordinary and sound; (where it stopped, where the last one begins or -1).
 
     `data` begins at position `base`, `room` bytes before its segment's end. What stops it (a blank, IPv6 hosts, V2, light queues, a
@@ -279,7 +281,9 @@ def scan(log_: CommitLog, start: int, end: int) -> Iterator[Message]:
     at, window, window_at = start, b"", start
     while at < end:
         place = at - window_at
-        if place + record.BLANK_SIZE > len(window) or place + int.from_bytes(window[place : place + 4], "big") > len(window):
+        if place + record.BLANK_SIZE > len(window) or place + int.from_bytes(window[place : place + 4], "big") > len(
+            window
+        ):
             need = int.from_bytes(log_.read(at, 4), "big")
             window, window_at = log_.read(at, max(_WINDOW, need)), at
             place = 0
@@ -292,4 +296,3 @@ def scan(log_: CommitLog, start: int, end: int) -> Iterator[Message]:
 def continuation_pairs(message: Message) -> list[tuple[int, int]]:
     """(light, offset) pairs of a continuation record."""
     return list(PAIR.iter_unpack(message.body[CONTINUATION.size :]))
-

@@ -92,9 +92,7 @@ class MemoryFileSystem:
         `torn_bytes`: each file's last kept write reaches the disk only up to this many bytes.
         """
         names = dict(self._durable_names)
-        changed = sorted(
-            path for path in {*self._names, *names} if self._names.get(path) is not names.get(path)
-        )
+        changed = sorted(path for path in {*self._names, *names} if self._names.get(path) is not names.get(path))
         for path, kept in zip(changed, keep(self._root(), len(changed)), strict=True):
             if kept:
                 inode = self._names.get(path)
@@ -107,9 +105,7 @@ class MemoryFileSystem:
         for path, inode in names.items():
             data = bytearray(inode.durable)
             kept_changes = [
-                change
-                for change, kept in zip(inode.unsynced, keep(path, len(inode.unsynced)), strict=True)
-                if kept
+                change for change, kept in zip(inode.unsynced, keep(path, len(inode.unsynced)), strict=True) if kept
             ]
             for place, (at, change) in enumerate(kept_changes):
                 torn = torn_bytes >= 0 and change is not None and place == len(kept_changes) - 1

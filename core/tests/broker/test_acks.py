@@ -50,7 +50,9 @@ def test_a_cut_record_is_an_error(cut: int) -> None:
 
 
 @given(
-    st.integers(0, 50), st.lists(st.integers(0, 400), max_size=300), st.dictionaries(st.integers(0, 400), st.integers(1, 9), max_size=20)
+    st.integers(0, 50),
+    st.lists(st.integers(0, 400), max_size=300),
+    st.dictionaries(st.integers(0, 400), st.integers(1, 9), max_size=20),
 )
 def test_state_alone_makes_the_window_again(start: int, done: list[int], counts: dict[int, int]) -> None:
     """Also when it is applied behind what it holds."""

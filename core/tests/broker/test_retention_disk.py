@@ -28,7 +28,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 8 MiB of its own."""
     if os.geteuid() != 0:
         pytest.skip("mounting a file system needs root")
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(tmp_path)], capture_output=True, check=False)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(tmp_path)], capture_output=True, check=False
+    )
     if made.returncode:
         pytest.skip(f"no tmpfs can be mounted here: {made.stderr.decode().strip()}")
     try:
@@ -100,7 +102,9 @@ def test_pins_name_who_holds_back_most_and_sessions_are_bounded() -> None:
 
 
 def test_watermark_on_a_real_file_system(small_disk: Path) -> None:
-    node = KeepingNode(OsFileSystem(), root=small_disk / "d", config=replace(KEEP, disk_warn_ratio=0.3, disk_clean_ratio=0.5))
+    node = KeepingNode(
+        OsFileSystem(), root=small_disk / "d", config=replace(KEEP, disk_warn_ratio=0.3, disk_clean_ratio=0.5)
+    )
     light = node.call("create_light")
     node.call("add_route", Route("r", "prefix", None, "a", light))
     cursor = node.call("open_cursor", f"~{light}", "g", END).cursor

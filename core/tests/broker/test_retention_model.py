@@ -58,7 +58,12 @@ class RetentionMachine(RuleBasedStateMachine):
                     self.live[name][self.ends[name]] = body
                     self.ends[name] += 1
 
-    @rule(which=st.integers(0, 3), count=st.integers(1, 200), keep=st.integers(0, 40), random=st.randoms(use_true_random=False))
+    @rule(
+        which=st.integers(0, 3),
+        count=st.integers(1, 200),
+        keep=st.integers(0, 40),
+        random=st.randoms(use_true_random=False),
+    )
     def consume(self, which: int, count: int, keep: int, random: object) -> None:
         """Acknowledge all but a few of what is taken; those stay in flight or go back."""
         name = sorted(self.cursors)[which]
@@ -73,7 +78,9 @@ class RetentionMachine(RuleBasedStateMachine):
                 self.node.port.settle([(cursor, offset, Outcome.REQUEUE)])
         self.node.turn.run_until_quiet()
 
-    @rule(keep=st.sampled_from([0, 30, 60]), hours=st.sampled_from([0.0, 3.0]), random=st.randoms(use_true_random=False))
+    @rule(
+        keep=st.sampled_from([0, 30, 60]), hours=st.sampled_from([0.0, 3.0]), random=st.randoms(use_true_random=False)
+    )
     def consume_all(self, keep: int, hours: float, random: object) -> None:
         """Nearly everything is acknowledged, then retention runs: what is left is moved."""
         self.node.port.release(1)

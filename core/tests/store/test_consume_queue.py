@@ -39,7 +39,7 @@ def unit(offset: int) -> tuple[int, int, int]:
 
 def test_golden_unit() -> None:
     packed = pack_units([0x0102030405060708, 0x11121314, -2, *HOLE])
-    assert packed.hex() == "0102030405060708" "11121314" "fffffffffffffffe" "0000000000000000" "7fffffff" "0000000000000000"
+    assert packed.hex() == "010203040506070811121314fffffffffffffffe00000000000000007fffffff0000000000000000"
 
 
 @given(st.lists(st.tuples(st.integers(0, 25), st.booleans()), max_size=8), st.integers(0, 100), st.integers(0, 100))

@@ -136,5 +136,11 @@ def test_whole_store_on_the_real_file_system(tmp_path: Path, bench: Bench) -> No
     got = again.get_many([(position, size) for position, size, _ in again.light_units(1, 0, 999)])
     assert [message.body for message in got if message] == [message.body for message in messages]
     again.close()
-    assert sorted(path.name for path in (tmp_path / "store").iterdir()) == ["checkpoint", "commitlog", "consumequeue", "index", "lock"]
+    assert sorted(path.name for path in (tmp_path / "store").iterdir()) == [
+        "checkpoint",
+        "commitlog",
+        "consumequeue",
+        "index",
+        "lock",
+    ]
     assert all(path.stat().st_size == 65536 for path in (tmp_path / "store/commitlog").iterdir())

@@ -42,10 +42,10 @@ def test_golden_file() -> None:
         "00000002"  # used slots
         "00000004"  # next entry
     )  # fmt: skip
-    slots = "00000002" "00000003" "00000000"
-    first = "0001 3ff2" "00000000000001f4" "00000000" "00000000"
-    second = "0001 3ff5" "0000000000000258" "00000002" "00000001"
-    third = "0001 3ff3" "0000000000000258" "00000002" "00000000"
+    slots = "000000020000000300000000"
+    first = "0001 3ff200000000000001f40000000000000000"
+    second = "0001 3ff500000000000002580000000200000001"
+    third = "0001 3ff300000000000002580000000200000000"
     expected = bytes.fromhex(header + slots) + bytes(20) + bytes.fromhex(first + second + third)
     assert data[: len(expected)] == expected
     assert len(data) == 40 + 3 * 4 + 10 * 20

@@ -17,7 +17,9 @@ def plain(text: str) -> int:
     return value - (1 << 32) if value >> 31 else value
 
 
-@pytest.mark.parametrize(("text", "value"), [("", 0), ("a", 97), ("hello", 99162322), ("polygenelubricants", -(1 << 31))])
+@pytest.mark.parametrize(
+    ("text", "value"), [("", 0), ("a", 97), ("hello", 99162322), ("polygenelubricants", -(1 << 31))]
+)
 def test_known_values(text: str, value: int) -> None:
     assert java_hash(text) == value
 

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from conftest import Bench
 
 
-def fill(store: message_store.MessageStore, message_of: Callable[..., Message], count: int, size: int = 1000) -> list[Message]:
+def fill(
+    store: message_store.MessageStore, message_of: Callable[..., Message], count: int, size: int = 1000
+) -> list[Message]:
     messages = [message_of(number, bytes([number % 256]) * size, queue_id=number % 2) for number in range(count)]
     for message in messages:
         store.append([message], [()])
@@ -55,7 +57,9 @@ def test_bytes_equal_the_plain_encoder(bench: Bench, message_of: Callable[..., M
     batch[2].flag, batch[2].reconsume_times = -5, 3
     end = store.append(batch, [(), (7,), (7, 9)])
     assert bench.file("store", "commitlog", "0" * 20)[:end] == b"".join([record.encode(message) for message in batch])
-    assert batch[2].dispatch.startswith(b"\x02INNER_MULTI_DISPATCH\x01%LMQ%~7,%LMQ%~9\x02INNER_MULTI_QUEUE_OFFSET\x011,0\x02")
+    assert batch[2].dispatch.startswith(
+        b"\x02INNER_MULTI_DISPATCH\x01%LMQ%~7,%LMQ%~9\x02INNER_MULTI_QUEUE_OFFSET\x011,0\x02"
+    )
 
 
 def test_one_write_per_batch_and_two_when_a_segment_rolls(bench: Bench, message_of: Callable[..., Message]) -> None:
@@ -160,10 +164,17 @@ def test_everything_is_there_after_a_restart(bench: Bench, message_of: Callable[
     assert after.queue_offset == 75
 
 
-def test_sizes_of_the_directory_win(bench: Bench, message_of: Callable[..., Message], caplog: pytest.LogCaptureFixture) -> None:
+def test_sizes_of_the_directory_win(
+    bench: Bench, message_of: Callable[..., Message], caplog: pytest.LogCaptureFixture
+) -> None:
     fill(bench.open(), message_of, 100)
     bench.crash()
-    bench.settings |= {"commitlog_file_size": 128 * 1024, "consumequeue_file_size": 800, "index_slots": 9, "index_entries": 99}
+    bench.settings |= {
+        "commitlog_file_size": 128 * 1024,
+        "consumequeue_file_size": 800,
+        "index_slots": 9,
+        "index_entries": 99,
+    }
     store = bench.open()
     assert "are ignored" in caplog.text
     assert store.max_offset("T", 0) == 50
@@ -241,7 +252,9 @@ def test_a_batch_refused_by_a_full_disk_does_not_come_back(bench: Bench, message
     assert again.max_offset("T", 0) == 1
 
 
-def test_full_disk_for_queues_only(bench: Bench, message_of: Callable[..., Message], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_for_queues_only(
+    bench: Bench, message_of: Callable[..., Message], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(message_store, "UNITS_PENDING_MAX", 200)
     store = bench.open()
 

@@ -55,7 +55,7 @@ def test_golden_record() -> None:
 def test_magic_numbers() -> None:
     assert record.MAGIC_V1 & 0xFFFFFFFF == 0xDAA320A7
     assert record.MAGIC_V2 & 0xFFFFFFFF == 0xDAA320AB
-    assert record.blank(77) == bytes.fromhex("0000004d" "cbd43194")
+    assert record.blank(77) == bytes.fromhex("0000004dcbd43194")
     assert record.RECORD_SIZE_MIN == 91
 
 
@@ -117,7 +117,9 @@ def test_round_trip(
 
 
 def test_dispatch_pairs_in_the_middle_and_without_end_mark() -> None:
-    own, dispatch = record.split_dispatch(b"A\x01b\x02INNER_MULTI_DISPATCH\x01%LMQ%x,%LMQ%~1z\x02C\x01d\x02INNER_MULTI_QUEUE_OFFSET\x017,8")
+    own, dispatch = record.split_dispatch(
+        b"A\x01b\x02INNER_MULTI_DISPATCH\x01%LMQ%x,%LMQ%~1z\x02C\x01d\x02INNER_MULTI_QUEUE_OFFSET\x017,8"
+    )
     assert own == b"A\x01b\x02C\x01d\x02"
     assert record.dispatch_of(dispatch) == ([("%LMQ%x", 7), ("%LMQ%~1z", 8)], 0)
 

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 LOG = ("store", "commitlog", "0" * 20)
 
 
-def filled(bench: Bench, message_of: Callable[..., Message], count: int = 20, size: int = 200) -> tuple[MessageStore, list[Message]]:
+def filled(
+    bench: Bench, message_of: Callable[..., Message], count: int = 20, size: int = 200
+) -> tuple[MessageStore, list[Message]]:
     store = bench.open()
     messages = [message_of(number, bytes([65 + number % 26]) * size) for number in range(count)]
     for message in messages:
@@ -115,7 +117,9 @@ def test_a_torn_tail_is_cut_though_valid_records_follow(bench: Bench, message_of
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2])
-def test_a_group_without_all_its_continuation_records_is_cut(bench: Bench, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_without_all_its_continuation_records_is_cut(
+    bench: Bench, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gantrymq.store.appender.CONTINUATION_PAIRS_MAX", 20)
     store = bench.open()
     first = Message("T", b"first", queue_id=0)
@@ -148,7 +152,11 @@ def test_any_number_of_light_queues(bench: Bench, properties: bytes) -> None:
     got = again.get(messages[0].physical_offset)
     assert got is not None
     assert got.properties == properties
-    assert not any(record.MORE_MARK in message.properties for message in again.get_many([(p, s) for p, s, _ in expected]) if message)
+    assert not any(
+        record.MORE_MARK in message.properties
+        for message in again.get_many([(p, s) for p, s, _ in expected])
+        if message
+    )
 
 
 def test_deleted_light_queue_stays_deleted(bench: Bench) -> None:
@@ -191,7 +199,9 @@ def test_progress_is_told(bench: Bench, message_of: Callable[..., Message]) -> N
     assert told[-1] == (bench.report.end, bench.report.end)
 
 
-@pytest.mark.parametrize("size", [92, 93, 111, 112, 5000, FILLER_BYTES_MAX, FILLER_BYTES_MAX + 1, 3 * FILLER_BYTES_MAX + 77])
+@pytest.mark.parametrize(
+    "size", [92, 93, 111, 112, 5000, FILLER_BYTES_MAX, FILLER_BYTES_MAX + 1, 3 * FILLER_BYTES_MAX + 77]
+)
 def test_fillers_take_exactly_the_gap(size: int) -> None:
     data = fillers(1000, size, at_segment_end=False)
     assert len(data) == size

@@ -32,7 +32,10 @@ class MqttService:
             raise RuntimeError("the mqtt service starts after the broker")
         shell = Shell(context.port, context.clock, context.turn, context.wheel)
         gateway = self._gateway = MqttGateway(
-            shell, config, config.allow_anonymous or _is_loopback(context.host), context.sections["message"].body_bytes_max
+            shell,
+            config,
+            config.allow_anonymous or _is_loopback(context.host),
+            context.sections["message"].body_bytes_max,
         )
         answered = anyio.Event()
         failures: list[GantryError] = []
