@@ -18,7 +18,7 @@ from gantrymq.store.testing import MemoryFileSystem, PowerCut
 from tests.store.crash_states import CrashFiles, Loss, LyingFiles
 from tests.store.test_crash_states import CONFIG, ROOT, FakeClock, Workload, recover_and_check
 
-STATES_MAX = 3000
+STATES_MAX = 1000
 """Of one moment: of a history with more (a record of many pages) as many are drawn by lot."""
 DRAWN = 60
 
