@@ -27,6 +27,7 @@ from gantrymq.broker.snapshots import NOT_TABLES, NOTHING, Snapshots
 from gantrymq.broker.tables import Tables, check_item, item_message, replay_topic
 from gantrymq.broker.topics import Topic, TopicConfig, TopicTable
 from gantrymq.model import names
+from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.net.api import Wheel
@@ -366,6 +367,8 @@ class Broker:
                 topic, code = self._topic_for(message.topic)
             if code is None:
                 code = check(message)
+                if topic is not None and topic.compacted and code is None and not message.property(props.KEYS).strip():
+                    code = ErrorCode.MESSAGE_ILLEGAL  # RocketMQ: "Required message key is missing"
             hit = NO_HIT
             if code is None and topic is not None:
                 if topic.routed:

@@ -22,6 +22,10 @@ QUEUE_CACHE_MAX = 10_000
 FLUSH = "flush"
 """Topic attribute: `sync` or `async`, whatever `store.flush` says; without it `store.flush` rules."""
 
+CLEANUP = "cleanup.policy"
+COMPACTION = "COMPACTION"
+"""Topic attribute, as in RocketMQ: the last record of each key (property KEYS) is kept; fixed when the topic is made."""
+
 QUEUES_MAX = 1024
 """Queues a topic may have (RocketMQ's BenchmarkTest has 1,024)."""
 
@@ -67,11 +71,13 @@ class TopicConfig:
 class Topic:
     """One topic on the append path."""
 
-    __slots__ = ("_queue_of", "cache", "config", "name", "routed", "strict", "system", "waiters", "write_queues")
+    __slots__ = ("_queue_of", "cache", "compacted", "config", "name", "routed", "strict", "system", "waiters", "write_queues")
 
     def __init__(self, config: TopicConfig, system: bool = False, strict: bool = False) -> None:
         self.config = config
         self.name = config.name
+        self.compacted = config.attributes.get(CLEANUP) == COMPACTION
+        """Every record must have a key."""
         self.write_queues = config.write_queues
         self.system = system
         self.strict = strict
@@ -165,6 +171,10 @@ class TopicTable:
                 f"topic attribute {FLUSH}={config.attributes[FLUSH]}: allowed are sync and async",
             )
         old = self.topics.get(config.name)
+        if old is not None and old.compacted != (config.attributes.get(CLEANUP) == COMPACTION):
+            raise GantryError(
+                ErrorCode.ILLEGAL_ARGUMENT, f"topic {config.name} exists: {CLEANUP} cannot be changed, delete the topic first"
+            )
         if old is not None:
             self._auto_created -= old.config.on_use
             config.first_offsets = old.config.first_offsets

@@ -28,7 +28,7 @@ ATTRIBUTE_CHARS_MAX: Final = 256
 ATTRIBUTE_VALUES: Final[dict[str, tuple[str, ...]]] = {
     "message.type": ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
     "queue.type": ("SimpleCQ",),
-    "cleanup.policy": ("DELETE",),
+    "cleanup.policy": ("DELETE", "COMPACTION"),
     "flush": ("sync", "async"),
 }
 """Attributes that are understood, with the values that are kept as promised."""

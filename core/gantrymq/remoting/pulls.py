@@ -208,7 +208,7 @@ class Pulls:
             return Answer(NOT_FOUND, b"OFFSET_OVERFLOW_ONE", offset, low, high)
         if offset > high:
             return Answer(MOVED, b"OFFSET_OVERFLOW_BADLY", high, low, high)
-        if codes is None:
+        if codes is None and offset >= store.compacted.end(name, queue_id):
             units = store.units(name, queue_id, offset, count)
             pieces, taken = store.read_records(units, bytes_max)
             answer = Answer(FOUND, b"FOUND", offset + taken, low, high)
@@ -220,7 +220,7 @@ class Pulls:
         return answer
 
     def _look_filtered(
-        self, name: str, queue_id: int, offset: int, count: int, bytes_max: int, codes: frozenset[int], low: int,
+        self, name: str, queue_id: int, offset: int, count: int, bytes_max: int, codes: Codes, low: int,
         high: int,
     ) -> Answer:  # fmt: skip
         store = self._broker.store
@@ -232,7 +232,7 @@ class Pulls:
             if not units:
                 break
             for index, unit in enumerate(units):
-                if unit[2] in codes and unit[1] != HOLE_SIZE:
+                if unit[1] != HOLE_SIZE and (codes is None or unit[2] in codes):
                     matched.append(unit)
                     places.append(at + index)
                     if len(matched) == count:

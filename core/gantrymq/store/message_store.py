@@ -19,6 +19,7 @@ from gantrymq.store import record
 from gantrymq.store.abort import mark_running
 from gantrymq.store.appender import Appender
 from gantrymq.store.commit_log import FULL_ERRORS, CommitLog
+from gantrymq.store.compaction import CompactedQueues
 from gantrymq.store.config import UNIT_SIZE
 from gantrymq.store.consume_queue import QueueFiles, QueueTable
 from gantrymq.store.index_file import Index
@@ -101,6 +102,7 @@ class MessageStore(StoreReader):
         self._lights = LightQueues(files, self._own / "light")
         self._positions = Positions(files, self._own / "positions")
         self._appender = Appender(self._log, self._queues, self._lights)
+        self.compacted = CompactedQueues(files, self._own / "compaction")
         self.segments = Segments(self._log, self._queue_files, self._queues, self._index)
         self._failure: GantryError | None = None
         self._guard = -1
@@ -217,6 +219,7 @@ class MessageStore(StoreReader):
         self._content_max = self._record_max - record.OVERHEAD_MAX - record.DISPATCH_RESERVE
         self._queue_files.log_min = self._log.min_position
         self._queues.load(known)
+        self.compacted.open()
         indexed = self._index.open(known)
         self._positions.sizes = self._sizes()
         if not known and not self._log.bases:
@@ -301,7 +304,7 @@ class MessageStore(StoreReader):
                 self.files.remove(self._store / "abort")
                 self.files.sync_dir(self._store)
         finally:
-            for part in (self._log, self._queue_files, self._index, self._lights, self._positions):
+            for part in (self._log, self._queue_files, self._index, self._lights, self._positions, self.compacted):
                 part.close()
             if self._guard >= 0:
                 self.files.close(self._guard)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.model import properties as props
 from gantrymq.store import record
 from gantrymq.store.cold import Cold
-from gantrymq.store.consume_queue import HOLE_SIZE
+from gantrymq.store.compaction import VIRTUAL
+from gantrymq.store.consume_queue import HOLE, HOLE_SIZE
 from gantrymq.store.moved import MOVED_TOPIC, unwrap
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from gantrymq.store.appender import Appender
     from gantrymq.store.cold import ColdReads, Want
     from gantrymq.store.commit_log import CommitLog
-    from gantrymq.store.consume_queue import QueueTable, Unit
+    from gantrymq.store.compaction import CompactedFile, CompactedQueues
+    from gantrymq.store.consume_queue import ConsumeQueue, QueueTable, Unit
     from gantrymq.store.index_file import Index
     from gantrymq.store.light_queues import LightQueues
 
@@ -39,6 +41,8 @@ class StoreReader:
     _lights: LightQueues
     _index: Index
     _appender: Appender
+    compacted: CompactedQueues
+    """Old parts of compacted queues, whose records the log may have lost."""
     cold: ColdReads | None = None
     """The threads that read what is not in memory; None: reads wait."""
 
@@ -65,9 +69,12 @@ class StoreReader:
         return queue.next_offset if queue is not None else 0
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """Offset of the oldest record still in the log; the maximum if there is none."""
+        """Offset of the oldest record still in the log; the maximum if there is none. A compacted queue begins where it always did."""
         queue = self._queues.find(topic, queue_id)
-        return queue.min_offset if queue is not None else 0
+        if queue is None:
+            return 0
+        old = self.compacted.queues.get((topic, queue_id)) if self.compacted.queues else None
+        return queue.min_offset if old is None else min(queue.min_offset, old.begin)
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[Unit]:
         """(physical offset, record size, tag code) of up to `count` offsets from `offset` on, dense: item i is offset + i.
@@ -75,7 +82,23 @@ class StoreReader:
         Empty outside the queue. A lost offset has size `HOLE_SIZE`; readers skip it (`read_records` does).
         """
         queue = self._queues.find(topic, queue_id)
-        return queue.read(offset, count) if queue is not None and offset >= queue.min_offset else []
+        if queue is None:
+            return []
+        if self.compacted.queues:
+            old = self.compacted.queues.get((topic, queue_id))
+            if old is not None and old.begin <= offset < max(old.end, queue.min_offset):
+                return self._old_units(old, queue, offset, count)
+        return queue.read(offset, count) if offset >= queue.min_offset else []
+
+    def _old_units(self, old: CompactedFile, queue: ConsumeQueue, offset: int, count: int) -> list[Unit]:
+        units: list[Unit] = []
+        if offset < old.end:
+            units = self.compacted.units(old, offset, count, self.cold)
+        end = min(offset + count, queue.next_offset)
+        units += [HOLE] * (min(end, queue.min_offset) - offset - len(units))  # lost, with a file that was damaged
+        if offset + len(units) < end:
+            units += queue.read(offset + len(units), end - offset - len(units))
+        return units
 
     def offset_by_time(self, topic: str, queue_id: int, ms: int, lower: bool) -> int:
         """`lower`: first offset stored at or after `ms` (the maximum if none). Else: last one stored at or before (the minimum)."""
@@ -83,6 +106,11 @@ class StoreReader:
         if queue is None:
             return 0
         low, high = queue.min_offset, queue.next_offset
+        old = self.compacted.queues.get((topic, queue_id))
+        if old is not None and len(old.offsets):
+            if self._store_ms(self._old(old, -1)) >= ms + (not lower):
+                return self._old_offset_by_time(old, ms, lower)
+            low = max(low, old.end)
         while low < high:
             middle = (low + high) // 2
             at_ms = self._store_ms(queue.read(middle, 1)[0])
@@ -92,6 +120,20 @@ class StoreReader:
                 high = middle
         return low if lower else max(low - 1, queue.min_offset)
 
+    def _old(self, old: CompactedFile, index: int) -> Unit:
+        return self.compacted.units(old, old.offsets[index], 1, self.cold)[0]
+
+    def _old_offset_by_time(self, old: CompactedFile, ms: int, lower: bool) -> int:
+        low, high = 0, len(old.offsets) - 1
+        while low < high:
+            middle = (low + high) // 2
+            at_ms = self._store_ms(self._old(old, middle))
+            if at_ms < ms or (at_ms == ms and not lower):
+                low = middle + 1
+            else:
+                high = middle
+        return old.offsets[low if lower else max(low - 1, 0)]
+
     def _store_ms(self, unit: Unit) -> int:
         return self._store_ms_at(unit[0]) if unit[1] != HOLE_SIZE else 0
 
@@ -100,7 +142,7 @@ class StoreReader:
         return self._store_ms_at(position)
 
     def _store_ms_at(self, position: int) -> int:
-        head = self._log.read(position, record.HEAD.size)
+        head = self._bytes_at(position, record.HEAD.size)
         if len(head) < record.HEAD.size:
             return 0
         at = record.STORE_MS_AT + (12 if head[record.SYS_FLAG_AT + 3] & 0x10 else 0)
@@ -152,12 +194,17 @@ class StoreReader:
         wanted: list[Want] = []
         for at, count in ranges:
             try:
-                pieces.append(self._log.read(at, count))
+                pieces.append(self._bytes_at(at, count))
             except Cold as cold:
                 wanted += cold.wanted
         if wanted:
             raise Cold(wanted)
         return pieces
+
+    def _bytes_at(self, position: int, count: int) -> bytes:
+        if position >= VIRTUAL:
+            return self.compacted.read(position, count, self.cold)
+        return self._log.read(position, count)
 
     def get(self, position: int, size: int = 0) -> Message | None:
         """The record at a position from anywhere, or None if no record of a queue begins there. `size` 0: unknown."""
@@ -194,6 +241,8 @@ class StoreReader:
         return found
 
     def _decode(self, position: int, size: int) -> Message | None:
+        if position >= VIRTUAL:
+            return self._decode_old(position, size)
         if not self._log.min_position <= position <= self._appender.position - record.RECORD_SIZE_MIN:
             return None
         if not size:
@@ -207,6 +256,14 @@ class StoreReader:
         if message.size != size or message.physical_offset != position:
             return None
         return message
+
+    def _decode_old(self, position: int, size: int) -> Message | None:
+        """A record of a compacted queue, named by its unit; it says where it once stood in the log."""
+        try:
+            message = record.decode(self.compacted.read(position, size, self.cold))
+        except record.RecordError:
+            return None
+        return message if message.size == size else None
 
     # --- the index
 

@@ -38,6 +38,8 @@ class Segments:
         self._queue_files = queue_files
         self._queues = queues
         self._index = index
+        self.needed_from: Callable[[], int] = lambda: 1 << 62
+        """Position from which on compacted topics still need the log: a segment above it stays (broker/compaction.py)."""
 
     def oldest(self, safe_position: int) -> tuple[int, int] | None:
         """[begin, end) of the oldest segment if it ends at or below `safe_position` and is not the one being written."""
@@ -45,6 +47,7 @@ class Segments:
         if not bases:
             return None
         begin, end = bases[0], bases[0] + self._log.file_size
+        safe_position = min(safe_position, self.needed_from())
         return (begin, end) if end <= safe_position and end <= self._log.writing_base else None
 
     @property

@@ -172,6 +172,51 @@ def test_it_gets_its_name_only_when_the_log_is_flushed_so_far() -> None:
     assert [name[20:] for name in node.disk.list_dir(PLACE)] == [".snapshot"]
 
 
+def test_what_changes_while_it_is_rendered_counts_once() -> None:
+    node, cursor = filled()
+    node.work.begin()
+    node.work.step(1)  # the head: from here on records are replayed
+    got = node.call("acquire", cursor, 1, 5, 1 << 20)
+    node.port.settle([(cursor, delivery.offset, Outcome.REQUEUE) for delivery in got])
+    node.call("put", "x", [("k1", None), ("while", b"1")])
+    node.finish()
+    after = same_both_ways(node.disk.after_process_crash())
+    assert max(after.broker.cursors.by_id[cursor].window.counts.values()) == 2
+    assert after.snapshots.changes() == 0
+
+
+def test_a_finished_one_outlives_power() -> None:
+    node, _ = filled()
+    node.make()
+    node.flush()
+    after = same_both_ways(draw_mode(node.disk, "lost", random.Random(0)))
+    assert after.snapshots.changes() == 0
+
+
+def test_records_that_retention_deleted_behind_it_make_it_useless() -> None:
+    node = SnapshotNode(CrashFiles())
+    node.call("put", "x", [("a", b"1"), ("b", b"1")])
+    node.make()
+    node.call("put", "x", [("a", None)])
+    for _ in range(8):
+        node.call("put", "y", [("large", bytes(30_000))])
+    node.call("put", "x", [("b", b"1")])  # as retention does before it deletes the segment
+    while node.store.run_background(1000):
+        pass
+    checkpoint = node.store.take_checkpoint(force=True)
+    assert checkpoint is not None
+    node.store.sync_checkpoint(checkpoint)
+    segment = node.store.segments.oldest(node.store.flushed_position)
+    assert segment is not None
+    removal = node.store.segments.removal(segment[1])
+    while not removal.step(1000):
+        pass
+    removal.unlink()
+    after = same_both_ways(node.disk.after_process_crash())
+    assert after.broker.tables.rows("x") == {"b": b"1"}
+    assert after.files.list_dir(PLACE) == []
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_power_loss_at_every_operation_of_making_one(mode: str) -> None:
     node, _ = filled()
@@ -400,7 +445,7 @@ class Histories(RuleBasedStateMachine):
 
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(
-    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 

@@ -4,11 +4,13 @@ import struct
 
 import pytest
 
+from gantrymq.broker.compaction import Compaction
 from gantrymq.remoting import broker_door, pulls
 from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.constants import ResponseCode as Answer
 from gantrymq.store import record
-from tests.remoting.bench import SUSPEND, Bench, answers, ask, pull, pull_frame, request, send, send_frame
+from tests.broker.test_compaction import Hand
+from tests.remoting.bench import SUSPEND, TOPIC, Bench, answers, ask, pull, pull_frame, request, send, send_frame
 
 
 def bodies_of(data: bytes) -> list[bytes]:
@@ -310,3 +312,31 @@ def test_header_of_the_template_is_a_header(bench: Bench) -> None:
     assert total + 4 == len(data)
     assert marker >> 24 == 0
     assert answers(data)[0].version == 479
+
+
+def test_compacted_topic_is_pulled_over_its_gaps(bench: Bench) -> None:
+    link = bench.connect()
+    create = {"topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6,
+              "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False}  # fmt: skip
+    assert ask(link, Code.UPDATE_AND_CREATE_TOPIC, **create, attributes="+cleanup.policy=COMPACTION").code == 0
+    refused = ask(link, Code.UPDATE_AND_CREATE_TOPIC, **create, attributes="-cleanup.policy")
+    assert refused.code != 0
+    assert "cannot be changed" in (refused.remark or "")
+    assert send(link, b"x").code == Answer.MESSAGE_ILLEGAL
+    tags = ["A", "B"]
+    for number in range(300):
+        assert send(link, b"%d" % number, f"KEYS\x01k{number % 3}\x02TAGS\x01{tags[number % 2]}\x02").code == 0
+    hand = Hand()
+    compaction = Compaction(bench.broker, bench.store, hand)
+    compaction.begin(force=True)
+    while compaction.busy:
+        bench.store.flush()
+        hand.run()
+    assert send(link, b"new", "KEYS\x01k0\x02TAGS\x01A\x02").code == 0
+    answer = pull(link)
+    assert (answer.code, offsets(answer)) == (0, (301, 0, 301))
+    assert bodies_of(answer.body) == [b"297", b"298", b"299", b"new"]
+    answer = pull(link, subscription="A")
+    assert bodies_of(answer.body) == [b"298", b"new"]
+    answer = pull(link, maxMsgNums=1)
+    assert (bodies_of(answer.body), offsets(answer)[0]) == ([b"297"], 298)

@@ -243,7 +243,7 @@ def test_topics(bench: Bench) -> None:
     "change",
     [{"topic": "rmq_sys_gantry_x"}, {"topic": "a b"}, {"topic": "TBW102"}, {"topic": ""}, {"perm": 8},
      {"readQueueNums": 0}, {"writeQueueNums": 100_000}, {"attributes": "+queue.type=BatchCQ"},
-     {"attributes": "+cleanup.policy=COMPACTION"}, {"attributes": "+other=1"}, {"attributes": "message.type=FIFO"}],
+     {"attributes": "+cleanup.policy=BOTH"}, {"attributes": "+other=1"}, {"attributes": "message.type=FIFO"}],
 )  # fmt: skip
 def test_bad_topics(bench: Bench, change: dict[str, object]) -> None:
     answer = ask(bench.connect(), Code.UPDATE_AND_CREATE_TOPIC, **CREATE | change)
