@@ -69,7 +69,7 @@ class Pins:
             yield READ_US
             found = cursor
             units = yield from patient(lambda: self._cursors.units(found, found.window.floor, 1))  # noqa: B023 (called at once)
-            if units and units[0][1] != HOLE_SIZE:
+            if units and units[0][1] != HOLE_SIZE and units[0][0] < log_end:  # not of a compacted file
                 entry = (log_end - units[0][0], cursor.queue, cursor.group)
                 if len(top) < SHOWN_MAX:
                     heapq.heappush(top, entry)
