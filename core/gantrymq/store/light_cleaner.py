@@ -98,12 +98,12 @@ class LightCleaner:
                     self._stopped, self._at, self._found = True, -1, {}
                     return False
                 return True
-            self._look(*frame)
+            self._look(frame[0], frame[-1])
             if self._at >= stop:
                 break
         return False
 
-    def _look(self, count: int, before: int, after: int, body: bytes) -> None:
+    def _look(self, count: int, body: bytes) -> None:
         lights = self._lights
         pages = lights.table.pages
         for light, first, place, units, moved in lights.runs_of(count, body):
@@ -147,32 +147,36 @@ class LightCleaner:
         if runs:
             self._write(runs, length, fronts)
 
-    def _write(self, runs: list[bytes], length: int, fronts: list[tuple[int, int]]) -> None:
+    def _write(self, runs: list[bytes], length: int, fronts: list[tuple[int, int]]) -> int:
+        """Write a frame; `fronts`: queue and place of runs that are their queue's moved beginning now. Returns where it begins."""
         lights = self._lights
-        start = lights.write_frame(runs, length, lights.log_position)
+        start = lights.write_frame(runs, length, lights.log_position, lights.log_position)
         for light, place in fronts:
             page, slot = lights.table.slot(light)
             page[slot + FRONT] = start + lights.frame_head + place
             lights.table.dirty.add(light >> PAGE_SHIFT)
             lights.forget_trail(light)
+        return start
 
     def _move_large(self, light: int, pieces: list[tuple[int, bytes, int]]) -> None:
         """A beginning that fits no frame: a chain of frames."""
         lights = self._lights
         step = (lights.frame_room - lights.run_head) // UNIT_SIZE
         for first, data, previous in pieces:
-            for at in range(0, len(data) // UNIT_SIZE, step):
-                part = data[at * UNIT_SIZE : (at + step) * UNIT_SIZE]
-                run = lights.moved_run(light, first + at, previous, part)
-                self._write([run], len(run), [(light, 0)])
-                page, slot = lights.table.slot(light)
-                previous = page[slot + FRONT]
+            units = len(data) // UNIT_SIZE
+            for at in range(0, units, step):
+                # The beginning as it was counts up to the last frame: a crash may come before it.
+                part = at + step < units
+                run = lights.moved_run(
+                    light, first + at, previous, data[at * UNIT_SIZE : (at + step) * UNIT_SIZE], part
+                )
+                previous = self._write([run], len(run), [] if part else [(light, 0)]) + lights.frame_head
 
     def _pieces(self, light: int) -> list[tuple[int, bytes, int]]:
         """(first offset, units, previous) of the run that carries on the queue's moved beginning; none if nothing of it lives."""
         lights = self._lights
         page, slot = lights.table.slot(light)
-        floor, front = page[slot + FLOOR], page[slot + FRONT]
+        floor, front = page[slot + FLOOR], page[slot + FRONT] if page[slot + FRONT] >= lights.begin else NONE
         if page[slot] < 0:
             return []
         parts: list[bytes] = []

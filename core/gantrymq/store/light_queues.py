@@ -16,7 +16,7 @@ from gantrymq.store.commit_log import file_name, positions_in
 from gantrymq.store.config import UNIT_SIZE
 from gantrymq.store.consume_queue import HOLE, UNIT, Unit
 from gantrymq.store.light_cleaner import LightCleaner
-from gantrymq.store.light_stream import FRAME, FRAME_MAGIC, MOVED_FLAG, RUN, SEGMENT_SIZE, UNITS_MASK, LightStream
+from gantrymq.store.light_stream import FRAME, MOVED_FLAG, PART_FLAG, RUN, SEGMENT_SIZE, UNITS_MASK, LightStream
 from gantrymq.store.light_table import (
     DELETED,
     FAR,
@@ -191,7 +191,7 @@ class LightQueues(LightStream):
                 length, complete = self._fill(runs, changes, length)
             else:
                 complete = False
-            start = self.write_frame(runs, length, log_position if complete else self.log_position)
+            start = self.write_frame(runs, length, log_position if complete else self.log_position, log_position)
             del self._deleted[:count]
             self._written(start, deleted, changes)
         self._after_flush()
@@ -270,7 +270,6 @@ class LightQueues(LightStream):
             handle = self._handles.pop(base, -1)
             if handle >= 0:
                 self._files.close(handle)
-            self.unsynced.discard(base)
             self._old_bases.append(base)
         self.begin = position
         self._trails.clear()
@@ -316,7 +315,7 @@ class LightQueues(LightStream):
         page, slot = self.table.slot(light)
         at, front = page[slot + TAIL], page[slot + FRONT]
         trail = []
-        if front != NONE:
+        if front >= self.begin:
             _, first, _, _, _, _, count = self.read_run(front, light, True)
             if offset < first + count:
                 at = front
@@ -359,25 +358,45 @@ class LightQueues(LightStream):
         """Load the table, read the stream behind it up to the first frame that is bad or speaks of records at or above `log_end`, and
         drop the rest."""
         self._files.make_dirs(self.directory)
-        self._files.remove(self.directory / "tails")
         bases = positions_in(self._files, self.directory)
+        dropped = [self.directory / "tails"]
         known = self.table.load()
         if known is not None and self._fits(known, bases, log_end):
             self.end, self.log_position, self.begin = known
         else:
             self.table.discard()
-            self.begin = self.end = bases[0] if bases else 0
-            self.log_position = self._first_position(bases)
+            dropped.append(self.directory / "table")
+            self.begin = self.end = self.log_position = 0
+            if bases and bases[0]:  # what it began with is gone: all of it is made from the log
+                dropped += [self.directory / file_name(base) for base in bases]
+                bases = []
         self._snapshot_end = self.end
         self._scan(bases, log_end)
         keep = self.end - self.end % self.segment_size
-        for base in bases:
-            if base > keep or base + self.segment_size <= self.begin:
-                self._files.remove(self.directory / file_name(base))
+        dropped += [
+            self.directory / file_name(base) for base in bases if base > keep or base + self.segment_size <= self.begin
+        ]
+        self._drop(dropped, keep if keep in bases else -1)
+        read_from = self._snapshot_end - self._snapshot_end % self.segment_size
+        self.unsynced.update(
+            [base for base in bases if max(read_from, self.begin) <= base <= keep]
+        )  # by the process before
         self._opened_at = self.end
-        if keep in bases:
-            self._files.truncate(self._handle(keep, False), self.end - keep)
         self.live_units = self.table.live_units()
+
+    def _drop(self, paths: list[Path], last: int) -> None:
+        """Remove files and what lies behind the end of the `last` segment, for good: the log may have lost its end, too, and other
+        records will take the positions that what is dropped here speaks of."""
+        present = [path for path in paths if self._files.exists(path)]
+        if present:
+            super().close()  # a segment that is made again is another file
+        for path in present:
+            self._files.remove(path)
+        if present:
+            self._files.sync_dir(self.directory)
+        if last >= 0 and self._files.size(self._handle(last, False)) > self.end - last:
+            self._files.truncate(self._handle(last, False), self.end - last)
+            self._files.datasync(self._handle(last, False))
 
     def _fits(self, known: tuple[int, int, int], bases: list[int], log_end: int) -> bool:
         """Whether the stream is there as far as the table's snapshot knows it."""
@@ -389,13 +408,6 @@ class LightQueues(LightStream):
         wanted = range(begin - begin % self.segment_size, end, self.segment_size)
         last = wanted[-1]
         return set(wanted) <= set(bases) and self._files.size(self._handle(last, False)) >= end - last
-
-    def _first_position(self, bases: list[int]) -> int:
-        """Without a table: the log position that the oldest frame goes on from."""
-        if not bases or not bases[0]:
-            return 0
-        head = self.read_bytes(bases[0], FRAME.size)
-        return int(FRAME.unpack(head)[4]) if len(head) == FRAME.size and head[:4] == FRAME_MAGIC else 0
 
     def _scan(self, bases: list[int], log_end: int) -> None:
         present = set(bases)
@@ -411,8 +423,8 @@ class LightQueues(LightStream):
         frame = self.frame_at(at)
         if frame is None:
             return False
-        count, before, after, body = frame
-        if before != self.log_position or after > log_end:
+        count, follows, before, after, reaches, body = frame
+        if follows != self.end or before != self.log_position or reaches > log_end:
             return False
         place, runs_at = 0, at + FRAME.size
         unpack, pages, dirty = RUN.unpack_from, self.table.pages, self.table.dirty
@@ -424,8 +436,8 @@ class LightQueues(LightStream):
             slot = (light & PAGE_MASK) * WIDTH
             dirty.add(light >> PAGE_SHIFT)
             if units & MOVED_FLAG:
-                units &= UNITS_MASK
-                if page[slot] >= 0:
+                part, units = units & PART_FLAG, units & UNITS_MASK
+                if page[slot] >= 0 and not part:
                     page[slot + FRONT] = runs_at + place
                     if not page[slot]:
                         page[slot + FLOOR] = first

@@ -1,9 +1,10 @@
 """The stream that all light queues share: segments of frames of runs (docs/formats/light.md).
 
-      frame  magic 4 | CRC of what follows 4 | length of the runs 4 | number of runs 4 | log position before 8 | after 8
+      frame  magic 4 | CRC of what follows 4 | length of the runs 4 | number of runs 4 | end of the frame before 8
+             | log position before 8 | after 8 | reaches 8
       run    light 8 | first offset 8 | run number 8 | previous 8 | near 8 | far 8 | units 4 | units of 20 bytes each
 
-`after` says that every record of the log below it is in the stream, and a frame begins where the one before it ended, or with the
+`after` says that every record of the log below it is in the stream, `reaches` that the frame names no record at or above it, and a frame begins where the one before it ended, or with the
 next segment: what lies behind a bad frame is dropped and made again from the log.
 """
 
@@ -26,16 +27,18 @@ if TYPE_CHECKING:
     from gantrymq.store.cold import ColdReads
     from gantrymq.store.files import FileSystem
 
-FRAME: Final = Struct(">4sIIIqq")
+FRAME: Final = Struct(">4sIIIqqqq")
 RUN: Final = Struct(">qqqqqqi")
-FRAME_MAGIC: Final = b"GLQ1"
+FRAME_MAGIC: Final = b"GLQ2"
 _CRC_FROM: Final = 8
 SEGMENT_SIZE: Final = 16 * 1024 * 1024
 FRAME_BYTES_MAX: Final = 128 * 1024
 """A flush of more is split: cleaning takes a frame at a time, on the loop."""
 MOVED_FLAG: Final = 1 << 30
 """In a run's number of units: the run is part of its queue's moved beginning."""
-UNITS_MASK: Final = MOVED_FLAG - 1
+PART_FLAG: Final = 1 << 29
+"""Beside it: more of the moved beginning follows in a later frame, whose last run counts."""
+UNITS_MASK: Final = PART_FLAG - 1
 HANDLES_MAX: Final = 64
 """Descriptors for segments of the stream."""
 
@@ -68,14 +71,17 @@ class LightStream:
         """Bytes of runs in one frame."""
         return min(FRAME_BYTES_MAX, self.segment_size - FRAME.size)
 
-    def write_frame(self, runs: list[bytes], length: int, after: int) -> int:
+    def write_frame(self, runs: list[bytes], length: int, after: int, reaches: int) -> int:
         """Append a frame of so many bytes of runs; returns where it begins."""
         start = self.end
         room = self.segment_size - start % self.segment_size
         if room < FRAME.size + length:
             start += room
         body = b"".join(runs)
-        tail = FRAME.pack(FRAME_MAGIC, 0, len(body), len(runs), self.log_position, after)[_CRC_FROM:] + body
+        tail = (
+            FRAME.pack(FRAME_MAGIC, 0, len(body), len(runs), self.end, self.log_position, after, reaches)[_CRC_FROM:]
+            + body
+        )
         base = start - start % self.segment_size
         self._files.pwrite(self._handle(base, True), FRAME_MAGIC + crc32(tail).to_bytes(4, "big") + tail, start - base)
         self.unsynced.add(base)
@@ -83,18 +89,18 @@ class LightStream:
         self.log_position = after
         return start
 
-    def frame_at(self, at: int) -> tuple[int, int, int, bytes] | None:
-        """(runs, log position before, after, bytes of the runs) of a frame; None if there is no sound one."""
+    def frame_at(self, at: int) -> tuple[int, int, int, int, int, bytes] | None:
+        """(runs, end of the frame before, log position before, after, reaches, bytes of the runs) of a frame; None if there is no sound one."""
         head = self.read_bytes(at, FRAME.size)
         if len(head) < FRAME.size:
             return None
-        magic, crc, length, count, before, after = FRAME.unpack(head)
+        magic, crc, length, count, follows, before, after, reaches = FRAME.unpack(head)
         if magic != FRAME_MAGIC or length > self.segment_size:
             return None
         body = self.read_bytes(at + FRAME.size, length)
         if crc32(body, crc32(head[_CRC_FROM:])) != crc:
             return None
-        return count, before, after, body
+        return count, follows, before, after, reaches, body
 
     def _handle(self, base: int, create: bool) -> int:
         handle = self._handles.pop(base, -1)
@@ -141,9 +147,10 @@ class LightStream:
             place += RUN.size + (units & UNITS_MASK) * UNIT_SIZE
 
     @staticmethod
-    def moved_run(light: int, first: int, previous: int, data: bytes) -> bytes:
+    def moved_run(light: int, first: int, previous: int, data: bytes, part: bool = False) -> bytes:
         """A run of a moved beginning."""
-        return RUN.pack(light, first, 0, previous, NONE, NONE, len(data) // UNIT_SIZE | MOVED_FLAG) + data
+        units = len(data) // UNIT_SIZE | MOVED_FLAG | (PART_FLAG if part else 0)
+        return RUN.pack(light, first, 0, previous, NONE, NONE, units) + data
 
     def read_run_at(self, at: int, light: int) -> tuple[int, int, int]:
         """(first offset, previous, units) of the run at a position."""
@@ -153,7 +160,7 @@ class LightStream:
     def chain(self, light: int, at: int, floor: int) -> list[tuple[int, bytes]]:
         """(first offset, units) of the runs from `at` back to the one that holds `floor`, oldest first, without what is below it."""
         found: list[tuple[int, bytes]] = []
-        while at != NONE:
+        while at >= self.begin:
             first, previous, count = self.read_run_at(at, light)
             if first + count <= floor:
                 break

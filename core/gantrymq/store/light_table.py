@@ -66,6 +66,8 @@ class LightTable:
         self._sum = 0
         """XOR of those CRCs: a damaged block must not let an older one pass for the newest."""
         self._new_name = False
+        self._head_side = 0
+        """Of the next head: not that of the newest one."""
         self._pairs = 1
         """Pairs of blocks in the file; pair 0 holds the heads."""
         self._free: list[int] = []
@@ -157,6 +159,8 @@ class LightTable:
         end, log_position, stream_begin = self._head
         handle = self._open()
         generation, pairs, total, new_name = self.generation, self._pairs, self._sum, self._new_name
+        side = self._head_side
+        self._head_side = 1 - side
         self._head = None
         self._new_name = False
 
@@ -164,7 +168,7 @@ class LightTable:
             tail = HEAD.pack(HEAD_MAGIC, 0, generation, end, log_position, stream_begin, pairs, total)[_CRC_FROM:]
             self._files.datasync(handle)
             head = HEAD_MAGIC + crc32(tail).to_bytes(4, "big") + tail
-            self._files.pwrite(handle, head, generation % 2 * BLOCK)
+            self._files.pwrite(handle, head, side * BLOCK)
             self._files.datasync(handle)
             if new_name:
                 self._files.sync_dir(self._path.parent)
@@ -193,18 +197,20 @@ class LightTable:
             if len(data) == HEAD.size:
                 magic, crc, generation, end, log_position, begin, pairs, total = HEAD.unpack(data)
                 if magic == HEAD_MAGIC and crc == crc32(data[_CRC_FROM:]):
-                    heads.append((generation, end, log_position, begin, pairs, total))
+                    heads.append((generation, end, log_position, begin, pairs, total, side))
         if not heads:
             return None
-        generation, end, log_position, begin, pairs, total = max(heads)
+        generation, end, log_position, begin, pairs, total, side = max(heads)
         if not self._load_pages(handle, generation, pairs) or self._sum != total:
             return None
-        self.generation = self.published = generation
+        self._head_side = 1 - side
+        self.published = self.generation
         return end, log_position, begin
 
     def _load_pages(self, handle: int, generation: int, pairs: int) -> bool:
         """False: a page is lost; the table must be made from the stream."""
         self._pairs = pairs
+        self.generation = generation
         step = _READ_BYTES // (2 * BLOCK)
         for first in range(1, pairs, step):
             count = min(step, pairs - first)
@@ -217,7 +223,10 @@ class LightTable:
                     if len(block) < BLOCK_HEAD.size:
                         continue
                     magic, crc, made, number, dropped, _ = BLOCK_HEAD.unpack_from(block)
-                    if magic == BLOCK_MAGIC and newest < made <= generation and crc == crc32(block[_CRC_FROM:]):
+                    if magic != BLOCK_MAGIC or crc != crc32(block[_CRC_FROM:]):
+                        continue
+                    self.generation = max(self.generation, made)  # one that was never published is not used again
+                    if newest < made <= generation:
                         newest, found = made, (number, dropped, side, crc)
                 if newest < 0:
                     return False
@@ -235,9 +244,8 @@ class LightTable:
         return True
 
     def discard(self) -> None:
-        """Empty the table and remove its file: what it says is not so."""
+        """Empty the table, whose file the caller removes before anything is written: what it says is not so."""
         self.close()
-        self._files.remove(self._path)
         self.published = self.generation
         self._sum = 0
         self.pages.clear()

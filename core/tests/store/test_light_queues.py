@@ -76,13 +76,13 @@ def test_golden_frame_and_run() -> None:
     [(path, data)] = files.snapshot().items()
     assert path.name == "0" * 20
     none = "ffffffffffffffff"
-    assert data[:4] == b"GLQ1"
-    assert data[8:32].hex() == "00000048" "00000001" "0000000000000000" "0000000000000030"
-    assert data[32:].hex() == (
+    assert data[:4] == b"GLQ2"
+    assert data[8:48].hex() == "00000048" "00000001" "0000000000000000" "0000000000000000" "0000000000000030" "0000000000000030"
+    assert data[48:].hex() == (
         "0000000000000007" "0000000000000000" "0000000000000000" + none * 3 + "00000001"
         "0000000000000010" "00000020" "0000000000000030"
     )  # fmt: skip
-    assert (FRAME.size, RUN.size) == (32, 52)
+    assert (FRAME.size, RUN.size) == (48, 52)
 
 
 def test_any_offset_of_a_long_queue_is_found_in_few_steps() -> None:
