@@ -277,7 +277,7 @@ class LocalBrokerPort:
     def watch_table(
         self, table: str, on_change: Callable[[str, bytes | None], None] | None, token: Any, on_done: Done
     ) -> None:
-        if on_change is not None:
+        if on_change is not None and (table, on_change) not in self._watched_tables:
             self._broker.tables.watch(table, on_change)
             self._watched_tables.append((table, on_change))
         on_done(token, dict(self._broker.tables.rows(table)))

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
@@ -26,6 +26,9 @@ Done = Callable[[Any, Any], None]
 
 SubmitResult = int | ErrorCode
 """Queue offset (>= 0) of a stored message, or why it was not stored."""
+
+PASSING: Final = frozenset({ErrorCode.BUSY, ErrorCode.STORE_FULL})
+"""Refusals that end by themselves."""
 
 
 class Outcome(IntEnum):
@@ -109,6 +112,9 @@ class LogPort(Protocol):
 
         Messages whose topic does not exist create it (with `gateway.queues` queues) unless automatic creation is off or at its
         limit (TOPIC_NOT_FOUND, TOPIC_LIMIT). The caller must not change a message before `on_done`.
+
+        BUSY and STORE_FULL pass: the caller may submit again. What it submitted behind, before it got that answer, is then refused
+        too, so that submitting all of it again, oldest first, keeps its order.
         """
 
     def ensure_topic(self, name: str, create: bool, token: object, on_done: Done) -> None:
@@ -195,7 +201,8 @@ class TablePort(Protocol):
     def watch_table(
         self, table: str, on_change: Callable[[str, bytes | None], None] | None, token: object, on_done: Done
     ) -> None:
-        """Result: dict[str, bytes], the table now; afterwards `on_change` for each change, our own included."""
+        """Result: dict[str, bytes], the table now; afterwards `on_change` for each change, our own included. The same `on_change`
+        again is still called once."""
 
 
 class LeasePort(Protocol):
@@ -213,6 +220,20 @@ class BrokerPort(LogPort, RoutePort, QueuePort, TablePort, LeasePort, Protocol):
 
     def watch_state(self, on_state: Callable[[bool], None]) -> None:
         """`on_state(up)` at once and at each change."""
+
+
+def refused_for_now(result: list[SubmitResult] | GantryError) -> bool:
+    """True if something of a submitted batch was refused with a code that passes."""
+    if isinstance(result, GantryError):
+        return result.code in PASSING
+    results: list[Any] = result
+    try:
+        min(results)  # One comparison in C per message: it fails if there is an ErrorCode among several numbers.
+        if type(results[0]) is int:
+            return False
+    except (TypeError, ValueError):
+        pass
+    return any(code in PASSING for code in results if isinstance(code, ErrorCode))
 
 
 def is_error(result: object) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Start, TopicInfo
+from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Start, TopicInfo, refused_for_now
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.remoting import codec
@@ -38,6 +38,15 @@ memory."""
 
 SUBMIT_BODY_BYTES: Final = 8 << 20
 """Bodies and properties in one request; a larger batch is sent in parts."""
+
+REFS_AT_ONCE: Final = 4096
+"""Records asked for in one READ."""
+
+SETTLE_AT_ONCE: Final = 100_000
+"""Entries in one SETTLE: at most 20 bytes each."""
+
+STATS_AT_ONCE: Final = 65_536
+"""Cursors in one STATS; the broker takes no more."""
 
 _Convert = Callable[[Any], Any]
 
@@ -76,6 +85,23 @@ class _Parts:
             self.on_done(self.token, whole)
 
 
+class _Reading:
+    """A table on its way in parts. `changes`: what changed since its first part, by key."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, bytes] = {}
+        self.changes: dict[str, bytes | None] = {}
+
+    def result(self) -> dict[str, bytes]:
+        """The table as it is now."""
+        for key, value in self.changes.items():
+            if value is None:
+                self.rows.pop(key, None)
+            else:
+                self.rows[key] = value
+        return self.rows
+
+
 class RemoteBrokerPort:
     """`send(frame)` hands a frame to the connection; `received(data)` takes what came."""
 
@@ -89,9 +115,12 @@ class RemoteBrokerPort:
         self._watchers: dict[int, Callable[[int], None]] = {}
         self._taps: dict[int, Callable[[list[tuple[Message, tuple[int, ...]]]], None]] = {}
         self._tables: dict[str, list[Callable[[str, bytes | None], None]]] = {}
+        self._readings: dict[str, list[_Reading]] = {}
         self._leases: dict[str, Callable[[str], None]] = {}
         self._tuples: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._states: list[Callable[[bool], None]] = []
+        self._round = 0
+        """Sent with every submit: the broker refuses what was sent behind a refused one before its answer came."""
         self.up = False
         self.on_close: Callable[[], None] = lambda: None
         """Ends the connection for good."""
@@ -102,6 +131,7 @@ class RemoteBrokerPort:
         """The socket is open: say hello; `on_done` gets the version or an error, then `ready` may be
         called."""
         self._reader = FrameReader()
+        self._round = 0
         self.up = True
         self.hello(token, on_done)
 
@@ -121,7 +151,7 @@ class RemoteBrokerPort:
         self.up = False
         error = GantryError(ErrorCode.UNAVAILABLE, text)
         calls, self._calls = self._calls, {}
-        for table in (self._watchers, self._taps, self._tables, self._leases, self._tuples):
+        for table in (self._watchers, self._taps, self._tables, self._readings, self._leases, self._tuples):
             table.clear()
         self._settled.clear()
         for token, on_done, _ in calls.values():
@@ -142,10 +172,11 @@ class RemoteBrokerPort:
                 self._noticed(command)
 
     def flush(self) -> None:
-        """End of the turn: everything settled in it goes out as one request."""
+        """End of the turn: everything settled in it goes out together."""
         if self._settled and self.up:
             items, self._settled = self._settled, []
-            self._one_way(GatewayCode.SETTLE, [items])
+            for first in range(0, len(items), SETTLE_AT_ONCE):
+                self._one_way(GatewayCode.SETTLE, [items[first : first + SETTLE_AT_ONCE]])
 
     def _answered(self, command: Command) -> None:
         call = self._calls.pop(command.opaque, None)
@@ -178,6 +209,9 @@ class RemoteBrokerPort:
             if on_records is not None:
                 on_records([(unpack_stored(row), self._same(tuple(numbers))) for row, numbers in arguments[1]])
         elif command.code == GatewayCode.NOTICE_TABLE:
+            for reading in self._readings.get(arguments[0], ()):
+                reading.changes.pop(arguments[1], None)
+                reading.changes[arguments[1]] = arguments[2]
             for on_change in list(self._tables.get(arguments[0], ())):
                 on_change(arguments[1], arguments[2])
         elif command.code == GatewayCode.NOTICE_LEASE_LOST:
@@ -196,13 +230,20 @@ class RemoteBrokerPort:
         if not self.up:
             on_done(token, GantryError(ErrorCode.UNAVAILABLE, "the broker is not connected"))
             return
-        if len(self._calls) >= CALLS_MAX:
+        # A long answer is read to its end: the broker keeps the rest of it.
+        if len(self._calls) >= CALLS_MAX and code != GatewayCode.NEXT:
             on_done(token, GantryError(ErrorCode.BUSY, f"{CALLS_MAX} calls wait for the broker"))
             return
         self.flush()
-        self._opaque = self._opaque + 1 & 0x7FFFFFFF
-        self._calls[self._opaque] = (token, on_done, convert)
-        self._send(codec.encode(Command(code, None, encode_body(arguments), self._opaque)))
+        opaque = self._opaque + 1 & 0x7FFFFFFF
+        try:
+            frame = codec.encode(Command(code, None, encode_body(arguments), opaque))
+        except ValueError as error:
+            on_done(token, GantryError(ErrorCode.MESSAGE_TOO_LARGE, f"{code.name}: {error}"))
+            return
+        self._opaque = opaque
+        self._calls[opaque] = (token, on_done, convert)
+        self._send(frame)
 
     def _one_way(self, code: GatewayCode, arguments: list[Any]) -> None:
         if self.up:
@@ -232,22 +273,39 @@ class RemoteBrokerPort:
         def convert(values: list[int | str]) -> list[int | ErrorCode]:
             return [unpack_result(value) for value in values]
 
+        sent_in = self._round
+
         def done(token: Any, result: Any) -> None:
+            if refused_for_now(result):
+                self._round = max(self._round, sent_in + 1)
             on_done(token, [result.code] * len(batch) if isinstance(result, GantryError) else result)
 
-        self._call(GatewayCode.SUBMIT, [[pack_sent(message) for message in batch]], token, done, convert)
+        self._call(GatewayCode.SUBMIT, [[pack_sent(message) for message in batch], sent_in], token, done, convert)
 
     def ensure_topic(self, name: str, create: bool, token: Any, on_done: Done) -> None:
         self._call(GatewayCode.ENSURE_TOPIC, [name, create], token, on_done, _topic)
 
     def topics(self, token: Any, on_done: Done) -> None:
-        self._call(GatewayCode.TOPICS, [], token, on_done, lambda rows: [_topic(row) for row in rows])
+        found: list[TopicInfo] = []
+        self._long(GatewayCode.TOPICS, [], lambda row: found.append(_topic(row)), lambda: found, token, on_done)
 
     def read(self, refs: Sequence[tuple[int, int]], token: Any, on_done: Done) -> None:
+        found: list[Message | None] = []
+
         def convert(rows: list[Any]) -> list[Message | None]:
             return [None if row is None else unpack_stored(row) for row in rows]
 
-        self._call(GatewayCode.READ, [refs], token, on_done, convert)
+        def part(token: Any, result: Any) -> None:
+            if isinstance(result, GantryError):
+                on_done(token, result)
+                return
+            found.extend(result)
+            if len(found) < len(refs) and result:
+                self._call(GatewayCode.READ, [refs[len(found) : len(found) + REFS_AT_ONCE]], token, part, convert)
+            else:
+                on_done(token, found)
+
+        self._call(GatewayCode.READ, [refs[:REFS_AT_ONCE]], token, part, convert)
 
     def add_route(self, route: Route, token: Any, on_done: Done) -> None:
         row = [route.route_id, route.kind, route.topic, route.expression, route.light]
@@ -310,7 +368,23 @@ class RemoteBrokerPort:
         self._one_way(GatewayCode.WATCH, [cursor, on_ready is not None])
 
     def stats(self, cursors: Sequence[int], token: Any, on_done: Done) -> None:
-        self._call(GatewayCode.STATS, [list(cursors)], token, on_done, lambda rows: [_cursor_info(row) for row in rows])
+        found: list[CursorInfo | None] = []
+
+        def convert(rows: list[Any]) -> list[CursorInfo | None]:
+            return [_cursor_info(row) for row in rows]
+
+        def part(token: Any, result: Any) -> None:
+            if isinstance(result, GantryError):
+                on_done(token, result)
+                return
+            found.extend(result)
+            if len(found) < len(cursors):
+                following = list(cursors[len(found) : len(found) + STATS_AT_ONCE])
+                self._call(GatewayCode.STATS, [following], token, part, convert)
+            else:
+                on_done(token, found)
+
+        self._call(GatewayCode.STATS, [list(cursors[:STATS_AT_ONCE])], token, part, convert)
 
     def purge(self, cursor: int, token: Any, on_done: Done) -> None:
         self._call(GatewayCode.PURGE, [cursor], token, on_done)
@@ -321,10 +395,54 @@ class RemoteBrokerPort:
     def watch_table(
         self, table: str, on_change: Callable[[str, bytes | None], None] | None, token: Any, on_done: Done
     ) -> None:
-        first = on_change is not None and table not in self._tables
-        if on_change is not None:
-            self._tables.setdefault(table, []).append(on_change)
-        self._call(GatewayCode.WATCH_TABLE, [table, first], token, on_done)
+        reading = _Reading()
+
+        def add(row: list[Any]) -> None:
+            if not reading.rows:
+                self._readings.setdefault(table, []).append(reading)
+            reading.rows[row[0]] = row[1]
+
+        def done(token: Any, result: Any) -> None:
+            readings = self._readings.get(table, [])
+            if reading in readings:
+                readings.remove(reading)
+                if not readings:
+                    del self._readings[table]
+            if on_change is not None and not isinstance(result, GantryError):
+                watchers = self._tables.setdefault(table, [])
+                if on_change not in watchers:
+                    watchers.append(on_change)
+            on_done(token, result)
+
+        self._long(GatewayCode.WATCH_TABLE, [table, on_change is not None], add, reading.result, token, done)
+
+    def _long(
+        self,
+        code: GatewayCode,
+        arguments: list[Any],
+        add: Callable[[list[Any]], None],
+        whole: Callable[[], Any],
+        token: Any,
+        on_done: Done,
+    ) -> None:
+        """A call whose answer comes in parts: `add` gets each row, and `whole()` is the result."""
+
+        def convert(answer: list[Any]) -> int | None:
+            rows: list[list[Any]] = answer[0]
+            continuation: int | None = answer[1]
+            for row in rows:
+                add(row)
+            return continuation
+
+        def part(token: Any, result: Any) -> None:
+            if isinstance(result, GantryError):
+                on_done(token, result)
+            elif result is None:
+                on_done(token, whole())
+            else:
+                self._call(GatewayCode.NEXT, [result], token, part, convert)
+
+        self._call(code, arguments, token, part, convert)
 
     def take_lease(self, name: str, force: bool, on_lost: Callable[[str], None], token: Any, on_done: Done) -> None:
         def taken(epoch: int) -> int:

@@ -6,7 +6,7 @@ What a gateway holds (leases, leased entries, taps, watches) ends with its conne
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ import msgspec
 
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.local import LocalBrokerPort
-from gantrymq.broker.port import CursorInfo, Delivery, Outcome, Route, Start, TopicInfo
+from gantrymq.broker.port import CursorInfo, Delivery, Outcome, Route, Start, TopicInfo, refused_for_now
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.remoting import codec
@@ -51,6 +51,47 @@ RECORDS_PER_FRAME: Final = 512
 FRAME_BODY_BYTES: Final = 8 << 20
 """Bodies and properties in one frame; a single larger one travels alone (the message limit is below the frame limit)."""
 
+ANSWER_BYTES: Final = 4 << 20
+"""Records or rows in one answer, counted without what msgpack adds; a single larger one travels alone. What a record's row says twice
+(its tag) and the rest of it (some 200 bytes) still leave the frame below its limit."""
+
+REFS_MAX: Final = 4096
+"""Records of one answer to READ, and as many as `acquire` leases at most."""
+
+ROW_BYTES: Final = 32
+"""Counted for each row of a long answer besides its text and bytes."""
+
+CONTINUATIONS_MAX: Final = 64
+"""Long answers of one gateway that are not read to their end. Each keeps a table's rows alive; a door reads one at a time, and asks for
+the next part as soon as it has one."""
+
+STATS_MAX: Final = 65_536
+"""Cursors in one STATS: at most 40 bytes each."""
+
+
+class _Long:
+    """An answer in parts: rows as they were when it was asked for. `sized`: (bytes, row)."""
+
+    def __init__(self, sized: Iterator[tuple[int, Any]]) -> None:
+        self._sized = sized
+        self._ahead = next(sized, None)
+
+    def part(self) -> list[Any]:
+        """The next rows."""
+        rows: list[Any] = []
+        size = 0
+        while self._ahead is not None:
+            size += self._ahead[0] + ROW_BYTES
+            if rows and size > ANSWER_BYTES:
+                break
+            rows.append(self._ahead[1])
+            self._ahead = next(self._sized, None)
+        return rows
+
+    def is_over(self) -> bool:
+        """Nothing is left."""
+        return self._ahead is None
+
 
 def _info(info: CursorInfo | None) -> list[int] | None:
     return None if info is None else [info.cursor, info.ready, info.unacked, info.next_offset]
@@ -76,6 +117,16 @@ def _plain(result: Any) -> Any:
     return result
 
 
+def _fitting(records: list[Message | None]) -> int:
+    """How many of the first records one answer takes, at least one; `READ`'s sizes are the gateway's word."""
+    size = 0
+    for index, message in enumerate(records):
+        size += 0 if message is None else len(message.body) + len(message.properties)
+        if size > FRAME_BODY_BYTES and index:
+            return index
+    return len(records)
+
+
 class GatewaySession:
     """`send(frame)` puts a frame into the connection's outbox and marks it."""
 
@@ -85,13 +136,19 @@ class GatewaySession:
         self._send = send
         self._open = True
         self._notices = 0
+        self._round = 0
+        """Submits of an earlier round were sent before the gateway knew that something before them was refused for now."""
+        self._watched: set[str] = set()
+        self._long: dict[int, _Long] = {}
+        self._next_long = 1
         port = self._port
         self._calls: dict[int, Callable[..., None]] = {
             GatewayCode.HELLO: self._hello,
             GatewayCode.SUBMIT: self._submit,
             GatewayCode.ENSURE_TOPIC: port.ensure_topic,
-            GatewayCode.TOPICS: port.topics,
-            GatewayCode.READ: lambda refs, token, done: port.read([(ref[0], ref[1]) for ref in refs], token, done),
+            GatewayCode.TOPICS: self._topics,
+            GatewayCode.READ: self._read,
+            GatewayCode.NEXT: self._next,
             GatewayCode.ADD_ROUTE: lambda row, token, done: port.add_route(Route(*row), token, done),
             GatewayCode.REMOVE_ROUTES: port.remove_routes,
             GatewayCode.OPEN_TAP: self._open_tap,
@@ -104,11 +161,13 @@ class GatewaySession:
                 queue, group, Start(kind, at_ms), token, done
             ),
             GatewayCode.DELETE_CURSOR: port.delete_cursor,
-            GatewayCode.ACQUIRE: port.acquire,
+            GatewayCode.ACQUIRE: lambda cursor, holder, count, size, token, done: port.acquire(
+                cursor, holder, count, min(size, ANSWER_BYTES), token, done
+            ),
             GatewayCode.SETTLE: lambda items: port.settle([(item[0], item[1], Outcome(item[2])) for item in items]),
             GatewayCode.RELEASE: port.release,
             GatewayCode.WATCH: lambda cursor, on: port.watch(cursor, self._ready if on else None),
-            GatewayCode.STATS: port.stats,
+            GatewayCode.STATS: self._stats,
             GatewayCode.PURGE: port.purge,
             GatewayCode.PUT: lambda table, items, token, done: port.put(
                 table, [(item[0], item[1]) for item in items], token, done
@@ -147,6 +206,7 @@ class GatewaySession:
     def close(self) -> None:
         """The connection is gone."""
         self._open = False
+        self._long.clear()
         self._port.close()
 
     def _done(self, command: Command, result: Any) -> None:
@@ -158,7 +218,14 @@ class GatewaySession:
             self._answer(command, ResponseCode.SUCCESS, encode_body(_plain(result)), None)
 
     def _answer(self, command: Command, code: int, body: bytes, remark: str | None) -> None:
-        self._send(codec.encode(Command(code, None, body, command.opaque, FLAG_RESPONSE, remark)))
+        try:
+            frame = codec.encode(Command(code, None, body, command.opaque, FLAG_RESPONSE, remark))
+        except ValueError as error:
+            log.error("%s: answer to gateway request %d: %s", self._peer, command.code, error)
+            remark = f"the answer to gateway request {command.code} is too large"
+            body = pack_error(GantryError(ErrorCode.LIMIT_REACHED, remark))
+            frame = codec.encode(Command(ResponseCode.SYSTEM_ERROR, None, body, command.opaque, FLAG_RESPONSE, remark))
+        self._send(frame)
 
     def _notice(self, code: GatewayCode, arguments: list[Any]) -> None:
         if self._open:
@@ -178,8 +245,69 @@ class GatewaySession:
             return
         done(token, PROTOCOL_VERSION)
 
-    def _submit(self, rows: list[list[Any]], token: Command, done: Callable[[Any, Any], None]) -> None:
-        self._port.submit([unpack_sent(row) for row in rows], token, done)
+    def _submit(self, rows: list[list[Any]], sent_in: int, token: Command, done: Callable[[Any, Any], None]) -> None:
+        batch = [unpack_sent(row) for row in rows]
+        if sent_in < self._round:
+            # Sent behind something that was refused, and must not be stored before it.
+            done(token, [ErrorCode.BUSY] * len(batch))
+            return
+
+        def submitted(token: Command, result: Any) -> None:
+            if refused_for_now(result):
+                self._round = max(self._round, sent_in + 1)
+            done(token, result)
+
+        self._port.submit(batch, token, submitted)
+
+    def _topics(self, token: Command, done: Callable[[Any, Any], None]) -> None:
+        def found(token: Command, result: Any) -> None:
+            if isinstance(result, GantryError):
+                done(token, result)
+                return
+            self._answer_long(((len(info.name), _plain(info)) for info in result), token, done)
+
+        self._port.topics(token, found)
+
+    def _read(self, refs: list[list[int]], token: Command, done: Callable[[Any, Any], None]) -> None:
+        """Answers the first of them, as many as fit; the gateway asks for the others."""
+        wanted: list[tuple[int, int]] = []
+        size = 0
+        for position, record_bytes in refs[:REFS_MAX]:
+            size += record_bytes
+            if wanted and size > ANSWER_BYTES:
+                break
+            wanted.append((position, record_bytes))
+
+        def found(token: Command, result: Any) -> None:
+            done(token, result if isinstance(result, GantryError) else result[: _fitting(result)])
+
+        self._port.read(wanted, token, found)
+
+    def _stats(self, cursors: list[int], token: Command, done: Callable[[Any, Any], None]) -> None:
+        if len(cursors) > STATS_MAX:
+            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"stats of {len(cursors)} cursors, at most {STATS_MAX}")
+        self._port.stats(cursors, token, done)
+
+    def _answer_long(self, sized: Iterator[tuple[int, Any]], token: Command, done: Callable[[Any, Any], None]) -> None:
+        long = _Long(sized)
+        rows = long.part()
+        if long.is_over():
+            done(token, (rows, None))
+        elif len(self._long) >= CONTINUATIONS_MAX:
+            done(token, GantryError(ErrorCode.BUSY, f"{CONTINUATIONS_MAX} long answers are not read to their end"))
+        else:
+            self._long[self._next_long] = long
+            self._next_long += 1
+            done(token, (rows, self._next_long - 1))
+
+    def _next(self, continuation: int, token: Command, done: Callable[[Any, Any], None]) -> None:
+        long = self._long.get(continuation)
+        if long is None:
+            raise GantryError(ErrorCode.NOT_FOUND, f"there is no long answer {continuation}")
+        rows = long.part()
+        if long.is_over():
+            del self._long[continuation]
+        done(token, (rows, None if long.is_over() else continuation))
 
     def _open_tap(self, token: Command, done: Callable[[Any, Any], None]) -> None:
         handle: list[int] = []
@@ -203,8 +331,20 @@ class GatewaySession:
         self._notice(GatewayCode.NOTICE_RECORDS, [handle[0], part])
 
     def _watch_table(self, table: str, on: bool, token: Command, done: Callable[[Any, Any], None]) -> None:
-        watcher = (lambda key, value: self._notice(GatewayCode.NOTICE_TABLE, [table, key, value])) if on else None
-        self._port.watch_table(table, watcher, token, done)
+        def read(token: Command, result: Any) -> None:
+            if isinstance(result, GantryError):
+                done(token, result)
+                return
+            self._answer_long(((len(key) * 3 + len(value), (key, value)) for key, value in result.items()), token, done)
+
+        # Once per table, however often the gateway asks: it hands changes on to all who watch there.
+        watcher = partial(self._changed, table) if on and table not in self._watched else None
+        if watcher is not None:
+            self._watched.add(table)
+        self._port.watch_table(table, watcher, token, read)
+
+    def _changed(self, table: str, key: str, value: bytes | None) -> None:
+        self._notice(GatewayCode.NOTICE_TABLE, [table, key, value])
 
     def _ready(self, cursor: int) -> None:
         self._notice(GatewayCode.NOTICE_READY, [cursor])

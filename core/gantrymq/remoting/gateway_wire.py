@@ -16,7 +16,7 @@ import msgspec
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 FIRST_CODE: Final = 60000
 LAST_CODE: Final = 60099
 
@@ -29,6 +29,7 @@ class GatewayCode(IntEnum):
     ENSURE_TOPIC = 60002
     TOPICS = 60003
     READ = 60004
+    NEXT = 60005
     ADD_ROUTE = 60010
     REMOVE_ROUTES = 60011
     OPEN_TAP = 60012

@@ -9,7 +9,7 @@ from gantrymq.model.message import Message
 
 
 class FakeStore:
-    """Physical offset = index in `log` * 100; every record is 100 bytes long."""
+    """Physical offset = index in `log` * 100; every record is 100 bytes long, those with bodies over 1000 bytes as much longer."""
 
     def __init__(self) -> None:
         self.log: list[Message] = []
@@ -17,6 +17,8 @@ class FakeStore:
         self.lights: dict[int, list[int]] = {}
         self.fail: GantryError | None = None
         self.appends = 0
+        self.body_bytes_max = 1000
+        self.record_bytes_max = 4 << 20
 
     @property
     def written_position(self) -> int:
@@ -25,7 +27,7 @@ class FakeStore:
     def check(self, message: Message) -> ErrorCode | None:
         return (
             ErrorCode.MESSAGE_TOO_LARGE
-            if len(message.body) > 1000 and not message.topic.startswith("rmq_sys")
+            if len(message.body) > self.body_bytes_max and not message.topic.startswith("rmq_sys")
             else None
         )
 
@@ -36,7 +38,8 @@ class FakeStore:
         self.appends += 1
         for message, ids in zip(batch, lights, strict=True):
             queue = self.queues.setdefault((message.topic, message.queue_id), [])
-            message.queue_offset, message.physical_offset, message.size = len(queue), len(self.log) * 100, 100
+            message.queue_offset, message.physical_offset = len(queue), len(self.log) * 100
+            message.size = 100 + (len(message.body) if len(message.body) > 1000 else 0)
             queue.append(message.physical_offset)
             for light in ids:
                 self.lights.setdefault(light, []).append(message.physical_offset)
@@ -59,13 +62,15 @@ class FakeStore:
         return 0
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
-        return [(at, 100, 0) for at in self.queues.get((topic, queue_id), [])[offset : offset + count]]
+        return [
+            (at, self.log[at // 100].size, 0) for at in self.queues.get((topic, queue_id), [])[offset : offset + count]
+        ]
 
     def light_max_offset(self, light: int) -> int:
         return len(self.lights.get(light, ()))
 
     def light_units(self, light: int, offset: int, count: int) -> list[tuple[int, int, int]]:
-        return [(at, 100, 0) for at in self.lights.get(light, [])[offset : offset + count]]
+        return [(at, self.log[at // 100].size, 0) for at in self.lights.get(light, [])[offset : offset + count]]
 
     def delete_light(self, light: int) -> None:
         self.lights.pop(light, None)
