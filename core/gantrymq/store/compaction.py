@@ -24,10 +24,11 @@ from gantrymq.model.names import is_stored_topic
 from gantrymq.store.consume_queue import HOLE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from gantrymq.store.cold import ColdReads
-    from gantrymq.store.consume_queue import Unit
+    from gantrymq.store.consume_queue import ConsumeQueue, Unit
     from gantrymq.store.files import FileSystem
 
 log = logging.getLogger(__name__)
@@ -140,6 +141,27 @@ class CompactedQueues:
         for number in [number for number, other in self._by_number.items() if other.path.parent == directory]:
             self._forget(number)
         return [directory / name for name in self._files.list_dir(directory)]
+
+    def cut(self, find: Callable[[str, int], ConsumeQueue | None]) -> None:
+        """At start: a file that goes beyond its queue's end knows records that a disk lost although it had said otherwise. What it has of
+        offsets that the log still has is left to the log: new records take those offsets. Reads wait for the disk."""
+        for (topic, queue_id), file in list(self.queues.items()):
+            queue = find(topic, queue_id)
+            if queue is None or file.end <= queue.next_offset:
+                continue
+            end = queue.min_offset
+            log.error("%s: the queue ends at %d: cut to %d, values of keys may be missing", file.path, queue.next_offset, end)
+            writer = CompactionWriter(self._files, file.path.parent, file.begin)
+            for offset in file.offsets:
+                if offset < end:
+                    ((position, size, tag),) = self.units(file, offset, 1, None)
+                    writer.add(offset, self.read(position, size, None), tag)
+            old = self.drop(topic, queue_id)
+            if writer.count:
+                self.put(topic, queue_id, writer.finish(end))
+            for path in old:
+                self._files.remove(path)
+            self._files.sync_dir(file.path.parent)
 
     def _forget(self, number: int) -> None:
         del self._by_number[number]

@@ -194,6 +194,7 @@ class MessageStore(StoreReader):
         clean, own_crash = mark_running(self.files, self._store, self._own)
         indexed = self._open_files()
         report = self._recover(clean, own_crash, indexed, progress)
+        self.compacted.cut(self._queues.find)
         self._log.hot_from = self._log.opened_at = self._appender.position
         if self.config.transient_pool:
             self._log.buffer = WriteBuffer()

@@ -278,6 +278,31 @@ def test_a_damaged_file_is_not_used() -> None:
     assert after.values() == {"a": b"9"}
 
 
+def test_a_file_beyond_the_end_of_its_queue_is_cut() -> None:
+    """Only a disk that lied makes one: new records take the offsets, and must be seen."""
+    node = compacted()
+    for number in range(90):
+        node.put(f"k{number}", b"%d " % number * 1500)
+        if number == 50:
+            node.compact()
+            assert node.drop_log() > 1
+    node.compact()
+    queue = node.store._queues.find("c", 0)
+    assert queue is not None
+    assert 0 < queue.min_offset < 50
+    files = node.disk.after_process_crash()
+    files.remove(ROOT / "store" / "commitlog" / files.list_dir(ROOT / "store" / "commitlog")[-1])
+    after = CompactNode(files)
+    end = after.store.max_offset("c", 0)
+    assert 50 < end < 90
+    assert after.put("k0", b"new") == end
+    seen = [at for at, _ in after.read()]
+    assert seen == list(range(end + 1))
+    again = CompactNode(after.disk.after_process_crash())
+    assert [at for at, _ in again.read()] == seen
+    assert again.values()["k0"] == b"new"
+
+
 def test_full_disk_gives_the_run_up_and_the_old_file_stays() -> None:
     node = compacted()
     node.put("a", b"1" * 1000)
