@@ -20,35 +20,35 @@ UNIT_SIZE: Final = 20
 class StoreConfig:
     """Section `store`. File sizes in bytes; index sizes in slots and entries."""
 
-    commitlog_file_size: int = 128 * 1024 * 1024
-    consumequeue_file_size: int = 6_000_000
-    index_slots: int = 5_000_000
-    index_entries: int = 20_000_000
+    commitlog_file_size: int = field(default=128 * 1024 * 1024, metadata={"min": LOG_FILE_SIZE_MIN, "max": LOG_FILE_SIZE_MAX})
+    consumequeue_file_size: int = field(default=6_000_000, metadata={"min": UNIT_SIZE, "max": LOG_FILE_SIZE_MAX})
+    index_slots: int = field(default=5_000_000, metadata={"min": 1, "max": 500_000_000})
+    index_entries: int = field(default=20_000_000, metadata={"min": 2, "max": 2_000_000_000 // UNIT_SIZE})
     flush: str = "async"
     """`async`: acknowledged when written (survives a crash of the process); `sync`: when on stable storage."""
     transient_pool: bool = False
     """Records gather in memory and reach the log in large writes: the end of the process loses up to `flush_interval_ms` of what was
     acknowledged under `async`, at most 64 MiB."""
-    flush_interval_ms: int = 500
+    flush_interval_ms: int = field(default=500, metadata={"min": 1, "max": 60_000})
     """Asynchronous flush: at most this long until data is on stable storage."""
     body_bytes_max: int = field(default=BODY_BYTES_MAX, metadata={"set_as": "message.body_bytes_max"})
     """Largest body; the limit shrinks so that one record fits into a log segment."""
-    queue_files_max: int = 512
+    queue_files_max: int = field(default=512, metadata={"min": 8, "max": 1_000_000})
     """Descriptors kept open for ConsumeQueue files; 80,000 queues work under `ulimit -n 4096`."""
-    checkpoint_interval_ms: int = 10_000
+    checkpoint_interval_ms: int = field(default=10_000, metadata={"min": 100, "max": 3_600_000})
     """Queues, light queues and index are put on stable storage this often; bounds the replay after a crash."""
 
-    file_reserved_hours: int = 72
+    file_reserved_hours: int = field(default=72, metadata={"min": 0, "max": 1_000_000})
     """A segment whose newest record is older is deleted (RocketMQ: fileReservedTime)."""
     delete_when: str = "4"
     """Hours of the day (local time, several separated by `;`) at which expired segments are deleted, or `always`."""
-    log_bytes_max: int = 0
+    log_bytes_max: int = field(default=0, metadata={"min": 0, "max": 1 << 60})
     """The oldest segments are deleted while the log is longer than this; 0: no limit."""
-    disk_warn_ratio: float = 0.75
+    disk_warn_ratio: float = field(default=0.75, metadata={"min": 0, "max": 1})
     """Part of the store's file system in use from which expired segments are deleted at any hour, with a warning."""
-    disk_clean_ratio: float = 0.85
+    disk_clean_ratio: float = field(default=0.85, metadata={"min": 0, "max": 1})
     """...from which the oldest segments are deleted although they have not expired (never what is live)."""
-    disk_full_ratio: float = 0.90
+    disk_full_ratio: float = field(default=0.90, metadata={"min": 0, "max": 1})
     """...from which messages are refused until there is room again; reading goes on."""
 
     def __post_init__(self) -> None:
