@@ -15,8 +15,17 @@ from pathlib import Path
 
 import pytest
 
+from gantrymq.config import load
 from gantrymq.model.errors import ConfigError
-from gantrymq.server import EXIT_FAILED, EXIT_USAGE, is_loopback, parse_nameservers, write_atomically
+from gantrymq.server import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    Launch,
+    is_loopback,
+    parse_nameservers,
+    wanted_names,
+    write_atomically,
+)
 
 PROGRAM = Path(__file__).with_name("fake_services.py")
 
@@ -281,6 +290,18 @@ def test_entry_points_of_a_stranger_are_found(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.stderr.startswith("gantry: gateway strange: no such service; installed: ")
     assert "stranger" in done.stderr
+
+
+def test_up_starts_no_nameserver_where_another_is_named() -> None:
+    installed = dict.fromkeys(("nameserver", "broker", "mqtt"))
+
+    def names(*sets: str) -> list[str]:
+        return wanted_names(Launch("up"), load(None, {}, sets), installed)  # type: ignore[arg-type]
+
+    assert names() == ["nameserver", "broker", "mqtt"]
+    assert names("server.nameserver=") == ["nameserver", "broker", "mqtt"]
+    assert names("server.nameserver=a:1") == ["broker", "mqtt"]
+    assert names("server.nameserver=a:1", "nameserver.enabled=true") == ["nameserver", "broker", "mqtt"]
 
 
 def test_nameservers() -> None:

@@ -110,6 +110,7 @@ async def pull(
 ) -> None:
     """Show messages until the end of the topic, `count`, or Ctrl-C."""
     shown = 0
+    gathered: list[ReceivedMessage] = []
     at = parse_start(start_at)
     async with PullConsumer(nameserver, group=group or "gantry_pull", tags=tags) as consumer:
         queues = await consumer.assign(topic)
@@ -121,11 +122,16 @@ async def pull(
                 messages = await consumer.pull(count - shown, FOLLOW_S if follow else SETTLE_S)
                 if not messages and not follow:
                     break
-                show(messages, as_json)
+                if follow or as_json:
+                    show(messages, as_json)
+                else:
+                    gathered += messages  # one table for all queues
                 shown += len(messages)
         except asyncio.CancelledError:
             if not follow:
                 raise
+        finally:
+            show(gathered, as_json)
         if group:
             await consumer.commit()
     if not shown and not as_json:
@@ -187,17 +193,21 @@ def show(messages: Sequence[ReceivedMessage], as_json: bool) -> None:
         return
     if not messages:
         return
-    table = Table("place")
-    table.add_column("stored", no_wrap=True)
-    for name in ("tag", "keys", "body"):
+    several = len({message.broker for message in messages}) > 1
+    table = Table(title=escape(messages[0].topic))
+    table.add_column("queue", justify="right", no_wrap=True)
+    table.add_column("offset", justify="right", no_wrap=True)
+    for name in ("tag", "keys"):
         table.add_column(name, overflow="fold")
+    table.add_column("time", no_wrap=True)
+    table.add_column("body", overflow="fold")
     for message in messages:
-        place = f"{message.topic}/{message.broker}/{message.queue_id} @{message.queue_offset}"
         table.add_row(
-            escape(place),
-            moment(message.store_ms)[:23].replace("T", " "),
+            escape(f"{message.broker}/{message.queue_id}") if several else str(message.queue_id),
+            str(message.queue_offset),
             escape(message.tag),
             escape(message.keys),
+            moment(message.store_ms)[:19].replace("T", " "),
             escape(body_text(message.body)),
         )
     CONSOLE.print(table)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from io import StringIO
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
+from gantrymq.cli import people
 from gantrymq.cli.people import BODY_SHOWN_MAX, body_text, explain, moment, parse_start
 from gantrymq.model.errors import ConfigError, ErrorCode, GantryError
 
@@ -46,3 +51,23 @@ def test_errors_say_what_to_do() -> None:
     )
     assert "topic list" in explain(GantryError(ErrorCode.TOPIC_NOT_FOUND, "no topic x"), "a:1")
     assert explain(GantryError(ErrorCode.BUSY, "busy"), "a:1") == "busy"
+
+
+def test_one_table_that_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console(width=80, record=True, file=StringIO())
+    monkeypatch.setattr(people, "CONSOLE", console)
+    messages = [
+        SimpleNamespace(topic="factory", broker="broker-a", queue_id=queue, queue_offset=12_345, tag="line1.temp", keys="k1",
+                        store_ms=1_700_000_000_000, body=b"21.5 degrees and more of it")
+        for queue in (0, 3)
+    ]  # fmt: skip
+    people.show(messages, False)  # type: ignore[arg-type]
+    text = console.export_text(clear=True)
+    title, _, head, _, first, *_ = text.splitlines()
+    assert title.strip() == "factory"
+    assert [word.strip() for word in head.split("┃")[1:-1]] == ["queue", "offset", "tag", "keys", "time", "body"]
+    assert [word.strip() for word in first.split("│")[1:3]] == ["0", "12345"]
+    assert text.count("queue") == 1
+    messages[0].broker = "broker-b"
+    people.show(messages, False)  # type: ignore[arg-type]
+    assert "broker-b/0" in console.export_text()
