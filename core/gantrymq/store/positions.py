@@ -36,6 +36,12 @@ class Sizes(NamedTuple):
     index_slots: int
     index_entries: int
 
+    def __str__(self) -> str:
+        return (
+            f"log segments of {self.log_file} bytes, queue files of {self.queue_file} bytes, "
+            f"index files of {self.index_slots} slots and {self.index_entries} entries"
+        )
+
 
 class Positions:
     """The two positions. `save` from one thread at a time."""

@@ -40,6 +40,10 @@ _NAMES_MAX: Final = 65_536
 """Topic names found sound, as bytes."""
 
 
+PLACES_SHOWN: Final = 10
+"""Damaged places in the line of the log; all of them are in the quarantine."""
+
+
 @dataclass(slots=True)
 class RecoveryReport:
     """What `MessageStore.load` found and did. Positions are bytes in the log."""
@@ -54,6 +58,19 @@ class RecoveryReport:
     """(position, bytes) of damaged places that fillers stand in now."""
     records: int = 0
     """Records dispatched again."""
+
+    def __str__(self) -> str:
+        checked = f"not closed cleanly; checked the log from {self.start} to {self.end}"
+        parts = [f"closed cleanly; the log ends at {self.end}" if self.clean else checked]
+        if self.records:
+            parts.append(f"{self.records} records put into their queues again")
+        if self.cut_bytes:
+            parts.append(f"a torn tail of {self.cut_bytes} bytes removed")
+        if self.quarantined:
+            places = ", ".join([f"{size} bytes at {at}" for at, size in self.quarantined[:PLACES_SHOWN]])
+            more = len(self.quarantined) - PLACES_SHOWN
+            parts.append(f"damaged and set aside: {places}" + (f" and {more} more places" if more > 0 else ""))
+        return "; ".join(parts)
 
 
 class LogBytes(Protocol):

@@ -9,13 +9,13 @@ import pytest
 from gantrymq.model.message import Message
 from gantrymq.store import record
 from gantrymq.store.consume_queue import HOLE_SIZE
-from gantrymq.store.recovery import FILLER_BYTES_MAX, fillers
+from gantrymq.store.positions import Sizes
+from gantrymq.store.recovery import FILLER_BYTES_MAX, RecoveryReport, fillers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from conftest import Bench
-
     from gantrymq.store.message_store import MessageStore
 
 LOG = ("store", "commitlog", "0" * 20)
@@ -222,3 +222,12 @@ def test_missing_segments_are_reported_and_survived(bench: Bench, message_of: Ca
     assert not bench.report.clean
     assert 0 < again.max_offset("T", 0) < 400
     assert again.light_max_offset(1) == again.max_offset("T", 0)
+
+
+def test_the_line_of_the_log_is_for_people() -> None:
+    assert str(RecoveryReport(True, 0, 500)) == "closed cleanly; the log ends at 500"
+    report = RecoveryReport(False, 100, 500, 7, [(place, 10) for place in range(200, 212)], 3)
+    text = str(report)
+    assert text.startswith("not closed cleanly; checked the log from 100 to 500; 3 records put into their queues again; a torn tail of 7 bytes removed;")
+    assert text.endswith("10 bytes at 209 and 2 more places")
+    assert "slots" in str(Sizes(1, 2, 3, 4))
