@@ -54,6 +54,22 @@ NEXT: Final[dict[tuple[State, int], State]] = {
 """State after a packet; pairs that are missing change nothing."""
 
 
+STRANGERS: Final = (
+    (b"\x16\x03", "a TLS handshake: this port speaks MQTT without TLS"),
+    (b"AMQP", "AMQP: its port is amqp.port (5672)"),
+    *[
+        (method + b" ", "an HTTP request: this port speaks MQTT")
+        for method in (b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"CONNECT")
+    ],
+)
+"""First bytes that come from clients of other protocols, and what they are told to be."""
+
+
+def stranger(head: bytes) -> str:
+    """What the first bytes of a connection look like if they are not MQTT."""
+    return next((f"the first bytes look like {text}" for start, text in STRANGERS if head.startswith(start)), "")
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
     """What one connection may ask of us."""
@@ -185,6 +201,8 @@ class MqttConnection:
                         continue
             refused = self._check_header(first, end - body)
             if refused:
+                if self.state is State.AWAIT_CONNECT:
+                    refused = stranger(data[start : start + 8]) or refused
                 return self._violation(events, refused)
             if end > size:
                 break

@@ -174,3 +174,19 @@ def test_known_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(10):
         connection.receive_data(codec.encode_packet(Publish(b"t%d" % i, b"", 0, 0)), 0)
     assert len(connection.known_topics) <= 3
+
+
+@pytest.mark.parametrize(
+    ("first", "text"),
+    [
+        (b"GET / HTTP/1.1\r\n", "an HTTP request"),
+        (b"POST /x HTTP/1.1\r\n", "an HTTP request"),
+        (b"AMQP\x00\x00\x09\x01", "amqp.port"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "TLS"),
+        (b"\x40\x02\x00\x01", "PUBACK is not allowed before CONNECT"),
+    ],
+)
+def test_strangers_are_called_by_name(first: bytes, text: str) -> None:
+    (event,) = MqttConnection(ConnectionLimits(), set(), 0).receive_data(first, 0)
+    assert isinstance(event, Violation)
+    assert text in event.text
