@@ -1,6 +1,6 @@
 """`./run bench`: what one broker process does, measured by load generators in processes of their own; beside real peers if asked.
 
-usage: bench [--quick] [--only NAME ...] [--peers rocketmq mosquitto rabbitmq] [--spark] [--json FILE]
+usage: bench [--quick] [--only NAME ...] [--peers rocketmq mosquitto rabbitmq] [--[no-]spark] [--json FILE]
        bench store ...: the store alone (store.py)
 
 Every figure of a server is CPU of its process (all threads) per message, so that a busy machine changes it little; rates are what
@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -154,9 +155,9 @@ def mqtt(server: Server, mode: str, *arguments: str) -> dict[str, Any]:
     got = generator("mqtt_load.py", host, port, mode, *arguments, "--server-pid", str(server.pid))
     if mode == "connections":
         bytes_each = got.get("rss_bytes_per_connection")
-        return _row(got, got.get("connects_per_s"), None) | {
-            "note": f"{bytes_each / 1024:.1f} KiB each" if bytes_each is not None else ""
-        }
+        if bytes_each is None:
+            return _row(got, None, None)
+        return _row(got, "", None) | {"note": f"{bytes_each / 1024:.1f} KiB each"}
     deliveries = mode == "pubsub"
     names = [key for key in got if "per_s" in key]
     rate = got.get("delivered_per_s" if deliveries else "published_per_s", got.get(names[0]) if names else None)
@@ -271,7 +272,10 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages")
     parser.add_argument("--only", nargs="+", default=[], help="cases whose name contains one of these words")
     parser.add_argument("--peers", nargs="*", default=[], choices=["rocketmq", "mosquitto", "rabbitmq"])
-    parser.add_argument("--spark", action="store_true", help="also Spark rows/s (needs the Spark environment)")
+    parser.add_argument(
+        "--spark", action=argparse.BooleanOptionalAction, default=None,
+        help="Spark rows/s, too (default: where pyspark is installed and --only was not given)",
+    )  # fmt: skip
     parser.add_argument("--json", type=Path, help="write every raw figure here")
     args = parser.parse_args()
     console = Console()
@@ -302,7 +306,7 @@ def main() -> int:
                             case.rows[name] = run(server)
                             progress.advance(task)
         show(console, [case for case, _ in chosen], args.peers)
-        if args.spark:
+        if args.spark or (args.spark is None and not args.only and find_spec("pyspark") is not None):
             raw["spark"] = spark_rows(console, directory)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
