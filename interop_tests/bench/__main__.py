@@ -266,6 +266,10 @@ def main() -> int:
         from interop_tests.bench import store
 
         return store.main(sys.argv[2:])
+    if sys.argv[1:2] == ["light"]:
+        from interop_tests.bench import light
+
+        return light.main(sys.argv[2:])
     parser = argparse.ArgumentParser(
         prog="bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

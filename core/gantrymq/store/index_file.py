@@ -22,7 +22,7 @@ from gantrymq.model.names import java_hash
 from gantrymq.store.geometry import ENTRY, HEADER, ROCKETMQ_SLOTS, SLOT_SIZE, IndexBytes, cut_short, find_slots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from gantrymq.store.cold import ColdReads
@@ -37,6 +37,11 @@ CHUNK: Final = 1 << CHUNK_SHIFT
 CHUNK_MASK: Final = CHUNK - 1
 HASH_MIN: Final = -0x80000000
 """The one hash without an absolute value; it counts as 0."""
+HASH_MASK: Final = 0x7FFFFFFF
+TAIL_CHARS: Final = 3
+TAIL_POWER: Final = 31**TAIL_CHARS
+HASHES_MAX: Final = 65_536
+"""Parts of keys remembered, of either kind, about 10 MiB each; forgotten when there are more."""
 CHAIN_MAX: Final = 1_000_000
 """Entries looked at for one key in one file: a damaged chain must not hang a query."""
 PROBED_ENTRIES: Final = 100_000
@@ -50,6 +55,60 @@ def key_hash(topic: str, key: str) -> int:
     """The stored hash of a key: |hashCode(topic + "#" + key)|, 0 for the value that has no absolute."""
     value = java_hash(f"{topic}#{key}")
     return abs(value) if value != HASH_MIN else 0
+
+
+class KeyHashes:
+    """Hashes of many keys. A hash is a number in base 31, so that of a text follows from those of its parts: a `UNIQ_KEY` ends in a
+    counter, and what stands before its last characters is the same for nearly all that a client made in a millisecond."""
+
+    def __init__(self) -> None:
+        self._heads: dict[str, dict[str, int]] = {}
+        self._tails: dict[str, int] = {}
+        self._cached = 0
+
+    def run(self, records: Iterable[tuple[str, tuple[str, ...], int, int]]) -> list[tuple[int, int, int]]:
+        """(Java's hash of `topic#key` as unsigned 32 bits, physical offset, store ms) per key."""
+        made: list[tuple[int, int, int]] = []
+        add, tails, last = made.append, self._tails, None
+        heads: dict[str, int] = {}
+        for topic, keys, position, store_ms in records:
+            if topic is not last:
+                heads = self._of(topic)
+                last = topic
+            for key in keys:
+                tail = tails.get(key[-TAIL_CHARS:])
+                head = heads.get(key[:-TAIL_CHARS])
+                if head is None or tail is None:
+                    head, tail = self._make(topic, key, heads)
+                add(((head + tail) & 0xFFFFFFFF, position, store_ms))
+        return made
+
+    def _of(self, topic: str) -> dict[str, int]:
+        if self._cached > HASHES_MAX:
+            self._heads.clear()
+            self._cached = 0
+        heads = self._heads.get(topic)
+        if heads is None:
+            heads = self._heads[topic] = {}
+            self._cached += 1
+        return heads
+
+    def _make(self, topic: str, key: str, heads: dict[str, int]) -> tuple[int, int]:
+        first, last = key[:-TAIL_CHARS], key[-TAIL_CHARS:]
+        if not last.isascii() or not first:  # a character may be two units of UTF-16
+            return java_hash(f"{topic}#{key}"), 0
+        tail = self._tails.get(last)
+        if tail is None:
+            if len(self._tails) >= HASHES_MAX:
+                self._tails.clear()
+            tail = self._tails[last] = java_hash(last)
+        head = heads.get(first)
+        if head is None:
+            if self._cached > 2 * HASHES_MAX:  # very many in one batch
+                heads.clear()
+            head = heads[first] = java_hash(f"{topic}#{first}") * TAIL_POWER
+            self._cached += 1
+        return head, tail
 
 
 def _pack(flat: list[int]) -> bytes:
@@ -134,28 +193,31 @@ class IndexFile:
         if entry == 1 and at < stop:
             _, self.begin_position, self.begin_ms = run[at]
         begin_ms = self.begin_ms
-        position = store_ms = 0
+        position = store_ms = used = seconds = 0
+        last_ms = -1
         for hashed, position, store_ms in run[at:stop] if at or stop < len(run) else run:
-            if hashed < 0:
-                hashed = -hashed if hashed != HASH_MIN else 0
+            if hashed > HASH_MASK:  # negative in Java; the one without an absolute value counts as 0
+                hashed = 0x100000000 - hashed & HASH_MASK
             slot = hashed % slots
             number = slot >> CHUNK_SHIFT
             chunk = chunks[number]
             if chunk is None:
+                self.next_entry = entry
                 chunk = self._load(number)
             slot &= CHUNK_MASK
             previous = chunk[slot]
+            chunk[slot] = entry
             if previous <= 0 or previous >= entry:
                 previous = 0
-                self.used_slots += 1
-            seconds = (store_ms - begin_ms) // 1000
-            if not 0 <= seconds <= SECONDS_MAX:
-                seconds = 0 if seconds < 0 else SECONDS_MAX
+                used += 1
+            if store_ms != last_ms:
+                last_ms = store_ms
+                seconds = min(max((store_ms - begin_ms) // 1000, 0), SECONDS_MAX)
             pending += (hashed, position, seconds, previous)
-            chunk[slot] = entry
             dirty.add(number)
             entry += 1
-            self.next_entry = entry
+        self.next_entry = entry
+        self.used_slots += used
         if at < stop:
             self.end_ms, self.end_position = store_ms, position
         return stop
@@ -291,6 +353,7 @@ class Index:
         self._directory = directory
         self.slots = slots
         self.entries = entries
+        self._hashes = KeyHashes()
         self.list: list[IndexFile] = []
         self.cold: ColdReads | None = None
         """As in `QueueFiles`; set before the first `find`."""
@@ -367,11 +430,7 @@ class Index:
 
     def add(self, records: list[tuple[str, tuple[str, ...], int, int]]) -> None:
         """Index records (topic, keys, physical offset, store ms) under each of their keys."""
-        run = [
-            (java_hash(f"{topic}#{key}"), position, store_ms)
-            for topic, keys, position, store_ms in records
-            for key in keys
-        ]
+        run = self._hashes.run(records)
         at = 0
         while at < len(run):
             if not self.list or self.list[-1].full:

@@ -149,6 +149,17 @@ class MessageStore(StoreReader):
         return pending[0][2] if pending else self._appender.position
 
     @property
+    def index_lag_records(self) -> int:
+        """Records with keys that are not in the index yet; queries look through them."""
+        return len(self._appender.index_pending)
+
+    @property
+    def index_lag_ms(self) -> int:
+        """How long ago the oldest of them was stored."""
+        pending = self._appender.index_pending
+        return max(self._clock.now_ms() - pending[0][3], 0) if pending else 0
+
+    @property
     def derived_position(self) -> int:
         """Queues, light queues and index below it are on stable storage."""
         return self._derived_synced

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gantrymq.store.index_file import Index, key_hash
+from gantrymq.model.names import java_hash
+from gantrymq.store import index_file
+from gantrymq.store.index_file import Index, KeyHashes, key_hash
 from gantrymq.store.testing import MemoryFileSystem
 
 ROOT = Path("/d/index")
@@ -129,3 +131,17 @@ def test_number_of_entries_of_the_directory_wins(entries: int) -> None:
     again = index_on(files, entries=entries)
     assert again.entries == 10
     assert again.find("T", "a", 0, 1 << 60, 9) == [1]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["T", "topic-é"]), st.lists(st.text(max_size=8), max_size=3))), st.integers(1, 5))
+def test_hashes_of_many_keys_are_those_of_each(records: list[tuple[str, list[str]]], most: int) -> None:
+    before, index_file.HASHES_MAX = index_file.HASHES_MAX, most  # type: ignore[misc]
+    try:
+        hashes = KeyHashes()
+        for _ in range(2):
+            made = hashes.run([(topic, tuple(keys), 5, 6) for topic, keys in records])
+            wanted = [java_hash(f"{topic}#{key}") & 0xFFFFFFFF for topic, keys in records for key in keys]
+            assert made == [(hashed, 5, 6) for hashed in wanted]
+        assert len(hashes._tails) <= most
+    finally:
+        index_file.HASHES_MAX = before  # type: ignore[misc]

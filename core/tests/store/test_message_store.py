@@ -379,3 +379,18 @@ def test_derived_positions_follow(bench: Bench, message_of: Callable[..., Messag
     assert bench.report.start == bench.report.end == store.written_position
     assert bench.file("store", "checkpoint")[:8] == (1_700_000_000_000).to_bytes(8, "big")
     assert len(bench.file("store", "checkpoint")) == 4096
+
+
+def test_queries_look_through_what_is_not_indexed_yet(bench: Bench, message_of: Callable[..., Message]) -> None:
+    store = bench.open()
+    store.append([message_of(number) for number in range(50)], [()] * 50)
+    bench.clock.ms += 700
+    assert (store.index_lag_records, store.index_lag_ms) == (50, 700)
+    assert store.query("T", "K49", 9, 0, 1 << 60)[0].queue_offset == 49
+    assert store.run_background(40)
+    assert 0 < store.index_lag_records < 50
+    assert [store.query("T", f"K{number}", 9, 0, 1 << 60)[0].queue_offset for number in (0, 49)] == [0, 49]
+    while store.run_background(1000):
+        pass
+    assert (store.index_lag_records, store.index_lag_ms, store.indexed_position) == (0, 0, store.written_position)
+    assert store.query("T", "K49", 9, 0, 1 << 60)[0].queue_offset == 49
