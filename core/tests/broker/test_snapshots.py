@@ -132,7 +132,7 @@ def test_only_so_many_are_kept() -> None:
     assert len(node.disk.list_dir(PLACE)) == KEPT
 
 
-@pytest.mark.parametrize("cut", range(0, 600, 7))
+@pytest.mark.parametrize("cut", range(0, 600, 13))
 def test_a_torn_or_damaged_one_is_ignored_and_removed(cut: int) -> None:
     node, _ = filled()
     node.make()
