@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Start, TopicInfo
+from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Start, TopicInfo, refused_for_now
 from gantrymq.broker.routing_api import RouteSet
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -76,6 +76,8 @@ class FakePort:
         self.turn: list[Callable[[], None]] = []
         self.failures: dict[str, list[ErrorCode]] = {}
         self.submitted: list[list[Message]] = []
+        self.refused_open = 0
+        """Submits that were refused for now and whose answer is on its way."""
         self.calls: list[str] = []
         self.queues_per_topic = 4
         self.auto_create = True
@@ -188,7 +190,20 @@ class FakePort:
         self.submitted.append(list(batch))
         if self._failed("submit", token, on_done):
             return
-        self._answer(on_done, token, [self._store(message) for message in batch])
+        if self.refused_open:
+            # As the contract says: nothing is stored that was submitted before a refusal's answer came.
+            results: list[int | ErrorCode] = [ErrorCode.BUSY] * len(batch)
+        else:
+            results = [self._store(message) for message in batch]
+        if refused_for_now(results):
+            self.refused_open += 1
+            self._answer(self._refused, (token, on_done), results)
+        else:
+            self._answer(on_done, token, results)
+
+    def _refused(self, entry: tuple[object, Done], results: Any) -> None:
+        self.refused_open -= 1
+        entry[1](entry[0], results)
 
     def _store(self, message: Message) -> int | ErrorCode:
         code = self.refuse(message)
@@ -506,8 +521,8 @@ class FakePort:
             return
         if on_change is None:
             self.table_watchers.pop(table, None)
-        else:
-            self.table_watchers.setdefault(table, []).append(on_change)
+        elif on_change not in self.table_watchers.setdefault(table, []):
+            self.table_watchers[table].append(on_change)
         self._answer(on_done, token, dict(self.tables.get(table, {})))
 
     # LeasePort

@@ -281,7 +281,7 @@ class AmqpDoor:
         if self._publisher is not None:
             self._publisher.flush()
         self._settle_now()
-        return bool(channel.pending)
+        return bool(channel.pending) or (self._publisher is not None and self._publisher.holds(channel))
 
     def _settle_now(self) -> None:
         if self._settlements:

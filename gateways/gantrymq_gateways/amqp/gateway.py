@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.port import END, BrokerPort, CursorInfo
 from gantrymq_gateways.amqp.config import AmqpConfig
@@ -16,22 +16,29 @@ from gantrymq_gateways.amqp.publish import Contents, Targets
 from gantrymq_gateways.amqp.steps import Runner, Steps
 
 if TYPE_CHECKING:
+    from gantrymq.net.api import Wheel
     from gantrymq.services import Clock, Turn
     from gantrymq_gateways.amqp.door import AmqpDoor
 
 log = logging.getLogger(__name__)
+
+START_RETRY_MS: Final = 1000
+"""Until the next attempt to load the definitions, when the broker is back but refuses something."""
 
 
 class Gateway:
     """See the module. `token()`: 22 random characters for names that the server makes."""
 
     def __init__(
-        self, config: AmqpConfig, port: BrokerPort, clock: Clock, turn: Turn, token: Callable[[], str]
+        self, config: AmqpConfig, port: BrokerPort, clock: Clock, turn: Turn, wheel: Wheel, token: Callable[[], str]
     ) -> None:
         self.config = config
         self.port = port
         self.clock = clock
         self.turn = turn
+        self._wheel = wheel
+        self._life = 0
+        """Counts goings and comings of the broker: an attempt to start that belongs to an earlier one is over."""
         self.token = token
         self.ready = False
         self.stopped = False
@@ -61,6 +68,7 @@ class Gateway:
         """The broker went away (cursors, leases and watches with it) or came back."""
         if self.stopped:
             return
+        self._life += 1
         if not up and self.ready:
             self.ready = False
             log.warning("amqp: the broker is not reachable: %d connections are closed", len(self.doors))
@@ -68,13 +76,19 @@ class Gateway:
                 door.shutdown()
             self._reset()
         elif up and not self.ready:
-            self.start(self._restarted)
+            self._restart(self._life)
 
-    def _restarted(self, error: Exception | None) -> None:
+    def _restart(self, life: int) -> None:
+        if life == self._life and not self.stopped:
+            self._reset()
+            self.start(partial(self._restarted, life))
+
+    def _restarted(self, life: int, error: Exception | None) -> None:
         if error is None:
             log.info("amqp: ready")
-        else:
-            log.error("amqp: definitions cannot be loaded: %s", error)
+        elif life == self._life and not self.stopped:
+            log.warning("amqp: definitions cannot be loaded: %s; trying again", error)
+            self._wheel.call_at(self.clock.monotonic_ms() + START_RETRY_MS, lambda now_ms: self._restart(life))
 
     def contents(self, user: str) -> Contents:
         """Content headers of one user."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
-from gantrymq.broker.port import BrokerPort, SubmitResult
+from gantrymq.broker.port import PASSING, BrokerPort, SubmitResult
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
@@ -39,9 +39,6 @@ CONTENTS_MAX: Final = 4096
 """Remembered content headers."""
 CONTENT_KEY_BYTES_MAX: Final = 1024
 """Longer headers hardly repeat."""
-
-_BLOCKING: Final = frozenset({ErrorCode.BUSY, ErrorCode.STORE_FULL})
-"""Failures that end by themselves: publishers are told to wait (connection.blocked)."""
 
 
 class UnknownExchangeError(Exception):
@@ -203,8 +200,16 @@ class Publisher:
         self._owner = owner
         self._batch: Batch | None = None
         self._again: list[Batch] = []
+        """Refused for now, and to be submitted again."""
+        self._held: list[Batch] = []
+        """What came behind it."""
+        self._flying = 0
+        """Batches submitted and not answered."""
+        self._retrying = False
+        self._due = False
+        """`retry` waits for the answers to what is on its way: it may be refused too."""
         self.bytes_open = 0
-        """Bodies submitted and not answered."""
+        """Bodies held or submitted, and not answered."""
 
     def publish(self, channel: PublishingChannel, event: Publish) -> None:
         """Add a message to the batch. Raises AmqpError and UnknownExchangeError; then nothing was added."""
@@ -234,25 +239,44 @@ class Publisher:
         channel = batch.channel
         if batch.numbered:
             channel.published += len(batch.messages)
-        self._submit(batch)
+        self.bytes_open += batch.size
+        if self._again or self._held or self._retrying:
+            self._held.append(batch)
+        else:
+            self._submit(batch)
 
     def retry(self) -> None:
-        """Submit again what the broker had no room for."""
+        """Submit again what the broker had no room for, then what came behind it, once nothing is on its way."""
+        self._due = self._flying > 0
+        if self._due:
+            return
+        self._retrying = True
         again, self._again = self._again, []
-        for batch in again:
+        while again and not self._again:
+            batch = again.pop(0)
+            self.bytes_open += batch.size
             self._submit(batch)
+        self._again += again
+        while self._held and not self._again:
+            self._submit(self._held.pop(0))
+        self._retrying = False
+
+    def holds(self, channel: PublishingChannel) -> bool:
+        """Something of the channel waits behind what was refused."""
+        return any(batch.channel is channel for batch in self._held)
 
     def waiting(self) -> int:
         """Messages that wait for `retry`."""
-        return sum(len(batch.messages) for batch in self._again)
+        return sum(len(batch.messages) for batch in self._again + self._held)
 
     def _submit(self, batch: Batch) -> None:
         batch.channel.pending.append(batch)
-        self.bytes_open += batch.size
+        self._flying += 1
         self._port.submit(batch.messages, batch, self._stored)
 
     def _stored(self, batch: Batch, result: list[SubmitResult] | GantryError) -> None:
         batch.done = True
+        self._flying -= 1
         self.bytes_open -= batch.size
         if isinstance(result, GantryError):
             code = result.code
@@ -270,6 +294,8 @@ class Publisher:
             if batch.codes:
                 self._report(batch, first)
         self._confirm(channel, reached)
+        if self._due and not self._flying:
+            self.retry()
         if not pending:
             self._owner.settled(channel)
 
@@ -295,7 +321,7 @@ class Publisher:
                 self._confirm(channel, first + index - 1)
                 self._owner.send_frames(nack_frame(channel.number, first + index, False))
                 channel.confirmed = first + index
-            if code in _BLOCKING:
+            if code in PASSING:
                 if not batch.numbered:
                     again.messages.append(batch.messages[index])
                     again.size += len(batch.messages[index].body)
@@ -304,6 +330,7 @@ class Publisher:
                 self._owner.publish_failed(channel, code)
         if again.messages:
             self._again.append(again)
+            self._due = False  # `blocked` has set a new time for it
 
     def _return(self, number: int, event: Publish) -> None:
         exchange, key, _, _ = split_publish(event.arguments)

@@ -56,7 +56,7 @@ class AmqpService:
         config: AmqpConfig = context.config
         if context.port is None:
             raise RuntimeError("the amqp service needs a broker: start it after one or with --nameserver")
-        gateway = Gateway(config, context.port, context.clock, context.turn, new_token)
+        gateway = Gateway(config, context.port, context.clock, context.turn, context.wheel, new_token)
         self._gateway = gateway
         started = anyio.Event()
         failures: list[Exception] = []

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from gantrymq.broker.port import BrokerPort, Outcome
-from gantrymq.model.errors import GantryError
+from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import BODY_BYTES_MAX
 from gantrymq.model.message import Message
 from gantrymq.net.api import Wheel
@@ -33,6 +34,9 @@ LONG_TOPIC_TABLE: Final = "long_topic"
 
 SWEEP_MS: Final = 15_000
 """Between looks for expired sessions and unused filters: a quarter of the shortest time that it watches."""
+
+START_RETRY_MS: Final = 1000
+"""Until the next attempt to open, when the broker is back but refuses something."""
 
 
 @dataclass(slots=True)
@@ -64,7 +68,8 @@ class MqttGateway:
         self.anonymous = anonymous
         """Nobody needs to prove who they are."""
         self.ready = False
-        self.on_ready: Callable[[GantryError | None], None] = lambda error: None
+        self.on_ready: Callable[[GantryError | None], None] | None = None
+        """Hears of the first start; later ones are tried until they succeed."""
         self.long_topics = LongTopics()
         self.long_topics.on_learned = self._learned
         self.topics = DeliveryTopics(self.long_topics)
@@ -107,7 +112,7 @@ class MqttGateway:
             return
         self._life += 1
         if up:
-            run(self._begin(self._life), self._begun)
+            self._open(self._life)
             return
         self.ready = False
         self.shell.wheel.cancel(self._sweep_handle)
@@ -117,6 +122,10 @@ class MqttGateway:
         self.fanout.close()
         self.lifecycle.lost()
 
+    def _open(self, life: int) -> None:
+        if life == self._life and not self._stopped:
+            run(self._begin(life), partial(self._begun, life))
+
     def _begin(self, life: int) -> Steps:
         port = self.shell.port
         sessions = yield call(port.watch_table, SESSION_TABLE, self._session_changed)
@@ -124,8 +133,8 @@ class MqttGateway:
         kept = yield call(port.watch_table, retained.TABLE, self.kept.changed)
         long = yield call(port.watch_table, LONG_TOPIC_TABLE, self._long_topic_changed)
         tap = yield self.fanout.open()
-        if life != self._life:
-            return
+        if life != self._life or self._stopped:
+            raise GantryError(ErrorCode.UNAVAILABLE, "the broker was lost meanwhile")
         self.lifecycle.table.load(sessions, filters, self.shell.clock.now_ms())
         self.kept.load(kept)
         for native, value in long.items():
@@ -134,11 +143,14 @@ class MqttGateway:
         self.ready = True
         self._sweep_handle = self.shell.wheel.call_at(self.shell.clock.monotonic_ms() + SWEEP_MS, self._sweep)
 
-    def _begun(self, error: GantryError | None) -> None:
-        if error is not None:
-            log.warning("the MQTT door cannot open: %s", error)
-        on_ready, self.on_ready = self.on_ready, lambda error: None
-        on_ready(error)
+    def _begun(self, life: int, error: GantryError | None) -> None:
+        on_ready, self.on_ready = self.on_ready, None
+        if on_ready is not None:
+            on_ready(error)
+        elif error is not None and life == self._life and not self._stopped:
+            log.warning("the MQTT door cannot open: %s; trying again", error)
+            at_ms = self.shell.clock.monotonic_ms() + START_RETRY_MS
+            self.shell.wheel.call_at(at_ms, lambda now_ms: self._open(life))
 
     def _sweep(self, now_ms: int) -> None:
         if self.ready:

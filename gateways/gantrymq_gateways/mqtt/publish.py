@@ -2,7 +2,7 @@
 
 A PUBACK follows the log's acknowledgement alone, in the order of receipt [MQTT-4.6.0-2], and for a retained message also the table's. MQTT
 3.1.1 has no negative answer: what the log refuses ends the connection. BUSY and STORE_FULL are neither: the rest of the batch is handed over
-again a little later and meanwhile the publisher is not read.
+again a little later and meanwhile the publisher is not read; what came behind waits for it, so that the log has the order of receipt.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class Targets:
 
 
 class _Batch:
-    """Messages of one chunk. `open`: answers that are missing."""
+    """Messages of one chunk. `open`: answers that are missing. `waiting`: to be submitted (again)."""
 
-    __slots__ = ("acks", "messages", "open", "size")
+    __slots__ = ("acks", "messages", "open", "size", "waiting")
 
     def __init__(self, messages: list[Message], acks: list[int], size: int) -> None:
         self.messages = messages
@@ -83,6 +83,7 @@ class _Batch:
         """Packet identifiers of the QoS 1 messages."""
         self.size = size
         self.open = 1
+        self.waiting = False
 
 
 class InflowHost(Protocol):
@@ -107,10 +108,12 @@ class Inflow:
 
     __slots__ = (
         "_batches",
+        "_flying",
+        "_held",
         "_host",
         "_port",
         "_retained",
-        "_retries",
+        "_retrying",
         "closed",
         "targets",
         "unacked_bytes",
@@ -129,7 +132,11 @@ class Inflow:
         self._retained = store
         self._host = host
         self._batches: deque[_Batch] = deque()
-        self._retries = 0
+        self._flying = 0
+        """Batches that were submitted and not answered."""
+        self._held = False
+        """A batch was refused: from it on they wait, until nothing is on its way any more and then a little."""
+        self._retrying = False
         self.closed = False
         """The connection is gone: nothing is tried again, its client will."""
         self.targets = targets
@@ -175,12 +182,19 @@ class Inflow:
             self._host.hold_reading()
         if kept:
             batch.open += 1
-        self._port.submit(batch.messages, batch, self._submitted)
+        if self._held or self._retrying:
+            batch.waiting = True
+        else:
+            self._submit(batch)
         if kept:
             items = list(kept.items())
             for key, value in items:
                 self._retained.storing(key, value)
             self._port.put(retained.TABLE, items, (batch, items), self._kept)
+
+    def _submit(self, batch: _Batch) -> None:
+        self._flying += 1
+        self._port.submit(batch.messages, batch, self._submitted)
 
     def _kept(self, token: tuple[_Batch, list[tuple[str, bytes | None]]], result: object) -> None:
         batch, items = token
@@ -193,6 +207,7 @@ class Inflow:
         self._answered(batch)
 
     def _submitted(self, batch: _Batch, results: Any) -> None:
+        self._flying -= 1
         if isinstance(results, GantryError):
             results = [results.code] * len(batch.messages)
         try:
@@ -204,6 +219,8 @@ class Inflow:
             self._answered(batch)
         else:
             self._not_stored(batch, results)
+        if self._held and not self._flying:
+            self._host.retry_later(self._retry)
 
     def _not_stored(self, batch: _Batch, results: list[int | ErrorCode]) -> None:
         again: list[Message] = []
@@ -214,15 +231,23 @@ class Inflow:
                 self._host.refused(f"a message to {message.topic!r} was not stored: {result.value}")
                 return
         batch.messages = again
-        self._retries += 1
+        batch.waiting = True
+        self._held = True
         self._host.hold_reading()
-        self._host.retry_later(lambda: self._retry(batch))
 
-    def _retry(self, batch: _Batch) -> None:
-        self._retries -= 1
+    def _retry(self) -> None:
+        """Submit what waits, oldest first, up to one that is refused again at once."""
         if self.closed:
             return
-        self._port.submit(batch.messages, batch, self._submitted)
+        self._held = False
+        self._retrying = True
+        while not self._held:
+            batch = next((batch for batch in self._batches if batch.waiting), None)
+            if batch is None:
+                break
+            batch.waiting = False
+            self._submit(batch)
+        self._retrying = False
         self._maybe_resume()
 
     def _answered(self, batch: _Batch) -> None:
@@ -237,5 +262,5 @@ class Inflow:
         self._maybe_resume()
 
     def _maybe_resume(self) -> None:
-        if not self._retries and self.unacked_bytes <= self.unacked_bytes_max // 2:
+        if not self._held and not self._retrying and self.unacked_bytes <= self.unacked_bytes_max // 2:
             self._host.resume_reading()

@@ -103,7 +103,7 @@ class Server:
         self.turn = ManualTurn()
         self.wheel = ManualWheel(self.clock)
         self.tokens = 0
-        self.gateway = Gateway(self.config, self.port, self.clock, self.turn, self._token)
+        self.gateway = Gateway(self.config, self.port, self.clock, self.turn, self.wheel, self._token)
         errors: list[Exception | None] = []
         self.gateway.start(errors.append)
         self.settle()

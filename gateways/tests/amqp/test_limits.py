@@ -13,7 +13,9 @@ from gantrymq_gateways.amqp.config import AmqpConfig
 from gantrymq_gateways.amqp.consumers import ACQUIRE_COUNT_MAX, RENDERED_MAX, Ledger
 from gantrymq_gateways.amqp.content import Properties, encode_properties
 from gantrymq_gateways.amqp.door import BACKLOG_MAX, BLOCKED_MS
+from gantrymq_gateways.amqp.routes import AmqpRoutes
 from gateways.tests.amqp.peer import NO_PROPERTIES, Peer, Server, call, parse, publish
+from gateways.tests.fakeport import FakePort
 
 
 def closed(reply: list[Any]) -> tuple[int, str]:
@@ -305,3 +307,55 @@ def test_an_answer_to_many_looks_at_what_is_open_only() -> None:
     tags = [ledger.add(queue, offset, None) for offset in range(3)]
     assert ledger.take(tags[1], True) == [(queue, 0, None), (queue, 1, None)]
     assert list(ledger.open) == [tags[2]]
+
+
+@pytest.mark.parametrize("mode", ["immediate", "late", "shuffled"])
+@pytest.mark.parametrize("seed", range(5))
+def test_what_came_behind_a_refused_message_is_stored_behind_it(mode: str, seed: int) -> None:
+    server = Server(FakePort(seed, mode, {"amqp": AmqpRoutes}))
+    peer = server.client()
+    peer.declare("q")
+    refusals = [False, True, False, True, True]
+    server.port.refuse = lambda m: ErrorCode.BUSY if m.body in (b"1", b"3") and refusals and refusals.pop() else None
+    for number in range(6):
+        peer.door.received(publish(1, "", "q", b"%d" % number))
+        if number == 3:
+            server.settle()
+    server.settle()
+    for _ in range(5):
+        server.wheel.advance(BLOCKED_MS + 100)
+        server.settle()
+    assert [m.body for m in server.port.log if len(m.body) == 1] == [b"%d" % number for number in range(6)]
+    assert peer.link.reading
+
+
+def test_a_channel_closes_when_what_waits_behind_a_refused_message_is_stored() -> None:
+    server = Server(mode="late")
+    peer = server.client()
+    peer.declare("q")
+    refusals = [True]
+    server.port.refuse = lambda m: ErrorCode.BUSY if m.body == b"1" and refusals and refusals.pop() else None
+    peer.ask(publish(1, "", "q", b"1"))
+    assert peer.ask(call(1, "confirm.select", False), publish(1, "", "q", b"2")) == [(1, "confirm.select-ok", [])]
+    assert peer.ask(call(1, "channel.close", 200, "", 0, 0)) == []
+    server.wheel.advance(BLOCKED_MS + 100)
+    server.settle()
+    assert [name for _, name, _ in parse(peer.link.take())] == ["connection.unblocked", "basic.ack", "channel.close-ok"]
+    assert [m.body for m in server.port.log if len(m.body) == 1] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("mode", ["immediate", "late"])
+def test_definitions_that_cannot_be_loaded_again_are_tried_until_they_can(mode: str) -> None:
+    server = Server(mode=mode)
+    server.port.watch_state(server.gateway.broker_state)
+    server.client().declare("q")
+    server.port.lose()
+    server.port.fail_next("watch_table", ErrorCode.BUSY, ErrorCode.UNAVAILABLE)
+    server.port.return_()
+    server.settle()
+    for _ in range(2):
+        assert not server.gateway.ready
+        server.wheel.advance(1100)
+        server.settle()
+    assert server.gateway.ready
+    assert server.client().count("q") == 0

@@ -93,7 +93,7 @@ def test_a_large_batch_takes_turns_and_keeps_its_place(rig):
 
 
 def test_a_large_batch_that_the_broker_takes_in_part(rig):
-    rig.port.refuse = lambda message: ErrorCode.STORE_FULL if message.body == b"7" else None
+    rig.port.refuse = lambda message: ErrorCode.FLUSH_TIMEOUT if message.body == b"7" else None
     rig.port.fail_next("submit", ErrorCode.BUSY)
     status, _, problem = rig.request("POST", "/topics/t", numbered(SUBMIT_SLICE + 10), content_type=BATCH)
     assert status == 503
@@ -235,7 +235,7 @@ def test_healthz(rig):
 def test_pipelined_posts_are_answered_in_order_whatever_the_broker_does():
     for seed in range(20):
         rig = Rig(mode="shuffled", seed=seed)
-        rig.port.refuse = lambda message: ErrorCode.BUSY if message.body == b"1" else None
+        rig.port.refuse = lambda message: ErrorCode.FLUSH_TIMEOUT if message.body == b"1" else None
         requests = [
             f"POST /topics/t HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\nce-id: {n}\r\nce-type: t\r\nce-source: s\r\n"
             f"ce-specversion: 1.0\r\n\r\n{n % 3}"

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gantrymq.model.errors import ErrorCode
+from gantrymq.net.testing import ManualClock, ManualTurn, ManualWheel
 from gantrymq_gateways.mqtt import codec
 from gantrymq_gateways.mqtt import constants as c
 from gantrymq_gateways.mqtt.codec import Ack, Connect, Publish, SubAck, Subscribe
+from gantrymq_gateways.mqtt.config import MqttConfig
+from gantrymq_gateways.mqtt.gateway import MqttGateway, Shell
+from gantrymq_gateways.mqtt.routes import MqttRoutes
+from gateways.tests.fakeport import FakePort
 from gateways.tests.mqtt import vectors
 from gateways.tests.mqtt.world import World, will
 
@@ -314,3 +320,54 @@ def test_closed_connections_leave_nothing_behind() -> None:
     assert not gateway.lifecycle.serial._lines
     assert all(not cursor.leased for cursor in world.port.cursors.values())
     assert logging.getLogger("gantrymq_gateways.mqtt").level == 0
+
+
+@pytest.mark.parametrize("mode", ["immediate", "late", "shuffled"])
+@pytest.mark.parametrize("seed", range(5))
+def test_what_came_behind_a_refused_message_is_stored_behind_it(mode: str, seed: int) -> None:
+    world = World(mode, seed=seed)
+    refusals = [False, True, False, True, True]
+    world.port.refuse = lambda m: ErrorCode.BUSY if m.body in (b"1", b"3") and refusals and refusals.pop() else None
+    client = world.client("p")
+    for i in range(6):
+        client.door.received(codec.encode_packet(Publish(b"t", b"%d" % i, 2, i + 1)))
+        if i == 3:
+            world.settle()
+    world.settle()
+    for _ in range(5):
+        world.advance(150)
+    assert [m.body for m in world.port.log] == [b"%d" % i for i in range(6)]
+    assert client.take() == [Ack(c.PUBACK, i) for i in range(1, 7)]
+    assert client.link.reading
+
+
+@pytest.mark.parametrize("mode", ["immediate", "late"])
+def test_a_door_that_cannot_open_again_tries_until_it_can(mode: str) -> None:
+    world = World(mode)
+    world.port.lose()
+    for _ in range(2):
+        world.port.fail_next("watch_table", ErrorCode.BUSY)
+    world.port.fail_next("open_tap", ErrorCode.UNAVAILABLE)
+    world.port.return_()
+    world.settle()
+    for _ in range(3):
+        assert not world.gateway.ready
+        world.advance(1100)
+    assert world.gateway.ready
+    world.client("c").publish("t", "1")
+    assert all(len(watchers) == 1 for watchers in world.port.table_watchers.values())
+
+
+def test_a_door_whose_first_start_fails_says_so_once() -> None:
+    port = FakePort(mode="late", routes={"mqtt": MqttRoutes})
+    port.fail_next("watch_table", ErrorCode.BUSY)
+    wheel = ManualWheel(ManualClock())
+    gateway = MqttGateway(Shell(port, ManualClock(), ManualTurn(), wheel), MqttConfig(), True)
+    started: list[Any] = []
+    gateway.on_ready = started.append
+    gateway.start()
+    port.run()
+    wheel.advance(5000)
+    port.run()
+    assert [error.code for error in started] == [ErrorCode.BUSY]
+    assert not gateway.ready
