@@ -42,6 +42,9 @@ UNITS_PER_PACK: Final = 64
 """Units packed by one call: more need larger layouts (40 bytes of memory a field, and a millisecond to make one of thousands)."""
 _UNITS: Final = [Struct(">" + "qiq" * count) for count in range(UNITS_PER_PACK + 1)]
 
+WINDOW_UNITS: Final = 200
+"""Read at once when a queue's end is looked for: a page of the disk."""
+
 
 def pack_units(flat: list[int]) -> bytes:
     """Units from a flat list of offset, size, tag code, repeated."""
@@ -182,9 +185,21 @@ class ConsumeQueue:
 
     def _first(self, base: int, low: int, high: int, cut_at: int) -> int:
         """Index of the first unit that is empty or (with `cut_at`) points at or above it; all before are neither."""
+        handle = self._files.handle(self._path(base), False)
+        pread = self._files.files.pread
+        data = pread(handle, min(WINDOW_UNITS, high - low) * UNIT_SIZE, low * UNIT_SIZE)
+        units = list(UNIT.iter_unpack(data[: len(data) // UNIT_SIZE * UNIT_SIZE]))
+        first = low
+        low = first + len(units)
+        if not units or units[-1][1] <= 0 or (cut_at >= 0 and units[-1][1] != HOLE_SIZE and units[-1][0] >= cut_at):
+            low, high = first, first + len(units)  # most queues have few units in a file: one read
         while low < high:
             middle = (low + high) // 2
-            position, size, _ = self._unit_at(base, middle)
+            if middle - first < len(units):
+                position, size, _ = units[middle - first]
+            else:
+                data = pread(handle, UNIT_SIZE, middle * UNIT_SIZE)
+                position, size, _ = UNIT.unpack(data) if len(data) == UNIT_SIZE else (0, 0, 0)
             if size <= 0 or (cut_at >= 0 and size != HOLE_SIZE and position >= cut_at):
                 high = middle
             else:
