@@ -39,6 +39,7 @@ class Flusher:
         self._wake = Event()
         self._stopping = False
         self._passed = 0
+        self._posted = store.flushed_position
         self._tell = Lock()
         self._told = False
         self._ahead = Event()
@@ -98,9 +99,10 @@ class Flusher:
             self._store.sync_checkpoint(checkpoint, self._flush_if_asked)
 
     def _flush(self) -> None:
-        before = self._store.flushed_position
+        # Compared with what was posted, not with the store's own position: a checkpoint flushes the log as well.
         position = self._store.flush()
-        if position > before:
+        if position > self._posted:
+            self._posted = position
             self._post(self.on_flushed, position)
 
     def _flush_if_asked(self) -> None:

@@ -144,3 +144,19 @@ def test_whole_store_on_the_real_file_system(tmp_path: Path, bench: Bench) -> No
         "lock",
     ]
     assert all(path.stat().st_size == 65536 for path in (tmp_path / "store/commitlog").iterdir())
+
+
+def test_what_a_checkpoint_flushed_is_posted_too() -> None:
+    class Store:
+        flushed_position = 0
+
+        def flush(self) -> int:
+            return self.flushed_position
+
+    store = Store()
+    posted: list[int] = []
+    flusher = Flusher(store, 500, True, lambda callback, value: posted.append(value))  # type: ignore[arg-type]
+    store.flushed_position = 10  # by a checkpoint, while an acknowledgement waits for it
+    flusher._flush()
+    flusher._flush()
+    assert posted == [10]

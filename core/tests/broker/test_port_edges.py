@@ -1,0 +1,91 @@
+"""Both BrokerPorts at their edges: failures, several ports on one broker, answers longer than a frame."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gantrymq.broker.local import LocalBrokerPort
+from gantrymq.broker.port import END
+from gantrymq.broker.topics import TopicConfig
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import Message
+from tests.broker.test_port import Bench, kind, offsets
+
+__all__ = ["kind"]  # the fixture runs every test over both ports
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_nothing_is_acknowledged_after_the_disk_failed(sync: bool) -> None:
+    bench = Bench(sync=sync)
+    bench.broker.store_failed(GantryError(ErrorCode.STORE_FAILED, "EIO"))
+    result = bench.send(Message("t", b"1"))
+    assert isinstance(result, GantryError) or result == [ErrorCode.STORE_FAILED]
+
+
+def test_holders_of_two_ports_are_told_apart() -> None:
+    bench = Bench()
+    _, cursor = bench.queue()
+    bench.send(Message("t", b"1"), Message("t", b"2"))
+    other = LocalBrokerPort(bench.broker)
+    holder = 0x616D7170 << 24
+    assert len(bench.acquire(cursor, 1, holder=holder)) == 1
+    taken: list[Any] = []
+    other.acquire(cursor, holder, 1, 1 << 20, None, lambda token, result: taken.extend(result))
+    assert offsets(taken) == [1]
+    other.release(holder)
+    assert offsets(bench.acquire(cursor, 5, holder=holder)) == [1]
+
+
+def test_two_ports_watch_one_cursor() -> None:
+    bench = Bench()
+    _, cursor = bench.queue()
+    other = LocalBrokerPort(bench.broker)
+    woken: list[str] = []
+    bench.port.watch(cursor, lambda cursor: woken.append("first"))
+    other.watch(cursor, lambda cursor: woken.append("second"))
+    bench.quiet()
+    bench.send(Message("t", b"1"))
+    assert sorted(woken) == ["first", "second"]
+    assert len(bench.acquire(cursor)) == 1
+    bench.send(Message("t", b"2"))
+    assert sorted(woken) == ["first", "first", "second"]
+    other.watch(cursor, None)
+    bench.acquire(cursor)
+    bench.send(Message("t", b"3"))
+    assert sorted(woken) == ["first", "first", "first", "second"]
+
+
+def test_a_door_makes_its_system_topic_whatever_users_may_create() -> None:
+    bench = Bench(auto_create=False)
+    assert not isinstance(bench.call("ensure_topic", "rmq_sys_amqp_direct", True), GantryError)
+
+
+def test_topics_made_on_use_are_counted_over_restart_and_deletion() -> None:
+    bench = Bench(auto_create_max=2)
+    bench.send(Message("a1", b""), Message("a2", b""))
+    after = Bench(bench.store, auto_create_max=2)
+    assert after.send(Message("a3", b"")) == [ErrorCode.TOPIC_LIMIT]
+    after.broker.delete_topic("a1")
+    after.quiet()
+    assert after.send(Message("a3", b"")) == [0]
+    after.broker.topics.create(TopicConfig("a2", 4, 4))  # made by hand now: it does not count any more
+    after.quiet()
+    assert after.send(Message("a4", b"")) == [0]
+    assert after.send(Message("a5", b"")) == [ErrorCode.TOPIC_LIMIT]
+
+
+def test_a_cursor_waits_for_a_topic_that_is_made_again() -> None:
+    bench = Bench()
+    bench.send(Message("t", b"1", queue_id=0))
+    cursor = bench.call("open_cursor", "t/0", "g", END).cursor
+    woken: list[int] = []
+    bench.port.watch(cursor, woken.append)
+    bench.quiet()
+    bench.broker.delete_topic("t")
+    bench.quiet()
+    assert bench.acquire(cursor) == []
+    bench.send(Message("t", b"2", queue_id=0))
+    assert woken == [cursor]
+    assert [delivery.message.body for delivery in bench.acquire(cursor)] == [b"2"]
