@@ -78,14 +78,16 @@ class Publisher(threading.Thread):
         paho = Paho(self.server).start()
         lost = threading.Event()
         paho.client.on_disconnect = lambda *_: lost.set()
-        while not lost.is_set():
-            waiting = []
-            for _ in range(20):
-                body, tag = self.next()
-                waiting.append((body, paho.client.publish(f"crash/{tag.replace('.', '/')}", body, 1)))
-            until(lambda waiting=waiting: lost.is_set() or all(info.is_published() for _, info in waiting))
-            self.acknowledged += [body for body, info in waiting if info.is_published()]
-        paho.client.loop_stop()
+        try:
+            while not lost.is_set():
+                waiting = []
+                for _ in range(20):
+                    body, tag = self.next()
+                    waiting.append((body, paho.client.publish(f"crash/{tag.replace('.', '/')}", body, 1)))
+                until(lambda waiting=waiting: lost.is_set() or all(info.is_published() for _, info in waiting))
+                self.acknowledged += [body for body, info in waiting if info.is_published()]
+        finally:  # or it would connect again and send what was not acknowledged once more, rounds later
+            paho.client.loop_stop()
 
     def _amqp(self) -> None:
         channel = pika.BlockingConnection(pika.ConnectionParameters(*self.server.address("amqp"))).channel()
