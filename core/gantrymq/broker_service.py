@@ -111,8 +111,16 @@ class BrokerService:
         metrics = context.shared.get("metrics")
         if metrics is not None:
             retention.show(metrics)
-            metrics.read("gantry_store_index_lag_ms", "Age of the oldest record that is not in the index yet", lambda: store.index_lag_ms)
-            metrics.read("gantry_store_index_lag_records", "Records that are not in the index yet", lambda: store.index_lag_records)
+            metrics.read(
+                "gantry_store_index_lag_ms",
+                "Age of the oldest record that is not in the index yet",
+                lambda: store.index_lag_ms,
+            )
+            metrics.read(
+                "gantry_store_index_lag_records",
+                "Records that are not in the index yet",
+                lambda: store.index_lag_records,
+            )
         retention.start()
         doors = BrokerDoors(broker, context)
         bound = await context.listen(doors.accept, context.host, config.port)

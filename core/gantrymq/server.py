@@ -109,7 +109,11 @@ def wanted_names(launch: Launch, settings: Settings, installed: Mapping[str, Ent
     gateways = [name for name in installed if name not in BEFORE_DOORS]
     if launch.command == "up":
         asked = [*BEFORE_DOORS, *gateways]
-        if (given := settings.get("server", "nameserver")) and given.value and not settings.get("nameserver", "enabled"):
+        if (
+            (given := settings.get("server", "nameserver"))
+            and given.value
+            and not settings.get("nameserver", "enabled")
+        ):
             asked.remove("nameserver")  # another one was named: nobody would look for us here
     elif launch.command == "gateway":
         asked = list(dict.fromkeys(launch.services)) or gateways

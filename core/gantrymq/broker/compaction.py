@@ -249,7 +249,11 @@ class Compaction:
             if not made:
                 self._background.in_thread(writer.abandon, lambda failure: None)
         found = self._broker.topics.get(part.topic)
-        if found is None or not found.compacted or self._broker.topics.first_offset(part.topic, part.queue_id) > part.begin:
+        if (
+            found is None
+            or not found.compacted
+            or self._broker.topics.first_offset(part.topic, part.queue_id) > part.begin
+        ):
             yield from self._remove([made[0].path])  # deleted meanwhile
             return
         self.runs += 1

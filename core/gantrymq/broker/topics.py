@@ -71,7 +71,18 @@ class TopicConfig:
 class Topic:
     """One topic on the append path."""
 
-    __slots__ = ("_queue_of", "cache", "compacted", "config", "name", "routed", "strict", "system", "waiters", "write_queues")
+    __slots__ = (
+        "_queue_of",
+        "cache",
+        "compacted",
+        "config",
+        "name",
+        "routed",
+        "strict",
+        "system",
+        "waiters",
+        "write_queues",
+    )
 
     def __init__(self, config: TopicConfig, system: bool = False, strict: bool = False) -> None:
         self.config = config
@@ -173,7 +184,8 @@ class TopicTable:
         old = self.topics.get(config.name)
         if old is not None and old.compacted != (config.attributes.get(CLEANUP) == COMPACTION):
             raise GantryError(
-                ErrorCode.ILLEGAL_ARGUMENT, f"topic {config.name} exists: {CLEANUP} cannot be changed, delete the topic first"
+                ErrorCode.ILLEGAL_ARGUMENT,
+                f"topic {config.name} exists: {CLEANUP} cannot be changed, delete the topic first",
             )
         if old is not None:
             self._auto_created -= old.config.on_use

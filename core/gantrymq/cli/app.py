@@ -31,7 +31,12 @@ Data = Annotated[str | None, typer.Option(help="Data directory (default ./gantry
 Host = Annotated[str | None, typer.Option(help="Address to bind (default 127.0.0.1).")]
 Config = Annotated[str | None, typer.Option(help="TOML file with a table per section.")]
 Sets = Annotated[
-    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="One setting, for example mqtt.port=1884 or amqp.enabled=false; may be repeated.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="One setting, for example mqtt.port=1884 or amqp.enabled=false; may be repeated.",
+    ),
 ]
 FreePorts = Annotated[bool, typer.Option("--free-ports", help="Every port not set by --set is a free one.")]
 ReadyFile = Annotated[str | None, typer.Option(help="Write {service: host:port} as JSON here when all doors are open.")]

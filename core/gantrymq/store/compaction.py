@@ -150,7 +150,9 @@ class CompactedQueues:
             if queue is None or file.end <= queue.next_offset:
                 continue
             end = queue.min_offset
-            log.error("%s: the queue ends at %d: cut to %d, values of keys may be missing", file.path, queue.next_offset, end)
+            log.error(
+                "%s: the queue ends at %d: cut to %d, values of keys may be missing", file.path, queue.next_offset, end
+            )
             writer = CompactionWriter(self._files, file.path.parent, file.begin)
             for offset in file.offsets:
                 if offset < end:
@@ -258,13 +260,20 @@ class CompactionWriter:
         rest = _FOOTER.pack(
             _MAGIC, 0, crc32(self._units), self._begin, end, len(self._offsets), self._size
         )[8:]  # fmt: skip
-        self._files.pwrite(self._handle, bytes(self._units) + _MAGIC + crc32(rest).to_bytes(4, "big") + rest, self._written)
+        self._files.pwrite(
+            self._handle, bytes(self._units) + _MAGIC + crc32(rest).to_bytes(4, "big") + rest, self._written
+        )
         self._files.datasync(self._handle)
         self._files.close(self._handle)
         self._handle = -1
         path = self._directory / f"{end:020d}{SUFFIX}"
         self._files.rename(self._directory / TEMPORARY, path)
-        for directory in (self._directory, self._directory.parent, self._directory.parent.parent, self._directory.parent.parent.parent):
+        for directory in (
+            self._directory,
+            self._directory.parent,
+            self._directory.parent.parent,
+            self._directory.parent.parent.parent,
+        ):
             self._files.sync_dir(directory)
         return CompactedFile(path, self._begin, end, self._offsets, self._size)
 

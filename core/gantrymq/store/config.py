@@ -20,7 +20,9 @@ UNIT_SIZE: Final = 20
 class StoreConfig:
     """Section `store`. File sizes in bytes; index sizes in slots and entries."""
 
-    commitlog_file_size: int = field(default=128 * 1024 * 1024, metadata={"min": LOG_FILE_SIZE_MIN, "max": LOG_FILE_SIZE_MAX})
+    commitlog_file_size: int = field(
+        default=128 * 1024 * 1024, metadata={"min": LOG_FILE_SIZE_MIN, "max": LOG_FILE_SIZE_MAX}
+    )
     consumequeue_file_size: int = field(default=6_000_000, metadata={"min": UNIT_SIZE, "max": LOG_FILE_SIZE_MAX})
     index_slots: int = field(default=5_000_000, metadata={"min": 1, "max": 500_000_000})
     index_entries: int = field(default=20_000_000, metadata={"min": 2, "max": 2_000_000_000 // UNIT_SIZE})

@@ -133,7 +133,9 @@ def test_number_of_entries_of_the_directory_wins(entries: int) -> None:
     assert again.find("T", "a", 0, 1 << 60, 9) == [1]
 
 
-@given(st.lists(st.tuples(st.sampled_from(["T", "topic-é"]), st.lists(st.text(max_size=8), max_size=3))), st.integers(1, 5))
+@given(
+    st.lists(st.tuples(st.sampled_from(["T", "topic-é"]), st.lists(st.text(max_size=8), max_size=3))), st.integers(1, 5)
+)
 def test_hashes_of_many_keys_are_those_of_each(records: list[tuple[str, list[str]]], most: int) -> None:
     before, index_file.HASHES_MAX = index_file.HASHES_MAX, most  # type: ignore[misc]
     try:

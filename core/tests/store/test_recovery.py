@@ -228,6 +228,8 @@ def test_the_line_of_the_log_is_for_people() -> None:
     assert str(RecoveryReport(True, 0, 500)) == "closed cleanly; the log ends at 500"
     report = RecoveryReport(False, 100, 500, 7, [(place, 10) for place in range(200, 212)], 3)
     text = str(report)
-    assert text.startswith("not closed cleanly; checked the log from 100 to 500; 3 records put into their queues again; a torn tail of 7 bytes removed;")
+    assert text.startswith(
+        "not closed cleanly; checked the log from 100 to 500; 3 records put into their queues again; a torn tail of 7 bytes removed;"
+    )
     assert text.endswith("10 bytes at 209 and 2 more places")
     assert "slots" in str(Sizes(1, 2, 3, 4))
