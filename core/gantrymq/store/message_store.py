@@ -200,9 +200,7 @@ class MessageStore(StoreReader):
             self.files.make_dirs(directory)
         guard = self.files.lock(self._store / "lock")
         if guard is None:
-            raise GantryError(
-                ErrorCode.STORE_FAILED, f"{self._store} is in use by another process (its lock file is held)"
-            )
+            raise GantryError(ErrorCode.STORE_FAILED, f"{self._store} is in use by another process (lock file)")
         self._guard = guard
         clean, own_crash = mark_running(self.files, self._store, self._own)
         indexed = self._open_files()
@@ -273,9 +271,8 @@ class MessageStore(StoreReader):
             if progress is not None:
                 progress((total + done) // 2, total)
 
-        end = finder.find_end(
-            derived, min(flushed, limit), own_crash, checked
-        )  # another broker's records may hold U+0000
+        # `own_crash`: another broker's records may hold U+0000.
+        end = finder.find_end(derived, min(flushed, limit), own_crash, checked)
         if known and clean and end > derived:  # a real broker went on with it, and trusts its own queues
             derived = max(derived, min(queues_end(self._queues, self._log), end))
         report.end = end
@@ -559,9 +556,8 @@ class MessageStore(StoreReader):
             return None
         unsynced, self._queue_files.unsynced = self._queue_files.unsynced, set()
         paths = [*unsynced, *self._lights.take_unsynced(), *self._index.take_unsynced()]
-        return Checkpoint(
-            min(self.indexed_position, self.written_position), self._appender.last_ms, paths, self._lights.snapshot()
-        )
+        position = min(self.indexed_position, self.written_position)
+        return Checkpoint(position, self._appender.last_ms, paths, self._lights.snapshot())
 
     def take_checkpoint(self, force: bool = False) -> Checkpoint | None:
         """The checkpoint that is due, for `sync_checkpoint`. `force`: make one now (loop thread only)."""
