@@ -241,7 +241,9 @@ class AmqpFlights:
         error = task.exception()
         if error is None:
             return Outcome.ACKNOWLEDGED if task.result() else failed
-        if isinstance(error, aiormq.exceptions.AMQPError | OSError | TimeoutError):
+        # A channel that the kill closed between our look at it and the publish is no AMQPError but a RuntimeError of its own.
+        lost = (aiormq.exceptions.AMQPError, aiormq.exceptions.ChannelInvalidStateError, OSError, TimeoutError)
+        if isinstance(error, lost):
             return failed
         raise error
 
