@@ -140,9 +140,7 @@ def life_and_death(place: Path, call: str, number: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    "call", ["fdatasync", "fsync", "rename", "ftruncate", "fallocate", "unlink", "pwrite64", VECTORED]
-)
+@pytest.mark.parametrize("call", ["fdatasync", "fsync", "ftruncate", "fallocate", "unlink", "pwrite64", VECTORED])
 def test_killed_at_every_call(tmp_path: Path, call: str) -> None:
     kills = 0
     with ThreadPoolExecutor(AT_ONCE) as pool:
