@@ -17,19 +17,23 @@ from gantrymq.broker.acks import ACK_TOPIC
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
 from gantrymq.broker.config_export import Rows
 from gantrymq.broker.cursors import Cursor, Cursors
+from gantrymq.broker.delays import Delays
 from gantrymq.broker.hits import NO_HIT, Hit, Tap
 from gantrymq.broker.leases import Leases
 from gantrymq.broker.offsets import FLUSH_MS, ConsumerOffsets
+from gantrymq.broker.parts import Part
+from gantrymq.broker.pops import Pops
 from gantrymq.broker.port import Done, Route
 from gantrymq.broker.routing import Router, route_from_bytes, route_to_bytes
 from gantrymq.broker.routing_api import RouteSet
 from gantrymq.broker.snapshots import NOT_TABLES, NOTHING, Snapshots
 from gantrymq.broker.tables import Tables, check_item, item_message, replay_topic
 from gantrymq.broker.topics import Topic, TopicConfig, TopicTable
+from gantrymq.broker.transactions import Transactions
 from gantrymq.model import names
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.model.message import Message
+from gantrymq.model.message import DELAYED, HALF, Message
 from gantrymq.net.api import Wheel
 from gantrymq.net.turn import run_all
 from gantrymq.services import Clock, Turn
@@ -91,6 +95,12 @@ class Broker:
         self.leases = Leases()
         self.gate = AckGate(always_open=not sync_flush)
         self.cursors = Cursors(store, self.append_ack, self._wait_cursor, self._wake_cursor, self._arm_append)
+        self.delays = Delays(self)
+        self.transactions = Transactions(self)
+        self.pops = Pops(self)
+        self.parts: list[Part] = [self.delays, self.transactions, self.pops]
+        self.diverts = {DELAYED: self.delays.divert, HALF: self.transactions.divert}
+        """By `Message.intake`: rewrite the message for the system topic where it waits, or say why it is refused."""
         self.request_flush: Callable[[], None] = lambda: None
         """Synchronous flush: called once per turn that parked something (the flusher's group commit)."""
         self._pending: list[tuple[Sequence[Message], Any, Done]] = []
@@ -151,6 +161,8 @@ class Broker:
         self.cursors.recovered()
         if MOVED_TOPIC in self.store.topics():
             self.cursors.moved.replay(self.store, self.cursors.is_live)
+        for part in self.parts:
+            part.open()
 
     def _take_over(self, rows: Rows) -> None:
         for first in range(0, len(rows), ROWS_AT_ONCE):
@@ -162,6 +174,8 @@ class Broker:
     def close(self) -> None:
         """Write what a clean stop writes: offsets, settled entries; the caller closes the store."""
         self.closed = True
+        for part in self.parts:
+            part.close()
         self.write_offsets(0)
         self._append_turn()
 
@@ -370,6 +384,8 @@ class Broker:
                 if topic is not None and topic.compacted and code is None and not message.property(props.KEYS).strip():
                     code = ErrorCode.MESSAGE_ILLEGAL  # RocketMQ: "Required message key is missing"
             hit = NO_HIT
+            if code is None and message.intake and topic is not None:
+                topic, code = self._divert(message, topic)
             if code is None and topic is not None:
                 if topic.routed:
                     found = topic.cache.get((message.exchange, message.tag))
@@ -391,6 +407,13 @@ class Broker:
                 hits.append((message, hit))
         self._strict = strict
         return results
+
+    def _divert(self, message: Message, topic: Topic) -> tuple[Topic | None, ErrorCode | None]:
+        """A message that is not for its topic yet: its part rewrites it for the system topic where it waits."""
+        if message.queue_id < 0:
+            message.queue_id = topic.queue_for(message)
+        code = self.diverts[message.intake](message)
+        return self.topics.topics.get(message.topic), code
 
     def _topic_for(self, name: str) -> tuple[Topic | None, ErrorCode | None]:
         if names.is_own_system_topic(name):

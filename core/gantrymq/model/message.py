@@ -14,6 +14,13 @@ LOOPBACK_HOST: Final = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
 """127.0.0.1:0 as the record stores a host: address (4 or 16 bytes) and port (4 bytes), big-endian."""
 
 
+PLAIN: Final = 0
+DELAYED: Final = 1
+"""The properties name a later time of delivery (DELAY, TIMER_*): `broker/delays.py` keeps the message until then."""
+HALF: Final = 2
+"""Prepared part of a transaction: `broker/transactions.py` keeps it until its producer has decided."""
+
+
 class Message:
     """A message of the native model.
 
@@ -21,7 +28,8 @@ class Message:
     without the dispatch properties that the store appends. `tag`, `keys`: as in `properties`, so that nobody parses them
     again (`keys`: UNIQ_KEY first, then each entry of KEYS; what the index holds). `exchange`: AMQP exchange of origin as in
     property GANTRY_EXCHANGE, None for other doors. `demand_route`: a route kind that must match, else the message is not stored and
-    its result is NO_ROUTE. `queue_id`: -1 lets the broker choose by hash of sharding key, else tag.
+    its result is NO_ROUTE. `intake`: PLAIN, DELAYED or HALF; not PLAIN is kept elsewhere first. `lmq`: the client's own
+    light queues (`%LMQ%name`) that the record enters beside its queue. `queue_id`: -1 lets the broker choose by hash of sharding key, else tag.
     """
 
     __slots__ = (
@@ -32,7 +40,9 @@ class Message:
         "dispatch",
         "exchange",
         "flag",
+        "intake",
         "keys",
+        "lmq",
         "physical_offset",
         "prepared_offset",
         "properties",
@@ -74,6 +84,8 @@ class Message:
         self.sharding_key = ""
         self.exchange: str | None = None
         self.demand_route = ""
+        self.intake = PLAIN
+        self.lmq: tuple[str, ...] = ()
         # Set by the store.
         self.queue_offset = -1
         self.physical_offset = -1

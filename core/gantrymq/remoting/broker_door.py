@@ -16,7 +16,17 @@ from gantrymq.model import sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import LOOPBACK_HOST, Message
 from gantrymq.net.api import Door, Link
-from gantrymq.remoting import admin, client_requests, offset_requests, pulls
+from gantrymq.remoting import (
+    admin,
+    client_requests,
+    offset_requests,
+    pop_requests,
+    pulls,
+    recall_requests,
+    reply_requests,
+    retry_requests,
+    transaction_requests,
+)
 from gantrymq.remoting.clients import Clients
 from gantrymq.remoting.codec import PREFIX, Command, SendResponses, response
 from gantrymq.remoting.constants import FLAG_ONEWAY, REGION, RequestCode, ResponseCode
@@ -301,9 +311,15 @@ class BrokerDoor(RemotingDoor):
 
     def consumers_changed(self, group: str) -> None:
         """See `clients.Member`: the client balances its queues anew."""
-        if self.open:
-            self.connection.notify(CODE.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
-            self.link.mark()
+        self.push(CODE.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
+
+    def push(self, code: int, fields: dict[str, str], body: bytes = b"") -> bool:
+        """A one-way request to the client; False if it is gone, or takes nothing any more."""
+        if not self.open or self.full():
+            return False
+        self.connection.notify(code, fields, body)
+        self.link.mark()
+        return True
 
     def left(self, reason: str) -> None:
         """The client is gone: so are its polls and its memberships."""
@@ -334,6 +350,11 @@ BrokerDoor.table = {
     **offset_requests.HANDLERS,
     **client_requests.HANDLERS,
     **admin.HANDLERS,
+    **transaction_requests.HANDLERS,
+    **pop_requests.HANDLERS,
+    **retry_requests.HANDLERS,
+    **reply_requests.HANDLERS,
+    **recall_requests.HANDLERS,
 }
 
 __all__ = ["BrokerDoor", "BrokerDoors", "HeaderError", "host_bytes"]

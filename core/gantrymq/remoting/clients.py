@@ -26,6 +26,9 @@ class Member(Protocol):
     def consumers_changed(self, group: str) -> None:
         """Tell it that the members of `group` changed."""
 
+    def push(self, code: int, fields: dict[str, str], body: bytes = b"") -> bool:
+        """Send it a one-way request; False if that did not happen."""
+
 
 class Consumer:
     """One client in a consumer group."""

@@ -56,10 +56,10 @@ class Connection:
             frame = codec.response(request, ResponseCode.SYSTEM_ERROR, f"the answer cannot be written: {error}")
         self.outbox.append(frame)
 
-    def notify(self, code: int, fields: dict[str, str]) -> None:
+    def notify(self, code: int, fields: dict[str, str], body: bytes = b"") -> None:
         """Send a one-way request to the peer."""
         self._opaque += 1
-        command = Command(code, fields, b"", self._opaque, FLAG_ONEWAY, None, Language.JAVA)
+        command = Command(code, fields, body, self._opaque, FLAG_ONEWAY, None, Language.JAVA)
         self.outbox.append(codec.encode(command))
 
     def data_to_send(self) -> bytes:

@@ -15,8 +15,9 @@ from gantrymq.model import names, sysflag
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import PROPERTIES_BYTES_MAX, TAG_BYTES_MAX
-from gantrymq.model.message import Message
+from gantrymq.model.message import HALF, PLAIN, Message
 from gantrymq.remoting.headers import SendHeader, SendHeaderV2
+from gantrymq.remoting.specials import specials, value_of
 
 if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 KEPT_FLAGS: Final = sysflag.COMPRESSED | sysflag.MULTI_TAGS | sysflag.COMPRESSION_MASK
 """Bits of sysFlag that a sender decides; host widths and transaction state are ours."""
+
+NO_LMQ: tuple[str, ...] = ()
 
 BATCH_MESSAGES_MAX: Final = 16_384
 """Messages in one SEND_BATCH_MESSAGE: the answer holds 33 characters for each."""
@@ -66,38 +69,6 @@ class UniqueKeys:
         return f"{self._prefix}{ms:08X}{self._count:04X}"
 
 
-def value_of(text: str, mark: str) -> str:
-    """Value of the last pair whose name is `mark` without its end, or an empty string."""
-    at = text.rfind(mark)
-    while at > 0 and text[at - 1] != "\x02":  # found inside a longer name or a value
-        at = text.rfind(mark, 0, at)
-    if at < 0:
-        return ""
-    at += len(mark)
-    end = text.find("\x02", at)
-    return text[at:] if end < 0 else text[at:end]
-
-
-def refuse_unsupported(text: str) -> None:
-    """Raise for properties that ask for what this broker does not do yet: delivering at once would break a
-    promise."""
-    for name, what in (
-        (props.DELAY, "delayed messages"), ("TIMER_DELIVER_MS", "timed messages"), ("TIMER_DELAY_MS", "timed messages"),
-        ("TIMER_DELAY_SEC", "timed messages"), (props.TRAN_MSG, "transactions"), (props.MULTI_DISPATCH, "light queues"),
-        (props.MULTI_QUEUE_OFFSET, "light queues"), ("GANTRY_DISPATCH_MORE", "light queues"),
-    ):  # fmt: skip
-        value = value_of(text, name + "\x01")
-        if (
-            value
-            and not (name in (props.TRAN_MSG,) and value == "false")
-            and not (name == props.DELAY and value == "0")
-        ):
-            raise GantryError(
-                ErrorCode.MESSAGE_ILLEGAL,
-                f"property {name}={value[:40]}: this broker does not support {what} yet; send without this property",
-            )
-
-
 class Sends:
     """Checks and builds messages. One per broker; `born_host` and the flag for its width come from the
     connection."""
@@ -119,14 +90,15 @@ class Sends:
             queue_id = self.check_queue(topic, queue_id)
         text = header.properties
         flags = header.sys_flag
+        intake, lmq = PLAIN, NO_LMQ
         if text is None:
             text = ""
         elif "DELAY" in text or "TIMER_D" in text or "TRAN_MSG" in text or "_DISPATCH" in text or "INNER_M" in text:
-            refuse_unsupported(text)
-        if flags & sysflag.TRANSACTION_MASK:
+            intake, lmq = specials(text, flags)
+        if flags & sysflag.TRANSACTION_MASK and intake != HALF:
             raise GantryError(
                 ErrorCode.MESSAGE_ILLEGAL,
-                f"sysFlag {flags} marks a transaction: this broker does not support transactions yet",
+                f"sysFlag {flags} marks a transaction, but the message has no property {props.TRAN_MSG}=true",
             )
         if text and text[-1] != "\x02":
             text += "\x02"
@@ -162,6 +134,8 @@ class Sends:
         message.born_host = born_host
         message.sys_flag = flags & KEPT_FLAGS | host_flag
         message.flag = header.flag
+        message.intake = intake
+        message.lmq = lmq
         if header.reconsume_times:
             message.reconsume_times = header.reconsume_times & 0x7FFFFFFF
         if "__SHARD" in text:
@@ -212,7 +186,8 @@ class Sends:
         if header.topic.startswith(names.RETRY_PREFIX):
             raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}")
         common = header.properties or ""
-        refuse_unsupported(common)
+        if specials(common, 0)[0] != PLAIN:
+            raise GantryError(ErrorCode.MESSAGE_ILLEGAL, "a batch holds neither delayed nor transactional messages")
         if common and common[-1] != "\x02":
             common += "\x02"
         messages: list[Message] = []

@@ -14,7 +14,8 @@ from gantrymq.model.message import Message
 from gantrymq.remoting.codec import Command, encode
 from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.constants import ResponseCode as Answer
-from gantrymq.remoting.sends import split_batch, value_of
+from gantrymq.remoting.sends import split_batch
+from gantrymq.remoting.specials import value_of
 from tests.remoting.bench import Bench, answers, ask, request, send, send_frame
 
 
