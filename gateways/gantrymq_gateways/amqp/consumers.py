@@ -226,6 +226,7 @@ class Queue:
         self._next = 0
         self._ready = False
         self._acquiring = False
+        self._pumping = False
         self._woken = False
         self._watching = False
 
@@ -264,6 +265,7 @@ class Queue:
 
     def pump(self) -> None:
         """Deliver what is ready to whoever has credit."""
+        self._pumping = True
         while self._ready and not self._acquiring and self.consumers:
             wanted = 0
             for consumer in self.consumers:
@@ -272,10 +274,11 @@ class Queue:
                     wanted = ACQUIRE_COUNT_MAX
                     break
             if not wanted:
-                return
+                break
             self._acquiring = True
             self._woken = False
             self._port.acquire(self.cursor, self.holder, wanted, ACQUIRE_BYTES_MAX, wanted, self._acquired)
+        self._pumping = False
 
     def _acquired(self, wanted: int, result: list[Delivery] | GantryError) -> None:
         self._acquiring = False
@@ -284,6 +287,11 @@ class Queue:
             if not self.deleted:
                 log.warning("amqp: queue %r cannot be read: %s", self.name, result.text)
             return
+        self._share_out(wanted, result)
+        if not self._pumping:  # the answer came later (another process, a cold disk): nobody else goes on
+            self.pump()
+
+    def _share_out(self, wanted: int, result: list[Delivery]) -> None:
         if not result and not self._woken:
             # The watcher calls again: it is armed by an acquire that came back short.
             self._ready = False

@@ -359,3 +359,15 @@ def test_definitions_that_cannot_be_loaded_again_are_tried_until_they_can(mode: 
         server.settle()
     assert server.gateway.ready
     assert server.client().count("q") == 0
+
+
+@pytest.mark.parametrize("mode", ["immediate", "late"])
+def test_more_than_one_fetch_is_delivered_without_an_acknowledgement(mode: str) -> None:
+    """RabbitMQ: without basic.qos nothing but the reader limits deliveries; an answer that comes later (cold disk, another process)
+    must not end them."""
+    server = Server(mode=mode)
+    peer = server.client()
+    peer.declare("a")
+    count = 3 * ACQUIRE_COUNT_MAX + 1
+    peer.ask(*[publish(1, "", "a", b"%d" % n) for n in range(count)])
+    assert len(consume(peer, "a")) == 1 + count
