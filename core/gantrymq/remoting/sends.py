@@ -32,6 +32,8 @@ NO_LMQ: tuple[str, ...] = ()
 BATCH_MESSAGES_MAX: Final = 16_384
 """Messages in one SEND_BATCH_MESSAGE: the answer holds 33 characters for each."""
 
+NO_SPECIAL_BATCH: Final = "a batch holds neither delayed nor transactional messages"
+
 CLOSED_TOPICS: Final = frozenset(
     {
         names.SCHEDULE_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
@@ -187,7 +189,7 @@ class Sends:
             raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}")
         common = header.properties or ""
         if specials(common, 0)[0] != PLAIN:
-            raise GantryError(ErrorCode.MESSAGE_ILLEGAL, "a batch holds neither delayed nor transactional messages")
+            raise GantryError(ErrorCode.MESSAGE_ILLEGAL, NO_SPECIAL_BATCH)
         if common and common[-1] != "\x02":
             common += "\x02"
         messages: list[Message] = []
@@ -201,6 +203,8 @@ class Sends:
                 reconsume_times=header.reconsume_times,
             )  # fmt: skip
             message = self.message(one, item, born_host, host_flag)
+            if message.intake:
+                raise GantryError(ErrorCode.MESSAGE_ILLEGAL, NO_SPECIAL_BATCH)
             if message.queue_id < 0:
                 topic = self._topics[header.topic]
                 message.queue_id = messages[0].queue_id if messages else topic.queue_for(message)

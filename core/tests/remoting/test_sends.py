@@ -121,13 +121,13 @@ REFUSED = {
     "topic length": ({"b": "x" * 128}, "", Answer.SYSTEM_ERROR, "128 characters"),
     "unknown template": ({"b": "New", "c": "Other"}, "", Answer.TOPIC_NOT_EXIST, "apply first"),
     "queue": ({"e": "4"}, "", Answer.SYSTEM_ERROR, r"queueId\[4\]"),
-    "delay level": ({}, "DELAY\x013\x02", Answer.MESSAGE_ILLEGAL, "delayed"),
-    "timer": ({}, "TAGS\x01a\x02TIMER_DELIVER_MS\x0199\x02", Answer.MESSAGE_ILLEGAL, "timed"),
-    "timer delay": ({}, "TIMER_DELAY_SEC\x0199\x02", Answer.MESSAGE_ILLEGAL, "timed"),
-    "transaction": ({}, "TRAN_MSG\x01true\x02", Answer.MESSAGE_ILLEGAL, "transactions"),
-    "transaction flag": ({"f": "4"}, "", Answer.MESSAGE_ILLEGAL, "transaction"),
-    "light queues": ({}, "INNER_MULTI_DISPATCH\x01%LMQ%a\x02", Answer.MESSAGE_ILLEGAL, "light queues"),
-    "forged dispatch": ({}, "GANTRY_DISPATCH_MORE\x013\x02", Answer.MESSAGE_ILLEGAL, "light queues"),
+    "transaction flag": ({"f": "4"}, "", Answer.MESSAGE_ILLEGAL, "marks a transaction"),
+    "forged offsets": ({}, "INNER_MULTI_QUEUE_OFFSET\x010\x02", Answer.MESSAGE_ILLEGAL, "broker's own"),
+    "commit flag": ({"f": "8"}, "", Answer.MESSAGE_ILLEGAL, "marks a transaction"),
+    "own light queue": ({}, "INNER_MULTI_DISPATCH\x01%LMQ%~a\x02", Answer.MESSAGE_ILLEGAL, "%LMQ%~"),
+    "no light queue": ({}, "INNER_MULTI_DISPATCH\x01%LMQ%a,T\x02", Answer.MESSAGE_ILLEGAL, "'T'"),
+    "light queue's name": ({}, "INNER_MULTI_DISPATCH\x01%LMQ%a b\x02", Answer.SYSTEM_ERROR, "outside"),
+    "forged dispatch": ({}, "GANTRY_DISPATCH_MORE\x013\x02", Answer.MESSAGE_ILLEGAL, "broker's own"),
     "properties": ({}, "p\x01" + "x" * 32760 + "\x02", Answer.MESSAGE_ILLEGAL, "properties"),
 }
 
@@ -248,7 +248,8 @@ def test_batch(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "body",
     [b"", b"short", batch_body((b"one", ""))[:-1], struct.pack(">iiiii", 22, 0, 0, 0, -1) + b"\0\0",
-     batch_body((b"ok", ""), (b"late", "DELAY\x011\x02")), batch_body((b"ok", ""), (b"x", "p\x01" + "y" * 32760 + "\x02"))],
+     batch_body((b"ok", ""), (b"late", "DELAY\x011\x02")), batch_body((b"ok", ""), (b"half", "TRAN_MSG\x01true\x02")),
+     batch_body((b"ok", ""), (b"x", "p\x01" + "y" * 32760 + "\x02"))],
 )  # fmt: skip
 def test_bad_batch_is_refused_whole(bench: Bench, body: bytes) -> None:
     link = bench.connect()
