@@ -177,6 +177,10 @@ class Pulls:
                     f"topic {header.topic}, and the request has no subscription",
                 )
             kind, expression = subscription.expression_type, subscription.sub_string
+        return self.codes_of(kind, expression)
+
+    def codes_of(self, kind: str | None, expression: str | None) -> Codes:
+        """What a subscription's expression lets pass. Raises NOT_SUPPORTED, ILLEGAL_ARGUMENT."""
         if kind and kind != "TAG":
             raise GantryError(
                 ErrorCode.NOT_SUPPORTED,
