@@ -2,7 +2,8 @@
 
 A queue's oldest runs become its *moved beginning*, a chain of their own (`front` in the table) that readers look at first; newer
 runs stay where they are and point to places that are gone, which readers know by the stream's begin. Units move in the order of
-their offsets and neighbours are put together, so an idle queue shrinks to one run. Cleaning begins when the stream is twice what its
+their offsets and neighbours are put together, so an idle queue shrinks to one run. A queue of which nothing lives leaves a moved run
+without units that says where its offsets go on, so that the stream alone always tells. Cleaning begins when the stream is twice what its
 live entries need and never writes more than flushes wrote: however wrong that estimate is, the cost at most doubles.
 """
 
@@ -12,7 +13,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.store.config import UNIT_SIZE
-from gantrymq.store.light_table import FLOOR, FRONT, NONE, PAGE_MASK, PAGE_SHIFT, WIDTH
+from gantrymq.store.light_table import FLOOR, FRONT, NONE, PAGE, PAGE_MASK, PAGE_SHIFT, TAIL, WIDTH
 
 if TYPE_CHECKING:
     from gantrymq.store.light_queues import LightQueues
@@ -80,7 +81,8 @@ class LightCleaner:
     def _is_due(self) -> bool:
         lights = self._lights
         stream = lights.end - lights.begin
-        if stream <= 2 * lights.live_units * UNIT_SIZE + SLACK_SEGMENTS * lights.segment_size:
+        words = len(lights.table.pages) * PAGE * lights.run_head
+        if stream <= 2 * (lights.live_units * UNIT_SIZE + words) + SLACK_SEGMENTS * lights.segment_size:
             return False
         return self._credit > 0 and self._limit < lights.end - lights.end % lights.segment_size
 
@@ -111,7 +113,11 @@ class LightCleaner:
             if page is None:
                 continue
             slot = (light & PAGE_MASK) * WIDTH
-            if first + units <= page[slot + FLOOR] or page[slot] < 0:
+            if page[slot] < 0:
+                continue
+            if first + units <= page[slot + FLOOR]:
+                if first + units == page[slot]:
+                    self._found.setdefault(light, [])  # what says where its offsets go on
                 continue
             if moved:
                 if self._at + lights.frame_head + place <= page[slot + FRONT]:
@@ -173,7 +179,7 @@ class LightCleaner:
                 previous = self._write([run], len(run), [] if part else [(light, 0)]) + lights.frame_head
 
     def _pieces(self, light: int) -> list[tuple[int, bytes, int]]:
-        """(first offset, units, previous) of the run that carries on the queue's moved beginning; none if nothing of it lives."""
+        """(first offset, units, previous) of the run that carries on the queue's moved beginning; none if nothing must be kept."""
         lights = self._lights
         page, slot = lights.table.slot(light)
         floor, front = page[slot + FLOOR], page[slot + FRONT] if page[slot + FRONT] >= lights.begin else NONE
@@ -201,5 +207,6 @@ class LightCleaner:
             parts.append(data[(low - run_first) * UNIT_SIZE :])
             end = run_first + units
         if not parts:
-            return []
+            known = page[slot + TAIL] >= self._limit or (front >= self._limit and end == page[slot])
+            return [] if known else [(page[slot], b"", NONE)]
         return [(first, b"".join(parts), previous)]

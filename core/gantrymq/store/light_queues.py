@@ -70,6 +70,8 @@ class LightQueues(LightStream):
         self._trails: OrderedDict[int, list[tuple[int, int, int]]] = OrderedDict()
         self._snapshot_end = 0
         self._old_bases: list[int] = []
+        self._remade = False
+        """The table is made again from the stream."""
 
     # --- the table
 
@@ -354,9 +356,9 @@ class LightQueues(LightStream):
 
     # --- opening
 
-    def open(self, log_end: int) -> None:
+    def open(self, log_end: int, log_begin: int = 0) -> None:
         """Load the table, read the stream behind it up to the first frame that is bad or speaks of records at or above `log_end`, and
-        drop the rest."""
+        drop the rest. `log_begin`: where the log's oldest segment begins."""
         self._files.make_dirs(self.directory)
         bases = positions_in(self._files, self.directory)
         dropped = [self.directory / "tails"]
@@ -365,9 +367,12 @@ class LightQueues(LightStream):
             self.end, self.log_position, self.begin = known
         else:
             self.table.discard()
+            self._remade = True
             dropped.append(self.directory / "table")
             self.begin = self.end = self.log_position = 0
-            if bases and bases[0]:  # what it began with is gone: all of it is made from the log
+            # A stream whose begin is missing was cleaned, or it lost its first file with the power: then the log has everything.
+            cleaned = self.table.was_published or log_begin > 0
+            if bases and bases[0] and not (cleaned and self._begin_behind(bases[0])):
                 dropped += [self.directory / file_name(base) for base in bases]
                 bases = []
         self._snapshot_end = self.end
@@ -383,6 +388,15 @@ class LightQueues(LightStream):
         )  # by the process before
         self._opened_at = self.end
         self.live_units = self.table.live_units()
+
+    def _begin_behind(self, base: int) -> bool:
+        """Start at the oldest segment there is. Cleaning has put into later ones what the stream before it held: entries, and where the
+        offsets of queues without entries go on. False: it does not begin with a frame, all is made from the log."""
+        frame = self.frame_at(base)
+        if frame is None:
+            return False
+        self.begin, self.end, self.log_position = base, frame[1], frame[2]
+        return True
 
     def _drop(self, paths: list[Path], last: int) -> None:
         """Remove files and what lies behind the end of the `last` segment, for good: the log may have lost its end, too, and other
@@ -428,6 +442,7 @@ class LightQueues(LightStream):
             return False
         place, runs_at = 0, at + FRAME.size
         unpack, pages, dirty = RUN.unpack_from, self.table.pages, self.table.dirty
+        remade = self._remade  # newer runs of a queue may stand before its moved beginning
         for _ in range(count):
             light, first, number, _, near, far, units = unpack(body, place)
             page = pages.get(light >> PAGE_SHIFT)
@@ -437,11 +452,12 @@ class LightQueues(LightStream):
             dirty.add(light >> PAGE_SHIFT)
             if units & MOVED_FLAG:
                 part, units = units & PART_FLAG, units & UNITS_MASK
-                if page[slot] >= 0 and not part:
-                    page[slot + FRONT] = runs_at + place
-                    if not page[slot]:
+                if page[slot] >= 0:
+                    if not page[slot] or (remade and first < page[slot + FLOOR]):
                         page[slot + FLOOR] = first
                     page[slot] = max(page[slot], first + units)
+                    if not part:
+                        page[slot + FRONT] = runs_at + place
             elif first == DELETED:
                 page[slot : slot + WIDTH] = GONE[:WIDTH]
             else:

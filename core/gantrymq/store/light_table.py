@@ -79,6 +79,8 @@ class LightTable:
         self._todo: list[int] = []
         self._head: tuple[int, int, int] | None = None
         self._unpublished: Callable[[], int] | None = None
+        self.was_published = False
+        """`load` found that there has been a head, valid or not."""
 
     # --- in memory
 
@@ -194,6 +196,7 @@ class LightTable:
         heads = []
         for side in range(2):
             data = self._files.pread(handle, HEAD.size, side * BLOCK)
+            self.was_published = self.was_published or any(data)
             if len(data) == HEAD.size:
                 magic, crc, generation, end, log_position, begin, pairs, total = HEAD.unpack(data)
                 if magic == HEAD_MAGIC and crc == crc32(data[_CRC_FROM:]):

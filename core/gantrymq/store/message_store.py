@@ -280,7 +280,7 @@ class MessageStore(StoreReader):
             finder.cut(end)
         self._log.flushed_position = min(flushed, end)
         self._log.writing_base = self._log.base_of(end)
-        self._lights.open(end)
+        self._lights.open(end, low)
         if foreign:
             self._lights.log_position = derived
             self._lights.save_table()

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gantrymq.store import light_cleaner, light_queues
 from gantrymq.store.commit_log import file_name
-from gantrymq.store.consume_queue import HOLE_SIZE
+from gantrymq.store.consume_queue import HOLE, HOLE_SIZE
 from gantrymq.store.light_queues import LightQueues
 from gantrymq.store.light_table import DELETED
 from gantrymq.store.testing import MemoryFileSystem
@@ -103,6 +103,16 @@ class World:
             assert all(unit[1] == HOLE_SIZE or unit[0] == queue[at] for at, unit in enumerate(holes))
 
 
+def break_heads(files: MemoryFileSystem) -> None:
+    """Both heads of the table are unreadable."""
+    if files.exists(ROOT / "table"):
+        handle = files.open(ROOT / "table", False)
+        for side in range(2):
+            if any(files.pread(handle, 8, side * 4096)):
+                files.pwrite(handle, b"\xff", side * 4096 + 20)
+        files.close(handle)
+
+
 class Machine(RuleBasedStateMachine):
     """Any order of everything that light queues do."""
 
@@ -162,6 +172,14 @@ class Machine(RuleBasedStateMachine):
         self.world.cut_log(random.randint(self.world.flushed, len(self.world.log)))
         self.world.reopen(files, False)
 
+    @precondition(lambda self: not self.deleted)
+    @rule()
+    def lose_table(self) -> None:
+        """Its file is damaged: cleaned or not, the stream tells where every queue's offsets go on."""
+        files = self.world.files.after_process_crash()
+        break_heads(files)
+        self.world.reopen(files, False)
+
     @invariant()
     def same_as_lists(self) -> None:
         self.world.verify()
@@ -202,6 +220,28 @@ def test_space_of_consumed_entries_is_used_again(monkeypatch: pytest.MonkeyPatch
         world.checkpoint(publish)
         world.reopen(world.files.after_process_crash(), False)
         world.verify()
+
+
+def test_a_lost_table_restarts_no_offsets_although_the_stream_was_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:
+    _small(monkeypatch)
+    world = World()
+    world.add([64, 65])  # one keeps an entry, of the other nothing is left
+    world.trim(65, 1)
+    for number in range(3000):
+        world.add([1])
+        world.lights.write_pending(len(world.log) * 100)
+        world.trim(1, number)
+        if number % 10 == 0:
+            world.checkpoint(True)
+    assert world.lights.begin > 50 * SEGMENT
+    del world.log[:-10]  # retention took the rest
+    files = world.files.after_process_crash()
+    break_heads(files)
+    lights = LightQueues(files, ROOT, SEGMENT)
+    lights.open(1 << 40)
+    assert [lights.next_offset(light) for light in (1, 64, 65)] == [3000, 1, 1]
+    assert lights.read(64, 0, 9) == [(0, 100, 0)]
+    assert lights.read(65, 0, 9) == [HOLE]
 
 
 def test_a_backlog_that_nobody_reads_stays_readable_while_others_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
