@@ -6,10 +6,11 @@ Speaks RocketMQ's Remoting protocol, so it works against a RocketMQ cluster as w
 from gantrymq.client.admin import Admin, ClusterInfo, QueueStats
 from gantrymq.client.blocking import BlockingAdmin, BlockingProducer, BlockingPullConsumer
 from gantrymq.client.client import Client
-from gantrymq.client.consumer import PullConsumer, PullResult
+from gantrymq.client.consumer import PullConsumer
 from gantrymq.client.errors import BrokerError
 from gantrymq.client.messages import OutMessage, SendResult
 from gantrymq.client.producer import PartialSendError, Producer
+from gantrymq.client.pulling import PullResult
 from gantrymq.client.records import ReceivedMessage, decode_records
 from gantrymq.client.routes import MessageQueue, Route
 

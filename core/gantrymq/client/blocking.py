@@ -10,7 +10,7 @@ import threading
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
-from gantrymq.client import admin, consumer, producer
+from gantrymq.client import admin, consumer, producer, pulling
 from gantrymq.client.messages import OutMessage, SendResult
 from gantrymq.client.records import ReceivedMessage
 from gantrymq.client.routes import MessageQueue, Route
@@ -141,13 +141,13 @@ class BlockingPullConsumer(_Blocking):
         """See `PullConsumer.seek_to_time`."""
         return self._thread.run(self._inner.seek_to_time(queue, at_ms))
 
-    def pull(self, max_messages: int = consumer.PULL_MAX, wait_s: float = 15.0) -> list[ReceivedMessage]:
+    def pull(self, max_messages: int = pulling.PULL_MAX, wait_s: float = 15.0) -> list[ReceivedMessage]:
         """See `PullConsumer.pull`."""
         return self._thread.run(self._inner.pull(max_messages, wait_s))
 
     def pull_queue(
-        self, queue: MessageQueue, offset: int, max_messages: int = consumer.PULL_MAX, wait_s: float = 0.0
-    ) -> consumer.PullResult:
+        self, queue: MessageQueue, offset: int, max_messages: int = pulling.PULL_MAX, wait_s: float = 0.0
+    ) -> pulling.PullResult:
         """See `PullConsumer.pull_queue`."""
         return self._thread.run(self._inner.pull_queue(queue, offset, max_messages, wait_s))
 

@@ -1,4 +1,4 @@
-"""What the producers, consumers and the administration of one process share: links and routes."""
+"""What the producers, consumers and the administration of one process share: links, routes, and the groups they belong to."""
 
 from __future__ import annotations
 
@@ -7,22 +7,26 @@ from typing import Self
 
 from gantrymq.client.errors import expect_success
 from gantrymq.client.link import REQUEST_TIMEOUT_S, Link, Links
-from gantrymq.client.routes import DEFAULT_NAMESERVER, MessageQueue, RouteCache, parse_nameservers
+from gantrymq.client.membership import Membership
+from gantrymq.client.nameservers import DEFAULT_NAMESERVER, is_page, parse_nameservers
+from gantrymq.client.routes import MessageQueue, RouteCache
 from gantrymq.model.errors import GantryError
 from gantrymq.remoting.codec import Command
 
 
 class Client:
-    """Links and routes under one set of nameservers (`HOST:PORT`, several joined by `;`; default `NAMESRV_ADDR`, else 127.0.0.1:9876).
+    """Links and routes under one set of nameservers: `HOST:PORT`, several joined by `;`, or `http://...`, a page that names them; default
+    `NAMESRV_ADDR`, else 127.0.0.1:9876.
 
     Belongs to one event loop. Producers, consumers and `Admin` make one of their own unless one is handed to them.
     """
 
     def __init__(self, nameserver: str = "") -> None:
         self.links = Links()
-        self.routes = RouteCache(
-            parse_nameservers(nameserver or os.environ.get("NAMESRV_ADDR", "") or DEFAULT_NAMESERVER), self.links
-        )
+        where = nameserver or os.environ.get("NAMESRV_ADDR", "") or DEFAULT_NAMESERVER
+        page = where.strip() if is_page(where) else ""
+        self.routes = RouteCache([] if page else parse_nameservers(where), self.links, page)
+        self.members = Membership(self.links, self.routes)
 
     async def link_of(self, queue: MessageQueue, master_only: bool = False) -> Link:
         """Open link to the broker that has `queue`, at its new address if it has moved."""
@@ -39,7 +43,8 @@ class Client:
         return expect_success(await link.request(command, timeout_s), what, address)
 
     async def close(self) -> None:
-        """Close all links."""
+        """Leave all groups and close all links."""
+        await self.members.close()
         await self.links.close()
 
     async def __aenter__(self) -> Self:

@@ -9,86 +9,23 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from gantrymq.client.client import Client, Part
 from gantrymq.client.errors import BrokerError, expect_success, number
-from gantrymq.client.link import REQUEST_TIMEOUT_S
-from gantrymq.client.records import ReceivedMessage, decode_records
+from gantrymq.client.pulling import PULL_MAX, PullResult, Subscription, parse_tags, pull_once
+from gantrymq.client.records import ReceivedMessage
 from gantrymq.client.routes import MessageQueue
-from gantrymq.model import sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode, ResponseCode
 
 _log = logging.getLogger(__name__)
 
-PULL_MAX: Final = 1024
-"""Messages of one pull; a stock RocketMQ broker gives at most 32."""
-PULL_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bytes of one pull, one message larger than that excepted."""
 ANSWER_S: Final = 1.0
 """How long an answer may be under way beyond the time that a pull was told to wait."""
 EMPTY_PAUSE_S: Final = 0.05
 """Before a queue is asked again that answered at once without a message though it was asked to wait."""
-
-
-@dataclass(frozen=True, slots=True)
-class PullResult:
-    """One pull of one queue. `next_offset`: where to go on; `moved`: the offset asked for is outside [min_offset, max_offset] and `next_offset` is
-    the nearest that is not."""
-
-    messages: list[ReceivedMessage]
-    next_offset: int
-    min_offset: int
-    max_offset: int
-    moved: bool = False
-
-
-def parse_tags(expression: str) -> frozenset[str]:
-    """Tags of `a || b`; empty for `*`, which is every message. Raises ILLEGAL_ARGUMENT for an empty tag between bars."""
-    text = expression.strip()
-    if text in ("", "*"):
-        return frozenset()
-    tags = [tag.strip() for tag in text.split("||")]
-    if not all(tags):
-        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"tag expression {expression!r}: allowed is a || b || c, or *")
-    return frozenset(tags)
-
-
-def pull_fields(
-    group: str, queue: MessageQueue, offset: int, count: int, tags: Iterable[str], wait_ms: int
-) -> dict[str, str]:
-    """Fields of a PULL_MESSAGE that brings its subscription along, so that no heartbeat is needed."""
-    flags = sysflag.PULL_SUBSCRIPTION | (sysflag.PULL_SUSPEND if wait_ms else 0)
-    return {
-        "consumerGroup": group,
-        "topic": queue.topic,
-        "queueId": str(queue.queue_id),
-        "queueOffset": str(offset),
-        "maxMsgNums": str(count),
-        "sysFlag": str(flags),
-        "commitOffset": "0",
-        "suspendTimeoutMillis": str(wait_ms),
-        "subscription": " || ".join(sorted(tags)) or "*",
-        "subVersion": "0",
-        "expressionType": "TAG",
-        "maxMsgBytes": str(PULL_BYTES_MAX),
-    }
-
-
-def parse_pull(answer: Command, queue: MessageQueue, address: str) -> tuple[PullResult, bytes]:
-    """Result without messages, and the raw records. Raises `BrokerError` for anything but found, not found, retry and moved."""
-    what = f"pull of {queue}"
-    moved = answer.code == ResponseCode.PULL_OFFSET_MOVED
-    if not moved and answer.code not in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
-        expect_success(answer, what, address)
-    following, least, most = [
-        number(answer, name, what, address) for name in ("nextBeginOffset", "minOffset", "maxOffset")
-    ]
-    result = PullResult([], following, least, most, moved)
-    return result, answer.body if answer.code == ResponseCode.SUCCESS else b""
 
 
 class PullConsumer(Part):
@@ -201,16 +138,9 @@ class PullConsumer(Part):
         self, queue: MessageQueue, offset: int, max_messages: int = PULL_MAX, wait_s: float = 0.0
     ) -> PullResult:
         """One request for one queue, assigned or not; positions stay. Without `wait_s` an empty queue answers at once."""
-        link = await self.client.link_of(queue)
-        wait_ms = max(0, int(wait_s * 1000))
         count = max(1, min(max_messages, PULL_MAX))
-        fields = pull_fields(self.group, queue, offset, count, self._tags, wait_ms)
-        answer = await link.request(Command(RequestCode.PULL_MESSAGE, fields), REQUEST_TIMEOUT_S + wait_s)
-        result, raw = parse_pull(answer, queue, link.address)
-        messages = decode_records(raw, queue.broker)
-        if self._tags:  # the broker compares hashes; two tags may have the same
-            messages = [message for message in messages if message.tag in self._tags]
-        return PullResult(messages, result.next_offset, result.min_offset, result.max_offset, result.moved)
+        subscription = Subscription(queue.topic, self._tags)
+        return await pull_once(self.client, self.group, queue, offset, subscription, count=count, wait_s=wait_s)
 
     # the group's offsets
 

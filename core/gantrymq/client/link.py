@@ -1,7 +1,8 @@
 """Connections of a client: requests pipelined on one connection per address, paired with their answers by opaque.
 
 A request that waits costs one dictionary entry and no task; deadlines of a connection share one timer; what is posted in one turn of the
-loop leaves in one write. A connection that breaks ends everything that waits on it with UNAVAILABLE; the next request opens a new one.
+loop leaves in one write. A connection that breaks ends everything that waits on it with UNAVAILABLE; the next request opens a new one. So does
+one that is half open: a request timed out, and nothing at all was heard since it was sent.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from gantrymq.remoting.constants import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 
 Done = Callable[[Command | GantryError], None]
 """Called exactly once per posted request, on the loop; must not raise."""
+
+Serve = Callable[["Link", Command], bool]
+"""Gets a request of the server's, on the loop; False if it knows no such code. Whoever takes it answers with `Link.answer`."""
 
 REQUEST_TIMEOUT_S: Final = 3.0
 """As the Java client's."""
@@ -38,14 +42,17 @@ def _unavailable(text: str) -> GantryError:
 class Link(asyncio.Protocol):
     """One connection. Not made directly: `Links.get`."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, serve: Serve | None = None) -> None:
         self.address = address
         self.is_open = False
+        self._serve = serve
+        self._heard_at = 0.0
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
         self._opaque = 0
-        self._pending: dict[int, tuple[Done, float]] = {}
+        self._pending: dict[int, tuple[Done, float, float]] = {}
+        """By opaque: what to call, until when an answer may come, when it was asked."""
         self._outbox: list[bytes] = []
         self._sweeping = False
         self._can_write = asyncio.Event()
@@ -60,6 +67,7 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         broken = ""
+        self._heard_at = self._loop.time()
         try:
             commands = self._reader.feed(data)
         except FrameError as error:
@@ -69,13 +77,11 @@ class Link(asyncio.Protocol):
                 waiting = self._pending.pop(command.opaque, None)
                 if waiting is not None:
                     waiting[0](command)
-            elif not command.is_oneway:  # a request of the broker's: this client has no processors
-                code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            elif self._serve is None or not self._serve(self, command):
                 text = f"request code {command.code} is not supported by this client"
-                self._write(encode(Command(code, opaque=command.opaque, flag=FLAG_RESPONSE, remark=text)))
-        if broken and self._transport is not None:
-            self._protocol_error = broken
-            self._transport.abort()
+                self.answer(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
+        if broken:
+            self.abort(broken)
 
     def pause_writing(self) -> None:
         self._can_write.clear()
@@ -110,7 +116,8 @@ class Link(asyncio.Protocol):
         except ValueError as error:
             done(GantryError(ErrorCode.MESSAGE_TOO_LARGE, str(error)))
             return
-        self._pending[opaque] = (done, self._loop.time() + timeout_s)
+        now = self._loop.time()
+        self._pending[opaque] = (done, now + timeout_s, now)
         self._write(data)
         if not self._sweeping:
             self._sweeping = True
@@ -138,6 +145,19 @@ class Link(asyncio.Protocol):
         command.opaque = self._opaque
         self._write(encode(command))
 
+    def answer(
+        self, command: Command, code: int = ResponseCode.SUCCESS, remark: str | None = None, body: bytes = b""
+    ) -> None:
+        """Answer a request of the server's; nothing happens where it wants no answer or the connection is gone."""
+        if not command.is_oneway and self.is_open:
+            self._write(encode(Command(code, {}, body, command.opaque, FLAG_RESPONSE, remark)))
+
+    def abort(self, why: str) -> None:
+        """Close at once; everything that waits ends with UNAVAILABLE and this reason."""
+        if self._transport is not None:
+            self._protocol_error = why
+            self._transport.abort()
+
     def close(self) -> None:
         """Write what was posted, then close; what still waits ends with UNAVAILABLE."""
         self._flush()
@@ -156,16 +176,21 @@ class Link(asyncio.Protocol):
 
     def _sweep(self) -> None:
         now = self._loop.time()
-        late = [opaque for opaque, (_, deadline) in self._pending.items() if deadline <= now]
+        late = [opaque for opaque, entry in self._pending.items() if entry[1] <= now]
+        silent = False
         for opaque in late:
-            self._pending.pop(opaque)[0](_unavailable(f"{self.address} did not answer in time"))
+            done, _, asked_at = self._pending.pop(opaque)
+            silent |= self._heard_at < asked_at
+            done(_unavailable(f"{self.address} did not answer in time"))
+        if silent:  # RocketMQ's clientCloseSocketIfTimeout
+            self.abort("half open: nothing was heard since a request that timed out")
         self._sweeping = bool(self._pending)
         if self._sweeping:
             self._loop.call_later(SWEEP_S, self._sweep)
 
     def _fail_all(self, error: GantryError) -> None:
         pending, self._pending = self._pending, {}
-        for done, _ in pending.values():
+        for done, _, _ in pending.values():
             done(error)
 
 
@@ -190,9 +215,13 @@ class _Slot:
 
 
 class Links:
-    """One link per address, opened when it is first needed and again after it broke."""
+    """One link per address, opened when it is first needed and again after it broke.
+
+    `serve` gets the requests of servers; `opened` is called with each new link before anybody else uses it. Neither may raise."""
 
     def __init__(self) -> None:
+        self.serve: Serve | None = None
+        self.opened: Callable[[Link], None] | None = None
         self._slots: dict[str, _Slot] = {}
         self._closed = False
 
@@ -226,7 +255,7 @@ class Links:
         host, port = split_address(address)
         try:
             async with asyncio.timeout_at(deadline):
-                _, link = await loop.create_connection(lambda: Link(address), host, port)
+                _, link = await loop.create_connection(lambda: Link(address, self.serve), host, port)
         except OSError as error:  # TimeoutError is one
             slot.backoff_s = min(max(BACKOFF_FIRST_S, slot.backoff_s * 2), BACKOFF_MAX_S)
             slot.retry_at = loop.time() + slot.backoff_s * random.uniform(0.8, 1.2)
@@ -235,6 +264,12 @@ class Links:
             return
         slot.link = link
         slot.backoff_s = slot.retry_at = 0.0
+        if self.opened is not None:
+            self.opened(link)
+
+    def open_links(self) -> list[Link]:
+        """Links that are open now."""
+        return [slot.link for slot in self._slots.values() if slot.link is not None and slot.link.is_open]
 
     async def close(self) -> None:
         """Close every link; `get` raises from now on."""

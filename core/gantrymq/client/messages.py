@@ -90,6 +90,11 @@ def _own_address() -> bytes:
         return b"\x7f\0\0\1"
 
 
+def own_host() -> str:
+    """This machine's address as text: the first part of client ids."""
+    return str(ipaddress.ip_address(_own_address()))
+
+
 class UniqueIds:
     """UNIQ_KEY as RocketMQ's clients make it: address 4, process 2, loader hash 4 (here: random), milliseconds since the month began 4,
     counter 2; 32 hexadecimal digits. Make one per process: a forked copy would repeat ids."""

@@ -7,7 +7,6 @@ once when a broker refused it; while no nameserver answers, the last known route
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -15,7 +14,9 @@ from typing import Any, Final
 import msgspec
 
 from gantrymq.client.errors import expect_success
-from gantrymq.client.link import Links, split_address
+from gantrymq.client.link import Links
+from gantrymq.client.nameservers import DISCOVERY_S, fetch_nameservers
+from gantrymq.model.dialect import DialectError, standard
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.names import AUTO_CREATE_TEMPLATE
 from gantrymq.remoting.codec import Command
@@ -32,23 +33,19 @@ MISSING_S_MAX: Final = 60.0
 """A topic that was known and is answered `unknown` for so long is gone; brokers register every 30 s."""
 ROUTES_MAX: Final = 10_000
 """Topics whose routes are kept; the oldest go first."""
-DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
 DEFAULT_QUEUES: Final = 4
 """Queues of a topic that the first send creates (defaultTopicQueueNums)."""
 
-_NUMBER_KEY = re.compile(rb'"(?:[^"\\]|\\.)*"|(?<=[{,])\s*(-?\d+)\s*(?=:)')
-
 
 def loads(data: bytes) -> Any:
-    """JSON as RocketMQ writes it: numbers may stand as keys without quotes (fastjson). Raises MESSAGE_ILLEGAL."""
+    """JSON as RocketMQ writes it: numbers and objects may stand as keys (fastjson). Raises MESSAGE_ILLEGAL."""
     try:
         return msgspec.json.decode(data)
     except msgspec.DecodeError:
-        quoted = _NUMBER_KEY.sub(lambda match: b'"' + match[1] + b'"' if match[1] else match[0], data)
-    try:
-        return msgspec.json.decode(quoted)
-    except msgspec.DecodeError as error:
-        raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"an answer's body is not JSON: {error}") from None
+        try:
+            return msgspec.json.decode(standard(data))
+        except (msgspec.DecodeError, DialectError) as error:
+            raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"an answer's body is not JSON: {error}") from None
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -121,25 +118,29 @@ def parse_route(topic: str, body: bytes) -> Route:
     return Route(topic, queues, brokers, clusters)
 
 
-def parse_nameservers(text: str) -> list[str]:
-    """Addresses of a `;`-joined list; raises ILLEGAL_ARGUMENT naming the bad one."""
-    addresses = [address.strip() for address in text.replace(",", ";").split(";") if address.strip()]
-    if not addresses:
-        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "no nameserver: allowed is HOST:PORT, several joined by ;")
-    for address in addresses:
-        split_address(address)
-    return addresses
-
-
 class RouteCache:
     """Routes by topic, with their age."""
 
-    def __init__(self, nameservers: Sequence[str], links: Links) -> None:
+    def __init__(self, nameservers: Sequence[str], links: Links, page: str = "") -> None:
         self.nameservers = list(nameservers)
+        self._page = page
+        """Address of a page that names the nameservers; empty: they are given."""
+        self._page_at = float("-inf")
+        self._page_lock = asyncio.Lock()
         self._links = links
         self._routes: dict[str, tuple[Route, float]] = {}
         self._missing_since: dict[str, float] = {}
         self._asking: dict[str, asyncio.Future[Route]] = {}
+
+    def broker_addresses(self, masters_only: bool = False) -> set[str]:
+        """Addresses of all brokers in kept routes."""
+        return {
+            address
+            for route, _ in self._routes.values()
+            for addresses in route.brokers.values()
+            for number, address in addresses.items()
+            if number == MASTER_ID or not masters_only
+        }
 
     async def route(self, topic: str, fresh: bool = False) -> Route:
         """The topic's route; `fresh` asks again whatever is kept. Raises TOPIC_NOT_FOUND, or UNAVAILABLE if no nameserver answers and
@@ -215,7 +216,7 @@ class RouteCache:
         timeout_s = ASK_TIMEOUT_S if timeout_s is None else timeout_s
         deadline = loop.time() + timeout_s
         while True:
-            why = []
+            why = await self._discover()
             for address in list(self.nameservers):
                 try:
                     link = await self._links.get(address, timeout_s, patient=False)
@@ -225,12 +226,32 @@ class RouteCache:
                         raise
                     why.append(error.text)
                     continue
-                self.nameservers.remove(address)
-                self.nameservers.insert(0, address)
+                if address in self.nameservers:  # a page may have dropped it in the meantime
+                    self.nameservers.remove(address)
+                    self.nameservers.insert(0, address)
                 return answer, address
             if loop.time() + RETRY_S >= deadline:
                 raise GantryError(ErrorCode.UNAVAILABLE, "no nameserver answers: " + "; ".join(why))
             await asyncio.sleep(RETRY_S)
+
+    async def _discover(self) -> list[str]:
+        """Ask the page for nameservers if it is time; returns why that failed."""
+        if not self._page:
+            return []
+        async with self._page_lock:
+            now = asyncio.get_running_loop().time()
+            if now - self._page_at < DISCOVERY_S:
+                return []
+            if self.nameservers:
+                self._page_at = now  # a page that fails is asked again later: there is a list
+            try:
+                found = await fetch_nameservers(self._page)
+            except GantryError as error:
+                return [error.text]
+            self._page_at = now
+            kept = [address for address in self.nameservers if address in found]
+            self.nameservers[:] = kept + [address for address in found if address not in kept]
+            return []
 
     async def _ask(self, topic: str, timeout_s: float | None) -> Route:
         fields = {"topic": topic, "acceptStandardJsonOnly": "true"}

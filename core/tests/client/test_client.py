@@ -20,7 +20,7 @@ from gantrymq.client import (
     PullConsumer,
     routes,
 )
-from gantrymq.client.routes import parse_nameservers
+from gantrymq.client.nameservers import parse_nameservers
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.constants import RequestCode, ResponseCode
 
