@@ -36,6 +36,12 @@ CURSORS_MAX = 2_000_000
 ACQUIRE_MAX = 4096
 """Entries leased by one call: one call must not stall the loop."""
 
+RUN_MIN = 4
+"""Skipped runs from this length on are RANGE entries of 25 bytes; shorter ones are offsets of 8 bytes in the cursor's LIST."""
+
+POP_PREFIX = "pop:"
+"""Cursor groups of pop consumers: this and the consumer group's name."""
+
 GONE = [(1 << 62, 0, 0)]
 """Unit of an offset that its queue no longer has: no record begins there."""
 
@@ -125,6 +131,8 @@ class Cursors:
         self._holders: dict[int, set[int]] = {}
         self._acked: dict[int, list[int]] = {}
         self._back: dict[int, list[int]] = {}
+        self._runs: list[bytes] = []
+        """Entries for whole runs that were skipped."""
         self._next_id = 1
 
     # Start: definitions, then records, then `recovered`.
@@ -236,6 +244,13 @@ class Cursors:
         """Every cursor's id, and few others: to walk over all in slices. A million need no copy."""
         return range(1, self._next_id) if self._next_id <= 8 * len(self.by_id) else list(self.by_id)
 
+    def live_end(self, cursor: Cursor) -> int:
+        """Entries from here on are nobody's: what a pop consumer has not acquired yet is a topic's backlog, and retention may
+        delete it as it may for those who pull; what any other cursor has before it is live."""
+        if not cursor.group.startswith(POP_PREFIX):
+            return self.end(cursor)
+        return min(self.end(cursor), max(cursor.window.next_offset, cursor.recovered_below))
+
     def is_live(self, queue: str, offset: int) -> bool:
         """Whether some cursor of the queue is not done with that entry."""
         return any(not self.by_id[cursor_id].window.is_done(offset) for cursor_id in self._of_queue.get(queue, ()))
@@ -279,9 +294,8 @@ class Cursors:
         del offsets[keep:], units[keep:]
         found = self._reader.get_many([(unit[0], unit[1]) for unit in units])
         # Nothing has changed so far: what was cold is read, and all this is done again.
-        if keep > back and window.next_offset + keep - back > window.marked:
-            window.marked = window.next_offset + keep - back + MARK_STEP
-            self._append_now(encode_one(AckKind.MARK, cursor.id, window.marked))
+        if keep > back:
+            self.mark(cursor, window.next_offset + keep - back)
         window.take_returned(holder, min(back, keep))
         for _ in range(keep - back):
             window.take_next(holder)
@@ -296,6 +310,41 @@ class Cursors:
         if len(deliveries) < count_max:
             self.arm(cursor, port)
         return deliveries
+
+    def mark(self, cursor: Cursor, end: int) -> None:
+        """Offsets below `end` are about to be delivered: the delivered mark goes ahead of them."""
+        window = cursor.window
+        if end > window.marked:
+            window.marked = end + MARK_STEP
+            self._append_now(encode_one(AckKind.MARK, cursor.id, window.marked))
+
+    # Pop consumers keep deadlines of their own (pops.py): whole runs at once.
+
+    def finish(self, cursor: Cursor, offsets: Sequence[int]) -> None:
+        """Done: offsets that were acquired and are not done, ascending."""
+        window = cursor.window
+        first, last = offsets[0], offsets[-1]
+        if last - first + 1 == len(offsets):
+            window.done_range(first, last)
+        else:
+            for offset in offsets:
+                window.done(offset)
+        self._note_acked(cursor.id).extend(offsets)
+
+    def skip(self, cursor: Cursor, first: int, last: int) -> None:
+        """Done without ever having been delivered: `first..last`, both included."""
+        cursor.window.done_range(first, last)
+        if last - first < RUN_MIN:
+            self._note_acked(cursor.id).extend(range(first, last + 1))
+        else:
+            if not self._acked and not self._back and not self._runs:
+                self._on_dirty()
+            self._runs.append(encode_range(cursor.id, first, last))
+
+    def give_back(self, cursor: Cursor, offsets: list[int]) -> None:
+        """Returned after a delivery: offsets in flight, ascending."""
+        cursor.window.give_back_many(offsets)
+        self._note_back(cursor, offsets)
 
     def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None:
         """Apply outcomes; what is not in flight is ignored."""
@@ -361,7 +410,7 @@ class Cursors:
 
     def take_bodies(self) -> list[bytes]:
         """Bodies of the records for everything settled since the last call."""
-        entries: list[bytes] = []
+        entries, self._runs = self._runs, []
         for kind, changed in ((AckKind.BACK, self._back), (AckKind.LIST, self._acked)):
             for cursor_id, offsets in changed.items():
                 entries.extend(encode_offsets(kind, cursor_id, offsets))
@@ -387,13 +436,15 @@ class Cursors:
 
     def _done(self, cursor: Cursor, offset: int) -> None:
         cursor.window.done(offset)
-        acked = self._acked.get(cursor.id)
+        self._note_acked(cursor.id).append(offset)
+
+    def _note_acked(self, cursor_id: int) -> list[int]:
+        acked = self._acked.get(cursor_id)
         if acked is None:
-            if not self._acked and not self._back:
+            if not self._acked and not self._back and not self._runs:
                 self._on_dirty()
-            self._acked[cursor.id] = [offset]
-        else:
-            acked.append(offset)
+            acked = self._acked[cursor_id] = []
+        return acked
 
     def _return(self, cursor: Cursor, offset: int, delivered: bool) -> None:
         if not cursor.window.give_back(offset, delivered):
@@ -403,7 +454,7 @@ class Cursors:
         self.fire(cursor)
 
     def _note_back(self, cursor: Cursor, offsets: list[int]) -> None:
-        if not self._acked and not self._back:
+        if not self._acked and not self._back and not self._runs:
             self._on_dirty()
         self._back.setdefault(cursor.id, []).extend(offsets)
 

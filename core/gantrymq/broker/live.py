@@ -113,7 +113,7 @@ class Survey:
             self.passed[cursor.id] = (first, position)
             return
         offset = max(first, window.floor)
-        end = self._cursors.end(cursor)
+        end = self._cursors.live_end(cursor)
         if offset >= end:
             return
         if not cursor.light:
@@ -125,7 +125,7 @@ class Survey:
             yield READ_US + UNIT_US * len(units)
             if not units:
                 break
-            for position, size, _ in units:
+            for position, size, _ in units[: end - offset]:
                 if size != HOLE_SIZE and position >= self.end:
                     self.passed[cursor.id] = (offset, position)
                     return

@@ -63,7 +63,7 @@ class Pins:
             yield CURSOR_US
             if cursor.light:
                 self._trim(cursor.light, min([other.window.floor for other in self._cursors.of_queue(cursor.queue)]))
-            if cursor.window.floor >= self._cursors.end(cursor):
+            if cursor.window.floor >= self._cursors.live_end(cursor):
                 self._sums.pop(cursor_id, None)
                 continue
             yield READ_US

@@ -7,7 +7,8 @@ returned (served before anything newer, lowest offset first). Pure: no clock, no
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
+from collections.abc import Sequence
 
 MARK_STEP = 1_000
 """The delivered mark runs ahead by this many offsets, so that one record covers that many deliveries."""
@@ -55,6 +56,27 @@ class AckWindow:
         self.inflight[offset] = holder
         return offset
 
+    def take_run(self, holder: int, count: int) -> range:
+        """As `take_next`, `count` times at once."""
+        first = self.next_offset
+        self.next_offset = first + count
+        run = range(first, first + count)
+        self.inflight.update(dict.fromkeys(run, holder))
+        return run
+
+    def take_chosen(self, holder: int, offsets: Sequence[int], end: int) -> None:
+        """New entries that passed a filter, now in flight; the others below `end`, its next offset, are the caller's to finish."""
+        self.next_offset = end
+        self.inflight.update(dict.fromkeys(offsets, holder))
+
+    def recall(self, offset: int) -> bool:
+        """Take an offset out of the returned ones; False if it is not among them."""
+        at = bisect_left(self.returned, offset)
+        if at == len(self.returned) or self.returned[at] != offset:
+            return False
+        del self.returned[at]
+        return True
+
     def deliveries(self, offset: int, recovered_below: int) -> int:
         """How many times `offset` was delivered before; offsets below `recovered_below` count as delivered once."""
         count = self.counts.get(offset, 0)
@@ -92,8 +114,12 @@ class AckWindow:
         if first > last:
             return
         for table in (self.inflight, self.counts):
-            for offset in [offset for offset in table if first <= offset <= last]:
-                del table[offset]
+            if last - first < len(table):
+                for offset in range(first, last + 1):
+                    table.pop(offset, None)
+            elif table:
+                for offset in [offset for offset in table if first <= offset <= last]:
+                    del table[offset]
         self.next_offset = max(self.next_offset, last + 1)
         if first == self.floor:
             self.floor = last + 1
@@ -127,6 +153,15 @@ class AckWindow:
         else:
             insort(self.returned, offset)
         return True
+
+    def give_back_many(self, offsets: list[int]) -> None:
+        """As `give_back` of delivered entries, all of them in flight, ascending; one pass, however much has returned before."""
+        inflight, counts = self.inflight, self.counts
+        for offset in offsets:
+            del inflight[offset]
+            counts[offset] = counts.get(offset, 0) + 1
+        self.returned += offsets
+        self.returned.sort()
 
     def give_back_all(self, holder: int) -> list[int]:
         """Everything that `holder` has in flight, ascending, as delivered and returned; in one pass, however much it is."""
