@@ -98,6 +98,7 @@ def _show_report(report: Report) -> None:
         ("log", f"{report.log_begin} to {report.log_end}"),
         ("records", report.records),
         ("queue units", report.units),
+        ("light queue units", report.light_units),
         ("index entries", report.index_entries),
     ):
         table.add_row(name, escape(str(value)))

@@ -1,4 +1,5 @@
-"""Checking a whole store, without changing it: records and their CRCs, queues against the log in both directions, index, checkpoint.
+"""Checking a whole store, without changing it: records and their CRCs, queues against the log in both directions, index, checkpoint; light
+queues in check_lights.py.
 
 One pass over the log in order: each record is looked up in its queue and in the index, whose entries stand in log order too. Then
 one pass over the queues' units, which finds those that no record accounts for. What recovery would make again is not checked.
@@ -15,6 +16,7 @@ from gantrymq.model.dialect import DialectError, read_json
 from gantrymq.model.message import Message
 from gantrymq.model.names import LMQ_PREFIX, OWN_LIGHT_PREFIX, SCHEDULE_TOPIC, is_own_system_topic, java_hash
 from gantrymq.store import record
+from gantrymq.store.check_lights import LightCheck
 from gantrymq.store.consume_queue import HOLE_SIZE, Unit
 from gantrymq.store.geometry import ROCKETMQ_SLOTS, IndexBytes, find_slots, first_unreachable, unreachable
 from gantrymq.store.index_file import PROBED_ENTRIES, key_hash
@@ -43,6 +45,7 @@ class Report:
     log_end: int = 0
     records: int = 0
     units: int = 0
+    light_units: int = 0
     index_entries: int = 0
     recovered_from: int = -1
     """Queues and index above it would be made again from the log; -1: nothing would."""
@@ -59,7 +62,7 @@ class Report:
         """For --json."""
         return {
             "directory": self.directory, "ok": not self.damage_count, "cleanStop": self.clean, "logBegin": self.log_begin,
-            "logEnd": self.log_end, "records": self.records, "queueUnits": self.units, "indexEntries": self.index_entries,
+            "logEnd": self.log_end, "records": self.records, "queueUnits": self.units, "lightUnits": self.light_units, "indexEntries": self.index_entries,
             "recoveredFrom": self.recovered_from, "damageCount": self.damage_count, "damage": self.damage, "notes": self.notes,
         }  # fmt: skip
 
@@ -112,12 +115,17 @@ class Checker:
         self._unindexed: list[int] = []
         self._before_index = 0
         self._known_topics = self._read_topics()
+        self._lights = LightCheck(image, self.report, tell)
 
     def run(self) -> Report:
         """Check everything. The image stays open."""
         entries = self._index_entries()
         self._check_log(entries)
         self._check_units()
+        try:
+            self._lights.finish(self._fillers)
+        finally:
+            self._lights.close()
         self._check_strays()
         self._check_checkpoint()
         self._check_config()
@@ -161,6 +169,7 @@ class Checker:
             if message.topic == FILLER_TOPIC[: len(message.topic)] and message.sys_flag & 12 == 12:
                 self._fillers.append((at, size))
                 continue
+            self._lights.saw(message, at, size)
             if at < self._derived:
                 self._check_record(message, at, size)
                 found = set()

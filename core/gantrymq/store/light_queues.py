@@ -70,7 +70,7 @@ class LightQueues(LightStream):
         self._trails: OrderedDict[int, list[tuple[int, int, int]]] = OrderedDict()
         self._snapshot_end = 0
         self._old_bases: list[int] = []
-        self._remade = False
+        self.remade = False
         """The table is made again from the stream."""
 
     # --- the table
@@ -367,7 +367,7 @@ class LightQueues(LightStream):
             self.end, self.log_position, self.begin = known
         else:
             self.table.discard()
-            self._remade = True
+            self.remade = True
             dropped.append(self.directory / "table")
             self.begin = self.end = self.log_position = 0
             # A stream whose begin is missing was cleaned, or it lost its first file with the power: then the log has everything.
@@ -442,7 +442,7 @@ class LightQueues(LightStream):
             return False
         place, runs_at = 0, at + FRAME.size
         unpack, pages, dirty = RUN.unpack_from, self.table.pages, self.table.dirty
-        remade = self._remade  # newer runs of a queue may stand before its moved beginning
+        remade = self.remade  # newer runs of a queue may stand before its moved beginning
         for _ in range(count):
             light, first, number, _, near, far, units = unpack(body, place)
             page = pages.get(light >> PAGE_SHIFT)
