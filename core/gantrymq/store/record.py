@@ -167,6 +167,16 @@ def decode(buffer: Readable, at: int = 0, *, check_crc: bool = True) -> Message:
 _INT: Final = Struct(">i")
 
 
+def properties_of(buffer: bytes, at: int, end: int) -> bytes:
+    """Properties of the record in `buffer[at:end]`, dispatch pairs included; nothing else of it is looked at or checked."""
+    flags = buffer[at + SYS_FLAG_AT + 3]
+    topic_at = at + HEAD.size if not flags & 0x30 else at + heads(flags).size
+    topic_at += int.from_bytes(buffer[topic_at - 4 : topic_at], "big")
+    if buffer[at + 7] == MAGIC_BYTES_V1[3]:
+        return buffer[topic_at + 3 + buffer[topic_at] : end]
+    return buffer[topic_at + 4 + int.from_bytes(buffer[topic_at : topic_at + 2], "big") : end]
+
+
 def tag_of(properties: bytes) -> str:
     """Value of TAGS, or an empty string."""
     at = properties.rfind(_TAGS)
