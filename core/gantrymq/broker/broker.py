@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from gantrymq.broker import deletions
 from gantrymq.broker.ackgate import AckGate
 from gantrymq.broker.acks import ACK_TOPIC
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
@@ -140,8 +141,10 @@ class Broker:
         loaded = self.snapshots.load() if self.snapshots is not None else NOTHING
         self.tables.load(loaded.tables)
         self.tables.replay(self.store, [table for table in tables if table not in NOT_TABLES], loaded.offsets)
+        self._take_over(deletions.unfinished(self.tables, self.store.queues_of, self.store.max_offset))
         self._take_over(take_over())
         self.topics.load(self.tables.rows("topic"))
+        self.topics.load_light(self.store.topics())
         for route_id, data in self.tables.rows("route").items():
             route = route_from_bytes(route_id, data)
             try:
@@ -197,6 +200,19 @@ class Broker:
 
         self._write_internal([item_message(table, key, value) for key, value in items], apply, on_done, token)
 
+    def put_rows(self, rows: Sequence[tuple[str, str, bytes | None]]) -> None:
+        """Rows (table, key, value) of several tables in one batch, in this order; in memory once stored."""
+
+        def apply() -> None:
+            for row in rows:
+                self.tables.apply(*row)
+
+        self._write_internal([item_message(*row) for row in rows], apply, None, None)
+
+    def when_stored(self, token: Any, on_done: Done) -> None:
+        """Call `on_done(token, None or GantryError)` when all that was handed over so far is as safe as an acknowledgement promises."""
+        self._write_internal([], None, on_done, token)
+
     def fetch(self, cold: Cold, call: Any, again: Callable[..., None], *arguments: Any) -> None:
         """Read what was cold, then `again(call, *arguments)`; `call` is the operation. Too much waits already: try a little later."""
 
@@ -229,14 +245,8 @@ class Broker:
         return self.topics.create_on_use(name, queues)
 
     def delete_topic(self, name: str) -> bool:
-        """Delete a topic with its offsets; its records stay in the log. False if unknown."""
-        ends = {queue: self.store.max_offset(name, queue) for queue in self.store.queues_of(name)}
-        if not self.topics.delete(name, ends):
-            return False
-        keys: list[tuple[str, bytes | None]] = [(key, None) for key in self.offsets.drop_topic(name)]
-        if keys:
-            self.put("offset", keys, None, None)
-        return True
+        """Delete a topic with all that goes with it; its records stay in the log. False if unknown."""
+        return deletions.delete_topic(self, name)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """First offset that can be read."""

@@ -17,86 +17,108 @@ PLACES_MAX = 1_000_000
 
 
 class ConsumerOffsets:
-    """Offsets by (topic, group) and queue."""
+    """Offsets by topic, group and queue, and the topics of each group."""
 
     def __init__(self) -> None:
-        self._offsets: dict[str, dict[int, int]] = {}
-        self._dirty: set[str] = set()
+        self._of_topic: dict[str, dict[str, dict[int, int]]] = {}
+        self._topics_of: dict[str, set[str]] = {}
+        self._count = 0
+        self._dirty: set[tuple[str, str]] = set()
+
+    def __len__(self) -> int:
+        """(topic, group) pairs."""
+        return self._count
 
     def load(self, rows: dict[str, bytes]) -> None:
         """Take over the table as replayed from the log."""
         for key, data in rows.items():
-            self._offsets[key] = {int(queue): int(offset) for queue, offset in json.loads(data).items()}
+            topic, _, group = key.partition("@")
+            queues = self._place(topic, group)
+            queues.update({int(queue): int(offset) for queue, offset in json.loads(data).items()})
+
+    def _place(self, topic: str, group: str) -> dict[int, int]:
+        groups = self._of_topic.setdefault(topic, {})
+        queues = groups.get(group)
+        if queues is None:
+            queues = groups[group] = {}
+            self._topics_of.setdefault(group, set()).add(topic)
+            self._count += 1
+        return queues
 
     def cut(self, max_offset: Callable[[str, int], int]) -> list[tuple[str, int, int, int]]:
         """After the log lost its tail: set offsets beyond their queue's end to it; (key, queue, offset, end) of each."""
         found = []
-        for key, queues in self._offsets.items():
-            topic = key.partition("@")[0]
-            for queue_id, offset in queues.items():
-                end = max_offset(topic, queue_id)
-                if offset > end:
-                    queues[queue_id] = end
-                    self._dirty.add(key)
-                    found.append((key, queue_id, offset, end))
+        for topic, groups in self._of_topic.items():
+            for group, queues in groups.items():
+                for queue_id, offset in queues.items():
+                    end = max_offset(topic, queue_id)
+                    if offset > end:
+                        queues[queue_id] = end
+                        self._dirty.add((topic, group))
+                        found.append((f"{topic}@{group}", queue_id, offset, end))
         return found
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Set an offset; True if this is the first change since the last `take_dirty`. Raises LIMIT_REACHED."""
-        key = f"{topic}@{group}"
-        queues = self._offsets.get(key)
+        queues = self._of_topic.get(topic, {}).get(group)
         if queues is None:
-            if len(self._offsets) >= PLACES_MAX:
+            if self._count >= PLACES_MAX:
                 raise GantryError(
                     ErrorCode.LIMIT_REACHED, f"{PLACES_MAX} groups have committed offsets; delete some first"
                 )
-            queues = self._offsets[key] = {}
+            queues = self._place(topic, group)
         if queues.get(queue_id) == offset:
             return False
         queues[queue_id] = offset
         first = not self._dirty
-        self._dirty.add(key)
+        self._dirty.add((topic, group))
         return first
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """The committed offset, or -1."""
-        return self._offsets.get(f"{topic}@{group}", {}).get(queue_id, -1)
+        return self._of_topic.get(topic, {}).get(group, {}).get(queue_id, -1)
 
     def all_of(self, group: str, topic: str) -> dict[int, int]:
         """Queue id to offset."""
-        return dict(self._offsets.get(f"{topic}@{group}", {}))
+        return dict(self._of_topic.get(topic, {}).get(group, {}))
 
     def groups_of(self, topic: str) -> list[str]:
         """Groups that committed an offset of the topic."""
-        prefix = topic + "@"
-        return [key[len(prefix) :] for key in self._offsets if key.startswith(prefix)]
+        return list(self._of_topic.get(topic, ()))
+
+    def topics_of(self, group: str) -> list[str]:
+        """Topics that the group committed an offset of."""
+        return list(self._topics_of.get(group, ()))
+
+    def pairs(self) -> list[tuple[str, str, dict[int, int]]]:
+        """Every topic and group with its offsets; not to be changed."""
+        return [(topic, group, queues) for topic, groups in self._of_topic.items() for group, queues in groups.items()]
 
     def drop_topic(self, topic: str) -> list[str]:
         """Forget all offsets of a deleted topic; the keys to delete from the table."""
-        keys = [key for key in self._offsets if key.startswith(topic + "@")]
-        for key in keys:
-            del self._offsets[key]
-            self._dirty.discard(key)
-        return keys
+        return [self._drop(topic, group) for group in self.groups_of(topic)]
 
     def drop_group(self, group: str) -> list[str]:
         """Forget all offsets of a deleted group; the keys to delete from the table."""
-        keys = [key for key in self._offsets if key.endswith("@" + group)]
-        for key in keys:
-            del self._offsets[key]
-            self._dirty.discard(key)
-        return keys
+        return [self._drop(topic, group) for topic in self.topics_of(group)]
+
+    def _drop(self, topic: str, group: str) -> str:
+        groups, topics = self._of_topic[topic], self._topics_of[group]
+        del groups[group]
+        topics.discard(topic)
+        if not groups:
+            del self._of_topic[topic]
+        if not topics:
+            del self._topics_of[group]
+        self._count -= 1
+        self._dirty.discard((topic, group))
+        return f"{topic}@{group}"
 
     def take_dirty(self) -> list[tuple[str, bytes | None]]:
         """Rows changed since the last call."""
-        rows: list[tuple[str, bytes | None]] = [
-            (
-                key,
-                json.dumps(
-                    {str(queue): offset for queue, offset in self._offsets[key].items()}, separators=(",", ":")
-                ).encode(),
-            )
-            for key in sorted(self._dirty)
-        ]
+        rows: list[tuple[str, bytes | None]] = []
+        for topic, group in sorted(self._dirty):
+            queues = {str(queue): offset for queue, offset in self._of_topic[topic][group].items()}
+            rows.append((f"{topic}@{group}", json.dumps(queues, separators=(",", ":")).encode()))
         self._dirty.clear()
         return rows

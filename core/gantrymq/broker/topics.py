@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from zlib import crc32
@@ -26,8 +27,19 @@ CLEANUP = "cleanup.policy"
 COMPACTION = "COMPACTION"
 """Topic attribute, as in RocketMQ: the last record of each key (property KEYS) is kept; fixed when the topic is made."""
 
+CHANGES_MAX = 10_000
+"""Changes that are remembered for nameservers; one that missed more gets the whole table."""
+
 QUEUES_MAX = 1024
 """Queues a topic may have (RocketMQ's BenchmarkTest has 1,024)."""
+
+LIGHT_QUEUES_MAX = 20_000
+"""Clients' light queues (RocketMQ's maxLmqConsumeQueueNum): each has files of its own in `consumequeue`."""
+
+
+def is_client_light(name: str) -> bool:
+    """True for the name of a client's own light queue."""
+    return name.startswith(names.LMQ_PREFIX) and not name.startswith(names.OWN_LIGHT_PREFIX) and names.is_stored_topic(name)
 
 
 @dataclass(slots=True)
@@ -46,17 +58,19 @@ class TopicConfig:
     deleted: bool = False
     on_use: bool = False
     """Came into being at its first use; such topics count towards topics.auto_create_max."""
+    deleting: list[str] | None = None
+    """Only while the rows that go with a deleted topic (broker/deletions.py) are not gone yet: its retry topics, which go with it."""
 
     def to_bytes(self) -> bytes:
         """The value in table `topic`."""
-        return json.dumps(
-            {
-                "readQueueNums": self.read_queues, "writeQueueNums": self.write_queues, "perm": self.perm, "topicSysFlag": self.sys_flag,
-                "order": self.order, "attributes": self.attributes, "first": self.first_offsets, "deleted": self.deleted,
-                "onUse": self.on_use,
-            },
-            separators=(",", ":"),
-        ).encode()  # fmt: skip
+        value: dict[str, object] = {
+            "readQueueNums": self.read_queues, "writeQueueNums": self.write_queues, "perm": self.perm, "topicSysFlag": self.sys_flag,
+            "order": self.order, "attributes": self.attributes, "first": self.first_offsets, "deleted": self.deleted,
+            "onUse": self.on_use,
+        }  # fmt: skip
+        if self.deleting is not None:
+            value["deleting"] = self.deleting
+        return json.dumps(value, separators=(",", ":")).encode()
 
     @classmethod
     def from_bytes(cls, name: str, data: bytes) -> TopicConfig:
@@ -65,6 +79,7 @@ class TopicConfig:
         return cls(
             name, value["readQueueNums"], value["writeQueueNums"], value["perm"], value["topicSysFlag"], value["order"],
             value["attributes"], value.get("first", {}), value.get("deleted", False), value.get("onUse", False),
+            value.get("deleting"),
         )  # fmt: skip
 
 
@@ -78,6 +93,7 @@ class Topic:
         "config",
         "name",
         "routed",
+        "special",
         "strict",
         "system",
         "waiters",
@@ -91,6 +107,8 @@ class Topic:
         """Every record must have a key."""
         self.write_queues = config.write_queues
         self.system = system
+        self.special = system or config.name.startswith("%") or names.is_system_topic(config.name)
+        """A send to it needs a closer look: retry, dead letter and light queue topics, RocketMQ's and our system topics."""
         self.strict = strict
         """Acknowledged when on stable storage."""
         self.routed = False
@@ -127,6 +145,7 @@ class TopicTable:
         self._deleted: dict[str, TopicConfig] = {}
         self._waiting: dict[str, dict[int, dict[object, Callable[[], None]]]] = {}
         """`Topic.waiters` of deleted topics: cursors outlive their topic, and wait for one of its name."""
+        self._light: set[str] = set()
         self._write = on_write
         self._auto_create_max = auto_create_max
         self._auto_created = 0
@@ -134,6 +153,8 @@ class TopicTable:
         """Rule of topics that have none of their own; set before `load`."""
         self.version = 0
         """Counts changes since start; the registration with nameservers carries it."""
+        self.changes: deque[str] = deque(maxlen=CHANGES_MAX)
+        """Names of the topics that the last changes concerned."""
         self.on_new: Callable[[Topic], None] = lambda topic: None
         """Called for each topic object made (the router looks which routes concern it)."""
         self.on_change: Callable[[], None] = lambda: None
@@ -156,19 +177,46 @@ class TopicTable:
         waiters.setdefault(queue_id, {})[key] = callback
 
     def get(self, name: str) -> Topic | None:
-        """The topic, or None. Our own system topics exist from their first use on."""
+        """The topic, or None. Our own system topics and clients' light queues exist from their first use on."""
         topic = self.topics.get(name)
         if topic is None and names.is_own_system_topic(name):
             topic = self._add(TopicConfig(name, 1, 1), system=True)
+        elif topic is None and is_client_light(name) and len(self._light) < LIGHT_QUEUES_MAX:
+            topic = self.light(name)
         return topic
 
+    def light(self, name: str) -> Topic:
+        """The topic of a client's light queue (`%LMQ%name`): one queue, no row of the table, as many as `LIGHT_QUEUES_MAX`.
+
+        Raises NAME_INVALID, NO_PERMISSION, LIMIT_REACHED.
+        """
+        topic = self.topics.get(name)
+        if topic is None:
+            names.check_topic(name)
+            if name.startswith(names.OWN_LIGHT_PREFIX):
+                raise GantryError(ErrorCode.NO_PERMISSION, f"light queue {name} belongs to the broker itself")
+            if len(self._light) >= LIGHT_QUEUES_MAX:
+                raise GantryError(
+                    ErrorCode.ILLEGAL_ARGUMENT,
+                    f"[LMQ_CONSUME_QUEUE_NUM_EXCEEDED] {LIGHT_QUEUES_MAX} light queues exist: {name} cannot be made",
+                )
+            self._light.add(name)
+            topic = self._add(TopicConfig(name, 1, 1))
+        return topic
+
+    def load_light(self, stored: list[str]) -> None:
+        """At start: light queues that have records, of all names in the store; beyond the limit they cannot be read."""
+        for name in stored:
+            if is_client_light(name) and len(self._light) < LIGHT_QUEUES_MAX:
+                self.light(name)
+
     def configs(self) -> list[TopicConfig]:
-        """Every topic but our own system topics."""
-        return [topic.config for topic in self.topics.values() if not topic.system]
+        """Every topic but our own system topics and clients' light queues, which no nameserver knows."""
+        return [topic.config for topic in self.topics.values() if not topic.system and topic.name not in self._light]
 
     def create(self, config: TopicConfig) -> Topic:
         """Create or change a topic. Raises NAME_INVALID, NO_PERMISSION, ILLEGAL_ARGUMENT."""
-        names.check_topic(config.name)
+        names.check_stored_topic(config.name)
         if names.is_own_system_topic(config.name):
             raise GantryError(ErrorCode.NO_PERMISSION, f"topic {config.name} belongs to the broker itself")
         if not 1 <= config.read_queues <= QUEUES_MAX or not 1 <= config.write_queues <= QUEUES_MAX:
@@ -198,8 +246,7 @@ class TopicTable:
                 config.first_offsets = dead.first_offsets
             topic = self._add(config)
         self._write(config.name, config.to_bytes())
-        self.version += 1
-        self.on_change()
+        self._changed(config.name)
         return topic
 
     def create_on_use(self, name: str, queues: int) -> Topic:
@@ -214,25 +261,34 @@ class TopicTable:
         self._auto_created += 1
         return topic
 
-    def delete(self, name: str, ends: dict[int, int]) -> bool:
-        """Delete a topic; `ends`: maximum offset by queue id, where a topic of this name created later goes on. False if unknown."""
+    def delete(self, name: str, ends: dict[int, int]) -> TopicConfig | None:
+        """Forget a topic; `ends`: maximum offset by queue id, where a topic of this name created later goes on. Returns its tombstone,
+        which the caller makes a record (broker/deletions.py); None if unknown."""
         topic = self.topics.get(name)
         if topic is None or topic.system:
-            return False
+            return None
         del self.topics[name]
         self._auto_created -= topic.config.on_use
         if topic.waiters:
             self._waiting[name] = topic.waiters
-        config = topic.config
+        config = TopicConfig.from_bytes(name, topic.config.to_bytes())
         config.deleted = True
         config.first_offsets = {str(queue): end for queue, end in ends.items()}
         self._deleted[name] = config
-        self._write(name, config.to_bytes())
-        config = TopicConfig.from_bytes(name, config.to_bytes())
-        self._deleted[name] = config
+        self._changed(name)
+        return config
+
+    def _changed(self, name: str) -> None:
         self.version += 1
+        self.changes.append(name)
         self.on_change()
-        return True
+
+    def changed_since(self, version: int) -> list[str] | None:
+        """Names of the topics made, changed or deleted after `version`, each once; None if that is too long ago."""
+        count = self.version - version
+        if not 0 <= count <= len(self.changes):
+            return None
+        return list(dict.fromkeys(list(self.changes)[len(self.changes) - count :]))
 
     def first_offset(self, name: str, queue_id: int) -> int:
         """First offset that belongs to the topic as it exists now."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gantrymq.broker.topics import TopicConfig
+from gantrymq.broker import deletions
+from gantrymq.broker.topics import Topic, TopicConfig
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.model.limits import TOPIC_BYTES_MAX
+from gantrymq.model.limits import GROUP_BYTES_MAX
 from gantrymq.remoting.json_bodies import DataVersion, GroupConfig, GroupTable, decode, encode
 
 if TYPE_CHECKING:
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
 
 GROUPS_MAX: Final = 20_000
 """Groups that are kept; each also has a retry topic."""
+
+RETRY_QUEUES_MAX: Final = 128
+"""Queues of a retry topic, whatever a group's retryQueueNums says."""
+
+UNIT_SUB: Final = 2
+"""Topic sysFlag of a unit's retry topic (TopicSysFlag.buildSysFlag(false, true))."""
 
 
 class Groups:
@@ -27,19 +34,48 @@ class Groups:
         self._changed_ms = broker.clock.now_ms()
 
     def get(self, name: str) -> GroupConfig | None:
-        """Configuration of a group, or None."""
-        return self.configs.get(name)
+        """Configuration of a group, or None. A light queue's own group needs none (LmqSubscriptionGroupManager)."""
+        config = self.configs.get(name)
+        return GroupConfig(name) if config is None and name.startswith(names.LMQ_PREFIX) else config
 
     def ensure(self, name: str) -> GroupConfig:
-        """The group and its retry topic, made if need be. Raises NAME_INVALID, TOPIC_LIMIT."""
-        config = self.configs.get(name)
+        """The group and its retry topic, made if need be. Raises NAME_INVALID, LIMIT_REACHED."""
+        config = self.get(name)
         if config is None:
             config = GroupConfig(name)
             self.set(config)
-        retry = names.RETRY_PREFIX + name
-        if len(retry) <= TOPIC_BYTES_MAX and self._broker.topics.get(retry) is None:
-            self._broker.topics.create(TopicConfig(retry, 1, 1))
+        if not name.startswith(names.LMQ_PREFIX):
+            self.retry_topic(config)
         return config
+
+    def find(self, name: str) -> GroupConfig:
+        """The group that retries belong to, made if need be (findSubscriptionGroupConfig). Raises GROUP_NOT_FOUND, LIMIT_REACHED."""
+        try:
+            names.check_group(name)
+        except GantryError as error:
+            raise GantryError(
+                ErrorCode.GROUP_NOT_FOUND, f"subscription group not exist, {name[:80]}: {error.text}"
+            ) from error
+        config = self.get(name)
+        if config is None:
+            config = GroupConfig(name)
+            self.set(config)
+        return config
+
+    def retry_topic(self, config: GroupConfig, unit: bool = False) -> Topic | None:
+        """The group's retry topic, made if need be; None for a group whose name leaves no room for a prefix."""
+        return self._topic(names.RETRY_PREFIX + config.group_name, config.retry_queue_nums, UNIT_SUB if unit else 0)
+
+    def dead_letter_topic(self, group: str) -> Topic | None:
+        """The group's dead letter topic, one queue, made if need be; None as for `retry_topic`."""
+        return self._topic(names.DLQ_PREFIX + group, 1, 0)
+
+    def _topic(self, name: str, queues: int, sys_flag: int) -> Topic | None:
+        topic = self._broker.topics.get(name)
+        if topic is None and len(name) <= GROUP_BYTES_MAX:
+            count = min(max(queues, 1), RETRY_QUEUES_MAX)
+            topic = self._broker.topics.create(TopicConfig(name, count, count, sys_flag=sys_flag))
+        return topic
 
     def set(self, config: GroupConfig) -> None:
         """Create or change a group."""
@@ -52,14 +88,11 @@ class Groups:
         self._broker.put("group", [(name, encode(config))], None, None)
 
     def delete(self, name: str, clean_offsets: bool) -> None:
-        """Forget a group, with its offsets if asked."""
-        if self.configs.pop(name, None) is not None:
+        """Forget a group, with its offsets and pop cursors if asked."""
+        known = self.configs.pop(name, None) is not None
+        if known:
             self._touch()
-            self._broker.put("group", [(name, None)], None, None)
-        if clean_offsets:
-            keys: list[tuple[str, bytes | None]] = [(key, None) for key in self._broker.offsets.drop_group(name)]
-            if keys:
-                self._broker.put("offset", keys, None, None)
+        deletions.delete_group(self._broker, name, known, clean_offsets)
 
     def _touch(self) -> None:
         self._version += 1

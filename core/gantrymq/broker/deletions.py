@@ -1,0 +1,124 @@
+"""Deleting a topic or a group: one record decides, and names what goes with it; a start that finds it alone finishes the rest.
+
+    topic   tombstone with `deleting` (its retry topics) | tombstones of these | offsets | cursors of pop consumers | tombstone
+    group   row with `deleted` | offsets | cursors of pop consumers | deletion of the row
+
+All of it is one batch of the log, in this order. A crash leaves a front part of it: nothing (not deleted), or at least the first
+record (deleted). A topic or group made again comes later in the log, when the rest of the batch is there: what it finds is
+always complete.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from gantrymq.broker.topics import TopicConfig
+from gantrymq.model import names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gantrymq.broker.broker import Broker
+    from gantrymq.broker.config_export import Rows
+    from gantrymq.broker.cursors import Cursor
+    from gantrymq.broker.tables import Tables
+
+POP_GROUP: Final = "pop:"
+"""Groups of cursors that belong to pop consumers: these end with the topic or the group. A gateway's cursor outlives its topic."""
+
+DELETED: Final = b'"deleted":true'
+
+
+def retry_names(topic: str, groups: Iterable[str]) -> list[str]:
+    """Retry topics of pop consumers that belong to one topic (RocketMQ's KeyBuilder: V1 with `_`, V2 with `+`)."""
+    return [f"{names.RETRY_PREFIX}{group}{mark}{topic}" for group in groups for mark in "_+"]
+
+
+def delete_topic(broker: Broker, name: str) -> bool:
+    """See the module. False if unknown."""
+    topics, store = broker.topics, broker.store
+
+    def tombstone(topic: str) -> TopicConfig | None:
+        return topics.delete(topic, {queue: store.max_offset(topic, queue) for queue in store.queues_of(topic)})
+
+    groups = broker.offsets.groups_of(name)
+    config = tombstone(name)
+    if config is None:
+        return False
+    retries = [found for retry in retry_names(name, groups) if (found := tombstone(retry)) is not None]
+    rest: Rows = [("topic", retry.name, retry.to_bytes()) for retry in retries]
+    for gone in (config, *retries):
+        rest += [("offset", key, None) for key in broker.offsets.drop_topic(gone.name)]
+        queues = [f"{gone.name}/{queue}" for queue in store.queues_of(gone.name)]
+        cursors = [cursor for queue in queues for cursor in broker.cursors.of_queue(queue)]
+        rest += _end(broker, [cursor for cursor in cursors if cursor.group.startswith(POP_GROUP)])
+    last: Rows = [("topic", name, config.to_bytes())]
+    if not rest:
+        broker.put_rows(last)
+        return True
+    config.deleting = [retry.name for retry in retries]
+    first: Rows = [("topic", name, config.to_bytes())]
+    config.deleting = None
+    broker.put_rows(first + rest + last)
+    return True
+
+
+def delete_group(broker: Broker, name: str, known: bool, clean_offsets: bool) -> None:
+    """Forget the row of a group and, if asked, its offsets. `known`: it has a row."""
+    rest: Rows = []
+    if clean_offsets:
+        rest += [("offset", key, None) for key in broker.offsets.drop_group(name)]
+        found = [
+            broker.cursors.find(f"{topic.name}/{queue}", POP_GROUP + name)
+            for topic in broker.topics.topics.values()
+            for queue in range(topic.config.read_queues)
+        ]
+        rest += _end(broker, [cursor for cursor in found if cursor is not None])
+    last: Rows = [("group", name, None)] if known or rest else []
+    first: Rows = (
+        [("group", name, json.dumps({"groupName": name}).encode()[:-1] + b"," + DELETED + b"}")] if rest else []
+    )
+    if last:
+        broker.put_rows(first + rest + last)
+
+
+def _end(broker: Broker, cursors: list[Cursor]) -> Rows:
+    for cursor in cursors:
+        broker.cursors.delete(cursor)
+    return [("cursor", str(cursor.id), None) for cursor in cursors]
+
+
+def unfinished(tables: Tables, queues_of: Callable[[str], list[int]], max_offset: Callable[[str, int], int]) -> Rows:
+    """What is left of deletions that a crash cut short, as rows to write at start."""
+    rows: Rows = []
+    gone_topics: dict[str, TopicConfig] = {}
+    for name, data in tables.rows("topic").items():
+        if b'"deleting":' not in data:
+            continue
+        config = TopicConfig.from_bytes(name, data)
+        gone_topics[name] = config
+        for retry in config.deleting or ():
+            row = tables.rows("topic").get(retry)
+            if row is not None:
+                other = gone_topics[retry] = TopicConfig.from_bytes(retry, row)
+                if not other.deleted:
+                    other.deleted = True
+                    other.first_offsets = {str(queue): max_offset(retry, queue) for queue in queues_of(retry)}
+    gone_groups = {name for name, data in tables.rows("group").items() if data.endswith(DELETED + b"}")}
+    if not gone_topics and not gone_groups:
+        return rows
+    for key in tables.rows("offset"):
+        topic, _, group = key.partition("@")
+        if topic in gone_topics or group in gone_groups:
+            rows.append(("offset", key, None))
+    for key, data in tables.rows("cursor").items():
+        if key != "next":
+            queue, group, _ = json.loads(data)
+            of_pop = group.startswith(POP_GROUP)
+            if of_pop and (queue.rpartition("/")[0] in gone_topics or group[len(POP_GROUP) :] in gone_groups):
+                rows.append(("cursor", key, None))
+    for config in gone_topics.values():
+        config.deleting = None
+        rows.append(("topic", config.name, config.to_bytes()))
+    return rows + [("group", name, None) for name in gone_groups]
