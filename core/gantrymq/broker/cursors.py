@@ -290,7 +290,7 @@ class Cursors:
             fresh = self.units(cursor, window.next_offset, count_max - back)
             offsets += range(window.next_offset, window.next_offset + len(fresh))
             units += fresh
-        keep = self._within(units, bytes_max)
+        keep = self.within(units, bytes_max)
         del offsets[keep:], units[keep:]
         found = self._reader.get_many([(unit[0], unit[1]) for unit in units])
         # Nothing has changed so far: what was cold is read, and all this is done again.
@@ -476,7 +476,7 @@ class Cursors:
         return [moved.get(at, unit) for at, unit in enumerate(units, offset)]
 
     @staticmethod
-    def _within(units: list[tuple[int, int, int]], bytes_max: int) -> int:
+    def within(units: list[tuple[int, int, int]], bytes_max: int) -> int:
         """How many units fit, at least one."""
         size = 0
         for index, unit in enumerate(units):

@@ -1,21 +1,389 @@
-"""Pop consumers: receipts with deadlines over the groups' AckWindows."""
+"""Pop consumers: a group's place in a queue is a cursor `pop:<group>`; what a pop gives out is leased until a deadline.
+
+Deadlines and receipts live in memory (pop_leases.py); the delivered mark and the acknowledgements are records of the log, so after
+a crash everything unacknowledged comes back, with its count. What comes back is served from its old place in the queue, before
+anything newer; after the group's `retryMaxTimes` it goes to `%DLQ%<group>` (pop_dead.py). The group's committed offset follows the
+window's floor. Wire: remoting/pop_requests.py. Page: docs/formats/pop.md.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from gantrymq.broker.cursors import POP_PREFIX
+from gantrymq.broker.pop_dead import DeadLetters
+from gantrymq.broker.pop_leases import Lease, Leases
+from gantrymq.broker.pop_look import look
+from gantrymq.broker.pop_revive import Revive
+from gantrymq.model import names
+from gantrymq.model.errors import ErrorCode, GantryError
 
 if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
+    from gantrymq.broker.cursors import Cursor
+    from gantrymq.broker.pop_look import Look, Pick
+
+log = logging.getLogger(__name__)
+
+INFLIGHT_MAX: Final = 100_000
+"""Entries of one group in one queue that are leased or came back; beyond it only what came back is given out. Some 100 bytes each."""
+
+LEASED_MAX: Final = 2_000_000
+"""Entries leased in all, some 200 MB; beyond it pops are answered SYSTEM_BUSY."""
+
+INVISIBLE_MS_MAX: Final = 12 * 3600 * 1000
+"""Longest invisible time: that of RocketMQ's proxy. A longer one is cut to it."""
+
+RETRY_MAX_DEFAULT: Final = 16
+"""SubscriptionGroupConfig.retryMaxTimes."""
+
+IN_MEMORY_BYTES: Final = 1 << 30
+"""A new group starts at 0 on a queue whose first record is no further back, as for those who pull (initPopOffsetByCheckMsgInMem)."""
+
+
+class Place:
+    """A group's place in one queue. `attempt`: id of the ordered pop that holds the batch; `committed`: offset that was committed last
+    on behalf of this place."""
+
+    __slots__ = ("attempt", "committed", "cursor", "group", "ordered", "queue_id", "topic")
+
+    def __init__(self, cursor: Cursor, group: str) -> None:
+        self.cursor = cursor
+        self.group = group
+        self.topic = cursor.topic
+        self.queue_id = cursor.queue_id
+        self.attempt = ""
+        self.committed = -1
+        self.ordered = False
+        """The last pop was an ordered one: the next batch waits until nothing is leased."""
 
 
 class Pops:
-    """See the module."""
+    """See the module. `on_ready(place)`: entries came back, or an ordered queue is free again."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._cursors = broker.cursors
+        self._store = broker.store
+        self.leases = Leases(broker.wheel, self._expired, self._pass_over)
+        self.on_ready: Callable[[Place], None] = lambda place: None
+        self._places: dict[tuple[str, str], dict[int, Place]] = {}
+        """By (group, topic) and queue id; filled on use."""
+        self._back: dict[Place, list[int]] = {}
+        """What came back in this pass of the deadlines."""
+        self._pop_ms_min = 0
+        """Above the pop times of all leases that ended without an acknowledgement: a receipt tells one delivery from the next."""
+        self._retry_max: dict[str, tuple[bytes, int]] = {}
+        self._dead = DeadLetters(broker, self)
+        self._revive = Revive(broker, self)
 
     def open(self) -> None:
         """See `parts.Part`."""
+        self._revive.open()
 
     def close(self) -> None:
         """See `parts.Part`."""
+
+    # Places.
+
+    def place(self, group: str, topic: str, queue_id: int, from_first: bool) -> Place:
+        """The group's place, made if need be: at its committed offset, else at the first message (`from_first`) or the last.
+        Raises LIMIT_REACHED, NAME_INVALID."""
+        places = self._places.get((group, topic))
+        place = places.get(queue_id) if places is not None else None
+        if place is not None:
+            return place
+        queue = f"{topic}/{queue_id}"
+        cursor = self._cursors.find(queue, POP_PREFIX + group)
+        if cursor is None:
+            names.check_group(group)
+            start = self._start(group, topic, queue_id, from_first)
+            self._broker.commit_offset(group, topic, queue_id, start)
+            cursor, rows = self._cursors.create(queue, POP_PREFIX + group, start)
+            self._broker.put("cursor", rows, None, None)
+        place = Place(cursor, group)
+        self._places.setdefault((group, topic), {})[queue_id] = place
+        return place
+
+    def known(self, group: str, topic: str, queue_id: int) -> Place | None:
+        """The group's place, if it ever popped from that queue."""
+        places = self._places.get((group, topic))
+        place = places.get(queue_id) if places is not None else None
+        if place is None and self._cursors.find(f"{topic}/{queue_id}", POP_PREFIX + group) is not None:
+            place = self.place(group, topic, queue_id, True)
+        return place
+
+    def _start(self, group: str, topic: str, queue_id: int, from_first: bool) -> int:
+        broker = self._broker
+        low, high = broker.min_offset(topic, queue_id), broker.store.max_offset(topic, queue_id)
+        committed = broker.offsets.query(group, topic, queue_id)
+        if committed >= 0:
+            return min(max(committed, low), high)
+        if from_first or high <= low:
+            return low
+        first = broker.store.units(topic, queue_id, 0, 1) if low <= 0 else []
+        if first and broker.store.written_position - first[0][0] <= IN_MEMORY_BYTES:
+            return 0
+        return high - 1  # RocketMQ: the last one is delivered (PopMessageProcessor.getInitOffset)
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Go on at `offset`, back or forth; what was leased is forgotten, its receipts are stale. The committed offset becomes it, too."""
+        place = self.known(group, topic, queue_id)
+        if place is not None:
+            self._forget(place)
+        self._broker.commit_offset(group, topic, queue_id, offset)
+        if place is not None:
+            self.on_ready(self.place(group, topic, queue_id, True))
+
+    def drop_group(self, group: str) -> None:
+        """The group is deleted: so are its places."""
+        wanted = POP_PREFIX + group
+        for cursor in [cursor for cursor in self._cursors.by_id.values() if cursor.group == wanted]:
+            place = self.known(group, cursor.topic, cursor.queue_id)
+            if place is not None:
+                self._forget(place)
+
+    def drop_topic(self, topic: str) -> None:
+        """The topic is deleted: nobody waits for its entries any more."""
+        for queue_id in self._store.queues_of(topic):
+            for cursor in self._cursors.of_queue(f"{topic}/{queue_id}"):
+                if cursor.group.startswith(POP_PREFIX):
+                    place = self.known(cursor.group[len(POP_PREFIX) :], topic, queue_id)
+                    if place is not None:
+                        self._forget(place)
+
+    def _forget(self, place: Place) -> None:
+        for lease in {
+            self.leases.by_id[held] for held in place.cursor.window.inflight.values() if held in self.leases.by_id
+        }:
+            self._end(lease)
+        self._cursors.delete(place.cursor)
+        places = self._places.get((place.group, place.topic), {})
+        places.pop(place.queue_id, None)
+        if not places:
+            self._places.pop((place.group, place.topic), None)
+        self._broker.put("cursor", [(str(place.cursor.id), None)], None, None)
+
+    # Giving out.
+
+    def ready(self, place: Place) -> int:
+        """Entries that could be given out now."""
+        window = place.cursor.window
+        fresh = self._store.max_offset(place.topic, place.queue_id) - window.next_offset
+        return len(window.returned) + fresh if fresh > 0 else len(window.returned)
+
+    def blocked(self, place: Place, attempt: str | None) -> bool:
+        """An ordered pop has to wait: the batch before is neither acknowledged nor expired. The same attempt again gets it again."""
+        return bool(place.cursor.window.inflight) and not (attempt and attempt == place.attempt)
+
+    def look(self, place: Place, count: int, bytes_max: int, pick: Pick) -> Look | None:
+        """What `take` would give out; None if nothing is ready. Raises `Cold` with nothing changed."""
+        window = place.cursor.window
+        self._follow_commits(place)
+        end = self._store.max_offset(place.topic, place.queue_id)
+        if not window.returned:
+            if window.next_offset >= end or len(window.inflight) >= INFLIGHT_MAX:
+                return None
+        elif len(window.inflight) + len(window.returned) >= INFLIGHT_MAX:
+            end = window.next_offset
+        return look(self._cursors, self._store, place.cursor, count, bytes_max, pick, end)
+
+    def repeat(self, place: Place) -> None:
+        """The same attempt of an ordered pop came again, its answer was lost: what it holds is as if it had not been given out."""
+        window = place.cursor.window
+        for lease_id in set(window.inflight.values()):
+            lease = self.leases.by_id.get(lease_id)
+            if lease is not None:
+                self._end(lease)
+        for offset in sorted(window.inflight):
+            window.give_back(offset, False)
+
+    def pop_ms(self) -> int:
+        """Pop time of a new answer: the clock's, and above that of any lease whose entries came back."""
+        return max(self._broker.clock.now_ms(), self._pop_ms_min)
+
+    def check_room(self) -> None:
+        """Raises BUSY while too much is leased."""
+        if self.leases.entries >= LEASED_MAX:
+            raise GantryError(ErrorCode.BUSY, f"{LEASED_MAX} popped messages are not acknowledged; acknowledge or wait")
+
+    def take(
+        self, place: Place, found: Look, pop_ms: int, invisible_ms: int, ordered: bool, attempt: str | None
+    ) -> None:
+        """Give out what was found: nothing may have changed since."""
+        cursors, cursor = self._cursors, place.cursor
+        window = cursor.window
+        first, end, offsets = window.next_offset, found.end, found.offsets
+        lost = [offset for offset in found.gone if offset < first]
+        if lost:
+            for offset in lost:
+                window.recall(offset)
+            cursors.finish(cursor, sorted(lost))
+        if offsets:
+            cursors.mark(cursor, end)
+            due_ms = self._broker.wheel.now_ms() + min(max(invisible_ms, 0), INVISIBLE_MS_MAX)
+            lease = self.leases.add(place, offsets, pop_ms, due_ms)
+            if found.back:
+                window.take_returned(lease.id, found.back)
+            fresh = len(offsets) - found.back
+            if fresh == end - first:
+                if fresh:
+                    window.take_run(lease.id, fresh)
+            else:
+                window.take_chosen(lease.id, offsets[found.back :], end)
+            place.ordered = ordered
+            place.attempt = attempt or "" if ordered else ""
+        if len(offsets) - found.back < end - first:
+            self._skip(place, offsets[found.back :], first, end)
+
+    def _skip(self, place: Place, taken: Sequence[int], first: int, end: int) -> None:
+        """New entries that did not pass the filter are done."""
+        at = first
+        for offset in taken:
+            if offset > at:
+                self._cursors.skip(place.cursor, at, offset - 1)
+            at = offset + 1
+        if at < end:
+            self._cursors.skip(place.cursor, at, end - 1)
+        self._commit(place)
+
+    # Taking back.
+
+    def acknowledge(self, place: Place, offsets: Sequence[int], pop_ms: int) -> int:
+        """Done: `offsets`, ascending, of the delivery at `pop_ms`; the number that were. A receipt of an earlier delivery does nothing,
+        one that expired counts as long as nobody else got the message."""
+        cursor = place.cursor
+        window, leases = cursor.window, self.leases.by_id
+        inflight = window.inflight
+        lease = leases.get(inflight.get(offsets[0], 0))
+        if (
+            lease is not None
+            and lease.pop_ms == pop_ms
+            and lease.left == len(offsets) == len(lease.offsets)
+            and offsets[0] == lease.offsets[0]
+            and offsets[-1] == lease.offsets[-1]
+        ):
+            # A whole lease: as many offsets between the same two, all held.
+            done: list[int] = list(lease.offsets)
+            self.leases.end(lease)
+        else:
+            done = []
+            for offset in offsets:
+                lease = leases.get(inflight.get(offset, 0))
+                if lease is None:
+                    if window.recall(offset):
+                        done.append(offset)
+                elif lease.pop_ms == pop_ms:
+                    done.append(offset)
+                    lease.left -= 1
+                    if not lease.left:
+                        self.leases.end(lease)
+        if not done:
+            return 0
+        self._cursors.finish(cursor, done)
+        self._commit(place)
+        if place.ordered and not inflight:
+            self.on_ready(place)
+        return len(done)
+
+    def change(self, place: Place, offset: int, pop_ms: int, invisible_ms: int) -> int:
+        """A new deadline for one entry: `invisible_ms` from now, 0: it comes back at once. The pop time of the receipt that counts from
+        now on; -1 if this receipt counts no more."""
+        window = place.cursor.window
+        lease = self.leases.by_id.get(window.inflight.get(offset, 0))
+        if lease is None:
+            if not window.recall(offset):
+                return -1
+        elif lease.pop_ms != pop_ms:
+            return -1
+        else:
+            lease.left -= 1
+            if not lease.left:
+                self.leases.end(lease)
+        now_ms = pop_ms if place.ordered else self.pop_ms()
+        if lease is not None and invisible_ms <= 0:
+            self._pop_ms_min = max(self._pop_ms_min, pop_ms + 1)
+            self._return(place, [offset])
+            self.on_ready(place)
+            return now_ms
+        due_ms = self._broker.wheel.now_ms() + min(max(invisible_ms, 0), INVISIBLE_MS_MAX)
+        window.inflight[offset] = self.leases.add(place, (offset,), now_ms, due_ms).id
+        return now_ms
+
+    def _end(self, lease: Lease) -> None:
+        self._pop_ms_min = max(self._pop_ms_min, lease.pop_ms + 1)
+        self.leases.end(lease)
+
+    def _expired(self, lease: Lease) -> None:
+        self._pop_ms_min = max(self._pop_ms_min, lease.pop_ms + 1)
+        inflight, held = lease.place.cursor.window.inflight, lease.id
+        self._back.setdefault(lease.place, []).extend([at for at in lease.offsets if inflight.get(at) == held])
+
+    def _pass_over(self) -> None:
+        back, self._back = self._back, {}
+        for place, offsets in back.items():
+            if offsets and self._cursors.by_id.get(place.cursor.id) is place.cursor:
+                offsets.sort()
+                self._return(place, offsets)
+                self.on_ready(place)
+
+    def _return(self, place: Place, offsets: list[int]) -> None:
+        """Offsets in flight, ascending, come back; those that were delivered too often go to the dead letters."""
+        cursor = place.cursor
+        counts, limit = cursor.window.counts, self.retry_max(place.group)
+        recovered = cursor.recovered_below
+        for offset in offsets:
+            if offset < recovered and offset not in counts:
+                counts[offset] = 1  # delivered before the crash, as far as anybody knows
+        self._cursors.give_back(cursor, offsets)
+        dead = [offset for offset in offsets if counts[offset] > limit]
+        if dead:
+            self._dead.bury(place, dead)
+
+    def lease_dead(self, place: Place, offsets: Sequence[int], due_ms: int) -> None:
+        """Entries that came back are kept from consumers while they become dead letters; after `due_ms` they come back again."""
+        window = place.cursor.window
+        taken = [offset for offset in offsets if window.recall(offset)]
+        if taken:
+            lease = self.leases.add(place, taken, 0, self._broker.wheel.now_ms() + due_ms)
+            window.inflight.update(dict.fromkeys(taken, lease.id))
+
+    def retry_max(self, group: str) -> int:
+        """The group's retryMaxTimes: deliveries beyond the first."""
+        row = self._broker.tables.rows("group").get(group)
+        if row is None:
+            return RETRY_MAX_DEFAULT
+        known = self._retry_max.get(group)
+        if known is None or known[0] is not row:
+            value = json.loads(row).get("retryMaxTimes", RETRY_MAX_DEFAULT)
+            known = self._retry_max[group] = (row, int(value) if int(value) >= 0 else RETRY_MAX_DEFAULT)
+        return known[1]
+
+    # The group's committed offset.
+
+    def _commit(self, place: Place) -> None:
+        floor = place.cursor.window.floor
+        if floor != place.committed:
+            place.committed = floor
+            self._broker.commit_offset(place.group, place.topic, place.queue_id, floor)
+
+    def _follow_commits(self, place: Place) -> None:
+        """Somebody who pulls committed a higher offset: go on there. A lower one is a late commit; `reset` is for going back."""
+        committed = self._broker.offsets.query(place.group, place.topic, place.queue_id)
+        if committed == place.committed:
+            return
+        place.committed = committed
+        window = place.cursor.window
+        end = min(committed, self._store.max_offset(place.topic, place.queue_id))
+        if end > window.floor:
+            for offset in [offset for offset in window.inflight if offset < end]:
+                lease = self.leases.by_id.get(window.inflight[offset])
+                if lease is not None:
+                    lease.left -= 1
+                    if not lease.left:
+                        self._end(lease)
+            window.returned = [offset for offset in window.returned if offset >= end]
+            self._cursors.skip(place.cursor, window.floor, end - 1)

@@ -1,0 +1,177 @@
+"""What a pop would give out of one queue: found first, with nothing changed, so that a read that waits for the disk can be repeated.
+
+A redelivered record shows in its field RECONSUMETIMES how many times it was delivered before; everything else is as stored.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gantrymq.broker.cursors import GONE
+from gantrymq.model import sysflag
+from gantrymq.store import record
+from gantrymq.store.consume_queue import HOLE_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gantrymq.broker.cursors import Cursor, Cursors
+    from gantrymq.store.consume_queue import Unit
+    from gantrymq.store.message_store import MessageStore
+
+    Pick = Callable[[Sequence[Unit]], list[int]] | None
+    """Indexes of the units that a filter lets pass; None: all."""
+
+SPAN_MAX: Final = 8192
+"""Offsets of one answer lie no further apart: batch acknowledgements name them by bits from the first one on."""
+
+SCAN_STEP: Final = 2048
+SCAN_MAX: Final = 16_384
+"""Queue units looked at for one filtered pop; where they end, the next one goes on."""
+
+RECONSUME_AT: Final = 72
+"""With IPv4 hosts; each IPv6 host adds 12."""
+
+
+class Look:
+    """`offsets`: what is given out, ascending; the first `back` of them had come back. `gone`: offsets whose record is lost.
+    `end`: next offset afterwards; new ones below it that are not given out did not pass the filter. `counts`: deliveries so far by
+    offset, of those that had any. `pieces`: their records as bytes."""
+
+    __slots__ = ("back", "counts", "end", "gone", "offsets", "pieces")
+
+    def __init__(self) -> None:
+        self.offsets: Sequence[int] = ()
+        self.back = 0
+        self.gone: list[int] = []
+        self.end = 0
+        self.counts: dict[int, int] = {}
+        self.pieces: list[bytes] = []
+
+
+def look(
+    cursors: Cursors, store: MessageStore, cursor: Cursor, count: int, bytes_max: int, pick: Pick, end: int
+) -> Look:
+    """At most `count` entries and `bytes_max` bytes, at least one if any is ready. `end`: the queue's. Raises `Cold`."""
+    found = Look()
+    window = cursor.window
+    found.end = window.next_offset
+    offsets: Sequence[int] = ()
+    units: list[Unit] = []
+    if window.returned:
+        limit = window.returned[0] + SPAN_MAX
+        back = [offset for offset in window.returned[:count] if offset < limit]
+        units = [(cursors.units(cursor, offset, 1) or GONE)[0] for offset in back]
+        found.gone = [
+            offset for offset, unit in zip(back, units, strict=True) if unit[1] == HOLE_SIZE or unit[0] >= GONE[0][0]
+        ]
+        if found.gone:
+            lost = set(found.gone)
+            units = [unit for offset, unit in zip(back, units, strict=True) if offset not in lost]
+            back = [offset for offset in back if offset not in lost]
+        found.back = len(back)
+        offsets = back
+        end = min(end, limit)
+    room = count - len(offsets)
+    if room > 0 and window.next_offset < end:
+        offsets, units = _fresh(cursors, cursor, found, list(offsets), units, room, pick, end)
+    if units:
+        _read(cursors, store, cursor, found, offsets, units, bytes_max)
+    return found
+
+
+def _fresh(
+    cursors: Cursors,
+    cursor: Cursor,
+    found: Look,
+    offsets: list[int],
+    units: list[Unit],
+    room: int,
+    pick: Pick,
+    end: int,
+) -> tuple[Sequence[int], list[Unit]]:
+    """Add new entries to those that had come back."""
+    at = cursor.window.next_offset
+    if pick is None:
+        fresh = cursors.units(cursor, at, min(room, end - at))
+        found.end = at + len(fresh)
+        run = range(at, found.end)
+        if all(unit[1] != HOLE_SIZE for unit in fresh):
+            return (run, fresh) if not offsets else (offsets + list(run), units + fresh)
+        taken = [(offset, unit) for offset, unit in zip(run, fresh, strict=True) if unit[1] != HOLE_SIZE]
+        return offsets + [offset for offset, _ in taken], units + [unit for _, unit in taken]
+    stop = min(end, at + SCAN_MAX)
+    while at < stop and room > 0:
+        step = cursors.units(cursor, at, min(SCAN_STEP, stop - at))
+        if not step:
+            break
+        passed = pick(step)
+        chosen = passed[:room]
+        offsets += [at + index for index in chosen]
+        units = units + [step[index] for index in chosen]
+        room -= len(chosen)
+        at += len(step) if len(chosen) == len(passed) and room else chosen[-1] + 1 if chosen else len(step)
+    found.end = at
+    return offsets, units
+
+
+def _read(
+    cursors: Cursors, store: MessageStore, cursor: Cursor, found: Look, offsets: Sequence[int], units: list[Unit], bytes_max: int
+) -> None:  # fmt: skip
+    window = cursor.window
+    moved = cursor.queue in cursors.moved.queues
+    old = bool(window.counts) or offsets[0] < cursor.recovered_below
+    if not moved and not old:
+        found.pieces, taken = store.read_records(units, bytes_max)
+    else:
+        taken = cursors.within(units, bytes_max)
+        recovered = cursor.recovered_below
+        counts = {offset: times for offset in offsets[:taken] if (times := window.deliveries(offset, recovered))}
+        found.counts = counts
+        found.pieces, lost = _records(store, offsets[:taken], units[:taken], counts, moved)
+        if lost:
+            found.gone += lost
+            gone = set(lost)
+            left = [offset for offset in offsets if offset not in gone]
+            found.back -= sum([offset < window.next_offset for offset in lost])
+            taken -= len(lost)
+            offsets = left
+    if taken < len(offsets):
+        # What does not fit stays where it is.
+        found.end = min(found.end, max(offsets[taken], window.next_offset))
+        found.back = min(found.back, taken)
+        offsets = offsets[:taken]
+    found.offsets = offsets
+
+
+def _records(
+    store: MessageStore, offsets: Sequence[int], units: list[Unit], counts: dict[int, int], moved: bool
+) -> tuple[list[bytes], list[int]]:
+    """One piece per record, with its count; and the offsets whose record is lost."""
+    lost: list[int] = []
+    pieces: list[bytes] = []
+    if moved:
+        messages = store.get_many([(unit[0], unit[1]) for unit in units])
+        for offset, message in zip(offsets, messages, strict=True):
+            if message is None:
+                lost.append(offset)
+            else:
+                message.reconsume_times += counts.get(offset, 0)
+                pieces.append(record.encode(message))
+        return pieces, lost
+    plain, _ = store.read_records(units, 1 << 62)
+    data = b"".join(plain)
+    at = 0
+    for offset, unit in zip(offsets, units, strict=True):
+        piece = data[at : at + unit[1]]
+        at += unit[1]
+        pieces.append(with_count(piece, counts[offset]) if offset in counts else piece)
+    return pieces, lost
+
+
+def with_count(piece: bytes, more: int) -> bytes:
+    """The record with `more` added to its reconsume times; the checksum covers the body alone."""
+    flags = piece[record.SYS_FLAG_AT + 3]
+    at = RECONSUME_AT + 12 * bool(flags & sysflag.BORN_HOST_V6) + 12 * bool(flags & sysflag.STORE_HOST_V6)
+    times = int.from_bytes(piece[at : at + 4], "big", signed=True) + more
+    return piece[:at] + times.to_bytes(4, "big", signed=True) + piece[at + 4 :]
