@@ -16,6 +16,7 @@ class ErrorCode(Enum):
     TOPIC_LIMIT = "limit of topics reached"
     LIMIT_REACHED = "limit reached"
     QUEUE_NOT_FOUND = "queue not found"
+    GROUP_NOT_FOUND = "consumer group not found"
     NOT_FOUND = "not found"
     ALREADY_EXISTS = "already exists"
     NAME_INVALID = "invalid name"

@@ -27,6 +27,7 @@ from gantrymq.remoting import (
     retry_requests,
     transaction_requests,
 )
+from gantrymq.remoting.calls import CALL_MS, Calls, OnAnswer
 from gantrymq.remoting.clients import Clients
 from gantrymq.remoting.codec import PREFIX, Command, SendResponses, response
 from gantrymq.remoting.constants import FLAG_ONEWAY, REGION, RequestCode, ResponseCode
@@ -35,12 +36,15 @@ from gantrymq.remoting.gateway_server import GatewaySession
 from gantrymq.remoting.gateway_wire import FIRST_CODE, LAST_CODE
 from gantrymq.remoting.groups import Groups
 from gantrymq.remoting.headers import HeaderError, SendHeader, SendHeaderV2, parse
+from gantrymq.remoting.jobs import Jobs
 from gantrymq.remoting.locks import QueueLocks
 from gantrymq.remoting.pulls import Pulls, Waiter
-from gantrymq.remoting.sends import Sends, remark_of
+from gantrymq.remoting.sends import Sends, UniqueKeys, remark_of
 from gantrymq.store.cold import Cold
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gantrymq.broker.broker import Broker
     from gantrymq.services import ServiceContext
 
@@ -85,8 +89,9 @@ class BrokerDoors:
         self.clients = Clients()
         self.groups = Groups(broker)
         self.locks = QueueLocks()
+        self.jobs = Jobs()
         self.pulls = Pulls(broker, self.clients)
-        self.sends = Sends(broker, LOOPBACK_HOST)
+        self.sends = Sends(broker, LOOPBACK_HOST, self.groups, self._in_order)
         self.responses = SendResponses(LOOPBACK_HOST, REGION)
 
     def set_address(self, address: str) -> None:
@@ -104,8 +109,12 @@ class BrokerDoors:
             # the record.
             host = LOOPBACK_HOST[:4] + host[-4:]
         self.broker.store.set_store_host(host)
-        self.sends = Sends(self.broker, host)
+        self.sends.unique = UniqueKeys(self.broker.clock, host)
         self.responses = SendResponses(host, REGION)
+
+    def _in_order(self, group: str) -> bool:
+        """Some client of the group holds a queue: it consumes in order."""
+        return self.locks.any_held(group, self.wheel.now_ms())
 
     def accept(self) -> Door:
         """A door for a new connection."""
@@ -126,6 +135,7 @@ class BrokerDoor(RemotingDoor):
         self._born_host = LOOPBACK_HOST
         self._host_flag = 0
         self._open_sends = 0
+        self._calls: Calls | None = None
         self._cold = 0
         """Requests that wait for the disk."""
         self._closing = False
@@ -236,6 +246,20 @@ class BrokerDoor(RemotingDoor):
         if self._closing:
             self.shutdown()
 
+    def submit(self, batch: list[Message], answer: Callable[[Any], None]) -> None:
+        """Store messages for a handler; `answer(results)` writes its response, and is not called for a connection that is gone."""
+        self._open_sends += 1
+        self.shared.broker.submit(batch, answer, self._submitted)
+
+    def _submitted(self, answer: Callable[[Any], None], results: Any) -> None:
+        self._open_sends -= 1
+        if not self.open:
+            return
+        answer(results)
+        self.link.mark()
+        if self._closing:
+            self.shutdown()
+
     # Flow.
 
     def full(self) -> bool:
@@ -263,6 +287,10 @@ class BrokerDoor(RemotingDoor):
 
     def handle(self, command: Command) -> None:
         """See `RemotingDoor`; typed sends that are no batch come from deferred or odd requests."""
+        if command.is_response:
+            if self._calls is not None:
+                self._calls.answered(command)
+            return
         if FIRST_CODE <= command.code <= LAST_CODE:
             self._gateway_request(command)
             return
@@ -321,8 +349,40 @@ class BrokerDoor(RemotingDoor):
         self.link.mark()
         return True
 
+    def call(
+        self, code: int, fields: dict[str, str], body: bytes, on_answer: OnAnswer, timeout_ms: int = CALL_MS
+    ) -> None:
+        """A request to the client; `on_answer` gets its answer, or why there is none. Raises UNAVAILABLE, LIMIT_REACHED."""
+        if not self.open or self.full():
+            raise GantryError(ErrorCode.UNAVAILABLE, f"client {self.link.peer} takes nothing at the moment")
+        if self._calls is None:
+            self._calls = Calls(self.shared.wheel)
+        self._calls.check_room()
+        self._calls.opened(self.connection.request(code, fields, body), timeout_ms, on_answer)
+        self.link.mark()
+
+    def answer_when_stored(self, command: Command, body: bytes = b"") -> None:
+        """Answer with success when everything that the broker was handed so far is as safe as an acknowledgement promises."""
+        self._open_sends += 1
+        self.shared.broker.when_stored((command, body), self._change_stored)
+
+    def _change_stored(self, token: tuple[Command, bytes], result: object) -> None:
+        self._open_sends -= 1
+        if not self.open:
+            return
+        command, body = token
+        if isinstance(result, GantryError):
+            self.refuse(command, code_of(result.code), result.text)
+        else:
+            self.connection.respond(command, body=body)
+        self.link.mark()
+        if self._closing:
+            self.shutdown()
+
     def left(self, reason: str) -> None:
         """The client is gone: so are its polls and its memberships."""
+        if self._calls is not None:
+            self._calls.closed()
         self.deferred.clear()
         if self._gateway is not None:
             self._gateway.close()

@@ -31,6 +31,7 @@ RESPONSE_CODES: Final[dict[ErrorCode, ResponseCode]] = {
     ErrorCode.TOPIC_LIMIT: ResponseCode.TOPIC_NOT_EXIST,
     ErrorCode.LIMIT_REACHED: ResponseCode.SYSTEM_BUSY,
     ErrorCode.QUEUE_NOT_FOUND: ResponseCode.SYSTEM_ERROR,
+    ErrorCode.GROUP_NOT_FOUND: ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
     ErrorCode.NOT_FOUND: ResponseCode.QUERY_NOT_FOUND,
     ErrorCode.ALREADY_EXISTS: ResponseCode.TOPIC_EXIST_ALREADY,
     ErrorCode.NAME_INVALID: ResponseCode.SYSTEM_ERROR,

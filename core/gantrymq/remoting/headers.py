@@ -91,6 +91,19 @@ class SendHeader(
     broker_name: str | None = None
 
 
+class SendBackHeader(msgspec.Struct, rename="camel"):
+    """CONSUMER_SEND_MSG_BACK. `offset`: physical, of the record that could not be consumed. `delay_level`: 0 lets the broker
+    choose by the number of retries, negative sends to the dead letters at once."""
+
+    offset: int
+    group: str
+    delay_level: int
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: str = "false"
+    max_reconsume_times: int | None = None
+
+
 class SendResponse(msgspec.Struct, rename="camel"):
     """Answer to a send. `msg_id`: offset message ids (32 or 56 hexadecimal digits), comma-joined for a
     batch."""

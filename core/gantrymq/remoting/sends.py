@@ -10,18 +10,22 @@ import os
 import struct
 from typing import TYPE_CHECKING, Final
 
-from gantrymq.broker.topics import PERM_INHERIT
+from gantrymq.broker.topics import PERM_INHERIT, TopicConfig
+from gantrymq.metrics import Counter
 from gantrymq.model import names, sysflag
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import PROPERTIES_BYTES_MAX, TAG_BYTES_MAX
 from gantrymq.model.message import HALF, PLAIN, Message
 from gantrymq.remoting.headers import SendHeader, SendHeaderV2
-from gantrymq.remoting.specials import specials, value_of
+from gantrymq.remoting.specials import intake_of, light_queues, priority_queue, value_of, without
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.topics import Topic
+    from gantrymq.remoting.groups import Groups
     from gantrymq.services import Clock
 
 KEPT_FLAGS: Final = sysflag.COMPRESSED | sysflag.MULTI_TAGS | sysflag.COMPRESSION_MASK
@@ -47,6 +51,9 @@ _KEYS: Final = props.KEYS + "\x01"
 _UNIQ: Final = props.UNIQ_KEY + "\x01"
 _TAGS_SIZE: Final = len(_TAGS)
 _UNIQ_SIZE: Final = len(_UNIQ)
+_POP_CK: Final = "POP_CK\x01"
+_DISPATCH: Final = props.MULTI_DISPATCH + "\x01"
+_PRIORITY: Final = "_SYS_MSG_PRIORITY_\x01"
 _SHARDING: Final = props.SHARDING_KEY + "\x01"
 _ITEM: Final = struct.Struct(">iiiii")
 """One message of a batch body: total size, magic, body CRC (both ignored, as RocketMQ does), flag, body
@@ -75,40 +82,54 @@ class Sends:
     """Checks and builds messages. One per broker; `born_host` and the flag for its width come from the
     connection."""
 
-    def __init__(self, broker: Broker, host: bytes) -> None:
+    def __init__(self, broker: Broker, host: bytes, groups: Groups, in_order: Callable[[str], bool]) -> None:
         self._broker = broker
+        self._groups = groups
+        self._in_order = in_order
+        self.retries = Counter()
+        """Messages that consumers sent back, to be tried again."""
+        self.dead_letters = Counter()
+        """Messages that went to a dead letter topic."""
         self._topics = broker.topics.topics
         self._cluster = f"{props.CLUSTER}\x01{broker.config.cluster}\x02"
         self.unique = UniqueKeys(broker.clock, host)
 
-    def message(self, header: SendHeaderV2 | SendHeader, body: bytes, born_host: bytes, host_flag: int) -> Message:
-        """The message of a single send; raises GantryError for what is refused."""
+    def message(
+        self,
+        header: SendHeaderV2 | SendHeader,
+        body: bytes,
+        born_host: bytes,
+        host_flag: int,
+        topic: Topic | None = None,
+    ) -> Message:
+        """The message of a single send; raises GantryError for what is refused. `topic`: looked at already."""
         name = header.topic
-        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics.get(name)
+            if topic is None or topic.special:
+                return self._special(header, body, born_host, host_flag)
         queue_id = header.queue_id
-        if topic is None or topic.system or name in CLOSED_TOPICS:
-            topic = self.topic_for(header)
         if queue_id >= topic.write_queues or queue_id < 0:
             queue_id = self.check_queue(topic, queue_id)
-        text = header.properties
+        text = header.properties or ""
         flags = header.sys_flag
-        intake, lmq = PLAIN, NO_LMQ
-        if text is None:
-            text = ""
-        elif "DELAY" in text or "TIMER_D" in text or "TRAN_MSG" in text or "_DISPATCH" in text or "INNER_M" in text:
-            intake, lmq = specials(text, flags)
-        if flags & sysflag.TRANSACTION_MASK and intake != HALF:
-            raise GantryError(
-                ErrorCode.MESSAGE_ILLEGAL,
-                f"sysFlag {flags} marks a transaction, but the message has no property {props.TRAN_MSG}=true",
-            )
         if text and text[-1] != "\x02":
             text += "\x02"
         at = text.rfind(_UNIQ)
         if at == 0 or (at > 0 and text[at - 1] == "\x02"):
             unique = text[at + _UNIQ_SIZE : text.find("\x02", at)]
+            ordinary = text.count("_") == 1 and "DELAY" not in text
         else:
             unique = value_of(text, _UNIQ)
+            ordinary = not text
+        intake, lmq = PLAIN, NO_LMQ
+        if not ordinary:  # every name with a meaning here but DELAY has an underscore
+            text, queue_id, intake, lmq = self._look_closer(text, topic, queue_id, header.reconsume_times)
+        if flags & sysflag.TRANSACTION_MASK and intake != HALF:
+            raise GantryError(
+                ErrorCode.MESSAGE_ILLEGAL,
+                f"sysFlag {flags} marks a transaction, but the message has no property {props.TRAN_MSG}=true",
+            )
         if not unique:
             unique = self.unique.make()
             text = f"{text}{_UNIQ}{unique}\x02"
@@ -140,20 +161,73 @@ class Sends:
         message.lmq = lmq
         if header.reconsume_times:
             message.reconsume_times = header.reconsume_times & 0x7FFFFFFF
-        if "__SHARD" in text:
+        if not ordinary:
             message.sharding_key = value_of(text, _SHARDING)
         return message
+
+    def _look_closer(
+        self, text: str, topic: Topic, queue_id: int, attempts: int | None
+    ) -> tuple[str, int, int, tuple[str, ...]]:
+        """(properties, queue, intake, light queues) of a message whose properties may ask for more than to be stored."""
+        if "POP_CK" in text:  # a receipt of an earlier delivery (SendMessageProcessor.clearReservedProperties)
+            text = without(text, _POP_CK)
+        intake, lmq = intake_of(text, attempts or 0), NO_LMQ
+        if "INNER_MULTI_" in text or "GANTRY_DISPATCH" in text:
+            text, lmq = light_queues(text)
+            if lmq and topic.name.startswith(
+                names.RETRY_PREFIX
+            ):  # it entered them when it was new (MultiDispatchUtils)
+                lmq = NO_LMQ
+            elif lmq and intake != PLAIN:  # it enters them together with its topic
+                text, lmq = f"{text}{_DISPATCH}{','.join(lmq)}\x02", NO_LMQ
+            for name in lmq:
+                self._broker.topics.light(name)
+        if "_SYS_MSG_PRIORITY_" in text:
+            queue_id = priority_queue(value_of(text, _PRIORITY), topic.write_queues, queue_id)
+        return text, queue_id, intake, lmq
+
+    def _special(self, header: SendHeaderV2 | SendHeader, body: bytes, born_host: bytes, host_flag: int) -> Message:
+        """A message for a new topic, or for one that not everybody may send to."""
+        topic = self.topic_for(header)
+        message = self.message(header, body, born_host, host_flag, topic)
+        if header.topic.startswith(names.RETRY_PREFIX):
+            self._retry(header, message)
+        return message
+
+    def _retry(self, header: SendHeaderV2 | SendHeader, message: Message) -> None:
+        """A consumer sends a message back by itself (SendMessageProcessor.handleRetryAndDLQ): after too many attempts it is dead.
+
+        A group that consumes in order has made its attempts before it sends.
+        """
+        group = header.topic[len(names.RETRY_PREFIX) :]
+        config = self._groups.find(group)
+        attempts = config.retry_max_times if header.reconsume_times_max is None else header.reconsume_times_max
+        if message.reconsume_times <= attempts and not self._in_order(group):
+            self.retries.value += 1
+            return
+        topic = self._groups.dead_letter_topic(group)
+        if topic is None:
+            raise GantryError(
+                ErrorCode.ILLEGAL_ARGUMENT, f"group {group[:80]}: its name leaves no room for {names.DLQ_PREFIX}"
+            )
+        self.dead_letters.value += 1
+        pairs = message.property_map()
+        pairs[props.DELAY] = "-1"
+        message.properties = props.encode(pairs)
+        message.topic = topic.name
+        message.queue_id = 0
+        message.intake = PLAIN
 
     def topic_for(self, header: SendHeaderV2 | SendHeader) -> Topic:
         """The topic of a send that is not an ordinary existing one: refuse it, or create it."""
         name = header.topic
-        if names.is_own_system_topic(name):
+        if names.is_own_system_topic(name) or name.startswith(names.OWN_LIGHT_PREFIX):
             raise GantryError(ErrorCode.NO_PERMISSION, f"topic {name} belongs to the broker itself")
         if name in CLOSED_TOPICS:
             raise GantryError(ErrorCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
-        names.check_topic(name)
+        names.check_stored_topic(name)
         broker = self._broker
-        topic = broker.topics.get(name)
+        topic = broker.topics.light(name) if name.startswith(names.LMQ_PREFIX) else broker.topics.get(name)
         if topic is not None:
             return topic
         template = broker.topics.get(header.default_topic)
@@ -161,6 +235,10 @@ class Sends:
         if not broker.topics_config.auto_create or (
             header.default_topic != names.AUTO_CREATE_TEMPLATE and not inherits
         ):
+            if name.startswith(
+                names.RETRY_PREFIX
+            ):  # one queue, whatever may be created (createTopicInSendMessageBackMethod)
+                return broker.topics.create(TopicConfig(name, 1, 1))
             raise GantryError(
                 ErrorCode.TOPIC_NOT_FOUND,
                 f"topic[{name}] not exist, apply first please! (gantry topic create {name}; "
@@ -188,7 +266,7 @@ class Sends:
         if header.topic.startswith(names.RETRY_PREFIX):
             raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}")
         common = header.properties or ""
-        if specials(common, 0)[0] != PLAIN:
+        if intake_of(common) != PLAIN:
             raise GantryError(ErrorCode.MESSAGE_ILLEGAL, NO_SPECIAL_BATCH)
         if common and common[-1] != "\x02":
             common += "\x02"

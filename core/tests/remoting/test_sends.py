@@ -122,12 +122,9 @@ REFUSED = {
     "unknown template": ({"b": "New", "c": "Other"}, "", Answer.TOPIC_NOT_EXIST, "apply first"),
     "queue": ({"e": "4"}, "", Answer.SYSTEM_ERROR, r"queueId\[4\]"),
     "transaction flag": ({"f": "4"}, "", Answer.MESSAGE_ILLEGAL, "marks a transaction"),
-    "forged offsets": ({}, "INNER_MULTI_QUEUE_OFFSET\x010\x02", Answer.MESSAGE_ILLEGAL, "broker's own"),
     "commit flag": ({"f": "8"}, "", Answer.MESSAGE_ILLEGAL, "marks a transaction"),
-    "own light queue": ({}, "INNER_MULTI_DISPATCH\x01%LMQ%~a\x02", Answer.MESSAGE_ILLEGAL, "%LMQ%~"),
     "no light queue": ({}, "INNER_MULTI_DISPATCH\x01%LMQ%a,T\x02", Answer.MESSAGE_ILLEGAL, "'T'"),
     "light queue's name": ({}, "INNER_MULTI_DISPATCH\x01%LMQ%a b\x02", Answer.SYSTEM_ERROR, "outside"),
-    "forged dispatch": ({}, "GANTRY_DISPATCH_MORE\x013\x02", Answer.MESSAGE_ILLEGAL, "broker's own"),
     "properties": ({}, "p\x01" + "x" * 32760 + "\x02", Answer.MESSAGE_ILLEGAL, "properties"),
 }
 
@@ -286,7 +283,7 @@ def test_value_of_agrees_with_the_decoder(pairs: list[tuple[str, str]]) -> None:
 
 def test_later_codes_are_refused_by_name(bench: Bench) -> None:
     link = bench.connect()
-    for code in (36, 37, 200050):
+    for code in (37, 200050):
         answer = ask(link, code)
         assert answer.code == Answer.REQUEST_CODE_NOT_SUPPORTED
         assert "not support" in (answer.remark or "")
