@@ -28,13 +28,14 @@ from gantrymq.broker.port import Done, Route
 from gantrymq.broker.routing import Router, route_from_bytes, route_to_bytes
 from gantrymq.broker.routing_api import RouteSet
 from gantrymq.broker.snapshots import NOT_TABLES, NOTHING, Snapshots
+from gantrymq.broker.stats import BrokerStats
 from gantrymq.broker.tables import Tables, check_item, item_message, replay_topic
 from gantrymq.broker.topics import Topic, TopicConfig, TopicTable
 from gantrymq.broker.transactions import Transactions
 from gantrymq.model import names
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.model.message import DELAYED, HALF, Message
+from gantrymq.model.message import DECIDED, DELAYED, HALF, Message
 from gantrymq.net.api import Wheel
 from gantrymq.net.turn import run_all
 from gantrymq.services import Clock, Turn
@@ -94,13 +95,14 @@ class Broker:
         self.topics.on_new = self.router.new_topic
         self.offsets = ConsumerOffsets()
         self.leases = Leases()
+        self.stats = BrokerStats(clock, config.cluster)
         self.gate = AckGate(always_open=not sync_flush)
         self.cursors = Cursors(store, self.append_ack, self._wait_cursor, self._wake_cursor, self._arm_append)
         self.delays = Delays(self)
         self.transactions = Transactions(self)
         self.pops = Pops(self)
         self.parts: list[Part] = [self.delays, self.transactions, self.pops]
-        self.diverts = {DELAYED: self.delays.divert, HALF: self.transactions.divert}
+        self.diverts = {DELAYED: self.delays.divert, HALF: self.transactions.divert, DECIDED: self.transactions.enter}
         """By `Message.intake`: rewrite the message for the system topic where it waits, or say why it is refused."""
         self.request_flush: Callable[[], None] = lambda: None
         """Synchronous flush: called once per turn that parked something (the flusher's group commit)."""
@@ -348,6 +350,9 @@ class Broker:
         for batch, token, on_done in pending:
             results = self._prepare(batch, messages, lights, hits)
             answers.append((token, on_done, results, batch, self._strict))
+        transactions = self.transactions if self.transactions.dirty else None
+        if transactions is not None:
+            messages.extend(transactions.records())
         messages.extend([Message(ACK_TOPIC, body, queue_id=0) for body in self.cursors.take_bodies()])
         internal.extend(self._internal)
         self._internal = []
@@ -359,12 +364,17 @@ class Broker:
                     messages, [()] * len(first) + lights + [()] * (len(messages) - len(first) - len(lights))
                 )
             except GantryError as error:
+                if transactions is not None:
+                    transactions.failed()
                 self._refuse(answers, internal, error)
                 if error.code is ErrorCode.STORE_FAILED:
                     self.request_flush()  # its thread finds the store stopped, and says so
                 return
+            if transactions is not None:
+                transactions.stored()
         else:
             end = self.store.written_position
+        self.stats.put_total += len(lights)
         self._answer(answers, internal, end)
         self._follow(messages, hits)
 
@@ -395,6 +405,7 @@ class Broker:
                     code = ErrorCode.MESSAGE_ILLEGAL  # RocketMQ: "Required message key is missing"
             hit = NO_HIT
             if code is None and message.intake and topic is not None:
+                strict = strict or topic.strict
                 topic, code = self._divert(message, topic)
             if code is None and topic is not None:
                 if topic.routed:

@@ -46,6 +46,7 @@ def delete_topic(broker: Broker, name: str) -> bool:
     config = tombstone(name)
     if config is None:
         return False
+    broker.stats.forget_topic(name)
     retries = [found for retry in retry_names(name, groups) if (found := tombstone(retry)) is not None]
     rest: Rows = [("topic", retry.name, retry.to_bytes()) for retry in retries]
     for gone in (config, *retries):

@@ -90,6 +90,7 @@ class BrokerDoors:
         self.groups = Groups(broker)
         self.locks = QueueLocks()
         self.jobs = Jobs()
+        self.requesters = reply_requests.Requesters(self.clients)
         self.pulls = Pulls(broker, self.clients)
         self.sends = Sends(broker, LOOPBACK_HOST, self.groups, self._in_order)
         self.responses = SendResponses(LOOPBACK_HOST, REGION)
@@ -210,9 +211,13 @@ class BrokerDoor(RemotingDoor):
             header = parse(command.fields, SendHeader)
         else:
             header = parse(command.fields, SendHeaderV2)
-        message = self.shared.sends.message(header, command.body, self._born_host, self._host_flag)
+        message = self.message(header, command.body)
         self._open_sends += 1
         self.shared.broker.submit([message], ([message], [command]), self._stored)
+
+    def message(self, header: SendHeader | SendHeaderV2, body: bytes) -> Message:
+        """The message of a send that came over this connection. Raises GantryError for what is refused."""
+        return self.shared.sends.message(header, body, self._born_host, self._host_flag)
 
     def send_batch(self, command: Command) -> None:
         """SEND_BATCH_MESSAGE: all or nothing, one answer with the ids of all."""

@@ -62,6 +62,12 @@ class Connection:
         command = Command(code, fields, body, self._opaque, FLAG_ONEWAY, None, Language.JAVA)
         self.outbox.append(codec.encode(command))
 
+    def request(self, code: int, fields: dict[str, str], body: bytes = b"") -> int:
+        """Send a request to the peer; its answer will have the opaque that is returned."""
+        self._opaque += 1
+        self.outbox.append(codec.encode(Command(code, fields, body, self._opaque, 0, None, Language.JAVA)))
+        return self._opaque
+
     def data_to_send(self) -> bytes:
         """Take and clear the outbox."""
         outbox = self.outbox

@@ -21,7 +21,7 @@ from gantrymq.store.config import UNIT_SIZE
 from gantrymq.store.record import MAGIC_V1, MAGIC_V2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from gantrymq.store.cold import ColdReads
@@ -352,6 +352,8 @@ class QueueTable:
         self._names: dict[str, None] = {}
         self.dirty: list[ConsumeQueue] = []
         """Queues with pending units."""
+        self.on_written: Callable[[ConsumeQueue, int, int], None] | None = None
+        """Called with a queue, the number of units just written for it, and the sum of their records' sizes."""
 
     def load(self, size_known: bool) -> None:
         """Learn which topics there are, and a file length that the directory already has."""
@@ -418,5 +420,9 @@ class QueueTable:
         """Write every queue's pending units. On an error the rest stays pending."""
         dirty = self.dirty
         while dirty:
-            dirty[-1].write_pending()
+            queue = dirty[-1]
+            pending = queue.pending
+            queue.write_pending()
             dirty.pop()
+            if self.on_written is not None:
+                self.on_written(queue, len(pending) // 3, sum(pending[1::3]))

@@ -57,6 +57,10 @@ class StoreReader:
         """Every topic that ever had a record, system topics included."""
         return self._queues.names()
 
+    def on_units_written(self, counted: Callable[[ConsumeQueue, int, int], None]) -> None:
+        """From now on `counted(queue, records, bytes of them)` is called when a queue's units are written, at most a second late."""
+        self._queues.on_written = counted
+
     def queues_of(self, topic: str) -> list[int]:
         """Queue ids of a topic that ever had a record, ascending."""
         self._queues.find(topic, -1)

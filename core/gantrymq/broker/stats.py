@@ -1,0 +1,248 @@
+"""Rates and counts of topics and groups over a minute, an hour and a day, under RocketMQ's names (BrokerStatsManager).
+
+Nothing is counted per message: stored messages are counted when their queue's units are written (once a second, or every 1,600), read
+ones per answer. Every ten seconds a sample of each counter goes into a ring of seven, every ten minutes into one of seven, every
+hour into one of 25; a rate is what lies between the ends of a ring, as in RocketMQ's StatsItem.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from gantrymq.model import names
+
+if TYPE_CHECKING:
+    from gantrymq.net.api import Wheel
+    from gantrymq.services import Clock
+    from gantrymq.store.consume_queue import ConsumeQueue
+
+SAMPLE_MS: Final = 10_000
+SAMPLES_PER_HOUR_STEP: Final = 60
+SAMPLES_PER_DAY_STEP: Final = 360
+MINUTE_RING: Final = 7
+HOUR_RING: Final = 7
+DAY_RING: Final = 25
+"""Samples in the rings: six steps of ten seconds, six of ten minutes, 24 of an hour."""
+
+ITEMS_MAX: Final = 20_000
+"""Counters (topics, and topics with a group): at some 1.5 KiB each 30 MiB; what comes beyond counts in the broker's totals only."""
+
+ITEMS_PER_SLICE: Final = 200
+"""Samples taken in one go: some 300 us."""
+
+IDLE_MS_MAX: Final = 24 * 3_600_000
+"""A counter that did not move for a day is dropped; so is RocketMQ's."""
+
+TOTAL_RING: Final = 61
+"""Samples of the broker's totals: ten minutes, for the third window of putTps."""
+
+TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
+TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
+GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
+GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
+SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
+BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
+BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
+
+
+class Item:
+    """One counter. `value`: what is counted; `times`: how often something was added."""
+
+    __slots__ = ("day", "hour", "minute", "moved_ms", "times", "value")
+
+    def __init__(self, now_ms: int) -> None:
+        self.value = 0
+        self.times = 0
+        self.moved_ms = now_ms
+        self.minute = array("q")
+        self.hour = array("q")
+        self.day = array("q")
+
+    def add(self, value: int, times: int = 1) -> None:
+        """Count."""
+        self.value += value
+        self.times += times
+
+    def sample(self, ring: array[int], size: int, step_ms: int, now_ms: int) -> None:
+        """Into one of its rings; the first sample has one of zero before it."""
+        if not ring:
+            ring.extend((now_ms - step_ms, 0, 0))
+        if ring[-2] != self.value:
+            self.moved_ms = now_ms
+        ring.extend((now_ms, self.value, self.times))
+        if len(ring) > size * 3:
+            del ring[:3]
+
+
+def between_ends(ring: array[int]) -> tuple[int, float, float]:
+    """(sum, per second, average per addition) over a ring."""
+    if not ring:
+        return 0, 0.0, 0.0
+    spent_ms, total, times = ring[-3] - ring[0], ring[-2] - ring[1], ring[-1] - ring[2]
+    return total, total * 1000 / spent_ms if spent_ms > 0 else 0.0, total / times if times > 0 else 0.0
+
+
+class BrokerStats:
+    """The counters of one broker. Loop thread."""
+
+    def __init__(self, clock: Clock, cluster: str) -> None:
+        self._clock = clock
+        self._cluster = cluster
+        self._items: dict[tuple[str, str], Item] = {}
+        self._of_queue: dict[ConsumeQueue, tuple[Item, Item] | None] = {}
+        self._wheel: Wheel | None = None
+        self._tick = 0
+        self.put_total = 0
+        """Messages stored for clients since the start; the append path adds to it once per batch."""
+        self.put_bytes = 0
+        """Bytes of the records whose queue units were written."""
+        self.get_total = 0
+        """Messages in answers to pulls and pops."""
+        self.get_misses = 0
+        """Answers without any."""
+        self._totals = array("q")
+        self._morning: tuple[int, int] = (0, 0)
+        self._yesterday: tuple[int, int] = (0, 0)
+        self._day = self._day_of(clock.now_ms())
+
+    def __len__(self) -> int:
+        """Counters that are kept."""
+        return len(self._items)
+
+    # Counting.
+
+    def stored(self, queue: ConsumeQueue, count: int, size: int) -> None:
+        """Units of so many records were written for a topic's queue (QueueTable.on_written)."""
+        pair = self._of_queue.get(queue)
+        if pair is None:
+            if queue in self._of_queue:
+                return
+            pair = self._pair_of(queue.directory.parent.name)
+            if len(self._of_queue) >= ITEMS_MAX * 4:
+                self._of_queue.clear()
+            self._of_queue[queue] = pair
+            if pair is None:
+                return
+        pair[0].add(count, count)
+        pair[1].add(size, count)
+        self.put_bytes += size
+
+    def _pair_of(self, topic: str) -> tuple[Item, Item] | None:
+        if names.is_own_system_topic(topic):
+            return None
+        nums, size = self._item(TOPIC_PUT_NUMS, topic), self._item(TOPIC_PUT_SIZE, topic)
+        return (nums, size) if nums is not None and size is not None else None
+
+    def read(self, topic: str, group: str, count: int, size: int) -> None:
+        """One answer gave `count` messages of a topic to a group."""
+        self.get_total += count
+        key = f"{topic}@{group}"
+        for name, value in ((GROUP_GET_NUMS, count), (GROUP_GET_SIZE, size)):
+            item = self._item(name, key)
+            if item is not None:
+                item.add(value)
+
+    def sent_back(self, topic: str, group: str) -> None:
+        """A consumer sent a message back."""
+        item = self._item(SNDBCK_PUT_NUMS, f"{topic}@{group}")
+        if item is not None:
+            item.add(1)
+
+    def _item(self, name: str, key: str) -> Item | None:
+        item = self._items.get((name, key))
+        if item is None and len(self._items) < ITEMS_MAX:
+            item = self._items[name, key] = Item(self._clock.now_ms())
+        return item
+
+    def forget_topic(self, topic: str) -> None:
+        """A deleted topic has no statistics any more."""
+        prefix = topic + "@"
+        for name, key in [place for place in self._items if place[1] == topic or place[1].startswith(prefix)]:
+            del self._items[name, key]
+        self._of_queue.clear()
+
+    # Sampling.
+
+    def start(self, wheel: Wheel) -> None:
+        """Take samples from now on."""
+        self._wheel = wheel
+        wheel.call_at(wheel.now_ms() + SAMPLE_MS, self._sample)
+
+    def _sample(self, now_ms: int) -> None:
+        self._tick += 1
+        wall_ms = self._clock.now_ms()
+        self._sample_totals(wall_ms)
+        self._slice(iter(list(self._items.items())), self._tick, wall_ms)
+        if self._wheel is not None:
+            self._wheel.call_at(now_ms + SAMPLE_MS, self._sample)
+
+    def _slice(self, items: Iterator[tuple[tuple[str, str], Item]], tick: int, wall_ms: int) -> None:
+        for _ in range(ITEMS_PER_SLICE):
+            found = next(items, None)
+            if found is None:
+                return
+            place, item = found
+            item.sample(item.minute, MINUTE_RING, SAMPLE_MS, wall_ms)
+            if tick % SAMPLES_PER_HOUR_STEP == 1:
+                item.sample(item.hour, HOUR_RING, SAMPLE_MS * SAMPLES_PER_HOUR_STEP, wall_ms)
+            if tick % SAMPLES_PER_DAY_STEP == 1:
+                item.sample(item.day, DAY_RING, SAMPLE_MS * SAMPLES_PER_DAY_STEP, wall_ms)
+                if wall_ms - item.moved_ms > IDLE_MS_MAX and self._items.get(place) is item:
+                    del self._items[place]
+                    self._of_queue.clear()
+        if self._wheel is not None:
+            self._wheel.call_at(self._wheel.now_ms() + 1, lambda now_ms: self._slice(items, tick, wall_ms))
+
+    def _sample_totals(self, wall_ms: int) -> None:
+        totals = self._totals
+        if not totals:
+            totals.extend((wall_ms - SAMPLE_MS, 0, 0))
+        totals.extend((wall_ms, self.put_total, self.get_total))
+        if len(totals) > TOTAL_RING * 3:
+            del totals[:3]
+        day = self._day_of(wall_ms)
+        if day != self._day:
+            self._day = day
+            self._yesterday, self._morning = self._morning, (self.put_total, self.get_total)
+
+    def _day_of(self, wall_ms: int) -> int:
+        return wall_ms // 86_400_000
+
+    # Reading.
+
+    def windows(self, of_gets: bool = False) -> tuple[float, float, float]:
+        """Messages a second over the last 10 s, 60 s and 600 s (or since the start)."""
+        totals = self._totals
+        column = 2 if of_gets else 1
+        found = []
+        for steps in (1, 6, 60):
+            at = max(0, len(totals) - 3 * (steps + 1))
+            spent_ms = totals[-3] - totals[at] if totals else 0
+            found.append((totals[column - 3] - totals[at + column]) * 1000 / spent_ms if spent_ms > 0 else 0.0)
+        return found[0], found[1], found[2]
+
+    def days(self, of_gets: bool = False) -> tuple[int, int, int]:
+        """Totals now, this morning (0:00 UTC) and yesterday morning."""
+        index = int(of_gets)
+        return (self.put_total, self.get_total)[index], self._morning[index], self._yesterday[index]
+
+    def snapshots(self, name: str, key: str) -> list[tuple[int, float, float]] | None:
+        """(sum, per second, average per addition) of minute, hour and day; None for what was not counted."""
+        if name in (BROKER_PUT_NUMS, BROKER_GET_NUMS) and key == self._cluster:
+            column = 1 if name == BROKER_PUT_NUMS else 2
+            totals = self._totals[-MINUTE_RING * 3 :]
+            minute = array("q")
+            for at in range(0, len(totals), 3):
+                minute.extend((totals[at], totals[at + column], totals[at + column]))
+            return [between_ends(minute)] * 3
+        item = self._items.get((name, key))
+        if item is None:
+            return None
+        return [between_ends(ring) for ring in (item.minute, item.hour, item.day)]
+
+    def rate(self, name: str, key: str) -> float:
+        """A second, over the last minute; 0 for what was not counted."""
+        item = self._items.get((name, key))
+        return between_ends(item.minute)[1] if item is not None else 0.0

@@ -1,0 +1,198 @@
+"""Deleting topics and groups: whatever a crash leaves of it, it happened whole or not at all."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gantrymq.broker.topics import TopicConfig
+from gantrymq.model.message import Message
+from gantrymq.remoting.groups import Groups
+from gantrymq.remoting.json_bodies import GroupConfig
+from gantrymq.store.testing import PowerCut
+from tests.broker.node import Node
+from tests.store.crash_states import MODES, CrashFiles, draw_mode
+
+RETRIES = ("%RETRY%g_t", "%RETRY%g+t")
+OTHERS = {"u@g", "u@h"}
+
+
+def cursor_groups(node: Node) -> set[tuple[str, str]]:
+    return {(cursor.queue, cursor.group) for cursor in node.broker.cursors.by_id.values()}
+
+
+def prepare(node: Node) -> None:
+    """Topics t (with a retry topic of a pop consumer) and u, offsets of two groups in both, cursors of pop consumers and a gateway."""
+    broker = node.broker
+    for name in ("t", "u"):
+        broker.topics.create(TopicConfig(name, 2, 2))
+        node.start("submit", [Message(name, b"%d" % number, queue_id=number % 2) for number in range(4)])
+        for group in ("g", "h"):
+            for queue in (0, 1):
+                broker.commit_offset(group, name, queue, 1 + queue)
+    broker.topics.create(TopicConfig(RETRIES[0], 1, 1))
+    node.start("submit", [Message(RETRIES[0], b"again", queue_id=0)])
+    broker.commit_offset("g", RETRIES[0], 0, 1)
+    for queue, group in (("t/0", "pop:g"), ("t/1", "pop:h"), ("u/0", "pop:g"), ("t/0", "gateway")):
+        _, rows = broker.cursors.create(queue, group, 0)
+        broker.put("cursor", rows, None, None)
+    groups = Groups(broker)
+    groups.set(GroupConfig("g"))
+    groups.set(GroupConfig("h"))
+    broker.write_offsets(0)
+    node.turn.run_until_quiet()
+    node.flush()
+
+
+def offsets_of(node: Node) -> set[str]:
+    keys = {f"{topic}@{group}" for topic, group, _ in node.broker.offsets.pairs()}
+    assert keys == set(node.broker.tables.rows("offset"))
+    return keys
+
+
+def check_topic(node: Node, must: bool | None) -> bool:
+    """True if t is deleted; everything says the same. `must`: what it has to be."""
+    node.turn.run_until_quiet()
+    gone = "t" not in node.broker.topics.topics
+    if must is not None:
+        assert gone is must
+    assert not any(b'"deleting"' in row for row in node.broker.tables.rows("topic").values())
+    if gone:
+        assert RETRIES[0] not in node.broker.topics.topics
+        assert offsets_of(node) == OTHERS
+        assert cursor_groups(node) == {("u/0", "pop:g"), ("t/0", "gateway")}
+        for name in ("t", *RETRIES):
+            node.broker.topics.create(TopicConfig(name, 2, 2))
+            for queue in (0, 1):
+                first, end = node.broker.min_offset(name, queue), node.store.max_offset(name, queue)
+                assert first == end  # empty, and counting on: no lag below zero, no ghosts
+        assert node.broker.offsets.query("g", "t", 0) == -1
+    else:
+        assert RETRIES[0] in node.broker.topics.topics
+        assert offsets_of(node) == {*OTHERS, "t@g", "t@h", f"{RETRIES[0]}@g"}
+        assert len(cursor_groups(node)) == 4
+    return gone
+
+
+def check_group(node: Node, must: bool | None) -> bool:
+    """As `check_topic` for group g."""
+    node.turn.run_until_quiet()
+    groups = Groups(node.broker)
+    gone = groups.configs.get("g") is None
+    if must is not None:
+        assert gone is must
+    left = (
+        {("u", "h"), ("t", "h")} if gone else {(topic, group) for topic in "tu" for group in "gh"} | {(RETRIES[0], "g")}
+    )
+    assert {(topic, group) for topic, group, _ in node.broker.offsets.pairs()} == left
+    assert ("t/0", "gateway") in cursor_groups(node)
+    assert (("t/0", "pop:g") in cursor_groups(node)) is not gone
+    assert ("t/1", "pop:h") in cursor_groups(node)
+    return gone
+
+
+def delete_topic(node: Node) -> None:
+    assert node.broker.delete_topic("t")
+
+
+def delete_group(node: Node) -> None:
+    Groups(node.broker).delete("g", True)
+
+
+STORIES = [(delete_topic, check_topic), (delete_group, check_group)]
+
+
+@pytest.mark.parametrize(("delete", "check"), STORIES)
+def test_deleted_whole(delete, check) -> None:  # type: ignore[no-untyped-def]
+    files = CrashFiles()
+    node = Node(files, True)
+    prepare(node)
+    check(Node(files.after_power_loss(lambda path, count: [True] * count, -1), True), False)
+    delete(node)
+    check(node, True)
+    node.flush()
+    node.stop()
+    check(Node(files, True), True)
+
+
+@pytest.mark.parametrize(("delete", "check"), STORIES)
+def test_every_crash_state(delete, check) -> None:  # type: ignore[no-untyped-def]
+    """The power goes at every change of the disk from the deletion on, in four ways; what was acknowledged stays."""
+
+    def run(files: CrashFiles, said: list[object]) -> None:
+        node = Node(files, True)
+        prepare(node)
+        said.append(len(files.operations))
+        delete(node)
+        node.broker.when_stored(None, lambda token, result: said.append(result))
+        node.turn.run_until_quiet()
+        node.flush()
+        node.background()
+
+    probe, marks = CrashFiles(), []
+    run(probe, marks)  # type: ignore[arg-type]
+    assert marks[1:] == [None]
+    seen = set()
+    for cut in range(int(str(marks[0])), len(probe.operations)):
+        for mode in MODES:
+            files, said = CrashFiles(), []
+            files.power_cut_at = cut
+            with pytest.raises(PowerCut):
+                run(files, said)  # type: ignore[arg-type]
+            state = draw_mode(files, mode, random.Random(cut))
+            seen.add(check(Node(state, True), True if said[1:] else None))
+    assert seen == {False, True}
+
+
+@pytest.mark.parametrize(("delete", "check"), STORIES)
+def test_every_front_part_of_the_batch(delete, check) -> None:  # type: ignore[no-untyped-def]
+    """The log ends behind each record of the deletion's batch in turn."""
+    ends: list[int] = []
+    count = 0
+    seen = []
+    while True:
+        files = CrashFiles()
+        node = Node(files, False)
+        prepare(node)
+        append = node.store.append
+
+        def cut(batch, lights):  # type: ignore[no-untyped-def]
+            ends.append(len(batch))
+            return append(batch[:count], lights[:count])  # noqa: B023
+
+        node.store.append = cut  # type: ignore[method-assign]
+        delete(node)
+        node.turn.run_until_quiet()
+        node.store.append = append  # type: ignore[method-assign]
+        state = files.after_power_loss(lambda path, changes: [True] * changes, -1)
+        first = Node(state, False)
+        seen.append(check(first, None))
+        first.turn.run_until_quiet()
+        if count == 0:
+            first.stop()
+        else:
+            again = state.after_power_loss(lambda path, changes: [True] * changes, -1)
+            check_again = Node(again, False)  # what the start wrote is there at the next one too
+            assert offsets_of(check_again) == {f"{topic}@{group}" for topic, group, _ in first.broker.offsets.pairs()}
+        count += 1
+        if count > ends[-1]:
+            break
+    assert seen == [False] + [True] * ends[-1]
+    assert ends[-1] > 3
+
+
+def test_changed_since() -> None:
+    node = Node(CrashFiles(), False)
+    topics = node.broker.topics
+    start = topics.version
+    topics.create(TopicConfig("a"))
+    topics.create(TopicConfig("b"))
+    topics.create(TopicConfig("a", 8, 8))
+    node.broker.delete_topic("b")
+    assert topics.changed_since(start) == ["a", "b"]
+    assert topics.changed_since(topics.version) == []
+    assert topics.changed_since(start + 3) == ["b"]
+    assert topics.changed_since(start - 1) is None
+    assert topics.changed_since(topics.version + 1) is None
+    assert not node.broker.delete_topic("b")
