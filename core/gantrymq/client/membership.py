@@ -59,8 +59,8 @@ class Membership:
         """Takes PUSH_REPLY_MESSAGE_TO_CLIENT requests."""
         self._links = links
         self._routes = routes
-        self._producers: dict[str, list[Check]] = {}
-        """Producers may share a group; checks go to the first that can answer them."""
+        self._producers: dict[str, list[Check | None]] = {}
+        """One entry per producer of the group; checks go to the first that can answer them."""
         self._consumers: dict[str, ConsumerMember] = {}
         self._beat: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -71,9 +71,7 @@ class Membership:
 
     def join_producer(self, group: str, check: Check | None = None) -> None:
         """Be a producer of `group`; with `check`, one that can tell what became of a local transaction."""
-        checks = self._producers.setdefault(group, [])
-        if check is not None:
-            checks.append(check)
+        self._producers.setdefault(group, []).append(check)
         self.beat_soon()
 
     def join_consumer(self, group: str, member: ConsumerMember) -> None:
@@ -84,9 +82,9 @@ class Membership:
         self.beat_soon()
 
     async def leave(self, *, producer: str = "", consumer: str = "", check: Check | None = None) -> None:
-        """Leave a group and tell every broker that is connected. `check`: leave only with this one, others of the group stay."""
+        """Leave a group and tell every broker that is connected. `check`: as the producer joined with; others of its group stay."""
         checks = self._producers.get(producer)
-        if check is not None and checks is not None:
+        if checks is not None and check in checks:
             checks.remove(check)
             if checks:
                 return
@@ -108,7 +106,8 @@ class Membership:
         """Leave all groups and end the heartbeats."""
         for group in list(self._consumers):
             await self.leave(consumer=group)
-        for group in list(self._producers):
+        for group, checks in list(self._producers.items()):
+            checks.clear()
             await self.leave(producer=group)
         beat, self._beat = self._beat, None
         if beat is not None:
@@ -187,9 +186,9 @@ class Membership:
     def _check(self, link: Link, command: Command) -> bool:
         messages = decode_records(command.body)
         group = messages[0].property(props.PRODUCER_GROUP) if messages else ""
-        checks = self._producers.get(group)
-        if not checks:
+        check = next((check for check in self._producers.get(group, ()) if check is not None), None)
+        if check is None:
             _log.warning("%s: transaction check for group %r, which has no check callback here", link.address, group)
             return True
-        checks[0](link, command)
+        check(link, command)
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 import os
 import socket
@@ -16,6 +17,11 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import BODY_BYTES_CEILING, PROPERTIES_BYTES_MAX, TAG_BYTES_MAX
 from gantrymq.model.names import check_topic
 
+DELIVER_AT: Final = "TIMER_DELIVER_MS"
+SYSTEM_PRIORITY: Final = "_SYS_MSG_PRIORITY_"
+DELAY_LEVELS: Final = 18
+"""Levels of RocketMQ's messageDelayLevel: 1s 5s 10s 30s 1m ... 10m 20m 30m 1h 2h."""
+
 _RESERVED: Final = frozenset({props.MULTI_DISPATCH, props.MULTI_QUEUE_OFFSET})
 KEYS_SEPARATOR: Final = " "
 
@@ -23,7 +29,8 @@ KEYS_SEPARATOR: Final = " "
 @dataclass(slots=True)
 class OutMessage:
     """One message to send. `keys`: what it can be queried by, one text with spaces between or several. `sharding_key`: messages of one key
-    go to one queue, in order. `properties`: any further ones, but no system property by another name than the fields here."""
+    go to one queue, in order. `properties`: any further ones, but no system property by another name than the fields here. At most one of
+    `delay_level`, `deliver_at_ms` and `deliver_after_s` delays it."""
 
     topic: str
     body: bytes
@@ -34,17 +41,30 @@ class OutMessage:
     flag: int = 0
     born_ms: int = 0
     """Milliseconds since the epoch; 0 is now."""
+    delay_level: int = 0
+    """1 to 18: one of RocketMQ's fixed delays; 0: none."""
+    deliver_at_ms: int = 0
+    """Milliseconds since the epoch before which nobody sees it; 0: at once. The broker limits how far ahead that may be."""
+    deliver_after_s: float = 0.0
+    """The same from the time of sending on, by this machine's clock."""
+    priority: int = -1
+    """0 and above: higher is read first by pop consumers, as far as the topic has queues (RocketMQ 5.4)."""
+    queue: MessageQueue | None = None
+    """Send to this queue and no other."""
 
 
 class SendResult(NamedTuple):
     """Where a message is. `message_id`: UNIQ_KEY, known to consumers; `offset_message_id`: place in the broker's log; `durable` false: stored, but the
-    flush or the copy to a slave that the broker is configured for did not happen in time."""
+    flush or the copy to a slave that the broker is configured for did not happen in time; `recall_handle`: takes a delayed message back
+    (`Producer.recall`), empty for others; `transaction_id`: of a half message."""
 
     message_id: str
     offset_message_id: str
     queue: MessageQueue
     queue_offset: int
     durable: bool = True
+    recall_handle: str = ""
+    transaction_id: str = ""
 
 
 def encode_properties(message: OutMessage, unique_id: str) -> str:
@@ -63,6 +83,13 @@ def encode_properties(message: OutMessage, unique_id: str) -> str:
         pairs[props.KEYS] = keys
     if message.sharding_key:
         pairs[props.SHARDING_KEY] = message.sharding_key
+    if message.delay_level:
+        pairs[props.DELAY] = str(message.delay_level)
+    if message.deliver_at_ms or message.deliver_after_s:
+        due = message.deliver_at_ms or time.time_ns() // 1_000_000 + int(message.deliver_after_s * 1000)
+        pairs[DELIVER_AT] = str(due)
+    if message.priority >= 0:
+        pairs[SYSTEM_PRIORITY] = str(message.priority)
     text = "".join([f"{name}\x01{value}\x02" for name, value in pairs.items() if name and value])
     if text.count("\x01") + text.count("\x02") != 2 * sum(1 for name, value in pairs.items() if name and value):
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "a property holds U+0001 or U+0002, which separate properties")
@@ -74,10 +101,14 @@ def encode_properties(message: OutMessage, unique_id: str) -> str:
 
 
 def check_message(message: OutMessage) -> None:
-    """Raise NAME_INVALID or MESSAGE_TOO_LARGE for what no broker takes."""
+    """Raise NAME_INVALID, ILLEGAL_ARGUMENT or MESSAGE_TOO_LARGE for what no broker takes."""
     check_topic(message.topic)
-    if len(message.tag.encode("utf-8", "surrogatepass")) > TAG_BYTES_MAX:
+    if message.tag and len(message.tag.encode("utf-8", "surrogatepass")) > TAG_BYTES_MAX:
         raise GantryError(ErrorCode.NAME_INVALID, f"the tag has over {TAG_BYTES_MAX} bytes")
+    delays = (message.delay_level, message.deliver_at_ms, message.deliver_after_s)
+    if sum(1 for delay in delays if delay) > 1 or min(delays) < 0 or message.delay_level > DELAY_LEVELS:
+        text = f"delay level, deliver_at_ms, deliver_after_s {delays}: allowed is one of them, a level of 1 to {DELAY_LEVELS}"
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
     if len(message.body) > BODY_BYTES_CEILING:
         text = f"the body has {len(message.body)} bytes, at most {BODY_BYTES_CEILING} are allowed"
         raise GantryError(ErrorCode.MESSAGE_TOO_LARGE, text)
@@ -133,3 +164,17 @@ def parse_offset_message_id(message_id: str) -> tuple[str, int]:
     port = int.from_bytes(data[-12:-8], "big")
     host = str(address) if address.version == 4 else f"[{address}]"
     return f"{host}:{port}", int.from_bytes(data[-8:], "big")
+
+
+def recall_place(result: SendResult) -> tuple[str, str]:
+    """Topic and broker of a recall handle: base64url of `v1 topic broker timestamp uniqKey`. Raises ILLEGAL_ARGUMENT."""
+    try:
+        words = (
+            base64.urlsafe_b64decode(result.recall_handle + "=" * (-len(result.recall_handle) % 4)).decode().split(" ")
+        )
+    except ValueError:
+        words = []
+    if len(words) != 5 or words[0] != "v1":
+        text = f"message {result.message_id} has no recall handle: it was not delayed, or the broker does not recall"
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
+    return words[1], words[2]

@@ -1,0 +1,359 @@
+"""The machinery behind a producer: which queue a message goes to, its frame, its answer, and what is tried again.
+
+A send that fails is tried twice more, on another broker or queue where there is one; a message with a sharding key or a queue of its own stays
+there. Brokers that failed or were slow are avoided for a while (`faults`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gantrymq.client.client import Client
+from gantrymq.client.errors import BrokerError
+from gantrymq.client.faults import BrokerFaults
+from gantrymq.client.link import REQUEST_TIMEOUT_S, Done, Link
+from gantrymq.client.messages import OutMessage, SendResult, UniqueIds, check_message, encode_properties
+from gantrymq.client.routes import DEFAULT_QUEUES, MessageQueue, Route
+from gantrymq.model import properties as props
+from gantrymq.model import sysflag
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.names import AUTO_CREATE_TEMPLATE, java_hash
+from gantrymq.remoting.codec import Command
+from gantrymq.remoting.constants import RequestCode, ResponseCode
+
+RETRIES: Final = 2
+"""RocketMQ's retryTimesWhenSendFailed."""
+BUSY_PAUSE_S: Final = 0.1
+"""Before a message is sent again that a broker refused because it is busy; grows with the attempts."""
+COMPRESS_OVER: Final = 4096
+"""RocketMQ's compressMsgBodyOverHowmuch, bytes."""
+COMPRESS_LEVEL: Final = 5
+THREAD_OVER: Final = 64 * 1024
+"""Larger bodies are compressed in a thread: over a millisecond."""
+
+Selector = Callable[[OutMessage, Sequence[MessageQueue]], MessageQueue]
+"""Chooses a message's queue among the topic's writable ones, which are sorted by broker and number."""
+
+_STORED: Final = frozenset(
+    {
+        ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+    }
+)  # fmt: skip
+_RETRY: Final = frozenset(
+    {ErrorCode.UNAVAILABLE, ErrorCode.BUSY, ErrorCode.TOPIC_NOT_FOUND, ErrorCode.NO_PERMISSION, ErrorCode.SHUTTING_DOWN}
+)
+"""Failures that another broker, or a little later the same one, may not have."""
+
+
+@dataclass(slots=True)
+class Settings:
+    """Settings of a `Producer`; see there."""
+
+    group: str = "gantry_producer"
+    timeout_s: float = REQUEST_TIMEOUT_S
+    retries: int = RETRIES
+    selector: Selector | None = None
+    avoid_slow: bool = True
+    compress_over: int = COMPRESS_OVER
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """A message on its way. `code`: SEND_MESSAGE_V2 or a relative; `extra`: properties beyond the message's own."""
+
+    message: OutMessage
+    unique_id: str
+    body: bytes
+    sys_flag: int = 0
+    code: int = RequestCode.SEND_MESSAGE_V2
+    extra: str = ""
+    broker: str = ""
+    """The last one that it was sent to."""
+    properties: str | None = None
+    """Encoded already: a batch's, whose messages have their own."""
+
+
+class _Round:
+    """One attempt for some messages: how many answers are missing, and what became of the others."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.results: dict[int, SendResult | GantryError] = {}
+        self.final: set[int] = set()
+        """Rows that another attempt would only fail for in the same way, after the same wait."""
+        self._waiter: asyncio.Future[None] | None = None
+        self._enough = 0
+
+    def answered(self, row: int, result: SendResult | GantryError) -> None:
+        self.open -= 1
+        self.results[row] = result
+        if self._waiter is not None and self.open <= self._enough and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self, open_max: int) -> None:
+        """Until at most `open_max` answers are missing."""
+        while self.open > open_max:
+            self._enough = open_max
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        self._waiter = None
+
+
+def _result(
+    answer: Command | GantryError, queue: MessageQueue, unique_id: str, address: str
+) -> SendResult | GantryError:
+    if isinstance(answer, GantryError):
+        return answer
+    if answer.code not in _STORED:
+        return BrokerError(answer, f"send to {queue}", address)
+    fields = answer.fields
+    try:
+        number = int(fields["queueId"])
+        place = queue if number == queue.queue_id else MessageQueue(queue.topic, queue.broker, number)
+        return SendResult(
+            unique_id, fields["msgId"], place, int(fields["queueOffset"]), answer.code == ResponseCode.SUCCESS,
+            fields.get("recallHandle", ""), fields.get("transactionId", ""),
+        )  # fmt: skip
+    except (KeyError, ValueError):
+        return GantryError(ErrorCode.MESSAGE_ILLEGAL, f"send to {queue}: answer of {address} without ids: {fields!r}")
+
+
+class Sender:
+    """Sends what a producer hands it. One per producer, on the client's loop."""
+
+    def __init__(self, client: Client, settings: Settings) -> None:
+        self.client = client
+        self.settings = settings
+        self.faults = BrokerFaults()
+        self._ids = UniqueIds()
+        self._turn = 0
+        self._loop = asyncio.get_running_loop()
+
+    # preparing
+
+    def new_id(self) -> str:
+        """A new UNIQ_KEY."""
+        return self._ids.next(time.time_ns() // 1_000_000)
+
+    async def prepare(self, message: OutMessage) -> Outgoing:
+        """Check, name and compress a message. Raises as `check_message` does."""
+        check_message(message)
+        own_id = (message.properties or {}).get(props.UNIQ_KEY, "")
+        outgoing = Outgoing(message, own_id or self.new_id(), message.body)
+        if len(message.body) > self.settings.compress_over:
+            await self._compress(outgoing)
+        return outgoing
+
+    async def _compress(self, outgoing: Outgoing) -> None:
+        body = outgoing.message.body
+        if len(body) > THREAD_OVER:
+            packed = await asyncio.to_thread(zlib.compress, body, COMPRESS_LEVEL)
+        else:
+            packed = zlib.compress(body, COMPRESS_LEVEL)
+        if len(packed) < len(body):
+            outgoing.body = packed
+            outgoing.sys_flag |= sysflag.COMPRESSED | sysflag.COMPRESSION_ZLIB
+
+    # sending
+
+    async def send(self, outgoing: Outgoing) -> SendResult:
+        """Send one message; raises what the last attempt ended with."""
+        result = await self._send_quickly(outgoing)
+        if isinstance(result, GantryError) and _code(result) in _RETRY and self.settings.retries:
+            result = (await self._attempts([outgoing], {0: result}, 1, 1))[0]
+        if isinstance(result, GantryError):
+            raise result
+        return result
+
+    async def send_all(self, outgoing: Sequence[Outgoing], window: int) -> list[SendResult | GantryError]:
+        """Send many, `window` at a time without an answer; what became of each."""
+        return await self._attempts(outgoing, {}, window, 0)
+
+    async def send_one_way(self, outgoing: Outgoing) -> None:
+        """Hand over without wanting an answer. Raises if there is no route or no connection."""
+        route = await self.client.routes.publish_route(outgoing.message.topic)
+        queue = self._choose(outgoing, route)
+        link = await self.client.links.get(route.address(queue.broker, master_only=True), self.settings.timeout_s)
+        link.one_way(self._command(outgoing, queue))
+        await link.writable()
+
+    async def _send_quickly(self, outgoing: Outgoing) -> SendResult | GantryError:
+        """The first attempt of a single message, which nearly always is the only one."""
+        try:
+            route = await self.client.routes.publish_route(outgoing.message.topic)
+        except GantryError as error:
+            if error.code is ErrorCode.UNAVAILABLE:  # every nameserver was asked until the time was up
+                raise
+            return error
+        try:
+            queue = self._choose(outgoing, route)
+            command = self._command(outgoing, queue)
+            link = await self._link(route.address(queue.broker, master_only=True), queue.broker, 0)
+        except GantryError as error:
+            return error
+        if isinstance(link, GantryError):
+            return link
+        future: asyncio.Future[SendResult | GantryError] = self._loop.create_future()
+
+        def done(result: SendResult | GantryError) -> None:
+            if not future.done():
+                future.set_result(result)
+
+        self._post(link, command, outgoing.unique_id, queue, done)
+        await link.writable()
+        return await future
+
+    def _post(
+        self,
+        link: Link,
+        command: Command,
+        unique_id: str,
+        queue: MessageQueue,
+        done: Callable[[SendResult | GantryError], None],
+    ) -> None:
+        asked_at = self._loop.time()
+        address = link.address
+
+        def answered(answer: Command | GantryError) -> None:
+            result = _result(answer, queue, unique_id, address)
+            if self.settings.avoid_slow:
+                now = self._loop.time()
+                if isinstance(result, SendResult):
+                    self.faults.sent(queue.broker, (now - asked_at) * 1000, now * 1000)
+                elif result.code in _RETRY:
+                    self.faults.failed(queue.broker, now * 1000)
+            done(result)
+
+        post: Done = answered
+        link.post(command, post, self.settings.timeout_s)
+
+    async def _attempts(
+        self, outgoing: Sequence[Outgoing], results: dict[int, SendResult | GantryError], window: int, done: int
+    ) -> list[SendResult | GantryError]:
+        """Attempts from number `done` on; `results`: what the ones before ended with."""
+        rows = list(range(len(outgoing)))
+        for attempt in range(done, self.settings.retries + 1):
+            if attempt:
+                if any(_code(results[row]) is ErrorCode.BUSY for row in rows):
+                    await asyncio.sleep(BUSY_PAUSE_S * attempt)
+                await self._refresh({outgoing[row].message.topic for row in rows})
+            round_ = await self._round(outgoing, rows, window, attempt)
+            results |= round_.results
+            rows = [row for row in rows if _code(results[row]) in _RETRY and row not in round_.final]
+            if not rows:
+                break
+        return [results[row] for row in range(len(outgoing))]
+
+    async def _refresh(self, topics: set[str]) -> None:
+        for topic in topics:
+            try:
+                await self.client.routes.publish_route(topic, fresh=True)
+            except GantryError:
+                continue  # the round itself will say so, per message
+
+    async def _round(self, outgoing: Sequence[Outgoing], rows: Sequence[int], window: int, attempt: int) -> _Round:
+        round_ = _Round()
+        links: dict[str, Link | GantryError] = {}
+        routes: dict[str, Route] = {}
+        for row in rows:
+            one = outgoing[row]
+            topic = one.message.topic
+            try:
+                route = routes.get(topic) or await self.client.routes.publish_route(topic)
+            except GantryError as error:
+                round_.results[row] = error
+                if error.code is ErrorCode.UNAVAILABLE:  # every nameserver was asked until the time was up
+                    round_.final.add(row)
+                continue
+            routes[topic] = route
+            try:
+                queue = self._choose(one, route)
+                address = route.address(queue.broker, master_only=True)
+                link = links.get(address)
+                if link is None:
+                    link = links[address] = await self._link(address, queue.broker, attempt)
+                if isinstance(link, GantryError):
+                    raise link
+                command = self._command(one, queue)
+            except GantryError as error:
+                round_.results[row] = error
+                continue
+            round_.open += 1
+            self._post(link, command, one.unique_id, queue, _row_done(round_, row))
+            if round_.open >= window:
+                await round_.wait(window - max(1, window // 4))
+                await link.writable()
+        await round_.wait(0)
+        return round_
+
+    async def _link(self, address: str, broker: str, attempt: int) -> Link | GantryError:
+        """In the first attempt a broker that is down is not waited for: another may be up."""
+        try:
+            return await self.client.links.get(address, self.settings.timeout_s, patient=attempt > 0)
+        except GantryError as error:
+            if self.settings.avoid_slow:
+                self.faults.failed(broker, self._loop.time() * 1000)
+            return error
+
+    def _choose(self, outgoing: Outgoing, route: Route) -> MessageQueue:
+        message = outgoing.message
+        queues = route.write_queues()
+        if not queues:
+            raise GantryError(ErrorCode.NO_PERMISSION, f"topic {message.topic!r} has no queue that can be written")
+        if message.queue is not None:
+            chosen = message.queue
+        elif message.sharding_key:  # SelectMessageQueueByHash
+            chosen = queues[abs(java_hash(message.sharding_key)) % len(queues)]
+        elif self.settings.selector is not None:
+            chosen = self.settings.selector(message, queues)
+        else:
+            self._turn += 1
+            chosen = queues[self._turn % len(queues)]
+            now_ms = self._loop.time() * 1000
+            if chosen.broker == outgoing.broker or not self.faults.is_available(chosen.broker, now_ms):
+                chosen = self._choose_again(queues, outgoing.broker, now_ms) or chosen
+        outgoing.broker = chosen.broker  # whoever tries again takes another
+        return chosen
+
+    def _choose_again(self, queues: Sequence[MessageQueue], not_broker: str, now_ms: float) -> MessageQueue | None:
+        """A queue of a broker that is well and was not tried last, else of one that was not tried last."""
+        others = [queue for queue in queues if queue.broker != not_broker]
+        well = [queue for queue in others if self.faults.is_available(queue.broker, now_ms)]
+        found = well or others
+        return found[self._turn % len(found)] if found else None
+
+    def _command(self, outgoing: Outgoing, queue: MessageQueue) -> Command:
+        message = outgoing.message
+        properties = outgoing.properties
+        if properties is None:
+            properties = encode_properties(message, outgoing.unique_id) + outgoing.extra
+        fields = {
+            "a": self.settings.group,
+            "b": queue.topic,
+            "c": AUTO_CREATE_TEMPLATE,
+            "d": str(DEFAULT_QUEUES),
+            "e": str(queue.queue_id),
+            "f": str(outgoing.sys_flag),
+            "g": str(message.born_ms or time.time_ns() // 1_000_000),
+            "h": str(message.flag),
+            "i": properties,
+            "j": "0",
+            "k": "false",
+            "m": "true" if outgoing.code == RequestCode.SEND_BATCH_MESSAGE else "false",
+            "n": queue.broker,
+        }
+        return Command(outgoing.code, fields, outgoing.body)
+
+
+def _row_done(round_: _Round, row: int) -> Callable[[SendResult | GantryError], None]:
+    return lambda result: round_.answered(row, result)
+
+
+def _code(result: SendResult | GantryError) -> ErrorCode | None:
+    return result.code if isinstance(result, GantryError) else None
