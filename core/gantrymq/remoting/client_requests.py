@@ -9,8 +9,8 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting import headers
 from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.constants import LANGUAGE_NAMES, RequestCode, ResponseCode
+from gantrymq.remoting.filters import FilterError, compile_filter
 from gantrymq.remoting.headers import parse
-from gantrymq.remoting.pulls import parse_tags
 
 if TYPE_CHECKING:
     from gantrymq.remoting.broker_door import BrokerDoor
@@ -27,7 +27,7 @@ def heartbeat(door: BrokerDoor, command: Command) -> None:
     """HEART_BEAT: who is behind this connection. Heartbeat V2 is not announced, so every beat is complete."""
     beat = bodies.decode(command.body, bodies.Heartbeat)
     shared = door.shared
-    for group in shared.clients.heartbeat(door, beat, command.language, command.version):
+    for group in shared.clients.heartbeat(door, beat, command.language, command.version, len(command.body)):
         if group not in SYSTEM_GROUPS and not group.startswith("CID_RMQ_SYS_"):
             shared.groups.ensure(group)
     fields = {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"}
@@ -82,15 +82,12 @@ def check_client(door: BrokerDoor, command: Command) -> None:
     """CHECK_CLIENT_CONFIG: push consumers ask whether their filter is understood."""
     check = bodies.decode(command.body, bodies.CheckClient)
     subscription = check.subscription_data
-    if subscription is not None and subscription.expression_type not in (None, "TAG"):
-        door.refuse(
-            command,
-            ResponseCode.SYSTEM_ERROR,
-            f"The broker does not support consumer to filter message by {subscription.expression_type[:20]}: use tags",
-        )
-        return
-    if subscription is not None and subscription.sub_string:
-        parse_tags(subscription.sub_string)
+    if subscription is not None:
+        try:
+            compile_filter(subscription.expression_type, subscription.sub_string)
+        except FilterError as error:
+            door.refuse(command, ResponseCode.SUBSCRIPTION_PARSE_FAILED, error.text)
+            return
     door.connection.respond(command)
 
 

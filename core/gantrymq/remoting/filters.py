@@ -21,6 +21,8 @@ from gantrymq.store import record
 from gantrymq.store.consume_queue import HOLE_SIZE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from gantrymq.store.consume_queue import Unit
     from gantrymq.store.reader import StoreReader
 
@@ -44,6 +46,9 @@ SCAN_MAX: Final = 16_384
 SQL_SCAN_MAX: Final = 256
 SQL_BYTES_MAX: Final = 1024 * 1024
 """Records that one answer evaluates, and their bytes: a millisecond's work. One record alone may be larger."""
+
+
+BYTES_NO_LIMIT: Final = 1 << 40
 
 
 class FilterError(GantryError):
@@ -237,3 +242,32 @@ def _select_sql(
     if at > start:
         pieces.append(piece[start:at])
     return found
+
+
+def picker(store: StoreReader, wanted: Filter) -> Callable[[Sequence[Unit]], list[int]] | None:
+    """For pop: which of some units (by place) pass; None for a filter that takes all.
+
+    With SQL92 it reads the records, so it should be given at most SQL_SCAN_MAX units at a time. May raise `Cold`.
+    """
+    if wanted is ALL:
+        return None
+
+    def pick(units: Sequence[Unit]) -> list[int]:
+        places = [place for place, unit in enumerate(units) if wanted.takes_unit(unit)]
+        if wanted.sql is None or not places:
+            return places
+        read, _ = store.read_records([units[place] for place in places], BYTES_NO_LIMIT)
+        return [place for place, data in zip(places, _records(read, [units[place][1] for place in places]), strict=True)
+                if wanted.takes_properties(record.properties_of(data, 0, len(data)))]  # fmt: skip
+
+    return pick
+
+
+def _records(pieces: list[bytes], sizes: Sequence[int]) -> Iterator[bytes]:
+    """Records one by one out of pieces that hold neighbours."""
+    which = at = 0
+    for size in sizes:
+        if at >= len(pieces[which]):
+            which, at = which + 1, 0
+        yield pieces[which][at : at + size]
+        at += size

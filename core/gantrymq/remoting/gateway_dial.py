@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from typing import Any, Final, cast
 
 import anyio
 
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting import codec
+from gantrymq.remoting.cluster_port import ClusterPort
 from gantrymq.remoting.codec import Command, FrameError, FrameReader
 from gantrymq.remoting.constants import RequestCode
 from gantrymq.remoting.gateway_client import RemoteBrokerPort
@@ -27,6 +29,12 @@ BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 HELLO_EVERY_S: Final = 30.0
 """Keeps the connection from being idle (the broker closes after 120 s) and finds a half-open one."""
+
+MEMBERS_EVERY_S: Final = 5.0
+"""How often the nameservers are asked for groups that came or left."""
+
+GROUPS_WAIT_S: Final = 10.0
+"""At the start, for groups that are registered and do not answer: what is at home there is not found until they are back."""
 
 FIRST_CONNECT_S: Final = 60.0
 """`gantry gateway` gives up when no broker was found for so long: a wrong address should be an error, not
@@ -96,9 +104,8 @@ async def ask(address: str, command: Command) -> Command:
                     return answers[0]
 
 
-async def find_broker(nameservers: list[str]) -> str:
-    """Address of the master of the first broker group by name; raises UNAVAILABLE with what each nameserver
-    said."""
+async def find_groups(nameservers: list[str]) -> dict[str, str]:
+    """Address of the master of each broker group, by name; raises UNAVAILABLE with what each nameserver said."""
     said = []
     for address in nameservers:
         try:
@@ -107,19 +114,23 @@ async def find_broker(nameservers: list[str]) -> str:
         except (OSError, FrameError, BodyError, anyio.EndOfStream, anyio.BrokenResourceError) as error:
             said.append(f"{address}: {str(error) or type(error).__name__}")
             continue
+        found = {}
         for name in sorted(table):
             master = {int(number): broker for number, broker in table[name].broker_addrs.items()}.get(0)
             if master is not None:
-                return str(master)
+                found[name] = str(master)
+        if found:
+            return found
         said.append(f"{address}: no broker is registered")
     raise GantryError(ErrorCode.UNAVAILABLE, "no broker found; " + "; ".join(said))
 
 
 class Dialer:
-    """Keeps one RemoteBrokerPort connected."""
+    """Keeps one RemoteBrokerPort connected to the master of broker group `name`."""
 
-    def __init__(self, nameservers: list[str]) -> None:
+    def __init__(self, nameservers: list[str], name: str) -> None:
         self._nameservers = nameservers
+        self._name = name
         self._loop = asyncio.get_running_loop()
         self._connection: GatewayConnection | None = None
         self._keeping = anyio.CancelScope()
@@ -134,7 +145,9 @@ class Dialer:
 
     async def dial(self) -> None:
         """One attempt; raises GantryError or OSError."""
-        address = await find_broker(self._nameservers)
+        address = (await find_groups(self._nameservers)).get(self._name)
+        if address is None:
+            raise GantryError(ErrorCode.UNAVAILABLE, f"broker group {self._name} is not registered")
         host, _, number = address.rpartition(":")
         connection = GatewayConnection(self.port, self._loop)
         with anyio.fail_after(ANSWER_S):
@@ -153,7 +166,7 @@ class Dialer:
             self.port.lost(result.text)
             connection.close()
             raise result
-        log.info("broker %s: connected", address)
+        log.info("broker %s at %s: connected", self._name, address)
         self.port.ready()
 
     async def dial_until(self, deadline_s: float) -> None:
@@ -179,7 +192,7 @@ class Dialer:
                 connection = self._connection
                 if connection is not None:
                     await self._watch(connection)
-                    log.warning("broker: connection lost")
+                    log.warning("broker %s: connection lost", self._name)
                     self.port.lost("the connection to the broker was lost")
                 await self.dial_until(float("inf"))
 
@@ -207,9 +220,69 @@ class Dialer:
             self._connection.mark()
 
 
-async def connect(nameservers: list[str], context: ServiceContext) -> RemoteBrokerPort:
-    """A connected port; raises GantryError when no broker is found within `FIRST_CONNECT_S`."""
-    dialer = Dialer(nameservers)
-    await dialer.dial_until(FIRST_CONNECT_S)
-    context.spawn(dialer.keep)
-    return dialer.port
+class Members:
+    """Keeps a `ClusterPort` supplied with every broker group that the nameservers know."""
+
+    def __init__(self, nameservers: list[str], context: ServiceContext, identity: str) -> None:
+        self._nameservers = nameservers
+        self._context = context
+        self.port = ClusterPort(context.turn, identity)
+        self.port.on_close = self._close
+        self._keeping = anyio.CancelScope()
+
+    def _close(self) -> None:
+        self._keeping.cancel()
+
+    async def begin(self) -> None:
+        """The groups that are registered now, connected; raises GantryError when there is none for `FIRST_CONNECT_S`."""
+        deadline = anyio.current_time() + FIRST_CONNECT_S
+        attempt = 0
+        while True:
+            try:
+                await self._look()
+                break
+            except GantryError as error:
+                if anyio.current_time() > deadline:
+                    raise
+                # Said once: whoever started a gateway first must see what it waits for.
+                log.log(logging.DEBUG if attempt else logging.WARNING, "broker: %s; trying again", error)
+            await anyio.sleep(BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)])
+            attempt += 1
+        up = asyncio.Event()
+        self.port.watch_state(lambda now: up.set() if now else None)
+        with anyio.move_on_after(GROUPS_WAIT_S):
+            await up.wait()
+        self.port.complete_now()
+        with anyio.move_on_after(max(0.0, deadline - anyio.current_time())):
+            await up.wait()
+            return
+        names = ", ".join(group.name for group in self.port.groups)
+        raise GantryError(ErrorCode.UNAVAILABLE, f"no broker answers (registered: {names})")
+
+    async def keep(self) -> None:
+        """Background task, until the port is closed: groups that come are used, groups that left are no longer anybody's home."""
+        with self._keeping:
+            while True:
+                await anyio.sleep(MEMBERS_EVERY_S)
+                try:
+                    await self._look()
+                except GantryError as error:
+                    log.debug("nameservers: %s", error)
+
+    async def _look(self) -> None:
+        found = await find_groups(self._nameservers)
+        known = {group.name: group for group in self.port.groups}
+        for name, group in known.items():
+            group.registered = name in found
+        for name in sorted(found.keys() - known.keys()):
+            dialer = Dialer(self._nameservers, name)
+            self.port.add_group(name, dialer.port)
+            self._context.spawn(dialer.keep)
+
+
+async def connect(nameservers: list[str], context: ServiceContext) -> ClusterPort:
+    """A port to every broker group of the cluster; raises GantryError when no broker is found within `FIRST_CONNECT_S`."""
+    members = Members(nameservers, context, secrets.token_hex(8))
+    await members.begin()
+    context.spawn(members.keep)
+    return members.port

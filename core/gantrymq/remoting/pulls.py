@@ -16,9 +16,9 @@ from gantrymq.model import names, sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.codec import PREFIX
 from gantrymq.remoting.constants import FLAG_ONEWAY, MASTER_ID, VERSION, RequestCode, ResponseCode
+from gantrymq.remoting.filters import ALL, Filter, FilterError, compile_filter, select
 from gantrymq.remoting.headers import PullHeader, parse
 from gantrymq.store.cold import Cold
-from gantrymq.store.consume_queue import HOLE_SIZE
 
 if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
@@ -36,10 +36,6 @@ BYTES_DEFAULT: Final = 256 * 1024
 BYTES_MAX: Final = 4 * 1024 * 1024
 """Records of one answer together, whatever maxMsgBytes says; one record alone may be larger."""
 
-SCAN_STEP: Final = 2048
-SCAN_MAX: Final = 16_384
-"""Queue units looked at for one filtered pull before it is answered with where to go on."""
-
 SUSPEND_MS_MAX: Final = 300_000
 """Longest poll; RocketMQ's clients ask for 15 to 30 s."""
 
@@ -47,22 +43,23 @@ WAITERS_MAX: Final = 200_000
 WAITERS_PER_DOOR_MAX: Final = 16_384
 """Polls that wait, in all and on one connection: one per queue that a consumer reads."""
 
-TAGS_MAX: Final = 4096
-EXPRESSIONS_CACHED_MAX: Final = 4096
-"""Tags in one expression, and parsed expressions kept."""
-
 _HEADER: Final = (
     b'{"code":%%d,"extFields":{"maxOffset":"%%d","minOffset":"%%d","nextBeginOffset":"%%d","suggestWhichBrokerId":"%d"},'
     b'"flag":1,"language":"JAVA","opaque":%%d,"remark":"%%b","serializeTypeCurrentRPC":"JSON","version":%d}'
 ) % (MASTER_ID, VERSION)
 
-Codes = frozenset[int] | None
-"""Tag hashes that pass; None: every record."""
-
 FOUND: Final = int(ResponseCode.SUCCESS)
 NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
 RETRY: Final = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
 MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
+
+
+class RefusedSubscription(GantryError):
+    """The request cannot be filtered as its consumer wants it; `response`: 24 or 25."""
+
+    def __init__(self, response: ResponseCode, text: str) -> None:
+        super().__init__(ErrorCode.NOT_FOUND, text)
+        self.response = response
 
 
 class Answer:
@@ -85,7 +82,6 @@ class Waiter:
 
     __slots__ = (
         "bytes_max",
-        "codes",
         "count",
         "door",
         "first_offset",
@@ -94,11 +90,12 @@ class Waiter:
         "opaque",
         "queue_id",
         "topic",
+        "wanted",
     )
 
     def __init__(
         self, door: BrokerDoor, opaque: int, topic: Topic, queue_id: int, offset: int, count: int, bytes_max: int,
-        codes: Codes,
+        wanted: Filter,
     ) -> None:  # fmt: skip
         self.door = door
         self.opaque = opaque
@@ -107,7 +104,7 @@ class Waiter:
         self.first_offset = self.offset = offset
         self.count = count
         self.bytes_max = bytes_max
-        self.codes = codes
+        self.wanted = wanted
         self.handle = 0
 
 
@@ -117,7 +114,6 @@ class Pulls:
     def __init__(self, broker: Broker, clients: Clients) -> None:
         self._broker = broker
         self._clients = clients
-        self._expressions: dict[str, Codes] = {}
         self.waiting = 0
         """Polls that wait now."""
 
@@ -127,20 +123,20 @@ class Pulls:
             return
         header = parse(command.fields, PullHeader)
         topic = self._topic(header)
-        codes = self._codes(header)
+        wanted = self._filter(door, header)
         if header.sys_flag & sysflag.PULL_COMMIT_OFFSET and header.commit_offset >= 0:
             names.check_group(header.consumer_group)
             self._broker.commit_offset(header.consumer_group, topic.name, header.queue_id, header.commit_offset)
         count = min(max(header.max_msg_nums, 1), COUNT_MAX)
-        wanted = header.max_msg_bytes
-        bytes_max = BYTES_DEFAULT if wanted is None or wanted <= 0 else min(wanted, BYTES_MAX)
-        answer = self.look(topic, header.queue_id, header.queue_offset, count, bytes_max, codes)
+        bytes_wanted = header.max_msg_bytes
+        bytes_max = BYTES_DEFAULT if bytes_wanted is None or bytes_wanted <= 0 else min(bytes_wanted, BYTES_MAX)
+        answer = self.look(topic, header.queue_id, header.queue_offset, count, bytes_max, wanted)
         if answer.code == NOT_FOUND and header.sys_flag & sysflag.PULL_SUSPEND and header.suspend_timeout_millis > 0:
             if self.waiting >= WAITERS_MAX or len(door.waiters) >= WAITERS_PER_DOOR_MAX:
                 raise GantryError(ErrorCode.BUSY, f"{len(door.waiters)} pulls of this connection wait already")
             offset = answer.next_offset
             self._park(
-                Waiter(door, command.opaque, topic, header.queue_id, offset, count, bytes_max, codes),
+                Waiter(door, command.opaque, topic, header.queue_id, offset, count, bytes_max, wanted),
                 min(header.suspend_timeout_millis, SUSPEND_MS_MAX),
             )
             return
@@ -166,38 +162,33 @@ class Pulls:
             )
         return topic
 
-    def _codes(self, header: PullHeader) -> Codes:
-        kind, expression = header.expression_type, header.subscription
-        if not header.sys_flag & sysflag.PULL_SUBSCRIPTION:
-            subscription = self._clients.subscription(header.consumer_group, header.topic)
-            if subscription is None:
-                raise GantryError(
-                    ErrorCode.NOT_FOUND,
-                    f"the consumer's subscription not exist: group {header.consumer_group[:255]} sent no heartbeat with "
-                    f"topic {header.topic}, and the request has no subscription",
-                )
-            kind, expression = subscription.expression_type, subscription.sub_string
-        return self.codes_of(kind, expression)
-
-    def codes_of(self, kind: str | None, expression: str | None) -> Codes:
-        """What a subscription's expression lets pass. Raises NOT_SUPPORTED, ILLEGAL_ARGUMENT."""
-        if kind and kind != "TAG":
-            raise GantryError(
-                ErrorCode.NOT_SUPPORTED,
-                f"The broker does not support consumer to filter message by {kind[:20]}: use tags",
+    def _filter(self, door: BrokerDoor, header: PullHeader) -> Filter:
+        """The request's own subscription, else that of the client behind this connection, else the group's newest."""
+        group, topic = header.consumer_group, header.topic
+        if topic.startswith(names.RETRY_PREFIX) and topic[len(names.RETRY_PREFIX) :] == group:
+            return ALL  # what was delivered once and failed has passed the filter already
+        if header.sys_flag & sysflag.PULL_SUBSCRIPTION:
+            return compile_filter(header.expression_type, header.subscription)
+        subscription = self._clients.subscription(group, topic, door)
+        if subscription is None:
+            raise RefusedSubscription(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's subscription not exist: group {group[:255]} sent no heartbeat with topic {topic}, and the "
+                "request has no subscription",
             )
-        if not expression or expression == "*":
-            return None
-        try:
-            return self._expressions[expression]
-        except KeyError:
-            codes = parse_tags(expression)
-            if len(self._expressions) >= EXPRESSIONS_CACHED_MAX:
-                self._expressions.clear()
-            self._expressions[expression] = codes
-            return codes
+        newer = subscription.sub_version < header.sub_version
+        if subscription.expression_type in (None, "", "TAG"):
+            # The client compares tags itself, so until its heartbeat comes it gets them all, and need not wait for it.
+            return ALL if newer else compile_filter(None, subscription.sub_string)
+        if newer:
+            raise RefusedSubscription(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                f"the consumer's subscription not latest: the request has version {header.sub_version}, the last heartbeat "
+                f"{subscription.sub_version}",
+            )
+        return compile_filter(subscription.expression_type, subscription.sub_string)
 
-    def look(self, topic: Topic, queue_id: int, offset: int, count: int, bytes_max: int, codes: Codes) -> Answer:
+    def look(self, topic: Topic, queue_id: int, offset: int, count: int, bytes_max: int, wanted: Filter) -> Answer:
         """One look at a queue from `offset` on."""
         broker = self._broker
         store = broker.store
@@ -212,42 +203,17 @@ class Pulls:
             return Answer(NOT_FOUND, b"OFFSET_OVERFLOW_ONE", offset, low, high)
         if offset > high:
             return Answer(MOVED, b"OFFSET_OVERFLOW_BADLY", high, low, high)
-        if codes is None and offset >= store.compacted.end(name, queue_id):
+        if wanted is ALL and offset >= store.compacted.end(name, queue_id):
             units = store.units(name, queue_id, offset, count)
             pieces, taken = store.read_records(units, bytes_max)
             answer = Answer(FOUND, b"FOUND", offset + taken, low, high)
             answer.pieces = pieces
         else:
-            answer = self._look_filtered(name, queue_id, offset, count, bytes_max, codes, low, high)
+            found = select(store, name, queue_id, offset, wanted, count, bytes_max)
+            answer = Answer(FOUND, b"FOUND", found.next_offset, low, high)
+            answer.pieces = found.pieces
         if not answer.pieces:
             answer.code, answer.status = RETRY, b"NO_MATCHED_MESSAGE"
-        return answer
-
-    def _look_filtered(
-        self, name: str, queue_id: int, offset: int, count: int, bytes_max: int, codes: Codes, low: int,
-        high: int,
-    ) -> Answer:  # fmt: skip
-        store = self._broker.store
-        matched: list[tuple[int, int, int]] = []
-        places: list[int] = []
-        at, stop = offset, min(high, offset + SCAN_MAX)
-        while at < stop and len(matched) < count:
-            units = store.units(name, queue_id, at, min(SCAN_STEP, stop - at))
-            if not units:
-                break
-            for index, unit in enumerate(units):
-                if unit[1] != HOLE_SIZE and (codes is None or unit[2] in codes):
-                    matched.append(unit)
-                    places.append(at + index)
-                    if len(matched) == count:
-                        break
-            at += len(units)
-        answer = Answer(FOUND, b"FOUND", at, low, high)
-        answer.pieces, taken = store.read_records(matched, bytes_max)
-        if taken < len(matched):
-            answer.next_offset = places[taken]
-        elif len(matched) == count:
-            answer.next_offset = places[-1] + 1
         return answer
 
     # Long polling.
@@ -268,7 +234,7 @@ class Pulls:
             return
         try:
             answer = self.look(
-                waiter.topic, waiter.queue_id, waiter.offset, waiter.count, waiter.bytes_max, waiter.codes
+                waiter.topic, waiter.queue_id, waiter.offset, waiter.count, waiter.bytes_max, waiter.wanted
             )
         except Cold as cold:  # it stays among its door's waiters, and may expire meanwhile
             self._broker.fetch(cold, waiter, self._woken)
@@ -331,19 +297,6 @@ def write(door: BrokerDoor, opaque: int, answer: Answer) -> None:
         outbox.append(PREFIX.pack(size + 4, size) + header)
 
 
-def parse_tags(expression: str) -> Codes:
-    """`A || B` as tag hashes, `*` as None; raises ILLEGAL_ARGUMENT. Java's
-    FilterAPI.buildSubscriptionData."""
-    tags = {tag for tag in (part.strip() for part in expression.split("||")) if tag}
-    if not tags:
-        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"subscription {expression[:80]!r} names no tag")
-    if len(tags) > TAGS_MAX:
-        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"a subscription has at most {TAGS_MAX} tags")
-    if "*" in tags:
-        return None
-    return frozenset([names.java_hash(tag) for tag in tags])
-
-
 def pull(door: BrokerDoor, command: Command) -> None:
     """PULL_MESSAGE, LITE_PULL_MESSAGE; too many answers on the way to this peer: the pull itself waits."""
     if door.full():
@@ -351,15 +304,10 @@ def pull(door: BrokerDoor, command: Command) -> None:
         return
     try:
         door.shared.pulls.pull(door, command)
-    except GantryError as error:
-        if error.code is ErrorCode.NOT_FOUND:
-            door.refuse(command, ResponseCode.SUBSCRIPTION_NOT_EXIST, error.text)
-        elif error.code is ErrorCode.NOT_SUPPORTED:
-            door.refuse(command, ResponseCode.SYSTEM_ERROR, error.text)
-        elif error.code is ErrorCode.ILLEGAL_ARGUMENT:
-            door.refuse(command, ResponseCode.SUBSCRIPTION_PARSE_FAILED, error.text)
-        else:
-            raise
+    except RefusedSubscription as error:
+        door.refuse(command, error.response, error.text)
+    except FilterError as error:
+        door.refuse(command, ResponseCode.SUBSCRIPTION_PARSE_FAILED, error.text)
 
 
 HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {

@@ -53,6 +53,7 @@ _TAGS_SIZE: Final = len(_TAGS)
 _UNIQ_SIZE: Final = len(_UNIQ)
 _POP_CK: Final = "POP_CK\x01"
 _DISPATCH: Final = props.MULTI_DISPATCH + "\x01"
+_REPLY_TO: Final = "REPLY_TO_CLIENT\x01"
 _PRIORITY: Final = "_SYS_MSG_PRIORITY_\x01"
 _SHARDING: Final = props.SHARDING_KEY + "\x01"
 _ITEM: Final = struct.Struct(">iiiii")
@@ -182,9 +183,17 @@ class Sends:
                 text, lmq = f"{text}{_DISPATCH}{','.join(lmq)}\x02", NO_LMQ
             for name in lmq:
                 self._broker.topics.light(name)
+        if "REPLY_TO_CLIENT" in text and value_of(text, _REPLY_TO):
+            self._reply_topic()
         if "_SYS_MSG_PRIORITY_" in text:
             queue_id = priority_queue(value_of(text, _PRIORITY), topic.write_queues, queue_id)
         return text, queue_id, intake, lmq
+
+    def _reply_topic(self) -> None:
+        """Who consumes a request will look for the topic of replies: make it now, with one queue."""
+        name = f"{self._broker.config.cluster}_REPLY_TOPIC"
+        if name not in self._topics and names.is_stored_topic(name):
+            self._broker.topics.create(TopicConfig(name, 1, 1))
 
     def _special(self, header: SendHeaderV2 | SendHeader, body: bytes, born_host: bytes, host_flag: int) -> Message:
         """A message for a new topic, or for one that not everybody may send to."""

@@ -9,7 +9,7 @@ import struct
 import pytest
 
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.remoting.gateway_dial import find_broker
+from gantrymq.remoting.gateway_dial import find_groups
 
 
 async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -25,7 +25,7 @@ def test_a_nameserver_that_resets_the_connection_is_one_that_does_not_answer() -
         async with await asyncio.start_server(reset, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
             with pytest.raises(GantryError) as raised:
-                await find_broker([f"127.0.0.1:{port}"])
+                await find_groups([f"127.0.0.1:{port}"])
         assert raised.value.code is ErrorCode.UNAVAILABLE
         assert f"127.0.0.1:{port}" in raised.value.text
 

@@ -1,0 +1,230 @@
+"""Cursors of a gateway process over several broker groups: a part in each group, merged by whoever acquires."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from gantrymq.broker.port import CursorInfo, Done, Outcome, Start
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.remoting.cluster_group import ClusterCursor, Group, Part
+from gantrymq.remoting.cluster_names import GROUP_BITS, GROUPS_MAX, mark
+from gantrymq.remoting.cluster_steps import Gathering, Steps, everywhere, first_error, run_steps
+
+if TYPE_CHECKING:
+    from gantrymq.remoting.cluster_port import ClusterPort
+
+CURSORS_MAX: Final = 2_000_000
+"""As many as one broker keeps."""
+
+
+class ClusterCursors:
+    """See the module."""
+
+    def __init__(self, cluster: ClusterPort) -> None:
+        self._cluster = cluster
+        self.by_handle: dict[int, ClusterCursor] = {}
+        self._by_name: dict[tuple[str, str], ClusterCursor] = {}
+
+    def forget(self) -> None:
+        """Every group is gone."""
+        self.by_handle.clear()
+        self._by_name.clear()
+
+    def lost(self, group: Group) -> None:
+        """A group is gone: its parts are opened again when it is back."""
+        for cursor in self.by_handle.values():
+            cursor.parts.pop(group.index, None)
+
+    def joined(self, group: Group) -> None:
+        """A group is in use (again): there may be something in its parts."""
+        for cursor in self.by_handle.values():
+            if group.index in cursor.parts:
+                self.wake(cursor)
+
+    def drop_light(self, light: int) -> None:
+        """The light queue is being deleted."""
+        for cursor in [cursor for cursor in self.by_handle.values() if cursor.queue == f"~{light}"]:
+            self._drop(cursor)
+
+    def open(self, queue: str, group: str, start: Start, token: Any, on_done: Done) -> None:
+        cursor = self._by_name.get((queue, group))
+        if cursor is None:
+            if len(self.by_handle) >= CURSORS_MAX:
+                on_done(token, GantryError(ErrorCode.LIMIT_REACHED, f"{CURSORS_MAX} cursors are open"))
+                return
+            cursor = ClusterCursor(self._cluster.number(), queue, group, start)
+
+        run_steps(
+            self.open_parts(cursor, list(self._cluster.ready_groups())), partial(self._opened, cursor, token, on_done)
+        )
+
+    def _opened(self, cursor: ClusterCursor, token: Any, on_done: Done, result: Any) -> None:
+        if isinstance(result, GantryError):
+            on_done(token, result)
+            return
+        cursor = self._by_name.setdefault((cursor.queue, cursor.name), cursor)
+        self.by_handle[cursor.handle] = cursor
+        ready, unacked, following = result
+        on_done(token, CursorInfo(cursor.handle, ready, unacked, following))
+
+    def open_parts(self, cursor: ClusterCursor, groups: list[Group]) -> Steps:
+        ready = unacked = following = 0
+        for group, name in (yield from self._queues_of(cursor.queue, groups)):
+            info: CursorInfo = yield partial(group.port.open_cursor, name, cursor.name, cursor.start)
+            if group.index not in cursor.parts:
+                cursor.parts[group.index] = part = Part(group, info.cursor)
+                if cursor.on_ready is not None:
+                    group.port.watch(info.cursor, partial(self._part_ready, cursor, part))
+            ready += info.ready
+            unacked += info.unacked
+            following = max(following, info.next_offset)
+        return ready, unacked, following
+
+    def _queues_of(self, queue: str, groups: list[Group]) -> Steps:
+        if queue.startswith("~"):
+            found = []
+            for group in groups:
+                local = yield from self._cluster.light_at(group, int(queue[1:]))
+                found.append((group, f"~{local}"))
+            return found
+        topic, _, number = queue.rpartition("/")
+        places = self._cluster.places.get(topic)
+        if places is None and len(self._cluster.groups) > 1:
+            yield partial(self._cluster.ensure_topic, topic, False)
+            places = self._cluster.places.get(topic)
+        if places is None:
+            return [(group, queue) for group in groups]
+        if int(number) >= len(places):
+            raise GantryError(ErrorCode.QUEUE_NOT_FOUND, f"topic {topic} has no queue {number}")
+        group, local = places[int(number)]
+        return [(group, f"{topic}/{local}")] if group in groups else []
+
+    def delete(self, cursor: int, token: Any, on_done: Done) -> None:
+        found = self.by_handle.get(cursor)
+        if found is None:
+            on_done(token, None)
+            return
+        calls = [partial(part.group.port.delete_cursor, part.local) for part in found.parts.values()]
+        self._drop(found)
+        everywhere(calls, token, on_done)
+
+    def _drop(self, cursor: ClusterCursor) -> None:
+        self.by_handle.pop(cursor.handle, None)
+        self._by_name.pop((cursor.queue, cursor.name), None)
+        cursor.on_ready = None
+
+    def acquire(self, cursor: int, holder: int, count_max: int, bytes_max: int, token: Any, on_done: Done) -> None:
+        found = self.by_handle.get(cursor)
+        if found is None:
+            on_done(token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor} does not exist (any more)"))
+            return
+        parts = found.ready_parts()
+        if not parts:
+            on_done(token, [])
+            return
+        part = parts[0]
+        part.ready = False  # until its watcher calls, or it gave all that was asked for
+
+        def acquired(_token: Any, result: Any) -> None:
+            if isinstance(result, GantryError):
+                if result.code is not ErrorCode.UNAVAILABLE or not self._cluster.up:
+                    on_done(token, result)
+                    return
+                result = []
+            if not result:
+                self.acquire(cursor, holder, count_max, bytes_max, token, on_done)
+                return
+            index = part.group.index
+            for delivery in result:
+                mark(index, delivery.message)
+                delivery.offset = delivery.offset << GROUP_BITS | index
+            if len(result) >= count_max:
+                part.ready = True
+            found.rotation += 1
+            if found.ready_parts():
+                self.wake(found)
+            on_done(token, result)
+
+        part.group.port.acquire(part.local, holder, count_max, bytes_max, None, acquired)
+
+    def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None:
+        by_group: dict[int, list[tuple[int, int, Outcome]]] = {}
+        for cursor, offset, outcome in items:
+            found = self.by_handle.get(cursor)
+            index = offset & GROUPS_MAX - 1
+            part = found.parts.get(index) if found is not None else None
+            if part is not None:
+                by_group.setdefault(index, []).append((part.local, offset >> GROUP_BITS, outcome))
+                if outcome is Outcome.REQUEUE or outcome is Outcome.RELEASE:
+                    part.ready = True
+        for index, entries in by_group.items():
+            self._cluster.groups[index].port.settle(entries)
+
+    def release(self, holder: int) -> None:
+        for group in self._cluster.ready_groups():
+            group.port.release(holder)
+
+    def watch(self, cursor: int, on_ready: Callable[[int], None] | None) -> None:
+        found = self.by_handle.get(cursor)
+        if found is None:
+            return
+        found.on_ready = on_ready
+        for part in found.parts.values():
+            part.group.port.watch(part.local, None if on_ready is None else partial(self._part_ready, found, part))
+
+    def _part_ready(self, cursor: ClusterCursor, part: Part, _local: int) -> None:
+        part.ready = True
+        self.wake(cursor)
+
+    def wake(self, cursor: ClusterCursor) -> None:
+        if cursor.on_ready is not None and not cursor.waking:
+            cursor.waking = True
+            self._cluster.turn.at_deliver(partial(self._call_ready, cursor))
+
+    def _call_ready(self, cursor: ClusterCursor) -> None:
+        cursor.waking = False
+        if cursor.on_ready is not None and cursor.handle in self.by_handle:
+            cursor.on_ready(cursor.handle)
+
+    def stats(self, cursors: Sequence[int], token: Any, on_done: Done) -> None:
+        by_group: dict[int, list[tuple[int, int]]] = {}
+        for place, handle in enumerate(cursors):
+            found = self.by_handle.get(handle)
+            for index, part in found.parts.items() if found is not None else ():
+                by_group.setdefault(index, []).append((place, part.local))
+
+        def ask(index: int, token: Any, done: Done) -> None:
+            self._cluster.groups[index].port.stats([local for _, local in by_group[index]], token, done)
+
+        def gathered(results: list[Any]) -> None:
+            infos: list[CursorInfo | None] = [None] * len(cursors)
+            for index, result in zip(by_group, results, strict=True):
+                for (place, _), info in zip(
+                    by_group[index], () if isinstance(result, GantryError) else result, strict=False
+                ):
+                    if info is not None:
+                        infos[place] = _sum(cursors[place], infos[place], info)
+            on_done(token, infos)
+
+        Gathering([partial(ask, index) for index in by_group], gathered)
+
+    def purge(self, cursor: int, token: Any, on_done: Done) -> None:
+        found = self.by_handle.get(cursor)
+
+        def gathered(results: list[Any]) -> None:
+            on_done(token, first_error(results) or sum(results))
+
+        if found is None:
+            on_done(token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor} does not exist (any more)"))
+        else:
+            Gathering([partial(part.group.port.purge, part.local) for part in found.parts.values()], gathered)
+
+
+def _sum(handle: int, one: CursorInfo | None, other: CursorInfo) -> CursorInfo:
+    if one is None:
+        return CursorInfo(handle, other.ready, other.unacked, other.next_offset)
+    return CursorInfo(
+        handle, one.ready + other.ready, one.unacked + other.unacked, max(one.next_offset, other.next_offset)
+    )

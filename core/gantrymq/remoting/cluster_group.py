@@ -1,0 +1,102 @@
+"""One broker group as a gateway process sees it, and a cursor that has a part in every group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from gantrymq.broker.port import BrokerPort, Start
+from gantrymq.remoting.cluster_names import tag_of
+
+LIGHTS_TABLE = "cluster_light"
+"""At each group, its own light queue (value, decimal) for a light queue that another group made (key: cluster id)."""
+STATE_TABLE = "cluster"
+"""What a group says about itself: row `founder` (its light ids have no tag) or `member`, row `draining` (no new messages)."""
+FOUNDER = "founder"
+MEMBER = "member"
+DRAINING = "draining"
+
+
+class GroupPort(BrokerPort, Protocol):
+    """A connection to one group."""
+
+    def close(self) -> None:
+        """End it for good."""
+
+
+class Group:
+    """See the module. `index`: its number in this process, in delivery handles and record positions."""
+
+    __slots__ = (
+        "draining",
+        "founder",
+        "index",
+        "lights",
+        "member",
+        "name",
+        "port",
+        "ready",
+        "registered",
+        "tap_handles",
+        "topics",
+    )
+
+    def __init__(self, name: str, index: int, port: GroupPort) -> None:
+        self.name = name
+        self.index = index
+        self.port = port
+        self.registered = True
+        """The nameservers know it: it counts where homes are computed."""
+        self.ready = False
+        """Connected, with everything installed that the others have."""
+        self.founder = False
+        self.member = False
+        self.draining = False
+        self.topics: set[str] = set()
+        """Its topics that can be written."""
+        self.lights: dict[int, int] = {}
+        self.tap_handles: dict[int, int] = {}
+        """Its handle of each of our taps."""
+
+    @property
+    def tag(self) -> int:
+        """What stands above the ids of its light queues."""
+        return 0 if self.founder else tag_of(self.name)
+
+
+class Part:
+    """A cursor at one group. `ready`: an acquire may find something."""
+
+    __slots__ = ("group", "local", "ready")
+
+    def __init__(self, group: Group, local: int) -> None:
+        self.group = group
+        self.local = local
+        self.ready = True
+
+
+class ClusterCursor:
+    """One place in a queue of the whole cluster."""
+
+    __slots__ = ("handle", "name", "on_ready", "parts", "queue", "rotation", "start", "waking")
+
+    def __init__(self, handle: int, queue: str, name: str, start: Start) -> None:
+        self.handle = handle
+        self.queue = queue
+        self.name = name
+        self.start = start
+        self.parts: dict[int, Part] = {}
+        """By group index."""
+        self.rotation = 0
+        """The part that the next acquire asks first."""
+        self.on_ready: Callable[[int], None] | None = None
+        self.waking = False
+        """`on_ready` is called at the end of this turn."""
+
+    def ready_parts(self) -> list[Part]:
+        """Parts that may have something, in the order to ask them."""
+        parts = [part for part in self.parts.values() if part.ready and part.group.ready]
+        if len(parts) > 1:
+            at = self.rotation % len(parts)
+            parts = parts[at:] + parts[:at]
+        return parts

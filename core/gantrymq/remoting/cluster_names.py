@@ -1,0 +1,56 @@
+"""Who is at home where: groups by rendezvous hash, light ids that are unique in the cluster, handles that name their group.
+
+Every gateway process computes the same homes from the same names; nothing here is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from gantrymq.model.message import Message
+
+LIGHT_BITS: Final = 33
+"""A broker gives ids below 2^33 to its light queues; above stands the tag of the group that made it."""
+_LIGHT_MASK: Final = (1 << LIGHT_BITS) - 1
+_TAG_BITS: Final = 20
+
+GROUP_BITS: Final = 10
+GROUPS_MAX: Final = 1 << GROUP_BITS
+"""Groups that one gateway process may have seen since it began: their numbers stand in delivery handles."""
+
+POSITION_BITS: Final = 53
+"""Log positions of one broker (8 PiB); above stands the group's number, so that two groups' records are never taken for one."""
+POSITION_MASK: Final = (1 << POSITION_BITS) - 1
+
+
+def home_of(name: str, groups: Iterable[str]) -> str:
+    """The group with the highest hash of (group, name): when a group comes or goes, only its own names move."""
+    return max(
+        groups,
+        key=lambda group: (blake2b(f"{group}\0{name}".encode("utf-8", "surrogatepass"), digest_size=8).digest(), group),
+    )
+
+
+def tag_of(group: str) -> int:
+    """A group's mark in the ids of light queues that it made, never 0 (that is the founder's)."""
+    return 1 + int.from_bytes(blake2b(group.encode(), digest_size=4).digest(), "big") % ((1 << _TAG_BITS) - 1)
+
+
+def cluster_light(tag: int, local: int) -> int:
+    """The id of a light queue everywhere in the cluster."""
+    return tag << LIGHT_BITS | local
+
+
+def split_light(light: int) -> tuple[int, int]:
+    """(tag, id at the group that made it)."""
+    return light >> LIGHT_BITS, light & _LIGHT_MASK
+
+
+def mark(index: int, message: Message | None) -> Message | None:
+    """Put the group's number above the record's position."""
+    if message is not None and index:
+        message.physical_offset |= index << POSITION_BITS
+    return message

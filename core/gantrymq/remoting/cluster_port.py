@@ -1,0 +1,478 @@
+"""ClusterPort: the BrokerPort of a gateway process over several broker groups, so that doors see one broker.
+
+Records of a topic go to one group until it fails (order); definitions live where their key is at home; a light queue has a part and a
+cursor in every group, merged here. A group that comes (again) is brought up to date before it is used (`cluster_join.py`).
+docs/architecture/cluster.md draws it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from gantrymq.broker.port import Done, Outcome, Route, Start, TopicInfo
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import Message
+from gantrymq.remoting import cluster_join
+from gantrymq.remoting.cluster_cursors import ClusterCursors
+from gantrymq.remoting.cluster_group import LIGHTS_TABLE, Group, GroupPort
+from gantrymq.remoting.cluster_names import (
+    GROUPS_MAX,
+    POSITION_BITS,
+    POSITION_MASK,
+    cluster_light,
+    home_of,
+    mark,
+    split_light,
+)
+from gantrymq.remoting.cluster_steps import Gathering, Steps, everywhere, first_error, run_steps
+from gantrymq.remoting.cluster_tables import ClusterTables
+from gantrymq.services import Turn
+
+log = logging.getLogger(__name__)
+
+CHOSEN_MAX: Final = 100_000
+"""Topics whose group is remembered; beyond it the memory is started anew (the choice comes out the same while groups stay)."""
+Records = list[tuple[Message, tuple[int, ...]]]
+
+
+class _Tap:
+    __slots__ = ("on_records", "routes")
+
+    def __init__(self, on_records: Callable[[Records], None]) -> None:
+        self.on_records = on_records
+        self.routes: dict[int, tuple[str, str | None, str]] = {}
+        """Volatile routes by number, to be installed at a group that comes."""
+
+
+class _Lease:
+    """`epoch`: what the door knows; `inner`: what its group calls it now, another after the group was away."""
+
+    __slots__ = ("epoch", "group", "inner", "on_lost")
+
+    def __init__(self, group: Group, epoch: int, on_lost: Callable[[str], None]) -> None:
+        self.group = group
+        self.epoch = self.inner = epoch
+        self.on_lost = on_lost
+
+
+class ClusterPort:
+    """See the module. `identity`: what makes this gateway's choices differ from another's."""
+
+    def __init__(self, turn: Turn, identity: str) -> None:
+        self.turn = turn
+        self._identity = identity
+        self.groups: list[Group] = []
+        self._ready: list[Group] = []
+        self._chosen: dict[str, Group] = {}
+        self._tables = ClusterTables(self)
+        self._cursors = ClusterCursors(self)
+        self.places: dict[str, list[tuple[Group, int]]] = {}
+        """By topic: group and queue behind each queue number shown to the doors; numbers stay while this process runs."""
+        self._taps: dict[int, _Tap] = {}
+        self._leases: dict[str, _Lease] = {}
+        self._next = 0
+        self._states: list[Callable[[bool], None]] = []
+        self.up = False
+        self.complete = False
+        """Every group that the nameservers named at the start was there once, or its time is over."""
+        self.on_close: Callable[[], None] = lambda: None
+
+    # Groups.
+
+    def add_group(self, name: str, port: GroupPort) -> Group:
+        """A group that the nameservers know; it is used when it is connected and up to date."""
+        if len(self.groups) >= GROUPS_MAX:
+            raise GantryError(ErrorCode.LIMIT_REACHED, f"{GROUPS_MAX} broker groups were seen; restart the gateway")
+        group = Group(name, len(self.groups), port)
+        self.groups.append(group)
+        port.watch_state(partial(self._group_state, group))
+        return group
+
+    def ready_groups(self) -> list[Group]:
+        """Groups in use, the first seen first."""
+        return self._ready
+
+    def complete_now(self) -> None:
+        """Wait no longer for groups that are registered and do not answer."""
+        self.complete = True
+        self._show_state()
+
+    def _group_state(self, group: Group, up: bool) -> None:
+        if up:
+            run_steps(cluster_join.join(self, group), partial(self._joined, group))
+        elif group.ready:
+            log.warning("broker group %s is gone; its queues wait until it is back", group.name)
+            group.ready = False
+            self._ready.remove(group)
+            self._cursors.lost(group)
+            self._show_state()
+
+    def _joined(self, group: Group, result: Any) -> None:
+        if isinstance(result, GantryError):
+            log.warning("broker group %s is not used yet: %s", group.name, result.text)
+            return
+        if group.ready:
+            return
+        group.ready = True
+        self._ready.append(group)
+        self._ready.sort(key=lambda one: one.index)
+        self._cursors.joined(group)
+        if len(self.groups) > 1:
+            log.info("broker group %s is in use", group.name)
+        self._show_state()
+
+    def _show_state(self) -> None:
+        if not self.complete and self.groups and all(group.ready for group in self.groups):
+            self.complete = True
+        up = self.complete and bool(self._ready)
+        if up == self.up:
+            return
+        self.up = up
+        if not up:
+            self._forget()
+        for on_state in list(self._states):
+            on_state(up)
+
+    def _forget(self) -> None:
+        for table in (self._taps, self._leases, self._chosen):
+            table.clear()
+        self._cursors.forget()
+        self._tables.forget()
+
+    def home(self, name: str) -> Group:
+        """Where `name` is at home; raises UNAVAILABLE if that group is not there."""
+        registered = [group for group in self.groups if group.registered or group.ready]
+        if not registered:
+            raise unavailable("any")
+        found = (
+            registered[0] if len(registered) == 1 else self._named(home_of(name, [group.name for group in registered]))
+        )
+        if not found.ready:
+            raise unavailable(found.name)
+        return found
+
+    def _named(self, name: str) -> Group:
+        return next(group for group in self.groups if group.name == name)
+
+    def maker_of(self, light: int) -> Group | None:
+        """The group that made a light queue, if it is in use."""
+        tag, _ = split_light(light)
+        return next((group for group in self._ready if group.tag == tag), None)
+
+    def close(self) -> None:
+        """Nobody uses it any more. May be called twice."""
+        self.on_close()
+        for group in self.groups:
+            group.port.close()
+
+    # Log.
+
+    def submit(self, batch: Sequence[Message], token: Any, on_done: Done) -> None:
+        ready = self._ready
+        if len(ready) == 1 and not ready[0].draining:
+            ready[0].port.submit(batch, token, on_done)
+            return
+        if not ready:
+            on_done(token, [ErrorCode.UNAVAILABLE] * len(batch))
+            return
+        parts: dict[int, list[int]] = {}
+        for index, message in enumerate(batch):
+            parts.setdefault(self._group_for(message.topic).index, []).append(index)
+        if len(parts) == 1:
+            self.groups[next(iter(parts))].port.submit(batch, token, on_done)
+            return
+        results: list[Any] = [None] * len(batch)
+
+        def send(group: Group, places: list[int], token: Any, done: Done) -> None:
+            group.port.submit([batch[place] for place in places], token, done)
+
+        def gathered(answers: list[Any]) -> None:
+            for places, answer in zip(parts.values(), answers, strict=True):
+                failed = isinstance(answer, GantryError)
+                for number, place in enumerate(places):
+                    results[place] = answer.code if failed else answer[number]
+            on_done(token, results)
+
+        Gathering([partial(send, self.groups[index], places) for index, places in parts.items()], gathered)
+
+    def _group_for(self, topic: str) -> Group:
+        """One group for all records of a topic until it goes or is emptied: so each light queue keeps every publisher's order."""
+        chosen = self._chosen.get(topic)
+        if chosen is not None and chosen.ready and not chosen.draining:
+            return chosen
+        usable = [group for group in self._ready if not group.draining] or self._ready
+        holders = [group for group in usable if topic in group.topics]
+        name = f"{self._identity}/{topic}" if holders else topic
+        chosen = self._named(home_of(name, [group.name for group in holders or usable]))
+        if len(self._chosen) >= CHOSEN_MAX:
+            self._chosen.clear()
+        self._chosen[topic] = chosen
+        return chosen
+
+    def ensure_topic(self, name: str, create: bool, token: Any, on_done: Done) -> None:
+        def gathered(results: list[Any]) -> None:
+            found = [result for result in results if isinstance(result, TopicInfo)]
+            if found:
+                on_done(token, self._topic(name, list(zip(self._ready, results, strict=False))))
+            elif create and self._ready:
+                self._group_for(name).port.ensure_topic(name, True, token, on_done)
+            else:
+                on_done(token, first_error(results) or unavailable("any"))
+
+        Gathering([partial(group.port.ensure_topic, name, False) for group in self._ready], gathered)
+
+    def topics(self, token: Any, on_done: Done) -> None:
+        ready = list(self._ready)
+
+        def gathered(results: list[Any]) -> None:
+            error = first_error(results)
+            if error is not None:
+                on_done(token, error)
+                return
+            found: dict[str, list[tuple[Group, Any]]] = {}
+            for group, infos in zip(ready, results, strict=True):
+                for info in infos:
+                    found.setdefault(info.name, []).append((group, info))
+            on_done(token, [self._topic(name, places) for name, places in found.items()])
+
+        Gathering([group.port.topics for group in ready], gathered)
+
+    def _topic(self, name: str, found: list[tuple[Group, Any]]) -> TopicInfo:
+        infos = [(group, info) for group, info in found if isinstance(info, TopicInfo)]
+        if len(self.groups) == 1:
+            return infos[0][1]
+        places = self.places.setdefault(name, [])
+        for group, info in infos:
+            places += [place for queue in range(info.read_queues) if (place := (group, queue)) not in places]
+        return TopicInfo(name, len(places), sum([info.write_queues for _, info in infos]))
+
+    def read(self, refs: Sequence[tuple[int, int]], token: Any, on_done: Done) -> None:
+        by_group: dict[int, list[int]] = {}
+        for number, (position, _) in enumerate(refs):
+            by_group.setdefault(position >> POSITION_BITS, []).append(number)
+        found: list[Message | None] = [None] * len(refs)
+
+        def ask(index: int, numbers: list[int], token: Any, done: Done) -> None:
+            wanted = [(refs[number][0] & POSITION_MASK, refs[number][1]) for number in numbers]
+            self.groups[index].port.read(wanted, token, done)
+
+        def gathered(results: list[Any]) -> None:
+            error = first_error(results)
+            if error is not None:
+                on_done(token, error)
+                return
+            for (index, numbers), messages in zip(by_group.items(), results, strict=True):
+                for number, message in zip(numbers, messages, strict=True):
+                    found[number] = mark(index, message)
+            on_done(token, found)
+
+        Gathering([partial(ask, index, numbers) for index, numbers in by_group.items()], gathered)
+
+    # Routes and taps.
+
+    def add_route(self, route: Route, token: Any, on_done: Done) -> None:
+        run_steps(self._add_route(route), partial(on_done, token))
+
+    def _add_route(self, route: Route) -> Steps:
+        if route.light and self.maker_of(route.light) is None:
+            raise unavailable("of this queue")
+        for group in list(self._ready):
+            light = (yield from self.light_at(group, route.light)) if route.light else 0
+            yield partial(group.port.add_route, replace(route, light=light))
+
+    def remove_routes(self, route_ids: Sequence[str], token: Any, on_done: Done) -> None:
+        everywhere([partial(group.port.remove_routes, route_ids) for group in self._ready], token, on_done)
+
+    def open_tap(self, on_records: Callable[[Records], None], token: Any, on_done: Done) -> None:
+        handle = self.number()
+        self._taps[handle] = _Tap(on_records)
+
+        def opened(result: Any) -> None:
+            on_done(token, result if isinstance(result, GantryError) else handle)
+
+        run_steps(self._open_taps(list(self._ready), handle), opened)
+
+    def _open_taps(self, groups: Iterable[Group], handle: int) -> Steps:
+        tap = self._taps[handle]
+        for group in groups:
+
+            def on_records(records: Records, index: int = group.index) -> None:
+                if index:
+                    for message, _ in records:
+                        mark(index, message)
+                tap.on_records(records)
+
+            local: int = yield partial(group.port.open_tap, on_records)
+            group.tap_handles[handle] = local
+            for number, (kind, topic, expression) in tap.routes.items():
+                yield partial(group.port.add_volatile, local, number, kind, topic, expression)
+
+    def close_tap(self, tap: int) -> None:
+        self._taps.pop(tap, None)
+        for group in self._ready:
+            local = group.tap_handles.pop(tap, None)
+            if local is not None:
+                group.port.close_tap(local)
+
+    def add_volatile(
+        self, tap: int, number: int, kind: str, topic: str | None, expression: str, token: Any, on_done: Done
+    ) -> None:
+        found = self._taps.get(tap)
+        if found is None:
+            on_done(token, GantryError(ErrorCode.NOT_FOUND, f"tap {tap} is not open"))
+            return
+        found.routes[number] = (kind, topic, expression)
+        calls = [
+            partial(group.port.add_volatile, group.tap_handles[tap], number, kind, topic, expression)
+            for group in self._ready
+            if tap in group.tap_handles
+        ]
+        everywhere(calls, token, on_done)
+
+    def remove_volatile(self, tap: int, numbers: Sequence[int]) -> None:
+        found = self._taps.get(tap)
+        if found is not None:
+            for number in numbers:
+                found.routes.pop(number, None)
+            for group in self._ready:
+                if tap in group.tap_handles:
+                    group.port.remove_volatile(group.tap_handles[tap], numbers)
+
+    # Light queues and cursors.
+
+    def create_light(self, token: Any, on_done: Done) -> None:
+        usable = [group for group in self._ready if not group.draining] or self._ready
+        if not usable:
+            on_done(token, unavailable("any"))
+            return
+        group = usable[self.number() % len(usable)]
+
+        def created(token: Any, result: Any) -> None:
+            on_done(token, result if isinstance(result, GantryError) else cluster_light(group.tag, result))
+
+        group.port.create_light(token, created)
+
+    def delete_light(self, light: int, token: Any, on_done: Done) -> None:
+        self._cursors.drop_light(light)
+        run_steps(self._delete_light(light), partial(on_done, token))
+
+    def _delete_light(self, light: int) -> Steps:
+        tag, own = split_light(light)
+        for group in list(self._ready):
+            local = own if group.tag == tag else group.lights.pop(light, 0)
+            if local:
+                yield partial(group.port.delete_light, local)
+            if local and group.tag != tag:
+                yield partial(group.port.put, LIGHTS_TABLE, [(str(light), None)])
+
+    def light_at(self, group: Group, light: int) -> Steps:
+        """The group's own id of a light queue of the cluster; made if it has none yet."""
+        tag, own = split_light(light)
+        if tag == group.tag:
+            return own
+        found = group.lights.get(light)
+        if found is not None:
+            return found
+        return (yield from cluster_join.make_light(group, light))
+
+    def open_cursor(self, queue: str, group: str, start: Start, token: Any, on_done: Done) -> None:
+        self._cursors.open(queue, group, start, token, on_done)
+
+    def delete_cursor(self, cursor: int, token: Any, on_done: Done) -> None:
+        self._cursors.delete(cursor, token, on_done)
+
+    def acquire(self, cursor: int, holder: int, count_max: int, bytes_max: int, token: Any, on_done: Done) -> None:
+        self._cursors.acquire(cursor, holder, count_max, bytes_max, token, on_done)
+
+    def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None:
+        self._cursors.settle(items)
+
+    def release(self, holder: int) -> None:
+        for group in self._ready:
+            group.port.release(holder)
+
+    def watch(self, cursor: int, on_ready: Callable[[int], None] | None) -> None:
+        self._cursors.watch(cursor, on_ready)
+
+    def stats(self, cursors: Sequence[int], token: Any, on_done: Done) -> None:
+        self._cursors.stats(cursors, token, on_done)
+
+    def purge(self, cursor: int, token: Any, on_done: Done) -> None:
+        self._cursors.purge(cursor, token, on_done)
+
+    # Tables and leases.
+
+    def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done) -> None:
+        self._tables.put(table, items, token, on_done)
+
+    def watch_table(
+        self, table: str, on_change: Callable[[str, bytes | None], None] | None, token: Any, on_done: Done
+    ) -> None:
+        self._tables.watch(table, on_change, token, on_done)
+
+    def take_lease(self, name: str, force: bool, on_lost: Callable[[str], None], token: Any, on_done: Done) -> None:
+        try:
+            group = self.home(f"lease/{name}")
+        except GantryError as error:
+            on_done(token, error)
+            return
+
+        def taken(token: Any, result: Any) -> None:
+            if not isinstance(result, GantryError):
+                self._leases[name] = _Lease(group, result, on_lost)
+            on_done(token, result)
+
+        group.port.take_lease(name, force, self._lease_lost, token, taken)
+
+    def _lease_lost(self, name: str) -> None:
+        lease = self._leases.pop(name, None)
+        if lease is not None:
+            lease.on_lost(name)
+
+    def drop_lease(self, name: str, epoch: int) -> None:
+        lease = self._leases.get(name)
+        if lease is not None and lease.epoch == epoch:
+            del self._leases[name]
+            lease.group.port.drop_lease(name, lease.inner)
+
+    def watch_state(self, on_state: Callable[[bool], None]) -> None:
+        self._states.append(on_state)
+        on_state(self.up)
+
+    # What a group that comes needs (cluster_join.py).
+
+    def restore(self, group: Group) -> Steps:
+        """Open at a group that came (again) what is open at the others: cursors, taps, tables, leases."""
+        for cursor in list(self._cursors.by_handle.values()):
+            yield from self._cursors.open_parts(cursor, [group])
+        group.tap_handles.clear()
+        for handle in list(self._taps):
+            if handle in self._taps:
+                yield from self._open_taps([group], handle)
+        yield from self._tables.restore(group)
+        for name, lease in list(self._leases.items()):
+            if lease.group is group:
+                yield from self._take_again(name, lease)
+
+    def _take_again(self, name: str, lease: _Lease) -> Steps:
+        try:
+            lease.inner = yield partial(lease.group.port.take_lease, name, False, self._lease_lost)
+        except GantryError as error:
+            if error.code is not ErrorCode.LEASE_HELD:
+                raise
+            self._lease_lost(name)
+
+    # Helpers.
+
+    def number(self) -> int:
+        self._next += 1
+        return self._next
+
+
+def unavailable(name: str) -> GantryError:
+    """A group is not there."""
+    return GantryError(ErrorCode.UNAVAILABLE, f"the broker group {name} is not connected")

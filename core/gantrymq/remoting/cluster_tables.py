@@ -1,0 +1,122 @@
+"""Tables of a gateway process over several broker groups: every row lies in one group, its key's home when it was made; doors see one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gantrymq.broker.port import Done
+from gantrymq.model.errors import GantryError
+from gantrymq.remoting.cluster_steps import Gathering, Steps, everywhere, first_error
+
+if TYPE_CHECKING:
+    from gantrymq.remoting.cluster_group import Group
+    from gantrymq.remoting.cluster_port import ClusterPort
+
+Watcher = Callable[[str, bytes | None], None]
+
+
+class _Table:
+    """`places`: index of the group that holds each row (as many rows as one broker's table may have in each group)."""
+
+    __slots__ = ("listeners", "name", "places", "watchers")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.places: dict[str, int] = {}
+        self.watchers: list[Watcher] = []
+        self.listeners: dict[int, Watcher] = {}
+        """By group: what was handed to its port."""
+
+    def changed(self, index: int, key: str, value: bytes | None) -> None:
+        """A row changed at a group."""
+        if value is not None:
+            self.places[key] = index
+        elif self.places.get(key) == index:
+            del self.places[key]
+        else:
+            return  # it lies elsewhere now
+        for watcher in list(self.watchers):
+            watcher(key, value)
+
+
+class ClusterTables:
+    """See the module."""
+
+    def __init__(self, cluster: ClusterPort) -> None:
+        self._cluster = cluster
+        self._tables: dict[str, _Table] = {}
+
+    def forget(self) -> None:
+        """Every group is gone."""
+        self._tables.clear()
+
+    def watch(self, name: str, on_change: Watcher | None, token: Any, on_done: Done) -> None:
+        """As TablePort.watch_table."""
+        groups = list(self._cluster.ready_groups())
+        table = self._tables.setdefault(name, _Table(name))
+
+        def gathered(results: list[Any]) -> None:
+            error = first_error(results)
+            if error is not None:
+                on_done(token, error)
+                return
+            merged: dict[str, bytes] = {}
+            for group, rows in zip(groups, results, strict=True):
+                for key, value in rows.items():
+                    if key not in merged or table.places.get(key) == group.index:
+                        merged[key] = value
+                        table.places[key] = group.index
+            if on_change is not None and on_change not in table.watchers:
+                table.watchers.append(on_change)
+            on_done(token, merged)
+
+        Gathering([partial(group.port.watch_table, name, self._listener(table, group)) for group in groups], gathered)
+
+    @staticmethod
+    def _listener(table: _Table, group: Group) -> Watcher:
+        return table.listeners.setdefault(group.index, partial(table.changed, group.index))
+
+    def put(self, name: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done) -> None:
+        """As TablePort.put: one batch per group."""
+        groups = self._cluster.ready_groups()
+        if len(self._cluster.groups) == 1 and groups:
+            groups[0].port.put(name, items, token, on_done)
+        elif name in self._tables:
+            self._put(name, items, token, on_done)
+        else:
+
+            def watched(_token: Any, result: Any) -> None:
+                if isinstance(result, GantryError):
+                    on_done(token, result)
+                else:
+                    self._put(name, items, token, on_done)
+
+            self.watch(name, None, None, watched)
+
+    def _put(self, name: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done) -> None:
+        places = self._tables[name].places if name in self._tables else {}
+        batches: dict[int, list[tuple[str, bytes | None]]] = {}
+        try:
+            for key, value in items:
+                index = places.get(key)
+                if index is None:
+                    index = self._cluster.home(f"{name}/{key}").index
+                batches.setdefault(index, []).append((key, value))
+        except GantryError as error:
+            on_done(token, error)
+            return
+        calls = [partial(self._cluster.groups[index].port.put, name, batch) for index, batch in batches.items()]
+        everywhere(calls, token, on_done)
+
+    def restore(self, group: Group) -> Steps:
+        """The rows of a group that came (again): what differs from what the doors know are changes."""
+        for table in list(self._tables.values()):
+            rows: dict[str, bytes] = yield partial(group.port.watch_table, table.name, self._listener(table, group))
+            gone = [key for key, index in table.places.items() if index == group.index and key not in rows]
+            for key in gone:
+                table.changed(group.index, key, None)
+            for key, value in rows.items():
+                if table.places.get(key, group.index) == group.index:
+                    table.changed(group.index, key, value)
