@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from gantrymq.broker.compaction import Compaction
-from gantrymq.remoting import broker_door, pulls
+from gantrymq.remoting import broker_door, filters, pulls
 from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.constants import ResponseCode as Answer
 from gantrymq.store import record
@@ -106,8 +106,8 @@ def test_tag_filter(bench: Bench) -> None:
 
 
 def test_filtered_scan_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulls, "SCAN_MAX", 4)
-    monkeypatch.setattr(pulls, "SCAN_STEP", 3)
+    monkeypatch.setattr(filters, "SCAN_MAX", 4)
+    monkeypatch.setattr(filters, "SCAN_STEP", 3)
     fill(bench, 10, "abc")
     answer = pull(bench.connect(), subscription="none", queueOffset=1)
     assert (answer.code, offsets(answer)[0]) == (Answer.PULL_RETRY_IMMEDIATELY, 5)
@@ -117,7 +117,13 @@ REFUSED = {
     "unknown topic": ({"topic": "X"}, Answer.TOPIC_NOT_EXIST, "apply first"),
     "own topic": ({"topic": "rmq_sys_gantry_topic"}, Answer.NO_PERMISSION, "belongs"),
     "queue": ({"queueId": 4}, Answer.SYSTEM_ERROR, "readQueueNums:[4]"),
-    "SQL": ({"expressionType": "SQL92", "subscription": "a > 1"}, Answer.SYSTEM_ERROR, "SQL92"),
+    "SQL": ({"expressionType": "SQL92", "subscription": "a > "}, Answer.SUBSCRIPTION_PARSE_FAILED, "character 5"),
+    "no SQL": (
+        {"expressionType": "SQL92", "subscription": ""},
+        Answer.SUBSCRIPTION_PARSE_FAILED,
+        "needs an expression",
+    ),
+    "type": ({"expressionType": "SQL99", "subscription": "a"}, Answer.SUBSCRIPTION_PARSE_FAILED, "SQL99"),
     "no tag": ({"subscription": " || "}, Answer.SUBSCRIPTION_PARSE_FAILED, "no tag"),
     "no subscription": ({"sysFlag": 0}, Answer.SUBSCRIPTION_NOT_EXIST, "heartbeat"),
     "too many tags": ({"subscription": "||".join(map(str, range(4097)))}, Answer.SUBSCRIPTION_PARSE_FAILED, "4096"),
