@@ -23,6 +23,8 @@ class BrokerConfig:
     pending_bytes_max: int = field(default=256 * 1024 * 1024, metadata={"min": 1 << 20})
     """Bodies accepted and not yet acknowledged, whole process; beyond it submits are answered BUSY."""
 
+    store_replies: bool = True
+    """Replies to requests are kept in `<cluster>_REPLY_TOPIC`, beside being pushed (RocketMQ: storeReplyMessageEnable)."""
     session_bytes_max: int = field(default=1 << 30, metadata={"min": 0})
     """Backlog of one MQTT session (one filter's queue); beyond it the oldest entries are dropped and counted. 0: no limit."""
     snapshot_records: int = field(default=100_000, metadata={"min": 1})

@@ -1,0 +1,130 @@
+"""Replies: pushed to the requesting client, stored beside it, and refused when that client is gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gantrymq.broker.config import BrokerConfig
+from gantrymq.net.testing import FakeLink
+from gantrymq.remoting.codec import Command
+from gantrymq.remoting.codec import encode as encode_frame
+from gantrymq.remoting.constants import RequestCode as Code
+from gantrymq.remoting.constants import ResponseCode as Answer
+from gantrymq.remoting.json_bodies import Heartbeat, ProducerData, encode
+from gantrymq.remoting.reply_requests import Requesters
+from tests.remoting.bench import SEND, Bench, answers, ask, request, send
+from tests.remoting.test_sends import stored
+
+TOPIC = "DefaultCluster_REPLY_TOPIC"
+TEXT = "MSG_TYPE\x01reply\x02CORRELATION_ID\x01c1\x02REPLY_TO_CLIENT\x01asker@1\x02TTL\x013000\x02"
+
+
+def asker(bench: Bench, client_id: str = "asker@1", group: str = "askers") -> FakeLink:
+    link = bench.connect("10.0.0.9:1")
+    beat = encode(Heartbeat(client_id, [ProducerData(group)]))
+    assert ask(link, Code.HEART_BEAT, beat).code == 0
+    return link
+
+
+def reply(bench: Bench, text: str = TEXT, body: bytes = b"answer", code: int = 325, **fields: Any) -> Command:
+    wanted = SEND | {"b": TOPIC, "i": text, "e": "-1"} | fields
+    return ask(bench.connect("10.0.0.2:50"), code, body, **wanted)
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_reply_is_pushed_and_stored(bench: Bench, old: bool) -> None:
+    link = asker(bench)
+    if old:
+        names = {
+            "producerGroup": "PG", "topic": TOPIC, "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "0",
+            "sysFlag": "0", "bornTimestamp": "1700000000000", "flag": "0", "properties": TEXT, "reconsumeTimes": "0",
+            "unitMode": "false",
+        }  # fmt: skip
+        (answer,) = answers(bench.connect("10.0.0.2:50").feed(encode_frame(Command(324, names, b"answer"))))
+    else:
+        answer = reply(bench, e="0")
+    assert answer.code == 0, answer.remark
+    (message,) = stored(bench, TOPIC)
+    assert (message.body, message.property("CORRELATION_ID")) == (b"answer", "c1")
+    assert answer.fields["msgId"] == f"7F00000100002A9F{message.physical_offset:016X}"
+    assert (answer.fields["queueId"], answer.fields["queueOffset"]) == ("0", "0")
+    (push,) = answers(link.take())
+    assert (push.code, push.flag, push.body) == (Code.PUSH_REPLY_MESSAGE_TO_CLIENT, 2, b"answer")
+    now = str(bench.clock.now_ms())
+    assert push.fields == {
+        "bornHost": "10.0.0.2:50", "storeHost": "127.0.0.1:10911", "storeTimestamp": now, "producerGroup": "PG",
+        "topic": TOPIC, "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "0", "sysFlag": "0",
+        "bornTimestamp": "1700000000000", "flag": "0", "properties": f"{TEXT}PUSH_REPLY_TIME\x01{now}\x02",
+        "unitMode": "false", "reconsumeTimes": "0",
+    }  # fmt: skip
+
+
+def test_reply_is_not_stored_where_that_is_off(bench: Bench) -> None:
+    bench.broker.config = BrokerConfig(store_replies=False)
+    link = asker(bench)
+    answer = reply(bench)
+    assert (answer.code, answer.fields["msgId"], answer.fields["queueOffset"]) == (0, "0", "0")
+    assert len(answers(link.take())) == 1
+    assert stored(bench, TOPIC) == []
+
+
+@pytest.mark.parametrize("how", ["never", "closed", "unregistered", "other id"])
+def test_client_is_gone(bench: Bench, how: str) -> None:
+    if how != "never":
+        link = asker(bench, "asker@2" if how == "other id" else "asker@1")
+        assert how == "other id" or reply(bench).code == 0
+        link.take()
+        if how == "closed":
+            link.lose()
+        elif how == "unregistered":
+            ask(link, Code.UNREGISTER_CLIENT, clientID="asker@1", producerGroup="askers")
+    before = bench.store.max_offset(TOPIC, 0)
+    answer = reply(bench, e="0")
+    assert answer.code == Answer.SYSTEM_ERROR
+    assert answer.remark == "push reply message fail, channel of <asker@1> not found."
+    assert bench.store.max_offset(TOPIC, 0) == before + 1  # kept all the same, as RocketMQ does
+
+
+def test_without_a_client(bench: Bench) -> None:
+    answer = reply(bench, "CORRELATION_ID\x01c1\x02")
+    assert (answer.code, answer.remark) == (Answer.SYSTEM_ERROR, "reply message properties[REPLY_TO_CLIENT] is null")
+
+
+def test_client_that_does_not_read(bench: Bench) -> None:
+    link = asker(bench)
+    assert link.door is not None
+    link.door.full = lambda: True  # type: ignore[attr-defined]
+    answer = reply(bench)
+    assert answer.code == Answer.SYSTEM_ERROR
+    assert "does not read" in (answer.remark or "")
+
+
+def test_oneway_reply(bench: Bench) -> None:
+    link = asker(bench)
+    assert bench.connect().feed(request(325, b"x", 7, 2, **SEND | {"b": TOPIC, "i": TEXT})) == b""
+    assert len(answers(link.take())) == 1
+
+
+def test_refused_reply_is_not_pushed(bench: Bench) -> None:
+    link = asker(bench)
+    assert reply(bench, b="SCHEDULE_TOPIC_XXXX").code == Answer.NO_PERMISSION
+    assert link.take() == b""
+
+
+def test_a_request_makes_the_topic_of_replies(bench: Bench) -> None:
+    assert send(bench.connect(), b"x", "UNIQ_KEY\x01u\x02REPLY_TO_CLIENT\x01asker@1\x02").code == 0
+    topic = bench.broker.topics.get(TOPIC)
+    assert topic is not None
+    assert (topic.config.read_queues, topic.config.write_queues) == (1, 1)
+
+
+def test_requesters_are_found_again_after_changing_groups(bench: Bench) -> None:
+    requesters = Requesters(bench.doors.clients)
+    first = asker(bench, group="one")
+    assert requesters.find("asker@1") is first.door
+    ask(first, Code.UNREGISTER_CLIENT, clientID="asker@1", producerGroup="one")
+    assert requesters.find("asker@1") is None
+    second = asker(bench, group="two")
+    assert requesters.find("asker@1") is second.door
