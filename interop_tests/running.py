@@ -132,3 +132,44 @@ class Gantry:
 
     def log(self) -> str:
         return "\n".join(process.log() for process in self.processes)
+
+
+class Cluster(Gantry):
+    """Nameservers, brokers (each with a directory of its own) and gateways, every one a process: `ns0`, `broker0`, `gateway0` ..."""
+
+    def __init__(
+        self, directory: Path, nameservers: int = 1, brokers: int = 2, gateways: int = 2, settings: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(directory, "cluster", settings)
+        self._counts = (nameservers, brokers, gateways)
+
+    def start(self) -> Cluster:
+        nameservers, brokers, gateways = self._counts
+        for number in range(nameservers):
+            self._add(f"ns{number}", ["nameserver", "--data", str(self.directory / f"ns{number}.data")])
+        for number in range(brokers):
+            self.add_broker(number)
+        for number in range(gateways):
+            self.add_gateway(number)
+        return self
+
+    def _where(self) -> list[str]:
+        found = [process.doors["nameserver"] for process in self.processes if "nameserver" in process.doors]
+        return [word for address in found for word in ("--nameserver", address)]
+
+    def add_broker(self, number: int) -> Process:
+        """One more broker group."""
+        data = ["--data", str(self.directory / f"broker{number}.data"), f"--set=broker.name=broker-{number}"]
+        self._add(f"broker{number}", ["broker", *self._where(), *data, *self.settings])
+        return self.process(f"broker{number}")
+
+    def add_gateway(self, number: int) -> Process:
+        """One more gateway process for every protocol."""
+        data = ["--data", str(self.directory / f"gateway{number}.data")]
+        self._add(f"gateway{number}", ["gateway", "mqtt", "amqp", "cloudevents", *self._where(), *data, *self.settings])
+        return self.process(f"gateway{number}")
+
+    def door(self, process: str, name: str) -> tuple[str, int]:
+        """Address of one process's door."""
+        host, _, port = self.process(process).doors[name].rpartition(":")
+        return host, int(port)
