@@ -1,0 +1,1 @@
+"""SQL92 expressions against RocketMQ's own classes."""
