@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.compaction import Compaction
-from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
+from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig, TransactionsConfig
 from gantrymq.broker.config_export import ConfigExport, Ends
 from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.retention import Retention
@@ -50,6 +50,7 @@ class BrokerService:
         "store": StoreConfig,
         "topics": TopicsConfig,
         "gateway": GatewayConfig,
+        "transactions": TransactionsConfig,
     }
 
     def __init__(self) -> None:
@@ -81,6 +82,7 @@ class BrokerService:
             store, context.clock, context.turn, context.wheel, load_route_sets(),
             config, context.sections["topics"], context.sections["gateway"], sync,
         )  # fmt: skip
+        broker.transactions.config = context.sections["transactions"]
         export = ConfigExport(store.files, context.data, context.clock)
         snapshot_files = SnapshotFiles(store.files, context.data / "gantry" / "snapshots")
         snapshots = broker.keep_snapshots(snapshot_files)
@@ -111,6 +113,7 @@ class BrokerService:
         metrics = context.shared.get("metrics")
         if metrics is not None:
             retention.show(metrics)
+            broker.transactions.show(metrics)
             metrics.read(
                 "gantry_store_index_lag_ms",
                 "Age of the oldest record that is not in the index yet",

@@ -55,3 +55,15 @@ class GatewayConfig:
 
     queues: int = field(default=4, metadata={"min": 1, "max": 128})
     """Queues of a topic made by a gateway; the queue is chosen by hash of sharding key, else tag."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionsConfig:
+    """When producers are asked what became of their transactions."""
+
+    timeout_ms: int = field(default=6_000, metadata={"min": 0, "max": 86_400_000})
+    """Age of a half message at its first check, unless its producer asked for another (RocketMQ: transactionTimeOut)."""
+    check_interval_ms: int = field(default=30_000, metadata={"min": 100, "max": 86_400_000})
+    """Between two checks (RocketMQ: transactionCheckInterval)."""
+    check_max: int = field(default=15, metadata={"min": 1, "max": 1_000_000})
+    """Checks of one half message; then it goes to TRANS_CHECK_MAX_TIME_TOPIC (RocketMQ: transactionCheckMax)."""

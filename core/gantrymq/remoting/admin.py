@@ -36,7 +36,6 @@ ATTRIBUTE_VALUES: Final[dict[str, tuple[str, ...]]] = {
 NOT_YET: Final[dict[int, str]] = {
     RequestCode.CONSUMER_SEND_MSG_BACK: "CONSUMER_SEND_MSG_BACK (36): this broker does not support delayed retries yet; "
     "the message stays uncommitted, so consume it again",
-    RequestCode.END_TRANSACTION: "END_TRANSACTION (37): this broker does not support transactions yet",
     RequestCode.POP_MESSAGE: "POP_MESSAGE (200050): this broker does not support pop consumers yet; use a pull or push consumer",
 }
 """Refusals that say more than a number: these codes come with a later version."""

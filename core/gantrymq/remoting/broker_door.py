@@ -94,6 +94,7 @@ class BrokerDoors:
         self.pulls = Pulls(broker, self.clients)
         self.sends = Sends(broker, LOOPBACK_HOST, self.groups, self._in_order)
         self.responses = SendResponses(LOOPBACK_HOST, REGION)
+        broker.transactions.checks.producers = transaction_requests.ProducerClients(self)
 
     def set_address(self, address: str) -> None:
         """The `host:port` under which clients know the broker: it stands in message ids and records."""

@@ -61,11 +61,16 @@ def places_of(message: Message) -> list[Place]:
     return places
 
 
+def inner(message: Message) -> Message:
+    """The record as it was, with the position where it was stored first. Raises RecordError."""
+    return record.decode(message.body, _places_end(message.body))
+
+
 def unwrap(message: Message) -> Message:
     """The record as it was, but with position and size of where it lies now. Raises RecordError."""
-    inner = record.decode(message.body, _places_end(message.body))
-    inner.physical_offset, inner.size = message.physical_offset, message.size
-    return inner
+    found = inner(message)
+    found.physical_offset, found.size = message.physical_offset, message.size
+    return found
 
 
 def _count(body: bytes) -> int:

@@ -1,0 +1,166 @@
+"""Half messages: how a message waits in the half topic, and what becomes of it when its producer has decided.
+
+The records are RocketMQ's own (docs/formats/transactions.md): a real broker goes on with them and we go on with its. Pure: no clock,
+no store.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gantrymq.model import properties as props
+from gantrymq.model import sysflag
+from gantrymq.model.message import DECIDED, Message
+
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+CHECK_GROUP: Final = "CID_RMQ_SYS_TRANS"
+"""RocketMQ's own consumer group of half and op topic: its offsets say what is undecided."""
+
+HALF_TAG: Final = "d"
+OP_PROPERTIES: Final = b"WAIT\x01true\x02TAGS\x01d\x02"
+OP_BYTES_MAX: Final = 4096
+"""RocketMQ's transactionOpMsgMaxSize: offsets of one op record."""
+
+TRANSACTION_ID: Final = "__transactionId__"
+CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
+_ADDED: Final = (TRANSACTION_ID, props.REAL_TOPIC, props.REAL_QUEUE_ID, CHECK_TIMES, PREPARED_QUEUE_OFFSET)
+
+COMMIT: Final = 1
+ROLLBACK: Final = 2
+GIVEN_UP: Final = 3
+FATES: Final = {COMMIT: "committed", ROLLBACK: "rolled back", GIVEN_UP: "given up after too many checks"}
+
+
+class Half:
+    """One undecided half message."""
+
+    __slots__ = (
+        "born_ms", "checks", "copy", "group", "immunity_ms", "message", "offset", "position", "size", "store_ms", "topic",
+        "unique",
+    )  # fmt: skip
+
+    def __init__(self, message: Message, position: int) -> None:
+        """`message` is a record of the half topic; `position`: where it was stored first, which is what its producer knows."""
+        self.offset = message.queue_offset
+        self.position = position
+        self.size = message.size
+        properties = message.properties
+        self.group = props.find(properties, props.PRODUCER_GROUP)
+        self.unique = props.find(properties, props.UNIQ_KEY)
+        self.topic = props.find(properties, props.REAL_TOPIC)
+        self.born_ms = message.born_ms
+        self.store_ms = message.store_ms
+        self.immunity_ms = -1
+        """Time before the first check that its producer asked for, or -1."""
+        if IMMUNITY.encode() in properties:
+            self.immunity_ms = immunity_ms(props.find(properties, IMMUNITY))
+        self.checks = 0
+        """Checks that a real broker had made."""
+        if CHECK_TIMES.encode() in properties:
+            self.checks = whole(props.find(properties, CHECK_TIMES))
+        self.copy = self.checks > 0 or PREPARED_QUEUE_OFFSET.encode() in properties
+        """A real broker stored it anew when it asked the producer, or put that off; its earlier records count no more."""
+        self.message: Message | None = None
+        """The record while it is young: most are decided within milliseconds."""
+
+
+def whole(text: str) -> int:
+    """A number of a property; 0 for anything else."""
+    return int(text) if text.isdecimal() and text.isascii() and len(text) < 10 else 0
+
+
+def immunity_ms(text: str) -> int:
+    """CHECK_IMMUNITY_TIME_IN_SECONDS in ms; what is no number counts as not given (-1)."""
+    return whole(text) * 1000 if text.isdecimal() and text.isascii() and len(text) < 10 else -1
+
+
+def to_half(message: Message, unique: str) -> None:
+    """Rewrite a sender's message for the half topic (TransactionalMessageBridge.parseHalfMessageInner)."""
+    text = message.properties
+    mark = b"" if not text or text.endswith(b"\x02") else b"\x02"
+    added = f"{TRANSACTION_ID}\x01{unique}\x02{props.REAL_TOPIC}\x01{message.topic}\x02{props.REAL_QUEUE_ID}\x01{message.queue_id}\x02"
+    message.properties = text + mark + added.encode("utf-8", "surrogatepass")
+    message.topic = HALF_TOPIC
+    message.queue_id = 0
+    message.sys_flag &= ~sysflag.TRANSACTION_MASK
+    message.lmq = ()
+    """Light queues of its own are entered at the commit."""
+
+
+def _rebuilt(half: Message, topic: str, queue_id: int) -> Message:
+    properties = half.properties
+    if half.dispatch:  # the client's own light queues stand beside the pairs in a record that was read
+        properties += half.dispatch
+    keys = props.find(properties, props.KEYS)
+    unique = props.find(properties, props.UNIQ_KEY)
+    names = (unique, *keys.split()) if unique else tuple(keys.split())
+    message = Message(topic, half.body, properties, half.tag, names, queue_id, half.born_ms)
+    message.born_host = half.born_host
+    message.flag = half.flag
+    message.sys_flag = half.sys_flag & ~(sysflag.TRANSACTION_MASK | sysflag.STORE_HOST_V6)
+    message.reconsume_times = half.reconsume_times
+    message.intake = DECIDED
+    return message
+
+
+def committed(half: Message, position: int) -> Message:
+    """The message that enters its topic (EndTransactionProcessor.endMessageTransaction). Its properties stay as they are: RocketMQ
+    clears TRAN_MSG, REAL_TOPIC and REAL_QID too late for the record, so its committed messages carry them."""
+    properties = half.properties
+    message = _rebuilt(
+        half, props.find(properties, props.REAL_TOPIC), whole(props.find(properties, props.REAL_QUEUE_ID))
+    )
+    message.sys_flag |= sysflag.TRANSACTION_COMMIT
+    message.prepared_offset = position
+    dispatch = props.find(half.properties + half.dispatch, props.MULTI_DISPATCH)
+    if dispatch:
+        message.lmq = tuple(dispatch.split(","))
+    sharding_key = props.SHARDING_KEY.encode()
+    if sharding_key in properties:
+        message.sharding_key = props.find(properties, props.SHARDING_KEY)
+    if props.EXCHANGE.encode() in properties:
+        message.exchange = props.find(properties, props.EXCHANGE)
+    return message
+
+
+def given_up(half: Message, position: int) -> Message:
+    """The message as it lies in TRANS_CHECK_MAX_TIME_TOPIC (DefaultTransactionalMessageCheckListener); `prepared_offset` is ours: it
+    tells the next start what has been given up."""
+    message = _rebuilt(half, GIVEN_UP_TOPIC, 0)
+    message.prepared_offset = position
+    return message
+
+
+def resumed(message: Message) -> Message:
+    """A message that was given up, as its producer sent it: it becomes a half message again."""
+    pairs = message.property_map()
+    topic, queue_id = pairs.get(props.REAL_TOPIC, ""), whole(pairs.get(props.REAL_QUEUE_ID, ""))
+    again = _rebuilt(message, topic, queue_id)
+    again.properties = props.encode({name: value for name, value in pairs.items() if name not in _ADDED})
+    return again
+
+
+def op_bodies(offsets: list[int]) -> list[bytes]:
+    """Bodies of op records for these half queue offsets; each offset is followed by a comma, as RocketMQ writes them."""
+    bodies: list[bytes] = []
+    part: list[bytes] = []
+    size = 0
+    for offset in offsets:
+        text = b"%d," % offset
+        if size + len(text) > OP_BYTES_MAX and part:
+            bodies.append(b"".join(part))
+            part, size = [], 0
+        part.append(text)
+        size += len(text)
+    if part:
+        bodies.append(b"".join(part))
+    return bodies
+
+
+def op_offsets(body: bytes) -> list[int]:
+    """Offsets of an op record; what is no number is left out, as RocketMQ does."""
+    return [int(text) for text in body.split(b",") if text.isdigit() and len(text) < 19]
