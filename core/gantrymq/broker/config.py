@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from gantrymq.store.schedule import DELAY_LEVELS, delays_of
+
 _NAME = re.compile(r"[A-Za-z0-9_%|.\-]{1,255}\Z")
 """What nameservers take as the name of a cluster or broker."""
 
@@ -67,3 +69,22 @@ class TransactionsConfig:
     """Between two checks (RocketMQ: transactionCheckInterval)."""
     check_max: int = field(default=15, metadata={"min": 1, "max": 1_000_000})
     """Checks of one half message; then it goes to TRANS_CHECK_MAX_TIME_TOPIC (RocketMQ: transactionCheckMax)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimerConfig:
+    """Messages that wait for their time."""
+
+    max_delay_s: int = field(default=3 * 24 * 3600, metadata={"min": 1, "max": 100 * 366 * 24 * 3600})
+    """Longest delay of a message with a time of its own, three days as RocketMQ's timerMaxDelaySec; a longer one is refused. A message
+    that waits is kept whatever the retention."""
+    delay_levels: str = DELAY_LEVELS
+    """What the delay levels mean, level 1 first (RocketMQ: messageDelayLevel); levels above the last count as the last."""
+    recall: bool = True
+    """Whether a message with a time of its own can be recalled (RocketMQ: recallMessageEnable)."""
+
+    def __post_init__(self) -> None:
+        try:
+            delays_of(self.delay_levels)
+        except ValueError as error:
+            raise ValueError(f"delay_levels = {error}") from None

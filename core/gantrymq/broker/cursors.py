@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 
 CURSORS_MAX = 2_000_000
 """Places of all groups in all queues: a million sessions with two filters each, at some 400 bytes."""
+WAITING_GROUPS = frozenset({"~delay", "~timer"})
+"""Owners of waiting messages (broker/delays.py): nothing of theirs is ever acquired, so a list of what came back, which may be
+a million long, is not made at start."""
 ACQUIRE_MAX = 4096
 """Entries leased by one call: one call must not stall the loop."""
 
@@ -134,6 +137,8 @@ class Cursors:
         self._runs: list[bytes] = []
         """Entries for whole runs that were skipped."""
         self._next_id = 1
+        self.on_deleted: Callable[[Cursor], None] = lambda cursor: None
+        """Called for each cursor that is forgotten."""
 
     # Start: definitions, then records, then `recovered`.
 
@@ -192,7 +197,8 @@ class Cursors:
                 for offset, count in window.counts.items()
                 if window.floor <= offset < end and not window.is_done(offset)
             }
-            window.recover()
+            if cursor.group not in WAITING_GROUPS:
+                window.recover()
             cursor.recovered_below = min(window.marked, end)
 
     # Definitions.
@@ -235,6 +241,7 @@ class Cursors:
         self._back.pop(cursor.id, None)
         cursor.watchers.clear()
         cursor.armed.clear()
+        self.on_deleted(cursor)
 
     def of_queue(self, queue: str) -> list[Cursor]:
         """All cursors of a queue."""
@@ -359,6 +366,12 @@ class Cursors:
                 self._done(cursor, offset)
             else:
                 self._return(cursor, offset, outcome is Outcome.REQUEUE)
+
+    def finish(self, cursor: Cursor, offsets: Sequence[int]) -> None:
+        """These entries are done, acquired or not: for cursors whose owner reads the queue himself."""
+        for offset in offsets:
+            if not cursor.window.is_done(offset):
+                self._done(cursor, offset)
 
     def release(self, holder: int) -> None:
         """Requeue everything that the holder has."""

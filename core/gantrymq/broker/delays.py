@@ -1,28 +1,176 @@
-"""Messages for later: the eighteen delay levels and arbitrary times of delivery."""
+"""Messages for later: the delay levels and arbitrary times of delivery. Here a message is turned aside to where it waits.
+
+It becomes a record of `SCHEDULE_TOPIC_XXXX` (broker/levels.py) or `rmq_sys_wheel_timer` (broker/timers.py), written as a real broker
+writes it, and is pending until the cursor `~delay` or `~timer` is done with it. Fired, it is an ordinary message of its own topic.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from gantrymq.model.errors import ErrorCode
+from gantrymq.broker.config import TimerConfig
+from gantrymq.broker.levels import Levels
+from gantrymq.broker.timers import Timers
+from gantrymq.broker.waiting import with_origin, without
+from gantrymq.model import properties as props
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import DELAYED, Message
+from gantrymq.model.names import SCHEDULE_TOPIC
+from gantrymq.store.schedule import (
+    PRECISION_MS,
+    TIMER_TOPIC,
+    delays_of,
+    level_tag,
+    number_of,
+    recall_tag,
+    timer_tag,
+)
 
 if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
-    from gantrymq.model.message import Message
+
+TIMES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+RECALL_TAG = "_RECALL_TAG_"
+"""RocketMQ: RecallMessageProcessor.RECALL_MESSAGE_TAG."""
+SCHEDULE_QUEUES_MIN = 18
+"""RocketMQ: TopicConfigManager, SCHEDULE_TOPIC_QUEUE_NUM."""
 
 
 class Delays:
-    """See the module."""
+    """See the module. A `parts.Part`."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self.config = TimerConfig()
+        self.on_settled: Callable[[], None] = lambda: None
+        """Called when floors of the cursors have moved (the export of delayOffset.json and timercheck)."""
+        self.take_over: Callable[[Timers], None] = lambda timers: None
+        """Called before the timers go on: what another broker has done meanwhile."""
+        self.levels = Levels(broker, self._settled)
+        self.timers = Timers(broker, self._settled)
 
-    def divert(self, message: Message) -> ErrorCode | None:
-        """Rewrite the message for the topic where it waits; its queue in its own topic is chosen already."""
-        return ErrorCode.MESSAGE_ILLEGAL
+    def _settled(self) -> None:
+        self.on_settled()
+
+    def configure(self, config: TimerConfig) -> None:
+        """Before `open`."""
+        self.config = config
+        self.levels.delays_ms = delays_of(config.delay_levels)
 
     def open(self) -> None:
         """See `parts.Part`."""
+        self.levels.open()
+        self.take_over(self.timers)
+        self.timers.open()
 
     def close(self) -> None:
         """See `parts.Part`."""
+        self.timers.roll_at_stop()
+
+    def divert(self, message: Message) -> ErrorCode | None:
+        """Rewrite the message for the topic where it waits; its queue in its own topic is chosen already. What is due already, or
+        asks for nothing that RocketMQ knows, stays as it is (RocketMQ: HookUtils.handleScheduleMessage)."""
+        text = message.property(props.DELAY)
+        if text and number_of(text.removeprefix("-")) < 0:
+            return ErrorCode.MESSAGE_ILLEGAL
+        level = number_of(text)
+        if level > 0:
+            return self._delay(message, min(level, len(self.levels.delays_ms)), str(level))
+        if message.property("TIMER_OUT_MS") or not any(message.property(name) for name in TIMES):
+            return None
+        return self._time(message)
+
+    def _delay(self, message: Message, level: int, asked: str) -> ErrorCode | None:
+        properties = without(message.properties, TIMES)
+        if str(level) != asked:
+            properties = without(properties, (props.DELAY,)) + f"{props.DELAY}\x01{level}\x02".encode()
+        queues = max(SCHEDULE_QUEUES_MIN, len(self.levels.delays_ms))
+        code = self._turn_aside(message, with_origin(message, properties), SCHEDULE_TOPIC, level - 1, queues)
+        if code is None:
+            message.tag = level_tag(level)
+            self.levels.expect(level)
+        return code
+
+    def _time(self, message: Message) -> ErrorCode | None:
+        now_ms = self._broker.clock.now_ms()
+        delay_ms = -1
+        exact_ms = -1
+        for name, unit in (("TIMER_DELAY_SEC", 1000), ("TIMER_DELAY_MS", 1)):  # RocketMQ's order
+            text = message.property(name)
+            if text:
+                delay_ms = number_of(text) * unit
+                exact_ms = now_ms + delay_ms
+                if delay_ms < 0 and number_of(text.removeprefix("-")) < 0:
+                    return ErrorCode.MESSAGE_ILLEGAL
+                break
+        else:
+            text = message.property("TIMER_DELIVER_MS")
+            exact_ms = number_of(text)
+            if exact_ms < 0 and number_of(text.removeprefix("-")) < 0:
+                return ErrorCode.MESSAGE_ILLEGAL
+        recalls = bool(message.property("TIMER_DEL_UNIQKEY"))
+        if exact_ms <= now_ms:
+            return ErrorCode.MESSAGE_ILLEGAL if recalls else None
+        if exact_ms - now_ms > self.config.max_delay_s * 1000:
+            return ErrorCode.MESSAGE_ILLEGAL
+        out_ms = (exact_ms - 1) // PRECISION_MS * PRECISION_MS
+        properties = with_origin(message, without(message.properties, ("TIMER_ROLL_TIMES",)))
+        properties += b"TIMER_OUT_MS\x01%d\x02" % out_ms
+        code = self._turn_aside(message, properties, TIMER_TOPIC, 0, 1)
+        if code is None:
+            message.tag = recall_tag(out_ms) if recalls else timer_tag(out_ms, exact_ms, delay_ms)
+            self.timers.expect()
+        return code
+
+    def _turn_aside(
+        self, message: Message, properties: bytes, topic: str, queue_id: int, queues: int
+    ) -> ErrorCode | None:
+        broker = self._broker
+        if topic not in broker.topics.topics:
+            try:
+                broker.ensure_topic(topic, True, queues)
+            except GantryError as error:
+                return error.code
+        before = (message.topic, message.queue_id, message.properties)
+        message.topic, message.queue_id, message.properties = topic, queue_id, properties
+        code = broker.store.check(message)
+        if code is not None:
+            message.topic, message.queue_id, message.properties = before
+            return code
+        message.lmq = ()
+        return None
+
+    # Recall.
+
+    def recall(
+        self, topic: str, unique: str, at_ms: int, group: str, born_host: bytes, on_done: Callable[[bool | ErrorCode], None]
+    ) -> None:
+        """Take back the message with this unique key, whose handle says `at_ms`. The answer: whether one was still pending, or why
+        the order could not be stored. The order is a record (RocketMQ's own), so it holds across a crash, and for another broker on
+        this directory. May raise `Cold`, with nothing changed."""
+        out_ms = (at_ms - 1) // PRECISION_MS * PRECISION_MS
+        found = self.timers.targets(topic, unique, out_ms)
+        if not found:
+            on_done(False)
+            return
+        pairs = [
+            ("TIMER_DEL_UNIQKEY", f"{topic}+{unique}"), (props.UNIQ_KEY, unique), ("TIMER_DELIVER_MS", str(at_ms)),
+            (props.PRODUCER_GROUP, group), (props.TAGS, RECALL_TAG),
+        ]  # fmt: skip
+        order = Message(topic, b"0", props.encode(pairs), RECALL_TAG, (unique,), 0)
+        order.born_host = born_host
+        order.sys_flag = 0 if len(born_host) == 8 else 0x10
+        order.intake = DELAYED
+
+        def stored(_token: Any, results: Any) -> None:
+            if isinstance(results, GantryError):
+                on_done(results.code)
+            elif isinstance(results[0], ErrorCode):
+                on_done(results[0])
+            else:
+                settled = self.timers.settle(found, True)
+                self.timers.settle([order.queue_offset], False)
+                on_done(bool(settled))
+
+        self._broker.submit([order], None, stored)

@@ -190,6 +190,13 @@ class AckWindow:
             self.floor = max(self.floor, self.next_offset)
             self._bits.clear()
 
+    def undone(self, first: int, end: int) -> list[int]:
+        """Offsets of `first..end-1` that are not done."""
+        edge = self._base + len(self._bits) * 8
+        found = [offset for offset in range(max(first, self.floor), min(end, edge)) if not self.is_done(offset)]
+        found += range(max(first, self.floor, edge), end)
+        return found
+
     def dump(self) -> tuple[int, int, int, int, bytes, dict[int, int]]:
         """State for a snapshot; `load` takes it back: floor, next offset, mark, first offset of the bits, bits, counts."""
         return self.floor, self.next_offset, self.marked, self._base, bytes(self._bits), dict(self.counts)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from gantrymq.model import properties as props
 from gantrymq.model.dialect import DialectError, read_json
 from gantrymq.model.message import Message
-from gantrymq.model.names import LMQ_PREFIX, OWN_LIGHT_PREFIX, SCHEDULE_TOPIC, is_own_system_topic, java_hash
+from gantrymq.model.names import LMQ_PREFIX, OWN_LIGHT_PREFIX, is_own_system_topic, java_hash
 from gantrymq.store import record
 from gantrymq.store.check_lights import LightCheck
 from gantrymq.store.consume_queue import HOLE_SIZE, Unit
@@ -23,6 +23,7 @@ from gantrymq.store.index_file import PROBED_ENTRIES, key_hash
 from gantrymq.store.inspect import QueueImage, StoreImage
 from gantrymq.store.positions import CHECKPOINT
 from gantrymq.store.recovery import FILLER_TOPIC, check_record
+from gantrymq.store.schedule import WAITING_TOPICS
 
 Tell = Callable[[str, int, int], None]
 """`tell(what, done, in all)`: now and then."""
@@ -208,7 +209,7 @@ class Checker:
             unit = queue.unit(offset)
             if unit[0] == at and unit[1] == size:
                 self._matched[key] = self._matched.get(key, 0) + 1
-                if unit[2] != code and message.topic != SCHEDULE_TOPIC:
+                if unit[2] != code and message.topic not in WAITING_TOPICS:
                     self.report.bad(
                         "queue",
                         f"{topic}/{queue_id} offset {offset}",

@@ -7,6 +7,7 @@ from typing import Final
 
 from gantrymq.model.errors import ConfigError
 from gantrymq.model.limits import BODY_BYTES_CEILING, BODY_BYTES_MAX
+from gantrymq.store.schedule import DELAY_LEVELS, delays_of
 
 LOG_FILE_SIZE_MIN: Final = 64 * 1024
 """Small enough for tests that roll segments, large enough for a record with full properties."""
@@ -35,6 +36,8 @@ class StoreConfig:
     """Asynchronous flush: at most this long until data is on stable storage."""
     body_bytes_max: int = field(default=BODY_BYTES_MAX, metadata={"set_as": "message.body_bytes_max"})
     """Largest body; the limit shrinks so that one record fits into a log segment."""
+    delay_levels: str = field(default=DELAY_LEVELS, metadata={"set_as": "timer.delay_levels"})
+    """What a delay level means, level 1 first."""
     queue_files_max: int = field(default=512, metadata={"min": 8, "max": 1_000_000})
     """Descriptors kept open for ConsumeQueue files; 80,000 queues work under `ulimit -n 4096`."""
     checkpoint_interval_ms: int = field(default=10_000, metadata={"min": 100, "max": 3_600_000})
@@ -72,6 +75,10 @@ class StoreConfig:
         _check("checkpoint_interval_ms", self.checkpoint_interval_ms, 100, 3_600_000)
         _check("file_reserved_hours", self.file_reserved_hours, 0, 1_000_000)
         _check("log_bytes_max", self.log_bytes_max, 0, 1 << 60)
+        try:
+            delays_of(self.delay_levels)
+        except ValueError as error:
+            raise ConfigError(f"timer.delay_levels = {error}") from None
         self._check_retention()
 
     def _check_retention(self) -> None:

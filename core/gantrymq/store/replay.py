@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.model import properties as props
 from gantrymq.model.errors import GantryError
-from gantrymq.model.names import LMQ_PREFIX, OWN_LIGHT_PREFIX, SCHEDULE_TOPIC, light_id
+from gantrymq.model.names import LMQ_PREFIX, OWN_LIGHT_PREFIX, light_id
 from gantrymq.store import record
 from gantrymq.store.light_queues import LIGHT_MAX
 from gantrymq.store.record import BLANK_SIZE, HEAD, MAGIC_BLANK, MAGIC_V1, PREFIX
 from gantrymq.store.recovery import DISPATCH_TOPIC, continuation_pairs, origin_of
-from gantrymq.store.schedule import schedule_code
+from gantrymq.store.schedule import WAITING_TOPICS, waiting_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,7 +133,7 @@ class Replay:
         """The topic if its records are ordinary ones; None sends them the long way."""
         topic: Topic | None = None
         text = name.decode("utf-8", "replace")
-        if text not in (DISPATCH_TOPIC, SCHEDULE_TOPIC):
+        if text != DISPATCH_TOPIC and text not in WAITING_TOPICS:
             try:
                 topic = self._queues.topic(text)
             except GantryError:
@@ -165,9 +165,13 @@ class Replay:
             keys = props.find(message.properties, props.KEYS).split(" ")
             unique = props.find(message.properties, props.UNIQ_KEY)
             names = tuple([key for key in (unique, *keys) if key])
-            run.append((message.topic, names, message.physical_offset, message.store_ms))
+            if names:
+                run.append((message.topic, names, message.physical_offset, message.store_ms))
         if not transaction & 4 and message.queue_id >= 0:
-            code = self._appender.code_of(message.tag) if message.topic != SCHEDULE_TOPIC else schedule_code(message)
+            if message.topic in WAITING_TOPICS:
+                code = waiting_code(message, self._appender.delays_ms)
+            else:
+                code = self._appender.code_of(message.tag)
             unit = (message.physical_offset, message.size, code)
             self._unit(message.topic, message.queue_id, message.queue_offset, unit)
             for name, offset in record.dispatch_of(message.dispatch)[0] if message.dispatch else ():

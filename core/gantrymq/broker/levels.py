@@ -1,0 +1,251 @@
+"""Delay levels: each is a queue of `SCHEDULE_TOPIC_XXXX` whose records become due in their order, so only its head is looked at.
+
+A level's delay is kept on the monotonic clock: a record waits its whole delay and not longer, however the wall clock jumps. Its unit
+says the wall time when it is due; `Level.anchors` translate. Of records from before the start only the wall time is known; none of
+them waits longer than its level's delay, counted from the start (RocketMQ's correctDeliverTimestamp would fire them at once).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from gantrymq.broker.waiting import PASSING, RETRY_MS, STEP, STEP_BYTES, codes_of, revived
+from gantrymq.model.message import Message
+from gantrymq.model.names import SCHEDULE_TOPIC
+from gantrymq.store.cold import Cold
+from gantrymq.store.consume_queue import HOLE_SIZE
+from gantrymq.store.schedule import CODE_MIN, DELAYS_MS, schedule_code
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gantrymq.broker.broker import Broker
+    from gantrymq.broker.cursors import Cursor
+
+log = logging.getLogger(__name__)
+
+GROUP: Final = "~delay"
+"""Owner of the cursors over the levels' queues: what is not done there is pending."""
+
+ANCHOR_MS: Final = 100
+ANCHORS_MAX: Final = 1_000
+"""Anchors of one level: 3 MB for all of RocketMQ's levels under constant load. A longer delay has them farther apart."""
+
+
+def queue_of(level: int) -> str:
+    """Queue name of a level, which counts from 1."""
+    return f"{SCHEDULE_TOPIC}/{level - 1}"
+
+
+class Level:
+    """One level's state in memory."""
+
+    __slots__ = ("anchors", "at", "base", "busy", "cursor", "delay_ms", "handle", "number", "waits")
+
+    def __init__(self, number: int, delay_ms: int, cursor: Cursor, mono_ms: int, wall_ms: int) -> None:
+        self.number = number
+        self.delay_ms = delay_ms
+        self.cursor = cursor
+        self.at = cursor.window.floor
+        """Next offset to look at; below it everything is done or on its way."""
+        self.base = (mono_ms, wall_ms)
+        self.anchors: deque[tuple[int, int, int]] = deque()
+        """(offset, monotonic time, wall time): records from that offset on were sent then, or a little later."""
+        self.busy = False
+        """A batch is on its way into its topics, or a record is fetched."""
+        self.handle = 0
+        """Of the deadline when the head is due; 0: none is set."""
+        self.waits = False
+        """For a record, the queue being empty."""
+
+    @property
+    def anchor_ms(self) -> int:
+        """How far anchors are apart."""
+        return max(ANCHOR_MS, self.delay_ms // ANCHORS_MAX)
+
+    def note(self, end: int, mono_ms: int, wall_ms: int) -> None:
+        """A record is about to take an offset at or above `end`."""
+        if not self.anchors or mono_ms - self.anchors[-1][1] >= self.anchor_ms:
+            self.anchors.append((end, mono_ms, wall_ms))
+
+    def due_at(self, offset: int, code: int) -> int:
+        """Monotonic time when the record is due; offsets must not go back from call to call."""
+        anchors = self.anchors
+        while len(anchors) > 1 and anchors[1][0] <= offset:
+            anchors.popleft()
+        if not anchors or offset < anchors[0][0]:
+            mono_ms, wall_ms = self.base
+            return mono_ms + min(max(code - wall_ms, 0), self.delay_ms)
+        _, mono_ms, wall_ms = anchors[0]
+        gap = code - self.delay_ms - wall_ms
+        if not 0 <= gap <= self.anchor_ms:
+            gap = self.anchor_ms  # the wall clock jumped meanwhile
+        return mono_ms + gap + self.delay_ms
+
+
+class Levels:
+    """All levels. `on_settled()` is called when a level has moved on."""
+
+    def __init__(self, broker: Broker, on_settled: Callable[[], None]) -> None:
+        self._broker = broker
+        self._on_settled = on_settled
+        self.delays_ms = DELAYS_MS
+        self.by_number: dict[int, Level] = {}
+
+    def open(self) -> None:
+        """Go on with every level that has a queue; a queue without a cursor was left by a broker that had delivered nothing of it."""
+        store = self._broker.store
+        for queue_id in store.queues_of(SCHEDULE_TOPIC):
+            level = self.level(queue_id + 1, store.min_offset(SCHEDULE_TOPIC, queue_id))
+            self._step(level)
+
+    def level(self, number: int, start: int) -> Level:
+        """The level; one that is new begins at `start`."""
+        level = self.by_number.get(number)
+        if level is None:
+            broker = self._broker
+            cursor = broker.cursors.find(queue_of(number), GROUP)
+            if cursor is None:
+                cursor, rows = broker.cursors.create(queue_of(number), GROUP, start)
+                broker.put("cursor", rows, None, None)
+            delays = self.delays_ms
+            delay_ms = delays[number - 1] if number <= len(delays) else max(delays)
+            level = self.by_number[number] = Level(
+                number, delay_ms, cursor, broker.clock.monotonic_ms(), broker.clock.now_ms()
+            )
+        return level
+
+    def expect(self, number: int) -> None:
+        """A message of that level is about to be appended."""
+        broker = self._broker
+        end = broker.store.max_offset(SCHEDULE_TOPIC, number - 1)
+        level = self.by_number.get(number) or self.level(number, end)
+        clock = broker.clock
+        level.note(end, clock.monotonic_ms(), clock.now_ms())
+        if not level.handle and not level.busy and not level.waits:
+            self._wait(level)
+
+    def pending(self) -> int:
+        """Messages that wait at all levels."""
+        store = self._broker.store
+        ends = [store.max_offset(SCHEDULE_TOPIC, number - 1) for number in self.by_number]
+        return sum([max(end - level.cursor.window.floor, 0) for end, level in zip(ends, self.by_number.values(), strict=True)])
+
+    def floors(self) -> dict[int, int]:
+        """By level, the offset below which everything is delivered: RocketMQ's delayOffset.json."""
+        return {number: level.cursor.window.floor for number, level in sorted(self.by_number.items())}
+
+    def _wait(self, level: Level) -> None:
+        level.waits = True
+
+        def wake() -> None:
+            level.waits = False
+            self._step(level)
+
+        self._broker.topics.wait_for(SCHEDULE_TOPIC, level.number - 1, (GROUP, level.number), wake)
+
+    def _step(self, level: Level) -> None:
+        """Fire what is due, at most one slice, and see to it that it goes on."""
+        broker = self._broker
+        if level.busy or broker.closed:
+            return
+        if level.handle:
+            broker.wheel.cancel(level.handle)
+            level.handle = 0
+        if level.at >= broker.store.max_offset(SCHEDULE_TOPIC, level.number - 1):
+            self._wait(level)
+            return
+        try:
+            offsets, found, due_at = self._due(level)
+        except Cold as cold:
+            level.busy = True
+            broker.fetch(cold, level, self._again)
+            return
+        if offsets:
+            self._fire(level, offsets, found)
+        elif due_at > broker.wheel.now_ms():
+            level.handle = broker.wheel.call_at(due_at, lambda now_ms: self._fired(level))
+        else:
+            broker.turn.at_deliver(lambda: self._step(level))  # nothing but holes so far
+
+    def _fired(self, level: Level) -> None:
+        level.handle = 0
+        self._step(level)
+
+    def _again(self, level: Level) -> None:
+        level.busy = False
+        self._step(level)
+
+    def _due(self, level: Level) -> tuple[list[int], list[Message | None], int]:
+        """Offsets that are due with their records, at most one slice; and when the next one is due."""
+        broker, cursor = self._broker, level.cursor
+        cursors, window = broker.cursors, cursor.window
+        now_ms = broker.wheel.now_ms()
+        units = cursors.units(cursor, level.at, STEP)
+        offsets: list[int] = []
+        refs: list[tuple[int, int]] = []
+        at, size, due_at = level.at, 0, now_ms
+        for position, length, code in units:
+            if length == HOLE_SIZE or window.is_done(at):
+                if not offsets:
+                    level.at = at + 1
+                    cursors.finish(cursor, [at])
+                at += 1
+                continue
+            due_at = level.due_at(at, code if code >= CODE_MIN else self._code(position, length))
+            if due_at > now_ms or (offsets and size + length > STEP_BYTES):
+                break
+            offsets.append(at)
+            refs.append((position, length))
+            size += length
+            at += 1
+        return offsets, broker.store.get_many(refs), due_at
+
+    def _code(self, position: int, length: int) -> int:
+        """Of a record that was moved: its unit no longer says it."""
+        (message,) = self._broker.store.get_many([(position, length)])
+        return schedule_code(message, self.delays_ms) if message is not None else 0
+
+    def _fire(self, level: Level, offsets: list[int], found: list[Message | None]) -> None:
+        level.busy = True
+        level.at = offsets[-1] + 1
+        batch: list[Message] = []
+        sent: list[int] = []
+        for offset, waiting in zip(offsets, found, strict=True):
+            message = revived(waiting) if waiting is not None else None
+            if message is None:
+                log.error("%s, offset %d: no record with a topic to deliver to; it is left out", level.cursor.queue, offset)
+                self._broker.cursors.finish(level.cursor, [offset])
+                continue
+            batch.append(message)
+            sent.append(offset)
+        if batch:
+            self._broker.submit(batch, (level, sent, batch), self._stored)
+        else:
+            level.busy = False
+            self._broker.turn.at_deliver(lambda: self._step(level))
+
+    def _stored(self, token: tuple[Level, list[int], list[Message]], results: Any) -> None:
+        level, offsets, batch = token
+        level.busy = False
+        done: list[int] = []
+        again = -1
+        for offset, message, code in zip(offsets, batch, codes_of(results, len(batch)), strict=True):
+            if code in PASSING:
+                again = offset if again < 0 else again
+                continue
+            if code is not None:
+                log.warning("a delayed message of topic %s is dropped: %s", message.topic, code.value)
+            done.append(offset)
+        self._broker.cursors.finish(level.cursor, done)
+        self._on_settled()
+        if self._broker.closed:
+            return
+        if again >= 0:
+            level.at = again
+            wheel = self._broker.wheel
+            level.handle = wheel.call_at(wheel.now_ms() + RETRY_MS, lambda now_ms: self._fired(level))
+        else:
+            self._broker.turn.at_deliver(lambda: self._step(level))

@@ -1,0 +1,471 @@
+"""Messages with a time of delivery of their own: records of `rmq_sys_wheel_timer`, as RocketMQ's TimerMessageStore keeps them.
+
+Which of them are pending is what the cursor `~timer` is not done with; `TimerSlots` says which are due. The slots are filled from the
+queue's units, which hold the time, at start and when records are appended, a slice per loop turn; nothing else is kept per message.
+Times are the wall clock's: it may jump, so it is asked before anything fires, and at least every `CHECK_MS` while something waits.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from gantrymq.broker.timer_slots import NEVER, TimerSlots
+from gantrymq.broker.waiting import PASSING, RETRY_MS, STEP, STEP_BYTES, codes_of, revived
+from gantrymq.model import properties as props
+from gantrymq.model.message import Message
+from gantrymq.store.cold import Cold
+from gantrymq.store.consume_queue import HOLE, HOLE_SIZE, Unit
+from gantrymq.store.schedule import CODE_MIN, PRECISION_MS, TIMER_TOPIC, number_of, timer_code, timer_tag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gantrymq.broker.broker import Broker
+    from gantrymq.broker.cursors import Cursor
+
+log = logging.getLogger(__name__)
+
+GROUP: Final = "~timer"
+QUEUE: Final = f"{TIMER_TOPIC}/0"
+CHECK_MS: Final = 10_000
+"""A wall clock that is set forward is noticed after this time at the latest."""
+UNITS_STEP: Final = 1_000
+"""Queue units put into the slots in one slice: half a millisecond."""
+ODD_STEP: Final = 32
+"""Records asked for their time in one slice: a real broker's, and those that were moved."""
+INFLIGHT_MAX: Final = 1_024
+"""Messages on their way into their topics (synchronous flush: they wait for it); beyond it nothing fires."""
+SPAN_MIN: Final = 1_000_000
+SPAN_FACTOR: Final = 8
+"""The window takes a bit for each entry above the oldest pending one, and a start looks at its unit: when there are SPAN_FACTOR times
+as many as are pending, and SPAN_MIN, the oldest are appended again (RocketMQ rolls them, too: TIMER_ROLL_TIMES)."""
+ROLL_AT_STOP_MAX: Final = 10_000
+ROLL_AT_STOP_BYTES: Final = 64 * 1024 * 1024
+"""A clean stop appends pending entries again that lie between delivered ones, so that another broker repeats nothing: at most so
+many, and so many bytes, which take a quarter of a second."""
+RECALL_CANDIDATES_MAX: Final = 1_000
+"""Records looked at for one recall where the index does not know the message any more."""
+
+
+class Timers:
+    """See the module. `on_settled()` is called when the cursor has moved on."""
+
+    def __init__(self, broker: Broker, on_settled: Callable[[], None]) -> None:
+        self._broker = broker
+        self._on_settled = on_settled
+        self.cursor: Cursor | None = None
+        self._slots = TimerSlots(0)
+        self._seen = 0
+        """Units below this offset are in the slots, in `_odd`, in flight or done."""
+        self._odd: list[int] = []
+        """Offsets whose record must be asked, descending."""
+        self._inflight: set[int] = set()
+        self._dead = 0
+        """Entries of the slots that are done already."""
+        self._armed = False
+        """A step comes in the next turn."""
+        self._waits = False
+        self._fetching = False
+        self._handle = 0
+        self._handle_at = 0
+        self._roll_to = 0
+        """Pending entries below this offset are being appended again."""
+        self._rolling = False
+
+    def open(self) -> None:
+        """Go on with what is pending; it is found in slices after the start."""
+        store = self._broker.store
+        if self.cursor is None and 0 in store.queues_of(TIMER_TOPIC):
+            self._make(store.min_offset(TIMER_TOPIC, 0))
+
+    def _make(self, start: int) -> Cursor:
+        broker = self._broker
+        cursor = broker.cursors.find(QUEUE, GROUP)
+        if cursor is None:
+            cursor, rows = broker.cursors.create(QUEUE, GROUP, start)
+            broker.put("cursor", rows, None, None)
+        self.cursor = cursor
+        self._rebuild()
+        return cursor
+
+    def restart_at(self, start: int, done: Sequence[int]) -> None:
+        """Another broker went on meanwhile: forget what was known; `done` are entries at or above `start` that it delivered."""
+        broker = self._broker
+        old = broker.cursors.find(QUEUE, GROUP)
+        if old is not None:
+            broker.cursors.delete(old)
+            broker.put("cursor", [(str(old.id), None)], None, None)
+        self._broker.cursors.finish(self._make(start), done)
+
+    def _rebuild(self) -> None:
+        """Fill the slots anew."""
+        assert self.cursor is not None
+        self._slots = TimerSlots(self._broker.clock.now_ms())
+        self._seen = self.cursor.window.floor
+        self._odd = []
+        self._dead = 0
+        self._arm()
+
+    def expect(self) -> None:
+        """A record is about to be appended."""
+        if self.cursor is None:
+            self._make(self._broker.store.max_offset(TIMER_TOPIC, 0))
+        if not self._waits and not self._armed:
+            self._wait()
+
+    def pending(self) -> int:
+        """Messages that wait."""
+        unseen = self._broker.store.max_offset(TIMER_TOPIC, 0) - self._seen if self.cursor is not None else 0
+        return max(self._slots.count - self._dead, 0) + len(self._odd) + len(self._inflight) + unseen
+
+    def floor(self) -> int | None:
+        """Below this offset everything is delivered; None: there never was a timer."""
+        return self.cursor.window.floor if self.cursor is not None else None
+
+    # Steps.
+
+    def _wait(self) -> None:
+        self._waits = True
+
+        def wake() -> None:
+            self._waits = False
+            self._step()
+
+        self._broker.topics.wait_for(TIMER_TOPIC, 0, GROUP, wake)
+
+    def _arm(self) -> None:
+        if not self._armed:
+            self._armed = True
+            self._broker.turn.at_deliver(self._turn)
+
+    def _turn(self) -> None:
+        self._armed = False
+        self._step()
+
+    def _step(self) -> None:
+        """One slice of everything; then the next one, or a deadline."""
+        if self._broker.closed or self._fetching or self.cursor is None:
+            return
+        try:
+            more = self._ask() if self._odd else self._read()
+            more |= self._fire(self._slots)
+            if self._roll_to:
+                more |= self._roll()
+        except Cold as cold:
+            self._fetching = True
+            self._broker.fetch(cold, None, self._again)
+            return
+        if more:
+            self._arm()
+        else:
+            self._sleep()
+
+    def _again(self, _call: None) -> None:
+        self._fetching = False
+        self._step()
+
+    def _sleep(self) -> None:
+        if not self._waits:
+            self._wait()
+        next_ms = self._slots.next_ms()
+        if next_ms == NEVER or len(self._inflight) >= INFLIGHT_MAX:
+            return
+        broker = self._broker
+        wheel = broker.wheel
+        now_ms = wheel.now_ms()
+        at_ms = now_ms + min(max(next_ms - broker.clock.now_ms(), 0), CHECK_MS)
+        if self._handle and now_ms <= self._handle_at <= at_ms:
+            return
+        wheel.cancel(self._handle)
+        self._handle_at = at_ms
+        self._handle = wheel.call_at(at_ms, self._rung)
+
+    def _rung(self, _now_ms: int) -> None:
+        self._handle = 0
+        self._step()
+
+    def _read(self) -> bool:
+        """A slice of the queue's units goes into the slots; True: there is more."""
+        cursor, broker = self.cursor, self._broker
+        assert cursor is not None
+        end = broker.store.max_offset(TIMER_TOPIC, 0)
+        if self._seen >= end:
+            return False
+        units = broker.cursors.units(cursor, self._seen, UNITS_STEP)
+        window, add = cursor.window, self._slots.add
+        first = offset = self._seen
+        old = offset < window.next_offset
+        for _, size, code in units:
+            if old and (window.is_done(offset) or offset in self._inflight):
+                offset += 1
+                continue
+            if code >= CODE_MIN and size != HOLE_SIZE:
+                add(code, offset)
+            elif size == HOLE_SIZE:
+                broker.cursors.finish(cursor, [offset])
+            else:
+                self._odd.append(offset)
+            offset += 1
+        self._odd.reverse()
+        self._seen = offset
+        return bool(self._odd) or (offset < end and offset > first)
+
+    def _ask(self) -> bool:
+        """Records whose unit does not say when they are due: a real broker's, moved ones, and orders to recall."""
+        cursor, broker = self.cursor, self._broker
+        assert cursor is not None
+        offsets = self._odd[-ODD_STEP:]
+        units = self._units(offsets)
+        records = broker.store.get_many([unit[:2] for unit in units])
+        orders = [(row, self._targets(found)) for row, found in enumerate(records) if found and found.property("TIMER_DEL_UNIQKEY")]
+        # Everything is read: what follows changes things.
+        del self._odd[-ODD_STEP:]
+        recalled: list[int] = []
+        for row, (offset, found) in enumerate(zip(offsets, records, strict=True)):
+            if found is None:
+                broker.cursors.finish(cursor, [offset])
+            elif not found.property("TIMER_DEL_UNIQKEY"):
+                self._slots.add(max(timer_code(found), 0), offset)
+            else:
+                recalled.append(offset)
+        for _, targets in orders:
+            recalled += targets
+        if recalled:
+            self.settle(recalled, True)
+        return True
+
+    def _units(self, offsets: Sequence[int]) -> list[Unit]:
+        """Of these offsets, any order. Raises `Cold` with all that is."""
+        cursor, cursors = self.cursor, self._broker.cursors
+        assert cursor is not None
+        low, high = min(offsets), max(offsets)
+        if high - low < 4 * len(offsets):
+            units = cursors.units(cursor, low, high - low + 1)
+            return [units[offset - low] if offset - low < len(units) else HOLE for offset in offsets]
+        found: list[Unit] = []
+        wanted: list[Any] = []
+        for offset in offsets:
+            try:
+                found += cursors.units(cursor, offset, 1) or [HOLE]
+            except Cold as cold:
+                wanted += cold.wanted
+        if wanted:
+            raise Cold(wanted)
+        return found
+
+    def _fire(self, slots: TimerSlots) -> bool:
+        """Submit what is due, at most one slice; True: there is more."""
+        broker, cursor = self._broker, self.cursor
+        assert cursor is not None
+        if len(self._inflight) >= INFLIGHT_MAX:
+            return False
+        now_ms = broker.clock.now_ms()
+        if slots.next_ms() > now_ms:
+            return False
+        taken = slots.due(now_ms, STEP)
+        offsets = [offset for offset in taken if not cursor.window.is_done(offset)]
+        self._dead -= len(taken) - len(offsets)
+        if offsets:
+            try:
+                self._submit(offsets, now_ms)
+            except Cold:
+                for offset in offsets:
+                    slots.add(now_ms, offset)
+                raise
+        return slots.next_ms() <= now_ms
+
+    def _submit(self, offsets: list[int], now_ms: int) -> None:
+        broker, cursor = self._broker, self.cursor
+        assert cursor is not None
+        units = self._units(offsets)
+        size = keep = 0
+        for unit in units:
+            size += unit[1] if unit[1] != HOLE_SIZE else 0
+            if size > STEP_BYTES and keep:
+                break
+            keep += 1
+        found = broker.store.get_many([unit[:2] for unit in units[:keep]])
+        for offset in offsets[keep:]:
+            self._slots.add(now_ms, offset)
+        batch: list[Message] = []
+        sent: list[int] = []
+        for offset, waiting in zip(offsets, found, strict=False):
+            message = revived(waiting) if waiting is not None else None
+            if message is None or waiting is None:
+                log.error("%s, offset %d: no record with a topic to deliver to; it is left out", QUEUE, offset)
+                broker.cursors.finish(cursor, [offset])
+                continue
+            stamp_times(message, waiting.store_ms, now_ms)
+            batch.append(message)
+            sent.append(offset)
+        if batch:
+            self._inflight.update(sent)
+            broker.submit(batch, (sent, batch), self._stored)
+
+    def _stored(self, token: tuple[list[int], list[Message]], results: Any) -> None:
+        offsets, batch = token
+        cursor, broker = self.cursor, self._broker
+        assert cursor is not None
+        done: list[int] = []
+        self._inflight.difference_update(offsets)
+        for offset, message, code in zip(offsets, batch, codes_of(results, len(batch)), strict=True):
+            if code in PASSING:
+                self._slots.add(broker.clock.now_ms() + RETRY_MS, offset)
+                continue
+            if code is not None:
+                log.warning("a timer message of topic %s is dropped: %s", message.topic, code.value)
+            done.append(offset)
+        self.settle(done, False)
+        if not broker.closed:
+            self._arm()
+
+    def settle(self, offsets: Sequence[int], in_slots: bool) -> list[int]:
+        """These are done; returns those that were still pending. `in_slots`: they may still stand in the slots."""
+        cursor = self.cursor
+        assert cursor is not None
+        window = cursor.window
+        pending = [offset for offset in dict.fromkeys(offsets) if not window.is_done(offset) and offset not in self._inflight]
+        self._broker.cursors.finish(cursor, pending)
+        if in_slots:
+            self._dead += len(pending)
+        if pending:
+            self._on_settled()
+        live = self.pending()
+        if self._dead > live + SPAN_MIN:
+            self._rebuild()
+        span = window.next_offset - window.floor
+        if not self._roll_to and span > SPAN_MIN and span > SPAN_FACTOR * live:
+            self._roll_to = window.next_offset
+        return pending
+
+    # Recall.
+
+    def targets(self, topic: str, unique: str, out_ms: int) -> list[int]:
+        """Offsets of pending messages with this unique key, due in the second behind `out_ms`. May raise `Cold`, with nothing changed."""
+        cursor, store = self.cursor, self._broker.store
+        if cursor is None:
+            return []
+        window = cursor.window
+        found: list[int] = []
+        for message in store.query(TIMER_TOPIC, unique, 64, 0, 1 << 62):
+            if is_target(message, topic, unique, out_ms) and not window.is_done(message.queue_offset):
+                found.append(message.queue_offset)
+        if found:
+            return found
+        near = [offset for offset in self._slots.around(out_ms, out_ms + PRECISION_MS) if not window.is_done(offset)]
+        near = near[:RECALL_CANDIDATES_MAX]
+        if near:
+            records = store.get_many([unit[:2] for unit in self._units(near)])
+            found = [o for o, record in zip(near, records, strict=True) if record and is_target(record, topic, unique, out_ms)]
+        return found
+
+    def _targets(self, order: Message) -> list[int]:
+        topic, _, unique = order.property("TIMER_DEL_UNIQKEY").partition("+")
+        return self.targets(topic, unique, number_of(order.property("TIMER_OUT_MS")))
+
+    # Rolling.
+
+    def _roll(self) -> bool:
+        """A slice of the oldest pending entries is appended again; True: there is more."""
+        cursor = self.cursor
+        assert cursor is not None
+        window = cursor.window
+        if self._rolling:
+            return False
+        if window.floor >= self._roll_to:
+            self._roll_to = 0
+            return False
+        offsets = window.undone(window.floor, min(self._roll_to, window.floor + UNITS_STEP))
+        offsets = [offset for offset in offsets if offset not in self._inflight][:ODD_STEP]
+        batch = self._rolled(offsets) if offsets else []
+        if batch:
+            self._rolling = True
+            self._broker.submit([message for _, message in batch], [offset for offset, _ in batch], self._roll_done)
+            return False
+        self._roll_to = 0  # the rest is in flight or gone; the next time finds it
+        return False
+
+    def _rolled(self, offsets: Sequence[int]) -> list[tuple[int, Message]]:
+        """Pending records as they are appended again."""
+        found = self._broker.store.get_many([unit[:2] for unit in self._units(offsets)])
+        batch: list[tuple[int, Message]] = []
+        for offset, waiting in zip(offsets, found, strict=True):
+            message = rolled(waiting) if waiting is not None else None
+            if message is not None:
+                batch.append((offset, message))
+        return batch
+
+    def _roll_done(self, offsets: list[int], results: Any) -> None:
+        self._rolling = False
+        codes = codes_of(results, len(offsets))
+        self.settle([offset for offset, code in zip(offsets, codes, strict=True) if code is None], True)
+        if any(codes):
+            self._roll_to = 0
+        if not self._broker.closed:
+            self._arm()
+
+    def roll_at_stop(self) -> None:
+        """So that another broker, which knows one offset only, repeats nothing: pending entries below delivered ones go to the end."""
+        cursor, store = self.cursor, self._broker.store
+        if cursor is None:
+            return
+        window = cursor.window
+        if window.next_offset - window.floor > SPAN_MIN:
+            return self._too_many(window.next_offset - window.floor)
+        offsets = window.undone(window.floor, window.next_offset)
+        if len(offsets) > ROLL_AT_STOP_MAX:
+            return self._too_many(window.next_offset - window.floor - len(offsets))
+        cold, store.cold = store.cold, None
+        store.read_without_waiting(None)
+        try:
+            units = self._units(offsets) if offsets else []
+            if sum([unit[1] for unit in units if unit[1] != HOLE_SIZE]) > ROLL_AT_STOP_BYTES:
+                return self._too_many(window.next_offset - window.floor - len(offsets))
+            for first in range(0, len(offsets), STEP):
+                batch = self._rolled(offsets[first : first + STEP])
+                if batch:
+                    store.append([message for _, message in batch], [()] * len(batch))
+                self._broker.cursors.finish(cursor, [offset for offset, _ in batch])
+        finally:
+            store.read_without_waiting(cold)
+        self._on_settled()
+        return None
+
+    def _too_many(self, repeated: int) -> None:
+        log.warning("timers: another broker on this directory would deliver up to %d messages again", repeated)
+
+
+def stamp_times(message: Message, store_ms: int, now_ms: int) -> None:
+    """TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS, as in RocketMQ, where there is room (they are for people)."""
+    text = b"TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (store_ms // PRECISION_MS * PRECISION_MS, now_ms)
+    if len(message.properties) + len(text) <= 32_000:
+        message.properties += text
+
+
+def is_target(message: Message, topic: str, unique: str, out_ms: int) -> bool:
+    """Whether an order for this key recalls it: same second, and no order itself."""
+    return (
+        message.property(props.REAL_TOPIC) == topic
+        and message.property(props.UNIQ_KEY) == unique
+        and number_of(message.property("TIMER_OUT_MS")) == out_ms
+        and not message.property("TIMER_DEL_UNIQKEY")
+    )
+
+
+def rolled(waiting: Message) -> Message | None:
+    """A pending record as a new one of the same topic, due at the same time."""
+    out_ms = number_of(waiting.property("TIMER_OUT_MS"))
+    if out_ms < 0:
+        return None
+    times = max(number_of(waiting.property("TIMER_ROLL_TIMES")), 0) + 1
+    exact_ms = abs(timer_code(waiting))
+    text = waiting.properties + waiting.dispatch + b"TIMER_ROLL_TIMES\x01%d\x02" % times
+    keys = (waiting.property(props.UNIQ_KEY), *waiting.property(props.KEYS).split())
+    message = Message(TIMER_TOPIC, waiting.body, text, "", tuple([key for key in keys if key]), 0, waiting.born_ms)
+    message.tag = timer_tag(out_ms, exact_ms, -1)
+    message.born_host = waiting.born_host
+    message.flag = waiting.flag
+    message.sys_flag = waiting.sys_flag & ~0x20
+    message.reconsume_times = waiting.reconsume_times
+    return message

@@ -1,0 +1,76 @@
+"""What delay levels and timers share: a message on its way to where it waits, and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gantrymq.model import properties as props
+from gantrymq.model import sysflag
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import PLAIN, Message
+from gantrymq.store.schedule import number_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+STEP: Final = 64
+"""Messages fired in one slice: a millisecond with reading, routing and writing."""
+STEP_BYTES: Final = 512 * 1024
+"""...and their bytes, at least one message."""
+RETRY_MS: Final = 1_000
+"""After a refusal that passes (BUSY, STORE_FULL), the next attempt."""
+
+PASSING: Final = frozenset(
+    {ErrorCode.BUSY, ErrorCode.STORE_FULL, ErrorCode.STORE_FAILED, ErrorCode.SHUTTING_DOWN, ErrorCode.UNAVAILABLE}
+)
+"""Refusals after which a waiting message goes on waiting; any other is final, as in RocketMQ (TimerMessageStore: PUT_NO_RETRY)."""
+
+_DISPATCH: Final = props.MULTI_DISPATCH.encode() + props.NAME_END
+
+
+def without(properties: bytes, names: Sequence[str]) -> bytes:
+    """The pairs except those of these names."""
+    marks = tuple([name.encode() + props.NAME_END for name in names])
+    if not any(mark in properties for mark in marks):
+        return properties
+    kept = [pair for pair in properties.split(props.PAIR_END) if pair and not pair.startswith(marks)]
+    return b"".join([pair + props.PAIR_END for pair in kept])
+
+
+def with_origin(message: Message, properties: bytes) -> bytes:
+    """Where it goes later, as RocketMQ's HookUtils writes it."""
+    properties = without(properties, (props.REAL_TOPIC, props.REAL_QUEUE_ID))
+    if properties and not properties.endswith(props.PAIR_END):
+        properties += props.PAIR_END
+    return properties + f"{props.REAL_TOPIC}\x01{message.topic}\x02{props.REAL_QUEUE_ID}\x01{message.queue_id}\x02".encode()
+
+
+def revived(waiting: Message) -> Message | None:
+    """The message for its own topic; None if the record names none. Properties stay as they are, as in RocketMQ's store: also
+    ScheduleMessageService.messageTimeUp clears DELAY only in a map that is not written any more."""
+    topic = waiting.property(props.REAL_TOPIC)
+    queue_id = number_of(waiting.property(props.REAL_QUEUE_ID))
+    if not topic or queue_id < 0 or queue_id > 0x7FFFFFFF:
+        return None
+    unique, keys = waiting.property(props.UNIQ_KEY), waiting.property(props.KEYS).split()
+    message = Message(
+        topic, waiting.body, waiting.properties, waiting.tag, tuple([key for key in (unique, *keys) if key]), queue_id, waiting.born_ms
+    )  # fmt: skip
+    message.born_host = waiting.born_host
+    message.flag = waiting.flag
+    message.sys_flag = waiting.sys_flag & ~sysflag.STORE_HOST_V6
+    message.reconsume_times = waiting.reconsume_times
+    message.sharding_key = waiting.property(props.SHARDING_KEY)
+    message.intake = PLAIN
+    for pair in waiting.dispatch.split(props.PAIR_END):
+        if pair.startswith(_DISPATCH):  # the sender's own light queues, which it enters only now
+            message.properties += pair + props.PAIR_END
+            message.lmq = tuple(pair[len(_DISPATCH) :].decode("utf-8", "replace").split(","))
+    return message
+
+
+def codes_of(results: Any, count: int) -> list[ErrorCode | None]:
+    """What `submit` answered, per message: None for stored."""
+    if isinstance(results, GantryError):
+        return [results.code] * count
+    return [result if isinstance(result, ErrorCode) else None for result in results]
