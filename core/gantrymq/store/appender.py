@@ -16,6 +16,7 @@ from gantrymq.model.names import java_hash, light_name
 from gantrymq.store import record
 from gantrymq.store.record import HEAD, SHORT
 from gantrymq.store.recovery import CONTINUATION, DISPATCH_TOPIC, PAIR
+from gantrymq.store.schedule import DELAYS_MS, MARK, code_of_tag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,6 +76,10 @@ class Appender:
         self.position = 0
         """Written position: the end of the log."""
         self.last_ms = 0
+        self.delays_ms = DELAYS_MS
+        """By level of SCHEDULE_TOPIC_XXXX, for the times in its units."""
+        self._now_ms = 0
+        """Store time of the batch that is being encoded."""
         self.store_host = LOOPBACK_HOST
         self.index_pending: deque[tuple[str, tuple[str, ...], int, int]] = deque()
         """(topic, keys, physical offset, store ms) of records not yet in the index."""
@@ -87,6 +92,7 @@ class Appender:
         start = self.position
         if 0 < self.last_ms - now_ms <= CLOCK_BACK_MAX_MS:
             now_ms = self.last_ms
+        self._now_ms = now_ms
         plan = _Plan(start, self._log.file_size)
         try:
             end = self._encode(batch, lights, now_ms, plan, start)
@@ -210,7 +216,9 @@ class Appender:
         return code if code is not None else self.tag_code(tag)
 
     def tag_code(self, tag: str) -> int:
-        """Java's hash of a tag, cached."""
+        """Java's hash of a tag, cached; of a waiting message the time when it is due (store/schedule.py)."""
+        if tag.startswith(MARK):
+            return code_of_tag(tag, self._now_ms, self.delays_ms)
         code = java_hash(tag)
         if len(self._codes) >= CODES_MAX:
             self._codes.clear()

@@ -29,6 +29,7 @@ from gantrymq.store.reader import StoreReader
 from gantrymq.store.record import SENDER_PROPERTIES_MAX
 from gantrymq.store.recovery import EndFinder, RecoveryReport
 from gantrymq.store.replay import Replay
+from gantrymq.store.schedule import delays_of
 from gantrymq.store.segments import Segments
 from gantrymq.store.takeover import foreign_start, is_foreign, queues_end, record_boundary, refuse_unreadable
 from gantrymq.store.write_buffer import WriteBuffer
@@ -102,6 +103,7 @@ class MessageStore(StoreReader):
         self._lights = LightQueues(files, self._own / "light")
         self._positions = Positions(files, self._own / "positions")
         self._appender = Appender(self._log, self._queues, self._lights)
+        self._appender.delays_ms = delays_of(config.delay_levels)
         self.compacted = CompactedQueues(files, self._own / "compaction")
         self.segments = Segments(self._log, self._queue_files, self._queues, self._index)
         self._failure: GantryError | None = None
