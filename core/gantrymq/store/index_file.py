@@ -4,8 +4,7 @@
      40  slots of 4 bytes: newest entry of the chain, 0: none
          entries of 20 bytes: key hash 4 | physical offset 8 | seconds after begin 4 | previous entry 4
 
-The slots of the newest file are kept in memory in chunks that are read when first touched. Entries are written in runs; for a
-checkpoint the slot chunks that changed, then the header, which is therefore true for everything it counts. (Keys scatter over
+The slots of the newest file are kept in memory. Entries are written in runs; for a checkpoint the chunks of slots that changed, then the header, which is therefore true for everything it counts. (Keys scatter over
 the slots: writing them with each run of entries cost 5 KiB per record.)
 After a crash `open` cuts the newest file at a position of the log and makes its slots again from its entries.
 """
@@ -13,6 +12,7 @@ After a crash `open` cuts the newest file at a position of the log and makes its
 from __future__ import annotations
 
 import logging
+import mmap
 from array import array
 from datetime import datetime
 from struct import Struct
@@ -22,7 +22,7 @@ from gantrymq.model.names import java_hash
 from gantrymq.store.geometry import ENTRY, HEADER, ROCKETMQ_SLOTS, SLOT_SIZE, IndexBytes, cut_short, find_slots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from gantrymq.store.cold import ColdReads
@@ -32,9 +32,14 @@ log = logging.getLogger(__name__)
 
 SECONDS_MAX: Final = 0x7FFFFFFF
 CHUNK_SHIFT: Final = 12
-"""Slots are read and written in chunks of 4,096 (16 KiB)."""
+"""Slots are written in chunks of 4,096 (16 KiB)."""
 CHUNK: Final = 1 << CHUNK_SHIFT
-CHUNK_MASK: Final = CHUNK - 1
+HUGE_PAGE: Final = 2 * 1024 * 1024
+"""Slots of more bytes lie in pages of this size, if the system has them: keys scatter, and small ones cost 0.09 us more per key."""
+LOAD_BYTES: Final = 1024 * 1024
+"""Slots read at once while opening."""
+KEYS_MAX: Final = 16_400
+"""Keys that one record can have: each takes two bytes of its properties at least. A file with less room is filled key by key."""
 HASH_MIN: Final = -0x80000000
 """The one hash without an absolute value; it counts as 0."""
 HASH_MASK: Final = 0x7FFFFFFF
@@ -63,27 +68,29 @@ class KeyHashes:
 
     def __init__(self) -> None:
         self._heads: dict[str, dict[str, int]] = {}
-        self._tails: dict[str, int] = {}
+        self.tails: dict[str, int] = {}
+        """Hashes of last characters."""
         self._cached = 0
 
     def run(self, records: Iterable[tuple[str, tuple[str, ...], int, int]]) -> list[tuple[int, int, int]]:
         """(Java's hash of `topic#key` as unsigned 32 bits, physical offset, store ms) per key."""
         made: list[tuple[int, int, int]] = []
-        add, tails, last = made.append, self._tails, None
+        add, tails, last = made.append, self.tails, None
         heads: dict[str, int] = {}
         for topic, keys, position, store_ms in records:
             if topic is not last:
-                heads = self._of(topic)
+                heads = self.heads_of(topic)
                 last = topic
             for key in keys:
                 tail = tails.get(key[-TAIL_CHARS:])
                 head = heads.get(key[:-TAIL_CHARS])
                 if head is None or tail is None:
-                    head, tail = self._make(topic, key, heads)
+                    head, tail = self.make(topic, key, heads)
                 add(((head + tail) & 0xFFFFFFFF, position, store_ms))
         return made
 
-    def _of(self, topic: str) -> dict[str, int]:
+    def heads_of(self, topic: str) -> dict[str, int]:
+        """Hashes of `topic#` and all but the last characters of a key, as they count in the whole."""
         if self._cached > HASHES_MAX:
             self._heads.clear()
             self._cached = 0
@@ -93,15 +100,16 @@ class KeyHashes:
             self._cached += 1
         return heads
 
-    def _make(self, topic: str, key: str, heads: dict[str, int]) -> tuple[int, int]:
+    def make(self, topic: str, key: str, heads: dict[str, int]) -> tuple[int, int]:
+        """Two numbers whose sum is the key's hash; remembered where others can share them."""
         first, last = key[:-TAIL_CHARS], key[-TAIL_CHARS:]
         if not last.isascii() or not first:  # a character may be two units of UTF-16
             return java_hash(f"{topic}#{key}"), 0
-        tail = self._tails.get(last)
+        tail = self.tails.get(last)
         if tail is None:
-            if len(self._tails) >= HASHES_MAX:
-                self._tails.clear()
-            tail = self._tails[last] = java_hash(last)
+            if len(self.tails) >= HASHES_MAX:
+                self.tails.clear()
+            tail = self.tails[last] = java_hash(last)
         head = heads.get(first)
         if head is None:
             if self._cached > 2 * HASHES_MAX:  # very many in one batch
@@ -134,9 +142,10 @@ class IndexFile:
         self.used_slots = 0
         self.next_entry = 1
         self._pending: list[int] = []
-        self._chunks: list[array[int] | None] = [None] * (slots + CHUNK - 1 >> CHUNK_SHIFT)
-        self._dirty: set[int] = set()
-        self._fresh = False
+        self._table: memoryview | None = None
+        """Slots, of the newest file only."""
+        self._dirty = bytearray(slots + CHUNK - 1 >> CHUNK_SHIFT)
+        """1 for each chunk of slots that changed."""
         self._handle = -1
         self.cold: ColdReads | None = None
         """As in `QueueFiles`; for `find` alone."""
@@ -154,7 +163,7 @@ class IndexFile:
     def create(self) -> None:
         self._handle = self._files.open(self.path, True)
         self._files.truncate(self._handle, self.length)
-        self._fresh = True
+        self._table = self._make_table()
         self._write_header()
 
     def open(self) -> None:
@@ -176,45 +185,112 @@ class IndexFile:
             0,
         )
 
-    def _load(self, chunk: int) -> array[int]:
-        slots = array("i", bytes(CHUNK * SLOT_SIZE))
-        if not self._fresh:
-            count = min(CHUNK, self.slots - chunk * CHUNK)
-            data = self._files.pread(self._handle, count * SLOT_SIZE, HEADER.size + chunk * CHUNK * SLOT_SIZE)
-            slots[: len(data) // SLOT_SIZE] = array("i", data)
-            slots.byteswap()
-        self._chunks[chunk] = slots
-        return slots
+    def _make_table(self) -> memoryview:
+        """Empty slots."""
+        size = self.slots * SLOT_SIZE
+        if size < HUGE_PAGE:
+            return memoryview(bytearray(size)).cast("i")
+        pages = mmap.mmap(-1, -(-size // HUGE_PAGE) * HUGE_PAGE)
+        try:
+            pages.madvise(mmap.MADV_HUGEPAGE)
+        except OSError:
+            log.debug("no large pages for the index")
+        return memoryview(pages)[:size].cast("i")
+
+    def load_slots(self) -> None:
+        """Have the slots in memory: entries are about to be added. 20 MB with RocketMQ's size; waits for the disk."""
+        if self._table is None:
+            table = self._make_table()
+            for at in range(0, self.slots * SLOT_SIZE, LOAD_BYTES):
+                count = min(LOAD_BYTES, self.slots * SLOT_SIZE - at)
+                data = self._files.pread(self._handle, count, HEADER.size + at)
+                if data.count(0) != len(data):
+                    slots = array("i", data[: len(data) // SLOT_SIZE * SLOT_SIZE])
+                    slots.byteswap()
+                    table[at // SLOT_SIZE : at // SLOT_SIZE + len(slots)] = memoryview(slots)
+            self._table = table
+
+    def add_records(
+        self, records: Iterable[tuple[str, tuple[str, ...], int, int]], hashes: KeyHashes
+    ) -> Iterator[tuple[str, tuple[str, ...], int, int]]:
+        """Put records, each with a key at least, under their keys, as many as there is surely room for; the answer has the rest. `add_run` of `hashes.run` in one
+        pass: a tuple and a list item less per key."""
+        waiting = iter(records)
+        self.load_slots()
+        entry, slots, pending, dirty, table = self.next_entry, self.slots, self._pending, self._dirty, self._table
+        assert table is not None
+        limit, cut = self.entries - KEYS_MAX, -TAIL_CHARS
+        if entry >= limit:
+            return waiting
+        tails, last, begin_ms = hashes.tails, None, self.begin_ms
+        heads: dict[str, int] = {}
+        first_before: str | None = None
+        head = used = seconds = position = store_ms = 0
+        last_ms, first_entry = -1, entry
+        for topic, keys, position, store_ms in waiting:
+            if topic is not last:
+                heads, last, first_before = hashes.heads_of(topic), topic, None
+            if entry == 1:
+                self.begin_position, self.begin_ms = position, store_ms
+                begin_ms = store_ms
+            if store_ms != last_ms:
+                last_ms = store_ms
+                seconds = min(max((store_ms - begin_ms) // 1000, 0), SECONDS_MAX)
+            for key in keys:
+                tail = tails.get(key[cut:])
+                first = key[:cut]
+                if first != first_before or tail is None:
+                    found = heads.get(first)
+                    first_before = first
+                    if found is None or tail is None:
+                        found, tail = hashes.make(topic, key, heads)
+                        first_before = None
+                    head = found
+                hashed = (head + tail) & 0xFFFFFFFF
+                if hashed > HASH_MASK:  # negative in Java; the one without an absolute value counts as 0
+                    hashed = 0x100000000 - hashed & HASH_MASK
+                slot = hashed % slots
+                previous = table[slot]
+                table[slot] = entry
+                dirty[slot >> CHUNK_SHIFT] = 1
+                if not 0 < previous < entry:
+                    previous = 0
+                    used += 1
+                pending += (hashed, position, seconds, previous)
+                entry += 1
+            if entry >= limit:
+                break
+        self.next_entry = entry
+        self.used_slots += used
+        if entry > first_entry:
+            self.end_ms, self.end_position = store_ms, position
+        return waiting
 
     def add_run(self, run: list[tuple[int, int, int]], at: int) -> int:
         """Put entries (Java's hash, physical offset, store ms) from `run[at]` on, as many as fit; returns where it stopped."""
-        entry, slots, chunks, dirty, pending = self.next_entry, self.slots, self._chunks, self._dirty, self._pending
+        self.load_slots()
+        entry, slots, table, dirty, pending = self.next_entry, self.slots, self._table, self._dirty, self._pending
+        assert table is not None
         stop = min(len(run), at + self.entries - entry)
         if entry == 1 and at < stop:
             _, self.begin_position, self.begin_ms = run[at]
         begin_ms = self.begin_ms
         position = store_ms = used = seconds = 0
         last_ms = -1
-        for hashed, position, store_ms in run[at:stop] if at or stop < len(run) else run:
-            if hashed > HASH_MASK:  # negative in Java; the one without an absolute value counts as 0
+        for hashed, position, store_ms in run[at:stop]:
+            if hashed > HASH_MASK:
                 hashed = 0x100000000 - hashed & HASH_MASK
             slot = hashed % slots
-            number = slot >> CHUNK_SHIFT
-            chunk = chunks[number]
-            if chunk is None:
-                self.next_entry = entry
-                chunk = self._load(number)
-            slot &= CHUNK_MASK
-            previous = chunk[slot]
-            chunk[slot] = entry
-            if previous <= 0 or previous >= entry:
+            previous = table[slot]
+            table[slot] = entry
+            dirty[slot >> CHUNK_SHIFT] = 1
+            if not 0 < previous < entry:
                 previous = 0
                 used += 1
             if store_ms != last_ms:
                 last_ms = store_ms
                 seconds = min(max((store_ms - begin_ms) // 1000, 0), SECONDS_MAX)
             pending += (hashed, position, seconds, previous)
-            dirty.add(number)
             entry += 1
         self.next_entry = entry
         self.used_slots += used
@@ -235,20 +311,31 @@ class IndexFile:
 
     def write_pending(self, chunks_max: int = 1 << 30) -> bool:
         """Entries, then slots, then the header. False: more than `chunks_max` chunks of slots had changed; call again."""
-        if not self._pending and not self._dirty:
+        number = self._dirty.find(1)
+        if not self._pending and number < 0:
             return True
         self.write_entries()
-        for number in sorted(self._dirty)[:chunks_max]:
-            chunk = self._chunks[number]
-            if chunk is not None:
-                data = chunk[: min(CHUNK, self.slots - number * CHUNK)]
-                data.byteswap()
-                self._files.pwrite(self._handle, data, HEADER.size + number * CHUNK * SLOT_SIZE)
-            self._dirty.discard(number)
-        if self._dirty:
+        while number >= 0 and chunks_max:
+            self._write_chunk(number)
+            chunks_max -= 1
+            number = self._dirty.find(1, number)
+        if number >= 0:
             return False
         self._write_header()
         return True
+
+    def _write_chunk(self, number: int) -> None:
+        assert self._table is not None
+        slots = array("i")
+        slots.frombytes(self._table[number << CHUNK_SHIFT : (number + 1) << CHUNK_SHIFT].cast("B"))
+        slots.byteswap()
+        self._files.pwrite(self._handle, slots, HEADER.size + (number * SLOT_SIZE << CHUNK_SHIFT))
+        self._dirty[number] = 0
+
+    @property
+    def changed(self) -> bool:
+        """Something is not on disk."""
+        return bool(self._pending) or self._dirty.find(1) >= 0
 
     def _entry_at(self, entry: int) -> int:
         return HEADER.size + self.slots * SLOT_SIZE + entry * ENTRY.size
@@ -274,9 +361,8 @@ class IndexFile:
     def find(self, hashed: int, begin_ms: int, end_ms: int, count_max: int) -> list[int]:
         """Physical offsets of entries with this hash, newest first; times to the second."""
         slot = hashed % self.slots
-        chunk = self._chunks[slot >> CHUNK_SHIFT]
-        if chunk is not None:
-            entry = chunk[slot & CHUNK_MASK]
+        if self._table is not None:
+            entry = self._table[slot]
         else:
             data = self._read(SLOT_SIZE, HEADER.size + slot * SLOT_SIZE)
             entry = int.from_bytes(data, "big", signed=True)
@@ -308,8 +394,7 @@ class IndexFile:
                 high = middle
             else:
                 count = middle + 1
-        self._chunks = [None] * len(self._chunks)
-        self._fresh = True
+        self._table = self._make_table()
         self.next_entry, self.used_slots = 1, 0
         begin = self.begin_ms
         entry = 1
@@ -322,22 +407,12 @@ class IndexFile:
             self.end_ms = store_ms_at(self.end_position)
         self._files.truncate(self._handle, self._entry_at(count))
         self._files.truncate(self._handle, self.length)
-        self._dirty = set(range(len(self._chunks)))
-        self._write_all_slots()
-
-    def _write_all_slots(self) -> None:
-        zeros = bytes(CHUNK * SLOT_SIZE)
-        for number, chunk in enumerate(self._chunks):
-            if chunk is None:
-                count = min(CHUNK, self.slots - number * CHUNK)
-                self._files.pwrite(self._handle, zeros[: count * SLOT_SIZE], HEADER.size + number * CHUNK * SLOT_SIZE)
-                self._dirty.discard(number)
+        self._dirty = bytearray(b"\1" * len(self._dirty))
         self.write_pending()
 
     def forget_slots(self) -> None:
         """The file is full and written: its slots are read from disk from now on."""
-        self._chunks = [None] * len(self._chunks)
-        self._fresh = False
+        self._table = None
 
     def close(self) -> None:
         if self._handle >= 0:
@@ -398,6 +473,11 @@ class Index:
             self.list.append(file)
         return complete
 
+    def load_slots(self) -> None:
+        """What adding needs of the newest file, in memory: not on the loop later."""
+        if self.list and not self.list[-1].full:
+            self.list[-1].load_slots()
+
     def _geometry(self, stored: IndexBytes, size_known: bool) -> tuple[int, int]:
         """(slots, entries) of a file; (0, 0) if it has none that can be told."""
         if stored.length < HEADER.size:
@@ -429,8 +509,11 @@ class Index:
         return self.list[-1].end_position if self.list else -1
 
     def add(self, records: list[tuple[str, tuple[str, ...], int, int]]) -> None:
-        """Index records (topic, keys, physical offset, store ms) under each of their keys."""
-        run = self._hashes.run(records)
+        """Index records (topic, keys, physical offset, store ms) under each of their keys, of which each has one."""
+        rest = records
+        if self.list and not self.list[-1].full:
+            rest = list(self.list[-1].add_records(records, self._hashes))
+        run = self._hashes.run(rest)
         at = 0
         while at < len(run):
             if not self.list or self.list[-1].full:
@@ -460,7 +543,7 @@ class Index:
     def write_pending(self, chunks_max: int = 1 << 30) -> bool:
         """Entries, slots, header of the newest file. False: there are more than `chunks_max` chunks of slots to write; call again,
         and add nothing meanwhile, so that the file on disk is one state of the index."""
-        if not self.list or not (self.list[-1].pending_bytes or self.list[-1]._dirty):
+        if not self.list or not self.list[-1].changed:
             return True
         self.unsynced.add(self.list[-1].path)
         return self.list[-1].write_pending(chunks_max)

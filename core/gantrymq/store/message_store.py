@@ -9,7 +9,6 @@ parsed only in recovery.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -24,7 +23,7 @@ from gantrymq.store.config import UNIT_SIZE
 from gantrymq.store.consume_queue import QueueFiles, QueueTable
 from gantrymq.store.index_file import Index
 from gantrymq.store.light_queues import LightQueues
-from gantrymq.store.positions import Positions, Sizes, load_checkpoint, save_checkpoint
+from gantrymq.store.positions import Checkpoint, Positions, Sizes, load_checkpoint, save_checkpoint
 from gantrymq.store.reader import StoreReader
 from gantrymq.store.record import SENDER_PROPERTIES_MAX
 from gantrymq.store.recovery import EndFinder, RecoveryReport
@@ -53,6 +52,8 @@ UNITS_PENDING_MAX: Final = 16 * 1024 * 1024
 """Units that could not be written because the disk is full: beyond this nothing is appended."""
 INDEX_PENDING_MAX: Final = 262_144
 """Records not yet indexed; beyond this `append` does the work itself."""
+INDEX_LAG_MS_MAX: Final = 2000
+"""...and when the oldest of them has waited so long: a loop that is never idle must not leave queries more and more to look through."""
 ENTRIES_PER_SLICE_MIN: Final = 16
 WAKE_STEP: Final = 4 * 1024 * 1024
 """The thread that works ahead of the log (and behind it, in `transient_pool` mode) is woken so often."""
@@ -72,17 +73,6 @@ class Clock(Protocol):
 
     def monotonic_ms(self) -> int:
         """Milliseconds of a clock that never goes back."""
-
-
-@dataclass(slots=True)
-class Checkpoint:
-    """Derived files to be put on stable storage, and what is true once they are."""
-
-    position: int
-    store_ms: int
-    paths: list[Path]
-    publish: Callable[[], None] | None = None
-    """Makes a snapshot of the light queues' table true, once the paths are on stable storage."""
 
 
 class MessageStore(StoreReader):
@@ -207,6 +197,7 @@ class MessageStore(StoreReader):
         clean, own_crash = mark_running(self.files, self._store, self._own)
         indexed = self._open_files()
         report = self._recover(clean, own_crash, indexed, progress)
+        self._index.load_slots()
         self.compacted.cut(self._queues.find)
         self._log.hot_from = self._log.opened_at = self._appender.position
         if self.config.transient_pool:
@@ -365,15 +356,17 @@ class MessageStore(StoreReader):
         """
         if self._failure is not None:
             raise self._failure
-        if len(self._appender.index_pending) > INDEX_PENDING_MAX:
-            self._index_some(len(batch) * 2)
+        now_ms = self._clock.now_ms()
+        pending = self._appender.index_pending
+        if pending and (len(pending) > INDEX_PENDING_MAX or now_ms - pending[0][3] > INDEX_LAG_MS_MAX):
+            self._index_some(max(len(batch) * 2, ENTRIES_PER_SLICE_MIN))
         if self._buffer_full:
             raise GantryError(ErrorCode.STORE_FULL, f"no space left for {self._store}")
         if self._derived_full:
             self._check_derived_room()
         start = self._appender.position
         try:
-            end = self._appender.append(batch, lights, self._clock.now_ms())
+            end = self._appender.append(batch, lights, now_ms)
         except OSError as error:
             raise self._write_failed(error, start) from error
         if end >= self._wake_at:

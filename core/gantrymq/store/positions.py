@@ -11,11 +11,13 @@ hold every record below it, on stable storage.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from gantrymq.store.files import FileSystem
@@ -26,6 +28,17 @@ SLOT_STRIDE: Final = 512
 """One sector per copy: a torn write cannot hit both."""
 CHECKPOINT: Final = Struct(">qqqqq")
 CHECKPOINT_SIZE: Final = 4096
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """Derived files to be put on stable storage, and what is true once they are."""
+
+    position: int
+    store_ms: int
+    paths: list[Path]
+    publish: Callable[[], None] | None = None
+    """Makes a snapshot of the light queues' table true, once the paths are on stable storage."""
 
 
 class Sizes(NamedTuple):

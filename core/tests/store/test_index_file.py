@@ -144,6 +144,35 @@ def test_hashes_of_many_keys_are_those_of_each(records: list[tuple[str, list[str
             made = hashes.run([(topic, tuple(keys), 5, 6) for topic, keys in records])
             wanted = [java_hash(f"{topic}#{key}") & 0xFFFFFFFF for topic, keys in records for key in keys]
             assert made == [(hashed, 5, 6) for hashed in wanted]
-        assert len(hashes._tails) <= most
+        assert len(hashes.tails) <= most
     finally:
         index_file.HASHES_MAX = before  # type: ignore[misc]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["T", "topic-é"]), st.lists(st.text("ab€", max_size=6), min_size=1, max_size=3)),
+        max_size=9,
+    ),
+    st.integers(0, 30),
+    st.integers(1, 4),
+)
+def test_one_pass_makes_the_same_file_as_two(rows: list[tuple[str, list[str]]], room: int, most: int) -> None:
+    """`add_records` while there is surely room, key by key at the end of a file."""
+    records = [(topic, tuple(keys), at * 10, NOW + at * 700) for at, (topic, keys) in enumerate(rows)]
+    before = index_file.KEYS_MAX, index_file.HASHES_MAX
+    found = []
+    try:
+        for keys_max in (5, 1 << 30):  # the second: never in one pass
+            index_file.KEYS_MAX, index_file.HASHES_MAX = keys_max, most  # type: ignore[misc]
+            files = MemoryFileSystem()
+            index = Index(files, ROOT, 7, 10 + room)
+            index.open(True)
+            for first in range(0, len(records), 4):
+                index.add(records[first : first + 4])
+            index.write_pending()
+            assert all(file.next_entry <= file.entries for file in index.list)
+            found.append(files.snapshot())
+        assert found[0] == found[1]
+    finally:
+        index_file.KEYS_MAX, index_file.HASHES_MAX = before  # type: ignore[misc]

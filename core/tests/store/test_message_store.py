@@ -381,6 +381,20 @@ def test_derived_positions_follow(bench: Bench, message_of: Callable[..., Messag
     assert len(bench.file("store", "checkpoint")) == 4096
 
 
+def test_the_index_lags_by_a_bounded_time_also_where_the_loop_is_never_idle(
+    bench: Bench, message_of: Callable[..., Message]
+) -> None:
+    store = bench.open()
+    store.append([message_of(number) for number in range(500)], [()] * 500)
+    longest = 0
+    for number in range(500, 1500):
+        bench.clock.ms += 10
+        store.append([message_of(number)], [()])  # and never `run_background`
+        longest = max(longest, store.index_lag_ms)
+    assert longest <= message_store.INDEX_LAG_MS_MAX + 500 * 10 / message_store.ENTRIES_PER_SLICE_MIN
+    assert store.index_lag_records <= message_store.INDEX_LAG_MS_MAX / 10 + message_store.ENTRIES_PER_SLICE_MIN
+
+
 def test_queries_look_through_what_is_not_indexed_yet(bench: Bench, message_of: Callable[..., Message]) -> None:
     store = bench.open()
     store.append([message_of(number) for number in range(50)], [()] * 50)
