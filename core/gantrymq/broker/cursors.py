@@ -327,7 +327,7 @@ class Cursors:
 
     # Pop consumers keep deadlines of their own (pops.py): whole runs at once.
 
-    def finish(self, cursor: Cursor, offsets: Sequence[int]) -> None:
+    def settle_run(self, cursor: Cursor, offsets: Sequence[int]) -> None:
         """Done: offsets that were acquired and are not done, ascending."""
         window = cursor.window
         first, last = offsets[0], offsets[-1]

@@ -5,7 +5,7 @@ A redelivered record shows in its field RECONSUMETIMES how many times it was del
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gantrymq.broker.cursors import GONE
 from gantrymq.model import sysflag
@@ -13,24 +13,28 @@ from gantrymq.store import record
 from gantrymq.store.consume_queue import HOLE_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from gantrymq.broker.cursors import Cursor, Cursors
     from gantrymq.store.consume_queue import Unit
     from gantrymq.store.message_store import MessageStore
 
-    Pick = Callable[[Sequence[Unit]], list[int]] | None
-    """Indexes of the units that a filter lets pass; None: all."""
-
 SPAN_MAX: Final = 8192
 """Offsets of one answer lie no further apart: batch acknowledgements name them by bits from the first one on."""
 
-SCAN_STEP: Final = 2048
-SCAN_MAX: Final = 16_384
-"""Queue units looked at for one filtered pop; where they end, the next one goes on."""
-
 RECONSUME_AT: Final = 72
 """With IPv4 hosts; each IPv6 host adds 12."""
+
+
+class Pick(Protocol):
+    """A filter over queue units. `step`: units that one call gets at most; `scan_max`: units looked at for one pop; where they end,
+    the next one goes on."""
+
+    step: int
+    scan_max: int
+
+    def __call__(self, units: Sequence[Unit]) -> tuple[list[int], int]:
+        """Indexes of the units that pass, and how many units were looked at (from the first on; at least one)."""
 
 
 class Look:
@@ -50,7 +54,7 @@ class Look:
 
 
 def look(
-    cursors: Cursors, store: MessageStore, cursor: Cursor, count: int, bytes_max: int, pick: Pick, end: int
+    cursors: Cursors, store: MessageStore, cursor: Cursor, count: int, bytes_max: int, pick: Pick | None, end: int
 ) -> Look:
     """At most `count` entries and `bytes_max` bytes, at least one if any is ready. `end`: the queue's. Raises `Cold`."""
     found = Look()
@@ -87,7 +91,7 @@ def _fresh(
     offsets: list[int],
     units: list[Unit],
     room: int,
-    pick: Pick,
+    pick: Pick | None,
     end: int,
 ) -> tuple[Sequence[int], list[Unit]]:
     """Add new entries to those that had come back."""
@@ -100,17 +104,20 @@ def _fresh(
             return (run, fresh) if not offsets else (offsets + list(run), units + fresh)
         taken = [(offset, unit) for offset, unit in zip(run, fresh, strict=True) if unit[1] != HOLE_SIZE]
         return offsets + [offset for offset, _ in taken], units + [unit for _, unit in taken]
-    stop = min(end, at + SCAN_MAX)
+    moved = cursors.moved.queues.get(cursor.queue)
+    stop = min(end, at + pick.scan_max)
     while at < stop and room > 0:
-        step = cursors.units(cursor, at, min(SCAN_STEP, stop - at))
+        step = cursors.units(cursor, at, min(pick.step, stop - at))
         if not step:
             break
-        passed = pick(step)
+        passed, looked = pick(step)
+        if moved:  # a moved record's wrapping says nothing about its tag or properties: the client filters it
+            passed = sorted({*passed, *[index for index in range(looked) if at + index in moved]})
         chosen = passed[:room]
         offsets += [at + index for index in chosen]
         units = units + [step[index] for index in chosen]
         room -= len(chosen)
-        at += len(step) if len(chosen) == len(passed) and room else chosen[-1] + 1 if chosen else len(step)
+        at += looked if room else chosen[-1] + 1
     found.end = at
     return offsets, units
 

@@ -77,11 +77,12 @@ class Pops:
         self._pop_ms_min = 0
         """Above the pop times of all leases that ended without an acknowledgement: a receipt tells one delivery from the next."""
         self._retry_max: dict[str, tuple[bytes, int]] = {}
+        self._cursors.on_deleted = self._deleted
         self._dead = DeadLetters(broker, self)
         self._revive = Revive(broker, self)
 
     def open(self) -> None:
-        """See `parts.Part`."""
+        """See `parts.Part`. Only what a real broker left needs work: the cursors are as the log has them."""
         self._revive.open()
 
     def close(self) -> None:
@@ -138,34 +139,28 @@ class Pops:
         if place is not None:
             self.on_ready(self.place(group, topic, queue_id, True))
 
-    def drop_group(self, group: str) -> None:
-        """The group is deleted: so are its places."""
-        wanted = POP_PREFIX + group
-        for cursor in [cursor for cursor in self._cursors.by_id.values() if cursor.group == wanted]:
-            place = self.known(group, cursor.topic, cursor.queue_id)
-            if place is not None:
-                self._forget(place)
-
-    def drop_topic(self, topic: str) -> None:
-        """The topic is deleted: nobody waits for its entries any more."""
-        for queue_id in self._store.queues_of(topic):
-            for cursor in self._cursors.of_queue(f"{topic}/{queue_id}"):
-                if cursor.group.startswith(POP_PREFIX):
-                    place = self.known(cursor.group[len(POP_PREFIX) :], topic, queue_id)
-                    if place is not None:
-                        self._forget(place)
-
     def _forget(self, place: Place) -> None:
-        for lease in {
-            self.leases.by_id[held] for held in place.cursor.window.inflight.values() if held in self.leases.by_id
-        }:
-            self._end(lease)
         self._cursors.delete(place.cursor)
-        places = self._places.get((place.group, place.topic), {})
-        places.pop(place.queue_id, None)
-        if not places:
-            self._places.pop((place.group, place.topic), None)
         self._broker.put("cursor", [(str(place.cursor.id), None)], None, None)
+
+    def _deleted(self, cursor: Cursor) -> None:
+        """A cursor is deleted, with its topic or its group or by a reset: its receipts are stale."""
+        if not cursor.group.startswith(POP_PREFIX):
+            return
+        group = cursor.group[len(POP_PREFIX) :]
+        places = self._places.get((group, cursor.topic))
+        place = places.pop(cursor.queue_id, None) if places is not None else None
+        if places is not None and not places:
+            del self._places[group, cursor.topic]
+        if place is not None:
+            self._end_all(place)
+
+    def _end_all(self, place: Place) -> None:
+        for lease_id in set(place.cursor.window.inflight.values()):
+            lease = self.leases.by_id.get(lease_id)
+            if lease is not None:
+                self._pop_ms_min = max(self._pop_ms_min, lease.pop_ms + 1)
+                self.leases.end(lease)
 
     # Giving out.
 
@@ -179,7 +174,7 @@ class Pops:
         """An ordered pop has to wait: the batch before is neither acknowledged nor expired. The same attempt again gets it again."""
         return bool(place.cursor.window.inflight) and not (attempt and attempt == place.attempt)
 
-    def look(self, place: Place, count: int, bytes_max: int, pick: Pick) -> Look | None:
+    def look(self, place: Place, count: int, bytes_max: int, pick: Pick | None) -> Look | None:
         """What `take` would give out; None if nothing is ready. Raises `Cold` with nothing changed."""
         window = place.cursor.window
         self._follow_commits(place)
@@ -194,10 +189,7 @@ class Pops:
     def repeat(self, place: Place) -> None:
         """The same attempt of an ordered pop came again, its answer was lost: what it holds is as if it had not been given out."""
         window = place.cursor.window
-        for lease_id in set(window.inflight.values()):
-            lease = self.leases.by_id.get(lease_id)
-            if lease is not None:
-                self._end(lease)
+        self._end_all(place)
         for offset in sorted(window.inflight):
             window.give_back(offset, False)
 
@@ -221,7 +213,7 @@ class Pops:
         if lost:
             for offset in lost:
                 window.recall(offset)
-            cursors.finish(cursor, sorted(lost))
+            cursors.settle_run(cursor, sorted(lost))
         if offsets:
             cursors.mark(cursor, end)
             due_ms = self._broker.wheel.now_ms() + min(max(invisible_ms, 0), INVISIBLE_MS_MAX)
@@ -283,7 +275,7 @@ class Pops:
                         self.leases.end(lease)
         if not done:
             return 0
-        self._cursors.finish(cursor, done)
+        self._cursors.settle_run(cursor, done)
         self._commit(place)
         if place.ordered and not inflight:
             self.on_ready(place)
@@ -312,10 +304,6 @@ class Pops:
         due_ms = self._broker.wheel.now_ms() + min(max(invisible_ms, 0), INVISIBLE_MS_MAX)
         window.inflight[offset] = self.leases.add(place, (offset,), now_ms, due_ms).id
         return now_ms
-
-    def _end(self, lease: Lease) -> None:
-        self._pop_ms_min = max(self._pop_ms_min, lease.pop_ms + 1)
-        self.leases.end(lease)
 
     def _expired(self, lease: Lease) -> None:
         self._pop_ms_min = max(self._pop_ms_min, lease.pop_ms + 1)
@@ -384,6 +372,6 @@ class Pops:
                 if lease is not None:
                     lease.left -= 1
                     if not lease.left:
-                        self._end(lease)
+                        self.leases.end(lease)
             window.returned = [offset for offset in window.returned if offset >= end]
             self._cursors.skip(place.cursor, window.floor, end - 1)

@@ -38,6 +38,7 @@ from gantrymq.remoting.groups import Groups
 from gantrymq.remoting.headers import HeaderError, SendHeader, SendHeaderV2, parse
 from gantrymq.remoting.jobs import Jobs
 from gantrymq.remoting.locks import QueueLocks
+from gantrymq.remoting.pop_requests import PopRequests
 from gantrymq.remoting.pulls import Pulls, Waiter
 from gantrymq.remoting.sends import Sends, UniqueKeys, remark_of
 from gantrymq.store.cold import Cold
@@ -92,6 +93,7 @@ class BrokerDoors:
         self.jobs = Jobs()
         self.requesters = reply_requests.Requesters(self.clients)
         self.pulls = Pulls(broker, self.clients)
+        self.pops = PopRequests(broker, self.groups)
         self.sends = Sends(broker, LOOPBACK_HOST, self.groups, self._in_order)
         self.responses = SendResponses(LOOPBACK_HOST, REGION)
         broker.transactions.checks.producers = transaction_requests.ProducerClients(self)
@@ -134,6 +136,7 @@ class BrokerDoor(RemotingDoor):
         self.pull_bytes = 0
         """Bytes of pulled records in the outbox."""
         self.client_ids: set[str] = set()
+        self.language = self.version = self.beat_ms = 0
         self._born_host = LOOPBACK_HOST
         self._host_flag = 0
         self._open_sends = 0
@@ -329,7 +332,8 @@ class BrokerDoor(RemotingDoor):
 
     def busy(self) -> bool:
         """See `RemotingDoor`."""
-        return bool(self.waiters or self.deferred or self._open_sends or self._cold) or super().busy()
+        own = self.waiters or self.deferred or self._open_sends or self._cold or self.shared.pops.polls.waits(self)
+        return bool(own) or super().busy()
 
     def _gateway_request(self, command: Command) -> None:
         """A gateway process on the other side: its calls go to a session of its own."""
@@ -393,6 +397,7 @@ class BrokerDoor(RemotingDoor):
         if self._gateway is not None:
             self._gateway.close()
         self.shared.pulls.drop(self)
+        self.shared.pops.polls.drop(self)
         self.shared.clients.connection_closed(self)
 
     def shutdown(self) -> None:
@@ -400,6 +405,7 @@ class BrokerDoor(RemotingDoor):
         self._closing = True
         self.link.pause_reading()
         self.shared.pulls.drop(self)
+        self.shared.pops.polls.drop(self)
         if not self._open_sends:
             self.link.close()
 

@@ -1,0 +1,272 @@
+"""One pop over the queues that it may read: what is there becomes one answer, leased as a whole.
+
+All queues are looked at before anything is leased, so that a read that waits for the disk (`Cold`) leaves nothing half done.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gantrymq.model import properties as props
+from gantrymq.remoting.constants import ResponseCode
+from gantrymq.remoting.filters import ALL, SCAN_MAX, SCAN_STEP, SQL_BYTES_MAX, SQL_SCAN_MAX
+from gantrymq.remoting.pop_wire import ORDER_QUEUE, Answer, mark_of, retry_topics, write
+from gantrymq.remoting.pulls import BYTES_DEFAULT
+from gantrymq.store import record
+from gantrymq.store.consume_queue import HOLE_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gantrymq.broker.broker import Broker
+    from gantrymq.broker.pop_look import Look, Pick
+    from gantrymq.broker.pops import Place
+    from gantrymq.broker.topics import Topic
+    from gantrymq.remoting.broker_door import BrokerDoor
+    from gantrymq.remoting.filters import Filter
+    from gantrymq.remoting.pop_wire import PopHeader
+    from gantrymq.store.consume_queue import Unit
+    from gantrymq.store.message_store import MessageStore
+
+RETRY_EVERY: Final = 5
+"""One pop of so many reads the retry topics first, the others last (popFromRetryProbability 20 %)."""
+
+FIRST: Final = 0
+"""ConsumeInitMode.MIN: a new group begins at the first message."""
+
+PRIORITY_TYPE: Final = "PRIORITY"
+"""Attribute message.type of a topic whose queues are priorities: the highest queue is read first."""
+
+
+class TagPick:
+    """Tags by hash."""
+
+    __slots__ = ("_codes",)
+    step: int = SCAN_STEP
+    scan_max: int = SCAN_MAX
+
+    def __init__(self, codes: frozenset[int]) -> None:
+        self._codes = codes
+
+    def __call__(self, units: Sequence[Unit]) -> tuple[list[int], int]:
+        codes = self._codes
+        return [at for at, unit in enumerate(units) if unit[2] in codes and unit[1] != HOLE_SIZE], len(units)
+
+
+class SqlPick:
+    """SQL92 over the records' properties."""
+
+    __slots__ = ("_store", "_wanted")
+    step: int = SQL_SCAN_MAX
+    scan_max: int = SQL_SCAN_MAX
+
+    def __init__(self, wanted: Filter, store: MessageStore) -> None:
+        self._wanted = wanted
+        self._store = store
+
+    def __call__(self, units: Sequence[Unit]) -> tuple[list[int], int]:
+        pieces, looked = self._store.read_records(units, SQL_BYTES_MAX)
+        data = b"".join(pieces)
+        takes = self._wanted.takes_properties
+        passed: list[int] = []
+        at = 0
+        for index in range(looked):
+            size = units[index][1]
+            if size == HOLE_SIZE:
+                continue
+            if takes(record.properties_of(data, at, at + size)):
+                passed.append(index)
+            at += size
+        return passed, looked
+
+
+def picker(wanted: Filter | None, store: MessageStore) -> Pick | None:
+    """The filter as the broker's pops take it; None: everything."""
+    if wanted is None or wanted is ALL:
+        return None
+    if wanted.sql is not None:
+        return SqlPick(wanted, store)
+    return TagPick(wanted.codes) if wanted.codes is not None else None
+
+
+class Subject:
+    """A group's pops of one topic: the queues concerned, and whose turn it is."""
+
+    __slots__ = ("_broker", "_retry", "_turn", "group", "topic")
+
+    def __init__(self, broker: Broker, group: str, topic: Topic) -> None:
+        self._broker = broker
+        self._retry = retry_topics(group, topic.name)
+        self._turn = 0
+        self.group = group
+        self.topic = topic
+
+    def retry_queues(self) -> list[tuple[Topic, int]]:
+        """Queues of the retry topics that exist."""
+        topics = self._broker.topics.topics
+        return [
+            (topic, queue_id)
+            for name in self._retry
+            if (topic := topics.get(name)) is not None
+            for queue_id in range(topic.config.read_queues)
+        ]
+
+    def all_queues(self) -> list[tuple[Topic, int]]:
+        """Every queue whose records concern the group."""
+        return [(self.topic, queue_id) for queue_id in range(self.topic.config.read_queues)] + self.retry_queues()
+
+    def places(self, queue_id: int, ordered: bool, from_first: bool) -> Iterable[Place]:
+        """Places to read, in this pop's order; made as they are needed."""
+        place = self._broker.pops.place
+        group, name = self.group, self.topic.name
+        self._turn += 1
+        retry = [] if ordered else self.retry_queues()
+        early = not self._turn % RETRY_EVERY
+        if retry and early:
+            for topic, number in retry:
+                yield place(group, topic.name, number, True)
+        if queue_id >= 0:
+            yield place(group, name, queue_id, from_first)
+        else:
+            count = self.topic.config.read_queues
+            if self.topic.config.attributes.get("message.type") == PRIORITY_TYPE:
+                for number in range(count - 1, -1, -1):
+                    yield place(group, name, number, from_first)
+            else:
+                for step in range(count):
+                    yield place(group, name, (self._turn + step) % count, from_first)
+        if retry and not early:
+            for topic, number in retry:
+                yield place(group, topic.name, number, True)
+
+    def has_message(self, queue_id: int, attempt: str | None, ordered: bool) -> bool:
+        """Something could be popped now; a group that never popped would begin at its committed offset or the first message."""
+        queues = self.all_queues() if queue_id < 0 else [(self.topic, queue_id), *self.retry_queues()]
+        broker, pops = self._broker, self._broker.pops
+        for topic, number in queues:
+            place = pops.known(self.group, topic.name, number)
+            if place is None:
+                if self._first(topic.name, number) < broker.store.max_offset(topic.name, number):
+                    return True
+            elif not (ordered and pops.blocked(place, attempt)) and pops.ready(place):
+                return True
+        return False
+
+    def _first(self, topic: str, queue_id: int) -> int:
+        return max(self._broker.offsets.query(self.group, topic, queue_id), self._broker.min_offset(topic, queue_id))
+
+    def peek(self, queue_id: int, count: int) -> Answer:
+        """As RocketMQ's peek: records, no receipts."""
+        pops, store = self._broker.pops, self._broker.store
+        queues = self.all_queues() if queue_id < 0 else [(self.topic, queue_id), *self.retry_queues()]
+        answer = Answer(int(ResponseCode.PULL_NOT_FOUND), b"NO_MESSAGE_IN_QUEUE")
+        room, bytes_max = count, BYTES_DEFAULT
+        for topic, number in queues:
+            place = pops.known(self.group, topic.name, number)
+            first = self._first(topic.name, number)
+            answer.rest += (
+                pops.ready(place) if place is not None else max(store.max_offset(topic.name, number) - first, 0)
+            )
+            if room <= 0 or bytes_max <= 0:
+                continue
+            if place is not None:
+                found = pops.look(place, room, bytes_max, None)
+                pieces, taken = ([], 0) if found is None else (found.pieces, len(found.offsets))
+            else:
+                pieces, taken = store.read_records(store.units(topic.name, number, first, room), bytes_max)
+            answer.pieces += pieces
+            room -= taken
+            bytes_max -= sum(map(len, pieces))
+        if answer.pieces:
+            answer.code, answer.status = int(ResponseCode.SUCCESS), b"FOUND"
+        return answer
+
+
+class Pop:
+    """One POP_MESSAGE, tried at once and again when something may be there."""
+
+    __slots__ = ("_door", "_header", "_opaque", "_pick", "_pops", "_subject")
+
+    def __init__(self, door: BrokerDoor, opaque: int, subject: Subject, header: PopHeader, pick: Pick | None) -> None:
+        self._door = door
+        self._opaque = opaque
+        self._subject = subject
+        self._header = header
+        self._pick = pick
+        self._pops = door.shared.broker.pops
+
+    def attempt(self) -> bool:
+        """Answer with what is there; False: nothing is. Raises `Cold` with nothing leased."""
+        header, pops = self._header, self._pops
+        ordered = bool(header.order)
+        room, bytes_max = max(header.max_msg_nums, 1), BYTES_DEFAULT
+        looks: list[tuple[Place, Look]] = []
+        rest = 0
+        for place in self._subject.places(header.queue_id, ordered, header.init_mode == FIRST):
+            if ordered:
+                if pops.blocked(place, header.attempt_id):
+                    continue
+                if place.cursor.window.inflight:
+                    pops.repeat(place)
+            if room <= 0 or bytes_max <= 0:
+                rest += pops.ready(place)
+                continue
+            found = pops.look(place, room, bytes_max, self._pick)
+            if found is not None:
+                looks.append((place, found))
+                room -= len(found.offsets)
+                bytes_max -= sum(map(len, found.pieces))
+        if not looks:
+            return False
+        answer = Answer(int(ResponseCode.SUCCESS), b"FOUND")
+        answer.pop_ms = pops.pop_ms()
+        answer.invisible_ms = header.invisible_time
+        answer.revive_queue = ORDER_QUEUE if ordered else 0
+        for place, found in looks:
+            pops.take(place, found, answer.pop_ms, header.invisible_time, ordered, header.attempt_id)
+            rest += pops.ready(place)
+            if found.offsets:
+                self._add(answer, place, found, ordered)
+        if not answer.pieces:
+            return False
+        answer.rest = rest
+        write(self._door, self._opaque, answer)
+        return True
+
+    def _add(self, answer: Answer, place: Place, found: Look, ordered: bool) -> None:
+        mark = mark_of(place.topic)
+        answer.add_queue(mark, place.queue_id, found.offsets)
+        if ordered:
+            answer.add_counts(mark, place.queue_id, found.offsets, found.counts)
+        if place.topic is self._subject.topic.name or place.topic == self._subject.topic.name:
+            answer.pieces += found.pieces
+        else:
+            answer.pieces += self._in_its_topic(answer, place, found, mark)
+
+    def _in_its_topic(self, answer: Answer, place: Place, found: Look, mark: str) -> list[bytes]:
+        """Records of a retry topic under the topic that was asked for, with the receipt as a property: the client could not tell
+        them otherwise (popResponseReturnActualRetryTopic=false)."""
+        name = self._door.shared.broker.config.name
+        data = b"".join(found.pieces)
+        pieces: list[bytes] = []
+        at = 0
+        start = found.offsets[0]
+        for offset in found.offsets:
+            message = record.decode(data, at)
+            at += message.size
+            receipt = f"{start} {answer.pop_ms} {answer.invisible_ms} {answer.revive_queue} {mark} {name} {place.queue_id} {offset}"
+            text = message.properties
+            if text and not text.endswith(props.PAIR_END):
+                text += props.PAIR_END
+            message.properties = text + b"POP_CK\x01%b\x02" % receipt.encode()
+            message.topic = self._subject.topic.name
+            pieces.append(record.encode(message))
+        return pieces
+
+    def empty(self, code: int) -> None:
+        """Answer that there is nothing: POLLING_TIMEOUT or POLLING_FULL."""
+        answer = Answer(code, b"NO_MESSAGE_IN_QUEUE")
+        answer.pop_ms = self._pops.pop_ms()
+        answer.invisible_ms = self._header.invisible_time
+        answer.revive_queue = ORDER_QUEUE if self._header.order else 0
+        write(self._door, self._opaque, answer)
