@@ -495,9 +495,9 @@ class Broker:
         for message in messages:
             topic = topics.get(message.topic)
             if topic is not None and topic.waiters:
-                waiters = topic.waiters.pop(message.queue_id, None)
-                if waiters:
-                    woken.update(waiters)
+                woken.update(topic.waiters.pop(message.queue_id, {}))
+            if message.lmq:
+                self.topics.wake_lights(message.lmq, woken)
         light_waiters = self._light_waiters
         for message, hit in hits:
             for tap, numbers in hit.taps:

@@ -204,6 +204,13 @@ class TopicTable:
             topic = self._add(TopicConfig(name, 1, 1))
         return topic
 
+    def wake_lights(self, lmq: tuple[str, ...], woken: dict[object, Callable[[], None]]) -> None:
+        """A record entered these light queues: who waits for them is to be called."""
+        for name in lmq:
+            topic = self.topics.get(name)
+            if topic is not None and topic.waiters:
+                woken.update(topic.waiters.pop(0, {}))
+
     def load_light(self, stored: list[str]) -> None:
         """At start: light queues that have records, of all names in the store; beyond the limit they cannot be read."""
         for name in stored:

@@ -30,7 +30,7 @@ is in memory."""
 
 def readable_topic(broker: Broker, name: str) -> Topic:
     """An existing topic that is not the broker's own; raises TOPIC_NOT_FOUND, NO_PERMISSION."""
-    topic = broker.topics.topics.get(name)
+    topic = broker.topics.get(name)
     if topic is not None and not topic.system:
         return topic
     if names.is_own_system_topic(name):

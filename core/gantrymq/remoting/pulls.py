@@ -144,7 +144,7 @@ class Pulls:
 
     def _topic(self, header: PullHeader) -> Topic:
         name = header.topic
-        topic = self._broker.topics.topics.get(name)
+        topic = self._broker.topics.get(name)
         if topic is None or topic.system:
             if names.is_own_system_topic(name):
                 raise GantryError(ErrorCode.NO_PERMISSION, f"topic {name} belongs to the broker itself")

@@ -175,12 +175,11 @@ class Sends:
         intake, lmq = intake_of(text, attempts or 0), NO_LMQ
         if "INNER_MULTI_" in text or "GANTRY_DISPATCH" in text:
             text, lmq = light_queues(text)
-            if lmq and topic.name.startswith(
-                names.RETRY_PREFIX
-            ):  # it entered them when it was new (MultiDispatchUtils)
+            if topic.name.startswith(names.RETRY_PREFIX):  # it entered them when it was new (MultiDispatchUtils)
                 lmq = NO_LMQ
             elif lmq and intake != PLAIN:  # it enters them together with its topic
                 text, lmq = f"{text}{_DISPATCH}{','.join(lmq)}\x02", NO_LMQ
+            lmq = tuple([name for name in lmq if name != topic.name])
             for name in lmq:
                 self._broker.topics.light(name)
         if "REPLY_TO_CLIENT" in text and value_of(text, _REPLY_TO):

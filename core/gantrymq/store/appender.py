@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gantrymq.store.commit_log import CommitLog
-    from gantrymq.store.consume_queue import QueueTable
+    from gantrymq.store.consume_queue import ConsumeQueue, QueueTable
     from gantrymq.store.light_queues import LightQueues
 
 CODES_MAX: Final = 65_536
@@ -119,8 +119,8 @@ class Appender:
                 topic = self._queues.topic(message.topic)
             name = topic.encoded
             dispatch = message.dispatch = b""
-            if targets and not flags & 4:
-                dispatch = message.dispatch = self.dispatch_text(targets, properties)
+            if (targets or message.lmq) and not flags & 4:
+                dispatch = message.dispatch = self.dispatch_text(targets, properties, message.lmq)
             length = len(body)
             properties_length = len(properties) + len(dispatch)
             size = _FIXED + length + len(name) + properties_length
@@ -161,6 +161,8 @@ class Appender:
                 pending += (position, size, code)
                 if dispatch:
                     self._lights.add_all(targets, position, size, code)
+                    if message.lmq:
+                        self._enter(message.lmq, (position, size, code))
             message.queue_offset = offset
             message.physical_offset = position
             message.size = size
@@ -175,8 +177,41 @@ class Appender:
         plan.finish(position)
         return position
 
-    def dispatch_text(self, targets: tuple[int, ...], properties: bytes) -> bytes:
+    def _enter(self, lmq: tuple[str, ...], unit: tuple[int, int, int]) -> None:
+        """Dispatch a record into clients' light queues, which are ConsumeQueues of their own."""
+        for name in lmq:
+            queue = self._client_queue(name)
+            if not queue.pending:
+                self._queues.dirty.append(queue)
+            queue.pending += unit
+            queue.next_offset += 1
+
+    def _client_queue(self, name: str) -> ConsumeQueue:
+        topic = self._queues.topic(name)
+        queue = topic.queues.get(0)
+        return queue if queue is not None else self._queues.add_queue(topic, 0)
+
+    def _client_text(self, lmq: tuple[str, ...], targets: tuple[int, ...], properties: bytes) -> bytes:
+        """As `dispatch_text` for a record that also enters clients' light queues: their names come first, and always inline."""
+        inline = targets[: max(DISPATCH_INLINE_MAX - len(lmq), 0)]
+        offsets = [self._client_queue(name).next_offset for name in lmq]
+        separator = b"\x02" if properties and not properties.endswith(b"\x02") else b""
+        while True:
+            names = ",".join([*lmq, *[light_name(light) for light in inline]])
+            places = ",".join(map(str, [*offsets, *self._lights.offsets_of(inline)]))
+            text = b"%b%b%b\x02%b%b\x02" % (
+                separator, record.DISPATCH_MARK, names.encode(), record.OFFSETS_MARK, places.encode(),
+            )  # fmt: skip
+            if len(inline) < len(targets):
+                text += record.MORE_MARK + b"%d\x02" % (len(targets) - len(inline))
+            if not inline or len(properties) + len(text) <= PROPERTIES_BYTES_MAX:
+                return text
+            inline = ()
+
+    def dispatch_text(self, targets: tuple[int, ...], properties: bytes, lmq: tuple[str, ...] = ()) -> bytes:
         """The dispatch pairs for the offsets that the record is about to take. More than fit inline: their number only."""
+        if lmq:
+            return self._client_text(lmq, targets, properties)
         lights = self._lights
         inline = targets if len(targets) <= DISPATCH_INLINE_MAX else targets[:DISPATCH_INLINE_MAX]
         text = self._texts.get(inline)
@@ -197,8 +232,7 @@ class Appender:
 
     def _continue(self, message: Message, targets: tuple[int, ...], now_ms: int, plan: _Plan, position: int) -> int:
         """Continuation records behind `message` for the light queues that its properties do not name."""
-        inline = DISPATCH_INLINE_MAX if record.DISPATCH_MARK in message.dispatch else 0
-        rest = targets[inline:]
+        rest = targets[len(targets) - record.dispatch_of(message.dispatch)[1] :]
         room = (plan.file_size - record.BLANK_SIZE - _FIXED - 128 - CONTINUATION.size) // PAIR.size
         step = min(CONTINUATION_PAIRS_MAX, room)
         for first in range(0, len(rest), step):
@@ -229,6 +263,7 @@ class Appender:
     def _take_back(self, batch: Sequence[Message], lights: Sequence[tuple[int, ...]], start: int) -> None:
         """Undo the dispatch of every record at or above `start`, newest first."""
         names = {(message.topic, message.queue_id) for message in batch} | {(DISPATCH_TOPIC, 0)}
+        names |= {(name, 0) for message in batch for name in message.lmq}
         for name, queue_id in names:
             topic = self._queues.open_topics.get(name)
             queue = topic.queues.get(queue_id) if topic is not None else None

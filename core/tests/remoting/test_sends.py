@@ -281,14 +281,6 @@ def test_value_of_agrees_with_the_decoder(pairs: list[tuple[str, str]]) -> None:
     assert value_of(text, "TAGS\x01") == (expected[-1] if expected else "")
 
 
-def test_later_codes_are_refused_by_name(bench: Bench) -> None:
-    link = bench.connect()
-    for code in (37, 200050):
-        answer = ask(link, code)
-        assert answer.code == Answer.REQUEST_CODE_NOT_SUPPORTED
-        assert "not support" in (answer.remark or "")
-
-
 def test_broken_stream_after_sends(bench: Bench) -> None:
     link = bench.connect()
     found = answers(link.feed(send_frame(opaque=1) + b"\xff\xff\xff\xff\xff\xff\xff\xff"))
