@@ -18,7 +18,7 @@ from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError, StoreCorruptError
 from gantrymq.model.sql92 import Expression, ExpressionError, parse
 from gantrymq.store import record
-from gantrymq.store.consume_queue import HOLE_SIZE
+from gantrymq.store.consume_queue import HOLE_SIZE, tag_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +41,7 @@ many as there are subscriptions in use, and no more however many a client makes 
 
 SCAN_STEP: Final = 2048
 SCAN_MAX: Final = 16_384
-"""Queue units looked at by tag for one answer (0.05 us each); then the client is told where to go on."""
+"""Queue units looked at by tag for one answer (20 to 50 ns each); then the client is told where to go on."""
 
 SQL_SCAN_MAX: Final = 256
 SQL_BYTES_MAX: Final = 1024 * 1024
@@ -61,11 +61,12 @@ class FilterError(GantryError):
 class Filter:
     """A compiled subscription. `codes`: tag hashes that pass; None: no filter by tag. `sql`: the SQL92 expression, or None."""
 
-    __slots__ = ("codes", "sql")
+    __slots__ = ("codes", "sql", "words")
 
     def __init__(self, codes: frozenset[int] | None = None, sql: Expression | None = None) -> None:
         self.codes = codes
         self.sql = sql
+        self.words = tag_words(codes) if codes is not None else frozenset()
 
     def takes_unit(self, unit: Unit) -> bool:
         """What the queue's unit alone says: False if the record cannot pass."""
@@ -181,15 +182,17 @@ def select(
     offsets: list[int] = []
     at = offset
     while at < stop and len(matched) < count:
-        units = store.units(topic, queue_id, at, min(SCAN_STEP, stop - at))
-        if not units:
-            break
-        for place, unit in enumerate(units):
-            if wanted.takes_unit(unit):
-                matched.append(unit)
-                offsets.append(at + place)
-        at += len(units)
-    if len(matched) > count:
+        step = min(SCAN_STEP, stop - at)
+        if wanted.codes is None:
+            units = store.units(topic, queue_id, at, step)
+            places = [at + place for place, unit in enumerate(units) if unit[1] != HOLE_SIZE]
+            units = [units[place - at] for place in places]
+        else:
+            places, units = store.select_units(topic, queue_id, at, step, wanted.codes, wanted.words)
+        offsets += places
+        matched += units
+        at += step
+    if len(matched) >= count:
         at = offsets[count - 1] + 1
         del matched[count:], offsets[count:]
     found = Selection(at)

@@ -10,6 +10,8 @@ of size 0x7FFFFFFF stands for an offset without a record (before the first one, 
 from __future__ import annotations
 
 import logging
+import sys
+from array import array
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -44,6 +46,11 @@ _UNITS: Final = [Struct(">" + "qiq" * count) for count in range(UNITS_PER_PACK +
 
 WINDOW_UNITS: Final = 200
 """Read at once when a queue's end is looked for: a page of the disk."""
+
+
+def tag_words(codes: frozenset[int]) -> frozenset[int]:
+    """Tag codes as `ConsumeQueue.select` compares them: the lower half (a tag's hash has 32 bits) read in this machine's order."""
+    return frozenset([int.from_bytes((code & 0xFFFFFFFF).to_bytes(4, "big"), sys.byteorder) for code in codes])
 
 
 def pack_units(flat: list[int]) -> bytes:
@@ -296,6 +303,43 @@ class ConsumeQueue:
             units.extend(self.read(written_end, end - written_end))
         return units
 
+    def select(
+        self, offset: int, count: int, codes: frozenset[int], words: frozenset[int]
+    ) -> tuple[list[int], list[Unit]]:
+        """Of up to `count` units from `offset` on those with one of the tag codes, and their offsets. `words`: `tag_words(codes)`.
+
+        A unit that is not wanted costs 20 to 50 ns: it is never taken apart. May raise `Cold`.
+        """
+        pending = self.pending
+        end = min(offset + count, self.next_offset)
+        written_end = self.next_offset - len(pending) // 3
+        offsets: list[int] = []
+        units: list[Unit] = []
+        size = self._files.file_size
+        at, stop = offset * UNIT_SIZE, min(end, written_end) * UNIT_SIZE
+        while at < stop:
+            base = at - at % size
+            if not self._bases or base < self._bases[0]:
+                raise StoreCorruptError(f"{self.directory}: no file for offset {at // UNIT_SIZE}")
+            length = min(stop, base + size) - at
+            data = self._files.read(self._path(base), length, at - base, self._opened_at - base)
+            for place in _places(data, words):
+                unit = UNIT.unpack_from(data, place * UNIT_SIZE)
+                if unit[1] != HOLE_SIZE:
+                    offsets.append(at // UNIT_SIZE + place)
+                    units.append(unit)
+            at += length
+        first = max(offset, written_end)
+        if end > first:
+            at = (first - written_end) * 3
+            tags = pending[at + 2 : (end - written_end) * 3 : 3]
+            for place in [place for place, code in enumerate(tags) if code in codes]:
+                position, length, code = pending[at + place * 3 : at + place * 3 + 3]
+                if length != HOLE_SIZE:
+                    offsets.append(first + place)
+                    units.append((position, length, code))
+        return offsets, units
+
     def expired_files(self) -> list[Path]:
         """Oldest files whose every unit is below `min_offset`; never the last one, which says where the queue goes on."""
         limit = self.min_offset * UNIT_SIZE - self._files.file_size
@@ -327,6 +371,23 @@ class ConsumeQueue:
             at += length
             start += length
         self.pending = []
+
+
+def _places(data: bytes, words: frozenset[int]) -> list[int]:
+    """Places of the units whose tag word is one of `words`: five words a unit, the last is the lower half of the tag code."""
+    tags = array("I", data)[4::5]
+    if len(words) != 1:
+        return [place for place, word in enumerate(tags) if word in words]
+    packed = tags.tobytes()
+    (word,) = words
+    wanted = word.to_bytes(4, sys.byteorder)
+    places = []
+    at = packed.find(wanted)
+    while at >= 0:
+        if not at & 3:
+            places.append(at >> 2)
+        at = packed.find(wanted, at + 1)
+    return places
 
 
 class Topic:

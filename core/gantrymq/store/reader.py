@@ -94,6 +94,20 @@ class StoreReader:
                 return self._old_units(old, queue, offset, count)
         return queue.read(offset, count) if offset >= queue.min_offset else []
 
+    def select_units(
+        self, topic: str, queue_id: int, offset: int, count: int, codes: frozenset[int], words: frozenset[int]
+    ) -> tuple[list[int], list[Unit]]:
+        """(offsets, units) with one of the tag codes, of those that `units` gives; `words`: `consume_queue.tag_words(codes)`."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is not None and offset >= queue.min_offset and offset >= self.compacted.end(topic, queue_id):
+            return queue.select(offset, count, codes, words)
+        offsets, units = [], []
+        for place, unit in enumerate(self.units(topic, queue_id, offset, count)):
+            if unit[2] in codes and unit[1] != HOLE_SIZE:
+                offsets.append(offset + place)
+                units.append(unit)
+        return offsets, units
+
     def _old_units(self, old: CompactedFile, queue: ConsumeQueue, offset: int, count: int) -> list[Unit]:
         units: list[Unit] = []
         if offset < old.end:
