@@ -8,13 +8,17 @@ from gantrymq.client.blocking import BlockingAdmin, BlockingProducer, BlockingPu
 from gantrymq.client.client import Client
 from gantrymq.client.consumer import PullConsumer
 from gantrymq.client.errors import BrokerError
+from gantrymq.client.handlers import DEAD_LETTER, RetryLater
 from gantrymq.client.messages import OutMessage, SendResult
 from gantrymq.client.producer import PartialSendError, Producer
-from gantrymq.client.pulling import PullResult
+from gantrymq.client.pulling import PullResult, Subscription
+from gantrymq.client.push import PushConsumer
 from gantrymq.client.records import ReceivedMessage, decode_records
 from gantrymq.client.routes import MessageQueue, Route
+from gantrymq.client.transactions import Fate, TransactionResult
 
 __all__ = [
+    "DEAD_LETTER",
     "Admin",
     "BlockingAdmin",
     "BlockingProducer",
@@ -22,15 +26,20 @@ __all__ = [
     "BrokerError",
     "Client",
     "ClusterInfo",
+    "Fate",
     "MessageQueue",
     "OutMessage",
     "PartialSendError",
     "Producer",
     "PullConsumer",
     "PullResult",
+    "PushConsumer",
     "QueueStats",
     "ReceivedMessage",
+    "RetryLater",
     "Route",
     "SendResult",
+    "Subscription",
+    "TransactionResult",
     "decode_records",
 ]

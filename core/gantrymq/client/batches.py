@@ -102,7 +102,6 @@ class Accumulator:
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
-        self._loop = asyncio.get_running_loop()
         self._buckets: dict[tuple[str, str, MessageQueue | None], _Bucket] = {}
         self._sending: set[asyncio.Task[None]] = set()
         self._held = 0
@@ -121,11 +120,11 @@ class Accumulator:
         bucket = self._buckets.get(key)
         if bucket is None:
             bucket = self._buckets[key] = _Bucket(message)
-            bucket.timer = self._loop.call_later(HOLD_S, self._leave, key)
+            bucket.timer = asyncio.get_running_loop().call_later(HOLD_S, self._leave, key)
         bucket.ids.append(unique_id)
         bucket.parts.append(part)
         bucket.size += len(part)
-        waiter: asyncio.Future[SendResult] = self._loop.create_future()
+        waiter: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
         bucket.waiters.append(waiter)
         if bucket.size >= HOLD_BYTES or len(bucket.parts) >= BATCH_MAX:
             self._leave(key)
@@ -135,7 +134,7 @@ class Accumulator:
         bucket = self._buckets.pop(key)
         if bucket.timer is not None:
             bucket.timer.cancel()
-        task = self._loop.create_task(self._send(bucket))
+        task = asyncio.get_running_loop().create_task(self._send(bucket))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 

@@ -75,11 +75,11 @@ class Membership:
         self.beat_soon()
 
     def join_consumer(self, group: str, member: ConsumerMember) -> None:
-        """Be a consumer of `group`. Raises ALREADY_EXISTS: a client has one consumer per group."""
+        """Be a consumer of `group`; brokers hear of it with the next `beat`. Raises ALREADY_EXISTS: a client has one consumer per group."""
         if group in self._consumers:
             raise GantryError(ErrorCode.ALREADY_EXISTS, f"this client has a consumer of group {group!r} already")
         self._consumers[group] = member
-        self.beat_soon()
+        self._start()
 
     async def leave(self, *, producer: str = "", consumer: str = "", check: Check | None = None) -> None:
         """Leave a group and tell every broker that is connected. `check`: as the producer joined with; others of its group stay."""
@@ -118,10 +118,12 @@ class Membership:
 
     def beat_soon(self) -> None:
         """Tell all brokers soon: something changed."""
+        self._start()
+        self._wake.set()
+
+    def _start(self) -> None:
         if self._beat is None:
             self._beat = asyncio.get_running_loop().create_task(self._keep_beating())
-        else:
-            self._wake.set()
 
     async def beat(self) -> None:
         """A heartbeat to every broker of a known topic; brokers that cannot be reached are passed over."""
@@ -142,13 +144,13 @@ class Membership:
 
     async def _keep_beating(self) -> None:
         while True:
-            self._wake.clear()
-            await self.beat()
             try:
                 async with asyncio.timeout(HEARTBEAT_S):
                     await self._wake.wait()
             except TimeoutError:
-                continue
+                pass
+            self._wake.clear()
+            await self.beat()
 
     def _heartbeat(self) -> Command:
         body = {

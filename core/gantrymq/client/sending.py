@@ -133,7 +133,6 @@ class Sender:
         self.faults = BrokerFaults()
         self._ids = UniqueIds()
         self._turn = 0
-        self._loop = asyncio.get_running_loop()
 
     # preparing
 
@@ -199,7 +198,7 @@ class Sender:
             return error
         if isinstance(link, GantryError):
             return link
-        future: asyncio.Future[SendResult | GantryError] = self._loop.create_future()
+        future: asyncio.Future[SendResult | GantryError] = asyncio.get_running_loop().create_future()
 
         def done(result: SendResult | GantryError) -> None:
             if not future.done():
@@ -217,13 +216,14 @@ class Sender:
         queue: MessageQueue,
         done: Callable[[SendResult | GantryError], None],
     ) -> None:
-        asked_at = self._loop.time()
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
         address = link.address
 
         def answered(answer: Command | GantryError) -> None:
             result = _result(answer, queue, unique_id, address)
             if self.settings.avoid_slow:
-                now = self._loop.time()
+                now = loop.time()
                 if isinstance(result, SendResult):
                     self.faults.sent(queue.broker, (now - asked_at) * 1000, now * 1000)
                 elif result.code in _RETRY:
@@ -298,7 +298,7 @@ class Sender:
             return await self.client.links.get(address, self.settings.timeout_s, patient=attempt > 0)
         except GantryError as error:
             if self.settings.avoid_slow:
-                self.faults.failed(broker, self._loop.time() * 1000)
+                self.faults.failed(broker, asyncio.get_running_loop().time() * 1000)
             return error
 
     def _choose(self, outgoing: Outgoing, route: Route) -> MessageQueue:
@@ -315,7 +315,7 @@ class Sender:
         else:
             self._turn += 1
             chosen = queues[self._turn % len(queues)]
-            now_ms = self._loop.time() * 1000
+            now_ms = asyncio.get_running_loop().time() * 1000
             if chosen.broker == outgoing.broker or not self.faults.is_available(chosen.broker, now_ms):
                 chosen = self._choose_again(queues, outgoing.broker, now_ms) or chosen
         outgoing.broker = chosen.broker  # whoever tries again takes another
