@@ -6,7 +6,7 @@ the queue holds it (the client compares the tags themselves); SQL92 is evaluated
     wanted = compile_filter(header.expression_type, header.subscription)    # raises FilterError: answer code 23
     found = select(store, topic, queue_id, offset, wanted, count, bytes_max)   # may raise Cold, having changed nothing
 
-`Filter.takes_unit` and `Filter.takes_properties` test one record, for who reads queues in a way of his own.
+`Filter.takes_unit` and `Filter.takes_properties` test one record, for who reads queues in a way of his own (pop).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.model import names
-from gantrymq.model.errors import ErrorCode, GantryError, StoreCorruptError
+from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.sql92 import Expression, ExpressionError, parse
 from gantrymq.store import record
 from gantrymq.store.consume_queue import HOLE_SIZE, tag_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from gantrymq.store.consume_queue import Unit
     from gantrymq.store.reader import StoreReader
@@ -39,6 +39,9 @@ CACHED_CHARS_MAX: Final = 2 * 1024 * 1024
 """Compiled filters kept, and the characters of their expressions together (a compiled one takes some 30 bytes a character): as
 many as there are subscriptions in use, and no more however many a client makes up. The oldest go."""
 
+FIRST_STEP: Final = 8
+"""Units looked at first, for each record that is wanted."""
+
 SCAN_STEP: Final = 2048
 SCAN_MAX: Final = 16_384
 """Queue units looked at by tag for one answer (20 to 50 ns each); then the client is told where to go on."""
@@ -46,9 +49,6 @@ SCAN_MAX: Final = 16_384
 SQL_SCAN_MAX: Final = 256
 SQL_BYTES_MAX: Final = 1024 * 1024
 """Records that one answer evaluates, and their bytes: a millisecond's work. One record alone may be larger."""
-
-
-BYTES_NO_LIMIT: Final = 1 << 40
 
 
 class FilterError(GantryError):
@@ -181,8 +181,9 @@ def select(
     matched: list[Unit] = []
     offsets: list[int] = []
     at = offset
+    step = min(count * FIRST_STEP, SCAN_STEP)
     while at < stop and len(matched) < count:
-        step = min(SCAN_STEP, stop - at)
+        step = min(step, stop - at)
         if wanted.codes is None:
             units = store.units(topic, queue_id, at, step)
             places = [at + place for place, unit in enumerate(units) if unit[1] != HOLE_SIZE]
@@ -192,11 +193,12 @@ def select(
         offsets += places
         matched += units
         at += step
+        step = min(step * 2, SCAN_STEP)
     if len(matched) >= count:
         at = offsets[count - 1] + 1
         del matched[count:], offsets[count:]
     found = Selection(at)
-    found.pieces, taken = store.read_records(matched, bytes_max)
+    found.pieces, taken = store.read_scattered(matched, bytes_max)
     if taken < len(matched):
         found.next_offset = offsets[taken]
         del offsets[taken:]
@@ -207,63 +209,36 @@ def select(
 def _select_sql(
     store: StoreReader, topic: str, queue_id: int, offset: int, wanted: Filter, count: int, bytes_max: int
 ) -> Selection:
-    """Reads the records in one go, keeps those that pass: runs of neighbours as one slice."""
+    """Reads records in steps that grow, as most may pass or none."""
     assert wanted.sql is not None
     matches, properties_of = wanted.sql.matches, record.properties_of
-    units = store.units(topic, queue_id, offset, SQL_SCAN_MAX)
-    read, taken = store.read_records(units, min(bytes_max, SQL_BYTES_MAX))
-    found = Selection(offset + taken)
-    pieces, offsets = found.pieces, found.offsets
-    if not read:
-        return found
-    which = at = start = total = 0
-    piece = read[0]
-    for place in range(taken):
-        size = units[place][1]
-        if size == HOLE_SIZE:
-            continue
-        if at == len(piece):
-            if at > start:
-                pieces.append(piece[start:])
-            which += 1
-            piece = read[which]
-            at = start = 0
-        end = at + size
-        if end > len(piece):
-            raise StoreCorruptError(f"{topic}/{queue_id}: no whole record at offset {offset + place}")
-        if matches(properties_of(piece, at, end)):
-            offsets.append(offset + place)
-            total += size
-            at = end
-            if len(offsets) == count:
-                found.next_offset = offset + place + 1
-                break
-        else:
-            if at > start:
-                pieces.append(piece[start:at])
-            at = start = end
-    if at > start:
-        pieces.append(piece[start:at])
+    found = Selection(offset)
+    stop = offset + SQL_SCAN_MAX
+    step, total, room = count * 2, 0, SQL_BYTES_MAX
+    while found.next_offset < stop and room > 0:
+        at = found.next_offset
+        units = store.units(topic, queue_id, at, min(step, stop - at))
+        if not units:
+            break
+        read, taken = store.read_records(units, room)
+        places = [place for place in range(taken) if units[place][1] != HOLE_SIZE]
+        sizes = [units[place][1] for place in places]
+        for place, data in zip(places, _records(read, sizes), strict=True):
+            if not matches(properties_of(data, 0, len(data))):
+                continue
+            if total and total + len(data) > bytes_max:
+                found.next_offset = at + place
+                return found
+            total += len(data)
+            found.pieces.append(data)
+            found.offsets.append(at + place)
+            if len(found.pieces) == count:
+                found.next_offset = at + place + 1
+                return found
+        found.next_offset = at + taken
+        room -= sum(sizes)
+        step *= 2
     return found
-
-
-def picker(store: StoreReader, wanted: Filter) -> Callable[[Sequence[Unit]], list[int]] | None:
-    """For pop: which of some units (by place) pass; None for a filter that takes all.
-
-    With SQL92 it reads the records, so it should be given at most SQL_SCAN_MAX units at a time. May raise `Cold`.
-    """
-    if wanted is ALL:
-        return None
-
-    def pick(units: Sequence[Unit]) -> list[int]:
-        places = [place for place, unit in enumerate(units) if wanted.takes_unit(unit)]
-        if wanted.sql is None or not places:
-            return places
-        read, _ = store.read_records([units[place] for place in places], BYTES_NO_LIMIT)
-        return [place for place, data in zip(places, _records(read, [units[place][1] for place in places]), strict=True)
-                if wanted.takes_properties(record.properties_of(data, 0, len(data)))]  # fmt: skip
-
-    return pick
 
 
 def _records(pieces: list[bytes], sizes: Sequence[int]) -> Iterator[bytes]:
@@ -272,5 +247,6 @@ def _records(pieces: list[bytes], sizes: Sequence[int]) -> Iterator[bytes]:
     for size in sizes:
         if at >= len(pieces[which]):
             which, at = which + 1, 0
-        yield pieces[which][at : at + size]
+        piece = pieces[which]
+        yield piece if len(piece) == size else piece[at : at + size]
         at += size
