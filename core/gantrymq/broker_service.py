@@ -14,12 +14,13 @@ from typing import Any, ClassVar, Final
 
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.compaction import Compaction
-from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig, TransactionsConfig
-from gantrymq.broker.config_export import ConfigExport, Ends
+from gantrymq.broker.config import BrokerConfig, GatewayConfig, TimerConfig, TopicsConfig, TransactionsConfig
+from gantrymq.broker.config_export import ConfigExport, Ends, Rows
 from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.retention import Retention
 from gantrymq.broker.routing import load_route_sets
 from gantrymq.broker.snapshots import SnapshotWork
+from gantrymq.broker.timer_takeover import TimerTakeover
 from gantrymq.model.errors import GantryError
 from gantrymq.model.limits import MessageConfig
 from gantrymq.recovery_progress import RecoveryProgress
@@ -50,6 +51,7 @@ class BrokerService:
         "store": StoreConfig,
         "topics": TopicsConfig,
         "gateway": GatewayConfig,
+        "timer": TimerConfig,
         "transactions": TransactionsConfig,
     }
 
@@ -67,7 +69,11 @@ class BrokerService:
         """Recover, open the door, register with the nameservers."""
         config: BrokerConfig = context.config
         body_bytes_max = context.sections["message"].body_bytes_max
-        store_config: StoreConfig = replace(context.sections["store"], body_bytes_max=body_bytes_max)
+        store_config: StoreConfig = replace(
+            context.sections["store"],
+            body_bytes_max=body_bytes_max,
+            delay_levels=context.sections["timer"].delay_levels,
+        )
         loop = asyncio.get_running_loop()
         store = MessageStore(OsFileSystem(), context.data, store_config, context.clock)
         progress = RecoveryProgress(context.clock.monotonic_ms)
@@ -87,8 +93,20 @@ class BrokerService:
         snapshot_files = SnapshotFiles(store.files, context.data / "gantry" / "snapshots")
         snapshots = broker.keep_snapshots(snapshot_files)
         ends = Ends(store.topics(), store.queues_of, store.max_offset)
-        broker.open(not report.clean, lambda: export.import_rows(broker.tables, ends))
+        broker.delays.configure(context.sections["timer"])
+
+        def take_over() -> Rows:
+            rows = export.import_rows(broker.tables, ends)
+            broker.delays.others_levels = export.others_levels
+            if export.others_timers is not None:
+                path = context.data / "store"
+                broker.delays.others_timers = TimerTakeover(store.files, path, store, export.others_timers)
+            return rows
+
+        broker.open(not report.clean, take_over)
         export.start(broker.tables, context.wheel, partial(loop.run_in_executor, None))
+        export.keep_delays(broker.delays.floors)
+        broker.delays.on_settled = export.delays_changed
         self._export = export
         self._cold = ColdReads(store.files, loop.call_soon_threadsafe)
         store.read_without_waiting(self._cold)
@@ -113,6 +131,7 @@ class BrokerService:
         metrics = context.shared.get("metrics")
         if metrics is not None:
             retention.show(metrics)
+            broker.delays.show(metrics)
             broker.transactions.show(metrics)
             metrics.read(
                 "gantry_store_index_lag_ms",

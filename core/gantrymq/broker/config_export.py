@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.broker import config_files as cf
 from gantrymq.broker.config_files import Version
+from gantrymq.broker.timer_takeover import TimerCheck, parse_check, remove_wheel
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.model import names
 from gantrymq.model.dialect import DialectError
@@ -66,6 +67,11 @@ class ConfigExport:
         self._notes: dict[str, list[str]] = {}
         self._versions: dict[str, Version] = {}
         self._fragments: dict[str, dict[str, bytes]] = {name: {} for name in ("topic", "group", "offset", "lmq")}
+        self.others_levels: dict[int, int] | None = None
+        """Another broker's delayOffset.json, after `import_rows`; None: it is ours, or there is none."""
+        self.others_timers: TimerCheck | None = None
+        """The same for timercheck."""
+        self._delays: Callable[[], tuple[dict[int, int], int | None]] | None = None
         self._dirty: set[str] = set()
         self._armed = False
         self._writing = Lock()
@@ -87,6 +93,7 @@ class ConfigExport:
         offsets = self._foreign_offsets()
         if offsets is not None:
             rows += self._offset_rows(tables.rows("offset"), offsets)
+        self._import_delays()
         known = tables.rows("topic")
         for name in ends.topics:  # a real broker's light queues can be read under their names
             if name.startswith(names.LMQ_PREFIX) and name not in known:
@@ -94,6 +101,17 @@ class ConfigExport:
         if rows:
             log.info("%s: %d rows of topics, groups and offsets taken over", self._directory, len(rows))
         return rows
+
+    def _import_delays(self) -> None:
+        levels = self._foreign(cf.DELAYS)
+        if levels is not None:
+            try:
+                self.others_levels = cf.delays_of(levels)
+            except (ValueError, TypeError, AttributeError) as error:
+                raise StoreCorruptError(f"{self._directory / cf.DELAYS} cannot be understood: {error}") from None
+        data = self._read(self._directory / cf.TIMERS)
+        if hashlib.sha256(data).hexdigest() not in self._notes.get(cf.TIMERS, ()):
+            self.others_timers = parse_check(data)
 
     def _load_notes(self) -> dict[str, list[str]]:
         data = self._read(self._notes_path)
@@ -202,6 +220,16 @@ class ConfigExport:
         self._dirty = {"topic", "group", "offset"}
         self._arm(0)
 
+    def keep_delays(self, floors: Callable[[], tuple[dict[int, int], int | None]]) -> None:
+        """From now on delayOffset.json and timercheck are ours, too; `delays_changed` says when `floors()` has."""
+        self._delays = floors
+        self.delays_changed()
+
+    def delays_changed(self) -> None:
+        """Waiting messages were delivered."""
+        self._dirty.add("delay")
+        self._arm(EXPORT_MS)
+
     def _take(self, table: str, key: str, row: bytes | None) -> None:
         fragments: dict[str, Callable[[str, bytes], bytes]] = {table: RENDER[table]}
         if table == "offset" and cf.is_lmq_key(key):
@@ -244,11 +272,11 @@ class ConfigExport:
         _, work = self._snapshot()
         self._write(work)
 
-    def _snapshot(self) -> tuple[set[str], dict[str, dict[str, list[bytes]]]]:
-        """What to write: file name to tables of fragments."""
+    def _snapshot(self) -> tuple[set[str], dict[str, dict[str, list[bytes]] | bytes]]:
+        """What to write: file name to tables of fragments, or to all that it holds."""
         dirty, self._dirty = self._dirty, set()
         lists = {name: list(fragments.values()) for name, fragments in self._fragments.items()}
-        work: dict[str, dict[str, list[bytes]]] = {}
+        work: dict[str, dict[str, list[bytes]] | bytes] = {}
         if "topic" in dirty:
             work[cf.TOPICS] = {"topicConfigTable": lists["topic"]}
         if "group" in dirty:
@@ -257,14 +285,26 @@ class ConfigExport:
             own = [text for key, text in self._fragments["offset"].items() if not cf.is_lmq_key(key)]
             work[cf.OFFSETS] = {"offsetTable": lists["offset"]}
             work[cf.LMQ_OFFSETS] = {"lmqOffsetTable": lists["lmq"], "offsetTable": own}
+        if "delay" in dirty and self._delays is not None:
+            levels, timer = self._delays()
+            work[cf.DELAYS] = {"offsetTable": [b"%d:%d" % pair for pair in levels.items()]}
+            if timer is not None:
+                now_ms = self._clock.now_ms()
+                version = self._versions[cf.TIMERS] = self._versions.get(cf.TIMERS, Version()).after(now_ms)
+                check = TimerCheck(now_ms // 1000 * 1000, 0, timer, timer, 0, version.timestamp, version.counter)
+                work[cf.TIMERS] = check.to_bytes()
         return dirty, work
 
-    def _write(self, work: dict[str, dict[str, list[bytes]]]) -> bool:
+    def _write(self, work: dict[str, dict[str, list[bytes]] | bytes]) -> bool:
         with self._writing:
             try:
                 self._files.make_dirs(self._directory)
                 now_ms = self._clock.now_ms()
                 for name, tables in work.items():
+                    if isinstance(tables, bytes):
+                        self._replace(name, tables)
+                        remove_wheel(self._files, self._directory.parent)
+                        continue
                     version = self._versions[name] = self._versions.get(name, Version()).after(now_ms)
                     self._replace(name, cf.document(version, tables))
                 if not self._files.exists(self._directory / cf.DELAYS):

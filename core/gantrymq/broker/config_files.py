@@ -16,6 +16,7 @@ GROUPS = "subscriptionGroup.json"
 OFFSETS = "consumerOffset.json"
 LMQ_OFFSETS = "lmqConsumerOffset.json"
 DELAYS = "delayOffset.json"
+TIMERS = "timercheck"
 
 
 class Version(NamedTuple):
@@ -107,6 +108,11 @@ def version_of(value: dict[str, Any]) -> Version:
         return Version()
     numbers = [found.get(name, 0) for name in ("timestamp", "counter", "stateVersion")]
     return Version(*[number if type(number) is int else 0 for number in numbers])
+
+
+def delays_of(value: dict[str, Any]) -> dict[int, int]:
+    """Level to offset, from delayOffset.json. Raises ValueError, TypeError."""
+    return {int(level): int(offset) for level, offset in (value.get("offsetTable") or {}).items()}
 
 
 def offsets_of(value: dict[str, Any]) -> dict[str, dict[str, int]]:

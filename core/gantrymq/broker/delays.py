@@ -29,6 +29,7 @@ from gantrymq.store.schedule import (
 
 if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
+    from gantrymq.metrics import Metrics
 
 TIMES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 RECALL_TAG = "_RECALL_TAG_"
@@ -45,8 +46,10 @@ class Delays:
         self.config = TimerConfig()
         self.on_settled: Callable[[], None] = lambda: None
         """Called when floors of the cursors have moved (the export of delayOffset.json and timercheck)."""
-        self.take_over: Callable[[Timers], None] = lambda timers: None
-        """Called before the timers go on: what another broker has done meanwhile."""
+        self.others_levels: dict[int, int] | None = None
+        """Another broker's delayOffset.json, where it went on meanwhile."""
+        self.others_timers: Callable[[Timers], None] | None = None
+        """The same for the timers: sets their cursor."""
         self.levels = Levels(broker, self._settled)
         self.timers = Timers(broker, self._settled)
 
@@ -60,13 +63,31 @@ class Delays:
 
     def open(self) -> None:
         """See `parts.Part`."""
+        if self.others_levels is not None:
+            self.levels.restart_at(self.others_levels)
+        if self.others_timers is not None:
+            self.others_timers(self.timers)
+        if self.others_levels is not None or self.others_timers is not None:
+            for body in self._broker.cursors.take_bodies():
+                self._broker.append_ack(body)
+            self._broker.store.flush()
         self.levels.open()
-        self.take_over(self.timers)
         self.timers.open()
 
     def close(self) -> None:
         """See `parts.Part`."""
         self.timers.roll_at_stop()
+
+    def floors(self) -> tuple[dict[int, int], int | None]:
+        """What another broker has to know: by level, and of the timers (None: there are none), the offset to go on at."""
+        return self.levels.floors(), self.timers.floor()
+
+    def show(self, metrics: Metrics) -> None:
+        """Gauges of what waits."""
+        metrics.read("gantry_delay_pending", "Messages that wait at a delay level", self.levels.pending)
+        metrics.read(
+            "gantry_timer_pending", "Messages that wait for a time of delivery of their own", self.timers.pending
+        )
 
     def divert(self, message: Message) -> ErrorCode | None:
         """Rewrite the message for the topic where it waits; its queue in its own topic is chosen already. What is due already, or
@@ -144,7 +165,13 @@ class Delays:
     # Recall.
 
     def recall(
-        self, topic: str, unique: str, at_ms: int, group: str, born_host: bytes, on_done: Callable[[bool | ErrorCode], None]
+        self,
+        topic: str,
+        unique: str,
+        at_ms: int,
+        group: str,
+        born_host: bytes,
+        on_done: Callable[[bool | ErrorCode], None],
     ) -> None:
         """Take back the message with this unique key, whose handle says `at_ms`. The answer: whether one was still pending, or why
         the order could not be stored. The order is a record (RocketMQ's own), so it holds across a crash, and for another broker on
@@ -164,6 +191,7 @@ class Delays:
         order.intake = DELAYED
 
         def stored(_token: Any, results: Any) -> None:
+            self.timers.orders.remove(order)
             if isinstance(results, GantryError):
                 on_done(results.code)
             elif isinstance(results[0], ErrorCode):
@@ -173,4 +201,5 @@ class Delays:
                 self.timers.settle([order.queue_offset], False)
                 on_done(bool(settled))
 
+        self.timers.orders.append(order)
         self._broker.submit([order], None, stored)

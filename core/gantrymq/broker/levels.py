@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from gantrymq.broker.waiting import PASSING, RETRY_MS, STEP, STEP_BYTES, codes_of, revived
+from gantrymq.broker.waiting import PASSING, RETRY_MS, STEP, STEP_BYTES, codes_of, new_cursor, revived
 from gantrymq.model.message import Message
 from gantrymq.model.names import SCHEDULE_TOPIC
 from gantrymq.store.cold import Cold
@@ -101,6 +101,14 @@ class Levels:
             level = self.level(queue_id + 1, store.min_offset(SCHEDULE_TOPIC, queue_id))
             self._step(level)
 
+    def restart_at(self, offsets: dict[int, int]) -> None:
+        """Another broker went on meanwhile: it has delivered what is below these offsets, by level."""
+        store = self._broker.store
+        for queue_id in store.queues_of(SCHEDULE_TOPIC):
+            start = max(offsets.get(queue_id + 1, 0), store.min_offset(SCHEDULE_TOPIC, queue_id))
+            end = store.max_offset(SCHEDULE_TOPIC, queue_id)
+            new_cursor(self._broker, queue_of(queue_id + 1), GROUP, min(start, end))
+
     def level(self, number: int, start: int) -> Level:
         """The level; one that is new begins at `start`."""
         level = self.by_number.get(number)
@@ -131,7 +139,9 @@ class Levels:
         """Messages that wait at all levels."""
         store = self._broker.store
         ends = [store.max_offset(SCHEDULE_TOPIC, number - 1) for number in self.by_number]
-        return sum([max(end - level.cursor.window.floor, 0) for end, level in zip(ends, self.by_number.values(), strict=True)])
+        return sum(
+            [max(end - level.cursor.window.floor, 0) for end, level in zip(ends, self.by_number.values(), strict=True)]
+        )
 
     def floors(self) -> dict[int, int]:
         """By level, the offset below which everything is delivered: RocketMQ's delayOffset.json."""
@@ -216,7 +226,9 @@ class Levels:
         for offset, waiting in zip(offsets, found, strict=True):
             message = revived(waiting) if waiting is not None else None
             if message is None:
-                log.error("%s, offset %d: no record with a topic to deliver to; it is left out", level.cursor.queue, offset)
+                log.error(
+                    "%s, offset %d: no record with a topic to deliver to; it is left out", level.cursor.queue, offset
+                )
                 self._broker.cursors.finish(level.cursor, [offset])
                 continue
             batch.append(message)

@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.broker.timer_slots import NEVER, TimerSlots
-from gantrymq.broker.waiting import PASSING, RETRY_MS, STEP, STEP_BYTES, codes_of, revived
+from gantrymq.broker.waiting import PASSING, RETRY_MS, STEP, STEP_BYTES, codes_of, new_cursor, revived
 from gantrymq.model import properties as props
 from gantrymq.model.message import Message
 from gantrymq.store.cold import Cold
@@ -44,6 +44,8 @@ ROLL_AT_STOP_MAX: Final = 10_000
 ROLL_AT_STOP_BYTES: Final = 64 * 1024 * 1024
 """A clean stop appends pending entries again that lie between delivered ones, so that another broker repeats nothing: at most so
 many, and so many bytes, which take a quarter of a second."""
+SAME_KEY_MAX: Final = 64
+"""Records with one unique key that a recall looks at: a producer that tried again, and rolled ones."""
 RECALL_CANDIDATES_MAX: Final = 1_000
 """Records looked at for one recall where the index does not know the message any more."""
 
@@ -67,6 +69,8 @@ class Timers:
         """A step comes in the next turn."""
         self._waits = False
         self._fetching = False
+        self.orders: list[Message] = []
+        """Orders to recall whose sender waits for the answer: who stored them carries them out."""
         self._handle = 0
         self._handle_at = 0
         self._roll_to = 0
@@ -91,12 +95,9 @@ class Timers:
 
     def restart_at(self, start: int, done: Sequence[int]) -> None:
         """Another broker went on meanwhile: forget what was known; `done` are entries at or above `start` that it delivered."""
-        broker = self._broker
-        old = broker.cursors.find(QUEUE, GROUP)
-        if old is not None:
-            broker.cursors.delete(old)
-            broker.put("cursor", [(str(old.id), None)], None, None)
-        self._broker.cursors.finish(self._make(start), done)
+        self.cursor = new_cursor(self._broker, QUEUE, GROUP, start)
+        self._broker.cursors.finish(self.cursor, done)
+        self._rebuild()
 
     def _rebuild(self) -> None:
         """Fill the slots anew."""
@@ -218,19 +219,18 @@ class Timers:
         offsets = self._odd[-ODD_STEP:]
         units = self._units(offsets)
         records = broker.store.get_many([unit[:2] for unit in units])
-        orders = [(row, self._targets(found)) for row, found in enumerate(records) if found and found.property("TIMER_DEL_UNIQKEY")]
+        own = {order.queue_offset for order in self.orders}
+        recalled: list[int] = []
+        for offset, found in zip(offsets, records, strict=True):
+            if found is not None and found.property("TIMER_DEL_UNIQKEY") and offset not in own:
+                recalled += [offset, *self._targets(found)]
         # Everything is read: what follows changes things.
         del self._odd[-ODD_STEP:]
-        recalled: list[int] = []
-        for row, (offset, found) in enumerate(zip(offsets, records, strict=True)):
+        for offset, found in zip(offsets, records, strict=True):
             if found is None:
                 broker.cursors.finish(cursor, [offset])
             elif not found.property("TIMER_DEL_UNIQKEY"):
                 self._slots.add(max(timer_code(found), 0), offset)
-            else:
-                recalled.append(offset)
-        for _, targets in orders:
-            recalled += targets
         if recalled:
             self.settle(recalled, True)
         return True
@@ -325,10 +325,12 @@ class Timers:
         cursor = self.cursor
         assert cursor is not None
         window = cursor.window
-        pending = [offset for offset in dict.fromkeys(offsets) if not window.is_done(offset) and offset not in self._inflight]
+        pending = [
+            offset for offset in dict.fromkeys(offsets) if not window.is_done(offset) and offset not in self._inflight
+        ]
         self._broker.cursors.finish(cursor, pending)
         if in_slots:
-            self._dead += len(pending)
+            self._dead += sum([offset < self._seen for offset in pending])
         if pending:
             self._on_settled()
         live = self.pending()
@@ -347,17 +349,22 @@ class Timers:
         if cursor is None:
             return []
         window = cursor.window
-        found: list[int] = []
-        for message in store.query(TIMER_TOPIC, unique, 64, 0, 1 << 62):
-            if is_target(message, topic, unique, out_ms) and not window.is_done(message.queue_offset):
-                found.append(message.queue_offset)
+        found = [
+            message.queue_offset
+            for message in store.query(TIMER_TOPIC, unique, SAME_KEY_MAX, 0, 1 << 62)
+            if is_target(message, topic, unique, out_ms) and not window.is_done(message.queue_offset)
+        ]
         if found:
             return found
         near = [offset for offset in self._slots.around(out_ms, out_ms + PRECISION_MS) if not window.is_done(offset)]
         near = near[:RECALL_CANDIDATES_MAX]
         if near:
             records = store.get_many([unit[:2] for unit in self._units(near)])
-            found = [o for o, record in zip(near, records, strict=True) if record and is_target(record, topic, unique, out_ms)]
+            found = [
+                o
+                for o, record in zip(near, records, strict=True)
+                if record and is_target(record, topic, unique, out_ms)
+            ]
         return found
 
     def _targets(self, order: Message) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from gantrymq.broker.tables import item_message
 from gantrymq.model import properties as props
 from gantrymq.model import sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -12,6 +13,9 @@ from gantrymq.store.schedule import number_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from gantrymq.broker.broker import Broker
+    from gantrymq.broker.cursors import Cursor
 
 STEP: Final = 64
 """Messages fired in one slice: a millisecond with reading, routing and writing."""
@@ -42,7 +46,10 @@ def with_origin(message: Message, properties: bytes) -> bytes:
     properties = without(properties, (props.REAL_TOPIC, props.REAL_QUEUE_ID))
     if properties and not properties.endswith(props.PAIR_END):
         properties += props.PAIR_END
-    return properties + f"{props.REAL_TOPIC}\x01{message.topic}\x02{props.REAL_QUEUE_ID}\x01{message.queue_id}\x02".encode()
+    return (
+        properties
+        + f"{props.REAL_TOPIC}\x01{message.topic}\x02{props.REAL_QUEUE_ID}\x01{message.queue_id}\x02".encode()
+    )
 
 
 def revived(waiting: Message) -> Message | None:
@@ -74,3 +81,19 @@ def codes_of(results: Any, count: int) -> list[ErrorCode | None]:
     if isinstance(results, GantryError):
         return [results.code] * count
     return [result if isinstance(result, ErrorCode) else None for result in results]
+
+
+def new_cursor(broker: Broker, queue: str, group: str, start: int) -> Cursor:
+    """A cursor in place of the one that there was: another broker went on meanwhile. In the log when this returns; the caller
+    flushes it before anything says that the directory is ours again."""
+    old = broker.cursors.find(queue, group)
+    rows: list[tuple[str, bytes | None]] = []
+    if old is not None:
+        broker.cursors.delete(old)
+        rows.append((str(old.id), None))
+    cursor, made = broker.cursors.create(queue, group, start)
+    rows += made
+    broker.store.append([item_message("cursor", key, value) for key, value in rows], [()] * len(rows))
+    for key, value in rows:
+        broker.tables.apply("cursor", key, value)
+    return cursor

@@ -172,6 +172,8 @@ class BrokerDoor(RemotingDoor):
                 self.refuse(command, code_of(error.code), error.text)
                 continue
             commands.append(command)
+        if shared.sends.aside:
+            recall_requests.submit_aside(self, batch, commands)
         if batch:
             self._open_sends += 1
             shared.broker.submit(batch, (batch, commands), self._stored)
@@ -216,8 +218,16 @@ class BrokerDoor(RemotingDoor):
         else:
             header = parse(command.fields, SendHeaderV2)
         message = self.message(header, command.body)
+        if message.intake:
+            recall_requests.submit_aside(self, [message], [command])
+            return
         self._open_sends += 1
         self.shared.broker.submit([message], ([message], [command]), self._stored)
+
+    @property
+    def born_host(self) -> bytes:
+        """The peer's address, as a record has it."""
+        return self._born_host
 
     def message(self, header: SendHeader | SendHeaderV2, body: bytes) -> Message:
         """The message of a send that came over this connection. Raises GantryError for what is refused."""

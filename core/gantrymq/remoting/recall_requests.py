@@ -1,13 +1,161 @@
-"""Recall of messages that wait for their time."""
+"""Sends that are turned aside (delayed and half messages), whose answers say more, and the recall of messages with a time of their own.
+
+A handle is RocketMQ's: base64 (URL alphabet) of `v1 TOPIC BROKER TIME UNIQ_KEY` (RecallMessageHandle.HandleV1).
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import base64
+import binascii
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from gantrymq.model import properties as props
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.names import RETRY_PREFIX
+from gantrymq.remoting.codec import response
+from gantrymq.remoting.constants import FLAG_ONEWAY, REGION, RequestCode, ResponseCode
+from gantrymq.remoting.door import code_of
+from gantrymq.remoting.headers import parse
+from gantrymq.remoting.sends import remark_of
+from gantrymq.store.schedule import number_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gantrymq.model.message import Message
     from gantrymq.remoting.broker_door import BrokerDoor
     from gantrymq.remoting.codec import Command
 
-HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {}
+ILLEGAL_OPERATION: Final = 604
+"""ResponseCode.ILLEGAL_OPERATION: a handle that names nothing that could be recalled here."""
+HANDLE_CHARS_MAX: Final = 4096
+"""A topic, a broker's name and a key: far shorter."""
+
+
+class RecallHeader(msgspec.Struct, rename="camel"):
+    """RECALL_MESSAGE."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str = ""
+
+
+class Handle(NamedTuple):
+    """What a recall handle says; `at_ms`: TIMER_OUT_MS + 1."""
+
+    topic: str
+    broker: str
+    at_ms: int
+    unique: str
+
+    def text(self) -> str:
+        """As a producer gets it."""
+        words = f"v1 {self.topic} {self.broker} {self.at_ms} {self.unique}"
+        return base64.urlsafe_b64encode(words.encode("utf-8", "surrogatepass")).decode()
+
+
+def parse_handle(text: str) -> Handle:
+    """Raises ValueError for what is no handle."""
+    if len(text) > HANDLE_CHARS_MAX:
+        raise ValueError("recall handle is invalid")
+    try:
+        words = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True).decode().split(" ")
+    except (binascii.Error, ValueError):
+        raise ValueError("recall handle is invalid") from None
+    if words[0] != "v1" or len(words) < 5:
+        raise ValueError("recall handle is invalid")
+    return Handle(words[1], words[2], number_of(words[3]), words[4])
+
+
+def submit_aside(door: BrokerDoor, batch: list[Message], commands: list[Command]) -> None:
+    """Take the messages that are not plain out of a batch of sends and submit them by themselves."""
+    door.shared.sends.aside = False
+    rows = [row for row, message in enumerate(batch) if message.intake]
+    if not rows:
+        return
+    aside = [batch[row] for row in rows]
+    asked = [commands[row] for row in rows]
+    for row in reversed(rows):
+        del batch[row], commands[row]
+
+    def answer(results: Any) -> None:
+        if isinstance(results, GantryError):
+            results = [results.code] * len(aside)
+        for message, command, result in zip(aside, asked, results, strict=True):
+            if command.flag & FLAG_ONEWAY:
+                continue
+            if isinstance(result, ErrorCode):
+                frame = response(command, code_of(result), remark_of(result, message))
+            else:
+                fields = answer_fields(door, message)
+                frame = response(command, ResponseCode.SUCCESS, None, fields)
+            door.connection.outbox.append(frame)
+
+    door.submit(aside, answer)
+
+
+def answer_fields(door: BrokerDoor, message: Message) -> dict[str, str]:
+    """SendMessageResponseHeader of a message that waits: the queue that was asked for, and the place where it waits."""
+    text = message.properties
+    queue_id = props.find(text, props.REAL_QUEUE_ID)
+    unique = props.find(text, props.UNIQ_KEY)
+    real_topic = props.find(text, props.REAL_TOPIC)
+    fields = {
+        "msgId": f"{door.shared.responses.host}{message.physical_offset:016X}",
+        "queueId": queue_id or str(message.queue_id), "queueOffset": str(message.queue_offset),
+        "transactionId": unique, "MSG_REGION": REGION, "TRACE_ON": "true",
+    }  # fmt: skip
+    out_ms = number_of(props.find(text, "TIMER_OUT_MS"))
+    if out_ms >= 0 and real_topic and not real_topic.startswith(RETRY_PREFIX):
+        # SendMessageProcessor.attachRecallHandle: one millisecond more, so that the order falls into the same second
+        fields["recallHandle"] = Handle(real_topic, door.shared.broker.config.name, out_ms + 1, unique).text()
+    return fields
+
+
+def recall(door: BrokerDoor, command: Command) -> None:
+    """RECALL_MESSAGE, with the checks of RocketMQ's RecallMessageProcessor; unlike there, a message that is not pending any more is
+    said to be so."""
+    header = parse(command.fields, RecallHeader)
+    broker = door.shared.broker
+    delays = broker.delays
+    if not delays.config.recall:
+        door.refuse(command, ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden (timer.recall=false)")
+        return
+    if broker.topics.get(header.topic) is None:
+        door.refuse(command, ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{header.topic[:255]}] not exist")
+        return
+    try:
+        handle = parse_handle(header.recall_handle)
+    except ValueError as error:
+        door.refuse(command, ILLEGAL_OPERATION, str(error))
+        return
+    left_ms = handle.at_ms - broker.clock.now_ms()
+    wrong = ""
+    if handle.topic != header.topic:
+        wrong = "topic not match"
+    elif handle.broker != broker.config.name:
+        wrong = "broker service not available"
+    elif not 0 < left_ms < delays.config.max_delay_s * 1000:
+        wrong = "timestamp invalid"
+    if wrong:
+        door.refuse(command, ILLEGAL_OPERATION, f"recall failed, {wrong}")
+        return
+
+    def done(result: bool | ErrorCode) -> None:
+        if not door.open:
+            return
+        if isinstance(result, ErrorCode):
+            door.refuse(command, code_of(result), f"recall failed, {result.value}")
+        elif not result:
+            door.refuse(command, ILLEGAL_OPERATION, "recall failed, the message does not wait (any more)")
+        else:
+            fields = {"msgId": handle.unique, "MSG_REGION": REGION}
+            door.connection.respond(command, ResponseCode.SUCCESS, None, fields)
+        door.link.mark()
+
+    delays.recall(handle.topic, handle.unique, handle.at_ms, header.producer_group, door.born_host, done)
+
+
+HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {RequestCode.RECALL_MESSAGE: recall}

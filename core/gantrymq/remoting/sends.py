@@ -92,6 +92,8 @@ class Sends:
         self.dead_letters = Counter()
         """Messages that went to a dead letter topic."""
         self._topics = broker.topics.topics
+        self.aside = False
+        """Some message since this was reset is not plain: the door answers it differently."""
         self._cluster = f"{props.CLUSTER}\x01{broker.config.cluster}\x02"
         self.unique = UniqueKeys(broker.clock, host)
 
@@ -173,6 +175,8 @@ class Sends:
         if "POP_CK" in text:  # a receipt of an earlier delivery (SendMessageProcessor.clearReservedProperties)
             text = without(text, _POP_CK)
         intake, lmq = intake_of(text, attempts or 0), NO_LMQ
+        if intake:
+            self.aside = True
         if "INNER_MULTI_" in text or "GANTRY_DISPATCH" in text:
             text, lmq = light_queues(text)
             if topic.name.startswith(names.RETRY_PREFIX):  # it entered them when it was new (MultiDispatchUtils)
