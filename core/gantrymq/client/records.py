@@ -12,8 +12,8 @@ import struct
 import zlib
 from typing import Any, Final
 
+from gantrymq.model import compression, sysflag
 from gantrymq.model import properties as props
-from gantrymq.model import sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
 
 #   0  total size        4      40  born timestamp   8
@@ -65,14 +65,19 @@ def _illegal(text: str) -> GantryError:
 
 def inflate(body: bytes, sys_flag: int, limit: int = INFLATED_BYTES_MAX) -> bytes:
     """The body as it was sent. Raises MESSAGE_ILLEGAL for a broken one, MESSAGE_TOO_LARGE above `limit` bytes and
-    NOT_SUPPORTED for LZ4 and ZSTD where pyarrow is not installed (zlib needs nothing)."""
+    NOT_SUPPORTED for LZ4 and ZSTD where neither the extra `compression` nor pyarrow is installed (zlib needs nothing)."""
     if not sys_flag & sysflag.COMPRESSED:
         return body
     kind = sys_flag & sysflag.COMPRESSION_MASK
     if kind in (0, sysflag.COMPRESSION_ZLIB):  # old clients set bit 0 alone
         result = _inflate_zlib(body, limit)
     elif kind in (sysflag.COMPRESSION_LZ4, sysflag.COMPRESSION_ZSTD):
-        result = _inflate_arrow(body, "lz4" if kind == sysflag.COMPRESSION_LZ4 else "zstd", limit)
+        try:
+            result = compression.inflate(body, sys_flag, limit)
+        except GantryError as error:
+            if error.code is not ErrorCode.NOT_SUPPORTED:
+                raise
+            result = _inflate_arrow(body, "lz4" if kind == sysflag.COMPRESSION_LZ4 else "zstd", limit)
     else:
         raise _illegal(f"compression type {kind >> 8} is unknown")
     if len(result) > limit:
@@ -95,7 +100,7 @@ def _inflate_arrow(body: bytes, codec: str, limit: int) -> bytes:
     try:
         import pyarrow
     except ImportError:
-        text = f"a body compressed with {codec} needs pyarrow: pip install 'gantrymq[spark]'"
+        text = f"a body compressed with {codec} needs a package: pip install 'gantrymq[compression]' (or pyarrow)"
         raise GantryError(ErrorCode.NOT_SUPPORTED, text) from None
     try:
         with pyarrow.CompressedInputStream(io.BytesIO(body), codec) as stream:

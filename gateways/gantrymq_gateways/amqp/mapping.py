@@ -10,12 +10,12 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-import zlib
 from dataclasses import dataclass
 from typing import Final
 
-from gantrymq.model import names, sysflag
+from gantrymq.model import names
 from gantrymq.model import properties as props
+from gantrymq.model.compression import inflate
 from gantrymq.model.errors import GantryError
 from gantrymq.model.limits import BODY_BYTES_CEILING, PROPERTIES_BYTES_MAX
 from gantrymq.model.message import Message
@@ -205,16 +205,12 @@ def render(message: Message, exchange_of: dict[str, str]) -> Rendered:
 
 
 def body_of(message: Message, bytes_max: int = BODY_BYTES_CEILING) -> bytes:
-    """The data bytes: zlib bodies of RocketMQ clients inflated, others (and larger ones) as they are."""
-    flags = message.sys_flag
-    if not flags & sysflag.COMPRESSED or flags & sysflag.COMPRESSION_MASK not in (0, sysflag.COMPRESSION_ZLIB):
-        return message.body
-    inflate = zlib.decompressobj()
+    """The data bytes: compressed bodies of RocketMQ clients inflated; broken and larger ones, and those that need a package which is
+    not installed (extra `compression`), as they are."""
     try:
-        body = inflate.decompress(message.body, bytes_max)
-    except zlib.error:
+        return inflate(message.body, message.sys_flag, bytes_max)
+    except GantryError:
         return message.body
-    return message.body if inflate.unconsumed_tail else body
 
 
 def topic_of(name: str) -> str:

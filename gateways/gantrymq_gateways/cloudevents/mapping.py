@@ -5,7 +5,6 @@ A message of another door becomes an event by the rules for messages that were n
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -13,8 +12,9 @@ from typing import Final
 
 from gantrymq.model import names, sysflag
 from gantrymq.model import properties as props
+from gantrymq.model.compression import inflate
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.model.limits import BODY_BYTES_CEILING, PROPERTIES_BYTES_MAX
+from gantrymq.model.limits import PROPERTIES_BYTES_MAX
 from gantrymq.model.message import Message
 from gantrymq_gateways.cloudevents.constants import (
     ATTRIBUTE_TYPES,
@@ -86,7 +86,7 @@ def from_message(message: Message, source: str, long_topics: Mapping[str, str] =
 
     `long_topics`: foreign names of native ones that are digests.
 
-    Raises GantryError (NOT_SUPPORTED, MESSAGE_TOO_LARGE) for a compressed body that cannot be inflated.
+    Raises GantryError (MESSAGE_ILLEGAL, MESSAGE_TOO_LARGE, NOT_SUPPORTED) for a compressed body that cannot be inflated.
     """
     pairs = props.decode(message.properties)
     body = inflated(message)
@@ -160,20 +160,8 @@ def timestamp(at_ms: int) -> str:
 
 
 def inflated(message: Message) -> bytes:
-    """The body, decompressed if the record says so; the size is capped at `BODY_BYTES_CEILING`."""
-    if not message.sys_flag & sysflag.COMPRESSED:
-        return message.body
-    kind = message.sys_flag & sysflag.COMPRESSION_MASK
-    if kind not in (0, sysflag.COMPRESSION_ZLIB):  # Clients before 5.0 set no type and use zlib.
-        raise GantryError(ErrorCode.NOT_SUPPORTED, "the body is compressed with LZ4 or Zstandard")
-    try:
-        stream = zlib.decompressobj()
-        body = stream.decompress(message.body, BODY_BYTES_CEILING)
-    except zlib.error as error:
-        raise GantryError(ErrorCode.NOT_SUPPORTED, f"the body says zlib and is not: {error}") from None
-    if stream.unconsumed_tail:
-        raise GantryError(ErrorCode.MESSAGE_TOO_LARGE, f"the body inflates to over {BODY_BYTES_CEILING} bytes")
-    return body
+    """The body, decompressed if the record says so; the size is capped at `BODY_BYTES_CEILING`. Raises as `compression.inflate`."""
+    return inflate(message.body, message.sys_flag)
 
 
 def lane_of(message: Message) -> str:

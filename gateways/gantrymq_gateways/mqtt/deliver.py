@@ -6,12 +6,11 @@ packet identifier differs.
 
 from __future__ import annotations
 
-import zlib
 from typing import Any, Final, Protocol
 
 from gantrymq.model import properties as props
-from gantrymq.model import sysflag
-from gantrymq.model.limits import BODY_BYTES_CEILING
+from gantrymq.model.compression import inflate
+from gantrymq.model.errors import GantryError
 from gantrymq.model.message import Message
 from gantrymq_gateways.mqtt import codec
 from gantrymq_gateways.mqtt import constants as c
@@ -37,18 +36,12 @@ def message_qos(message: Message) -> int:
 
 
 def body_of(message: Message) -> bytes | None:
-    """Raw data bytes; None if a compressed body is broken, unknown, or larger than any body may be once inflated."""
-    flags = message.sys_flag
-    if not flags & sysflag.COMPRESSED:
-        return message.body
-    if flags & sysflag.COMPRESSION_MASK not in (0, sysflag.COMPRESSION_ZLIB):
-        return None
+    """Raw data bytes; None if a compressed body is broken, larger than any body may be once inflated, or needs a package that is not
+    installed (extra `compression`)."""
     try:
-        inflater = zlib.decompressobj()
-        data = inflater.decompress(message.body, BODY_BYTES_CEILING)
-    except zlib.error:
+        return inflate(message.body, message.sys_flag)
+    except GantryError:
         return None
-    return data if inflater.eof else None
 
 
 class Outlet:

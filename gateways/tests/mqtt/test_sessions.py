@@ -343,16 +343,19 @@ def test_other_doors_messages(world: World) -> None:
 def test_compressed_bodies_are_inflated(fake_world: World) -> None:
     import zlib
 
+    import zstandard
+
     from gantrymq.model.message import Message
 
     sub = fake_world.client("s")
     sub.subscribe("t")
-    for body in (zlib.compress(b"hello" * 100), b"broken"):
+    zstd = zstandard.ZstdCompressor().compress(b"zstd" * 100)
+    for body, kind in ((zlib.compress(b"hello" * 100), 0), (b"broken", 0), (zstd, sysflag.COMPRESSION_ZSTD)):
         message = Message("t", body)
-        message.sys_flag = sysflag.COMPRESSED
+        message.sys_flag = sysflag.COMPRESSED | kind
         fake_world.port.submit([message], None, lambda token, result: None)
     fake_world.settle()
-    assert sub.messages() == [("t", b"hello" * 100)]
+    assert sub.messages() == [("t", b"hello" * 100), ("t", b"zstd" * 100)]
 
 
 def test_session_expires(fake_world: World) -> None:
