@@ -113,6 +113,12 @@ def test_its_files_stay_as_they_are(tmp_path: Path, state: str) -> None:
     for part, files in before.items():
         after = tree(tmp_path, "store", part)
         after.pop("Gone/0/00000000000000000000", None)  # a deleted topic whose records are replayed
+        for tree_ in (
+            files,
+            after,
+        ):  # its units name the time in place of the tag's hash, which a real broker never reads
+            data = tree_.pop("rmq_sys_wheel_timer/0/00000000000000000000", b"")
+            tree_["timer units"] = [data[at : at + 12] for at in range(0, len(data), 20)]  # type: ignore[assignment]
         assert after == files
 
 
