@@ -1,18 +1,22 @@
-"""Topics, routes and single messages, for tools and people."""
+"""Topics, routes, groups, offsets and single messages, for tools and people."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
+from gantrymq.client import offsets
 from gantrymq.client.client import Part
 from gantrymq.client.errors import BrokerError, expect_success, number
 from gantrymq.client.messages import parse_offset_message_id
 from gantrymq.client.records import ReceivedMessage, decode_records
 from gantrymq.client.routes import MessageQueue, Route, loads
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.model.names import check_topic, is_system_topic
+from gantrymq.model.names import check_group, check_topic, is_system_topic
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import MASTER_ID, Perm, RequestCode, ResponseCode
 
@@ -21,6 +25,14 @@ QUEUES: Final = 4
 KNOWN_AFTER_S: Final = 5.0
 """Brokers register a new topic at once; this is what that may take under load."""
 POLL_S: Final = 0.02
+SYSTEM_GROUPS: Final = frozenset(
+    {
+        "DEFAULT_CONSUMER", "DEFAULT_PRODUCER", "TOOLS_CONSUMER", "SCHEDULE_CONSUMER", "FILTERSRV_CONSUMER", "__MONITOR_CONSUMER",
+        "CLIENT_INNER_PRODUCER", "SELF_TEST_P_GROUP", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_OWNER", "CID_ONSAPI_PULL", "CID_SYS_RMQ_TRANS",
+    }
+)  # fmt: skip
+"""RocketMQ's own groups (MixAll)."""
 TIME_MAX_MS: Final = 2**63 - 1
 _OFFSET_ID_DIGITS: Final = (32, 56)
 
@@ -53,6 +65,30 @@ class QueueStats:
     def messages(self) -> int:
         """Offsets between the oldest and the next."""
         return self.max_offset - self.min_offset
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """One client of a consumer group. `address`: `host:port` that it connects from; `language`: as RocketMQ's LanguageCode names it."""
+
+    client_id: str
+    address: str
+    language: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """How far a group is in one queue. `committed`: None for a group without an offset."""
+
+    queue: MessageQueue
+    committed: int | None
+    min_offset: int
+    max_offset: int
+
+    @property
+    def lag(self) -> int:
+        """Messages that the group has not consumed, everything for a group without an offset."""
+        return self.max_offset - max(self.min_offset, self.committed or 0)
 
 
 class Admin(Part):
@@ -212,6 +248,95 @@ class Admin(Part):
             raise GantryError(ErrorCode.NOT_FOUND, f"{address} has no message at physical offset {offset}")
         return messages[0]
 
+    # consumer groups
+
+    async def create_group(self, group: str, *, reconsume_max: int = 16, cluster: str = "") -> list[str]:
+        """Create or change a consumer group on every master (of one cluster). `reconsume_max`: attempts beyond the first before a message
+        becomes a dead letter. Returns the brokers' names."""
+        check_group(group)
+        config = {
+            "groupName": group, "consumeEnable": True, "consumeFromMinEnable": True, "consumeBroadcastEnable": True,
+            "consumeMessageOrderly": False, "retryQueueNums": 1, "retryMaxTimes": reconsume_max, "brokerId": 0,
+            "whichBrokerWhenConsumeSlowly": 1, "notifyConsumerIdsChangedEnable": True,
+        }  # fmt: skip
+        masters = (await self.cluster()).masters(cluster)
+        for address in masters.values():
+            command = Command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, msgspec.json.encode(config))
+            await self.client.ask(address, command, f"create group {group!r}")
+        return sorted(masters)
+
+    async def delete_group(self, group: str, *, offsets: bool = True) -> None:
+        """Delete a group on every master, with its offsets unless told otherwise."""
+        fields = {"groupName": group, "cleanOffset": str(offsets).lower()}
+        for address in (await self.cluster()).masters().values():
+            command = Command(RequestCode.DELETE_SUBSCRIPTIONGROUP, dict(fields))
+            await self.client.ask(address, command, f"delete group {group!r}")
+
+    async def groups(self, system: bool = False) -> list[str]:
+        """Names of all consumer groups, sorted; without RocketMQ's own unless `system`."""
+        names: set[str] = set()
+        for address in (await self.cluster()).masters().values():
+            command = Command(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            answer = await self.client.ask(address, command, "list of groups")
+            names |= set(loads(answer.body).get("subscriptionGroupTable") or {})
+        return sorted(name for name in names if system or not _is_system_group(name))
+
+    async def members(self, group: str) -> list[GroupMember]:
+        """Clients of a group that are connected, sorted by client id; empty if none is."""
+        found: dict[str, GroupMember] = {}
+        for address in (await self.cluster()).masters().values():
+            command = Command(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group})
+            try:
+                answer = await self.client.ask(address, command, f"members of group {group!r}")
+            except BrokerError as error:
+                if error.response_code in (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.TOPIC_NOT_EXIST):
+                    continue
+                raise
+            for entry in loads(answer.body).get("connectionSet") or ():
+                member = GroupMember(entry["clientId"], entry["clientAddr"].lstrip("/"), str(entry["language"]))
+                found[member.client_id] = member
+        return [found[client_id] for client_id in sorted(found)]
+
+    async def progress(self, group: str, topic: str) -> list[QueueProgress]:
+        """How far a group is in every queue of a topic."""
+        queues = (await self.route(topic)).read_queues()
+        result = []
+        for queue in queues:
+            kept = await offsets.committed(self.client, group, queue)
+            least = await offsets.min_offset(self.client, queue)
+            result.append(QueueProgress(queue, kept, least, await offsets.max_offset(self.client, queue)))
+        return result
+
+    async def lag(self, group: str, topic: str) -> int:
+        """Messages of a topic that a group has not consumed."""
+        return sum(row.lag for row in await self.progress(group, topic))
+
+    async def set_offsets(self, group: str, wanted: Mapping[MessageQueue, int]) -> None:
+        """Set offsets of a group that nobody of is connected: a running consumer would commit its own again."""
+        for queue, offset in wanted.items():
+            await offsets.commit(self.client, group, queue, offset)
+
+    async def reset_offsets(self, group: str, topic: str, to: str | int) -> dict[MessageQueue, int]:
+        """Let a group go on at `earliest`, `latest` or the first message at or after a time (milliseconds since the epoch); its connected
+        consumers are told. Returns the offsets."""
+        route = await self.route(topic)
+        wanted = {queue: await offsets.find_start(self.client, queue, to) for queue in route.read_queues()}
+        times = {"latest": -1, "earliest": 0}
+        fields = {
+            "topic": topic, "group": group, "timestamp": str(times[to] if isinstance(to, str) else to),
+            "isForce": "true", "queueId": "-1",
+        }  # fmt: skip
+        for broker in sorted(route.brokers):
+            mine = {queue: offset for queue, offset in wanted.items() if queue.broker == broker}
+            try:
+                command = Command(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, dict(fields))
+                await self.client.ask(route.address(broker, True), command, f"reset of group {group!r}")
+            except BrokerError as error:
+                if error.code is ErrorCode.BUSY:
+                    raise
+                await self.set_offsets(group, mine)  # nobody of the group is connected
+        return wanted
+
     async def _offset(self, queue: MessageQueue, code: RequestCode) -> int:
         link = await self.client.link_of(queue)
         what = f"{code.name} of {queue}"
@@ -221,3 +346,7 @@ class Admin(Part):
 
 def _has_key(message: ReceivedMessage, key: str, unique: bool) -> bool:
     return message.message_id == key if unique else key in message.keys.split() or message.message_id == key
+
+
+def _is_system_group(name: str) -> bool:
+    return name in SYSTEM_GROUPS or name.startswith("CID_RMQ_SYS_")

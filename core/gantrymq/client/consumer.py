@@ -1,6 +1,7 @@
 """Reads queues by offset: the consumer decides where it reads, the broker waits with it for what is new.
 
-Never takes part in a group's balancing: it reads the queues that it is assigned. Offsets of its group are kept by the broker.
+Either it reads the queues that it is assigned and takes no part in a group's balancing (`assign`), or it reads its share of its topics as a
+member of the group (`subscribe`, RocketMQ's lite pull). Offsets of its group are kept by the broker.
 """
 
 from __future__ import annotations
@@ -9,16 +10,18 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
+from gantrymq.client import allocation
+from gantrymq.client.balance import Balancer
 from gantrymq.client.client import Client, Part
-from gantrymq.client.errors import BrokerError, expect_success, number
+from gantrymq.client.link import Link
+from gantrymq.client.offsets import COMMIT_S, commit, committed, find_start, max_offset, min_offset, offset_at
 from gantrymq.client.pulling import PULL_MAX, PullResult, Subscription, parse_tags, pull_once
 from gantrymq.client.records import ReceivedMessage
 from gantrymq.client.routes import MessageQueue
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.codec import Command
-from gantrymq.remoting.constants import RequestCode, ResponseCode
 
 _log = logging.getLogger(__name__)
 
@@ -26,12 +29,17 @@ ANSWER_S: Final = 1.0
 """How long an answer may be under way beyond the time that a pull was told to wait."""
 EMPTY_PAUSE_S: Final = 0.05
 """Before a queue is asked again that answered at once without a message though it was asked to wait."""
+WAIT_S: Final = 15.0
+NOTHING_ASSIGNED_S: Final = 0.05
+"""A member without queues looks again after this long whether it has got some."""
 
 
 class PullConsumer(Part):
-    """Reads assigned queues. `tags`: `a || b`, or `*` for all; the broker filters by hash, this class by the exact tag.
+    """Reads assigned or subscribed queues. `tags`: `a || b`, or `*` for all; the broker filters by hash, this class by the exact tag; or `sql`,
+    an SQL92 filter.
 
-    `start`: where a queue begins for which the group has no offset: `earliest` or `latest`.
+    `start`: where a queue begins for which the group has no offset: `earliest` or `latest`. Holds at most one answer per queue beyond what
+    `pull` has returned.
     """
 
     def __init__(
@@ -41,17 +49,33 @@ class PullConsumer(Part):
         client: Client | None = None,
         tags: str = "*",
         start: str = "earliest",
+        *,
+        sql: str = "",
+        strategy: allocation.Strategy = allocation.averagely,
+        auto_commit: bool = True,
     ) -> None:
+        """`auto_commit`: of a subscribed consumer, every 5 s what `pull` had returned before its latest call, and everything when it is closed
+        (but not when `async with` ends with an exception)."""
         super().__init__(nameserver, client)
         if start not in ("earliest", "latest"):
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"start {start!r}: allowed are earliest and latest")
         self.group = group
         self._tags = parse_tags(tags)
+        self._sql = sql
         self._start = start
+        self._auto_commit = auto_commit
         self._positions: dict[MessageQueue, int] = {}
+        self._done: dict[MessageQueue, int] = {}
+        """Positions before the latest `pull`: what auto commit keeps."""
+        self._paused: set[MessageQueue] = set()
         self._asking: dict[asyncio.Task[PullResult], tuple[MessageQueue, int, float]] = {}
         """Requests under way: queue, offset, and when the broker answers at the latest."""
         self._ready: deque[tuple[MessageQueue, int, PullResult]] = deque()
+        self._subscriptions: dict[str, Subscription] = {}
+        self._balancer = Balancer(self.client, group, lambda: list(self._subscriptions), strategy, self._change)
+        self._member = False
+        self._clean = True
+        self._committing: asyncio.Task[None] | None = None
 
     # which queues, and where
 
@@ -61,6 +85,8 @@ class PullConsumer(Part):
 
     async def assign(self, queues: Iterable[MessageQueue] | str) -> list[MessageQueue]:
         """Read these queues, or all of a topic, from the group's offsets on; ends the assignment before. Returns the queues."""
+        if self._member:
+            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "a consumer that has subscribed cannot be assigned queues")
         wanted = await self.queues(queues) if isinstance(queues, str) else list(queues)
         for task in self._asking:
             task.cancel()
@@ -68,9 +94,53 @@ class PullConsumer(Part):
         self._ready.clear()
         self._positions = {}
         for queue in wanted:
-            kept = await self.committed(queue)
-            self._positions[queue] = await self._find(queue, self._start) if kept is None else kept
+            await self._take(queue)
         return wanted
+
+    async def subscribe(self, topic: str, *, tags: str = "*", sql: str = "") -> None:
+        """Read this member's share of `topic`; more topics may follow. Returns after a first rebalance. Raises TOPIC_NOT_FOUND."""
+        if not self._member and self._positions:
+            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "a consumer that was assigned queues cannot subscribe")
+        await self.client.routes.route(topic)
+        self._subscriptions[topic] = Subscription.of(topic, tags, sql)
+        if self._member:
+            await self.client.members.beat()
+            self._balancer.wake()
+            return
+        self.client.members.join_consumer(self.group, self)
+        self._member = True
+        await self.client.members.beat()
+        await self._balancer.start()
+        if self._auto_commit:
+            self._committing = asyncio.get_running_loop().create_task(self._commit_often())
+
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are read now."""
+        return sorted(self._positions)
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Give nothing of these queues until `resume`."""
+        self._paused |= set(queues)
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Go on with paused queues."""
+        self._paused -= set(queues)
+
+    async def _take(self, queue: MessageQueue) -> None:
+        kept = await self.committed(queue)
+        self._positions[queue] = await find_start(self.client, queue, self._start) if kept is None else kept
+
+    async def _change(self, topic: str, wanted: list[MessageQueue]) -> bool:
+        gone = [queue for queue in self._positions if queue.topic == topic and queue not in wanted]
+        if gone and self._auto_commit:
+            await self.commit({queue: self._done.get(queue, self._positions[queue]) for queue in gone})
+        for queue in gone:
+            del self._positions[queue]
+            self._done.pop(queue, None)
+        for queue in wanted:
+            if queue not in self._positions:
+                await self._take(queue)
+        return True
 
     def position(self, queue: MessageQueue) -> int:
         """Offset of the next message that `pull` gives from an assigned queue."""
@@ -78,35 +148,36 @@ class PullConsumer(Part):
 
     async def seek(self, queue: MessageQueue, to: int | str) -> int:
         """Go on at an offset, or at `earliest` or `latest`. Returns the offset."""
-        offset = await self._find(queue, to) if isinstance(to, str) else to
+        offset = await find_start(self.client, queue, to) if isinstance(to, str) else to
         self._positions[queue] = offset
+        self._done.pop(queue, None)
         self._ready = deque(item for item in self._ready if item[0] != queue)
         return offset
 
     async def seek_to_time(self, queue: MessageQueue, at_ms: int) -> int:
         """Go on at the first message stored at or after `at_ms` (milliseconds since the epoch). Returns the offset."""
-        fields = {**self._place(queue), "timestamp": str(at_ms)}
-        return await self.seek(queue, await self._offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields))
+        return await self.seek(queue, await offset_at(self.client, queue, at_ms))
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Offset of the oldest message."""
-        return await self._offset(queue, RequestCode.GET_MIN_OFFSET, self._place(queue))
+        return await min_offset(self.client, queue)
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """Offset that the next message will get."""
-        return await self._offset(queue, RequestCode.GET_MAX_OFFSET, self._place(queue))
+        return await max_offset(self.client, queue)
 
     # reading
 
-    async def pull(self, max_messages: int = PULL_MAX, wait_s: float = 15.0) -> list[ReceivedMessage]:
+    async def pull(self, max_messages: int = PULL_MAX, wait_s: float = WAIT_S) -> list[ReceivedMessage]:
         """Messages of one assigned queue, at least one unless `wait_s` passes without any; moves that queue's position behind them.
 
         With `wait_s` 0 every queue is asked once, and none waits. Raises what a broker answers; after UNAVAILABLE it can simply be
         called again.
         """
-        if not self._positions:
-            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "no queue is assigned: call assign() first")
+        if not self._positions and not self._member:
+            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "no queue is assigned: call assign() or subscribe() first")
         loop = asyncio.get_running_loop()
+        self._done = dict(self._positions)
         deadline = loop.time() + wait_s
         asked = False
         while True:
@@ -120,6 +191,9 @@ class PullConsumer(Part):
             elif now >= deadline + ANSWER_S or all(until > deadline for _, _, until in self._asking.values()):
                 return []  # whoever was asked has answered; those that wait longer were asked by a call before
             timeout = deadline - now if now < deadline else ANSWER_S
+            if not self._asking:  # a member whose queues are all somebody else's, or paused
+                await asyncio.sleep(min(timeout, NOTHING_ASSIGNED_S))
+                continue
             done, _ = await asyncio.wait(self._asking, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 queue, offset, _ = self._asking.pop(task)
@@ -130,7 +204,7 @@ class PullConsumer(Part):
         under_way = {queue for queue, _, _ in self._asking.values()}
         wait_ms = max(0, int((until - asyncio.get_running_loop().time()) * 1000))
         for queue, offset in self._positions.items():
-            if queue not in under_way:
+            if queue not in under_way and queue not in self._paused:
                 task = asyncio.ensure_future(self._pull_politely(queue, offset, max_messages, wait_ms))
                 self._asking[task] = (queue, offset, until)
 
@@ -139,32 +213,46 @@ class PullConsumer(Part):
     ) -> PullResult:
         """One request for one queue, assigned or not; positions stay. Without `wait_s` an empty queue answers at once."""
         count = max(1, min(max_messages, PULL_MAX))
-        subscription = Subscription(queue.topic, self._tags)
-        return await pull_once(self.client, self.group, queue, offset, subscription, count=count, wait_s=wait_s)
+        subscription = self._subscriptions.get(queue.topic) or Subscription(queue.topic, self._tags, self._sql)
+        return await pull_once(
+            self.client, self.group, queue, offset, subscription, count=count, wait_s=wait_s, lite=self._member
+        )
 
     # the group's offsets
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's offset, None if it has none."""
-        fields = {"consumerGroup": self.group, **self._place(queue), "setZeroIfNotFound": "false"}
-        try:
-            return await self._offset(queue, RequestCode.QUERY_CONSUMER_OFFSET, fields)
-        except BrokerError as error:
-            if error.response_code == ResponseCode.QUERY_NOT_FOUND:
-                return None
-            raise
+        return await committed(self.client, self.group, queue)
 
     async def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
         """Keep offsets for the group, by default the position of every assigned queue. Returns when the brokers
         have them; ours makes them a record of the log within a second (RocketMQ: five), so a crash right after may repeat."""
-        for queue, offset in (self._positions if offsets is None else offsets).items():
-            link = await self.client.link_of(queue)
-            fields = {"consumerGroup": self.group, **self._place(queue), "commitOffset": str(offset)}
-            answer = await link.request(Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields))
-            expect_success(answer, f"commit of {queue}", link.address)
+        for queue, offset in dict(self._positions if offsets is None else offsets).items():
+            await commit(self.client, self.group, queue, offset)
+
+    async def _commit_often(self) -> None:
+        while True:
+            await asyncio.sleep(COMMIT_S)
+            await self._commit_done()
+
+    async def _commit_done(self) -> None:
+        try:
+            await self.commit(self._done)
+        except GantryError as error:
+            _log.warning("group %s: %s", self.group, error)
 
     async def close(self) -> None:
-        """Stop asking and close the links, if they are this object's own."""
+        """Stop asking, leave the group, and close the links, if they are this object's own."""
+        if self._member:
+            self._member = False
+            await self._balancer.stop()
+            if self._committing is not None:
+                self._committing.cancel()
+                await asyncio.wait([self._committing])
+                if self._clean:
+                    self._done = dict(self._positions)
+                await self._commit_done()
+            await self.client.members.leave(consumer=self.group)
         for task in self._asking:
             task.cancel()
         if self._asking:
@@ -183,7 +271,7 @@ class PullConsumer(Part):
     def _take_ready(self, max_messages: int) -> list[ReceivedMessage]:
         while self._ready:
             queue, asked, result = self._ready.popleft()
-            if self._positions.get(queue) != asked:
+            if self._positions.get(queue) != asked or queue in self._paused:
                 continue  # somebody called seek in the meantime
             if result.moved:
                 _log.warning(
@@ -202,19 +290,28 @@ class PullConsumer(Part):
                 return messages
         return []
 
-    @staticmethod
-    def _place(queue: MessageQueue) -> dict[str, str]:
-        return {"topic": queue.topic, "queueId": str(queue.queue_id)}
+    async def __aexit__(self, *exception: object) -> None:
+        self._clean = exception[0] is None
+        await self.close()
 
-    async def _find(self, queue: MessageQueue, to: str) -> int:
-        if to == "earliest":
-            return await self.min_offset(queue)
-        if to == "latest":
-            return await self.max_offset(queue)
-        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"{to!r}: allowed are an offset, earliest and latest")
+    # membership.ConsumerMember
 
-    async def _offset(self, queue: MessageQueue, code: RequestCode, fields: dict[str, str]) -> int:
-        link = await self.client.link_of(queue)
-        what = f"{code.name} of {queue}"
-        answer = expect_success(await link.request(Command(code, fields)), what, link.address)
-        return number(answer, "offset", what, link.address)
+    def describe(self) -> dict[str, Any]:
+        """See `ConsumerMember`."""
+        where = "CONSUME_FROM_FIRST_OFFSET" if self._start == "earliest" else "CONSUME_FROM_LAST_OFFSET"
+        return {
+            "groupName": self.group,
+            "consumeType": "CONSUME_ACTIVELY",
+            "messageModel": "CLUSTERING",
+            "consumeFromWhere": where,
+            "subscriptionDataSet": [subscription.data() for subscription in self._subscriptions.values()],
+            "unitMode": False,
+        }
+
+    def members_changed(self) -> None:
+        """See `ConsumerMember`."""
+        self._balancer.wake()
+
+    def serve(self, link: Link, command: Command) -> bool:
+        """See `ConsumerMember`: nothing is asked of those who read when they like."""
+        return False

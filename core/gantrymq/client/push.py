@@ -340,11 +340,14 @@ class PushConsumer(Part):
         )  # fmt: skip
         if buffer.dropped:
             return False
-        if result.moved:
+        if result.moved:  # expired, or reset at the broker: what waits here is of another place
             _log.warning(
-                "group %s: %s: offset %d is gone, the broker has %d to %d; going on at %d", self.group, queue,
-                buffer.next_offset, result.min_offset, result.max_offset, result.next_offset,
+                "group %s: %s: the broker has %d to %d and refuses offset %d; going on at %d", self.group, queue,
+                result.min_offset, result.max_offset, buffer.next_offset, result.next_offset,
             )  # fmt: skip
+            buffer.drop()
+            self._in_background(self.reset({queue: result.next_offset}))
+            return False
         buffer.add(result.messages)
         buffer.next_offset = result.next_offset
         buffer.pulls += 1
