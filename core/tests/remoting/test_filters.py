@@ -1,0 +1,296 @@
+"""Filters over a real store: what passes, where to go on, waiting polls, retry topics, limits, the cache."""
+
+import json
+import logging
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gantrymq.model.names import java_hash
+from gantrymq.remoting import filters
+from gantrymq.remoting.constants import RequestCode as Code
+from gantrymq.remoting.constants import ResponseCode as Answer
+from gantrymq.remoting.filters import ALL, FilterError, compile_filter, select
+from gantrymq.store import record
+from gantrymq.store.consume_queue import HOLE, UNIT, tag_words
+from gantrymq.store.testing import MemoryFileSystem
+from tests.remoting.bench import SUSPEND, Bench, answers, ask, pull, pull_frame, send, send_frame
+from tests.remoting.test_pulls import bodies_of, offsets
+from tests.store.test_consume_queue import queue_on
+
+SQL = {"expressionType": "SQL92"}
+
+
+def fill(bench: Bench, count: int, body: int = 0) -> None:
+    """`n` counts up, TAGS is `even` or `odd`, every third message has a `third`."""
+    link = bench.connect()
+    frames = []
+    for i in range(count):
+        properties = f"n\x01{i}\x02TAGS\x01{'odd' if i % 2 else 'even'}\x02" + (
+            "third\x01true\x02" if i % 3 == 0 else ""
+        )
+        frames.append(send_frame(b"%d" % i + b"." * body, properties, opaque=i))
+    link.feed(b"".join(frames))
+
+
+def numbers(answer: Any) -> list[int]:
+    return [int(body.partition(b".")[0]) for body in bodies_of(answer.body)]
+
+
+CASES = {
+    "n > 3": [4, 5, 6, 7, 8, 9],
+    "n BETWEEN 2 AND 4": [2, 3, 4],
+    "third = TRUE AND TAGS = 'odd'": [3, 9],
+    "third IS NULL": [1, 2, 4, 5, 7, 8],
+    "TAGS IN ('even') OR n = 1": [0, 1, 2, 4, 6, 8],
+    "n = 4": [4],
+}
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_sql_in_the_request(bench: Bench, text: str) -> None:
+    fill(bench, 10)
+    answer = pull(bench.connect(), subscription=text, **SQL)
+    assert (answer.code, answer.remark, numbers(answer), offsets(answer)) == (0, "FOUND", CASES[text], (10, 0, 10))
+
+
+def test_sql_limits_of_one_answer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(bench, 100)
+    link = bench.connect()
+    answer = pull(link, subscription="third = TRUE", maxMsgNums=3, **SQL)
+    assert (numbers(answer), offsets(answer)[0]) == ([0, 3, 6], 7)
+    size = len(pull(link, maxMsgNums=1).body)
+    answer = pull(link, subscription="third = TRUE", maxMsgBytes=size * 2 + 5, **SQL)
+    assert (numbers(answer), offsets(answer)[0]) == ([0, 3], 6)
+    assert numbers(pull(link, subscription="n = 90", maxMsgBytes=1, **SQL)) == [90]
+    monkeypatch.setattr(filters, "SQL_SCAN_MAX", 20)
+    answer = pull(link, subscription="n = 90", queueOffset=2, **SQL)
+    assert (answer.code, offsets(answer)[0]) == (Answer.PULL_RETRY_IMMEDIATELY, 22)
+    monkeypatch.setattr(filters, "SQL_SCAN_MAX", 256)
+    monkeypatch.setattr(filters, "SQL_BYTES_MAX", size * 10)
+    answer = pull(link, subscription="n = 90", **SQL)
+    assert answer.code == Answer.PULL_RETRY_IMMEDIATELY
+    assert 5 < offsets(answer)[0] < 20
+
+
+def test_a_record_over_the_limit_is_evaluated(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filters, "SQL_BYTES_MAX", 1000)
+    fill(bench, 3, body=5000)
+    assert numbers(pull(bench.connect(), subscription="n = 1", queueOffset=1, **SQL)) == [1]
+    assert offsets(pull(bench.connect(), subscription="n = 2", **SQL))[0] == 1
+
+
+def heartbeat(
+    link: Any, client: str, expressions: dict[str, str], version: int = 1, kind: str = "TAG", group: str = "CG"
+) -> None:
+    subscriptions = [
+        {"topic": topic, "subString": text, "subVersion": version, "expressionType": kind}
+        for topic, text in expressions.items()
+    ]
+    data = [{"groupName": group, "subscriptionDataSet": subscriptions}] if expressions is not None else []
+    body = json.dumps({"clientID": client, "consumerDataSet": data}).encode()
+    assert ask(link, Code.HEART_BEAT, body).code == 0
+
+
+def test_sql_of_the_heartbeat(bench: Bench) -> None:
+    fill(bench, 10)
+    link = bench.connect()
+    heartbeat(link, "c", {"T": "n < 3"}, kind="SQL92")
+    assert numbers(pull(link, sysFlag=0, subVersion=1, **SQL)) == [0, 1, 2]
+
+
+def test_a_request_newer_than_the_heartbeat(bench: Bench) -> None:
+    fill(bench, 10)
+    link = bench.connect()
+    heartbeat(link, "c", {"T": "n < 3"}, kind="SQL92")
+    answer = pull(link, sysFlag=0, subVersion=2, **SQL)
+    assert (answer.code, "not latest" in (answer.remark or "")) == (Answer.SUBSCRIPTION_NOT_LATEST, True)
+    heartbeat(link, "c", {"T": "n < 2"}, version=2, kind="SQL92")
+    assert numbers(pull(link, sysFlag=0, subVersion=2, **SQL)) == [0, 1]
+    heartbeat(link, "c", {"T": "even"}, version=3)
+    assert len(numbers(pull(link, sysFlag=0, subVersion=3))) == 5
+    assert len(numbers(pull(link, sysFlag=0, subVersion=4))) == 10  # the client compares tags itself
+
+
+def test_a_broken_expression_in_the_heartbeat(bench: Bench) -> None:
+    fill(bench, 1)
+    link = bench.connect()
+    heartbeat(link, "c", {"T": "n <"}, kind="SQL92")
+    assert pull(link, sysFlag=0).code == Answer.SUBSCRIPTION_PARSE_FAILED
+
+
+def test_the_retry_topic_of_the_group_is_not_filtered(bench: Bench) -> None:
+    link = bench.connect()
+    retry = "%RETRY%CG"
+    heartbeat(link, "c", {"T": "n = 1"}, kind="SQL92")
+    assert send(link, b"again", "TAGS\x01x\x02", b=retry, e="0").code == 0
+    for wanted in ({"subscription": "n = 1", **SQL}, {"subscription": "y"}, {"sysFlag": 0}):
+        assert bodies_of(pull(link, topic=retry, **wanted).body) == [b"again"]
+    other = pull(link, topic=retry, consumerGroup="another", subscription="y")
+    assert other.code == Answer.PULL_RETRY_IMMEDIATELY
+
+
+def test_waiting_poll_with_sql(bench: Bench) -> None:
+    fill(bench, 3)
+    link, producer = bench.connect(), bench.connect()
+    link.feed(pull_frame(queueOffset=3, subscription="price > 10", **SQL, **SUSPEND))
+    for price in (5, 10, 7):
+        send(producer, b"cheap", f"price\x01{price}\x02")
+    send(producer, b"none")
+    assert link.take() == b""
+    assert bench.doors.pulls.waiting == 1
+    send(producer, b"dear", "price\x0111\x02")
+    (answer,) = answers(link.take())
+    assert (answer.code, bodies_of(answer.body), offsets(answer)) == (0, [b"dear"], (8, 0, 8))
+    link.feed(pull_frame(queueOffset=8, subscription="price > 10", **SQL, **SUSPEND))
+    send(producer, b"cheap", "price\x015\x02")
+    bench.wheel.advance(16_000)
+    bench.turn.run_until_quiet()
+    (answer,) = answers(link.take())
+    assert (answer.code, offsets(answer)[0]) == (Answer.PULL_RETRY_IMMEDIATELY, 9)
+
+
+def test_a_batch_beyond_the_scan_wakes_the_poll(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filters, "SQL_SCAN_MAX", 4)
+    fill(bench, 1)
+    link, producer = bench.connect(), bench.connect()
+    link.feed(pull_frame(queueOffset=1, subscription="n = 8", **SQL, **SUSPEND))
+    producer.feed(b"".join(send_frame(b"%d" % i, f"n\x01{i}\x02", opaque=i) for i in range(10)))
+    (answer,) = answers(link.take())
+    assert (answer.code, offsets(answer)[0]) == (Answer.PULL_RETRY_IMMEDIATELY, 5)
+    answer = pull(link, queueOffset=5, subscription="n = 8", **SQL)
+    assert (answer.code, offsets(answer)[0]) == (Answer.PULL_RETRY_IMMEDIATELY, 9)
+    assert numbers(pull(link, queueOffset=9, subscription="n = 8", **SQL)) == [8]
+
+
+def test_ipv6_born_hosts_and_long_topics(bench: Bench) -> None:
+    link = bench.connect("[2001:db8::1]:4711")
+    send(link, b"six", "n\x011\x02")
+    send(link, b"two", "n\x012\x02")
+    assert bodies_of(pull(link, subscription="n = 2", **SQL).body) == [b"two"]
+    data = pull(link, maxMsgNums=1).body
+    message = record.decode(data)
+    assert record.properties_of(data, 0, len(data)) == message.properties + message.dispatch
+
+
+# The cache
+
+
+def test_the_same_text_gives_the_same_filter() -> None:
+    assert compile_filter(None, None) is compile_filter("TAG", "*") is compile_filter("", "") is ALL
+    assert compile_filter("TAG", "a||b") is compile_filter(None, "a||b")
+    assert compile_filter("SQL92", "a = 7") is compile_filter("SQL92", "a = 7")
+    assert compile_filter("TAG", "a = 7") is not compile_filter("SQL92", "a = 7")
+    assert compile_filter("TAG", "a || * ") is ALL
+
+
+def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = filters._Cache()
+    monkeypatch.setattr(filters, "_cache", cache)
+    monkeypatch.setattr(filters, "CACHED_MAX", 3)
+    for tag in "abcd":
+        compile_filter(None, tag)
+    assert [text for _, text in cache.entries] == ["b", "c", "d"]
+    monkeypatch.setattr(filters, "CACHED_CHARS_MAX", 100)
+    with pytest.raises(FilterError):
+        compile_filter("SQL92", "#" * 95)  # what is wrong is kept, too
+    assert [text[0] for _, text in cache.entries] == ["c", "d", "#"]
+    compile_filter(None, "x" * 200)
+    assert (cache.entries, cache.chars) == ({}, 0)
+
+
+REFUSED = {
+    "LIKE": ("SQL92", "a LIKE 'x%'", "LIKE"),
+    "arithmetic": ("SQL92", "a + 1 > 2", "arithmetic"),
+    "empty": ("SQL92", None, "needs an expression"),
+    "type": ("XPATH", "/a", "known are TAG and SQL92"),
+    "no tag": ("TAG", "||", "names no tag"),
+    "many tags": ("TAG", "||".join(map(str, range(filters.TAGS_MAX + 1))), "at most 4096 tags"),
+    "long tags": ("TAG", "x" * (filters.TAG_CHARS_MAX + 1), "at most 262144"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    kind, text, problem = REFUSED[name]
+    for _ in range(2):  # the second time out of the cache
+        with pytest.raises(FilterError, match=problem):
+            compile_filter(kind, text)
+
+
+def test_what_is_ignored_is_logged_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filters, "_cache", filters._Cache())
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            compile_filter("SQL92", "a = 7 LIMIT 5")
+    assert [entry.getMessage().count("LIMIT 5") for entry in caplog.records] == [2]
+
+
+# Tags
+
+
+TAGS = [
+    "a",
+    "b",
+    "c",
+    "Aa",
+    "BB",
+    "",
+    "x" * 40,
+    "f5a5a608",
+]  # `Aa` and `BB` share a hash, the last one's is 0 as of no tag
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.one_of(st.sampled_from(TAGS), st.none()), max_size=40),
+    st.integers(0, 40),
+    st.sets(st.sampled_from([tag for tag in TAGS if tag]), min_size=1, max_size=4),
+    st.integers(0, 42),
+    st.integers(1, 45),
+)
+def test_select_of_a_queue(tags: list[str | None], written: int, chosen: set[str], offset: int, count: int) -> None:
+    """Written units over several files, pending ones and holes: as a comparison unit by unit."""
+    wanted = compile_filter("TAG", "||".join(sorted(chosen)))
+    assert wanted.codes is not None
+    units = [HOLE if tag is None else (100 * place, 100, java_hash(tag)) for place, tag in enumerate(tags)]
+    queue = queue_on(MemoryFileSystem())
+    for place, unit in enumerate(units):
+        if place == written:
+            queue.write_pending()
+        queue.pending.extend(unit)
+        queue.next_offset += 1
+    found = queue.select(offset, count, wanted.codes, wanted.words)
+    places = [place for place, unit in enumerate(units) if wanted.takes_unit(unit) and offset <= place < offset + count]
+    assert found == (places, [units[place] for place in places])
+
+
+def test_tag_words_are_what_stands_in_the_file() -> None:
+    for code in (0, 1, -1, java_hash("x" * 40), -(2**31), 2**31 - 1):
+        (word,) = tag_words(frozenset({code}))
+        assert UNIT.pack(0, 0, code)[16:] == word.to_bytes(4, sys.byteorder)
+
+
+@pytest.mark.parametrize("text", ["even", "even || odd", "odd || nothing", "nothing"])
+@pytest.mark.parametrize("flushed", [False, True])
+def test_select_goes_on_where_it_stopped(bench: Bench, text: str, flushed: bool) -> None:
+    fill(bench, 300)
+    if flushed:
+        bench.store.flush()
+        fill(bench, 11)
+    wanted = compile_filter("TAG", text)
+    high = bench.store.max_offset("T", 0)
+    for count, bytes_max in ((1, 1 << 20), (7, 1 << 20), (1000, 1 << 20), (1000, 700)):
+        at, found = 0, []
+        while at < high:
+            part = select(bench.store, "T", 0, at, wanted, count, bytes_max)
+            assert len(part.offsets) <= count
+            assert part.next_offset > at
+            assert [record.decode(piece).queue_offset for piece in part.pieces] == part.offsets
+            found += part.offsets
+            at = part.next_offset
+        units = bench.store.units("T", 0, 0, high)
+        assert found == [place for place, unit in enumerate(units) if wanted.takes_unit(unit)]
