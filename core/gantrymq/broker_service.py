@@ -144,10 +144,13 @@ class BrokerService:
                 lambda: store.index_lag_records,
             )
         retention.start()
+        store.on_units_written(broker.stats.stored)
+        broker.stats.start(context.wheel)
         doors = BrokerDoors(broker, context)
         bound = await context.listen(doors.accept, context.host, config.port)
         self._registrar = Registrar(broker, context, bound)
         doors.set_address(self._registrar.advertised)
+        doors.nameservers = list(context.nameservers)
         await self._registrar.start()
         context.shared["broker_port"] = LocalBrokerPort(broker)
         context.shared["broker"] = broker

@@ -43,6 +43,10 @@ class AckGate:
         """True if an entry at `position` would be answered at once, and well."""
         return self._failed is None and (not strict or position <= self.released)
 
+    def set_open(self, always_open: bool) -> None:
+        """Change the rule; what waits goes on waiting."""
+        self._open = always_open
+
     def advance(self, position: int) -> None:
         """The promise holds up to `position`: answer all entries at or below it."""
         if position <= self.released:

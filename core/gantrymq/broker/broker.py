@@ -27,6 +27,7 @@ from gantrymq.broker.pops import Pops
 from gantrymq.broker.port import Done, Route
 from gantrymq.broker.routing import Router, route_from_bytes, route_to_bytes
 from gantrymq.broker.routing_api import RouteSet
+from gantrymq.broker.settings import Settings
 from gantrymq.broker.snapshots import NOT_TABLES, NOTHING, Snapshots
 from gantrymq.broker.stats import BrokerStats
 from gantrymq.broker.tables import Tables, check_item, item_message, replay_topic
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OWN_TABLES = frozenset({"topic", "route", "light", "cursor", "offset", "group"})
+OWN_TABLES = frozenset({"topic", "route", "light", "cursor", "offset", "group", "setting"})
 """Tables that only the broker writes."""
 
 COLD_RETRY_MS = 50
@@ -96,6 +97,7 @@ class Broker:
         self.offsets = ConsumerOffsets()
         self.leases = Leases()
         self.stats = BrokerStats(clock, config.cluster)
+        self.settings = Settings(self)
         self.gate = AckGate(always_open=not sync_flush)
         self.cursors = Cursors(store, self.append_ack, self._wait_cursor, self._wake_cursor, self._arm_append)
         self.delays = Delays(self)
@@ -145,6 +147,7 @@ class Broker:
         self.tables.replay(self.store, [table for table in tables if table not in NOT_TABLES], loaded.offsets)
         self._take_over(deletions.unfinished(self.tables, self.store.queues_of, self.store.max_offset))
         self._take_over(take_over())
+        self.settings.load(self.tables.rows("setting"))
         self.topics.load(self.tables.rows("topic"))
         self.topics.load_light(self.store.topics())
         for route_id, data in self.tables.rows("route").items():
@@ -258,6 +261,11 @@ class Broker:
     def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set a group's offset; a record of it follows within a second."""
         if self.offsets.commit(group, topic, queue_id, offset):
+            self._arm_offsets()
+
+    def reset_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """As `commit_offset`, for a tool: the group's consumer is sent there at its next pull."""
+        if self.offsets.reset(group, topic, queue_id, offset):
             self._arm_offsets()
 
     def _arm_offsets(self) -> None:

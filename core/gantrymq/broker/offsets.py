@@ -12,6 +12,9 @@ from gantrymq.model.errors import ErrorCode, GantryError
 
 FLUSH_MS = 500
 
+RESETS_MAX = 100_000
+"""Queues whose reset no consumer has heard of yet: the groups of 1,000 topics with 100 queues."""
+
 PLACES_MAX = 1_000_000
 """(topic, group) pairs: 10,000 topics read by 100 groups each. A client that invents group names must not fill the memory."""
 
@@ -24,6 +27,8 @@ class ConsumerOffsets:
         self._topics_of: dict[str, set[str]] = {}
         self._count = 0
         self._dirty: set[tuple[str, str]] = set()
+        self.resets: dict[tuple[str, str, int], int] = {}
+        """Offsets by topic, group and queue that a tool set and the consumer has not heard of: until then its own commits do not count."""
 
     def __len__(self) -> int:
         """(topic, group) pairs."""
@@ -60,6 +65,8 @@ class ConsumerOffsets:
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Set an offset; True if this is the first change since the last `take_dirty`. Raises LIMIT_REACHED."""
+        if self.resets and (topic, group, queue_id) in self.resets:
+            return False
         queues = self._of_topic.get(topic, {}).get(group)
         if queues is None:
             if self._count >= PLACES_MAX:
@@ -73,6 +80,19 @@ class ConsumerOffsets:
         first = not self._dirty
         self._dirty.add((topic, group))
         return first
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """As `commit`, for a tool: the group's consumer goes on there, wherever it is. Raises LIMIT_REACHED."""
+        if len(self.resets) >= RESETS_MAX and (topic, group, queue_id) not in self.resets:
+            raise GantryError(ErrorCode.LIMIT_REACHED, f"{RESETS_MAX} reset queues wait for their consumers")
+        self.resets.pop((topic, group, queue_id), None)
+        first = self.commit(group, topic, queue_id, offset)
+        self.resets[topic, group, queue_id] = offset
+        return first
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int:
+        """Where the consumer that asks has to go on since a tool said so, once; -1: where it is."""
+        return self.resets.pop((topic, group, queue_id), -1)
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """The committed offset, or -1."""
@@ -104,7 +124,8 @@ class ConsumerOffsets:
 
     def _drop(self, topic: str, group: str) -> str:
         groups, topics = self._of_topic[topic], self._topics_of[group]
-        del groups[group]
+        for queue in groups.pop(group):
+            self.resets.pop((topic, group, queue), None)
         topics.discard(topic)
         if not groups:
             del self._of_topic[topic]

@@ -221,8 +221,8 @@ class TopicTable:
         """Every topic but our own system topics and clients' light queues, which no nameserver knows."""
         return [topic.config for topic in self.topics.values() if not topic.system and topic.name not in self._light]
 
-    def create(self, config: TopicConfig) -> Topic:
-        """Create or change a topic. Raises NAME_INVALID, NO_PERMISSION, ILLEGAL_ARGUMENT."""
+    def check(self, config: TopicConfig) -> None:
+        """Raise what `create` would raise."""
         names.check_stored_topic(config.name)
         if names.is_own_system_topic(config.name):
             raise GantryError(ErrorCode.NO_PERMISSION, f"topic {config.name} belongs to the broker itself")
@@ -242,6 +242,11 @@ class TopicTable:
                 ErrorCode.ILLEGAL_ARGUMENT,
                 f"topic {config.name} exists: {CLEANUP} cannot be changed, delete the topic first",
             )
+
+    def create(self, config: TopicConfig) -> Topic:
+        """Create or change a topic. Raises NAME_INVALID, NO_PERMISSION, ILLEGAL_ARGUMENT."""
+        self.check(config)
+        old = self.topics.get(config.name)
         if old is not None:
             self._auto_created -= old.config.on_use
             config.first_offsets = old.config.first_offsets
@@ -289,6 +294,18 @@ class TopicTable:
         self.version += 1
         self.changes.append(name)
         self.on_change()
+
+    def all_changed(self) -> None:
+        """Nameservers must learn everything anew."""
+        self.version += 1
+        self.changes.clear()
+        self.on_change()
+
+    def set_strict(self, strict: bool) -> None:
+        """Change the rule of topics that have none of their own."""
+        self.strict = strict
+        for topic in self.topics.values():
+            topic.strict = self._strict(topic.config)
 
     def changed_since(self, version: int) -> list[str] | None:
         """Names of the topics made, changed or deleted after `version`, each once; None if that is too long ago."""

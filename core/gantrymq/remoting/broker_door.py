@@ -86,6 +86,8 @@ class BrokerDoors:
         self.wheel = context.wheel
         self.turn = context.turn
         self.address = ""
+        self.nameservers: list[str] = []
+        """Addresses that the broker registers with, for tools to see."""
         self.started_ms = broker.clock.now_ms()
         self.clients = Clients()
         self.groups = Groups(broker)

@@ -27,6 +27,7 @@ def heartbeat(door: BrokerDoor, command: Command) -> None:
     """HEART_BEAT: who is behind this connection. Heartbeat V2 is not announced, so every beat is complete."""
     beat = bodies.decode(command.body, bodies.Heartbeat)
     shared = door.shared
+    door.language, door.version, door.beat_ms = command.language, command.version, shared.broker.clock.now_ms()
     for group in shared.clients.heartbeat(door, beat, command.language, command.version, len(command.body)):
         if group not in SYSTEM_GROUPS and not group.startswith("CID_RMQ_SYS_"):
             shared.groups.ensure(group)
@@ -63,7 +64,7 @@ def consumer_connections(door: BrokerDoor, command: Command) -> None:
     connections = [
         {
             "clientId": client_id, "clientAddr": consumer.member.link.peer,
-            "language": _language(consumer.language), "version": consumer.version,
+            "language": language_name(consumer.language), "version": consumer.version,
         }
         for client_id, consumer in sorted(group.consumers.items())
     ]  # fmt: skip
@@ -74,7 +75,8 @@ def consumer_connections(door: BrokerDoor, command: Command) -> None:
     door.connection.respond(command, body=bodies.encode(body))
 
 
-def _language(number: int) -> str:
+def language_name(number: int) -> str:
+    """Name of a LanguageCode."""
     return LANGUAGE_NAMES[number] if 0 <= number < len(LANGUAGE_NAMES) else "OTHER"
 
 

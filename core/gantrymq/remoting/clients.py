@@ -49,9 +49,12 @@ def wanted_of(subscription: Subscription) -> Wanted:
 
 
 class Member(Protocol):
-    """A connection with a client behind it."""
+    """A connection with a client behind it; what its last heartbeat said of the client, and when it came."""
 
     link: Link
+    language: int
+    version: int
+    beat_ms: int
 
     def consumers_changed(self, group: str) -> None:
         """Tell it that the members of `group` changed."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.door import code_of
@@ -18,6 +18,19 @@ JOBS_MAX: Final = 32
 
 Steps = Generator[Cold | None, None, bytes]
 """Yields None between steps of some hundred microseconds, or `Cold` for what it has to read before it goes on; returns the body."""
+
+
+T = TypeVar("T")
+
+
+def reading(look: Callable[[], T]) -> Generator[Cold | None, None, T]:
+    """What `look()` returns; it reads, and is called again when what was cold is in memory."""
+    while True:
+        try:
+            return look()
+        except Cold as cold:
+            wanted = cold
+        yield wanted
 
 
 class Jobs:

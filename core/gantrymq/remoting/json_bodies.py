@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gantrymq.model.dialect import DialectError, standard
+from gantrymq.model.dialect import DialectError, read_json, standard
 
 T = TypeVar("T")
 
@@ -74,6 +74,12 @@ class TopicConfigTable(msgspec.Struct, rename="camel"):
 
     topic_config_table: dict[str, TopicConfigBody] = {}
     data_version: DataVersion = DataVersion()
+
+
+class TopicConfigList(msgspec.Struct, rename="camel"):
+    """CreateTopicListRequestBody."""
+
+    topic_config_list: list[TopicConfigBody] = []
 
 
 class RegisterBody(msgspec.Struct, rename="camel"):
@@ -256,6 +262,12 @@ class GroupConfig(msgspec.Struct, rename="camel"):
     attributes: dict[str, str] = {}
 
 
+class GroupConfigList(msgspec.Struct, rename="camel"):
+    """SubscriptionGroupList."""
+
+    group_config_list: list[GroupConfig] = []
+
+
 class GroupTable(msgspec.Struct, rename="camel"):
     """Answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
 
@@ -287,10 +299,38 @@ def topic_stats(entries: Sequence[tuple[QueueName, TopicOffset]]) -> bytes:
     return b'{"offsetTable":%b}' % _by_queue(entries)
 
 
-def consume_stats(entries: Sequence[tuple[QueueName, ConsumeOffset]]) -> bytes:
-    """ConsumeStats, with keys as `topic_stats`."""
-    return b'{"consumeTps":0.0,"offsetTable":%b}' % _by_queue(entries)
+class QueueSpan(msgspec.Struct, rename="camel"):
+    """QueueTimeSpan: times in milliseconds since the epoch, -1 where there is no record."""
+
+    message_queue: QueueName
+    min_time_stamp: int
+    max_time_stamp: int
+    consume_time_stamp: int
+    delay_time: int
 
 
-def _by_queue(entries: Sequence[tuple[QueueName, msgspec.Struct]]) -> bytes:
+def consume_stats(entries: Sequence[tuple[QueueName, ConsumeOffset]], rate: float = 0.0) -> bytes:
+    """ConsumeStats, with keys as `topic_stats`. `rate`: messages a second."""
+    return b'{"consumeTps":%b,"offsetTable":%b}' % (encode(rate), _by_queue(entries))
+
+
+def queue_offsets(entries: Sequence[tuple[QueueName, int]]) -> bytes:
+    """ResetOffsetBody, with keys as `topic_stats`."""
+    return b'{"offsetTable":%b}' % _by_queue(entries)
+
+
+def queue_table(body: bytes) -> bytes:
+    """`messageQueueTable` of a GetConsumerStatusBody that a client sent, in the dialect. Raises `BodyError`."""
+    table = read_json(body)
+    found = table.get("messageQueueTable") if isinstance(table, dict) else None
+    if not isinstance(found, dict):
+        raise BodyError("body has no messageQueueTable")
+    entries = []
+    for key, offset in found.items():
+        queue = decode(key.encode(), QueueName)
+        entries.append((queue, int(offset)))
+    return _by_queue(entries)
+
+
+def _by_queue(entries: Sequence[tuple[QueueName, msgspec.Struct | int]]) -> bytes:
     return b"{%b}" % b",".join([encode(queue) + b":" + encode(value) for queue, value in entries])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from gantrymq.broker.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
 from gantrymq.model import names
 from gantrymq.remoting import json_bodies as bodies
-from gantrymq.remoting.admin import topic_body, topic_table
+from gantrymq.remoting.admin_topics import topic_body, topic_table
 from gantrymq.remoting.codec import Command, FrameError, FrameReader, encode
 from gantrymq.remoting.constants import RequestCode, ResponseCode
 from gantrymq.remoting.headers import DataVersionHeader, RegisterBrokerHeader, UnregisterBrokerHeader, fields_of
