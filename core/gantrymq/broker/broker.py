@@ -427,7 +427,7 @@ class Broker:
                 results[index] = code
                 continue
             if topic is not None:
-                strict = strict or topic.strict
+                strict = strict or (topic.strict and (topic.special or message.property(props.WAIT) != "false"))
                 if message.queue_id < 0:
                     message.queue_id = topic.queue_for(message)
             messages.append(message)

@@ -106,14 +106,12 @@ class BrokerDoors:
         name, _, port = address.rpartition(":")
         if not name.startswith("["):
             try:
-                address = f"{socket.gethostbyname(name)}:{port}"
-            except OSError:
+                # IPv4 where a name has both: the ids of all Java clients before 5.0 have 32 digits.
+                found = {family: place[0] for family, _, _, _, place in socket.getaddrinfo(name, None)}
+                address = f"{found.get(socket.AF_INET) or found[socket.AF_INET6]}:{port}"
+            except (OSError, KeyError):
                 log.warning("broker: %s cannot be resolved; message ids name 127.0.0.1 instead", name)
         host = host_bytes(address)
-        if len(host) != len(LOOPBACK_HOST):
-            # Records with an IPv6 store host need a flag that only single sends could set; the id still finds
-            # the record.
-            host = LOOPBACK_HOST[:4] + host[-4:]
         self.broker.store.set_store_host(host)
         self.sends.unique = UniqueKeys(self.broker.clock, host)
         self.responses = SendResponses(host, REGION)
@@ -217,6 +215,9 @@ class BrokerDoor(RemotingDoor):
             header = command.send
         elif command.code == CODE.SEND_MESSAGE:
             header = parse(command.fields, SendHeader)
+            if header.batch == "true":
+                self.send_batch(command)
+                return
         else:
             header = parse(command.fields, SendHeaderV2)
         message = self.message(header, command.body)
@@ -237,7 +238,11 @@ class BrokerDoor(RemotingDoor):
 
     def send_batch(self, command: Command) -> None:
         """SEND_BATCH_MESSAGE: all or nothing, one answer with the ids of all."""
-        header = command.send if command.send is not None else parse(command.fields, SendHeaderV2)
+        header: SendHeader | SendHeaderV2
+        if command.code == CODE.SEND_MESSAGE:
+            header = parse(command.fields, SendHeader)
+        else:
+            header = command.send if command.send is not None else parse(command.fields, SendHeaderV2)
         batch = self.shared.sends.batch(header, command.body, self._born_host, self._host_flag)
         self._open_sends += 1
         self.shared.broker.submit(batch, (batch, command), self._batch_stored)

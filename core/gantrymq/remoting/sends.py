@@ -63,12 +63,12 @@ _SHORT: Final = struct.Struct(">H")
 
 
 class UniqueKeys:
-    """UNIQ_KEY for messages that come without one: host 4 bytes, process 2, instance 4, milliseconds 4,
+    """UNIQ_KEY for messages that come without one: host 4 bytes (IPv6: 16), process 2, instance 4, milliseconds 4,
     counter 2, in hex."""
 
     def __init__(self, clock: Clock, host: bytes) -> None:
         self._clock = clock
-        self._prefix = (host[:4] + struct.pack(">HI", os.getpid() & 0xFFFF, id(self) & 0xFFFFFFFF)).hex().upper()
+        self._prefix = (host[:-4] + struct.pack(">HI", os.getpid() & 0xFFFF, id(self) & 0xFFFFFFFF)).hex().upper()
         self._start_ms = clock.now_ms()
         self._count = 0
 

@@ -13,6 +13,7 @@ from zlib import crc32
 from gantrymq.model.limits import DISPATCH_INLINE_MAX, PROPERTIES_BYTES_MAX
 from gantrymq.model.message import LOOPBACK_HOST, Message
 from gantrymq.model.names import java_hash, light_name
+from gantrymq.model.sysflag import STORE_HOST_V6
 from gantrymq.store import record
 from gantrymq.store.record import HEAD, SHORT
 from gantrymq.store.recovery import CONTINUATION, DISPATCH_TOPIC, PAIR
@@ -111,9 +112,10 @@ class Appender:
         topics, codes, dirty = self._queues.open_topics, self._codes, self._queues.dirty
         index, host, lengths = self.index_pending, self.store_host, self._lengths
         limit, parts, pack = plan.limit, plan.parts, HEAD.pack
+        host_flag = STORE_HOST_V6 if len(host) > len(LOOPBACK_HOST) else 0
         for message, targets in zip(batch, lights, strict=True):
             body, properties = message.body, message.properties
-            flags = message.sys_flag
+            flags = message.sys_flag | host_flag
             topic = topics.get(message.topic)
             if topic is None:
                 topic = self._queues.topic(message.topic)
@@ -125,6 +127,9 @@ class Appender:
             properties_length = len(properties) + len(dispatch)
             size = _FIXED + length + len(name) + properties_length
             if flags & 0x30:  # hosts of 20 bytes
+                if not host_flag:
+                    flags &= ~STORE_HOST_V6  # of the record that this message was read from
+                message.sys_flag = flags
                 pack = record.heads(flags).pack
                 size += record.heads(flags).size - HEAD.size
             if position + size > limit:

@@ -1,6 +1,8 @@
 """Sends over a door on a real store: what is stored, what is answered, what is refused and how."""
 
 import re
+import shutil
+import socket
 import struct
 import zlib
 from pathlib import Path
@@ -16,6 +18,7 @@ from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.constants import ResponseCode as Answer
 from gantrymq.remoting.sends import split_batch
 from gantrymq.remoting.specials import value_of
+from gantrymq.store import record
 from tests.remoting.bench import Bench, answers, ask, request, send, send_frame
 
 
@@ -213,6 +216,111 @@ def test_answers_for_a_lost_connection_are_dropped(tmp_path: Path) -> None:
     bench.broker.gate.advance(bench.store.written_position)
     assert link.feed(b"") == b""
     bench.close()
+
+
+# Properties with a meaning
+
+
+@pytest.mark.parametrize(
+    ("value", "queue"), [("0", "0"), ("2", "2"), ("9", "3"), ("-1", "1"), ("high", "1"), (str(1 << 40), "3")]
+)
+def test_priority_chooses_the_queue(bench: Bench, value: str, queue: str) -> None:
+    answer = send(bench.connect(), properties=f"UNIQ_KEY\x01u\x02_SYS_MSG_PRIORITY_\x01{value}\x02", e="1")
+    assert (answer.code, answer.fields["queueId"]) == (0, queue)
+
+
+def test_receipts_of_earlier_deliveries_are_taken_out(bench: Bench) -> None:
+    send(bench.connect(), properties="POP_CK\x010 1 2\x02UNIQ_KEY\x01u\x02MY_POP_CK\x01x\x02POP_CK\x01again")
+    assert stored(bench)[0].property_map() == {"UNIQ_KEY": "u", "MY_POP_CK": "x", "CLUSTER": "DefaultCluster"}
+
+
+@pytest.mark.parametrize(
+    "text", ["UNIQ_KEY\x01a_b\x02", "a_b\x01c\x02", "__SHARDINGKEY\x01k\x02", "UNIQ_KEY\x01u\x02x\x01DELAYED\x02"]
+)
+def test_underscores_are_looked_at_and_nothing_else_happens(bench: Bench, text: str) -> None:
+    assert send(bench.connect(), properties=text).code == 0
+    found = stored(bench)[0]
+    assert found.properties.decode().startswith(text)
+    assert found.intake == 0
+
+
+def test_old_send_code_with_a_batch(bench: Bench) -> None:
+    fields = {
+        "producerGroup": "PG", "topic": "T", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "1",
+        "sysFlag": "0", "bornTimestamp": "5", "flag": "0", "batch": "true",
+    }  # fmt: skip
+    body = batch_body((b"one", ""), (b"two", ""))
+    (answer,) = answers(bench.connect().feed(encode(Command(Code.SEND_MESSAGE, fields, body))))
+    assert answer.code == 0, answer.remark
+    assert [message.body for message in stored(bench, queue=1)] == [b"one", b"two"]
+
+
+def test_a_message_that_does_not_wait_for_the_flush(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, sync=True)
+    link = bench.connect()
+    (answer,) = answers(link.feed(send_frame(properties="WAIT\x01false\x02", opaque=1)))
+    assert answer.opaque == 1
+    assert link.feed(send_frame(properties="WAIT\x01true\x02", opaque=2)) == b""
+    # A retry stands for a message whose offset is committed next: it waits, whatever it says.
+    assert link.feed(send_frame(properties="WAIT\x01false\x02", opaque=3, b="%RETRY%g")) == b""
+    bench.broker.gate.advance(bench.store.written_position)
+    assert [answer.opaque for answer in answers(link.feed(b""))] == [2, 3]
+    bench.close()
+
+
+def test_compressed_bodies_are_stored_as_they_came(bench: Bench) -> None:
+    link = bench.connect()
+    for kind in (0, 0x100, 0x200, 0x300):
+        send(link, b"packed", f=str(1 | kind))
+    assert [(message.body, message.sys_flag) for message in stored(bench)] == [
+        (b"packed", 1 | kind) for kind in (0, 0x100, 0x200, 0x300)
+    ]
+
+
+@pytest.mark.parametrize("born", ["10.1.2.3:4567", "[2001:db8::2]:99"])
+def test_a_broker_under_an_ipv6_address(tmp_path: Path, born: str) -> None:
+    bench = Bench(tmp_path / "a")
+    bench.doors.set_address("[2001:db8::1]:10911")
+    link = bench.connect(born)
+    host = bytes.fromhex("20010db8" + "00" * 11 + "01") + (10911).to_bytes(4, "big")
+    answer = send(link, b"hello", "TAGS\x01red\x02")
+    message = stored(bench)[0]
+    assert answer.fields["msgId"] == f"{host.hex().upper()}{message.physical_offset:016X}"
+    assert (message.store_host, message.body, message.tag) == (host, b"hello", "red")
+    assert message.sys_flag == 0x20 | (0x10 if "[" in born else 0)
+    assert len(message.property("UNIQ_KEY")) == 56
+    seen = ask(link, Code.VIEW_MESSAGE_BY_ID, offset=message.physical_offset)
+    assert record.decode(seen.body).store_host == host
+    batch = send(link, batch_body((b"x", ""), (b"y", "")), code=320)
+    assert [len(part) for part in batch.fields["msgId"].split(",")] == [56, 56]
+    units = bench.store.units("T", 0, 0, 9)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")  # as kill -9 leaves it
+    bench.close()
+    again = Bench(tmp_path / "b")  # under an IPv4 address
+    assert again.store.units("T", 0, 0, 9) == units
+    assert stored(again)[0].store_host == host
+    link = again.connect()
+    message.queue_id = 0
+    again.broker.submit([message], None, lambda token, result: None)
+    again.turn.run_until_quiet()
+    assert (stored(again)[-1].sys_flag & 0x20, len(stored(again)[-1].store_host)) == (0, 8)
+    again.close()
+
+
+def test_a_name_is_resolved_and_prefers_ipv4(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def places(*families: tuple[socket.AddressFamily, str]) -> None:
+        found = [(family, 1, 6, "", (address, 0)) for family, address in families]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda name, port: found)
+
+    places((socket.AF_INET6, "2001:db8::7"), (socket.AF_INET, "10.0.0.7"))
+    bench.doors.set_address("broker.example:10911")
+    assert bench.doors.responses.host.startswith("0A000007")
+    places((socket.AF_INET6, "2001:db8::7"))
+    bench.doors.set_address("broker.example:10911")
+    assert bench.doors.responses.host.startswith("20010DB8")
+    places()
+    bench.doors.set_address("broker.example:10911")
+    assert bench.doors.responses.host.startswith("7F000001")
 
 
 # Batches
