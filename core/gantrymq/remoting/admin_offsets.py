@@ -91,7 +91,10 @@ def _reset_here(door: BrokerDoor, command: Command, header: _Reset, topic: Topic
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
         found = {header.queue_id: header.offset}
     for queue, offset in found.items():
-        broker.reset_offset(header.group, name, queue, offset)
+        if broker.pops.known(header.group, name, queue) is not None:
+            broker.pops.reset(header.group, name, queue, offset)
+        else:
+            broker.reset_offset(header.group, name, queue, offset)
     broker.write_offsets(0)
     door.answer_when_stored(command, _reset_body(door, name, found))
 

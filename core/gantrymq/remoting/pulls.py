@@ -65,7 +65,7 @@ class RefusedSubscription(GantryError):
 class Answer:
     """What a look at a queue gave. `status`: RocketMQ's GetMessageStatus, the remark of the answer."""
 
-    __slots__ = ("code", "max_offset", "min_offset", "next_offset", "pieces", "status")
+    __slots__ = ("code", "count", "max_offset", "min_offset", "next_offset", "pieces", "status")
 
     def __init__(self, code: int, status: bytes, next_offset: int, min_offset: int, max_offset: int) -> None:
         self.code = code
@@ -74,6 +74,8 @@ class Answer:
         self.min_offset = min_offset
         self.max_offset = max_offset
         self.pieces: list[bytes] = []
+        self.count = 0
+        """Messages in `pieces`."""
 
 
 class Waiter:
@@ -85,6 +87,7 @@ class Waiter:
         "count",
         "door",
         "first_offset",
+        "group",
         "handle",
         "offset",
         "opaque",
@@ -105,6 +108,7 @@ class Waiter:
         self.count = count
         self.bytes_max = bytes_max
         self.wanted = wanted
+        self.group = ""
         self.handle = 0
 
 
@@ -127,6 +131,8 @@ class Pulls:
         if header.sys_flag & sysflag.PULL_COMMIT_OFFSET and header.commit_offset >= 0:
             names.check_group(header.consumer_group)
             self._broker.commit_offset(header.consumer_group, topic.name, header.queue_id, header.commit_offset)
+        if self._broker.offsets.resets and self._reset(door, command.opaque, header):
+            return
         count = min(max(header.max_msg_nums, 1), COUNT_MAX)
         bytes_wanted = header.max_msg_bytes
         bytes_max = BYTES_DEFAULT if bytes_wanted is None or bytes_wanted <= 0 else min(bytes_wanted, BYTES_MAX)
@@ -135,12 +141,22 @@ class Pulls:
             if self.waiting >= WAITERS_MAX or len(door.waiters) >= WAITERS_PER_DOOR_MAX:
                 raise GantryError(ErrorCode.BUSY, f"{len(door.waiters)} pulls of this connection wait already")
             offset = answer.next_offset
-            self._park(
-                Waiter(door, command.opaque, topic, header.queue_id, offset, count, bytes_max, wanted),
-                min(header.suspend_timeout_millis, SUSPEND_MS_MAX),
-            )
+            waiter = Waiter(door, command.opaque, topic, header.queue_id, offset, count, bytes_max, wanted)
+            waiter.group = header.consumer_group
+            self._park(waiter, min(header.suspend_timeout_millis, SUSPEND_MS_MAX))
             return
+        if answer.count:
+            self._broker.stats.read(topic.name, header.consumer_group, answer.count, sum(map(len, answer.pieces)))
         write(door, command.opaque, answer)
+
+    def _reset(self, door: BrokerDoor, opaque: int, header: PullHeader) -> bool:
+        """A tool has set the group's offset: the consumer goes on there (PullMessageProcessor: OFFSET_RESET)."""
+        broker, name, queue_id = self._broker, header.topic, header.queue_id
+        offset = broker.offsets.take_reset(header.consumer_group, name, queue_id)
+        if offset >= 0:
+            low, high = broker.min_offset(name, queue_id), broker.store.max_offset(name, queue_id)
+            write(door, opaque, Answer(MOVED, b"OFFSET_RESET", offset, low, high))
+        return offset >= 0
 
     def _topic(self, header: PullHeader) -> Topic:
         name = header.topic
@@ -207,11 +223,11 @@ class Pulls:
             units = store.units(name, queue_id, offset, count)
             pieces, taken = store.read_records(units, bytes_max)
             answer = Answer(FOUND, b"FOUND", offset + taken, low, high)
-            answer.pieces = pieces
+            answer.pieces, answer.count = pieces, taken
         else:
             found = select(store, name, queue_id, offset, wanted, count, bytes_max)
             answer = Answer(FOUND, b"FOUND", found.next_offset, low, high)
-            answer.pieces = found.pieces
+            answer.pieces, answer.count = found.pieces, len(found.offsets)
         if not answer.pieces:
             answer.code, answer.status = RETRY, b"NO_MATCHED_MESSAGE"
         return answer
@@ -263,6 +279,8 @@ class Pulls:
 
     def _finish(self, waiter: Waiter, answer: Answer) -> None:
         self._forget(waiter)
+        if answer.count:
+            self._broker.stats.read(waiter.topic.name, waiter.group, answer.count, sum(map(len, answer.pieces)))
         write(waiter.door, waiter.opaque, answer)
         waiter.door.link.mark()
 
