@@ -76,6 +76,8 @@ class Pops:
         """What came back in this pass of the deadlines."""
         self._pop_ms_min = 0
         """Above the pop times of all leases that ended without an acknowledgement: a receipt tells one delivery from the next."""
+        self._moved: set[Place] = set()
+        """Places whose floor moved in this turn: committed once, at its end."""
         self._retry_max: dict[str, tuple[bytes, int]] = {}
         self._cursors.on_deleted = self._deleted
         self._dead = DeadLetters(broker, self)
@@ -353,10 +355,18 @@ class Pops:
     # The group's committed offset.
 
     def _commit(self, place: Place) -> None:
-        floor = place.cursor.window.floor
-        if floor != place.committed:
-            place.committed = floor
-            self._broker.commit_offset(place.group, place.topic, place.queue_id, floor)
+        moved = self._moved
+        if not moved:
+            self._broker.turn.at_append(self._commit_all)
+        moved.add(place)
+
+    def _commit_all(self) -> None:
+        moved, self._moved = self._moved, set()
+        for place in moved:
+            floor = place.cursor.window.floor
+            if floor != place.committed and self._cursors.by_id.get(place.cursor.id) is place.cursor:
+                place.committed = floor
+                self._broker.commit_offset(place.group, place.topic, place.queue_id, floor)
 
     def _follow_commits(self, place: Place) -> None:
         """Somebody who pulls committed a higher offset: go on there. A lower one is a late commit; `reset` is for going back."""

@@ -34,6 +34,7 @@ from gantrymq.remoting.pop_wire import (
     offsets_of,
     real_topic,
     write,
+    write_done,
 )
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ def acknowledge(door: BrokerDoor, command: Command) -> None:
             f"offset is illegal, key:{place.topic}@{place.group}@{place.queue_id}, old:{place.cursor.window.floor}, "
             f"commit:{header.offset}, next:-1",
         )
-    door.connection.respond(command)
+    write_done(door, command)
 
 
 def _acknowledge(requests: PopRequests, place: Place, receipt: Receipt, offset: int) -> bool:
@@ -285,7 +286,7 @@ def batch_acknowledge(door: BrokerDoor, command: Command) -> None:
         raise Refused(int(ResponseCode.NO_MESSAGE), "")
     for one in body.acks:
         _batch_acknowledge(requests, one)
-    door.connection.respond(command)
+    write_done(door, command)
 
 
 def _batch_acknowledge(requests: PopRequests, one: BatchAck) -> None:

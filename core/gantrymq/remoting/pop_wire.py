@@ -9,11 +9,12 @@ import msgspec
 
 from gantrymq.model import names
 from gantrymq.remoting.codec import PREFIX
-from gantrymq.remoting.constants import VERSION
+from gantrymq.remoting.constants import FLAG_ONEWAY, VERSION
 from gantrymq.remoting.headers import HeaderError
 
 if TYPE_CHECKING:
     from gantrymq.remoting.broker_door import BrokerDoor
+    from gantrymq.remoting.codec import Command
 
 ORDER_QUEUE: Final = 999
 """Revive queue id in the receipts of ordered pops (KeyBuilder.POP_ORDER_REVIVE_QUEUE)."""
@@ -34,6 +35,11 @@ _HEADER: Final = (
     b'"startOffsetInfo":"%%b","msgOffsetInfo":"%%b"%%b},"flag":1,"language":"JAVA","opaque":%%d,"remark":"%%b",'
     b'"serializeTypeCurrentRPC":"JSON","version":%d}'
 ) % VERSION
+
+
+_DONE: Final = (
+    b'{"code":0,"flag":1,"language":"JAVA","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
+)
 
 
 class PopHeader(msgspec.Struct, rename="camel", gc=False):
@@ -237,3 +243,11 @@ def write(door: BrokerDoor, opaque: int, answer: Answer) -> None:
     if body:
         outbox += answer.pieces
         door.pull_bytes += body
+
+
+def write_done(door: BrokerDoor, command: Command) -> None:
+    """The answer to an acknowledgement, without an encoder: a consumer sends one per message."""
+    if not command.flag & FLAG_ONEWAY:
+        header = _DONE % command.opaque
+        size = len(header)
+        door.connection.outbox.append(PREFIX.pack(size + 4, size) + header)
