@@ -59,9 +59,12 @@ class RealBroker:
         for one in held:
             one.close()
         self.address = f"127.0.0.1:{self.ns}"
+        self.extra = ""
+        """More settings, `key=value;key=value`."""
 
     def run(self, *arguments: str) -> str:
         extra = "mappedFileSizeConsumeQueue=2000;maxHashSlotNum=100;maxIndexNum=400;mappedFileSizeTimerLog=52000;maxMessageSize=30000"
+        extra = f"{extra};{self.extra}" if self.extra else extra
         env = {**os.environ, "RMQ_COMMITLOG_SIZE": "65536", "RMQ_XMX": "512m", "RMQ_BROKER_EXTRA": extra}
         done = subprocess.run(["bash", str(PEER), *arguments], env=env, capture_output=True, text=True, timeout=150)
         assert done.returncode == 0, done.stdout + done.stderr

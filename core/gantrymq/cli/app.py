@@ -12,6 +12,7 @@ import typer
 
 from gantrymq import __version__
 from gantrymq.cli.store import store_app
+from gantrymq.cli.transactions import transactions_app
 from gantrymq.model.errors import ConfigError, GantryError
 from gantrymq.server import EXIT_FAILED, EXIT_USAGE, Launch, complain, run
 
@@ -26,6 +27,7 @@ app = typer.Typer(
 topic_app = typer.Typer(help="Topics.", no_args_is_help=True)
 app.add_typer(topic_app, name="topic")
 app.add_typer(store_app, name="store")
+app.add_typer(transactions_app, name="transactions")
 
 Data = Annotated[str | None, typer.Option(help="Data directory (default ./gantry-data).")]
 Host = Annotated[str | None, typer.Option(help="Address to bind (default 127.0.0.1).")]

@@ -17,6 +17,7 @@ from gantrymq.remoting.constants import RequestCode
 from gantrymq.remoting.door import code_of
 from gantrymq.remoting.headers import parse
 from gantrymq.remoting.sends import remark_of
+from gantrymq.remoting.transaction_codes import LIST_TRANSACTIONS
 from gantrymq.store import record
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 ILLEGAL_OPERATION: Final = 604
 """ResponseCode.ILLEGAL_OPERATION: a decision that comes too late."""
 
-LIST_TRANSACTIONS: Final = 60110
-"""Ours: undecided half messages of this broker (docs/formats/transactions.md)."""
 LISTED_MAX: Final = 1_000
 """Rows in one answer: some 300 bytes each."""
 SAME_KEY_MAX: Final = 64

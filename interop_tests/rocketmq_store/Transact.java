@@ -1,0 +1,75 @@
+// A transactional producer that does as it is told. java -cp CLASSPATH Transact.java NAMESERVER GROUP ANSWER [TOPIC KEY STATE]...
+// Sends one message per triple; STATE is what the local transaction says: COMMIT, ROLLBACK, UNKNOWN, or HALT (the process is gone
+// before it says anything). Checks are answered with ANSWER (COMMIT, ROLLBACK, UNKNOWN). Prints "sent KEY", "checked KEY", "ready";
+// ends when its standard input does.
+
+import java.nio.charset.StandardCharsets;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.producer.TransactionSendResult;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+public class Transact {
+    static LocalTransactionState state(String text) {
+        switch (text) {
+            case "COMMIT":
+                return LocalTransactionState.COMMIT_MESSAGE;
+            case "ROLLBACK":
+                return LocalTransactionState.ROLLBACK_MESSAGE;
+            default:
+                return LocalTransactionState.UNKNOW;
+        }
+    }
+
+    public static void main(String[] arguments) {
+        try {
+            run(arguments);
+        } catch (Throwable error) { // the client's threads would keep the process
+            error.printStackTrace();
+            System.exit(1);
+        }
+        System.exit(0);
+    }
+
+    static void say(String text) {
+        System.out.println(text);
+        System.out.flush();
+    }
+
+    static void run(String[] arguments) throws Exception {
+        TransactionMQProducer producer = new TransactionMQProducer(arguments[1]);
+        producer.setNamesrvAddr(arguments[0]);
+        producer.setVipChannelEnabled(false);
+        producer.setSendMsgTimeout(20000);
+        producer.setHeartbeatBrokerInterval(500);
+        producer.setPollNameServerInterval(500);
+        producer.setTransactionListener(new TransactionListener() {
+            public LocalTransactionState executeLocalTransaction(Message message, Object wanted) {
+                if (wanted.equals("HALT")) {
+                    say("sent " + message.getKeys());
+                    Runtime.getRuntime().halt(9);
+                }
+                return state((String) wanted);
+            }
+
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                say("checked " + message.getKeys() + " " + message.getTopic() + " " + new String(message.getBody(), StandardCharsets.UTF_8));
+                return state(arguments[2]);
+            }
+        });
+        producer.start();
+        for (int at = 3; at + 2 < arguments.length; at += 3) {
+            byte[] body = ("body of " + arguments[at + 1]).getBytes(StandardCharsets.UTF_8);
+            Message message = new Message(arguments[at], "tag", arguments[at + 1], body);
+            TransactionSendResult result = producer.sendMessageInTransaction(message, arguments[at + 2]);
+            say("sent " + arguments[at + 1] + " " + result.getSendStatus() + " " + result.getLocalTransactionState());
+        }
+        say("ready");
+        while (System.in.read() >= 0) {
+            continue;
+        }
+        producer.shutdown();
+    }
+}
