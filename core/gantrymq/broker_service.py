@@ -147,6 +147,12 @@ class BrokerService:
         store.on_units_written(broker.stats.stored)
         broker.stats.start(context.wheel)
         doors = BrokerDoors(broker, context)
+        if metrics is not None:
+            metrics.read(
+                "gantry_subscription_conflicts",
+                "Topics of which members of one consumer group want different things",
+                doors.clients.conflicts,
+            )
         bound = await context.listen(doors.accept, context.host, config.port)
         self._registrar = Registrar(broker, context, bound)
         doors.set_address(self._registrar.advertised)

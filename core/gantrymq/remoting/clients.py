@@ -12,7 +12,7 @@ import logging
 from typing import Final, Protocol
 
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.model.names import check_group
+from gantrymq.model.names import RETRY_PREFIX, check_group
 from gantrymq.net.api import Link
 from gantrymq.remoting.calls import OnAnswer
 from gantrymq.remoting.json_bodies import ConsumerData, Heartbeat, Subscription
@@ -25,7 +25,6 @@ CLIENT_ID_CHARS_MAX: Final = 512
 GROUPS_PER_CLIENT_MAX: Final = 1024
 SUBSCRIPTIONS_MAX: Final = 4096
 """Groups of one heartbeat, and subscriptions of one group: a client with more is not a client."""
-
 
 PLACES_PER_CONNECTION_MAX: Final = 16_384
 """Memberships over one connection; only a proxy has more than one client."""
@@ -115,7 +114,7 @@ class ConsumerGroup:
             assert before is not None
             new.wanted = before.wanted
         else:
-            new.wanted = {topic: wanted_of(found) for topic, found in new.subscriptions.items()}
+            new.wanted = _wanted_by(new, data)
         if before is not None and self.by_member.get(before.member) is before:
             del self.by_member[before.member]
         self.consumers[client_id] = self.by_member[new.member] = new
@@ -125,9 +124,11 @@ class ConsumerGroup:
                 self.subscriptions[topic] = found
         if same:
             return False
-        old = before.wanted if before is not None else {}
-        self._count(old, new.wanted)
-        return before is None or old != new.wanted
+        self._count(before.wanted if before is not None else {}, new.wanted)
+        gone = before.subscriptions.keys() - new.subscriptions.keys() if before is not None else ()
+        for topic in gone:
+            self._find_newest(topic)
+        return True
 
     def drop(self, client_id: str) -> None:
         """A member leaves."""
@@ -135,6 +136,8 @@ class ConsumerGroup:
         if self.by_member.get(gone.member) is gone:
             del self.by_member[gone.member]
         self._count(gone.wanted, {})
+        for topic in gone.subscriptions:
+            self._find_newest(topic)
 
     def _count(self, old: dict[str, Wanted], new: dict[str, Wanted]) -> None:
         self._with_topics += bool(new) - bool(old)
@@ -150,8 +153,6 @@ class ConsumerGroup:
             self._judge(list(self._wanted))  # every topic misses a member, or no longer does
         else:
             self._judge([topic for topic in old | new if old.get(topic) != new.get(topic)])
-        for topic in old.keys() - new.keys():
-            self._find_newest(topic)
 
     def _find_newest(self, topic: str) -> None:
         """The topic's newest subscription among the members that are left."""
@@ -193,6 +194,15 @@ class ConsumerGroup:
             + (f" and {len(ids) - SHOWN_MAX} more" if len(ids) > SHOWN_MAX else "")
             for wanted, ids in self.who_wants(topic).items()
         )
+
+
+def _wanted_by(consumer: Consumer, data: ConsumerData) -> dict[str, Wanted]:
+    """What must be alike in a group. Retry topics are not filtered, and only some clients name them; a broadcast consumer has every
+    queue, so nothing is lost to him by others."""
+    if data.message_model == "BROADCASTING":
+        return {}
+    subscriptions = consumer.subscriptions
+    return {topic: wanted_of(found) for topic, found in subscriptions.items() if not topic.startswith(RETRY_PREFIX)}
 
 
 def _same(old: dict[str, Subscription], new: dict[str, Subscription]) -> bool:
@@ -246,8 +256,10 @@ class Clients:
 
     def _check_room(self, member: Member, beat: Heartbeat, size: int) -> None:
         """One connection keeps a bounded number of clients in memory, with bounded subscriptions."""
-        places = self._of_member.get(member, ())
-        if len(places) + len(beat.producer_data_set) + len(beat.consumer_data_set) > PLACES_PER_CONNECTION_MAX:
+        client_id = beat.client_id
+        wanted = {(False, producer.group_name, client_id) for producer in beat.producer_data_set}
+        wanted |= {(True, data.group_name, client_id) for data in beat.consumer_data_set}
+        if len(self._of_member.get(member, set()) | wanted) > PLACES_PER_CONNECTION_MAX:
             raise GantryError(
                 ErrorCode.LIMIT_REACHED,
                 f"clients of one connection are in at most {PLACES_PER_CONNECTION_MAX} groups together",
