@@ -82,6 +82,7 @@ class Appender:
         self._now_ms = 0
         """Store time of the batch that is being encoded."""
         self.store_host = LOOPBACK_HOST
+        self._host_flag = 0
         self.index_pending: deque[tuple[str, tuple[str, ...], int, int]] = deque()
         """(topic, keys, physical offset, store ms) of records not yet in the index."""
         self._codes: dict[str, int] = {"": 0}
@@ -94,6 +95,7 @@ class Appender:
         if 0 < self.last_ms - now_ms <= CLOCK_BACK_MAX_MS:
             now_ms = self.last_ms
         self._now_ms = now_ms
+        self._host_flag = STORE_HOST_V6 if len(self.store_host) > len(LOOPBACK_HOST) else 0
         plan = _Plan(start, self._log.file_size)
         try:
             end = self._encode(batch, lights, now_ms, plan, start)
@@ -110,9 +112,8 @@ class Appender:
         self, batch: Sequence[Message], lights: Sequence[tuple[int, ...]], now_ms: int, plan: _Plan, position: int
     ) -> int:
         topics, codes, dirty = self._queues.open_topics, self._codes, self._queues.dirty
-        index, host, lengths = self.index_pending, self.store_host, self._lengths
+        index, host, lengths, host_flag = self.index_pending, self.store_host, self._lengths, self._host_flag
         limit, parts, pack = plan.limit, plan.parts, HEAD.pack
-        host_flag = STORE_HOST_V6 if len(host) > len(LOOPBACK_HOST) else 0
         for message, targets in zip(batch, lights, strict=True):
             body, properties = message.body, message.properties
             flags = message.sys_flag | host_flag
@@ -127,9 +128,7 @@ class Appender:
             properties_length = len(properties) + len(dispatch)
             size = _FIXED + length + len(name) + properties_length
             if flags & 0x30:  # hosts of 20 bytes
-                if not host_flag:
-                    flags &= ~STORE_HOST_V6  # of the record that this message was read from
-                message.sys_flag = flags
+                flags = message.sys_flag = flags if host_flag else flags & ~STORE_HOST_V6
                 pack = record.heads(flags).pack
                 size += record.heads(flags).size - HEAD.size
             if position + size > limit:
@@ -147,11 +146,9 @@ class Appender:
                     size, topic.magic, crc32(body) & 0x7FFFFFFF, queue_id, message.flag, offset, position, flags,
                     message.born_ms, message.born_host, now_ms, host, message.reconsume_times, message.prepared_offset, length,
                 ),
-                body,
-                name,
+                body, name,
                 lengths[properties_length] if properties_length < 1024 else SHORT.pack(properties_length),
-                properties,
-                dispatch,
+                properties, dispatch,
             )  # fmt: skip
             if flags & 0x34:
                 pack = HEAD.pack
