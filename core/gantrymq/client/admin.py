@@ -331,8 +331,8 @@ class Admin(Part):
             try:
                 command = Command(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, dict(fields))
                 await self.client.ask(route.address(broker, True), command, f"reset of group {group!r}")
-            except BrokerError as error:
-                if error.code is ErrorCode.BUSY:
+            except BrokerError:
+                if await self.members(group):
                     raise
                 await self.set_offsets(group, mine)  # nobody of the group is connected
         return wanted

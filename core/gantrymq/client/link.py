@@ -267,6 +267,11 @@ class Links:
         if self.opened is not None:
             self.opened(link)
 
+    def open_link(self, address: str) -> Link | None:
+        """The link to an address if it is open now."""
+        slot = self._slots.get(address)
+        return slot.link if slot is not None and slot.link is not None and slot.link.is_open else None
+
     def open_links(self) -> list[Link]:
         """Links that are open now."""
         return [slot.link for slot in self._slots.values() if slot.link is not None and slot.link.is_open]

@@ -7,7 +7,7 @@ message whose answer was lost is sent again, so consumers may see it twice (same
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from gantrymq.client import batches, rpc
@@ -103,6 +103,12 @@ class Producer(Part):
             return await self._accumulator.send(message)
         return await self._sender.send(await self._sender.prepare(message))
 
+    def post(self, message: OutMessage, done: Callable[[SendResult | GantryError], None]) -> None:
+        """Send without waiting: `done` is called on the loop, exactly once, with the result or the last attempt's failure; it must not raise. The
+        cheapest way to have many sends under way. At most 65,536 at a time wait for an answer of one broker, further ones fail with BUSY."""
+        self._join()
+        self._sender.post(message, done)
+
     async def send_many(self, messages: Sequence[OutMessage], window: int = WINDOW) -> list[SendResult]:
         """Send in a pipeline; results in the order of `messages`.
 
@@ -181,6 +187,7 @@ class Producer(Part):
         if self._accumulator is not None:
             await self._accumulator.close()
         await self._transactions.close()
+        await self._sender.close()
         if self._joined:
             self._joined = False
             await asyncio.shield(self.client.members.leave(producer=self._group, check=self._checks))

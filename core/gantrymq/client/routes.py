@@ -132,6 +132,13 @@ class RouteCache:
         self._missing_since: dict[str, float] = {}
         self._asking: dict[str, asyncio.Future[Route]] = {}
 
+    def fresh_route(self, topic: str) -> Route | None:
+        """The kept route if it is young enough to be used without asking."""
+        kept = self._routes.get(topic)
+        if kept is None or asyncio.get_running_loop().time() - kept[1] >= ROUTE_AGE_S:
+            return None
+        return kept[0]
+
     def broker_addresses(self, masters_only: bool = False) -> set[str]:
         """Addresses of all brokers in kept routes."""
         return {

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from gantrymq.client.client import Client
 from gantrymq.client.errors import BrokerError
@@ -133,6 +133,7 @@ class Sender:
         self.faults = BrokerFaults()
         self._ids = UniqueIds()
         self._turn = 0
+        self._tasks: set[asyncio.Task[None]] = set()
 
     # preparing
 
@@ -169,6 +170,64 @@ class Sender:
         if isinstance(result, GantryError):
             raise result
         return result
+
+    def post(self, message: OutMessage, done: Callable[[SendResult | GantryError], None]) -> None:
+        """Send a message and call `done` with what became of it; needs no task as long as nothing fails or is asked for first."""
+        try:
+            check_message(message)
+        except GantryError as error:
+            done(error)
+            return
+        route = self.client.routes.fresh_route(message.topic)
+        if route is None or len(message.body) > self.settings.compress_over:
+            self._send_later(message, done)
+            return
+        own_id = (message.properties or {}).get(props.UNIQ_KEY, "")
+        outgoing = Outgoing(message, own_id or self.new_id(), message.body)
+        try:
+            queue = self._choose(outgoing, route)
+            command = self._command(outgoing, queue)
+            link = self.client.links.open_link(route.address(queue.broker, master_only=True))
+        except GantryError as error:
+            done(error)
+            return
+        if link is None:
+            self._send_later(message, done)
+            return
+
+        def first(result: SendResult | GantryError) -> None:
+            if isinstance(result, GantryError) and result.code in _RETRY and self.settings.retries:
+                self._in_background(self._send_again(outgoing, result, done))
+            else:
+                done(result)
+
+        self._post(link, command, outgoing.unique_id, queue, first)
+
+    def _send_later(self, message: OutMessage, done: Callable[[SendResult | GantryError], None]) -> None:
+        async def work() -> None:
+            result: SendResult | GantryError
+            try:
+                result = await self.send(await self.prepare(message))
+            except GantryError as error:
+                result = error
+            done(result)
+
+        self._in_background(work())
+
+    async def _send_again(
+        self, outgoing: Outgoing, failure: GantryError, done: Callable[[SendResult | GantryError], None]
+    ) -> None:
+        done((await self._attempts([outgoing], {0: failure}, 1, 1))[0])
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Wait for posted messages that needed more than one step."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
     async def send_all(self, outgoing: Sequence[Outgoing], window: int) -> list[SendResult | GantryError]:
         """Send many, `window` at a time without an answer; what became of each."""
