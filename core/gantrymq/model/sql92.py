@@ -20,8 +20,9 @@ from gantrymq.model import sql_compile as compiled
 from gantrymq.model.sql_compile import CONSTANT, PROPERTY, ExpressionError, Node
 from gantrymq.model.sql_values import INT_BITS, LONG_BITS, EvaluationError
 
-EXPRESSION_CHARS_MAX: Final = 16_384
-"""A longer one would take over 10 ms to compile, once for each text; thousands of IN values fit."""
+EXPRESSION_CHARS_MAX: Final = 65_536
+TOKENS_MAX: Final = 4096
+"""Names, values, signs and keywords of one expression. The most take 10 ms to compile, once for each text; 2,000 IN values fit."""
 
 DEPTH_MAX: Final = 100
 """Nested parentheses, signs, NOTs and operators: parsing and evaluation are recursive (at most 4 calls a level)."""
@@ -29,7 +30,7 @@ DEPTH_MAX: Final = 100
 SHOWN_CHARS: Final = 40
 """Of the expression in an error text."""
 
-_SKIP: Final = re.compile(r"(?:[ \t\n\r\f]+|--[^\n\r]*[\n\r]|/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/)+")
+_SKIP: Final = re.compile(r"(?:[ \t\n\r\f]+|--[^\n\r]*+[\n\r]|/\*[^*]*+\*(?:\*|[^*/][^*]*+\*)*+/)+")
 _TOKEN: Final = re.compile(
     r"(?P<float>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
     r"|(?P<decimal>0|[1-9][0-9]*[lL]?)"
@@ -93,7 +94,7 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._next_at = 0
-        self._nested = 0
+        self._nested = self._tokens = 0
         self._names: dict[str, None] = {}
         self._kind = self._image = ""
         self._at = 0
@@ -116,6 +117,9 @@ class _Parser:
                 self._fail(f"unexpected character {self._text[at]!r}")
             self._kind, self._image = _END, ""
             return
+        self._tokens += 1
+        if self._tokens > TOKENS_MAX:
+            self._fail(f"more than {TOKENS_MAX} names, values and signs")
         self._next_at = found.end()
         self._image = image = found.group()
         group = found.lastgroup
