@@ -113,6 +113,7 @@ def test_one_producer_of_the_group_is_asked_at_a_time(bench: Bench) -> None:
     assert sorted(asked) == [[0, 1, 0], [1, 0, 0]]
     two.lose()
     bench.wheel.advance(30_010)
+    bench.turn.run_until_quiet()
     (command,) = checks(one)
     assert command.is_oneway
     assert command.fields == {
