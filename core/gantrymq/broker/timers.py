@@ -220,10 +220,12 @@ class Timers:
         units = self._units(offsets)
         records = broker.store.get_many([unit[:2] for unit in units])
         own = {order.queue_offset for order in self.orders}
+        carried_out: list[int] = []
         recalled: list[int] = []
         for offset, found in zip(offsets, records, strict=True):
             if found is not None and found.property("TIMER_DEL_UNIQKEY") and offset not in own:
-                recalled += [offset, *self._targets(found)]
+                carried_out.append(offset)
+                recalled += self._targets(found)
         # Everything is read: what follows changes things.
         del self._odd[-ODD_STEP:]
         for offset, found in zip(offsets, records, strict=True):
@@ -231,8 +233,9 @@ class Timers:
                 broker.cursors.finish(cursor, [offset])
             elif not found.property("TIMER_DEL_UNIQKEY"):
                 self._slots.add(max(timer_code(found), 0), offset)
-        if recalled:
+        if carried_out:
             self.settle(recalled, True)
+            self.settle(carried_out, False)
         return True
 
     def _units(self, offsets: Sequence[int]) -> list[Unit]:

@@ -86,7 +86,7 @@ def test_what_is_due_already_comes_at_once(node: WaitingNode, pairs: dict[str, A
 
 def test_too_many_properties_are_refused_before_they_wait(node: WaitingNode) -> None:
     assert node.later(b"x", DELAY=1, big="x" * 32_680) is ErrorCode.PROPERTIES_TOO_LARGE
-    (accepted, message) = node.send_later(b"x", DELAY=1, big="x" * 32_000)
+    accepted, _ = node.send_later(b"x", DELAY=1, big="x" * 32_000)
     assert accepted == 0
     node.wait(1_000)
     assert [found.property("big") for found in node.records()] == ["x" * 32_000]
