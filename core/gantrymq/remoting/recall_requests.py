@@ -13,6 +13,7 @@ import msgspec
 
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import DELAYED
 from gantrymq.model.names import RETRY_PREFIX
 from gantrymq.remoting.codec import response
 from gantrymq.remoting.constants import FLAG_ONEWAY, REGION, RequestCode, ResponseCode
@@ -87,13 +88,25 @@ def submit_aside(door: BrokerDoor, batch: list[Message], commands: list[Command]
             if command.flag & FLAG_ONEWAY:
                 continue
             if isinstance(result, ErrorCode):
-                frame = response(command, code_of(result), remark_of(result, message))
+                remark = refusal(door, message) if result is ErrorCode.MESSAGE_ILLEGAL else remark_of(result, message)
+                frame = response(command, code_of(result), remark)
             else:
                 fields = answer_fields(door, message)
                 frame = response(command, ResponseCode.SUCCESS, None, fields)
             door.connection.outbox.append(frame)
 
     door.submit(aside, answer)
+
+
+def refusal(door: BrokerDoor, message: Message) -> str:
+    """Why a message of that kind is illegal."""
+    if message.intake != DELAYED:
+        return remark_of(ErrorCode.MESSAGE_ILLEGAL, message)
+    longest_ms = door.shared.broker.delays.config.max_delay_s * 1000
+    return (
+        f"timer message illegal, the delay time should not be bigger than the max delay {longest_ms}ms (timer.max_delay_s), "
+        "DELAY and TIMER_* must be numbers; or if set del msg, the delay time should be bigger than the current time"
+    )
 
 
 def answer_fields(door: BrokerDoor, message: Message) -> dict[str, str]:
