@@ -39,7 +39,9 @@ NOTED_MAX: Final = 2
 FILE_BYTES_MAX: Final = 1 << 30
 """A million places of 200 bytes, and room; a larger file is no configuration."""
 
-RENDER: Final = {"topic": cf.topic_fragment, "group": cf.group_fragment, "offset": cf.offset_fragment}
+RENDER: Final = {
+    "topic": cf.topic_fragment, "group": cf.group_fragment, "offset": cf.offset_fragment, "request_mode": cf.mode_fragment,
+}  # fmt: skip
 
 Rows = list[tuple[str, str, bytes | None]]
 """(table, key, value); None deletes."""
@@ -66,7 +68,7 @@ class ConfigExport:
         self._clock = clock
         self._notes: dict[str, list[str]] = {}
         self._versions: dict[str, Version] = {}
-        self._fragments: dict[str, dict[str, bytes]] = {name: {} for name in ("topic", "group", "offset", "lmq")}
+        self._fragments: dict[str, dict[str, bytes]] = {name: {} for name in (*RENDER, "lmq")}
         self.others_levels: dict[int, int] | None = None
         """Another broker's delayOffset.json, after `import_rows`; None: it is ours, or there is none."""
         self.others_timers: TimerCheck | None = None
@@ -90,6 +92,9 @@ class ConfigExport:
         groups = self._foreign(cf.GROUPS)
         if groups is not None:
             rows += self._group_rows(tables.rows("group"), groups.get("subscriptionGroupTable") or {})
+        modes = self._foreign(cf.MODES)
+        if modes is not None:
+            rows += self._mode_rows(tables.rows("request_mode"), modes)
         offsets = self._foreign_offsets()
         if offsets is not None:
             rows += self._offset_rows(tables.rows("offset"), offsets)
@@ -196,6 +201,19 @@ class ConfigExport:
                 rows.append(("group", name, json.dumps(value, separators=(",", ":")).encode()))
         return rows + [("group", name, None) for name in known if name not in wanted]
 
+    def _mode_rows(self, known: dict[str, bytes], value: dict[str, Any]) -> Rows:
+        try:
+            wanted = cf.modes_of(value)
+        except (DialectError, ValueError, TypeError, AttributeError) as error:
+            log.error("%s: %s cannot be understood (%s): left out", self._directory, cf.MODES, error)
+            return []
+        rows: Rows = [
+            ("request_mode", key, json.dumps(body, separators=(",", ":")).encode())
+            for key, body in wanted.items()
+            if key not in known or json.loads(known[key]) != body
+        ]
+        return rows + [("request_mode", key, None) for key in known if key not in wanted]
+
     def _offset_rows(self, known: dict[str, bytes], value: dict[str, Any]) -> Rows:
         try:
             wanted = cf.offsets_of(value)
@@ -213,11 +231,11 @@ class ConfigExport:
     def start(self, tables: Tables, wheel: Wheel, in_thread: Callable[[Callable[[], None]], object]) -> None:
         """Export everything now and each change from now on. `in_thread(work)` runs it elsewhere."""
         self._wheel, self._in_thread = wheel, in_thread
-        for table in ("topic", "group", "offset"):
+        for table in RENDER:
             for key, row in tables.rows(table).items():
                 self._take(table, key, row)
             tables.watch(table, lambda key, row, table=table: self._changed(table, key, row))  # type: ignore[misc]
-        self._dirty = {"topic", "group", "offset"}
+        self._dirty = set(RENDER)
         self._arm(0)
 
     def keep_delays(self, floors: Callable[[], tuple[dict[int, int], int | None]]) -> None:
@@ -281,6 +299,8 @@ class ConfigExport:
             work[cf.TOPICS] = {"topicConfigTable": lists["topic"]}
         if "group" in dirty:
             work[cf.GROUPS] = {"forbiddenTable": [], "subscriptionGroupTable": lists["group"]}
+        if "request_mode" in dirty:
+            work[cf.MODES] = {"messageRequestModeMap": cf.by_topic(self._fragments["request_mode"])}
         if "offset" in dirty:
             own = [text for key, text in self._fragments["offset"].items() if not cf.is_lmq_key(key)]
             work[cf.OFFSETS] = {"offsetTable": lists["offset"]}

@@ -16,6 +16,7 @@ GROUPS = "subscriptionGroup.json"
 OFFSETS = "consumerOffset.json"
 LMQ_OFFSETS = "lmqConsumerOffset.json"
 DELAYS = "delayOffset.json"
+MODES = "messageRequestMode.json"
 TIMERS = "timercheck"
 
 
@@ -70,6 +71,35 @@ def lmq_fragment(key: str, row: bytes) -> bytes:
     """The entry of `lmqOffsetTable`: a light queue has one queue."""
     offsets = json.loads(row)
     return f"\t\t{json.dumps(key, ensure_ascii=False)}:{offsets.get('0', 0)}".encode()
+
+
+def mode_fragment(key: str, row: bytes) -> bytes:
+    """A group's entry below its topic in messageRequestMode.json, for a row of table `request_mode`."""
+    return f"\t\t\t{json.dumps(key.partition('@')[2], ensure_ascii=False)}:{pretty(json.loads(row), 3)}".encode()
+
+
+def by_topic(fragments: dict[str, bytes]) -> list[bytes]:
+    """Fragments of `topic@group` keys as one fragment per topic."""
+    topics: dict[str, list[bytes]] = {}
+    for key, text in fragments.items():
+        topics.setdefault(key.partition("@")[0], []).append(text)
+    return [b'\t\t"%b":{\n%b\n\t\t}' % (topic.encode(), b",\n".join(texts)) for topic, texts in topics.items()]
+
+
+def modes_of(value: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """`topic@group` to SetMessageRequestModeRequestBody, from messageRequestMode.json. Raises `DialectError`."""
+    found: dict[str, dict[str, Any]] = {}
+    for topic, groups in (value.get("messageRequestModeMap") or {}).items():
+        if not isinstance(groups, dict):
+            raise DialectError(f"messageRequestModeMap: {topic!r} has no table of groups")
+        for group, body in groups.items():
+            mode, share = str(body.get("mode", "PULL")), int(body.get("popShareQueueNum", 0))
+            if mode not in ("PULL", "POP"):
+                raise DialectError(f"messageRequestModeMap: {topic}@{group} has the mode {mode[:20]!r}")
+            found[f"{topic}@{group}"] = {
+                "topic": topic, "consumerGroup": group, "mode": mode, "popShareQueueNum": share,
+            }  # fmt: skip
+    return found
 
 
 def _entry(name: str, value: dict[str, Any]) -> bytes:

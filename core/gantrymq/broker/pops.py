@@ -84,7 +84,12 @@ class Pops:
         self._revive = Revive(broker, self)
 
     def open(self) -> None:
-        """See `parts.Part`. Only what a real broker left needs work: the cursors are as the log has them."""
+        """See `parts.Part`. The cursors are as the log has them; committed offsets may be half a second behind their floors."""
+        for cursor in self._cursors.by_id.values():
+            if cursor.group.startswith(POP_PREFIX):
+                group, floor = cursor.group[len(POP_PREFIX) :], cursor.window.floor
+                if self._broker.offsets.query(group, cursor.topic, cursor.queue_id) < floor:
+                    self._broker.commit_offset(group, cursor.topic, cursor.queue_id, floor)
         self._revive.open()
 
     def close(self) -> None:

@@ -274,3 +274,25 @@ def test_offsets_come_back(places: dict[str, dict[int, int]]) -> None:
     ]
     back = cf.offsets_of(cf.parse(cf.document(cf.Version(), {"offsetTable": fragments})))
     assert back == {key: {str(queue): offset for queue, offset in row.items()} for key, row in places.items()}
+
+
+MODE = {"topic": "T", "consumerGroup": "G", "mode": "POP", "popShareQueueNum": 2}
+
+
+def test_request_modes_go_out_and_come_back(bench: Bench) -> None:
+    bench.start()
+    bench.tables.apply("request_mode", "T@G", json.dumps(MODE).encode())
+    bench.tables.apply("request_mode", "T@H", json.dumps(MODE | {"consumerGroup": "H", "mode": "PULL"}).encode())
+    bench.wheel.run(EXPORT_MS)
+    written = bench.files.snapshot()[CONFIG / cf.MODES].decode()
+    assert bench.read(cf.MODES)["messageRequestModeMap"] == {
+        "T": {"G": MODE, "H": MODE | {"consumerGroup": "H", "mode": "PULL"}}
+    }
+    assert not [row for row in bench.start() if row[0] == "request_mode"]
+    bench.write(cf.MODES, written.replace("POP", "PULL").replace('"H"', '"I"'))
+    rows = {key: row and json.loads(row) for table, key, row in bench.start() if table == "request_mode"}
+    assert rows == {
+        "T@G": MODE | {"mode": "PULL"}, "T@H": None, "T@I": MODE | {"consumerGroup": "I", "mode": "PULL"},
+    }  # fmt: skip
+    bench.write(cf.MODES, '{"messageRequestModeMap":{"T":{"G":{"mode":"X"}}}}')
+    assert not [row for row in bench.start() if row[0] == "request_mode"]
