@@ -153,6 +153,8 @@ class BrokerService:
                 "Topics of which members of one consumer group want different things",
                 doors.clients.conflicts,
             )
+            doors.pressure.show(metrics, lambda: broker.pending.refused)
+            doors.sends.show(metrics)
         bound = await context.listen(doors.accept, context.host, config.port)
         self._registrar = Registrar(broker, context, bound)
         doors.set_address(self._registrar.advertised)

@@ -23,6 +23,7 @@ from gantrymq.broker.hits import NO_HIT, Hit, Tap
 from gantrymq.broker.leases import Leases
 from gantrymq.broker.offsets import FLUSH_MS, ConsumerOffsets
 from gantrymq.broker.parts import Part
+from gantrymq.broker.pending import Pending
 from gantrymq.broker.pops import Pops
 from gantrymq.broker.port import Done, Route
 from gantrymq.broker.routing import Router, route_from_bytes, route_to_bytes
@@ -115,7 +116,7 @@ class Broker:
         self._light_waiters: dict[int, dict[object, Callable[[], None]]] = {}
         self._woken: dict[object, Callable[[], None]] = {}
         self._full_taps: list[Tap] = []
-        self._parked_bytes = 0
+        self.pending = Pending()
         self._strict = False
         """The batch that `_prepare` looked at last holds a message whose acknowledgement waits for the flush."""
         self._background_armed = False
@@ -397,7 +398,7 @@ class Broker:
         topics = self.topics.topics
         check = self.store.check
         strict = self._strict = False
-        if self._parked_bytes > self.config.pending_bytes_max:
+        if self.pending.bytes and self.pending.refuses(len(batch), self.config, self.wheel.now_ms()):
             return [ErrorCode.BUSY] * len(batch)
         if self.full:
             return [ErrorCode.STORE_FULL] * len(batch)
@@ -471,17 +472,10 @@ class Broker:
             if gate.passes(end, strict):
                 on_done(token, results)
             else:
-                size = sum([len(message.body) for message in batch])
-                self._parked_bytes += size
-                gate.park(end, self._unpark, (on_done, token, size), results, strict)
+                self.pending.park(gate, end, (on_done, token), results, batch, self.wheel.now_ms())
                 parked = True
         if parked:
             self.request_flush()
-
-    def _unpark(self, entry: tuple[Done, Any, int], results: Any) -> None:
-        on_done, token, size = entry
-        self._parked_bytes -= size
-        on_done(token, results)
 
     def _refuse(
         self,

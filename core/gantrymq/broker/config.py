@@ -23,8 +23,9 @@ class BrokerConfig:
     advertised_host: str = ""
     """What routes tell clients; empty: the bound address, or the outgoing one where that is 0.0.0.0."""
     pending_bytes_max: int = field(default=256 * 1024 * 1024, metadata={"min": 1 << 20})
-    """Bodies accepted and not yet acknowledged, whole process; beyond it submits are answered BUSY."""
-
+    """Records accepted and not yet acknowledged, whole process; beyond it submits are answered BUSY."""
+    pending_ms_max: int = field(default=3_000, metadata={"min": 10, "max": 3_600_000})
+    """...and so they are while the disk has acknowledged nothing for so long: Java clients give a send up after three seconds."""
     store_replies: bool = True
     """Replies to requests are kept in `<cluster>_REPLY_TOPIC`, beside being pushed (RocketMQ: storeReplyMessageEnable)."""
     session_bytes_max: int = field(default=1 << 30, metadata={"min": 0})

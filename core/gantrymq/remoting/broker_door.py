@@ -39,6 +39,7 @@ from gantrymq.remoting.headers import HeaderError, SendHeader, SendHeaderV2, par
 from gantrymq.remoting.jobs import Jobs
 from gantrymq.remoting.locks import QueueLocks
 from gantrymq.remoting.pop_requests import PopRequests
+from gantrymq.remoting.pressure import NEVER_SHED, UNACKED_BYTES_MAX, Pressure
 from gantrymq.remoting.pulls import Pulls, Waiter
 from gantrymq.remoting.sends import Sends, UniqueKeys, remark_of
 from gantrymq.store.cold import Cold
@@ -93,6 +94,7 @@ class BrokerDoors:
         self.groups = Groups(broker)
         self.locks = QueueLocks()
         self.jobs = Jobs()
+        self.pressure = Pressure()
         self.requesters = reply_requests.Requesters(self.clients)
         self.pulls = Pulls(broker, self.clients)
         self.pops = PopRequests(broker, self.groups)
@@ -140,6 +142,10 @@ class BrokerDoor(RemotingDoor):
         self._born_host = LOOPBACK_HOST
         self._host_flag = 0
         self._open_sends = 0
+        self._read_bytes = 0
+        """Bytes read since the last batch of sends."""
+        self._unacked_bytes = 0
+        """Frames of sends that wait for the disk."""
         self._calls: Calls | None = None
         self._cold = 0
         """Requests that wait for the disk."""
@@ -155,6 +161,7 @@ class BrokerDoor(RemotingDoor):
     def received(self, data: bytes) -> None:
         """All sends of one read become one batch of the log."""
         self._active = True
+        self._read_bytes += len(data)
         connection = self.connection
         shared = self.shared
         make = shared.sends.message
@@ -175,19 +182,33 @@ class BrokerDoor(RemotingDoor):
         if shared.sends.aside:
             recall_requests.submit_aside(self, batch, commands)
         if batch:
-            self._open_sends += 1
-            shared.broker.submit(batch, (batch, commands), self._stored)
+            size, self._read_bytes = self._read_bytes, 0
+            if self._unacked_bytes > UNACKED_BYTES_MAX:
+                self._refuse_sends(commands)
+            else:
+                self._open_sends += 1
+                self._unacked_bytes += size
+                shared.broker.submit(batch, (batch, commands, size), self._stored)
+        else:
+            self._read_bytes = connection.pending_bytes
         if connection.error:
             self.broken()
         if connection.outbox:
             self.link.mark()
 
-    def _stored(self, token: tuple[list[Message], list[Command]], results: Any) -> None:
+    def _refuse_sends(self, commands: list[Command]) -> None:
+        self.shared.pressure.connection_sends += len(commands)
+        text = f"[OVERLOAD] {self._unacked_bytes} bytes of this connection's sends wait for the disk; send again later"
+        for command in commands:
+            self.refuse(command, ResponseCode.SYSTEM_BUSY, text)
+
+    def _stored(self, token: tuple[list[Message], list[Command], int], results: Any) -> None:
         """The broker is done with a batch of sends: render their answers."""
+        batch, commands, size = token
         self._open_sends -= 1
+        self._unacked_bytes -= size
         if not self.open:
             return
-        batch, commands = token
         outbox = self.connection.outbox
         template, pack = self.shared.responses.template, PREFIX.pack
         if isinstance(results, GantryError):
@@ -221,11 +242,15 @@ class BrokerDoor(RemotingDoor):
         else:
             header = parse(command.fields, SendHeaderV2)
         message = self.message(header, command.body)
+        if self._unacked_bytes > UNACKED_BYTES_MAX:
+            self._refuse_sends([command])
+            return
         if message.intake:
             recall_requests.submit_aside(self, [message], [command])
             return
         self._open_sends += 1
-        self.shared.broker.submit([message], ([message], [command]), self._stored)
+        self._unacked_bytes += len(command.body)
+        self.shared.broker.submit([message], ([message], [command], len(command.body)), self._stored)
 
     @property
     def born_host(self) -> bytes:
@@ -244,14 +269,19 @@ class BrokerDoor(RemotingDoor):
         else:
             header = command.send if command.send is not None else parse(command.fields, SendHeaderV2)
         batch = self.shared.sends.batch(header, command.body, self._born_host, self._host_flag)
+        if self._unacked_bytes > UNACKED_BYTES_MAX:
+            self._refuse_sends([command])
+            return
         self._open_sends += 1
+        self._unacked_bytes += len(command.body)
         self.shared.broker.submit(batch, (batch, command), self._batch_stored)
 
     def _batch_stored(self, token: tuple[list[Message], Command], results: Any) -> None:
+        batch, command = token
         self._open_sends -= 1
+        self._unacked_bytes -= len(command.body)
         if not self.open:
             return
-        batch, command = token
         failed = results.code if isinstance(results, GantryError) else None
         for result in results if failed is None else ():
             if isinstance(result, ErrorCode):
@@ -320,7 +350,8 @@ class BrokerDoor(RemotingDoor):
         if FIRST_CODE <= command.code <= LAST_CODE:
             self._gateway_request(command)
             return
-        if len(self.deferred) > DEFERRED_MAX:
+        if len(self.deferred) > DEFERRED_MAX and command.code not in NEVER_SHED:
+            self.shared.pressure.pulls += 1
             self.refuse(command, ResponseCode.SYSTEM_BUSY, f"{DEFERRED_MAX} pulls wait for the peer to read")
             return
         try:

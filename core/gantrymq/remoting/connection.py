@@ -27,6 +27,11 @@ class Connection:
         """What was wrong with the stream; nothing is read after it."""
         self._opaque = 0
 
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of an unfinished frame."""
+        return self._reader.pending_bytes
+
     def receive_data(self, data: bytes) -> list[Command]:
         """Commands that `data` completes, responses of the peer included. Never raises; see `error`."""
         if self.error:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.topics import Topic
+    from gantrymq.metrics import Metrics
     from gantrymq.remoting.groups import Groups
     from gantrymq.services import Clock
 
@@ -96,6 +97,16 @@ class Sends:
         """Some message since this was reset is not plain: the door answers it differently."""
         self._cluster = f"{props.CLUSTER}\x01{broker.config.cluster}\x02"
         self.unique = UniqueKeys(broker.clock, host)
+
+    def show(self, metrics: Metrics) -> None:
+        """Register the counters of what came back."""
+        metrics.read("gantry_retries_total", "Messages that consumers sent back", lambda: self.retries.value, "counter")
+        metrics.read(
+            "gantry_dead_letters_total",
+            "Messages that went to a dead letter topic",
+            lambda: self.dead_letters.value,
+            "counter",
+        )
 
     def message(
         self,
@@ -343,7 +354,10 @@ def remark_of(code: ErrorCode, message: Message) -> str:
             f"{PROPERTIES_BYTES_MAX} with the broker's own, and {TAG_BYTES_MAX} for the tag"
         )
     if code is ErrorCode.BUSY:
-        return "[OVERLOAD] too many messages wait for the disk (broker.pending_bytes_max); send again later"
+        return (
+            "[OVERLOAD] too many messages wait for the disk (broker.pending_bytes_max), or it does not move "
+            "(broker.pending_ms_max); send again later"
+        )
     if code is ErrorCode.STORE_FULL:
         return "the store has no space left; free disk space on the broker"
     if code is ErrorCode.STORE_FAILED:
