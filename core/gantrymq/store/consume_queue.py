@@ -413,6 +413,8 @@ class QueueTable:
         self._names: dict[str, None] = {}
         self.dirty: list[ConsumeQueue] = []
         """Queues with pending units."""
+        self._writing: list[ConsumeQueue] = []
+        """...whose turn it is: those that get units meanwhile do not keep them waiting."""
         self.on_written: Callable[[ConsumeQueue, int, int], None] | None = None
         """Called with a queue, the number of units just written for it, and the sum of their records' sizes."""
 
@@ -475,15 +477,23 @@ class QueueTable:
         return list(self._names)
 
     def pending_bytes(self) -> int:
-        return sum([len(queue.pending) for queue in self.dirty]) // 3 * UNIT_SIZE
+        return sum([len(queue.pending) for queue in (*self.dirty, *self._writing)]) // 3 * UNIT_SIZE
 
     def write_pending(self) -> None:
         """Write every queue's pending units. On an error the rest stays pending."""
-        dirty = self.dirty
-        while dirty:
-            queue = dirty[-1]
+        while self._writing or self.dirty:
+            self.write_some(1 << 30)
+
+    def write_some(self, queues_max: int) -> bool:
+        """Write pending units of some queues. True: all that were pending when the round began are written."""
+        if not self._writing:
+            self._writing, self.dirty = self.dirty, self._writing
+        writing = self._writing
+        for _ in range(min(queues_max, len(writing))):
+            queue = writing[-1]
             pending = queue.pending
             queue.write_pending()
-            dirty.pop()
-            if self.on_written is not None:
+            writing.pop()
+            if self.on_written is not None and pending:
                 self.on_written(queue, len(pending) // 3, sum(pending[1::3]))
+        return not writing

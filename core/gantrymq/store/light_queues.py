@@ -50,7 +50,7 @@ TRAIL_RUNS_MAX: Final = 4096
 """Runs remembered of one walk: those nearest to the reader."""
 SNAPSHOT_BYTES: Final = 16 * 1024 * 1024
 """Stream between two snapshots of the table: what a start after a crash reads is at most a few times this."""
-SNAPSHOT_PAGES: Final = 128
+SNAPSHOT_PAGES: Final = 64
 """Pages of the table written after a flush, 64 queues and about 6 us each."""
 
 
@@ -182,7 +182,14 @@ class LightQueues(LightStream):
 
     def write_pending(self, log_position: int) -> None:
         """Append all pending units; `log_position`: every record below it has been added. On an error the rest stays pending."""
+        self.write_some(log_position, 1 << 30)
+
+    def write_some(self, log_position: int, frames_max: int) -> bool:
+        """As `write_pending`, so many frames of it. True: nothing is pending."""
         while self.pending or self._deleted or log_position > self.log_position:
+            if not frames_max:
+                return False
+            frames_max -= 1
             # Deletions first: an id that is used again in spite of its contract begins anew.
             count = self.frame_room // RUN.size
             deleted = self._deleted[:count]
@@ -197,6 +204,7 @@ class LightQueues(LightStream):
             del self._deleted[:count]
             self._written(start, deleted, changes)
         self._after_flush()
+        return True
 
     def _fill(
         self, runs: list[bytes], changes: list[tuple[int, int, int, int, int, int]], length: int

@@ -19,8 +19,8 @@ from gantrymq.store.abort import mark_running
 from gantrymq.store.appender import Appender
 from gantrymq.store.commit_log import FULL_ERRORS, CommitLog
 from gantrymq.store.compaction import CompactedQueues
-from gantrymq.store.config import UNIT_SIZE
 from gantrymq.store.consume_queue import QueueFiles, QueueTable
+from gantrymq.store.derived import ENTRIES_PER_SLICE_MIN, INDEX_LAG_MS_MAX, INDEX_PENDING_MAX, DerivedFiles
 from gantrymq.store.index_file import Index
 from gantrymq.store.light_queues import LightQueues
 from gantrymq.store.positions import Checkpoint, Positions, Sizes, load_checkpoint, save_checkpoint
@@ -44,21 +44,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-UNITS_PENDING_BYTES: Final = 32 * 1024
-"""Queue units waiting in memory before they are written."""
-UNITS_PENDING_MS: Final = 1000
-"""...and how long they wait at most."""
-UNITS_PENDING_MAX: Final = 16 * 1024 * 1024
-"""Units that could not be written because the disk is full: beyond this nothing is appended."""
-INDEX_PENDING_MAX: Final = 262_144
-"""Records not yet indexed; beyond this `append` does the work itself."""
-INDEX_LAG_MS_MAX: Final = 2000
-"""...and when the oldest of them has waited so long: a loop that is never idle must not leave queries more and more to look through."""
-ENTRIES_PER_SLICE_MIN: Final = 16
 WAKE_STEP: Final = 4 * 1024 * 1024
 """The thread that works ahead of the log (and behind it, in `transient_pool` mode) is woken so often."""
-SLOT_CHUNKS_PER_SLICE: Final = 64
-"""Chunks of index slots (16 KiB) written in one slice of the background work: half a millisecond."""
 FILES_PER_FLUSH: Final = 8
 """Derived files put on stable storage between two looks at whether the log's flush is due."""
 SYNC_ALL_FROM: Final = 64
@@ -75,10 +62,11 @@ class Clock(Protocol):
         """Milliseconds of a clock that never goes back."""
 
 
-class MessageStore(StoreReader):
+class MessageStore(StoreReader, DerivedFiles):
     """One store directory. `root` is the directory given by --data: RocketMQ's files in `store`, ours in `gantry`."""
 
     def __init__(self, files: FileSystem, root: Path, config: StoreConfig, clock: Clock) -> None:
+        super().__init__()
         self.files = files
         self.config = config
         self._clock = clock
@@ -99,15 +87,7 @@ class MessageStore(StoreReader):
         self._failure: GantryError | None = None
         self._guard = -1
         self._flush_lock = Lock()
-        self._units_since = -1
-        """When the oldest unwritten unit was dispatched."""
-        self._units_in_log = 0
-        self._derived_full = False
         self._buffer_full = False
-        self._sweeping = False
-        """Slots of the index are being written for a checkpoint."""
-        self._checkpoint: Checkpoint | None = None
-        self._checkpoint_at = 0
         self._derived_synced = 0
         self._record_max = 0
         self._content_max = 0
@@ -120,11 +100,6 @@ class MessageStore(StoreReader):
     # --- positions
 
     @property
-    def written_position(self) -> int:
-        """End of the log."""
-        return self._appender.position
-
-    @property
     def dispatched_position(self) -> int:
         """Records below it are in their queues (readable); the same as written while there is no replication."""
         return self._appender.position
@@ -133,12 +108,6 @@ class MessageStore(StoreReader):
     def flushed_position(self) -> int:
         """Below it the log is on stable storage."""
         return self._log.flushed_position
-
-    @property
-    def indexed_position(self) -> int:
-        """The index holds every record below it."""
-        pending = self._appender.index_pending
-        return pending[0][2] if pending else self._appender.position
 
     @property
     def index_lag_records(self) -> int:
@@ -401,78 +370,6 @@ class MessageStore(StoreReader):
             log.critical("%s", self._failure.text)
         return self._failure
 
-    def run_background(self, budget_us: int) -> bool:
-        """A slice of deferred work: index entries (2 us each) or due writes (0.3 us per unit). True: call again soon."""
-        if self._failure is not None:
-            return False
-        pending = self._appender.index_pending
-        if self._sweeping:
-            return self._sweep() or bool(pending)
-        now = self._clock.monotonic_ms()
-        if (self._units_in_log + self._lights.pending_units) * UNIT_SIZE >= UNITS_PENDING_BYTES or (
-            self._units_since >= 0 and now - self._units_since >= UNITS_PENDING_MS
-        ):
-            self.flush_derived()  # a slice of its own
-        elif pending:
-            self._index_some(max(ENTRIES_PER_SLICE_MIN, budget_us // 3))
-        if now - self._checkpoint_at >= self.config.checkpoint_interval_ms and self._checkpoint is None:
-            self._checkpoint_at = now
-            self._sweeping = self._derived_synced < self.written_position
-            if self._sweeping:
-                return self._sweep() or bool(pending)
-        return bool(pending)
-
-    def _sweep(self) -> bool:
-        """Write a slice of the index's slots; the checkpoint is made when all are written. Nothing is indexed meanwhile."""
-        try:
-            if not self._index.write_pending(SLOT_CHUNKS_PER_SLICE):
-                return True
-        except OSError as error:
-            self._sweeping = False
-            self._derived_failed(error)
-            return False
-        self._sweeping = False
-        self._checkpoint = self._make_checkpoint()
-        return False
-
-    def _index_some(self, records: int) -> None:
-        pending = self._appender.index_pending
-        slice_ = [pending.popleft() for _ in range(min(records, len(pending)))]
-        try:
-            self._index.add(slice_)
-        except OSError as error:
-            pending.extendleft(reversed(slice_))  # an entry that is there twice is found once
-            self._derived_failed(error)
-
-    def flush_derived(self) -> bool:
-        """Write all pending queue units, light queue runs and index entries (not the records still waiting for the index).
-
-        False: the disk is full; what could not be written stays in memory, readable.
-        """
-        try:
-            self._queues.write_pending()
-            self._lights.write_pending(self._appender.position)
-            self._index.write_entries()
-        except OSError as error:
-            self._derived_failed(error)
-            return False
-        self._units_since = -1
-        self._units_in_log = 0
-        self._derived_full = False
-        return True
-
-    def _derived_failed(self, error: OSError) -> None:
-        if error.errno not in FULL_ERRORS:
-            raise self._fail(error) from error
-        if not self._derived_full:
-            log.error("no space left for the queues and the index of %s; they wait in memory", self._store)
-        self._derived_full = True
-
-    def _check_derived_room(self) -> None:
-        pending = self._queues.pending_bytes() + self._lights.pending_units * UNIT_SIZE
-        if pending > UNITS_PENDING_MAX or len(self._appender.index_pending) > INDEX_PENDING_MAX:
-            raise GantryError(ErrorCode.STORE_FULL, f"no space left for the queues of {self._store}")
-
     def delete_light(self, light: int) -> None:
         """Forget a light queue; its id must never be used again. Records stay in the log."""
         self._lights.delete(light)
@@ -540,19 +437,6 @@ class MessageStore(StoreReader):
                     if self._log.flushed_position < target or error.errno not in FULL_ERRORS:
                         raise self._fail(error) from error
             return target
-
-    def _make_checkpoint(self) -> Checkpoint | None:
-        if not self.flush_derived():
-            return None
-        try:
-            self._index.write_pending()
-        except OSError as error:
-            self._derived_failed(error)
-            return None
-        unsynced, self._queue_files.unsynced = self._queue_files.unsynced, set()
-        paths = [*unsynced, *self._lights.take_unsynced(), *self._index.take_unsynced()]
-        position = min(self.indexed_position, self.written_position)
-        return Checkpoint(position, self._appender.last_ms, paths, self._lights.snapshot())
 
     def take_checkpoint(self, force: bool = False) -> Checkpoint | None:
         """The checkpoint that is due, for `sync_checkpoint`. `force`: make one now (loop thread only)."""

@@ -10,7 +10,7 @@ import pytest
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.model.names import java_hash
-from gantrymq.store import message_store, record
+from gantrymq.store import derived, message_store, record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -255,7 +255,7 @@ def test_a_batch_refused_by_a_full_disk_does_not_come_back(bench: Bench, message
 def test_full_disk_for_queues_only(
     bench: Bench, message_of: Callable[..., Message], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(message_store, "UNITS_PENDING_MAX", 200)
+    monkeypatch.setattr(derived, "UNITS_PENDING_MAX", 200)
     store = bench.open()
 
     def fault(operation: str, path: Path) -> OSError | None:
@@ -391,8 +391,8 @@ def test_the_index_lags_by_a_bounded_time_also_where_the_loop_is_never_idle(
         bench.clock.ms += 10
         store.append([message_of(number)], [()])  # and never `run_background`
         longest = max(longest, store.index_lag_ms)
-    assert longest <= message_store.INDEX_LAG_MS_MAX + 500 * 10 / message_store.ENTRIES_PER_SLICE_MIN
-    assert store.index_lag_records <= message_store.INDEX_LAG_MS_MAX / 10 + message_store.ENTRIES_PER_SLICE_MIN
+    assert longest <= derived.INDEX_LAG_MS_MAX + 500 * 10 / derived.ENTRIES_PER_SLICE_MIN
+    assert store.index_lag_records <= derived.INDEX_LAG_MS_MAX / 10 + derived.ENTRIES_PER_SLICE_MIN
 
 
 def test_queries_look_through_what_is_not_indexed_yet(bench: Bench, message_of: Callable[..., Message]) -> None:

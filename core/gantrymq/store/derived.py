@@ -1,0 +1,194 @@
+"""Derived files of a running store: queues, light queues and index are written behind the log, in slices, and gathered in checkpoints.
+
+Loop thread only. What a slice may take: about a millisecond. Everything here can be made again from the log (replay.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.store.commit_log import FULL_ERRORS
+from gantrymq.store.config import UNIT_SIZE
+from gantrymq.store.positions import Checkpoint
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gantrymq.store.appender import Appender
+    from gantrymq.store.config import StoreConfig
+    from gantrymq.store.consume_queue import QueueFiles, QueueTable
+    from gantrymq.store.index_file import Index
+    from gantrymq.store.light_queues import LightQueues
+    from gantrymq.store.message_store import Clock
+
+log = logging.getLogger(__name__)
+
+UNITS_PENDING_BYTES: Final = 32 * 1024
+"""Queue units waiting in memory before they are written."""
+UNITS_PENDING_MS: Final = 1000
+"""...and how long they wait at most."""
+UNITS_PENDING_MAX: Final = 16 * 1024 * 1024
+"""Units that could not be written because the disk is full: beyond this nothing is appended."""
+INDEX_PENDING_MAX: Final = 262_144
+"""Records not yet indexed; beyond this `append` does the work itself."""
+INDEX_LAG_MS_MAX: Final = 2000
+"""...and when the oldest of them has waited so long: a loop that is never idle must not leave queries more and more to look through."""
+ENTRIES_PER_SLICE_MIN: Final = 16
+QUEUES_PER_SLICE: Final = 64
+"""Queues whose units one slice writes: 10 us each where their file is open."""
+LIGHTS_SAME_SLICE: Final = 256
+"""Entries of light queues that are written in the slice that ends with the queues: a third of a millisecond."""
+UNITS_BEHIND_BYTES: Final = 512 * 1024
+"""Units are written in slices; from so many on all at once: slices do not keep up."""
+SLOT_CHUNKS_PER_SLICE: Final = 64
+"""Chunks of index slots (16 KiB) written in one slice of the background work: half a millisecond."""
+
+
+class DerivedFiles:
+    """Part of `MessageStore`."""
+
+    config: StoreConfig
+    _clock: Clock
+    _store: Path
+    _queue_files: QueueFiles
+    _queues: QueueTable
+    _index: Index
+    _lights: LightQueues
+    _appender: Appender
+    _failure: GantryError | None
+    _derived_synced: int
+
+    def __init__(self) -> None:
+        self._units_since = -1
+        """When the oldest unwritten unit was dispatched."""
+        self._units_in_log = 0
+        self._derived_full = False
+        self._flushing = 0
+        """Derived files are being written in slices. 1: queues, 2: light queues and the index; 0: they are not."""
+        self._sweeping = False
+        """Slots of the index are being written for a checkpoint."""
+        self._checkpoint: Checkpoint | None = None
+        self._checkpoint_at = 0
+
+    @property
+    def written_position(self) -> int:
+        """End of the log."""
+        return self._appender.position
+
+    @property
+    def indexed_position(self) -> int:
+        """The index holds every record below it."""
+        pending = self._appender.index_pending
+        return pending[0][2] if pending else self._appender.position
+
+    def _fail(self, error: BaseException) -> GantryError:
+        raise NotImplementedError
+
+    def run_background(self, budget_us: int) -> bool:
+        """A slice of deferred work: index entries (2 us each) or due writes (0.3 us per unit). True: call again soon."""
+        if self._failure is not None:
+            return False
+        pending = self._appender.index_pending
+        if self._sweeping:
+            return self._sweep() or bool(pending)
+        now = self._clock.monotonic_ms()
+        waiting = (self._units_in_log + self._lights.pending_units) * UNIT_SIZE
+        late = self._units_since >= 0 and now - self._units_since >= UNITS_PENDING_MS
+        if self._flushing or waiting >= UNITS_PENDING_BYTES or late:
+            if not self._flush_some(waiting):  # a slice of its own
+                return True
+        elif pending:
+            self._index_some(max(ENTRIES_PER_SLICE_MIN, budget_us // 3))
+        if now - self._checkpoint_at >= self.config.checkpoint_interval_ms and self._checkpoint is None:
+            self._checkpoint_at = now
+            self._sweeping = self._derived_synced < self.written_position
+            if self._sweeping:
+                return self._sweep() or bool(pending)
+        return bool(pending)
+
+    def _sweep(self) -> bool:
+        """Write a slice of the index's slots; the checkpoint is made when all are written. Nothing is indexed meanwhile."""
+        try:
+            if not self._index.write_pending(SLOT_CHUNKS_PER_SLICE) or not self._flush_some(0):
+                return True
+        except OSError as error:
+            self._sweeping = False
+            self._derived_failed(error)
+            return False
+        self._sweeping = False
+        self._checkpoint = self._make_checkpoint()
+        return False
+
+    def _index_some(self, records: int) -> None:
+        pending = self._appender.index_pending
+        slice_ = [pending.popleft() for _ in range(min(records, len(pending)))]
+        try:
+            self._index.add(slice_)
+        except OSError as error:
+            pending.extendleft(reversed(slice_))  # an entry that is there twice is found once
+            self._derived_failed(error)
+
+    def flush_derived(self) -> bool:
+        """Write all pending queue units, light queue runs and index entries (not the records still waiting for the index).
+
+        False: the disk is full; what could not be written stays in memory, readable.
+        """
+        try:
+            self._queues.write_pending()
+            self._lights.write_pending(self._appender.position)
+            self._index.write_entries()
+        except OSError as error:
+            self._derived_failed(error)
+            return False
+        self._units_since = -1
+        self._units_in_log = self._flushing = 0
+        self._derived_full = False
+        return True
+
+    def _flush_some(self, waiting: int) -> bool:
+        """A slice of `flush_derived`. False: call again."""
+        if waiting >= UNITS_BEHIND_BYTES or self._derived_full:
+            self.flush_derived()
+            return True
+        try:
+            if self._flushing != 2:
+                self._flushing = 1 + self._queues.write_some(QUEUES_PER_SLICE)
+                if self._flushing == 1 or self._lights.pending_units > LIGHTS_SAME_SLICE:
+                    return False
+            if not self._lights.write_some(self._appender.position, 1):
+                return False
+            self._index.write_entries()
+        except OSError as error:
+            self._flushing = 0
+            self._derived_failed(error)
+            return True
+        self._flushing = self._units_in_log = 0
+        self._units_since = self._clock.monotonic_ms() if self._queues.dirty else -1
+        return True
+
+    def _derived_failed(self, error: OSError) -> None:
+        if error.errno not in FULL_ERRORS:
+            raise self._fail(error) from error
+        if not self._derived_full:
+            log.error("no space left for the queues and the index of %s; they wait in memory", self._store)
+        self._derived_full = True
+
+    def _check_derived_room(self) -> None:
+        pending = self._queues.pending_bytes() + self._lights.pending_units * UNIT_SIZE
+        if pending > UNITS_PENDING_MAX or len(self._appender.index_pending) > INDEX_PENDING_MAX:
+            raise GantryError(ErrorCode.STORE_FULL, f"no space left for the queues of {self._store}")
+
+    def _make_checkpoint(self) -> Checkpoint | None:
+        if not self.flush_derived():
+            return None
+        try:
+            self._index.write_pending()
+        except OSError as error:
+            self._derived_failed(error)
+            return None
+        unsynced, self._queue_files.unsynced = self._queue_files.unsynced, set()
+        paths = [*unsynced, *self._lights.take_unsynced(), *self._index.take_unsynced()]
+        position = min(self.indexed_position, self.written_position)
+        return Checkpoint(position, self._appender.last_ms, paths, self._lights.snapshot())
