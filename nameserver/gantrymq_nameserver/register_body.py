@@ -13,6 +13,8 @@ from __future__ import annotations
 import zlib
 from typing import Final
 
+import msgspec
+
 from gantrymq.remoting.headers import RegisterBrokerHeader
 from gantrymq.remoting.json_bodies import (
     BodyError,
@@ -36,6 +38,15 @@ def read(header: RegisterBrokerHeader, body: bytes) -> TopicConfigTable:
     if header.compressed:
         return _read_compressed(body)
     return decode(body, RegisterBody).topic_config_serialize_wrapper
+
+
+class _Gone(msgspec.Struct, rename="camel"):
+    gantry_gone: list[str] = []
+
+
+def gone_topics(body: bytes) -> list[str]:
+    """Topics deleted since the version that a body of changes follows."""
+    return decode(body, _Gone).gantry_gone
 
 
 def _inflate(body: bytes) -> bytes:

@@ -6,7 +6,7 @@ Everything here comes back by itself: brokers register again every 30 s. Not kep
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -93,20 +93,25 @@ class RouteTable:
         self.groups: dict[str, BrokerData] = {}
         self.topics: dict[str, dict[str, QueueData]] = {}
         """Queues by topic and broker name."""
+        self._topics_of: dict[str, set[str]] = {}
+        """Topics by broker name: what concerns one broker costs as much as that broker has topics."""
+        self._wiped: dict[str, dict[str, int]] = {}
+        """Broker groups without write permission: what each topic's permission was, and will be again."""
         self._live: dict[tuple[str, str], Live] = {}
         self._owned: dict[object, set[tuple[str, str]]] = {}
         """Brokers by cluster and address, and by connection."""
-        self.on_route_change: Callable[[], None] = lambda: None
-        """Called after a change; answers that were made before are stale."""
+        self.on_route_change: Callable[[str | None], None] = lambda topic: None
+        """Called with a topic whose route changed, or None: many may have; answers that were made before are stale."""
 
     def register(
-        self, live: Live, owner: object, now_ms: int, wrapper: TopicConfigTable, acting_master: bool, complete: bool
-    ) -> tuple[str, str]:
+        self, live: Live, owner: object, now_ms: int, wrapper: TopicConfigTable, acting_master: bool, complete: bool,
+        gone: Sequence[str] = (),
+    ) -> tuple[str, str]:  # fmt: skip
         """Take in a broker and its topics; returns addresses (HA, Remoting) of its master if it is a slave,
         else empty.
 
-        `complete`: the body names every topic, so others of this broker are dropped; a stock broker may send
-        changed ones alone.
+        `complete`: the body names every topic, so others of this broker are dropped; else it has changed ones alone, and
+        `gone` are the deleted ones.
         """
         check_name("cluster name", live.cluster)
         check_name("broker name", live.broker_name)
@@ -127,11 +132,12 @@ class RouteTable:
         live.owner, live.seen_ms = owner, now_ms
         self._live[key] = live
         self._owned.setdefault(owner, set()).add(key)
-        self.on_route_change()
         if changed:
             acting = acting_master and live.broker_id == min(group.broker_addrs)
             if live.broker_id == MASTER_ID or acting:
                 self._take_topics(live, wrapper.topic_config_table, acting and live.broker_id != MASTER_ID, complete)
+                for topic in gone:
+                    self._drop_queues(topic, live.broker_name)
         live.version = version
         master = group.broker_addrs.get(MASTER_ID, "")
         if live.broker_id == MASTER_ID or not master:
@@ -148,6 +154,7 @@ class RouteTable:
             )
         if group is None:
             group = self.groups[live.broker_name] = BrokerData(live.cluster, live.broker_name, {})
+        known = (dict(group.broker_addrs), group.enable_acting_master)
         group.enable_acting_master = acting_master
         # A slave that became master, or a moved process: one address stands for one id.
         for broker_id, address in list(group.broker_addrs.items()):
@@ -159,37 +166,66 @@ class RouteTable:
             if gone is not None:
                 self._disown((live.cluster, before), gone)
         group.broker_addrs[live.broker_id] = live.address
+        if known != (group.broker_addrs, acting_master):
+            self.on_route_change(None)
         self.clusters.setdefault(live.cluster, set()).add(live.broker_name)
         return group
 
     def _take_topics(self, live: Live, table: dict[str, TopicConfigBody], read_only: bool, complete: bool) -> None:
+        broker = live.broker_name
+        own = self._topics_of.setdefault(broker, set())
+        wiped = self._wiped.get(broker)
         for topic, config in table.items():
-            if len(topic) > TOPIC_CHARS_MAX or _TOPIC.match(topic) is None:
-                continue
             queues = self.topics.get(topic)
             if queues is None:
+                if len(topic) > TOPIC_CHARS_MAX or _TOPIC.match(topic) is None:
+                    continue
                 if len(self.topics) >= TOPICS_MAX:
                     raise GantryError(
                         ErrorCode.TOPIC_LIMIT, f"{TOPICS_MAX} topics are registered; {topic} was left out"
                     )
                 queues = self.topics[topic] = {}
-            perm = config.perm & ~Perm.WRITE if read_only else config.perm
-            queues[live.broker_name] = QueueData(
-                live.broker_name,
+            perm = (config.perm & ~Perm.WRITE if read_only else config.perm) & 7
+            if wiped is not None:
+                wiped[topic] = perm
+                perm &= ~Perm.WRITE
+            data = QueueData(
+                broker,
                 max(0, min(config.read_queue_nums, QUEUES_MAX)),
                 max(0, min(config.write_queue_nums, QUEUES_MAX)),
-                perm & 7,
+                perm,
                 config.topic_sys_flag,
             )
+            if queues.get(broker) != data:
+                queues[broker] = data
+                own.add(topic)
+                self.on_route_change(topic)
         if complete:
-            for topic in [name for name, queues in self.topics.items() if live.broker_name in queues]:
-                if topic not in table:
-                    self._drop_queues(topic, live.broker_name)
+            for topic in own - table.keys():
+                self._drop_queues(topic, broker)
 
     def _drop_queues(self, topic: str, broker_name: str) -> None:
         queues = self.topics.get(topic)
-        if queues is not None and queues.pop(broker_name, None) is not None and not queues:
+        if queues is None or queues.pop(broker_name, None) is None:
+            return
+        self.on_route_change(topic)
+        own = self._topics_of.get(broker_name)
+        if own is not None:
+            own.discard(topic)
+        self._wiped.get(broker_name, {}).pop(topic, None)
+        if not queues:
             del self.topics[topic]
+
+    def take_topic(self, topic: str, wanted: Sequence[QueueData]) -> None:
+        """A topic's queues as somebody else than their brokers says (REGISTER_TOPIC_IN_NAMESRV); unknown brokers are left out."""
+        for data in wanted:
+            group = self.groups.get(data.broker_name)
+            if group is None:
+                continue
+            config = TopicConfigBody(
+                topic, data.read_queue_nums, data.write_queue_nums, data.perm, topic_sys_flag=data.topic_sys_flag
+            )
+            self._take_topics(Live(group.cluster, data.broker_name, MASTER_ID, ""), {topic: config}, False, False)
 
     def _disown(self, key: tuple[str, str], live: Live) -> None:
         owned = self._owned.get(live.owner)
@@ -216,7 +252,7 @@ class RouteTable:
                 self._remove_group(group)
             elif live.broker_id == MASTER_ID and group.enable_acting_master:
                 self._without_write(live.broker_name)
-        self.on_route_change()
+            self.on_route_change(None)
 
     def _remove_group(self, group: BrokerData) -> None:
         del self.groups[group.broker_name]
@@ -225,14 +261,13 @@ class RouteTable:
             names.discard(group.broker_name)
             if not names:
                 del self.clusters[group.cluster]
-        for topic in [name for name, queues in self.topics.items() if group.broker_name in queues]:
+        for topic in self._topics_of.pop(group.broker_name, ()):
             self._drop_queues(topic, group.broker_name)
+        self._wiped.pop(group.broker_name, None)
 
     def _without_write(self, broker_name: str) -> None:
-        for queues in self.topics.values():
-            queue = queues.get(broker_name)
-            if queue is not None:
-                queue.perm &= ~Perm.WRITE
+        for topic in self._topics_of.get(broker_name, ()):
+            self.topics[topic][broker_name].perm &= ~Perm.WRITE
 
     def connection_closed(self, owner: object) -> list[str]:
         """Remove every broker that registered over this connection; returns their names."""
@@ -276,33 +311,32 @@ class RouteTable:
         return [queues[name] for name in names], [self.groups[name] for name in names]
 
     def change_write_perm(self, broker_name: str, writable: bool) -> int:
-        """Take the write permission from (or give it back to) every topic of a broker group; returns how many
-        changed."""
-        count = 0
-        for queues in self.topics.values():
-            queue = queues.get(broker_name)
-            if queue is None:
-                continue
-            perm = queue.perm | Perm.WRITE | Perm.READ if writable else queue.perm & ~Perm.WRITE
-            if perm != queue.perm:
-                queue.perm = perm
-                count += 1
-        self.on_route_change()
-        return count
+        """Take the write permission from every topic of a broker group, also from those that it makes later, or give it back as it
+        was; returns how many topics it has."""
+        topics = self._topics_of.get(broker_name, set())
+        if writable:
+            before = self._wiped.pop(broker_name, {})
+            for topic in topics:
+                queue = self.topics[topic][broker_name]
+                queue.perm = before.get(topic, queue.perm | Perm.WRITE | Perm.READ)
+        elif topics and broker_name not in self._wiped:
+            before = self._wiped[broker_name] = {}
+            for topic in topics:
+                queue = self.topics[topic][broker_name]
+                before[topic] = queue.perm
+                queue.perm &= ~Perm.WRITE
+        self.on_route_change(None)
+        return len(topics)
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
         """Forget a topic, in one cluster or everywhere. Unknown names are ignored."""
-        if cluster is None:
-            self.topics.pop(topic, None)
-        else:
-            for name in list(self.clusters.get(cluster, ())):
-                self._drop_queues(topic, name)
-        self.on_route_change()
+        names = list(self.topics.get(topic, ())) if cluster is None else list(self.clusters.get(cluster, ()))
+        for name in names:
+            self._drop_queues(topic, name)
 
     def topics_of(self, cluster: str) -> list[str]:
         """Topics that some broker of the cluster holds."""
-        names = self.clusters.get(cluster, set())
-        return sorted(topic for topic, queues in self.topics.items() if not names.isdisjoint(queues))
+        return sorted(set().union(*[self._topics_of.get(name, ()) for name in self.clusters.get(cluster, ())]))
 
     def topics_with(self, test: Callable[[int], bool]) -> list[str]:
         """Topics whose sysFlag on some broker passes `test`."""

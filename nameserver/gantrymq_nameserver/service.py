@@ -29,11 +29,11 @@ class NameserverConfig:
     orderMessageEnable)."""
 
 
-class KVFile:
-    """`kvConfig.json`: read whole at start, replaced whole after a change (temporary file, fsync, rename)."""
+class WholeFile:
+    """A file that is read whole at start and replaced whole after a change (temporary file, fsync, rename)."""
 
-    def __init__(self, directory: Path) -> None:
-        self.path = directory / "kvConfig.json"
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     def read(self) -> bytes | None:
         """The content, or None if there is no file."""
@@ -46,7 +46,7 @@ class KVFile:
         """Replace the content; durable when it returns. Raises OSError."""
         directory = self.path.parent
         directory.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_suffix(".json.tmp")
+        temporary = self.path.with_name(self.path.name + ".tmp")
         with temporary.open("wb") as file:
             file.write(data)
             file.flush()
@@ -69,7 +69,9 @@ class NameserverService:
 
     def __init__(self) -> None:
         self.state: State | None = None
-        self._file: KVFile
+        self._file: WholeFile
+        self._settings_file: WholeFile
+        self._settings_written = b""
         self._context: ServiceContext
         self._waiting: list[Callable[[str], None]] = []
         self._saving = False
@@ -78,14 +80,22 @@ class NameserverService:
     async def start(self, context: ServiceContext) -> list[tuple[str, int]]:
         """Read the KV configuration and open the door."""
         self._context = context
-        self._file = KVFile(context.data / "namesrv")
+        directory = context.data / "namesrv"
+        self._file = WholeFile(directory / "kvConfig.json")
+        self._settings_file = WholeFile(directory / "namesrv.properties")
         state = State(context.wheel, context.config.order_messages, self._save)
         data = await asyncio.to_thread(self._file.read)
         if data is not None:
             state.kv.load(data, str(self._file.path))
+        data = await asyncio.to_thread(self._settings_file.read)
+        if data is not None:
+            state.settings.load(data, str(self._settings_file.path))
+        self._settings_written = state.settings.to_bytes()
         self.state = state
         self._timer = context.wheel.call_at(context.wheel.now_ms() + EXPIRE_EVERY_MS, self._expire)
-        return [await context.listen(lambda: NameserverDoor(state), context.host, context.config.port)]
+        bound = await context.listen(lambda: NameserverDoor(state), context.host, context.config.port)
+        state.settings.address = f"{bound[0]}:{bound[1]}"
+        return [bound]
 
     def _expire(self, now_ms: int) -> None:
         if self.state is not None:
@@ -104,10 +114,16 @@ class NameserverService:
         while self._waiting and self.state is not None:
             waiting, self._waiting = self._waiting, []
             error = ""
+            settings = self.state.settings.to_bytes()
+            file = self._file
             try:
-                await asyncio.to_thread(self._file.write, self.state.kv.to_bytes())
+                await asyncio.to_thread(file.write, self.state.kv.to_bytes())
+                if settings != self._settings_written:
+                    file = self._settings_file
+                    await asyncio.to_thread(file.write, settings)
+                    self._settings_written = settings
             except OSError as failure:
-                error = f"{self._file.path} cannot be written: {failure.strerror}; the change is lost at a restart"
+                error = f"{file.path} cannot be written: {failure.strerror}; the change is lost at a restart"
                 log.error("%s", error)
             for done in waiting:
                 done(error)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from gantrymq.net.testing import FakeLink, ManualClock, ManualWheel
+from gantrymq.remoting import java_properties
 from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.codec import Command, FrameReader, encode
 from gantrymq.remoting.constants import RequestCode as Code
@@ -235,7 +236,7 @@ def test_kv_is_answered_when_saved() -> None:
     assert ask(link, Code.PUT_KV_CONFIG, namespace="", key="", value="").code == Answer.SYSTEM_ERROR
 
 
-@pytest.mark.parametrize("code", [3, 318, 200050, 1001])
+@pytest.mark.parametrize("code", [3, 28, 200050, 1001])
 def test_unknown_codes(code: int) -> None:
     answer = ask(Server().connect(), code)
     assert answer.code == Answer.REQUEST_CODE_NOT_SUPPORTED
@@ -270,3 +271,105 @@ def test_idle_connection_is_closed_and_a_used_one_is_not() -> None:
         ask(used, Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     assert idle.closed_by == "close"
     assert used.closed_by is None
+
+
+def test_settings() -> None:
+    server = Server()
+    link = server.connect()
+    before = java_properties.read(ask(link, Code.GET_NAMESRV_CONFIG).body)
+    assert before["orderMessageEnable"] == "false"
+    assert not any("path" in name.lower() or "home" in name.lower() for name in before)
+    update = Command(Code.UPDATE_NAMESRV_CONFIG, {}, b"orderMessageEnable=true", opaque=5)
+    assert link.feed(encode(update)) == b""  # answered when it is written
+    server.saves.pop()("")
+    (answer,) = FrameReader().feed(link.feed(b""))
+    assert (answer.code, answer.opaque) == (0, 5)
+    assert java_properties.read(ask(link, Code.GET_NAMESRV_CONFIG).body)["orderMessageEnable"] == "true"
+    assert server.state.settings.to_bytes() == b"orderMessageEnable=true\n"
+    again = Server()
+    again.state.settings.load(b"orderMessageEnable=true\nlistenPort=1\n", "file")
+    assert again.state.settings.order_messages
+    for body, code in (
+        (b"kvConfigPath=/etc/passwd", Answer.NO_PERMISSION),
+        (b"orderMessageEnable=perhaps", Answer.INVALID_PARAMETER),
+        (b"returnOrderTopicConfigToBroker=false\nother=1", Answer.INVALID_PARAMETER),
+    ):
+        refused = ask(link, Code.UPDATE_NAMESRV_CONFIG, body)
+        assert (refused.code, bool(refused.remark)) == (code, True)
+    assert server.state.settings.order_to_brokers
+    assert server.saves == []
+
+
+def test_changes_alone() -> None:
+    """A broker sends what changed since a version that the nameserver has; else it is told to send everything."""
+    server = Server()
+    link = server.connect()
+    register(link, "T", "U", counter=7, gantryCompleteTable="true")
+
+    def changes(since: int, counter: int, topics: dict[str, int], *gone: str) -> Command:
+        table = {name: {"topicName": name, "writeQueueNums": queues, "perm": 6} for name, queues in topics.items()}
+        version = {"counter": counter, "stateVersion": 0, "timestamp": 5}
+        body = {"topicConfigSerializeWrapper": {"topicConfigTable": table, "dataVersion": version}, "gantryGone": gone}
+        return ask(link, Code.REGISTER_BROKER, json.dumps(body).encode(), **BROKER, gantrySince=str(since))
+
+    assert changes(7, 9, {"V": 2, "T": 8}, "U").fields == {}
+    topics = server.state.routes.topics
+    assert sorted(topics) == ["T", "V"]
+    assert (topics["T"]["a"].write_queue_nums, topics["V"]["a"].write_queue_nums) == (8, 2)
+    assert changes(8, 10, {}, "T").fields == {"gantryUnknown": "true"}
+    assert sorted(topics) == ["T", "V"]
+    assert changes(9, 10, {}, "T", "missing").fields == {}
+    assert sorted(topics) == ["V"]
+
+
+def test_route_answers_are_kept_by_topic() -> None:
+    server = Server()
+    link = server.connect()
+    register(link, "T", "U", counter=1)
+    for topic in "TU":
+        ask(link, Code.GET_ROUTEINFO_BY_TOPIC, topic=topic)
+    assert sorted(server.state.cache) == ["T", "U"]
+    register(link, "T", "U", counter=1)  # a heartbeat changes nothing
+    assert sorted(server.state.cache) == ["T", "U"]
+    server.state.routes.delete_topic("U", None)
+    assert sorted(server.state.cache) == ["T"]
+    assert ask(link, Code.WIPE_WRITE_PERM_OF_BROKER, brokerName="a").fields == {"wipeTopicCount": "1"}
+    assert json.loads(ask(link, Code.GET_ROUTEINFO_BY_TOPIC, topic="T").body)["queueDatas"][0]["perm"] == 4
+
+
+def test_write_permission_stays_away_and_comes_back_as_it_was() -> None:
+    server = Server()
+    link = server.connect()
+    table = {name: {"topicName": name, "perm": perm} for name, perm in (("read", 4), ("both", 6))}
+
+    def send(counter: int) -> None:
+        body = {"topicConfigSerializeWrapper": {"topicConfigTable": table, "dataVersion": {"counter": counter}}}
+        assert ask(link, Code.REGISTER_BROKER, json.dumps(body).encode(), **BROKER).code == 0
+
+    def perms() -> dict[str, int]:
+        return {name: queues["a"].perm for name, queues in server.state.routes.topics.items()}
+
+    send(1)
+    ask(link, Code.WIPE_WRITE_PERM_OF_BROKER, brokerName="a")
+    assert perms() == {"read": 4, "both": 4}
+    table["late"] = {"topicName": "late", "perm": 6}
+    send(2)  # the broker drains: what it makes now is closed, too
+    assert perms() == {"read": 4, "both": 4, "late": 4}
+    ask(link, Code.ADD_WRITE_PERM_OF_BROKER, brokerName="a")
+    assert perms() == {"read": 4, "both": 6, "late": 6}
+    ask(link, Code.WIPE_WRITE_PERM_OF_BROKER, brokerName="a")
+    ask(link, Code.UNREGISTER_BROKER, **BROKER)
+    send(3)
+    assert perms() == {"read": 4, "both": 6, "late": 6}
+
+
+def test_topic_registered_by_a_tool() -> None:
+    server = Server()
+    link = server.connect()
+    register(link, "T")
+    queues = [{"brokerName": name, "readQueueNums": 2, "writeQueueNums": 2, "perm": 6} for name in ("a", "unknown")]
+    body = json.dumps({"brokerDatas": [], "queueDatas": queues}).encode()
+    assert ask(link, Code.REGISTER_TOPIC_IN_NAMESRV, body, topic="New").code == 0
+    assert list(server.state.routes.topics["New"]) == ["a"]
+    link.lose()
+    assert server.state.routes.topics == {}

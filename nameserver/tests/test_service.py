@@ -14,7 +14,7 @@ from gantrymq.remoting.json_bodies import TopicConfigTable
 from gantrymq.services import ServiceContext
 from gantrymq_nameserver import kv
 from gantrymq_nameserver.routes import Live
-from gantrymq_nameserver.service import KVFile, NameserverConfig, NameserverService, factory
+from gantrymq_nameserver.service import NameserverConfig, NameserverService, WholeFile, factory
 
 
 class Shell:
@@ -84,7 +84,7 @@ def test_file_that_cannot_be_written_is_an_answer(tmp_path: Path) -> None:
 
 
 def test_broken_file_stops_the_start(tmp_path: Path) -> None:
-    KVFile(tmp_path / "namesrv").write(b"{")
+    WholeFile(tmp_path / "namesrv" / "kvConfig.json").write(b"{")
     with pytest.raises(ConfigError, match=r"kvConfig\.json"):
         asyncio.run(factory().start(Shell(tmp_path).context))
 

@@ -70,7 +70,7 @@ def all_producers(door: BrokerDoor, command: Command) -> None:
     data = {
         name: [
             {
-                "clientId": client_id, "remoteIP": member.link.peer, "language": language_name(member.language),
+                "clientId": client_id, "remoteIP": f"/{member.link.peer}", "language": language_name(member.language),
                 "version": member.version, "lastUpdateTimestamp": member.beat_ms,
             }
             for client_id, member in sorted(found.items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from gantrymq.broker.topics import TopicConfig
+from gantrymq.broker.topics import PERM_INHERIT, TopicConfig
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting import headers
@@ -153,17 +153,18 @@ def delete_topic(door: BrokerDoor, command: Command) -> None:
     door.answer_when_stored(command)
 
 
-def topic_body(config: TopicConfig) -> bodies.TopicConfigBody:
-    """A topic's configuration as RocketMQ writes it."""
+def topic_body(config: TopicConfig, broker_permission: int = 6) -> bodies.TopicConfigBody:
+    """A topic's configuration as RocketMQ writes it; `broker_permission`: what the broker leaves of its permission."""
+    perm = config.perm & (broker_permission | PERM_INHERIT)
     return bodies.TopicConfigBody(
-        config.name, config.read_queues, config.write_queues, config.perm, "SINGLE_TAG", config.sys_flag, config.order,
+        config.name, config.read_queues, config.write_queues, perm, "SINGLE_TAG", config.sys_flag, config.order,
         config.attributes,
     )  # fmt: skip
 
 
 def topic_table(broker: Broker, started_ms: int) -> bodies.TopicConfigTable:
     """All topics with the version that nameservers compare."""
-    table = {config.name: topic_body(config) for config in broker.topics.configs()}
+    table = {config.name: topic_body(config, broker.settings.permission) for config in broker.topics.configs()}
     return bodies.TopicConfigTable(table, bodies.DataVersion(0, started_ms, broker.topics.version))
 
 

@@ -169,6 +169,7 @@ def query_message(door: BrokerDoor, command: Command) -> None:
 def _write_messages(door: BrokerDoor, command: Command, found: list[Message], fields: dict[str, str]) -> None:
     """Records as they lie in the log, as many as one answer holds."""
     store = door.shared.broker.store
+    found.sort(key=lambda message: message.physical_offset)  # RocketMQ answers in this order, too
     units = [(message.physical_offset, message.size, 0) for message in found]
     pieces, _ = store.read_records(units, BYTES_MAX)
     body = b"".join(pieces)

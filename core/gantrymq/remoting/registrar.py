@@ -75,6 +75,8 @@ class NameserverLink:
         self.address = address
         self.registered = asyncio.Event()
         self.changed = asyncio.Event()
+        self.version: int | None = None
+        """Version of the topics that the nameserver has, as far as we know; only changes since then are sent."""
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._frames = FrameReader()
@@ -118,6 +120,7 @@ class NameserverLink:
         if self._writer is not None:
             self._writer.close()
         self._reader = self._writer = None
+        self.version = None
 
     async def closed_or_changed(self, timeout_s: float) -> None:
         """Wait until it is time to register again: a change, a lost connection, or the period."""
@@ -189,8 +192,8 @@ class Registrar:
         fields = fields_of(DataVersionHeader(self.advertised, config.cluster, config.name, config.id))
         return Command(RequestCode.QUERY_DATA_VERSION, fields, bodies.encode(self._version()))
 
-    def command(self) -> Command:
-        """The registration: all topics of this broker as they are now."""
+    def command(self, since: int | None = None) -> Command:
+        """The registration: all topics of this broker as they are now, or what changed since a version."""
         config = self._broker.config
         host, _, port = self.advertised.rpartition(":")
         header = RegisterBrokerHeader(
@@ -198,12 +201,31 @@ class Registrar:
         )
         fields = fields_of(header)
         del fields["bodyCrc32"]
+        names_changed = self._broker.topics.changed_since(since) if since is not None else None
+        if names_changed is not None:
+            # Read by our own nameserver; RocketMQ's takes the topics of such a table, too, and forgets none.
+            fields["gantrySince"] = str(since)
+            return Command(RequestCode.REGISTER_BROKER, fields, self._changes(names_changed))
         # Read by our own nameserver: topics that are not in this table are gone.
         fields["gantryCompleteTable"] = "true"
         return Command(RequestCode.REGISTER_BROKER, fields, self._topics())
 
+    def _changes(self, names_changed: list[str]) -> bytes:
+        """Body of a registration with changes alone: as long as these are, however many topics there are."""
+        broker = self._broker
+        table = {}
+        gone = []
+        for name in names_changed:
+            topic = broker.topics.topics.get(name)
+            if topic is None or topic.system:
+                gone.append(name)
+            else:
+                table[name] = topic_body(topic.config, broker.settings.permission)
+        body = bodies.TopicConfigTable(table, self._version())
+        return bodies.encode({"topicConfigSerializeWrapper": body, "filterServerList": [], "gantryGone": gone})
+
     def _topics(self) -> bytes:
-        """Body of the registration, made once for all nameservers."""
+        """Body of the whole registration, made once for all nameservers."""
         broker = self._broker
         if self._body_version == broker.topics.version:
             return self._body
@@ -212,7 +234,7 @@ class Registrar:
             queues = broker.topics_config.default_queues
             # Clients that send to an unknown topic take this one's queues (RocketMQ: autoCreateTopicEnable).
             template = TopicConfig(names.AUTO_CREATE_TEMPLATE, queues, queues, PERM_READ | PERM_WRITE | PERM_INHERIT)
-            table.topic_config_table[template.name] = topic_body(template)
+            table.topic_config_table[template.name] = topic_body(template, broker.settings.permission)
         self._body = bodies.encode(bodies.RegisterBody(table, []))
         self._body_version = broker.topics.version
         return self._body
@@ -229,7 +251,7 @@ class Registrar:
                     answer = await link.request(self.probe())
                     known = answer.code == ResponseCode.SUCCESS and answer.fields.get("changed") == "false"
                 if not known:
-                    answer = await link.request(self.command())
+                    answer = await self._register(link)
             except (OSError, TimeoutError, FrameError, ValueError) as error:
                 link.failed(str(error) or type(error).__name__)
             else:
@@ -244,6 +266,17 @@ class Registrar:
                 link.failed(f"code {answer.code}: {answer.remark}")
             await asyncio.sleep(backoff_s)
             backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
+
+    async def _register(self, link: NameserverLink) -> Command:
+        version = self._broker.topics.version
+        since = link.version if link.connected else None
+        answer = await link.request(self.command(since))
+        if answer.code == ResponseCode.SUCCESS and answer.fields.get("gantryUnknown") == "true":
+            version = self._broker.topics.version
+            answer = await link.request(self.command())
+        if answer.code == ResponseCode.SUCCESS:
+            link.version = version
+        return answer
 
     async def stop(self, deadline_s: float) -> None:
         """Leave the routes; a nameserver that does not answer within the deadline finds out by the closed
