@@ -27,6 +27,9 @@ TRANSACTION_ID: Final = "__transactionId__"
 CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
+_IMMUNITY: Final = IMMUNITY.encode()
+_DISPATCH: Final = props.MULTI_DISPATCH.encode()
+_SHARDING: Final = props.SHARDING_KEY.encode()
 _ADDED: Final = (TRANSACTION_ID, props.REAL_TOPIC, props.REAL_QUEUE_ID, CHECK_TIMES, PREPARED_QUEUE_OFFSET)
 
 COMMIT: Final = 1
@@ -39,33 +42,62 @@ class Half:
     """One undecided half message."""
 
     __slots__ = (
-        "born_ms", "checks", "copy", "group", "immunity_ms", "message", "offset", "position", "size", "store_ms", "topic",
+        "born_ms",
+        "checks",
+        "copy",
+        "group",
+        "immunity_ms",
+        "message",
+        "offset",
+        "position",
+        "queue_id",
+        "size",
+        "store_ms",
+        "topic",
         "unique",
-    )  # fmt: skip
+    )
 
-    def __init__(self, message: Message, position: int) -> None:
-        """`message` is a record of the half topic; `position`: where it was stored first, which is what its producer knows."""
-        self.offset = message.queue_offset
-        self.position = position
-        self.size = message.size
-        properties = message.properties
-        self.group = props.find(properties, props.PRODUCER_GROUP)
-        self.unique = props.find(properties, props.UNIQ_KEY)
-        self.topic = props.find(properties, props.REAL_TOPIC)
-        self.born_ms = message.born_ms
-        self.store_ms = message.store_ms
-        self.immunity_ms = -1
+    def __init__(self, group: str, unique: str, topic: str, queue_id: int, properties: bytes) -> None:
+        self.group = group
+        self.unique = unique
+        self.topic = topic
+        self.queue_id = queue_id
+        """Of its own topic."""
+        self.offset = self.position = -1
+        """In the half topic, and where it was stored first, which is what its producer knows."""
+        self.size = self.born_ms = self.store_ms = 0
+        self.immunity_ms = immunity_ms(props.find(properties, IMMUNITY)) if _IMMUNITY in properties else -1
         """Time before the first check that its producer asked for, or -1."""
-        if IMMUNITY.encode() in properties:
-            self.immunity_ms = immunity_ms(props.find(properties, IMMUNITY))
         self.checks = 0
         """Checks that a real broker had made."""
-        if CHECK_TIMES.encode() in properties:
-            self.checks = whole(props.find(properties, CHECK_TIMES))
-        self.copy = self.checks > 0 or PREPARED_QUEUE_OFFSET.encode() in properties
+        self.copy = False
         """A real broker stored it anew when it asked the producer, or put that off; its earlier records count no more."""
         self.message: Message | None = None
         """The record while it is young: most are decided within milliseconds."""
+
+    def stored(self, message: Message, position: int) -> None:
+        """It is in the log."""
+        self.offset = message.queue_offset
+        self.position = position
+        self.size = message.size
+        self.born_ms = message.born_ms
+        self.store_ms = message.store_ms
+
+    @classmethod
+    def read(cls, message: Message, position: int) -> Half:
+        """From a record of the half topic; `position` as in `stored`."""
+        properties = message.properties
+        half = cls(
+            props.find(properties, props.PRODUCER_GROUP),
+            props.find(properties, props.UNIQ_KEY),
+            props.find(properties, props.REAL_TOPIC),
+            whole(props.find(properties, props.REAL_QUEUE_ID)),
+            properties,
+        )
+        half.stored(message, position)
+        half.checks = whole(props.find(properties, CHECK_TIMES))
+        half.copy = half.checks > 0 or PREPARED_QUEUE_OFFSET.encode() in properties
+        return half
 
 
 def whole(text: str) -> int:
@@ -95,10 +127,11 @@ def _rebuilt(half: Message, topic: str, queue_id: int) -> Message:
     properties = half.properties
     if half.dispatch:  # the client's own light queues stand beside the pairs in a record that was read
         properties += half.dispatch
-    keys = props.find(properties, props.KEYS)
-    unique = props.find(properties, props.UNIQ_KEY)
-    names = (unique, *keys.split()) if unique else tuple(keys.split())
-    message = Message(topic, half.body, properties, half.tag, names, queue_id, half.born_ms)
+    keys = half.keys
+    if not keys:  # it was read
+        unique = props.find(properties, props.UNIQ_KEY)
+        keys = ((unique,) if unique else ()) + tuple(props.find(properties, props.KEYS).split())
+    message = Message(topic, half.body, properties, half.tag, keys, queue_id, half.born_ms)
     message.born_host = half.born_host
     message.flag = half.flag
     message.sys_flag = half.sys_flag & ~(sysflag.TRANSACTION_MASK | sysflag.STORE_HOST_V6)
@@ -107,32 +140,26 @@ def _rebuilt(half: Message, topic: str, queue_id: int) -> Message:
     return message
 
 
-def committed(half: Message, position: int) -> Message:
+def committed(message: Message, half: Half) -> Message:
     """The message that enters its topic (EndTransactionProcessor.endMessageTransaction). Its properties stay as they are: RocketMQ
     clears TRAN_MSG, REAL_TOPIC and REAL_QID too late for the record, so its committed messages carry them."""
-    properties = half.properties
-    message = _rebuilt(
-        half, props.find(properties, props.REAL_TOPIC), whole(props.find(properties, props.REAL_QUEUE_ID))
-    )
-    message.sys_flag |= sysflag.TRANSACTION_COMMIT
-    message.prepared_offset = position
-    dispatch = props.find(half.properties + half.dispatch, props.MULTI_DISPATCH)
-    if dispatch:
-        message.lmq = tuple(dispatch.split(","))
-    sharding_key = props.SHARDING_KEY.encode()
-    if sharding_key in properties:
-        message.sharding_key = props.find(properties, props.SHARDING_KEY)
-    if props.EXCHANGE.encode() in properties:
-        message.exchange = props.find(properties, props.EXCHANGE)
-    return message
+    made = _rebuilt(message, half.topic, half.queue_id)
+    made.sys_flag |= sysflag.TRANSACTION_COMMIT
+    made.prepared_offset = half.position
+    properties = made.properties
+    if _DISPATCH in properties:
+        made.lmq = tuple(props.find(properties, props.MULTI_DISPATCH).split(","))
+    if _SHARDING in properties:
+        made.sharding_key = props.find(properties, props.SHARDING_KEY)
+    return made
 
 
-def given_up(half: Message, position: int) -> Message:
+def given_up(message: Message, half: Half) -> Message:
     """The message as it lies in TRANS_CHECK_MAX_TIME_TOPIC (DefaultTransactionalMessageCheckListener); `prepared_offset` is ours: it
     tells the next start what has been given up."""
-    message = _rebuilt(half, GIVEN_UP_TOPIC, 0)
-    message.prepared_offset = position
-    return message
+    made = _rebuilt(message, GIVEN_UP_TOPIC, 0)
+    made.prepared_offset = half.position
+    return made
 
 
 def resumed(message: Message) -> Message:

@@ -91,8 +91,8 @@ class Transactions:
         self.decided = {COMMIT: 0, ROLLBACK: 0, GIVEN_UP: 0}
         """Since the start."""
         self._rows_stored = False
-        self._new: list[tuple[Message, int]] = []
-        """Half messages of this turn, and their queues in their own topics."""
+        self._new: list[tuple[Message, Half]] = []
+        """Half messages of this turn."""
         self._accepted: list[int] = []
         self._owed: list[int] = []
         """Decided before the last stop, found at this start; noted with the next batch."""
@@ -100,6 +100,7 @@ class Transactions:
         """Offset to fate, from `end` until the batch is written or refused."""
         self._noting: tuple[list[int], int] = ([], 0)
         self._recent: dict[int, int] = {}
+        self._less_recent: dict[int, int] = {}
         self._op_safe = 0
         """Op records below it name no half message at or above the cursor's floor."""
         self._op_mark = 0
@@ -113,13 +114,15 @@ class Transactions:
         """A half message: rewritten for the half topic; its queue in its own topic is chosen already."""
         if not self._rows_stored:
             self._prepare()
-        if not message.property(props.PRODUCER_GROUP):
+        group = props.find(message.properties, props.PRODUCER_GROUP)
+        if not group:
             return ErrorCode.MESSAGE_ILLEGAL  # nobody could decide on it
-        queue_id = message.queue_id
-        to_half(message, message.keys[0] if message.keys else "")
+        unique = message.keys[0] if message.keys else ""
+        half = Half(group, unique, message.topic, message.queue_id, message.properties)
+        to_half(message, unique)
         code = self._broker.store.check(message)
         if code is None:
-            self._new.append((message, queue_id))
+            self._new.append((message, half))
             self.dirty = self._new
         return code
 
@@ -159,10 +162,10 @@ class Transactions:
             self._owed = []
             self._noting = ([], 0)
             self._arm()
-        for message, queue_id in self._new:
+        for message, half in self._new:
             if message.physical_offset >= 0:
-                self._take_in(message)
-                message.queue_id = queue_id  # the sender is told the queue that it chose
+                self._take_in(message, half)
+                message.queue_id = half.queue_id  # the sender is told the queue that it chose
         self._clear()
         self.checks.arm()
 
@@ -213,17 +216,18 @@ class Transactions:
             if not window.is_done(self.covered):
                 found = self.read(self.covered)
                 if found is not None:
-                    self.table[self.covered] = Half(*found)
+                    self.table[self.covered] = Half.read(*found)
                 count -= 1
             self.covered += 1
         return self.covered < end and len(self.table) < PENDING_MAX
 
-    def _take_in(self, message: Message) -> None:
+    def _take_in(self, message: Message, half: Half) -> None:
         self.pending += 1
         if message.queue_offset != self.covered or len(self.table) >= PENDING_MAX:
             return
         self.covered += 1
-        half = self.table[message.queue_offset] = Half(message, message.physical_offset)
+        half.stored(message, message.physical_offset)
+        self.table[message.queue_offset] = half
         if self.kept_bytes + message.size <= KEPT_BYTES_MAX:
             half.message = message
             self.kept_bytes += message.size
@@ -235,8 +239,8 @@ class Transactions:
         if fate:
             self.decided[fate] += 1
             self._recent[offset] = fate
-            if len(self._recent) > RECENT_MAX:
-                del self._recent[next(iter(self._recent))]
+            if len(self._recent) > RECENT_MAX // 2:
+                self._less_recent, self._recent = self._recent, {}
         if self.halves.window.is_done(offset):
             return
         self.halves.window.done(offset)
@@ -283,10 +287,10 @@ class Transactions:
         """A half message that is not in the table, or is not where its producer says."""
         message = self._broker.store.get(position)
         if message is not None and message.topic == HALF_TOPIC:
-            return Half(message, position)
+            return Half.read(message, position)
         found = self.read(offset)
         if found is not None and found[1] == position:
-            return Half(*found)
+            return Half.read(*found)
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "Find prepared transaction message failed")
 
     def read(self, offset: int) -> tuple[Message, int] | None:
@@ -322,7 +326,7 @@ class Transactions:
         halves = self.halves
         if offset in self._deciding:
             raise GantryError(ErrorCode.BUSY, f"half message {offset} is being decided: ask again")
-        before = self._recent.get(offset)
+        before = self._recent.get(offset) or self._less_recent.get(offset)
         if before == fate:
             broker.when_stored(token, on_done)
             return
@@ -338,9 +342,9 @@ class Transactions:
             return
         message = self.message_of(half)
         if fate == COMMIT:
-            entering = committed(message, half.position)
+            entering = committed(message, half)
         else:
-            entering = given_up(message, half.position)
+            entering = given_up(message, half)
             if broker.topics.get(GIVEN_UP_TOPIC) is None:
                 broker.topics.create(TopicConfig(GIVEN_UP_TOPIC, 1, 1))
         entering.queue_offset = offset

@@ -12,7 +12,15 @@ from gantrymq.broker import transaction_start
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig, TransactionsConfig
 from gantrymq.broker.config_export import Rows
-from gantrymq.broker.transaction_halves import CHECK_GROUP, HALF_TOPIC, OP_PROPERTIES, OP_TOPIC, committed, to_half
+from gantrymq.broker.transaction_halves import (
+    CHECK_GROUP,
+    HALF_TOPIC,
+    OP_PROPERTIES,
+    OP_TOPIC,
+    Half,
+    committed,
+    to_half,
+)
 from gantrymq.model.message import Message
 from gantrymq.net.testing import ManualClock, ManualTurn, ManualWheel
 from gantrymq.store.config import StoreConfig
@@ -111,13 +119,15 @@ def test_a_real_broker_went_on_meanwhile() -> None:
     node.stop()
 
     def visit(store: MessageStore) -> None:
-        append(store, committed(ours[1], ours[1].physical_offset))  # and killed before its op record
+        append(
+            store, committed(ours[1], Half.read(ours[1], ours[1].physical_offset))
+        )  # and killed before its op record
         append(store, op(2))
         copy = real_half("u3", checks=1)
         copy.born_ms = ours[3].born_ms
         append(store, copy, real_half("new"), real_half("gone"))
         (lost,) = append(store, real_half("lost"))
-        append(store, committed(lost, lost.physical_offset), op(6))
+        append(store, committed(lost, Half.read(lost, lost.physical_offset)), op(6))
         append(store, real_half("lost", checks=2))
 
     node = Visited(node.files, visit)
