@@ -1,0 +1,210 @@
+"""Delayed messages on one directory, two brokers in turn: what the one owes the other delivers, once."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gantrymq.client.admin import Admin
+from gantrymq.client.consumer import PullConsumer
+from gantrymq.client.messages import OutMessage
+from gantrymq.client.producer import Producer
+from gantrymq.model.dialect import read_json
+from interop_tests.running import Gantry
+from interop_tests.test_rocketmq_store import SIZES, RealBroker, check
+from interop_tests.waiting import until
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.java,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        not shutil.which("java") or not shutil.which("mvn"), reason="needs a JDK and Maven for the real broker"
+    ),
+]
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Iterator[RealBroker]:
+    broker = RealBroker(tmp_path / "data")
+    try:
+        yield broker
+    finally:
+        broker.kill()
+
+
+@pytest.fixture
+def gantry(tmp_path: Path) -> Iterator[Gantry]:
+    server = Gantry(tmp_path, settings=SIZES)
+    try:
+        yield server
+    finally:
+        for process in server.processes:
+            process.kill()
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Waiting:
+    """What was sent: body to the earliest time when it may come. `recalled` must never come."""
+
+    def __init__(self, nameserver: str) -> None:
+        self.nameserver = nameserver
+        self.due: dict[bytes, int] = {}
+        self.recalled: set[bytes] = set()
+
+    def level(self, number: int, delay_ms: int, *bodies: bytes) -> None:
+        self._send([(body, {"DELAY": str(number)}, now_ms() + delay_ms) for body in bodies])
+
+    def timer(self, delay_ms: int, *bodies: bytes) -> None:
+        at_ms = now_ms() + delay_ms
+        self._send([(body, {"TIMER_DELIVER_MS": str(at_ms)}, at_ms) for body in bodies])
+
+    def recall(self, body: bytes) -> None:
+        """As clients of before the handles do it: an order with the key, for the same second."""
+        order = {"TIMER_DELIVER_MS": str(self.due[body]), "TIMER_DEL_UNIQKEY": f"Later+KEY{body.decode()}"}
+        self.recalled.add(body)
+        self._send([(b"order", order, 0)], "order")
+
+    def _send(self, items: list[tuple[bytes, dict[str, str], int]], key: str = "") -> None:
+        async def send() -> None:
+            async with Producer(self.nameserver) as producer:
+                for body, properties, due_ms in items:
+                    unique = f"KEY{key or body.decode()}"
+                    result = await producer.send(
+                        OutMessage("Later", body, properties={**properties, "UNIQ_KEY": unique})
+                    )
+                    assert result.queue.topic == "Later"
+                    if due_ms:
+                        self.due[body] = due_ms
+
+        asyncio.run(send())
+
+
+def delivered(nameserver: str) -> list[Any]:
+    """Messages of topic Later, as our client sees them at either broker."""
+
+    async def pull() -> list[Any]:
+        found: list[Any] = []
+        async with PullConsumer(nameserver, group="lookers") as consumer:
+            for queue in await consumer.queues("Later"):
+                offset, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
+                while offset < end:
+                    result = await consumer.pull_queue(queue, offset, 32)
+                    found += result.messages
+                    offset = result.next_offset
+        return found
+
+    return asyncio.run(pull())
+
+
+def counts(nameserver: str) -> Counter[bytes]:
+    return Counter([message.body for message in delivered(nameserver)])
+
+
+def expect(nameserver: str, sent: Waiting, bodies: set[bytes], seconds: float) -> None:
+    """Exactly these have come, once each, none early, within the time."""
+    until(lambda: set(counts(nameserver)) >= bodies, seconds)
+    assert counts(nameserver) == Counter(bodies)
+    for message in delivered(nameserver):
+        assert message.store_ms >= sent.due[message.body], message.body
+
+
+def read_config(directory: Path, name: str) -> Any:
+    path = directory / "store" / "config" / name
+    return read_json(path.read_bytes()) if path.exists() else {}
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_what_a_real_broker_owes_is_delivered_by_ours(
+    real: RealBroker, gantry: Gantry, tmp_path: Path, how: str
+) -> None:
+    real.start()
+    real.topic("Later", 1)
+    sent = Waiting(real.address)
+    sent.timer(26_000, b"t26a")
+    sent.timer(
+        2 * DAY_MS + DAY_MS // 2, b"far"
+    )  # on the real broker's wheel it stands at a time before its own: it rolls
+    sent.level(1, 1_000, b"l1")
+    sent.level(4, 30_000, b"l30a", b"l30b")
+    sent.timer(2_000, b"t2a", b"t2b")
+    sent.timer(25_000, b"t25", b"never")
+    sent.recall(b"never")
+    sent.timer(27_000, b"t27")
+    expect(real.address, sent, {b"l1", b"t2a", b"t2b"}, 20)
+    # The real broker writes down what it has delivered every ten seconds, and every second for timers.
+    until(lambda: read_config(tmp_path / "data", "delayOffset.json").get("offsetTable", {}).get("1") == 1, 15)
+    time.sleep(1.5)  # the real broker's own interval; nothing tells when its timercheck was written
+    (real.stop if how == "stop" else real.kill)()
+    gantry.start()
+    nameserver = gantry.doors["nameserver"]
+    everything = {b"l1", b"t2a", b"t2b", b"t25", b"t26a", b"t27", b"l30a", b"l30b"}
+    expect(nameserver, sent, everything, 40)
+    pending = gantry.process("up").log()
+    assert "timers of another broker" in pending
+    gantry.stop()
+    gantry.processes.clear()
+    check(tmp_path / "data" / "store")
+    gantry.start()
+    expect(gantry.doors["nameserver"], sent, everything, 5)
+    gantry.stop()
+    gantry.processes.clear()
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_what_ours_owes_is_delivered_by_a_real_broker(
+    real: RealBroker, gantry: Gantry, tmp_path: Path, how: str
+) -> None:
+    gantry.start()
+    nameserver = gantry.doors["nameserver"]
+
+    async def create() -> None:
+        async with Admin(nameserver) as admin:
+            await admin.create_topic("Later", 1)
+
+    asyncio.run(create())
+    sent = Waiting(nameserver)
+    sent.timer(2_000, b"t2a")
+    sent.timer(2 * DAY_MS + DAY_MS // 2, b"far")
+    sent.timer(25_000, b"t25", b"never")
+    sent.level(1, 1_000, b"l1")
+    sent.level(4, 30_000, b"l30a", b"l30b")
+    if how == "stop":
+        sent.timer(2_000, b"t2b")  # behind pending ones: a clean stop appends those again
+        sent.recall(b"never")
+    expect(nameserver, sent, {b"l1", b"t2a"} | ({b"t2b"} if how == "stop" else set()), 20)
+    table = {"1": 1, "4": 0}
+    until(lambda: read_config(tmp_path / "data", "delayOffset.json")["offsetTable"] == table, 2)
+    timercheck = tmp_path / "data" / "store" / "config" / "timercheck"
+    until(lambda: timercheck.exists() and int.from_bytes(timercheck.read_bytes()[16:24], "big") >= 1, 2)
+    if how == "stop":
+        gantry.stop()
+    else:
+        gantry.processes[0].kill()
+    gantry.processes.clear()
+    check(tmp_path / "data" / "store")
+    real.start()
+    everything = {b"l1", b"t2a", b"t25", b"l30a", b"l30b"} | ({b"t2b"} if how == "stop" else {b"never"})
+    expect(real.address, sent, everything, 60)
+    until(lambda: read_config(tmp_path / "data", "delayOffset.json")["offsetTable"].get("4") == 2, 15)
+    time.sleep(1.5)  # as above
+    real.stop()
+    gantry.start()
+    expect(gantry.doors["nameserver"], sent, everything, 5)
+    log = gantry.process("up").log()
+    assert "1 entries go on" in log  # the far one, once
+    gantry.stop()
+    gantry.processes.clear()
+    check(tmp_path / "data" / "store")
