@@ -38,6 +38,8 @@ HUGE_PAGE: Final = 2 * 1024 * 1024
 """Slots of more bytes lie in pages of this size, if the system has them: keys scatter, and small ones cost 0.09 us more per key."""
 LOAD_BYTES: Final = 1024 * 1024
 """Slots read at once while opening."""
+SPARE_ENTRIES: Final = 100_000
+"""With room for so many entries left, the slots of the file to come are made, a large page per write: the kernel clears it (0.2 ms)."""
 KEYS_MAX: Final = 16_400
 """Keys that one record can have: each takes two bytes of its properties at least. A file with less room is filled key by key."""
 HASH_MIN: Final = -0x80000000
@@ -130,6 +132,19 @@ def _pack(flat: list[int]) -> bytes:
     return b"".join(parts)
 
 
+def make_table(slots: int) -> memoryview:
+    """Empty slots."""
+    size = slots * SLOT_SIZE
+    if size < HUGE_PAGE:
+        return memoryview(bytearray(size)).cast("i")
+    pages = mmap.mmap(-1, -(-size // HUGE_PAGE) * HUGE_PAGE)
+    try:
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    except OSError:
+        log.debug("no large pages for the index")
+    return memoryview(pages)[:size].cast("i")
+
+
 class IndexFile:
     """One file. `next_entry` - 1 entries are in it, those in `_pending` not yet on disk."""
 
@@ -157,13 +172,19 @@ class IndexFile:
         return HEADER.size + self.slots * SLOT_SIZE + self.entries * ENTRY.size
 
     @property
+    def room(self) -> int:
+        """Entries that still fit."""
+        return self.entries - self.next_entry
+
+    @property
     def full(self) -> bool:
         return self.next_entry >= self.entries
 
-    def create(self) -> None:
+    def create(self, table: memoryview | None = None) -> None:
+        """Make the file. `table`: empty slots, if there are some at hand."""
         self._handle = self._files.open(self.path, True)
         self._files.truncate(self._handle, self.length)
-        self._table = self._make_table()
+        self._table = table if table is not None else make_table(self.slots)
         self._write_header()
 
     def open(self) -> None:
@@ -185,22 +206,10 @@ class IndexFile:
             0,
         )
 
-    def _make_table(self) -> memoryview:
-        """Empty slots."""
-        size = self.slots * SLOT_SIZE
-        if size < HUGE_PAGE:
-            return memoryview(bytearray(size)).cast("i")
-        pages = mmap.mmap(-1, -(-size // HUGE_PAGE) * HUGE_PAGE)
-        try:
-            pages.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:
-            log.debug("no large pages for the index")
-        return memoryview(pages)[:size].cast("i")
-
     def load_slots(self) -> None:
         """Have the slots in memory: entries are about to be added. 20 MB with RocketMQ's size; waits for the disk."""
         if self._table is None:
-            table = self._make_table()
+            table = make_table(self.slots)
             for at in range(0, self.slots * SLOT_SIZE, LOAD_BYTES):
                 count = min(LOAD_BYTES, self.slots * SLOT_SIZE - at)
                 data = self._files.pread(self._handle, count, HEADER.size + at)
@@ -394,7 +403,7 @@ class IndexFile:
                 high = middle
             else:
                 count = middle + 1
-        self._table = self._make_table()
+        self._table = make_table(self.slots)
         self.next_entry, self.used_slots = 1, 0
         begin = self.begin_ms
         entry = 1
@@ -434,6 +443,9 @@ class Index:
         """As in `QueueFiles`; set before the first `find`."""
         self.unsynced: set[Path] = set()
         self._unreadable: list[Path] = []
+        self._spare: memoryview | None = None
+        """Empty slots for the next file, whose memory is touched up to `_spare_at`."""
+        self._spare_at = 0
 
     def open(self, size_known: bool) -> bool:
         """Find the files, each with its own geometry. Unless it is known, what the newest has wins over the settings.
@@ -474,9 +486,21 @@ class Index:
         return complete
 
     def load_slots(self) -> None:
-        """What adding needs of the newest file, in memory: not on the loop later."""
+        """What adding needs, in memory: not on the loop later."""
         if self.list and not self.list[-1].full:
             self.list[-1].load_slots()
+        else:
+            while not self._prepare():
+                pass
+
+    def _prepare(self) -> bool:
+        """Make slots for the file to come, a large page at a time. True: they are there."""
+        if self._spare is None:
+            self._spare, self._spare_at = make_table(self.slots), 0
+        if self._spare_at < self.slots:
+            self._spare[self._spare_at] = 0
+            self._spare_at += HUGE_PAGE // SLOT_SIZE
+        return self._spare_at >= self.slots
 
     def _geometry(self, stored: IndexBytes, size_known: bool) -> tuple[int, int]:
         """(slots, entries) of a file; (0, 0) if it has none that can be told."""
@@ -530,7 +554,8 @@ class Index:
         if self.list and name <= self.list[-1].path.name:
             name = str(int(self.list[-1].path.name) + 1)
         file = IndexFile(self._files, self._directory / name, self.slots, self.entries)
-        file.create()
+        file.create(self._spare)
+        self._spare = None
         self.list.append(file)
         self.unsynced.add(file.path)
 
@@ -539,6 +564,8 @@ class Index:
         if self.list and self.list[-1].pending_bytes:
             self.unsynced.add(self.list[-1].path)
             self.list[-1].write_entries()
+            if self.list[-1].room < SPARE_ENTRIES:
+                self._prepare()
 
     def write_pending(self, chunks_max: int = 1 << 30) -> bool:
         """Entries, slots, header of the newest file. False: there are more than `chunks_max` chunks of slots to write; call again,
