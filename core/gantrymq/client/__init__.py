@@ -3,7 +3,7 @@
 Speaks RocketMQ's Remoting protocol, so it works against a RocketMQ cluster as well; see docs/client.md.
 """
 
-from gantrymq.client.admin import Admin, ClusterInfo, QueueStats
+from gantrymq.client.admin import Admin, ClusterInfo, GroupMember, QueueProgress, QueueStats
 from gantrymq.client.blocking import BlockingAdmin, BlockingProducer, BlockingPullConsumer
 from gantrymq.client.client import Client
 from gantrymq.client.consumer import PullConsumer
@@ -15,6 +15,7 @@ from gantrymq.client.pulling import PullResult, Subscription
 from gantrymq.client.push import PushConsumer
 from gantrymq.client.records import ReceivedMessage, decode_records
 from gantrymq.client.routes import MessageQueue, Route
+from gantrymq.client.simple import Receipt, Received, SimpleConsumer
 from gantrymq.client.transactions import Fate, TransactionResult
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Client",
     "ClusterInfo",
     "Fate",
+    "GroupMember",
     "MessageQueue",
     "OutMessage",
     "PartialSendError",
@@ -34,11 +36,15 @@ __all__ = [
     "PullConsumer",
     "PullResult",
     "PushConsumer",
+    "QueueProgress",
     "QueueStats",
+    "Receipt",
+    "Received",
     "ReceivedMessage",
     "RetryLater",
     "Route",
     "SendResult",
+    "SimpleConsumer",
     "Subscription",
     "TransactionResult",
     "decode_records",

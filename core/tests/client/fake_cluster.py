@@ -11,7 +11,7 @@ import msgspec
 from gantrymq.client.blocking import LoopThread
 from gantrymq.model import properties as props
 from gantrymq.model.names import java_hash
-from gantrymq.remoting.codec import Command, FrameReader, response
+from gantrymq.remoting.codec import Command, FrameReader, encode, response
 from gantrymq.remoting.constants import RequestCode, ResponseCode
 
 HEAD = struct.Struct(">IIIiiqqiq8sq8siqi")
@@ -82,6 +82,9 @@ class FakeBroker:
         self.pull_bytes_max = 4 << 20
         self.waiting: list[tuple[Command, asyncio.Transport]] = []
         self.physical = 0
+        self.beats: list[dict[str, object]] = []
+        self.ended: list[Command] = []
+        self.delay_s = 0.0
 
     @property
     def address(self) -> str:
@@ -112,7 +115,7 @@ class FakeBroker:
             return
         answer = method(command, transport)
         if answer is not None and not command.is_oneway:
-            transport.write(answer)
+            asyncio.get_running_loop().call_later(self.delay_s, transport.write, answer)
 
     def on_send_message_v2(self, command: Command, transport: asyncio.Transport) -> bytes:
         fields = command.fields
@@ -171,6 +174,17 @@ class FakeBroker:
         if (command, transport) in self.waiting:
             self.waiting.remove((command, transport))
             transport.write(response(command, ResponseCode.PULL_NOT_FOUND, None, out))
+
+    def on_heart_beat(self, command: Command, transport: asyncio.Transport) -> bytes:
+        self.beats.append(msgspec.json.decode(command.body))
+        return response(command)
+
+    def on_unregister_client(self, command: Command, transport: asyncio.Transport) -> bytes:
+        return response(command)
+
+    def on_end_transaction(self, command: Command, transport: asyncio.Transport) -> bytes:
+        self.ended.append(command)
+        return response(command)
 
     def on_get_max_offset(self, command: Command, transport: asyncio.Transport) -> bytes:
         return self._offset(command, lambda queue: queue.end)
@@ -294,6 +308,15 @@ class FakeCluster:
         for name in list(self.servers):
             self.stop(name)
         self.thread.stop()
+
+    def push(self, name: str, command: Command) -> None:
+        """Send a broker's request to every client of it."""
+
+        async def send() -> None:
+            for door in list(self.doors[name]):
+                door.transport.write(encode(command))
+
+        self.thread.run(send())
 
     async def _start(self, name: str, server: object, port: int) -> int:
         loop = asyncio.get_running_loop()

@@ -119,8 +119,7 @@ def test_a_message_without_hope_becomes_a_dead_letter(nameserver: str, topic: st
                     try:
                         await dead.assign(letter)
                         return await dead.pull(wait_s=1)
-                    except GantryError as error:
-                        assert error.code is ErrorCode.TOPIC_NOT_FOUND
+                    except GantryError:  # the topic comes with its first letter
                         await asyncio.sleep(0.05)
 
             assert [message.body for message in await find()] == [b"bad"]

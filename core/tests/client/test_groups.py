@@ -1,0 +1,147 @@
+"""Pull consumers as members of a group, and the administration of groups, against a running server."""
+
+import asyncio
+import time
+
+import pytest
+
+from core.tests.client.client_runs import run, until
+from gantrymq.client import Admin, OutMessage, Producer, PullConsumer, PushConsumer, ReceivedMessage
+from gantrymq.model.errors import ErrorCode, GantryError
+
+
+async def fill(nameserver: str, topic: str, count: int, queues: int = 4) -> None:
+    async with Admin(nameserver) as admin:
+        await admin.create_topic(topic, queues)
+    async with Producer(nameserver) as producer:
+        await producer.send_many([OutMessage(topic, b"%d" % n) for n in range(count)])
+
+
+async def drain(consumer: PullConsumer, count: int) -> list[ReceivedMessage]:
+    got: list[ReceivedMessage] = []
+    while len(got) < count:
+        more = await consumer.pull(wait_s=10)
+        assert more
+        got += more
+    return got
+
+
+def test_subscribed_pull_consumers_share_a_topic(nameserver: str, topic: str) -> None:
+    async def main() -> None:
+        await fill(nameserver, topic, 40)
+        async with PullConsumer(nameserver, group=topic) as one:
+            await one.subscribe(topic)
+            assert len(await drain(one, 40)) == 40
+            async with PullConsumer(nameserver, group=topic) as two:
+                await two.subscribe(topic)
+                await until(lambda: len(one.assignment()) == len(two.assignment()) == 2)
+                async with Producer(nameserver) as producer:
+                    await producer.send_many([OutMessage(topic, b"%d" % n) for n in range(40, 60)])
+                await drain(one, 10)
+                await drain(two, 10)
+            await until(lambda: len(one.assignment()) == 4)
+        async with Admin(nameserver) as admin:
+            assert await admin.lag(topic, topic) == 0
+
+    run(main())
+
+
+def test_what_was_being_read_when_it_failed_comes_again(nameserver: str, topic: str) -> None:
+    async def main() -> None:
+        await fill(nameserver, topic, 10, 1)
+        with pytest.raises(ValueError, match="stop"):
+            async with PullConsumer(nameserver, group=topic) as consumer:
+                await consumer.subscribe(topic)
+                assert len(await consumer.pull(4)) == 4
+                assert len(await consumer.pull(4)) == 4
+                raise ValueError("stop")
+        async with Admin(nameserver) as admin:
+            assert await admin.lag(topic, topic) == 6
+
+    run(main())
+
+
+def test_paused_queues_give_nothing(nameserver: str, topic: str) -> None:
+    async def main() -> None:
+        await fill(nameserver, topic, 8, 2)
+        async with PullConsumer(nameserver, group=topic) as consumer:
+            await consumer.subscribe(topic)
+            first, second = consumer.assignment()
+            consumer.pause([first])
+            assert {message.queue_id for message in await drain(consumer, 4)} == {second.queue_id}
+            consumer.resume([first])
+            assert {message.queue_id for message in await drain(consumer, 4)} == {first.queue_id}
+
+    run(main())
+
+
+def test_assigning_and_subscribing_exclude_each_other(nameserver: str, topic: str) -> None:
+    async def main() -> None:
+        await fill(nameserver, topic, 1)
+        async with PullConsumer(nameserver, group=topic) as consumer:
+            await consumer.subscribe(topic)
+            with pytest.raises(GantryError, match="cannot be assigned"):
+                await consumer.assign(topic)
+        async with PullConsumer(nameserver, group=topic + "_2") as consumer:
+            await consumer.assign(topic)
+            with pytest.raises(GantryError, match="cannot subscribe"):
+                await consumer.subscribe(topic)
+
+    run(main())
+
+
+def test_groups_and_their_members(nameserver: str, topic: str) -> None:
+    async def main() -> None:
+        await fill(nameserver, topic, 1)
+        async with Admin(nameserver) as admin:
+            assert await admin.create_group(topic, reconsume_max=3)
+            assert topic in await admin.groups()
+            assert await admin.members(topic) == []
+            async with PullConsumer(nameserver, group=topic) as consumer:
+                await consumer.subscribe(topic)
+                (member,) = await admin.members(topic)
+                assert (member.client_id, member.language) == (consumer.client.members.client_id, "PYTHON")
+            await admin.delete_group(topic)
+            assert topic not in await admin.groups()
+
+    run(main())
+
+
+def test_offsets_of_a_group_that_is_away_are_reset(nameserver: str, topic: str) -> None:
+    async def main() -> None:
+        await fill(nameserver, topic, 10, 1)
+        await asyncio.sleep(0.01)
+        between = time.time_ns() // 1_000_000
+        async with Producer(nameserver) as producer:
+            await producer.send_many([OutMessage(topic, b"") for _ in range(5)])
+        async with Admin(nameserver) as admin:
+            (row,) = await admin.progress(topic, topic)
+            assert (row.committed, row.min_offset, row.max_offset, row.lag) == (None, 0, 15, 15)
+            for to, lag in (("latest", 0), ("earliest", 15), (between, 5)):
+                await admin.reset_offsets(topic, topic, to)
+                assert await admin.lag(topic, topic) == lag
+            with pytest.raises(GantryError) as caught:
+                await admin.reset_offsets(topic, topic, "yesterday")
+            assert caught.value.code is ErrorCode.ILLEGAL_ARGUMENT
+
+    run(main())
+
+
+def test_offsets_of_a_running_consumer_are_reset(nameserver: str, topic: str) -> None:
+    async def main() -> None:
+        await fill(nameserver, topic, 10, 2)
+        got: list[bytes] = []
+        consumer = PushConsumer(nameserver, group=topic, start="earliest")
+
+        async def handle(message: ReceivedMessage) -> None:
+            got.append(message.body)
+
+        consumer.subscribe(topic, handle)
+        async with consumer, Admin(nameserver) as admin:
+            await until(lambda: len(got) == 10)
+            await consumer.reset({queue: 2 for queue in consumer.queues if queue.topic == topic})
+            await until(lambda: len(got) == 16)
+            await consumer.commit()
+            assert await admin.lag(topic, topic) == 0
+
+    run(main())
