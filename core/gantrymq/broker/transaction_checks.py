@@ -64,6 +64,8 @@ class Checks:
         self._pass: list[int] = []
         self._at = 0
         self._asked: list[int] = []
+        self._put_aside: list[str] = []
+        self._failures: list[str] = []
 
     def arm(self) -> None:
         """There is something undecided: the next pass comes in time."""
@@ -93,6 +95,7 @@ class Checks:
             return
         self._armed = False
         self._pass = []
+        self._report()
         self.arm()
 
     def _slice(self) -> bool:
@@ -137,8 +140,6 @@ class Checks:
         return True
 
     def _give_up(self, half: Half) -> None:
-        log.warning("transaction %s of group %s, topic %s: %d checks brought no decision; it goes to TRANS_CHECK_MAX_TIME_TOPIC",
-                    half.unique, half.group, half.topic, self._transactions.checks_of(half))  # fmt: skip
         try:
             self._transactions.decide(half, GIVEN_UP, half, self._gave_up)
         except GantryError as error:
@@ -147,11 +148,22 @@ class Checks:
 
     def _gave_up(self, half: Half, error: object) -> None:
         if isinstance(error, GantryError):
-            log.warning("transaction %s stays undecided until the next check: %s", half.unique, error.text)
+            self._failures.append(f"transaction {half.unique} stays undecided until the next check: {error.text}")
+        else:
+            self._put_aside.append(half.unique)
+
+    def _report(self) -> None:
+        """One line a pass, however many there are."""
+        if self._put_aside:
+            log.warning("%d transactions were asked about in vain and went to TRANS_CHECK_MAX_TIME_TOPIC; the last was %s",
+                        len(self._put_aside), self._put_aside[-1])  # fmt: skip
+        if self._failures:
+            log.warning("%d transactions could not be put aside; the last: %s", len(self._failures), self._failures[-1])
+        self._put_aside, self._failures = [], []
 
     def _lost(self, half: Half, error: GantryError) -> None:
         log.error("transaction %s of group %s is rolled back: %s", half.unique, half.group, error.text)
-        self._transactions.decide(half, ROLLBACK, half, self._gave_up)
+        self._transactions.decide(half, ROLLBACK, half, lambda half, error: None)
 
     def _count(self) -> None:
         """Note the checks made: they are not made again after a restart."""

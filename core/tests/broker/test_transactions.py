@@ -20,9 +20,11 @@ from gantrymq.broker.transaction_halves import (
     resumed,
 )
 from gantrymq.broker.transactions import DecisionRefused
+from gantrymq.metrics import Metrics
 from gantrymq.model import sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import HALF, Message
+from gantrymq.store.cold import Cold
 from gantrymq.store.testing import MemoryFileSystem
 from tests.broker.node import Node
 
@@ -366,3 +368,87 @@ def test_bodies_of_op_records() -> None:
     assert len(split) > 1
     assert max(map(len, split)) <= 4096
     assert [offset for body in split for offset in op_offsets(body)] == many
+
+
+def test_fates_are_remembered_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "RECENT_MAX", 4)
+    node = started()
+    messages = [prepare(node, b"%d" % number, f"u{number}") for number in range(9)]
+    for message in messages:
+        end(node, message, True)
+    assert end(node, messages[-1], True) == [None]
+    with pytest.raises(DecisionRefused, match="decided already: earlier"):
+        end(node, messages[0], True)
+    all_ = node.broker.transactions
+    assert len(all_._recent) + len(all_._less_recent) <= 6
+    assert len(bodies(node)) == 9
+
+
+def test_metrics() -> None:
+    node = started()
+    metrics = Metrics()
+    all_ = node.broker.transactions
+    all_.show(metrics)
+    all_.config = TransactionsConfig(check_max=1)
+    all_.checks.producers = Teller("g")
+    messages = [prepare(node, b"%d" % number, f"u{number}") for number in range(4)]
+    end(node, messages[0], True)
+    end(node, messages[1], False)
+    node.wheel.advance(30_010)
+    text = metrics.render()
+    for line in (
+        "gantry_transactions_pending 2",
+        "gantry_transaction_checks_total 2",
+        "gantry_transactions_committed_total 1",
+        "gantry_transactions_rolled_back_total 1",
+        "gantry_transactions_given_up_total 0",
+    ):
+        assert line + "\n" in text
+    node.wheel.advance(30_010)
+    node.turn.run_until_quiet()
+    assert "gantry_transactions_pending 0\n" in metrics.render()
+    assert "gantry_transactions_given_up_total 2\n" in metrics.render()
+
+
+def test_a_half_message_that_cannot_be_read_is_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = started()
+    all_ = node.broker.transactions
+    all_.checks.producers = Teller("g")
+    message = prepare(node, b"1", "u1")
+    all_.drop_message(all_.table[0])
+    monkeypatch.setattr(node.store, "read_records", lambda units, bytes_max: ([], len(units)))
+    with pytest.raises(GantryError, match="cannot be read any more"):
+        end(node, message, True)
+    node.wheel.advance(30_010)
+    node.turn.run_until_quiet()
+    assert all_.decided == {1: 0, 2: 1, 3: 0}
+    assert all_.pending == 0
+
+
+def test_cold_half_messages_are_fetched_before_their_producers_are_asked() -> None:
+    node = started()
+    all_ = node.broker.transactions
+    all_.checks.producers = teller = Teller("g")
+    for number in range(3):
+        prepare(node, b"%d" % number, f"u{number}")
+        all_.drop_message(all_.table[number])
+    waiting: list[tuple[Any, Any]] = []
+    real_read = node.store.read_records
+    warm: set[int] = set()
+
+    def read(units: Any, bytes_max: int) -> Any:
+        if units[0][0] not in warm:
+            warm.add(units[0][0])
+            raise Cold([])
+        return real_read(units, bytes_max)
+
+    node.store.read_records = read  # type: ignore[method-assign]
+    node.store.fetch = lambda cold, call, again: waiting.append((call, again))  # type: ignore[method-assign]
+    node.wheel.advance(30_010)
+    for _ in range(3):
+        ((call, again),) = waiting
+        waiting.clear()
+        again(call)
+    assert waiting == []
+    assert [unique for unique, _ in teller.asked] == ["u0", "u1", "u2"]
+    assert [count for _, count in all_.undecided(0, 9)[0]] == [1, 1, 1]
