@@ -229,13 +229,15 @@ class ConsumeQueue:
             base = self._bases[-1]
             index = self._first(base, 0, per_file, cut_at)
             if index or len(self._bases) == 1:
-                handle = self._files.handle(self._path(base), True)
+                path = self._path(base)
+                self.next_offset = base // UNIT_SIZE + index if index else 0
+                if not index and base:
+                    self._remove_last()  # an empty queue begins at offset 0
+                    return
+                handle = self._files.handle(path, True)
                 self._files.files.truncate(handle, index * UNIT_SIZE)
                 self._files.files.truncate(handle, self._files.file_size)
-                self._files.unsynced.add(self._path(base))
-                self.next_offset = base // UNIT_SIZE + index if index else 0
-                if not index:
-                    self._remove_last()
+                self._files.unsynced.add(path)
                 return
             self._remove_last()
 
