@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gantrymq.metrics import Metrics
 
 TIMES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+_TIMES = tuple([name.encode() + props.NAME_END for name in TIMES])
 RECALL_TAG = "_RECALL_TAG_"
 """RocketMQ: RecallMessageProcessor.RECALL_MESSAGE_TAG."""
 SCHEDULE_QUEUES_MIN = 18
@@ -98,14 +99,16 @@ class Delays:
         level = number_of(text)
         if level > 0:
             return self._delay(message, min(level, len(self.levels.delays_ms)), str(level))
-        if message.property("TIMER_OUT_MS") or not any(message.property(name) for name in TIMES):
+        if b"TIMER_" not in message.properties or message.property("TIMER_OUT_MS"):
             return None
         return self._time(message)
 
     def _delay(self, message: Message, level: int, asked: str) -> ErrorCode | None:
-        properties = without(message.properties, TIMES)
+        properties = message.properties
+        if b"TIMER_" in properties:
+            properties = without(properties, _TIMES)
         if str(level) != asked:
-            properties = without(properties, (props.DELAY,)) + f"{props.DELAY}\x01{level}\x02".encode()
+            properties = without(properties, (b"DELAY\x01",)) + b"DELAY\x01%d\x02" % level
         queues = max(SCHEDULE_QUEUES_MIN, len(self.levels.delays_ms))
         code = self._turn_aside(message, with_origin(message, properties), SCHEDULE_TOPIC, level - 1, queues)
         if code is None:
@@ -114,6 +117,8 @@ class Delays:
         return code
 
     def _time(self, message: Message) -> ErrorCode | None:
+        if not any(message.property(name) for name in TIMES):
+            return None
         now_ms = self._broker.clock.now_ms()
         delay_ms = -1
         exact_ms = -1
@@ -130,13 +135,16 @@ class Delays:
             exact_ms = number_of(text)
             if exact_ms < 0 and number_of(text.removeprefix("-")) < 0:
                 return ErrorCode.MESSAGE_ILLEGAL
-        recalls = bool(message.property("TIMER_DEL_UNIQKEY"))
+        recalls = b"TIMER_DEL_UNIQKEY" in message.properties and bool(message.property("TIMER_DEL_UNIQKEY"))
         if exact_ms <= now_ms:
             return ErrorCode.MESSAGE_ILLEGAL if recalls else None
         if exact_ms - now_ms > self.config.max_delay_s * 1000:
             return ErrorCode.MESSAGE_ILLEGAL
         out_ms = (exact_ms - 1) // PRECISION_MS * PRECISION_MS
-        properties = with_origin(message, without(message.properties, ("TIMER_ROLL_TIMES",)))
+        properties = message.properties
+        if b"TIMER_ROLL_TIMES" in properties:
+            properties = without(properties, (b"TIMER_ROLL_TIMES\x01",))
+        properties = with_origin(message, properties)
         properties += b"TIMER_OUT_MS\x01%d\x02" % out_ms
         code = self._turn_aside(message, properties, TIMER_TOPIC, 0, 1)
         if code is None:

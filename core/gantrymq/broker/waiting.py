@@ -8,11 +8,10 @@ from gantrymq.broker.tables import item_message
 from gantrymq.model import properties as props
 from gantrymq.model import sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.model.message import PLAIN, Message
+from gantrymq.model.message import Message
 from gantrymq.store.schedule import number_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
 
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.cursors import Cursor
@@ -32,47 +31,47 @@ PASSING: Final = frozenset(
 _DISPATCH: Final = props.MULTI_DISPATCH.encode() + props.NAME_END
 
 
-def without(properties: bytes, names: Sequence[str]) -> bytes:
-    """The pairs except those of these names."""
-    marks = tuple([name.encode() + props.NAME_END for name in names])
-    if not any(mark in properties for mark in marks):
-        return properties
+def without(properties: bytes, marks: tuple[bytes, ...]) -> bytes:
+    """The pairs except those that begin with one of these names (with their U+0001)."""
     kept = [pair for pair in properties.split(props.PAIR_END) if pair and not pair.startswith(marks)]
     return b"".join([pair + props.PAIR_END for pair in kept])
 
 
+_ORIGIN: Final = (b"REAL_TOPIC\x01", b"REAL_QID\x01")
+
+
 def with_origin(message: Message, properties: bytes) -> bytes:
     """Where it goes later, as RocketMQ's HookUtils writes it."""
-    properties = without(properties, (props.REAL_TOPIC, props.REAL_QUEUE_ID))
+    if b"REAL_" in properties:
+        properties = without(properties, _ORIGIN)
     if properties and not properties.endswith(props.PAIR_END):
         properties += props.PAIR_END
-    return (
-        properties
-        + f"{props.REAL_TOPIC}\x01{message.topic}\x02{props.REAL_QUEUE_ID}\x01{message.queue_id}\x02".encode()
-    )
+    return properties + b"REAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02" % (message.topic.encode(), message.queue_id)
 
 
 def revived(waiting: Message) -> Message | None:
     """The message for its own topic; None if the record names none. Properties stay as they are, as in RocketMQ's store: also
     ScheduleMessageService.messageTimeUp clears DELAY only in a map that is not written any more."""
-    topic = waiting.property(props.REAL_TOPIC)
-    queue_id = number_of(waiting.property(props.REAL_QUEUE_ID))
+    text = waiting.properties.decode("utf-8", "replace")
+    pairs = dict([pair.split("\x01", 1) for pair in text.split("\x02") if "\x01" in pair])
+    topic = pairs.get(props.REAL_TOPIC)
+    queue_id = number_of(pairs.get(props.REAL_QUEUE_ID, ""))
     if not topic or queue_id < 0 or queue_id > 0x7FFFFFFF:
         return None
-    unique, keys = waiting.property(props.UNIQ_KEY), waiting.property(props.KEYS).split()
-    message = Message(
-        topic, waiting.body, waiting.properties, waiting.tag, tuple([key for key in (unique, *keys) if key]), queue_id, waiting.born_ms
-    )  # fmt: skip
+    unique, keys = pairs.get(props.UNIQ_KEY), pairs.get(props.KEYS)
+    names = (unique,) if unique else ()
+    if keys:
+        names += tuple(keys.split())
+    message = Message(topic, waiting.body, waiting.properties, waiting.tag, names, queue_id, waiting.born_ms)
     message.born_host = waiting.born_host
     message.flag = waiting.flag
     message.sys_flag = waiting.sys_flag & ~sysflag.STORE_HOST_V6
     message.reconsume_times = waiting.reconsume_times
-    message.sharding_key = waiting.property(props.SHARDING_KEY)
-    message.intake = PLAIN
-    for pair in waiting.dispatch.split(props.PAIR_END):
-        if pair.startswith(_DISPATCH):  # the sender's own light queues, which it enters only now
-            message.properties += pair + props.PAIR_END
-            message.lmq = tuple(pair[len(_DISPATCH) :].decode("utf-8", "replace").split(","))
+    message.sharding_key = pairs.get(props.SHARDING_KEY, "")
+    if waiting.dispatch:
+        for pair in waiting.dispatch.split(props.PAIR_END):
+            if pair.startswith(_DISPATCH):  # the sender's own light queues, which it enters only now
+                message.lmq = tuple(pair[len(_DISPATCH) :].decode("utf-8", "replace").split(","))
     return message
 
 

@@ -15,12 +15,12 @@ from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import DELAYED
 from gantrymq.model.names import RETRY_PREFIX
-from gantrymq.remoting.codec import response
+from gantrymq.remoting.codec import PREFIX, response
 from gantrymq.remoting.constants import FLAG_ONEWAY, REGION, RequestCode, ResponseCode
 from gantrymq.remoting.door import code_of
 from gantrymq.remoting.headers import parse
 from gantrymq.remoting.sends import remark_of
-from gantrymq.store.schedule import number_of
+from gantrymq.store.schedule import TIMER_MARK, number_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 ILLEGAL_OPERATION: Final = 604
 """ResponseCode.ILLEGAL_OPERATION: a handle that names nothing that could be recalled here."""
+_FIELDS: Final = b'"extFields":{'
 HANDLE_CHARS_MAX: Final = 4096
 """A topic, a broker's name and a key: far shorter."""
 
@@ -76,26 +77,24 @@ def submit_aside(door: BrokerDoor, batch: list[Message], commands: list[Command]
     rows = [row for row, message in enumerate(batch) if message.intake]
     if not rows:
         return
-    aside = [batch[row] for row in rows]
-    asked = [commands[row] for row in rows]
+    asked = [(batch[row], commands[row], batch[row].topic, batch[row].queue_id) for row in rows]
     for row in reversed(rows):
         del batch[row], commands[row]
 
     def answer(results: Any) -> None:
         if isinstance(results, GantryError):
-            results = [results.code] * len(aside)
-        for message, command, result in zip(aside, asked, results, strict=True):
+            results = [results.code] * len(asked)
+        for (message, command, topic, queue_id), result in zip(asked, results, strict=True):
             if command.flag & FLAG_ONEWAY:
                 continue
             if isinstance(result, ErrorCode):
                 remark = refusal(door, message) if result is ErrorCode.MESSAGE_ILLEGAL else remark_of(result, message)
                 frame = response(command, code_of(result), remark)
             else:
-                fields = answer_fields(door, message)
-                frame = response(command, ResponseCode.SUCCESS, None, fields)
+                frame = stored_frame(door, command.opaque, message, topic, queue_id)
             door.connection.outbox.append(frame)
 
-    door.submit(aside, answer)
+    door.submit([message for message, _, _, _ in asked], answer)
 
 
 def refusal(door: BrokerDoor, message: Message) -> str:
@@ -109,22 +108,19 @@ def refusal(door: BrokerDoor, message: Message) -> str:
     )
 
 
-def answer_fields(door: BrokerDoor, message: Message) -> dict[str, str]:
-    """SendMessageResponseHeader of a message that waits: the queue that was asked for, and the place where it waits."""
-    text = message.properties
-    queue_id = props.find(text, props.REAL_QUEUE_ID)
-    unique = props.find(text, props.UNIQ_KEY)
-    real_topic = props.find(text, props.REAL_TOPIC)
-    fields = {
-        "msgId": f"{door.shared.responses.host}{message.physical_offset:016X}",
-        "queueId": queue_id or str(message.queue_id), "queueOffset": str(message.queue_offset),
-        "transactionId": unique, "MSG_REGION": REGION, "TRACE_ON": "true",
-    }  # fmt: skip
-    out_ms = number_of(props.find(text, "TIMER_OUT_MS"))
-    if out_ms >= 0 and real_topic and not real_topic.startswith(RETRY_PREFIX):
-        # SendMessageProcessor.attachRecallHandle: one millisecond more, so that the order falls into the same second
-        fields["recallHandle"] = Handle(real_topic, door.shared.broker.config.name, out_ms + 1, unique).text()
-    return fields
+def stored_frame(door: BrokerDoor, opaque: int, message: Message, topic: str, queue_id: int) -> bytes:
+    """SendMessageResponseHeader of a message that waits: the topic's queue, and the place where it waits; of a timer its handle."""
+    responses = door.shared.responses
+    if queue_id < 0:
+        queue_id = message.queue_id if message.topic == topic else number_of(message.property(props.REAL_QUEUE_ID))
+    if not message.tag.startswith(TIMER_MARK) or topic.startswith(RETRY_PREFIX):
+        return responses.frame(opaque, message.physical_offset, queue_id, message.queue_offset)
+    # SendMessageProcessor.attachRecallHandle: one millisecond more, so that the order falls into the same second
+    at_ms = int(message.tag[len(TIMER_MARK) :].partition(" ")[0]) + 1
+    handle = Handle(topic, door.shared.broker.config.name, at_ms, message.keys[0] if message.keys else "").text()
+    header = responses.template % (message.physical_offset, queue_id, message.queue_offset, opaque)
+    header = header.replace(_FIELDS, b'%b"recallHandle":"%b",' % (_FIELDS, handle.encode()), 1)
+    return PREFIX.pack(len(header) + 4, len(header)) + header
 
 
 def recall(door: BrokerDoor, command: Command) -> None:

@@ -7,6 +7,7 @@ to recall one; a real broker keeps the tag's hash there and never looks at it, s
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.model import properties as props
@@ -32,6 +33,10 @@ CODE_MIN: Final = 1 << 32
 
 MARK: Final = "\x02"
 """First character of `Message.tag` of a message on its way to a waiting topic; no tag holds it, because it ends a property."""
+
+
+TIMER_MARK: Final = MARK + "T"
+"""Begin of such a tag for a timer; TIMER_OUT_MS and a space follow."""
 
 
 def delays_of(text: str) -> tuple[int, ...]:
@@ -87,6 +92,7 @@ def waiting_code(message: Message, delays_ms: tuple[int, ...]) -> int:
     return schedule_code(message, delays_ms) if message.topic == SCHEDULE_TOPIC else timer_code(message)
 
 
+@cache
 def level_tag(level: int) -> str:
     """`Message.tag` that gives a message of this level its code when it is appended."""
     return f"{MARK}D{level}"
@@ -94,7 +100,7 @@ def level_tag(level: int) -> str:
 
 def timer_tag(out_ms: int, exact_ms: int, delay_ms: int) -> str:
     """As `level_tag`, for a timer due at `exact_ms`, or `delay_ms` behind its store time if that is not negative."""
-    return f"{MARK}T{out_ms} {exact_ms} {delay_ms}"
+    return f"{TIMER_MARK}{out_ms} {exact_ms} {delay_ms}"
 
 
 def recall_tag(out_ms: int) -> str:
