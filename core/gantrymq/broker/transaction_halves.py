@@ -11,6 +11,8 @@ from typing import Final
 from gantrymq.model import properties as props
 from gantrymq.model import sysflag
 from gantrymq.model.message import DECIDED, Message
+from gantrymq.model.names import OWN_LIGHT_PREFIX
+from gantrymq.store.record import split_dispatch
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -123,10 +125,20 @@ def to_half(message: Message, unique: str) -> None:
     """Light queues of its own are entered at the commit."""
 
 
+def lights_of(half: Message) -> tuple[str, ...]:
+    """The client's own light queues: in a record that was read they stand beside the properties."""
+    text = half.dispatch or (half.properties if _DISPATCH in half.properties else b"")
+    found = props.find(text, props.MULTI_DISPATCH) if text else ""
+    return tuple([name for name in found.split(",") if name and not name.startswith(OWN_LIGHT_PREFIX)])
+
+
+def _with_lights(half: Message) -> bytes:
+    lights = lights_of(half) if half.dispatch else ()
+    return half.properties + props.encode([(props.MULTI_DISPATCH, ",".join(lights))])
+
+
 def _rebuilt(half: Message, topic: str, queue_id: int) -> Message:
     properties = half.properties
-    if half.dispatch:  # the client's own light queues stand beside the pairs in a record that was read
-        properties += half.dispatch
     keys = half.keys
     if not keys:  # it was read
         unique = props.find(properties, props.UNIQ_KEY)
@@ -146,11 +158,11 @@ def committed(message: Message, half: Half) -> Message:
     made = _rebuilt(message, half.topic, half.queue_id)
     made.sys_flag |= sysflag.TRANSACTION_COMMIT
     made.prepared_offset = half.position
-    properties = made.properties
-    if _DISPATCH in properties:
-        made.lmq = tuple(props.find(properties, props.MULTI_DISPATCH).split(","))
-    if _SHARDING in properties:
-        made.sharding_key = props.find(properties, props.SHARDING_KEY)
+    if message.dispatch or _DISPATCH in made.properties:
+        made.lmq = lights_of(message)
+        made.properties = split_dispatch(made.properties)[0]  # the store writes the names again, with offsets
+    if _SHARDING in made.properties:
+        made.sharding_key = props.find(made.properties, props.SHARDING_KEY)
     return made
 
 
@@ -158,6 +170,7 @@ def given_up(message: Message, half: Half) -> Message:
     """The message as it lies in TRANS_CHECK_MAX_TIME_TOPIC (DefaultTransactionalMessageCheckListener); `prepared_offset` is ours: it
     tells the next start what has been given up."""
     made = _rebuilt(message, GIVEN_UP_TOPIC, 0)
+    made.properties = _with_lights(message)
     made.prepared_offset = half.position
     return made
 
@@ -167,6 +180,9 @@ def resumed(message: Message) -> Message:
     pairs = message.property_map()
     topic, queue_id = pairs.get(props.REAL_TOPIC, ""), whole(pairs.get(props.REAL_QUEUE_ID, ""))
     again = _rebuilt(message, topic, queue_id)
+    lights = lights_of(message)
+    if lights:
+        pairs[props.MULTI_DISPATCH] = ",".join(lights)
     again.properties = props.encode({name: value for name, value in pairs.items() if name not in _ADDED})
     return again
 

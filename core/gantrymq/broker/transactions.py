@@ -343,6 +343,8 @@ class Transactions:
         message = self.message_of(half)
         if fate == COMMIT:
             entering = committed(message, half)
+            for name in entering.lmq:
+                broker.topics.light(name)
         else:
             entering = given_up(message, half)
             if broker.topics.get(GIVEN_UP_TOPIC) is None:

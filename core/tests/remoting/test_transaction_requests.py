@@ -66,6 +66,25 @@ def test_a_message_comes_with_its_commit(bench: Bench) -> None:
     assert stored(link) == [b"body of u1"]
 
 
+@pytest.mark.parametrize("young", [True, False])
+def test_light_queues_of_a_client_are_entered_at_the_commit(bench: Bench, young: bool) -> None:
+    link = bench.connect()
+    answer = half(link, "u1", "INNER_MULTI_DISPATCH\x01%LMQ%x,%LMQ%y\x02")
+    assert pull(link, topic="%LMQ%x").code != 0
+    all_ = bench.broker.transactions
+    if not young:
+        all_.drop_message(all_.table[0])
+    assert decide(link, answer, COMMIT).code == 0
+    for topic in ("%LMQ%x", "%LMQ%y"):
+        assert record.decode(pull(link, topic=topic).body).body == b"body of u1"
+    (unit,) = bench.store.units("T", 1, 0, 9)
+    (message,) = bench.store.get_many([unit[:2]])
+    assert message is not None
+    assert message.property("REAL_TOPIC") == "T"
+    assert message.dispatch.count(b"INNER_MULTI_DISPATCH") == 1
+    assert b"INNER_MULTI" not in message.properties
+
+
 def test_no_answer_to_unknown_and_to_one_way(bench: Bench) -> None:
     link = bench.connect()
     answer = half(link, "u1")
