@@ -39,6 +39,17 @@ SCHEDULE_QUEUES_MIN = 18
 """RocketMQ: TopicConfigManager, SCHEDULE_TOPIC_QUEUE_NUM."""
 
 
+def timer_pairs(properties: bytes) -> dict[bytes, bytes]:
+    """The pairs whose name begins with TIMER_, by name with its U+0001; the last of a name counts."""
+    found: dict[bytes, bytes] = {}
+    for pair in properties.split(props.PAIR_END):
+        if pair.startswith(b"TIMER_"):
+            name, mark, value = pair.partition(props.NAME_END)
+            if value:
+                found[name + mark] = value
+    return found
+
+
 class Delays:
     """See the module. A `parts.Part`."""
 
@@ -93,12 +104,13 @@ class Delays:
     def divert(self, message: Message) -> ErrorCode | None:
         """Rewrite the message for the topic where it waits; its queue in its own topic is chosen already. What is due already, or
         asks for nothing that RocketMQ knows, stays as it is (RocketMQ: HookUtils.handleScheduleMessage)."""
-        text = message.property(props.DELAY)
-        if text and number_of(text.removeprefix("-")) < 0:
-            return ErrorCode.MESSAGE_ILLEGAL
-        level = number_of(text)
-        if level > 0:
-            return self._delay(message, min(level, len(self.levels.delays_ms)), str(level))
+        if b"DELAY\x01" in message.properties:
+            text = message.property(props.DELAY)
+            if text and number_of(text.removeprefix("-")) < 0:
+                return ErrorCode.MESSAGE_ILLEGAL
+            level = number_of(text)
+            if level > 0:
+                return self._delay(message, min(level, len(self.levels.delays_ms)), str(level))
         if b"TIMER_" not in message.properties or message.property("TIMER_OUT_MS"):
             return None
         return self._time(message)
@@ -117,32 +129,30 @@ class Delays:
         return code
 
     def _time(self, message: Message) -> ErrorCode | None:
-        if not any(message.property(name) for name in TIMES):
+        found = timer_pairs(message.properties)
+        if found.keys().isdisjoint(_TIMES):
             return None
         now_ms = self._broker.clock.now_ms()
-        delay_ms = -1
-        exact_ms = -1
-        for name, unit in (("TIMER_DELAY_SEC", 1000), ("TIMER_DELAY_MS", 1)):  # RocketMQ's order
-            text = message.property(name)
-            if text:
-                delay_ms = number_of(text) * unit
+        delay_ms = exact_ms = -1
+        try:
+            if b"TIMER_DELAY_SEC\x01" in found:  # RocketMQ's order
+                delay_ms = int(found[b"TIMER_DELAY_SEC\x01"]) * 1000
                 exact_ms = now_ms + delay_ms
-                if delay_ms < 0 and number_of(text.removeprefix("-")) < 0:
-                    return ErrorCode.MESSAGE_ILLEGAL
-                break
-        else:
-            text = message.property("TIMER_DELIVER_MS")
-            exact_ms = number_of(text)
-            if exact_ms < 0 and number_of(text.removeprefix("-")) < 0:
-                return ErrorCode.MESSAGE_ILLEGAL
-        recalls = b"TIMER_DEL_UNIQKEY" in message.properties and bool(message.property("TIMER_DEL_UNIQKEY"))
+            elif b"TIMER_DELAY_MS\x01" in found:
+                delay_ms = int(found[b"TIMER_DELAY_MS\x01"])
+                exact_ms = now_ms + delay_ms
+            else:
+                exact_ms = int(found[b"TIMER_DELIVER_MS\x01"])
+        except ValueError:
+            return ErrorCode.MESSAGE_ILLEGAL
+        recalls = b"TIMER_DEL_UNIQKEY\x01" in found
         if exact_ms <= now_ms:
             return ErrorCode.MESSAGE_ILLEGAL if recalls else None
         if exact_ms - now_ms > self.config.max_delay_s * 1000:
             return ErrorCode.MESSAGE_ILLEGAL
         out_ms = (exact_ms - 1) // PRECISION_MS * PRECISION_MS
         properties = message.properties
-        if b"TIMER_ROLL_TIMES" in properties:
+        if b"TIMER_ROLL_TIMES\x01" in found:
             properties = without(properties, (b"TIMER_ROLL_TIMES\x01",))
         properties = with_origin(message, properties)
         properties += b"TIMER_OUT_MS\x01%d\x02" % out_ms
