@@ -195,7 +195,8 @@ class ConsumeQueue:
         handle = self._files.handle(self._path(base), False)
         pread = self._files.files.pread
         data = pread(handle, min(WINDOW_UNITS, high - low) * UNIT_SIZE, low * UNIT_SIZE)
-        units = list(UNIT.iter_unpack(data[: len(data) // UNIT_SIZE * UNIT_SIZE]))
+        whole, used = len(data) // UNIT_SIZE, -(-len(data.rstrip(b"\0")) // UNIT_SIZE)
+        units = list(UNIT.iter_unpack(data[: min(used + 1, whole) * UNIT_SIZE]))  # not 200 of which one counts
         first = low
         low = first + len(units)
         if not units or units[-1][1] <= 0 or (cut_at >= 0 and units[-1][1] != HOLE_SIZE and units[-1][0] >= cut_at):
