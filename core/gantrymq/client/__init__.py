@@ -4,7 +4,13 @@ Speaks RocketMQ's Remoting protocol, so it works against a RocketMQ cluster as w
 """
 
 from gantrymq.client.admin import Admin, ClusterInfo, GroupMember, QueueProgress, QueueStats
-from gantrymq.client.blocking import BlockingAdmin, BlockingProducer, BlockingPullConsumer
+from gantrymq.client.blocking import (
+    BlockingAdmin,
+    BlockingProducer,
+    BlockingPullConsumer,
+    BlockingPushConsumer,
+    BlockingSimpleConsumer,
+)
 from gantrymq.client.client import Client
 from gantrymq.client.consumer import PullConsumer
 from gantrymq.client.errors import BrokerError
@@ -24,6 +30,8 @@ __all__ = [
     "BlockingAdmin",
     "BlockingProducer",
     "BlockingPullConsumer",
+    "BlockingPushConsumer",
+    "BlockingSimpleConsumer",
     "BrokerError",
     "Client",
     "ClusterInfo",

@@ -22,8 +22,8 @@ _log = logging.getLogger(__name__)
 
 REBALANCE_S: Final = 20.0
 """RocketMQ's rebalance interval."""
-RETRY_S: Final = 1.0
-"""After a round in which a topic could not be balanced, or a queue not be taken over yet."""
+RETRY_S: Final = 0.1
+"""After a round in which a topic could not be balanced (it does not exist yet), or a queue not be taken over; doubled up to `REBALANCE_S`."""
 
 Change = Callable[[str, list[MessageQueue]], Awaitable[bool]]
 """(topic, the queues that are ours now); False if some could not be taken over yet."""
@@ -68,8 +68,8 @@ class Balancer:
 
     async def start(self) -> None:
         """Run the first round, then go on in the background."""
-        await self._round()
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        settled = await self._round()
+        self._task = asyncio.get_running_loop().create_task(self._run(settled))
 
     async def stop(self) -> None:
         """End; no `change` is called any more."""
@@ -78,16 +78,17 @@ class Balancer:
             task.cancel()
             await asyncio.wait([task])
 
-    async def _run(self) -> None:
-        settled = True
+    async def _run(self, settled: bool) -> None:
+        pause = RETRY_S
         while True:
             try:
-                async with asyncio.timeout(REBALANCE_S if settled else RETRY_S):
+                async with asyncio.timeout(REBALANCE_S if settled else pause):
                     await self._wake.wait()
             except TimeoutError:
                 pass
             self._wake.clear()
             settled = await self._round()
+            pause = RETRY_S if settled else min(pause * 2, REBALANCE_S)
 
     async def _round(self) -> bool:
         settled = True
@@ -95,7 +96,7 @@ class Balancer:
             try:
                 settled &= await self._balance(topic)
             except GantryError as error:
-                # A retry topic comes into being with the group's first heartbeat.
+                # A retry topic comes into being with the group's first heartbeat; of others `start` has told.
                 level = logging.DEBUG if error.code is ErrorCode.TOPIC_NOT_FOUND else logging.WARNING
                 _log.log(level, "group %s: topic %s keeps its queues: %s", self._group, topic, error)
                 settled = False

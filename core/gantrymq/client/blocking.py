@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
-from gantrymq.client import admin, consumer, producer, pulling
+from gantrymq.client import admin, consumer, producer, pulling, push, simple
+from gantrymq.client.handlers import BatchHandler, Handler
 from gantrymq.client.messages import OutMessage, SendResult
 from gantrymq.client.records import ReceivedMessage
 from gantrymq.client.routes import MessageQueue, Route
+from gantrymq.client.transactions import LocalTransaction, TransactionResult
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.constants import Perm
 
@@ -106,6 +108,28 @@ class BlockingProducer(_Blocking):
         """See `Producer.send_one_way`."""
         return self._thread.run(self._inner.send_one_way(message))
 
+    def send_batch(self, messages: Sequence[OutMessage]) -> list[SendResult]:
+        """See `Producer.send_batch`."""
+        return self._thread.run(self._inner.send_batch(messages))
+
+    def send_transaction(self, message: OutMessage, local: LocalTransaction) -> TransactionResult:
+        """See `Producer.send_transaction`."""
+        return self._thread.run(self._inner.send_transaction(message, local))
+
+    def recall(self, result: SendResult) -> str:
+        """See `Producer.recall`."""
+        return self._thread.run(self._inner.recall(result))
+
+    def request(
+        self, topic: str | OutMessage, body: bytes = b"", *, timeout_s: float = producer.REPLY_TIMEOUT_S
+    ) -> ReceivedMessage:
+        """See `Producer.request`."""
+        return self._thread.run(self._inner.request(topic, body, timeout_s=timeout_s))
+
+    def reply(self, request: ReceivedMessage, body: bytes, properties: Mapping[str, str] | None = None) -> SendResult:
+        """See `Producer.reply`. May be called in a handler of a `BlockingPushConsumer`, which runs in another thread."""
+        return self._thread.run(self._inner.reply(request, body, properties))
+
     async def _close(self) -> None:
         await self._inner.close()
 
@@ -128,6 +152,14 @@ class BlockingPullConsumer(_Blocking):
     def assign(self, queues: Iterable[MessageQueue] | str) -> list[MessageQueue]:
         """See `PullConsumer.assign`."""
         return self._thread.run(self._inner.assign(queues))
+
+    def subscribe(self, topic: str, *, tags: str = "*", sql: str = "") -> None:
+        """See `PullConsumer.subscribe`."""
+        self._thread.run(self._inner.subscribe(topic, tags=tags, sql=sql))
+
+    def assignment(self) -> list[MessageQueue]:
+        """See `PullConsumer.assignment`."""
+        return self._inner.assignment()
 
     def position(self, queue: MessageQueue) -> int:
         """See `PullConsumer.position`."""
@@ -158,6 +190,87 @@ class BlockingPullConsumer(_Blocking):
     def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
         """See `PullConsumer.commit`."""
         self._thread.run(self._inner.commit(offsets))
+
+    async def _close(self) -> None:
+        await self._inner.close()
+
+
+class BlockingPushConsumer(_Blocking):
+    """`push.PushConsumer` without `await`: plain functions as handlers run in threads. Begins with `start` or `with`."""
+
+    def __init__(self, nameserver: str = "", **settings: Any) -> None:
+        super().__init__()
+
+        async def make() -> push.PushConsumer:
+            return push.PushConsumer(nameserver, **settings)
+
+        self._inner = _made(self._thread, make())
+
+    def subscribe(
+        self, topic: str, handler: Handler | BatchHandler | None = None, *, tags: str = "*", sql: str = ""
+    ) -> Callable[[push.H], push.H]:
+        """See `PushConsumer.subscribe`."""
+
+        async def keep(function: Handler | BatchHandler) -> None:
+            self._inner.subscribe(topic, function, tags=tags, sql=sql)
+
+        def decorate(function: push.H) -> push.H:
+            self._thread.run(keep(function))
+            return function
+
+        if handler is not None:
+            self._thread.run(keep(handler))
+        return decorate
+
+    def start(self) -> None:
+        """See `PushConsumer.start`."""
+        self._thread.run(self._inner.start())
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    async def _close(self) -> None:
+        await self._inner.close()
+
+
+class BlockingSimpleConsumer(_Blocking):
+    """`simple.SimpleConsumer` without `await`; takes the same arguments."""
+
+    def __init__(self, nameserver: str = "", **settings: Any) -> None:
+        super().__init__()
+
+        async def make() -> simple.SimpleConsumer:
+            return simple.SimpleConsumer(nameserver, **settings)
+
+        self._inner = _made(self._thread, make())
+
+    def subscribe(self, topic: str, *, tags: str = "*", sql: str = "") -> None:
+        """See `SimpleConsumer.subscribe`."""
+
+        async def keep() -> None:
+            self._inner.subscribe(topic, tags=tags, sql=sql)
+
+        self._thread.run(keep())
+
+    def receive(
+        self,
+        topic: str,
+        max_messages: int = simple.RECEIVE_MAX,
+        *,
+        invisible_s: float = simple.INVISIBLE_S,
+        wait_s: float = simple.WAIT_S,
+    ) -> list[simple.Received]:
+        """See `SimpleConsumer.receive`."""
+        return self._thread.run(self._inner.receive(topic, max_messages, invisible_s=invisible_s, wait_s=wait_s))
+
+    def ack(self, received: simple.Received | simple.Receipt) -> None:
+        """See `SimpleConsumer.ack`."""
+        self._thread.run(self._inner.ack(received))
+
+    def change_invisible(self, received: simple.Received, invisible_s: float) -> simple.Receipt:
+        """See `SimpleConsumer.change_invisible`."""
+        return self._thread.run(self._inner.change_invisible(received, invisible_s))
 
     async def _close(self) -> None:
         await self._inner.close()
@@ -220,6 +333,34 @@ class BlockingAdmin(_Blocking):
     def view(self, message_id: str, topic: str = "") -> ReceivedMessage:
         """See `Admin.view`."""
         return self._thread.run(self._inner.view(message_id, topic))
+
+    def create_group(self, group: str, *, reconsume_max: int = 16, cluster: str = "") -> list[str]:
+        """See `Admin.create_group`."""
+        return self._thread.run(self._inner.create_group(group, reconsume_max=reconsume_max, cluster=cluster))
+
+    def delete_group(self, group: str, *, offsets: bool = True) -> None:
+        """See `Admin.delete_group`."""
+        self._thread.run(self._inner.delete_group(group, offsets=offsets))
+
+    def groups(self, system: bool = False) -> list[str]:
+        """See `Admin.groups`."""
+        return self._thread.run(self._inner.groups(system))
+
+    def members(self, group: str) -> list[admin.GroupMember]:
+        """See `Admin.members`."""
+        return self._thread.run(self._inner.members(group))
+
+    def progress(self, group: str, topic: str) -> list[admin.QueueProgress]:
+        """See `Admin.progress`."""
+        return self._thread.run(self._inner.progress(group, topic))
+
+    def lag(self, group: str, topic: str) -> int:
+        """See `Admin.lag`."""
+        return self._thread.run(self._inner.lag(group, topic))
+
+    def reset_offsets(self, group: str, topic: str, to: str | int) -> dict[MessageQueue, int]:
+        """See `Admin.reset_offsets`."""
+        return self._thread.run(self._inner.reset_offsets(group, topic, to))
 
     async def _close(self) -> None:
         await self._inner.close()
