@@ -49,12 +49,16 @@ def test_subscribed_pull_consumers_share_a_topic(nameserver: str, topic: str) ->
 def test_what_was_being_read_when_it_failed_comes_again(nameserver: str, topic: str) -> None:
     async def main() -> None:
         await fill(nameserver, topic, 10, 1)
-        with pytest.raises(ValueError, match="stop"):
+
+        async def fail() -> None:
             async with PullConsumer(nameserver, group=topic) as consumer:
                 await consumer.subscribe(topic)
                 assert len(await consumer.pull(4)) == 4
                 assert len(await consumer.pull(4)) == 4
                 raise ValueError("stop")
+
+        with pytest.raises(ValueError, match="stop"):
+            await fail()
         async with Admin(nameserver) as admin:
             assert await admin.lag(topic, topic) == 6
 

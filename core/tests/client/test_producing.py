@@ -248,9 +248,9 @@ def test_request_and_reply(nameserver: str, topic: str) -> None:
                 with pytest.raises(GantryError, match="no reply"):
                     await asker.request(topic, b"ignored", timeout_s=0.2)
             got = await read(nameserver, topic, 1)
+            sent = await asker.send(topic, b"plain")
+            message = await until_found(nameserver, topic, sent.message_id)
             with pytest.raises(GantryError, match="no request"):
-                sent = await asker.send(topic, b"plain")
-                message = await until_found(nameserver, topic, sent.message_id)
                 await server.reply(message, b"")
             assert got[0].property("CORRELATION_ID")
 
