@@ -129,6 +129,23 @@ def test_everything_is_exported(bench: Bench) -> None:
     assert b'"Orders@g":{0:7,2:9\n\t\t}' in bench.files.snapshot()[CONFIG / cf.OFFSETS]
 
 
+def test_a_topic_is_exported_at_once_and_many_together(bench: Bench) -> None:
+    bench.start()
+    written: list[Path] = []
+    rename = bench.files.rename
+    bench.files.rename = lambda source, target: (written.append(target), rename(source, target))[1]  # type: ignore[method-assign]
+    bench.tables.apply("topic", "Orders", topic())
+    bench.wheel.run(0)
+    assert set(bench.read(cf.TOPICS)["topicConfigTable"]) == {"Orders"}
+    for number in range(100):
+        bench.tables.apply("topic", f"T{number}", topic())
+        bench.wheel.run(1)
+    assert written.count(CONFIG / cf.TOPICS) == 1
+    bench.wheel.run(EXPORT_MS)
+    assert len(bench.read(cf.TOPICS)["topicConfigTable"]) == 101
+    assert written.count(CONFIG / cf.TOPICS) == 2
+
+
 def test_an_export_keeps_the_one_before_and_counts_on(bench: Bench) -> None:
     bench.start()
     first = bench.files.snapshot()[CONFIG / cf.TOPICS]
