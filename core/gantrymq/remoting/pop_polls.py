@@ -58,8 +58,8 @@ class Ring:
         self.polls: dict[Poll, None] = {}
         self.sizes: dict[int, int] = {}
         """Polls by queue id asked for (-1: any)."""
-        self.queues: set[tuple[str, int]] = set()
-        """(topic, queue id) whose next record calls `serve`."""
+        self.queues: dict[tuple[str, int], Topic] = {}
+        """(topic, queue id) whose next record calls `serve`; the topic may be deleted meanwhile, its waiters wait on."""
         self.due = False
         """`serve` is called at the end of this turn."""
 
@@ -109,11 +109,11 @@ class Polls:
         for topic, queue_id in self._queues_of(ring.group, ring.topic):
             key = (topic.name, queue_id)
             if key not in ring.queues:
-                ring.queues.add(key)
+                ring.queues[key] = topic
                 self._broker.wait(topic, queue_id, ("pop", ring.group, *key), partial(self._arrived, ring, key))
 
     def _arrived(self, ring: Ring, key: tuple[str, int]) -> None:
-        ring.queues.discard(key)
+        ring.queues.pop(key, None)
         if self._rings.get((ring.group, ring.topic)) is ring:
             self._serve(ring)
 
@@ -168,10 +168,8 @@ class Polls:
         ring.sizes[poll.queue_id] -= 1
         if not ring.polls:
             del self._rings[ring.group, ring.topic]
-            for name, queue_id in ring.queues:
-                topic = self._broker.topics.topics.get(name)
-                if topic is not None:
-                    self._broker.unwait(topic, queue_id, ("pop", ring.group, name, queue_id))
+            for key, topic in ring.queues.items():
+                self._broker.unwait(topic, key[1], ("pop", ring.group, *key))
         of_door = self._doors[poll.door]
         of_door.discard(poll)
         if not of_door:

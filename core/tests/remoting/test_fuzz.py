@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gantrymq.remoting.codec import FRAME_BYTES_MAX, PREFIX, FrameError, FrameReader
+from gantrymq.remoting.constants import RequestCode
 from gantrymq.remoting.headers import HeaderError, fields_of, parse
-from tests.remoting.bench import Bench
+from tests.remoting.bench import TOPIC, Bench, ask, request, send
 from tests.remoting.fuzzing import HEADERS, LENGTHS, NUMBERS, Fuzz
 
 
@@ -123,3 +124,20 @@ def test_a_frame_that_never_ends_is_held_up_to_its_limit(bench: Bench) -> None:
     other = bench.connect()
     assert other.feed(PREFIX.pack(FRAME_BYTES_MAX - 3, 100))
     assert other.closed_by == "close"
+
+
+# What chance found.
+
+
+def test_a_pop_that_ends_while_its_topic_is_deleted_leaves_no_waiter(bench: Bench) -> None:
+    link, admin = bench.connect(), bench.connect()
+    assert send(admin).code == 0
+    fields = {"consumerGroup": "G", "topic": TOPIC, "queueId": -1, "maxMsgNums": 1, "invisibleTime": 60_000, "pollTime": 15_000,
+              "bornTime": bench.clock.now_ms(), "initMode": 1, "expType": "TAG", "exp": "none"}  # fmt: skip
+    link.feed(request(RequestCode.POP_MESSAGE, **fields))
+    topic = bench.broker.topics.topics[TOPIC]
+    assert topic.waiters
+    assert ask(admin, RequestCode.DELETE_TOPIC_IN_BROKER, topic=TOPIC).code == 0
+    link.lose()
+    assert send(admin, e=3).code == 0
+    assert bench.broker.topics.topics[TOPIC].waiters == {}
