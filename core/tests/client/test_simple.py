@@ -41,7 +41,7 @@ def test_kinds_of_topics() -> None:
 
 @pytest.mark.parametrize("fields", [{"startOffsetInfo": "0 1"}, {"msgOffsetInfo": "0 1 x"}, {"popTime": "soon"}])
 def test_an_answer_that_makes_no_sense(fields: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="values to unpack|invalid literal"):
+    with pytest.raises(ValueError, match=r"values to unpack|invalid literal"):
         handles(fields, ("t", 1, 10))
 
 
