@@ -251,6 +251,10 @@ class Cursors:
         """Every cursor's id, and few others: to walk over all in slices. A million need no copy."""
         return range(1, self._next_id) if self._next_id <= 8 * len(self.by_id) else list(self.by_id)
 
+    def first(self, cursor: Cursor) -> int:
+        """Offset of the queue's oldest entry that is not a hole; moved ones may lie below."""
+        return 0 if cursor.light else self._reader.min_offset(cursor.topic, cursor.queue_id)
+
     def live_end(self, cursor: Cursor) -> int:
         """Entries from here on are nobody's: what a pop consumer has not acquired yet is a topic's backlog, and retention may
         delete it as it may for those who pull; what any other cursor has before it is live."""

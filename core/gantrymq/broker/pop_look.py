@@ -26,6 +26,10 @@ RECONSUME_AT: Final = 72
 """With IPv4 hosts; each IPv6 host adds 12."""
 
 
+HOLES_MAX: Final = 16_384
+"""Lost entries passed over in one pop."""
+
+
 class Pick(Protocol):
     """A filter over queue units. `step`: units that one call gets at most; `scan_max`: units looked at for one pop; where they end,
     the next one goes on."""
@@ -84,6 +88,16 @@ def look(
     return found
 
 
+def _first(cursors: Cursors, cursor: Cursor, end: int) -> int:
+    """Where new entries begin: what retention deleted meanwhile is passed over, but for what it moved because it was held."""
+    at = cursor.window.next_offset
+    first = min(cursors.first(cursor), end)
+    if at >= first:
+        return at
+    moved = cursors.moved.queues.get(cursor.queue, ())
+    return min([offset for offset in moved if at <= offset < first], default=first)
+
+
 def _fresh(
     cursors: Cursors,
     cursor: Cursor,
@@ -95,15 +109,22 @@ def _fresh(
     end: int,
 ) -> tuple[Sequence[int], list[Unit]]:
     """Add new entries to those that had come back."""
-    at = cursor.window.next_offset
+    at = _first(cursors, cursor, end)
     if pick is None:
-        fresh = cursors.units(cursor, at, min(room, end - at))
-        found.end = at + len(fresh)
-        run = range(at, found.end)
-        if all(unit[1] != HOLE_SIZE for unit in fresh):
-            return (run, fresh) if not offsets else (offsets + list(run), units + fresh)
-        taken = [(offset, unit) for offset, unit in zip(run, fresh, strict=True) if unit[1] != HOLE_SIZE]
-        return offsets + [offset for offset, _ in taken], units + [unit for _, unit in taken]
+        stop = min(end, at + HOLES_MAX)
+        while room > 0 and at < stop:
+            fresh = cursors.units(cursor, at, min(room, end - at))
+            if not fresh:
+                break
+            run = range(at, at + len(fresh))
+            at = found.end = run.stop
+            if not offsets and all(unit[1] != HOLE_SIZE for unit in fresh):
+                return run, fresh
+            taken = [(offset, unit) for offset, unit in zip(run, fresh, strict=True) if unit[1] != HOLE_SIZE]
+            offsets = offsets + [offset for offset, _ in taken]
+            units = units + [unit for _, unit in taken]
+            room -= len(taken)
+        return offsets, units
     moved = cursors.moved.queues.get(cursor.queue)
     stop = min(end, at + pick.scan_max)
     while at < stop and room > 0:

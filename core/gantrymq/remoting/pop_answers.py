@@ -185,7 +185,7 @@ class Subject:
 class Pop:
     """One POP_MESSAGE, tried at once and again when something may be there."""
 
-    __slots__ = ("_door", "_header", "_opaque", "_pick", "_pops", "_subject")
+    __slots__ = ("_door", "_header", "_opaque", "_pick", "_pops", "_subject", "more")
 
     def __init__(self, door: BrokerDoor, opaque: int, subject: Subject, header: PopHeader, pick: Pick | None) -> None:
         self._door = door
@@ -194,6 +194,8 @@ class Pop:
         self._header = header
         self._pick = pick
         self._pops = door.shared.broker.pops
+        self.more = False
+        """Nothing passed the filter so far, and not all was looked at."""
 
     def attempt(self) -> bool:
         """Answer with what is there; False: nothing is. Raises `Cold` with nothing leased."""
@@ -216,6 +218,7 @@ class Pop:
                 looks.append((place, found))
                 room -= len(found.offsets)
                 bytes_max -= sum(map(len, found.pieces))
+        self.more = False
         if not looks:
             return False
         answer = Answer(int(ResponseCode.SUCCESS), b"FOUND")
@@ -228,6 +231,9 @@ class Pop:
             if found.offsets:
                 self._add(answer, place, found, ordered)
         if not answer.pieces:
+            self.more = any(pops.ready(place) for place, _ in looks)
+            if self.more:
+                self.go_on()
             return False
         answer.rest = rest
         write(self._door, self._opaque, answer)
@@ -262,6 +268,10 @@ class Pop:
             message.topic = self._subject.topic.name
             pieces.append(record.encode(message))
         return pieces
+
+    def go_on(self) -> None:
+        """Look at the rest in the next turn, if it waits."""
+        self._door.shared.pops.polls.wake(self._subject.group, self._subject.topic.name)
 
     def empty(self, code: int) -> None:
         """Answer that there is nothing: POLLING_TIMEOUT or POLLING_FULL."""

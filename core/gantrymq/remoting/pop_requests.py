@@ -181,6 +181,8 @@ def pop(door: BrokerDoor, command: Command) -> None:
         kind = (header.queue_id, bool(header.order), header.attempt_id if header.order else None, wanted)
         poll = Poll(door, header.queue_id, kind, one.attempt, lambda: one.empty(TIMEOUT))
         requests.polls.park(poll, header.consumer_group, header.topic, wait_ms)
+        if one.more:
+            one.go_on()
 
 
 def notification(door: BrokerDoor, command: Command) -> None:

@@ -8,7 +8,7 @@ import pytest
 from gantrymq.broker import pops
 from gantrymq.broker.cursors import POP_PREFIX
 from gantrymq.broker.topics import TopicConfig
-from gantrymq.remoting import pop_polls
+from gantrymq.remoting import pop_answers, pop_polls
 from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.constants import ResponseCode as Answer
 from gantrymq.remoting.json_bodies import QueueName
@@ -174,6 +174,15 @@ def test_tag_filter_finishes_what_does_not_pass(bench: Bench) -> None:
     assert pop(link, exp="none") == []
     assert committed(bench) == 10
     assert pop_answer(link, exp="a > ", expType="SQL92").code == Answer.SUBSCRIPTION_PARSE_FAILED
+
+
+def test_a_filter_looks_on_while_its_poll_waits(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pop_answers.TagPick, "scan_max", 4)
+    fill(bench, 30, tags="a")
+    fill(bench, 1, first=30, tags="b")
+    link = bench.connect()
+    assert bodies(later(link.feed(pop_frame(exp="b", pollTime=15_000)))) == [b"m30"]
+    assert committed(bench) == 30
 
 
 def test_sql_filter(bench: Bench) -> None:

@@ -1,0 +1,230 @@
+"""Pop consumers at the broker: retention, moved records, what a real broker owed, dead letters on a full disk, limits."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gantrymq.broker import pop_leases, pop_look, pop_revive
+from gantrymq.broker.pop_dead import AGAIN_MS
+from gantrymq.broker.pops import INVISIBLE_MS_MAX, Place
+from gantrymq.broker.topics import TopicConfig
+from gantrymq.model.message import Message
+from gantrymq.store import record
+from gantrymq.store.testing import MemoryFileSystem
+from tests.broker.keeping import KeepingNode
+from tests.broker.node import Node
+
+GROUP, TOPIC = "g", "t"
+
+
+def place_of(node: Node, topic: str = TOPIC, from_first: bool = True) -> Place:
+    return node.broker.pops.place(GROUP, topic, 0, from_first)
+
+
+def pop(node: Node, count: int = 32, invisible_ms: int = 60_000, topic: str = TOPIC) -> list[Message]:
+    """Messages of one pop; `reconsume_times` shows deliveries before."""
+    pops, place = node.broker.pops, place_of(node, topic)
+    found = pops.look(place, count, 1 << 20, None)
+    if found is None:
+        return []
+    pops.take(place, found, pops.pop_ms(), invisible_ms, False, None)
+    node.turn.run_until_quiet()
+    data, at, messages = b"".join(found.pieces), 0, []
+    while at < len(data):
+        messages.append(record.decode(data, at))
+        at += messages[-1].size
+    assert [message.queue_offset for message in messages] == list(found.offsets)
+    return messages
+
+
+def acknowledge(node: Node, offsets: list[int], topic: str = TOPIC) -> int:
+    """With the receipt that counts now."""
+    place = place_of(node, topic)
+    pops = node.broker.pops
+    done = 0
+    for offset in offsets:
+        lease = pops.leases.by_id.get(place.cursor.window.inflight.get(offset, 0))
+        done += pops.acknowledge(place, (offset,), lease.pop_ms if lease is not None else 0)
+    node.turn.run_until_quiet()
+    return done
+
+
+def pass_ms(node: Node, ms: int) -> None:
+    node.wheel.advance(ms)
+    node.turn.run_until_quiet()
+
+
+def node_with_topic(kind: type[Node] = KeepingNode) -> Any:
+    node = KeepingNode(MemoryFileSystem())
+    node.broker.topics.create(TopicConfig(TOPIC, 1, 1))
+    return node
+
+
+def test_a_groups_backlog_is_not_live() -> None:
+    node = node_with_topic()
+    node.send(10)
+    assert acknowledge(node, [message.queue_offset for message in pop(node)]) == 10
+    node.send(300, first=10)
+    assert node.retain(hours=2) > 0
+    first = node.broker.min_offset(TOPIC, 0)
+    assert first > 10
+    assert pop(node, 1)[0].queue_offset == first
+    acknowledge(node, [first])
+    assert node.broker.offsets.query(GROUP, TOPIC, 0) == first + 1
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_is_popped_and_not_acknowledged_outlives_retention(restart: bool) -> None:
+    node = node_with_topic()
+    bodies = node.send(300)
+    popped = [message.queue_offset for _ in range(10) for message in pop(node, invisible_ms=1000)]
+    assert popped == list(range(300))
+    acknowledge(node, [offset for offset in popped if offset not in (3, 50)])
+    if restart:
+        node = KeepingNode(node.files.after_process_crash(), node.clock)
+    assert node.retain(hours=2) > 0
+    assert node.broker.min_offset(TOPIC, 0) > 50
+    again = pop(node)
+    assert [message.queue_offset for message in again] == [3, 50]
+    assert [message.body for message in again] == [bodies[3], bodies[50]]
+    assert [message.reconsume_times for message in again] == [1, 1]
+    assert acknowledge(node, [3, 50]) == 2
+    assert node.broker.offsets.query(GROUP, TOPIC, 0) == 300
+
+
+def test_answers_span_no_more_than_batch_acknowledgements_can_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pop_look, "SPAN_MAX", 20)
+    node = node_with_topic()
+    node.send(64)
+    pop(node, invisible_ms=100)
+    pop(node, invisible_ms=60_000)
+    acknowledge(node, [*range(1, 30), *range(32, 64)])
+    node.send(2, first=64)
+    pass_ms(node, 200)
+    assert [message.queue_offset for message in pop(node)] == [0]
+    assert [message.queue_offset for message in pop(node)] == [30, 31]
+    assert [message.queue_offset for message in pop(node)] == [64, 65]
+
+
+def test_many_deadlines_at_once_come_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pop_leases, "EXPIRED_MAX", 5)
+    node = node_with_topic()
+    node.send(30)
+    for _ in range(10):
+        pop(node, 3, invisible_ms=100)
+    window = place_of(node).cursor.window
+    node.wheel.advance(100)
+    assert 0 < len(window.returned) < 30
+    pass_ms(node, 1_000)
+    assert window.returned == list(range(30))
+    assert node.broker.pops.leases.entries == 0
+
+
+def test_invisible_time_is_bounded() -> None:
+    node = node_with_topic()
+    node.send(1)
+    pop(node, invisible_ms=1 << 60)
+    pass_ms(node, INVISIBLE_MS_MAX - 1_000)
+    assert pop(node) == []
+    pass_ms(node, 1_100)
+    assert len(pop(node)) == 1
+
+
+def test_dead_letters_wait_for_room_on_the_disk() -> None:
+    node = node_with_topic()
+    node.broker.put("group", [(GROUP, json.dumps({"groupName": GROUP, "retryMaxTimes": 0}).encode())], None, None)
+    node.send(2)
+    pop(node, invisible_ms=100)
+    node.broker.full = "the disk is full"
+    pass_ms(node, 200)
+    assert pop(node) == []
+    assert node.store.max_offset(f"%DLQ%{GROUP}", 0) == 0
+    node.broker.full = ""
+    pass_ms(node, AGAIN_MS + 100)
+    assert node.store.max_offset(f"%DLQ%{GROUP}", 0) == 2
+    assert node.broker.offsets.query(GROUP, TOPIC, 0) == 2
+    assert pop(node) == []
+
+
+REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
+
+
+def revive(node: Node, tag: str, **value: Any) -> None:
+    body = json.dumps({"bn": "broker-a", "c": GROUP, "t": TOPIC, "q": 0, **value}).encode()
+    text = b"TAGS\x01%b\x02" % tag.encode()
+    (result,) = node.call("submit", [Message(REVIVE, body, text, tag, queue_id=0)])
+    assert isinstance(result, int)
+
+
+def owing(now_ms: int, node: Node) -> None:
+    """Five popped, three acknowledged, one in a batch."""
+    node.broker.topics.create(TopicConfig(REVIVE, 8, 8))
+    node.send(6)
+    revive(node, "ck", so=0, pt=now_ms, it=10_000, n=5, bm=0, d=[0, 1, 2, 3, 4])
+    revive(node, "ack", so=0, pt=now_ms, ao=1)
+    revive(node, "bAck", so=0, pt=now_ms, ao=-1, aol=[2, 4])
+    revive(node, "ack", so=0, pt=now_ms - 5, ao=3)
+    revive(node, "nonsense")
+
+
+RETRY = f"%RETRY%{GROUP}_{TOPIC}"
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_what_a_real_broker_owed_is_delivered_again(crash: bool) -> None:
+    node = node_with_topic()
+    owing(node.clock.now_ms(), node)
+    pass_ms(node, 5_000)
+    if crash:
+        node = KeepingNode(node.files.after_process_crash(), node.clock)
+    assert node.store.max_offset(RETRY, 0) == 0
+    pass_ms(node, 5_000 + pop_revive.LATER_MS + 100)
+    messages = pop(node, topic=RETRY)
+    assert [(message.body[:8], message.reconsume_times) for message in messages] == [(b"00000000", 1), (b"00000003", 1)]
+    assert messages[0].property("1ST_POP_TIME")
+    node = KeepingNode(node.files.after_process_crash(), node.clock)
+    pass_ms(node, 60_000)
+    assert node.store.max_offset(RETRY, 0) == 2
+    assert node.broker.cursors.find(f"{REVIVE}/0", pop_revive.CURSOR_GROUP) is not None
+
+
+def test_checkpoints_that_a_real_broker_worked_off_stay_so() -> None:
+    node = node_with_topic()
+    node.broker.commit_offset(pop_revive.GROUP, REVIVE, 0, 1)
+    node.flush()
+    pass_ms(node, 1_000)
+    files = node.files.after_process_crash()
+    node = KeepingNode(files, node.clock)
+    node.broker.commit_offset(pop_revive.GROUP, REVIVE, 0, 5)
+    owing(node.clock.now_ms(), node)
+    pass_ms(node, 60_000)
+    assert node.store.max_offset(RETRY, 0) == 0
+
+
+def test_checkpoints_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pop_revive, "CHECKPOINTS_MAX", 2)
+    monkeypatch.setattr(pop_revive, "READ_MAX", 1)
+    node = node_with_topic()
+    node.broker.topics.create(TopicConfig(REVIVE, 8, 8))
+    node.send(6)
+    now_ms = node.clock.now_ms()
+    for offset in range(5):
+        revive(node, "ck", so=offset, pt=now_ms, it=1_000, n=1, bm=0, d=[0])
+    assert len(node.broker.pops._revive._pending) == 2
+    for _ in range(5):
+        pass_ms(node, 5_000)
+    assert node.store.max_offset(RETRY, 0) == 5
+
+
+def test_counts_after_a_restart_go_on() -> None:
+    node = node_with_topic()
+    node.send(1)
+    for times in range(3):
+        assert [message.reconsume_times for message in pop(node, invisible_ms=100)] == [times]
+        pass_ms(node, 200)
+    node.stop()
+    node = KeepingNode(node.files, node.clock)
+    assert [message.reconsume_times for message in pop(node)] == [3]
