@@ -196,7 +196,7 @@ class Timers:
         units = broker.cursors.units(cursor, self._seen, UNITS_STEP)
         window, add = cursor.window, self._slots.add
         first = offset = self._seen
-        old = offset < window.next_offset
+        old = offset < window.next_offset or bool(self._inflight)
         for _, size, code in units:
             if old and (window.is_done(offset) or offset in self._inflight):
                 offset += 1

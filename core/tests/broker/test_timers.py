@@ -1,0 +1,173 @@
+"""Timers in the long run: rolling, entries that are done already, cold records, a real broker's units, moved records."""
+
+from __future__ import annotations
+
+import pytest
+
+from gantrymq.broker import timers as module
+from gantrymq.broker.timers import UNITS_STEP
+from gantrymq.model.message import Message
+from gantrymq.store.schedule import TIMER_TOPIC
+from gantrymq.store.testing import MemoryFileSystem
+from tests.broker.waiting_node import WaitingNode
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def node() -> WaitingNode:
+    return WaitingNode(MemoryFileSystem())
+
+
+def window_of(node: WaitingNode) -> tuple[int, int]:
+    cursor = node.broker.delays.timers.cursor
+    assert cursor is not None
+    return cursor.window.floor, cursor.window.next_offset
+
+
+def test_the_oldest_are_appended_again_before_the_window_grows_long(
+    node: WaitingNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SPAN_MIN", 100)
+    node.later(b"far", TIMER_DELAY_MS=HOUR_MS, KEYS="k", own="1")
+    for number in range(150):
+        node.later(b"%d" % number, TIMER_DELAY_MS=500)
+    node.wait(1_000)
+    floor, following = window_of(node)
+    assert following - floor <= 1
+    assert floor >= 150
+    assert node.broker.delays.timers.pending() == 1
+    again = node.reborn()
+    again.wait(HOUR_MS - 10_000)
+    assert b"far" not in again.bodies()
+    again.wait(11_000)
+    (far,) = [message for message in again.records() if message.body == b"far"]
+    assert (far.property("KEYS"), far.property("own"), far.property("TIMER_ROLL_TIMES")) == ("k", "1", "1")
+
+
+def test_a_rolled_message_can_be_recalled(node: WaitingNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SPAN_MIN", 100)
+    _, message = node.send_later(b"far", TIMER_DELAY_MS=HOUR_MS)
+    for number in range(150):
+        node.later(b"%d" % number, TIMER_DELAY_MS=500)
+    node.wait(1_000)
+    answers: list[object] = []
+    at_ms = int(message.property("TIMER_OUT_MS")) + 1
+    node.broker.delays.recall("t", "Ufar", at_ms, "g", message.born_host, answers.append)
+    node.turn.run_until_quiet()
+    assert answers == [True]
+    node.wait(HOUR_MS)
+    assert b"far" not in node.bodies()
+
+
+def test_recalled_entries_do_not_stay_in_the_slots(node: WaitingNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SPAN_MIN", 20)
+    timers = node.broker.delays.timers
+    for number in range(40):
+        _, message = node.send_later(b"%d" % number, TIMER_DELAY_MS=HOUR_MS)
+        at_ms = int(message.property("TIMER_OUT_MS")) + 1
+        node.broker.delays.recall("t", f"U{number}", at_ms, "g", message.born_host, lambda result: None)
+        node.turn.run_until_quiet()
+        assert timers.pending() == 0
+        assert timers._slots.count <= 22
+    node.wait(HOUR_MS + 1_000)
+    assert node.bodies() == []
+
+
+def test_a_start_reads_the_queue_in_slices() -> None:
+    node = WaitingNode(MemoryFileSystem())
+    for first in range(0, 3 * UNITS_STEP, 500):
+        batch = []
+        for number in range(first, first + 500):
+            message = Message("t", b"", b"TIMER_DELAY_MS\x01%d\x02" % (HOUR_MS + number), "", (), 0)
+            message.intake = 1
+            batch.append(message)
+        node.call("submit", batch)
+    node.stop()
+    again = WaitingNode.__new__(WaitingNode)
+    steps: list[int] = []
+    original = module.Timers._read
+
+    def counted(timers: module.Timers) -> bool:
+        before = timers._seen
+        more = original(timers)
+        steps.append(timers._seen - before)
+        return more
+
+    module.Timers._read = counted  # type: ignore[method-assign]
+    try:
+        again.__init__(node.files, node.clock)  # type: ignore[misc]
+    finally:
+        module.Timers._read = original  # type: ignore[method-assign]
+    assert max(steps) == UNITS_STEP
+    assert sum(steps) == 3 * UNITS_STEP == again.broker.delays.timers._slots.count
+
+
+def test_cold_records_are_fetched_and_nothing_is_lost() -> None:
+    node = WaitingNode(MemoryFileSystem())
+    bodies = {b"%d" % number for number in range(30)}
+    for body in bodies:
+        node.later(body, TIMER_DELAY_MS=5_000)
+    for body in (b"l1", b"l2", b"l3"):
+        node.later(body, DELAY=3)
+    node.send(200, topic="other")
+    node.stop()
+    again = WaitingNode(node.files, node.clock)
+    node.files.is_cold = lambda path, at: "commitlog" in str(path) or "consumequeue" in str(path)
+    cold = again.read_cold()
+    fetched = 0
+    for _ in range(400):
+        again.wait(50)
+        while cold.queued:
+            callback, value = again.posted.get(timeout=10)
+            callback(value)
+            again.turn.run_until_quiet()
+            fetched += 1
+    assert fetched > 0
+    node.files.is_cold = lambda path, at: False
+    again.store.read_without_waiting(None)
+    cold.stop()
+    assert sorted(again.bodies()) == sorted([*bodies, b"l1", b"l2", b"l3"])
+    assert [body for body in again.bodies() if body.startswith(b"l")] == [b"l1", b"l2", b"l3"]
+
+
+def test_units_with_a_real_brokers_hashes_are_asked_for_their_time() -> None:
+    node = WaitingNode(MemoryFileSystem())
+    for number in range(100):
+        node.later(b"%d" % number, TIMER_DELAY_MS=5_000 + number, TAGS="a")
+    node.stop()
+    again = WaitingNode(node.files, node.clock)
+    timers = again.broker.delays.timers
+    units = again.store.units
+
+    def hashed(topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
+        found = units(topic, queue_id, offset, count)
+        return [(position, size, 97) for position, size, _ in found] if topic == TIMER_TOPIC else found
+
+    again.store.units = hashed  # type: ignore[method-assign]
+    timers._rebuild()
+    again.turn.run_until_quiet()
+    assert timers.pending() == 100
+    again.wait(4_900)
+    assert again.bodies() == []
+    again.wait(250)
+    assert again.bodies() == [b"%d" % number for number in range(100)]
+
+
+def test_what_is_on_its_way_is_not_fired_again_when_the_slots_are_filled_anew() -> None:
+    node = WaitingNode(MemoryFileSystem())
+    node.broker.gate.set_open(False)
+    node.broker.topics.strict = True
+    message = Message("t", b"x", b"TIMER_DELAY_MS\x012000\x02", "", (), 0)
+    message.intake = 1
+    node.start("submit", [message])
+    node.flush()
+    node.wait(2_100)
+    timers = node.broker.delays.timers
+    assert len(timers._inflight) == 1
+    timers._rebuild()
+    node.turn.run_until_quiet()
+    node.wait(2_000)
+    node.flush()
+    assert node.bodies() == [b"x"]
+    assert timers.pending() == 0
