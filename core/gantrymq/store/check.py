@@ -48,6 +48,7 @@ class Report:
     units: int = 0
     light_units: int = 0
     index_entries: int = 0
+    compacted_records: int = 0
     recovered_from: int = -1
     """Queues and index above it would be made again from the log; -1: nothing would."""
     damage_count: int = 0
@@ -63,7 +64,7 @@ class Report:
         """For --json."""
         return {
             "directory": self.directory, "ok": not self.damage_count, "cleanStop": self.clean, "logBegin": self.log_begin,
-            "logEnd": self.log_end, "records": self.records, "queueUnits": self.units, "lightUnits": self.light_units, "indexEntries": self.index_entries,
+            "logEnd": self.log_end, "records": self.records, "queueUnits": self.units, "lightUnits": self.light_units, "indexEntries": self.index_entries, "compactedRecords": self.compacted_records,
             "recoveredFrom": self.recovered_from, "damageCount": self.damage_count, "damage": self.damage, "notes": self.notes,
         }  # fmt: skip
 
@@ -127,6 +128,7 @@ class Checker:
             self._lights.finish(self._fillers)
         finally:
             self._lights.close()
+        self._check_compacted()
         self._check_strays()
         self._check_checkpoint()
         self._check_config()
@@ -354,6 +356,24 @@ class Checker:
             )
 
     # --- the rest
+
+    def _check_compacted(self) -> None:
+        """Files of compacted queues: footer and units by their CRCs, each record by its own, and that it is the one of its offset."""
+        compacted = self._image.compacted
+        for path in compacted.damaged:
+            self.report.bad("compaction", str(path), "its footer or its units are damaged: it is not used")
+        for (topic, queue_id), file in sorted(compacted.queues.items()):
+            for offset, tag, stored in compacted.records(topic, queue_id, 0):
+                self.report.compacted_records += 1
+                where = f"{file.path.name} of {topic}/{queue_id}, offset {offset}"
+                try:
+                    message = record.decode(stored)
+                except record.RecordError as error:
+                    self.report.bad("compaction", where, f"no valid record: {error}")
+                    continue
+                place = (message.topic, message.queue_id, message.queue_offset)
+                if place != (topic, queue_id, offset) or tag != code_of(message, self._codes):
+                    self.report.bad("compaction", where, f"it has the record of {place}")
 
     def _check_checkpoint(self) -> None:
         image, report = self._image, self.report

@@ -15,14 +15,13 @@ from gantrymq.model.names import OWN_LIGHT_PREFIX, java_hash, light_id
 from gantrymq.store import record
 from gantrymq.store.commit_log import file_name, positions_in
 from gantrymq.store.consume_queue import HOLE_SIZE
-from gantrymq.store.inspect import ReadOnlyFileSystem
+from gantrymq.store.inspect import ForgetfulFiles
 from gantrymq.store.light_queues import LIGHT_MAX, LightQueues
 from gantrymq.store.light_table import FLOOR, FRONT, NONE, PAGE, PAGE_MASK, PAGE_SHIFT, WIDTH
 from gantrymq.store.recovery import DISPATCH_TOPIC, check_record, continuation_pairs, origin_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from gantrymq.model.message import Message
     from gantrymq.store.check import Report, Tell
@@ -35,25 +34,6 @@ CODES_MAX: Final = 100_000
 _MASK: Final = (1 << 62) - 1
 _ZEROS: Final = array("q", bytes(16 * PAGE))
 """Per queue of a page: number of entries, sum of their hashes."""
-
-
-class ForgetfulFiles(ReadOnlyFileSystem):
-    """What recovery would remove or cut stays."""
-
-    def truncate(self, handle: int, length: int) -> None:
-        """Nothing."""
-
-    def make_dirs(self, path: Path) -> None:
-        """Nothing."""
-
-    def remove(self, path: Path) -> None:
-        """Nothing."""
-
-    def sync_dir(self, path: Path) -> None:
-        """Nothing."""
-
-    def datasync(self, handle: int) -> None:
-        """Nothing."""
 
 
 def pairs_of(message: Message) -> list[tuple[int, int]]:

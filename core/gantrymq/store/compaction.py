@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from gantrymq.model.names import is_stored_topic
+from gantrymq.store import record
 from gantrymq.store.consume_queue import HOLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from gantrymq.store.cold import ColdReads
@@ -72,6 +73,8 @@ class CompactedQueues:
         self._by_number: dict[int, CompactedFile] = {}
         self._handles: dict[int, int] = {}
         self._next_number = 0
+        self.damaged: list[Path] = []
+        """Files that `open` did not use."""
 
     def directory(self, topic: str, queue_id: int) -> Path:
         """Where a queue's files are."""
@@ -94,6 +97,7 @@ class CompactedQueues:
             if found is not None:
                 self.put(topic, queue_id, found)
                 return
+            self.damaged.append(directory / name)
             log.error("%s is damaged and not used: values of keys may be missing", directory / name)
 
     def _load(self, path: Path) -> CompactedFile | None:
@@ -190,6 +194,33 @@ class CompactedQueues:
             for place, position, size, tag in _UNIT.iter_unpack(data):
                 found[place - offset] = (base | position, size, tag)
         return found
+
+    def survivor(self, topic: str, position: int, cold: ColdReads | None) -> Unit | None:
+        """The unit of the record that the log had at a position, if compaction kept it. May raise `Cold`."""
+        for (name, _), file in self.queues.items():
+            low, high = 0, len(file.offsets) if name == topic else 0
+            while low < high:
+                middle = (low + high) // 2
+                (unit,) = self.units(file, file.offsets[middle], 1, cold)
+                head = self.read(unit[0], record.HEAD.size, cold)
+                at = (
+                    record.LONG.unpack_from(head, record.PHYSICAL_OFFSET_AT)[0] if len(head) == record.HEAD.size else -1
+                )
+                if at == position:
+                    return unit
+                if at < position:
+                    low = middle + 1
+                else:
+                    high = middle
+        return None
+
+    def records(self, topic: str, queue_id: int, start: int) -> Iterator[tuple[int, int, bytes]]:
+        """(offset, tag code, record as it was stored) from an offset on. Waits for the disk."""
+        file = self.queues.get((topic, queue_id))
+        if file is not None:
+            for offset in file.offsets[bisect_left(file.offsets, start) :]:
+                ((position, size, tag),) = self.units(file, offset, 1, None)
+                yield offset, tag, self.read(position, size, None)
 
     def read(self, position: int, count: int, cold: ColdReads | None) -> bytes:
         """Bytes at a position from `units`; empty if that file is gone. May raise `Cold`."""

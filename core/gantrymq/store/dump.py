@@ -16,6 +16,7 @@ from gantrymq.model import properties as props
 from gantrymq.model.dialect import DialectError, read_json
 from gantrymq.model.message import Message
 from gantrymq.model.names import is_own_system_topic
+from gantrymq.store import record
 from gantrymq.store.check import places_of
 from gantrymq.store.consume_queue import HOLE_SIZE
 from gantrymq.store.geometry import ROCKETMQ_SLOTS, IndexBytes, find_slots
@@ -78,6 +79,9 @@ def dump(
     derived = image.derived(1 << 62)
     queue = image.queue(topic, queue_id)
     following = start
+    for offset, _, stored in image.compacted.records(topic, queue_id, start):
+        yield described(record.decode(stored, check_crc=False), topic, queue_id, offset)
+    start = following = max(start, image.compacted.end(topic, queue_id))
     for offset in range(max(start, queue.first_offset), queue.next_offset) if queue is not None else ():
         position, size, _ = queue.unit(offset)  # type: ignore[union-attr]  # the range is empty without it
         if size != HOLE_SIZE and position >= derived:
@@ -125,8 +129,21 @@ def figures(image: StoreImage) -> dict[str, Any]:
         "segments": len(image.log.bases), "segmentBytes": image.log.file_size, "logBegin": image.log.min_position,
         "logLimit": image.log.limit, "queues": queues, "index": list(_index_figures(image)),
         "checkpoint": list(image.checkpoint), "flushedPosition": image.positions.flushed,
-        "derivedPosition": image.positions.derived, "config": _config_figures(image), "diskBytes": _disk_bytes(image.directory),
+        "derivedPosition": image.positions.derived, "compacted": _compacted_figures(image), "config": _config_figures(image), "diskBytes": _disk_bytes(image.directory),
     }  # fmt: skip
+
+
+def _compacted_figures(image: StoreImage) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": topic,
+            "queueId": queue_id,
+            "endOffset": file.end,
+            "records": len(file.offsets),
+            "bytes": file.records_bytes,
+        }
+        for (topic, queue_id), file in sorted(image.compacted.queues.items())
+    ]
 
 
 def _index_figures(image: StoreImage) -> Iterator[dict[str, Any]]:

@@ -16,6 +16,7 @@ from gantrymq.model.errors import StoreCorruptError
 from gantrymq.model.message import Message
 from gantrymq.store import record
 from gantrymq.store.commit_log import file_name, positions_in
+from gantrymq.store.compaction import CompactedQueues
 from gantrymq.store.config import UNIT_SIZE
 from gantrymq.store.consume_queue import HOLE_SIZE, UNIT, Unit
 from gantrymq.store.files import OsFileSystem
@@ -51,6 +52,25 @@ class ReadOnlyFileSystem(OsFileSystem):
 
     def remove(self, path: Path) -> None:
         raise PermissionError("opened for reading only")
+
+
+class ForgetfulFiles(ReadOnlyFileSystem):
+    """What recovery would remove or cut stays."""
+
+    def truncate(self, handle: int, length: int) -> None:
+        """Nothing."""
+
+    def make_dirs(self, path: Path) -> None:
+        """Nothing."""
+
+    def remove(self, path: Path) -> None:
+        """Nothing."""
+
+    def sync_dir(self, path: Path) -> None:
+        """Nothing."""
+
+    def datasync(self, handle: int) -> None:
+        """Nothing."""
 
 
 class LogImage:
@@ -197,6 +217,8 @@ class StoreImage:
         self.checkpoint = self._checkpoint()
         self._queue_file_size = self._find_queue_size()
         self._queues: dict[tuple[str, int], QueueImage | None] = {}
+        self.compacted = CompactedQueues(ForgetfulFiles(), directory.parent / "gantry" / "compaction")
+        self.compacted.open()
 
     def _checkpoint(self) -> tuple[int, ...]:
         path = self.directory / "checkpoint"
@@ -392,6 +414,7 @@ class StoreImage:
 
     def close(self) -> None:
         self.log.close()
+        self.compacted.close()
 
 
 def _magics(data: bytes) -> list[int]:

@@ -325,6 +325,15 @@ class StoreReader:
 
     # --- the index
 
+    def _candidates(self, topic: str, positions: list[int]) -> list[Message | None]:
+        """Records at positions that the index names; what compaction kept of a segment that is gone comes from its file."""
+        refs = [(position, 0) for position in positions]
+        if any(name == topic for name, _ in self.compacted.queues):
+            low = self._log.min_position
+            kept = [self.compacted.survivor(topic, position, self.cold) for position in positions if position < low]
+            refs = [ref for ref in refs if ref[0] >= low] + [(unit[0], unit[1]) for unit in kept if unit is not None]
+        return self._decode_all(refs)
+
     def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> list[Message]:
         """Messages of a topic with this UNIQ_KEY or entry of KEYS, stored in [begin, end], newest first."""
         found: list[Message] = []
@@ -337,7 +346,7 @@ class StoreReader:
         while len(found) < count_max:
             indexed = self._index.find(topic, key, begin_ms, end_ms, limit)
             found = []
-            for message in self._decode_all([(position, 0) for position in dict.fromkeys((*positions, *indexed))]):
+            for message in self._candidates(topic, list(dict.fromkeys((*positions, *indexed)))):
                 if message is not None and message.topic == topic and begin_ms <= message.store_ms <= end_ms:
                     names = props.find(message.properties, props.KEYS).split(" ")
                     if key in names or key == props.find(message.properties, props.UNIQ_KEY):
