@@ -2,7 +2,7 @@
 
 Nothing is counted per message: stored messages are counted when their queue's units are written (once a second, or every 1,600), read
 ones per answer. Every ten seconds a sample of each counter goes into a ring of seven, every ten minutes into one of seven, every
-hour into one of 25; a rate is what lies between the ends of a ring, as in RocketMQ's StatsItem.
+hour into one of 25, as in RocketMQ's StatsItem; a sum is what came since the oldest sample of a ring.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
 class Item:
     """One counter. `value`: what is counted; `times`: how often something was added."""
 
-    __slots__ = ("day", "hour", "minute", "moved_ms", "times", "value")
+    __slots__ = ("day", "hour", "made_ms", "minute", "moved_ms", "times", "value")
 
     def __init__(self, now_ms: int) -> None:
+        self.made_ms = now_ms
         self.value = 0
         self.times = 0
         self.moved_ms = now_ms
@@ -65,23 +66,22 @@ class Item:
         self.value += value
         self.times += times
 
-    def sample(self, ring: array[int], size: int, step_ms: int, now_ms: int) -> None:
-        """Into one of its rings; the first sample has one of zero before it."""
+    def sample(self, ring: array[int], size: int, now_ms: int) -> None:
+        """Into one of its rings, which begins with nothing when the counter began."""
         if not ring:
-            ring.extend((now_ms - step_ms, 0, 0))
+            ring.extend((self.made_ms, 0, 0))
         if ring[-2] != self.value:
             self.moved_ms = now_ms
         ring.extend((now_ms, self.value, self.times))
         if len(ring) > size * 3:
             del ring[:3]
 
-
-def between_ends(ring: array[int]) -> tuple[int, float, float]:
-    """(sum, per second, average per addition) over a ring."""
-    if not ring:
-        return 0, 0.0, 0.0
-    spent_ms, total, times = ring[-3] - ring[0], ring[-2] - ring[1], ring[-1] - ring[2]
-    return total, total * 1000 / spent_ms if spent_ms > 0 else 0.0, total / times if times > 0 else 0.0
+    def since_oldest(self, ring: array[int], now_ms: int) -> tuple[int, float, float]:
+        """(sum, per second, average per addition) since the oldest sample of a ring."""
+        begin_ms, value, times = ring[:3] if ring else (self.made_ms, 0, 0)
+        spent_ms = max(now_ms - begin_ms, SAMPLE_MS)
+        total, added = self.value - value, self.times - times
+        return total, total * 1000 / spent_ms, total / added if added > 0 else 0.0
 
 
 class BrokerStats:
@@ -184,11 +184,11 @@ class BrokerStats:
             if found is None:
                 return
             place, item = found
-            item.sample(item.minute, MINUTE_RING, SAMPLE_MS, wall_ms)
+            item.sample(item.minute, MINUTE_RING, wall_ms)
             if tick % SAMPLES_PER_HOUR_STEP == 1:
-                item.sample(item.hour, HOUR_RING, SAMPLE_MS * SAMPLES_PER_HOUR_STEP, wall_ms)
+                item.sample(item.hour, HOUR_RING, wall_ms)
             if tick % SAMPLES_PER_DAY_STEP == 1:
-                item.sample(item.day, DAY_RING, SAMPLE_MS * SAMPLES_PER_DAY_STEP, wall_ms)
+                item.sample(item.day, DAY_RING, wall_ms)
                 if wall_ms - item.moved_ms > IDLE_MS_MAX and self._items.get(place) is item:
                     del self._items[place]
                     self._of_queue.clear()
@@ -230,19 +230,20 @@ class BrokerStats:
 
     def snapshots(self, name: str, key: str) -> list[tuple[int, float, float]] | None:
         """(sum, per second, average per addition) of minute, hour and day; None for what was not counted."""
+        now_ms = self._clock.now_ms()
         if name in (BROKER_PUT_NUMS, BROKER_GET_NUMS) and key == self._cluster:
-            column = 1 if name == BROKER_PUT_NUMS else 2
-            totals = self._totals[-MINUTE_RING * 3 :]
-            minute = array("q")
-            for at in range(0, len(totals), 3):
-                minute.extend((totals[at], totals[at + column], totals[at + column]))
-            return [between_ends(minute)] * 3
+            total = self.put_total if name == BROKER_PUT_NUMS else self.get_total
+            totals, column = self._totals[-MINUTE_RING * 3 :], 1 if name == BROKER_PUT_NUMS else 2
+            if not totals:
+                return [(total, 0.0, 1.0)] * 3
+            count = total - totals[column]
+            return [(count, count * 1000 / max(now_ms - totals[0], SAMPLE_MS), 1.0)] * 3
         item = self._items.get((name, key))
         if item is None:
             return None
-        return [between_ends(ring) for ring in (item.minute, item.hour, item.day)]
+        return [item.since_oldest(ring, now_ms) for ring in (item.minute, item.hour, item.day)]
 
     def rate(self, name: str, key: str) -> float:
         """A second, over the last minute; 0 for what was not counted."""
         item = self._items.get((name, key))
-        return between_ends(item.minute)[1] if item is not None else 0.0
+        return item.since_oldest(item.minute, self._clock.now_ms())[1] if item is not None else 0.0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.constants import VERSION, RequestCode
+from gantrymq.store.retention import used_ratio
 
 if TYPE_CHECKING:
     from gantrymq.broker.stats import BrokerStats
@@ -63,7 +64,7 @@ def runtime_info(door: BrokerDoor, command: Command) -> None:
     broker, store = shared.broker, shared.broker.store
     now_ms = broker.clock.now_ms()
     size, free = store.disk_usage()
-    used = repr((size - free) / size if size else 0.0)
+    used = repr(round(used_ratio(size, free), 4))
     to_flush = store.written_position - store.flushed_position
     oldest = store.store_ms_at(store.log_min_position) if store.written_position > store.log_min_position else -1
     table = {
