@@ -126,6 +126,12 @@ def read_config(directory: Path, name: str) -> Any:
     return read_json(path.read_bytes()) if path.exists() else {}
 
 
+def until_timers_are_noted(directory: Path) -> None:
+    """Until the real broker's timercheck says that it has looked at its wheel up to now."""
+    path, now = directory / "store" / "config" / "timercheck", now_ms()
+    until(lambda: int.from_bytes(path.read_bytes()[:8], "big") > now, 10)
+
+
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_what_a_real_broker_owes_is_delivered_by_ours(
     real: RealBroker, gantry: Gantry, tmp_path: Path, how: str
@@ -146,7 +152,7 @@ def test_what_a_real_broker_owes_is_delivered_by_ours(
     expect(real.address, sent, {b"l1", b"t2a", b"t2b"}, 20)
     # The real broker writes down what it has delivered every ten seconds, and every second for timers.
     until(lambda: read_config(tmp_path / "data", "delayOffset.json").get("offsetTable", {}).get("1") == 1, 15)
-    time.sleep(1.5)  # the real broker's own interval; nothing tells when its timercheck was written
+    until_timers_are_noted(tmp_path / "data")
     (real.stop if how == "stop" else real.kill)()
     gantry.start()
     nameserver = gantry.doors["nameserver"]
@@ -199,7 +205,7 @@ def test_what_ours_owes_is_delivered_by_a_real_broker(
     everything = {b"l1", b"t2a", b"t25", b"l30a", b"l30b"} | ({b"t2b"} if how == "stop" else {b"never"})
     expect(real.address, sent, everything, 60)
     until(lambda: read_config(tmp_path / "data", "delayOffset.json")["offsetTable"].get("4") == 2, 15)
-    time.sleep(1.5)  # as above
+    until_timers_are_noted(tmp_path / "data")
     real.stop()
     gantry.start()
     expect(gantry.doors["nameserver"], sent, everything, 5)

@@ -21,6 +21,7 @@ from gantrymq.broker.retention import Retention
 from gantrymq.broker.routing import load_route_sets
 from gantrymq.broker.snapshots import SnapshotWork
 from gantrymq.broker.timer_takeover import TimerTakeover
+from gantrymq.metrics import Metrics
 from gantrymq.model.errors import GantryError
 from gantrymq.model.limits import MessageConfig
 from gantrymq.recovery_progress import RecoveryProgress
@@ -68,14 +69,43 @@ class BrokerService:
     async def start(self, context: ServiceContext) -> list[tuple[str, int]]:
         """Recover, open the door, register with the nameservers."""
         config: BrokerConfig = context.config
-        body_bytes_max = context.sections["message"].body_bytes_max
         store_config: StoreConfig = replace(
             context.sections["store"],
-            body_bytes_max=body_bytes_max,
+            body_bytes_max=context.sections["message"].body_bytes_max,
             delay_levels=context.sections["timer"].delay_levels,
         )
         loop = asyncio.get_running_loop()
-        store = MessageStore(OsFileSystem(), context.data, store_config, context.clock)
+        store, clean = await self._load(context, store_config)
+        snapshot_files = SnapshotFiles(store.files, context.data / "gantry" / "snapshots")
+        broker = self._open(context, store, clean, snapshot_files)
+        self._start_flusher(context, store_config, broker)
+        self._worker = ThreadPoolExecutor(1, "gantry-background")
+        background = Worker(self._worker, loop)
+        snapshots = broker.snapshots
+        assert snapshots is not None
+        self._snapshots = SnapshotWork(snapshots, snapshot_files, store, context.wheel, background.in_thread)
+        self._snapshots.start(config.snapshot_records, config.snapshot_interval_s * 1000)
+        Compaction(broker, store, background).start()
+        retention = Retention(broker, store, partial(in_thread, loop.call_soon_threadsafe))
+        retention.start()
+        store.on_units_written(broker.stats.stored)
+        broker.stats.start(context.wheel)
+        doors = BrokerDoors(broker, context)
+        metrics = context.shared.get("metrics")
+        if metrics is not None:
+            show_metrics(metrics, store, broker, retention, doors)
+        bound = await context.listen(doors.accept, context.host, config.port)
+        self._registrar = Registrar(broker, context, bound)
+        doors.set_address(self._registrar.advertised)
+        doors.nameservers = list(context.nameservers)
+        await self._registrar.start()
+        context.shared["broker_port"] = LocalBrokerPort(broker)
+        context.shared["broker"] = broker
+        return [bound]
+
+    async def _load(self, context: ServiceContext, config: StoreConfig) -> tuple[MessageStore, bool]:
+        """The store, recovered; whether it had been closed cleanly."""
+        store = MessageStore(OsFileSystem(), context.data, config, context.clock)
         progress = RecoveryProgress(context.clock.monotonic_ms)
         try:
             report = await asyncio.to_thread(store.load, progress)
@@ -83,17 +113,20 @@ class BrokerService:
             progress.close()
         self._store = store
         log.info("store: %s", report)
-        sync = store_config.flush == "sync"
+        return store, report.clean
+
+    def _open(self, context: ServiceContext, store: MessageStore, clean: bool, snapshots: SnapshotFiles) -> Broker:
+        """The broker with what it owed, another broker's work in the meantime taken over; the export of its configuration."""
+        sections = context.sections
         broker = Broker(
             store, context.clock, context.turn, context.wheel, load_route_sets(),
-            config, context.sections["topics"], context.sections["gateway"], sync,
+            context.config, sections["topics"], sections["gateway"], store.config.flush == "sync",
         )  # fmt: skip
-        broker.transactions.config = context.sections["transactions"]
+        broker.transactions.config = sections["transactions"]
+        broker.delays.configure(sections["timer"])
+        broker.keep_snapshots(snapshots)
         export = ConfigExport(store.files, context.data, context.clock)
-        snapshot_files = SnapshotFiles(store.files, context.data / "gantry" / "snapshots")
-        snapshots = broker.keep_snapshots(snapshot_files)
         ends = Ends(store.topics(), store.queues_of, store.max_offset)
-        broker.delays.configure(context.sections["timer"])
 
         def take_over() -> Rows:
             rows = export.import_rows(broker.tables, ends)
@@ -103,7 +136,8 @@ class BrokerService:
                 broker.delays.others_timers = TimerTakeover(store.files, path, store, export.others_timers)
             return rows
 
-        broker.open(not report.clean, take_over)
+        broker.open(not clean, take_over)
+        loop = asyncio.get_running_loop()
         export.start(broker.tables, context.wheel, partial(loop.run_in_executor, None))
         export.keep_delays(broker.delays.floors)
         broker.delays.on_settled = export.delays_changed
@@ -111,7 +145,11 @@ class BrokerService:
         self._cold = ColdReads(store.files, loop.call_soon_threadsafe)
         store.read_without_waiting(self._cold)
         self.broker = broker
-        flusher = Flusher(store, store_config.flush_interval_ms, sync, loop.call_soon_threadsafe)
+        return broker
+
+    def _start_flusher(self, context: ServiceContext, config: StoreConfig, broker: Broker) -> None:
+        post = asyncio.get_running_loop().call_soon_threadsafe
+        flusher = Flusher(broker.store, config.flush_interval_ms, config.flush == "sync", post)
         flusher.on_flushed = broker.gate.advance
 
         def on_failed(error: GantryError) -> None:
@@ -122,47 +160,6 @@ class BrokerService:
         broker.request_flush = flusher.request
         flusher.start()
         self._flusher = flusher
-        self._worker = ThreadPoolExecutor(1, "gantry-background")
-        background = Worker(self._worker, loop)
-        self._snapshots = SnapshotWork(snapshots, snapshot_files, store, context.wheel, background.in_thread)
-        self._snapshots.start(config.snapshot_records, config.snapshot_interval_s * 1000)
-        Compaction(broker, store, background).start()
-        retention = Retention(broker, store, partial(in_thread, loop.call_soon_threadsafe))
-        metrics = context.shared.get("metrics")
-        if metrics is not None:
-            retention.show(metrics)
-            broker.delays.show(metrics)
-            broker.transactions.show(metrics)
-            metrics.read(
-                "gantry_store_index_lag_ms",
-                "Age of the oldest record that is not in the index yet",
-                lambda: store.index_lag_ms,
-            )
-            metrics.read(
-                "gantry_store_index_lag_records",
-                "Records that are not in the index yet",
-                lambda: store.index_lag_records,
-            )
-        retention.start()
-        store.on_units_written(broker.stats.stored)
-        broker.stats.start(context.wheel)
-        doors = BrokerDoors(broker, context)
-        if metrics is not None:
-            metrics.read(
-                "gantry_subscription_conflicts",
-                "Topics of which members of one consumer group want different things",
-                doors.clients.conflicts,
-            )
-            doors.pressure.show(metrics, lambda: broker.pending.refused)
-            doors.sends.show(metrics)
-        bound = await context.listen(doors.accept, context.host, config.port)
-        self._registrar = Registrar(broker, context, bound)
-        doors.set_address(self._registrar.advertised)
-        doors.nameservers = list(context.nameservers)
-        await self._registrar.start()
-        context.shared["broker_port"] = LocalBrokerPort(broker)
-        context.shared["broker"] = broker
-        return [bound]
 
     async def drain(self, deadline_s: float) -> None:
         """Leave the routes first: clients move on while we finish."""
@@ -188,6 +185,31 @@ class BrokerService:
                 self._store.read_without_waiting(None)
                 await asyncio.to_thread(self.broker.snapshots.write_now)
             await asyncio.to_thread(self._store.close)
+
+
+def show_metrics(
+    metrics: Metrics, store: MessageStore, broker: Broker, retention: Retention, doors: BrokerDoors
+) -> None:
+    """Gauges and counters of a broker."""
+    retention.show(metrics)
+    broker.delays.show(metrics)
+    broker.transactions.show(metrics)
+    doors.pressure.show(metrics, lambda: broker.pending.refused)
+    doors.sends.show(metrics)
+    for name, text, source in (
+        (
+            "gantry_store_index_lag_ms",
+            "Age of the oldest record that is not in the index yet",
+            lambda: store.index_lag_ms,
+        ),
+        ("gantry_store_index_lag_records", "Records that are not in the index yet", lambda: store.index_lag_records),
+        (
+            "gantry_subscription_conflicts",
+            "Topics of which members of one consumer group want different things",
+            doors.clients.conflicts,
+        ),
+    ):
+        metrics.read(name, text, source)
 
 
 async def _stop_process(error: GantryError) -> None:

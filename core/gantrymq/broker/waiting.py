@@ -12,7 +12,6 @@ from gantrymq.model.message import Message
 from gantrymq.store.schedule import number_of
 
 if TYPE_CHECKING:
-
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.cursors import Cursor
 
@@ -59,7 +58,7 @@ def revived(waiting: Message) -> Message | None:
     if not topic or queue_id < 0 or queue_id > 0x7FFFFFFF:
         return None
     unique, keys = pairs.get(props.UNIQ_KEY), pairs.get(props.KEYS)
-    names = (unique,) if unique else ()
+    names: tuple[str, ...] = (unique,) if unique else ()
     if keys:
         names += tuple(keys.split())
     message = Message(topic, waiting.body, waiting.properties, waiting.tag, names, queue_id, waiting.born_ms)
