@@ -87,6 +87,7 @@ def test_what_is_popped_and_not_acknowledged_outlives_retention(restart: bool) -
         node = KeepingNode(node.files.after_process_crash(), node.clock)
     assert node.retain(hours=2) > 0
     assert node.broker.min_offset(TOPIC, 0) > 50
+    pass_ms(node, 2_000)
     again = pop(node)
     assert [message.queue_offset for message in again] == [3, 50]
     assert [message.body for message in again] == [bodies[3], bodies[50]]
