@@ -75,7 +75,7 @@ class Checks:
             wheel.call_at(wheel.now_ms() + self._transactions.config.check_interval_ms, self._begin)
 
     def _begin(self, now_ms: int) -> None:
-        self._pass = sorted(self._transactions.table)
+        self._pass = list(self._transactions.table)
         self._at = 0
         self._go_on(now_ms)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.broker.acks import ACK_TOPIC, RECORD_BYTES_MAX, AckKind, encode_offsets, encode_range
@@ -328,7 +329,7 @@ class Transactions:
             raise GantryError(ErrorCode.BUSY, f"half message {offset} is being decided: ask again")
         before = self._recent.get(offset) or self._less_recent.get(offset)
         if before == fate:
-            broker.when_stored(token, on_done)
+            broker.when_stored((half, token, on_done), self._settled)
             return
         if before or halves is None or halves.window.is_done(offset):
             raise DecisionRefused(
@@ -338,7 +339,7 @@ class Transactions:
             self._deciding[offset] = fate
             self._accepted.append(offset)
             self.dirty = self._accepted
-            broker.when_stored((offset, token, on_done), self._rolled_back)
+            broker.when_stored((half, token, on_done), self._settled)
             return
         message = self.message_of(half)
         if fate == COMMIT:
@@ -353,10 +354,19 @@ class Transactions:
         self._deciding[offset] = fate
         broker.submit([entering], (offset, token, on_done), self._entered)
 
-    def _rolled_back(self, entry: tuple[int, Any, Done], result: object) -> None:
-        offset, token, on_done = entry
-        self._deciding.pop(offset, None)
-        on_done(token, result if isinstance(result, GantryError) else None)
+    def _settled(self, entry: tuple[Half, Any, Done], result: object) -> None:
+        """A decision that puts nothing into a topic: its answer waits for the flush if the topic's messages do."""
+        half, token, on_done = entry
+        broker = self._broker
+        self._deciding.pop(half.offset, None)
+        if isinstance(result, GantryError):
+            on_done(token, result)
+            return
+        topic = broker.topics.get(half.topic)
+        if topic is None or not topic.strict or broker.topics.strict:
+            on_done(token, None)
+        elif not broker.gate.park(broker.store.written_position, on_done, token, None, True):
+            broker.request_flush()
 
     def _entered(self, entry: tuple[int, Any, Done], results: Any) -> None:
         offset, token, on_done = entry
@@ -419,13 +429,11 @@ class Transactions:
 
     def undecided(self, start: int, count: int) -> tuple[list[tuple[Half, int]], int]:
         """Up to `count` from half topic offset `start` on with the checks made so far, and the offset to go on from, or -1."""
-        found: list[tuple[Half, int]] = []
-        for offset in sorted([offset for offset in self.table if offset >= start]):
-            if len(found) == count:
-                return found, offset
-            half = self.table[offset]
-            found.append((half, self.checks_of(half)))
-        return found, -1
+        offsets = list(self.table)  # ascending, as they came
+        first = bisect_left(offsets, start)
+        found = [self.table[offset] for offset in offsets[first : first + count]]
+        following = offsets[first + count] if first + count < len(offsets) else -1
+        return [(half, self.checks_of(half)) for half in found], following
 
     def checks_of(self, half: Half) -> int:
         """How often a producer was asked."""

@@ -20,7 +20,8 @@ Broker = Annotated[str, typer.Option(help="Only this broker.")]
 COMMIT: Final = 8
 ROLLBACK: Final = 12
 """END_TRANSACTION's commitOrRollback: sysFlag's transaction bits."""
-PAGE: Final = 1_000
+PAGE: Final = 256
+"""As many as a broker gives at once."""
 
 
 @transactions_app.command("list")

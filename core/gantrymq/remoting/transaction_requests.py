@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 ILLEGAL_OPERATION: Final = 604
 """ResponseCode.ILLEGAL_OPERATION: a decision that comes too late."""
 
-LISTED_MAX: Final = 1_000
-"""Rows in one answer: some 300 bytes each."""
+LISTED_MAX: Final = 256
+"""Rows in one answer: a millisecond of the loop."""
 SAME_KEY_MAX: Final = 64
 TIME_MAX_MS: Final = 2**63 - 1
 _ID_DIGITS: Final = (32, 56)

@@ -8,6 +8,7 @@ import pytest
 
 from gantrymq.broker import transactions
 from gantrymq.broker.config import TransactionsConfig
+from gantrymq.broker.topics import TopicConfig
 from gantrymq.broker.transaction_halves import (
     CHECK_GROUP,
     GIVEN_UP_TOPIC,
@@ -452,3 +453,23 @@ def test_cold_half_messages_are_fetched_before_their_producers_are_asked() -> No
     assert waiting == []
     assert [unique for unique, _ in teller.asked] == ["u0", "u1", "u2"]
     assert [count for _, count in all_.undecided(0, 9)[0]] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_topic_with_a_flush_of_its_own_has_it_for_half_messages_and_decisions_too(commit: bool) -> None:
+    node = Node(MemoryFileSystem(), False)
+    node.broker.topics.create(TopicConfig("orders", attributes={"flush": "sync"}))
+    message = half(b"1", "u1")
+    box = node.start("submit", [message])
+    assert box == []
+    node.flush()
+    assert box == [[0]]
+    answers: list[Any] = []
+    for _ in range(2):
+        node.broker.transactions.end(
+            "g", 0, message.physical_offset, commit, True, None, lambda _, done: answers.append(done)
+        )
+        node.turn.run_until_quiet()
+    assert answers == []
+    node.flush()
+    assert answers == [None, None]

@@ -189,6 +189,11 @@ def test_the_list_for_people(bench: Bench) -> None:
     assert listed(link, count=2, start=4) == ([("u4", 1)], -1)
     assert listed(link, transactionId="u3") == ([("u3", 1)], -1)
     assert listed(link, group="X") == ([], -1)
+    for number in range(5, 300):
+        half(link, f"u{number}")
+    rows, following = listed(link, count=100_000)
+    assert (len(rows), following) == (256, 256)
+    assert listed(link, start=following)[1] == -1
 
 
 @pytest.mark.parametrize("kind", [COMMIT, ROLLBACK])
