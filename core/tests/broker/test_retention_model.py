@@ -1,29 +1,52 @@
-"""Random histories of sending, acknowledging, retention and restarts against a model that is a dictionary."""
+"""Random histories of sending, acknowledging, deleting, compaction, retention, crashes and lost power against a model of dictionaries."""
 
 from __future__ import annotations
 
+from random import Random
 from typing import ClassVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from gantrymq.broker.compaction import Compaction
 from gantrymq.broker.port import EARLIEST, END, Outcome, Route
+from gantrymq.broker.topics import TopicConfig
+from gantrymq.net.testing import ManualClock
 from gantrymq.store.testing import MemoryFileSystem
 from tests.broker.keeping import KeepingNode
+from tests.broker.test_compaction import CompactNode, Hand
 
 SIZES = (10, 1_000, 4_000)
+KEYS = tuple(f"k{number}" for number in range(9))
+
+
+class EverythingNode(KeepingNode):
+    """With compaction, too."""
+
+    def __init__(self, files: MemoryFileSystem, clock: ManualClock | None = None) -> None:
+        super().__init__(files, clock)
+        self.hand = Hand()
+        self.compaction = Compaction(self.broker, self.store, self.hand)
+
+    put_key = CompactNode.put
+    compact = CompactNode.compact
+    read = CompactNode.read
+    values = CompactNode.values
 
 
 class RetentionMachine(RuleBasedStateMachine):
     """`live`: by cursor, offset to body of what nobody has acknowledged."""
 
-    node: KeepingNode
+    node: EverythingNode
     rows: ClassVar[tuple[str, ...]] = ("r0", "r1", "r2")
 
     @initialize()
     def begin(self) -> None:
-        self.node = KeepingNode(MemoryFileSystem())
+        self.node = EverythingNode(MemoryFileSystem())
+        self.node.broker.topics.create(TopicConfig("c", 2, 2, attributes={"cleanup.policy": "COMPACTION"}))
+        self.node.turn.run_until_quiet()
+        self.values: list[dict[str, bytes]] = [{}, {}]
         self.cursors: dict[str, int] = {}
         self.live: dict[str, dict[int, bytes]] = {}
         self.ends: dict[str, int] = {}
@@ -96,6 +119,48 @@ class RetentionMachine(RuleBasedStateMachine):
         if value is not None:
             self.table[key] = value
 
+    @rule(
+        queue_id=st.integers(0, 1),
+        keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=12),
+        size=st.sampled_from([0, 20, 4000]),
+    )
+    def put_values(self, queue_id: int, keys: list[str], size: int) -> None:
+        """Into the compacted topic; without a body the key is deleted."""
+        for key in keys:
+            self.sent += 1
+            body = b"%08d" % self.sent + bytes(size) if size else b""
+            self.node.put_key(key, body, queue_id)
+            self.values[queue_id].pop(key, None)
+            if body:
+                self.values[queue_id][key] = body
+
+    @rule()
+    def compact(self) -> None:
+        self.node.compact()
+
+    @rule(torn=st.sampled_from([-1, 0, 512]), random=st.randoms(use_true_random=False))
+    def flush_and_lose_power(self, torn: int, random: Random) -> None:
+        """The log is on stable storage; of everything else whatever the disk had got round to."""
+        self.node.flush()
+        files = self.node.files.after_power_loss(
+            lambda path, count: [random.random() < 0.5 for _ in range(count)], torn
+        )
+        self.node = EverythingNode(files, self.node.clock)
+
+    @rule()
+    def delete_and_make_again(self) -> None:
+        """A light queue goes with its routes and cursors; another takes its place."""
+        name = next((name for name in sorted(self.cursors) if self.tags[name] == "b"), None)
+        assert name is not None
+        self.node.port.release(1)
+        self.node.turn.run_until_quiet()
+        self.node.call("delete_light", int(name.split()[0][1:]))
+        for table in (self.cursors, self.live, self.ends, self.tags):
+            del table[name]
+        light = self.node.call("create_light")
+        self.node.call("add_route", Route("r-b", "prefix", None, "b", light))
+        self._cursor(f"~{light}", "g", "b")
+
     @rule(which=st.integers(0, 3))
     def purge(self, which: int) -> None:
         name = sorted(self.cursors)[which]
@@ -117,7 +182,7 @@ class RetentionMachine(RuleBasedStateMachine):
             files = self.node.files
         else:
             files = self.node.files.after_process_crash()
-        self.node = KeepingNode(files, self.node.clock)
+        self.node = EverythingNode(files, self.node.clock)
 
     @rule()
     def everything_live_is_there(self) -> None:
@@ -129,6 +194,7 @@ class RetentionMachine(RuleBasedStateMachine):
         self.node.port.release(1)
         self.node.turn.run_until_quiet()
         assert self.node.call("watch_table", "x", None) == self.table
+        assert [self.node.values(queue_id) for queue_id in range(2)] == self.values
 
     def teardown(self) -> None:
         if hasattr(self, "node"):
