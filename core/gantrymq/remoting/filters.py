@@ -224,7 +224,7 @@ def _select_sql(
         places = [place for place in range(taken) if units[place][1] != HOLE_SIZE]
         sizes = [units[place][1] for place in places]
         for place, data in zip(places, _records(read, sizes), strict=True):
-            if not matches(properties_of(data, 0, len(data))):
+            if not data or not matches(properties_of(data, 0, len(data))):
                 continue
             if total and total + len(data) > bytes_max:
                 found.next_offset = at + place
@@ -242,11 +242,12 @@ def _select_sql(
 
 
 def _records(pieces: list[bytes], sizes: Sequence[int]) -> Iterator[bytes]:
-    """Records one by one out of pieces that hold neighbours."""
+    """Records one by one out of pieces that hold neighbours; empty where a piece is short (a file that was removed meanwhile)."""
     which = at = 0
     for size in sizes:
-        if at >= len(pieces[which]):
+        if which < len(pieces) and at >= len(pieces[which]):
             which, at = which + 1, 0
-        piece = pieces[which]
-        yield piece if len(piece) == size else piece[at : at + size]
+        piece = pieces[which] if which < len(pieces) else b""
+        whole = at + size <= len(piece)
+        yield (piece if len(piece) == size else piece[at : at + size]) if whole else b""
         at += size

@@ -3,20 +3,26 @@
 import json
 import logging
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gantrymq.model.message import Message
 from gantrymq.model.names import java_hash
 from gantrymq.remoting import filters
+from gantrymq.remoting.clients import Clients
 from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.constants import ResponseCode as Answer
 from gantrymq.remoting.filters import ALL, FilterError, compile_filter, select
+from gantrymq.remoting.pulls import Pulls
 from gantrymq.store import record
+from gantrymq.store.cold import Cold
 from gantrymq.store.consume_queue import HOLE, UNIT, tag_words
 from gantrymq.store.testing import MemoryFileSystem
+from tests.broker.test_cold_reads import Node
 from tests.remoting.bench import SUSPEND, Bench, answers, ask, pull, pull_frame, send, send_frame
 from tests.remoting.test_pulls import bodies_of, offsets
 from tests.store.test_consume_queue import queue_on
@@ -174,6 +180,42 @@ def test_ipv6_born_hosts_and_long_topics(bench: Bench) -> None:
     data = pull(link, maxMsgNums=1).body
     message = record.decode(data)
     assert record.properties_of(data, 0, len(data)) == message.properties + message.dispatch
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [("TAG", "a"), ("TAG", "a || c"), ("SQL92", "TAGS IN ('a')"), ("SQL92", "TAGS = 'a' OR x > 1")]
+)
+def test_on_a_cold_disk(tmp_path: Path, kind: str, text: str) -> None:
+    """Nothing is in memory: every read comes from a thread, and the look is begun anew after each round."""
+    node = Node(tmp_path)
+    messages = [
+        Message("T", b"%d" % i, f"TAGS\x01{'ab'[i % 2]}\x02".encode(), "ab"[i % 2], queue_id=0) for i in range(300)
+    ]
+    node.wait(node.ask("submit", messages))
+    node.stop()
+    node = Node(tmp_path)
+    pulls = Pulls(node.broker, Clients())
+    found: list[Any] = []
+
+    def look(token: object) -> None:
+        try:
+            found.append(pulls.look(node.broker.topics.topics["T"], 0, 5, 20, 1 << 20, compile_filter(kind, text)))
+        except Cold as cold:
+            node.store.fetch(cold, token, look)
+
+    look(object())
+    assert found == []
+    answer = node.wait(found)
+    assert [int(record.decode(piece).body) for piece in answer.pieces] == list(range(6, 46, 2))
+    assert answer.next_offset == 45
+    node.stop()
+
+
+def test_short_pieces_give_no_record() -> None:
+    assert list(filters._records([b"aabbb", b"c"], [2, 3, 1])) == [b"aa", b"bbb", b"c"]
+    assert list(filters._records([b"aab"], [2, 3, 1])) == [b"aa", b"", b""]
+    assert list(filters._records([], [2])) == [b""]
+    assert list(filters._records([b""], [2])) == [b""]
 
 
 # The cache
