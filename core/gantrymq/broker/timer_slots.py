@@ -28,7 +28,7 @@ FAR_LEAD_MS: Final = 1 << 27
 """The same for a slot of 12 days: a day and a half."""
 MOVE_STEP: Final = 2_000
 """Entries moved by one call: under a millisecond."""
-SORT_MAX: Final = 16_384
+SORT_MAX: Final = 4_096
 """A slot with more entries is not sorted, which would take milliseconds: it is due as a whole at its end, a second late at most."""
 NEVER: Final = 1 << 62
 

@@ -423,7 +423,7 @@ class Timers:
         window = cursor.window
         if window.next_offset - window.floor > SPAN_MIN:
             return self._too_many(window.next_offset - window.floor)
-        offsets = window.undone(window.floor, window.next_offset)
+        offsets = [o for o in window.undone(window.floor, window.next_offset) if o not in self._inflight]
         if len(offsets) > ROLL_AT_STOP_MAX:
             return self._too_many(window.next_offset - window.floor - len(offsets))
         cold, store.cold = store.cold, None

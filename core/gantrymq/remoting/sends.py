@@ -19,6 +19,7 @@ from gantrymq.model.limits import PROPERTIES_BYTES_MAX, TAG_BYTES_MAX
 from gantrymq.model.message import HALF, PLAIN, Message
 from gantrymq.remoting.headers import SendHeader, SendHeaderV2
 from gantrymq.remoting.specials import intake_of, light_queues, priority_queue, value_of, without
+from gantrymq.store.schedule import TIMER_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,11 +42,11 @@ NO_SPECIAL_BATCH: Final = "a batch holds neither delayed nor transactional messa
 
 CLOSED_TOPICS: Final = frozenset(
     {
-        names.SCHEDULE_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
+        names.SCHEDULE_TOPIC, TIMER_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
         "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", names.AUTO_CREATE_TEMPLATE,
     }
 )  # fmt: skip
-"""TopicValidator's topics that nobody may send to, and TBW102 (SendMessageProcessor refuses it by name)."""
+"""TopicValidator's topics that nobody may send to, TBW102 (SendMessageProcessor refuses it by name), and that of the timers."""
 
 _TAGS: Final = props.TAGS + "\x01"
 _KEYS: Final = props.KEYS + "\x01"

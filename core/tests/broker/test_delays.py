@@ -29,7 +29,7 @@ def node() -> WaitingNode:
 
 
 def test_a_level_is_stored_as_a_real_broker_does(node: WaitingNode) -> None:
-    assert node.later(b"x", queue_id=3, DELAY=3, TAGS="a", TIMER_DELAY_MS=5) == 0
+    assert node.later(b"x", queue_id=3, DELAY=3, TAGS="a", TIMER_DELAY_MS=5, REAL_TOPIC="forged", REAL_QID=9) == 0
     (waiting,) = node.records(SCHEDULE_TOPIC)
     assert (waiting.queue_id, waiting.tag, waiting.body) == (2, "a", b"x")
     assert waiting.property_map() == {
