@@ -8,7 +8,7 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from gantrymq.client import (
 )
 from gantrymq.model.errors import GantryError
 from interop_tests.running import Gantry
+from interop_tests.waiting import moment, until_async
 
 PEER = Path(__file__).parent / "bench" / "peers" / "rocketmq.sh"
 
@@ -110,14 +111,6 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(work, 200))
 
 
-async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
-    while not condition():
-        assert loop.time() < end, f"not within {seconds:g} s"
-        await asyncio.sleep(0.02)
-
-
 async def create(nameserver: str, *topics: str) -> None:
     async with Admin(nameserver) as admin:
         for topic in topics:
@@ -185,12 +178,14 @@ def test_pushing(cluster: Ours | RocketMQ) -> None:
             await producer.send("pushed", b"ignored", properties={"kind": "other"})
             for body in (b"again", b"never", b"fine"):
                 await producer.send("pushed", body, properties={"kind": "good"})
-            await until(lambda: len(got) == 4)
+            await until_async(lambda: len(got) == 4, 60)
             second = PushConsumer(cluster.nameserver, group="pushed_g", start="earliest")
             second.subscribe("pushed", handle, sql="kind IN ('good', 'bad')")
             async with second:
-                await until(lambda: [sum(q.topic == "pushed" for q in c.queues) for c in (consumer, second)] == [2, 2])
-            await until(lambda: sum(queue.topic == "pushed" for queue in consumer.queues) == 4)
+                await until_async(
+                    lambda: [sum(q.topic == "pushed" for q in c.queues) for c in (consumer, second)] == [2, 2], 60
+                )
+            await until_async(lambda: sum(queue.topic == "pushed" for queue in consumer.queues) == 4, 60)
         assert sorted(got) == [(b"again", 0), (b"again", 1), (b"fine", 0), (b"never", 0)]
         assert [m.body for m in await drain(cluster.nameserver, "%DLQ%pushed_g", 1)] == [b"never"]
 
@@ -205,7 +200,7 @@ def test_pushing(cluster: Ours | RocketMQ) -> None:
         orderly.subscribe("ordered", handle_in_order)
         async with Producer(cluster.nameserver) as producer, orderly:
             await producer.send_many([OutMessage("ordered", b"%d" % n) for n in range(40)])
-            await until(lambda: len(places) == 40)
+            await until_async(lambda: len(places) == 40, 60)
         for queue_id in range(4):
             assert [offset for queue, offset in places if queue == queue_id] == list(range(10))
 
@@ -273,7 +268,7 @@ def test_a_broker_that_is_killed_and_started_again(cluster: Ours | RocketMQ) -> 
                             await producer.send("survivors", b"%d" % n)
                             break
                         except GantryError:
-                            await asyncio.sleep(0.05)
+                            await moment()
                     acknowledged.append(b"%d" % n)
 
             await send(200)
@@ -281,7 +276,7 @@ def test_a_broker_that_is_killed_and_started_again(cluster: Ours | RocketMQ) -> 
             sending = asyncio.ensure_future(send(200))
             await asyncio.to_thread(cluster.restart, "broker")
             await sending
-            await until(lambda: got >= set(acknowledged))
+            await until_async(lambda: got >= set(acknowledged), 60)
             assert len(acknowledged) == 400
 
     run(main())
@@ -304,10 +299,10 @@ def test_all_nameservers_lost(cluster: Ours | RocketMQ) -> None:
                 for n in range(50):
                     await producer.send("orphans", b"%d" % n)
                 await producer.client.routes.route("orphans", fresh=True)  # the old one
-                await until(lambda: len(got) == 51)
+                await until_async(lambda: len(got) == 51, 60)
             finally:
                 await asyncio.to_thread(cluster.restart, "nameserver")
             await producer.send("orphans", b"after")
-            await until(lambda: b"after" in got)
+            await until_async(lambda: b"after" in got, 60)
 
     run(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -27,3 +28,22 @@ def until(condition: Callable[[], T], timeout_s: float = 20.0, ignored: tuple[ty
         if time.monotonic() > end:
             raise AssertionError(f"not within {timeout_s:g} s; last seen: {last!r}")
         never.wait(POLL_S)
+
+
+async def moment() -> None:
+    """Let the event loop do other things for `POLL_S`."""
+    try:
+        async with asyncio.timeout(POLL_S):
+            await asyncio.Event().wait()
+    except TimeoutError:
+        return
+
+
+async def until_async(condition: Callable[[], T], timeout_s: float = 20.0) -> T:
+    """`until` for what happens on this event loop."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + timeout_s
+    while not (found := condition()):
+        assert loop.time() < end, f"not within {timeout_s:g} s; last seen: {found!r}"
+        await moment()
+    return found

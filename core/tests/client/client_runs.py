@@ -1,22 +1,17 @@
 """Running a client's coroutine to its end, and waiting for what it does in the background."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from interop_tests.waiting import moment
+from interop_tests.waiting import until_async as until
+
+__all__ = ["moment", "run", "until"]
+
 T = TypeVar("T")
-POLL_S = 0.01
 
 
 def run(work: Coroutine[Any, Any, T], seconds: float = 40.0) -> T:
+    """What `work` returns; it has so many seconds."""
     return asyncio.run(asyncio.wait_for(work, seconds))
-
-
-async def until(condition: Callable[[], T], seconds: float = 20.0) -> T:
-    """What `condition()` returns as soon as that is true."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
-    while not (found := condition()):
-        assert loop.time() < end, f"not within {seconds:g} s; last seen: {found!r}"
-        await asyncio.sleep(POLL_S)
-    return found

@@ -1,11 +1,10 @@
 """Pull consumers as members of a group, and the administration of groups, against a running server."""
 
-import asyncio
 import time
 
 import pytest
 
-from core.tests.client.client_runs import run, until
+from core.tests.client.client_runs import moment, run, until
 from gantrymq.client import Admin, OutMessage, Producer, PullConsumer, PushConsumer, ReceivedMessage
 from gantrymq.model.errors import ErrorCode, GantryError
 
@@ -114,7 +113,7 @@ def test_groups_and_their_members(nameserver: str, topic: str) -> None:
 def test_offsets_of_a_group_that_is_away_are_reset(nameserver: str, topic: str) -> None:
     async def main() -> None:
         await fill(nameserver, topic, 10, 1)
-        await asyncio.sleep(0.01)
+        await moment()
         between = time.time_ns() // 1_000_000
         async with Producer(nameserver) as producer:
             await producer.send_many([OutMessage(topic, b"") for _ in range(5)])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from core.tests.client.client_runs import run, until
+from core.tests.client.client_runs import moment, run, until
 from gantrymq.client import (
     Admin,
     Client,
@@ -263,7 +263,7 @@ async def until_found(nameserver: str, topic: str, message_id: str) -> ReceivedM
             found = await admin.query_by_key(topic, message_id, unique=True)
             if found:
                 return found[0]
-            await asyncio.sleep(0.01)
+            await moment()
     raise AssertionError(message_id)
 
 
