@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.cursors import Cursor
 
-STEP: Final = 64
+STEP: Final = 48
 """Messages fired in one slice: a millisecond with reading, routing and writing."""
 STEP_BYTES: Final = 512 * 1024
 """...and their bytes, at least one message."""
