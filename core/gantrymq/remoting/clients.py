@@ -66,15 +66,17 @@ class Member(Protocol):
 
 
 class Consumer:
-    """One client in a consumer group. `subscriptions`: what its last heartbeat said, by topic."""
+    """One client in a consumer group. `subscriptions`: what its last heartbeat said, by topic. `asked_version`: the newest version of
+    a subscription that it was asked for since."""
 
-    __slots__ = ("language", "member", "subscriptions", "version", "wanted")
+    __slots__ = ("asked_version", "language", "member", "subscriptions", "version", "wanted")
 
     def __init__(self, member: Member, language: int, version: int, subscriptions: dict[str, Subscription]) -> None:
         self.member = member
         self.language = language
         self.version = version
         self.subscriptions = subscriptions
+        self.asked_version = -1
         self.wanted: dict[str, Wanted] = {}
 
 
@@ -347,6 +349,30 @@ class Clients:
             if own is not None:
                 return own
         return found.subscriptions.get(topic)
+
+    def consumer_of(self, group: str, member: Member) -> tuple[str, Consumer] | None:
+        """Client id and membership of the client behind this connection; None if it is not in the group."""
+        found = self.groups.get(group)
+        consumer = found.by_member.get(member) if found is not None else None
+        if found is None or consumer is None:
+            return None
+        for client_id, each in found.consumers.items():
+            if each is consumer:
+                return client_id, consumer
+        return None
+
+    def renew(self, group: str, member: Member, subscriptions: list[Subscription]) -> None:
+        """What the client itself says of its subscriptions, between two heartbeats; at most SUBSCRIPTIONS_MAX are believed."""
+        found = self.consumer_of(group, member)
+        if found is None or not 0 < len(subscriptions) <= SUBSCRIPTIONS_MAX:
+            return
+        client_id, before = found
+        its = self.groups[group]
+        data = ConsumerData(group, its.consume_type, its.message_model, its.from_where, subscriptions)
+        new = Consumer(member, before.language, before.version, {each.topic: each for each in subscriptions})
+        new.asked_version = before.asked_version
+        if its.take(client_id, new, data):
+            self._tell(group)
 
     def conflicts(self) -> int:
         """Topics, over all groups, of which members of one group want different things (gantry_subscription_conflicts)."""

@@ -18,6 +18,7 @@ from gantrymq.remoting.codec import PREFIX
 from gantrymq.remoting.constants import FLAG_ONEWAY, MASTER_ID, VERSION, RequestCode, ResponseCode
 from gantrymq.remoting.filters import ALL, Filter, FilterError, compile_filter, select
 from gantrymq.remoting.headers import PullHeader, parse
+from gantrymq.remoting.subscription_calls import SubscriptionCalls
 from gantrymq.store.cold import Cold
 
 if TYPE_CHECKING:
@@ -55,11 +56,13 @@ MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
 
 
 class RefusedSubscription(GantryError):
-    """The request cannot be filtered as its consumer wants it; `response`: 24 or 25."""
+    """The request cannot be filtered as its consumer wants it; `response`: 24, or 25 with the version that it needs."""
 
-    def __init__(self, response: ResponseCode, text: str) -> None:
+    def __init__(self, response: ResponseCode, text: str, group: str = "", version: int = 0) -> None:
         super().__init__(ErrorCode.NOT_FOUND, text)
         self.response = response
+        self.group = group
+        self.version = version
 
 
 class Answer:
@@ -118,6 +121,7 @@ class Pulls:
     def __init__(self, broker: Broker, clients: Clients) -> None:
         self._broker = broker
         self._clients = clients
+        self.calls = SubscriptionCalls()
         self.waiting = 0
         """Polls that wait now."""
 
@@ -201,6 +205,8 @@ class Pulls:
                 ResponseCode.SUBSCRIPTION_NOT_LATEST,
                 f"the consumer's subscription not latest: the request has version {header.sub_version}, the last heartbeat "
                 f"{subscription.sub_version}",
+                group,
+                header.sub_version,
             )
         return compile_filter(subscription.expression_type, subscription.sub_string)
 
@@ -292,6 +298,7 @@ class Pulls:
 
     def drop(self, door: BrokerDoor) -> None:
         """The connection is gone, or its polls are no longer wanted."""
+        self.calls.forget(door)
         for waiter in list(door.waiters):
             self._broker.unwait(waiter.topic, waiter.queue_id, waiter)
             self._forget(waiter)
@@ -323,6 +330,9 @@ def pull(door: BrokerDoor, command: Command) -> None:
     try:
         door.shared.pulls.pull(door, command)
     except RefusedSubscription as error:
+        newer = error.response is ResponseCode.SUBSCRIPTION_NOT_LATEST
+        if newer and door.shared.pulls.calls.ask(door, error.group, error.version, command):
+            return
         door.refuse(command, error.response, error.text)
     except FilterError as error:
         door.refuse(command, ResponseCode.SUBSCRIPTION_PARSE_FAILED, error.text)

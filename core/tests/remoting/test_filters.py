@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from gantrymq.model.message import Message
 from gantrymq.model.names import java_hash
-from gantrymq.remoting import filters
+from gantrymq.remoting import filters, subscription_calls
 from gantrymq.remoting.clients import Clients
+from gantrymq.remoting.codec import Command, encode
 from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.constants import ResponseCode as Answer
 from gantrymq.remoting.filters import ALL, FilterError, compile_filter, select
@@ -108,14 +109,73 @@ def test_sql_of_the_heartbeat(bench: Bench) -> None:
     assert numbers(pull(link, sysFlag=0, subVersion=1, **SQL)) == [0, 1, 2]
 
 
-def test_a_request_newer_than_the_heartbeat(bench: Bench) -> None:
+def running_info(link: Any, asked: Command, subscriptions: Any) -> list[Command]:
+    """The client answers, as fastjson writes it (keys of maps may be objects); what the broker answers then, without notices."""
+    body = '{"mqTable":{{"topic":"T","queueId":0}:{"locked":true}},"subscriptionSet":' + json.dumps(subscriptions) + "}"
+    found = answers(link.feed(encode(Command(0, {}, body.encode(), asked.opaque, 1, language=0))))
+    return [command for command in found if command.is_response]
+
+
+def newer_pull(bench: Bench, count: int = 1) -> tuple[Any, Command]:
+    """A client whose heartbeat with the new version was lost pulls, and is asked what it subscribed to."""
     fill(bench, 10)
     link = bench.connect()
     heartbeat(link, "c", {"T": "n < 3"}, kind="SQL92")
-    answer = pull(link, sysFlag=0, subVersion=2, **SQL)
-    assert (answer.code, "not latest" in (answer.remark or "")) == (Answer.SUBSCRIPTION_NOT_LATEST, True)
-    heartbeat(link, "c", {"T": "n < 2"}, version=2, kind="SQL92")
+    frames = b"".join(pull_frame(opaque, sysFlag=0, subVersion=2, **SQL) for opaque in range(count))
+    (asked,) = answers(link.feed(frames))
+    assert (asked.code, asked.is_response) == (Code.GET_CONSUMER_RUNNING_INFO, False)
+    assert (asked.fields["consumerGroup"], asked.fields["clientId"]) == ("CG", "c")
+    return link, asked
+
+
+def subscribed(text: str, version: int) -> dict[str, Any]:
+    return {"topic": "T", "subString": text, "subVersion": version, "expressionType": "SQL92"}
+
+
+def test_a_client_that_knows_better_is_asked(bench: Bench) -> None:
+    link, asked = newer_pull(bench, 2)
+    first, second = running_info(link, asked, [subscribed("n < 2", 2)])
+    assert (numbers(first), numbers(second)) == ([0, 1], [0, 1])
     assert numbers(pull(link, sysFlag=0, subVersion=2, **SQL)) == [0, 1]
+
+
+@pytest.mark.parametrize("said", [[subscribed("n < 2", 1)], [], "nonsense"])
+def test_a_client_that_knows_nothing_newer_is_refused(bench: Bench, said: Any) -> None:
+    link, asked = newer_pull(bench)
+    (answer,) = running_info(link, asked, said)
+    assert (answer.code, "not latest" in (answer.remark or "")) == (Answer.SUBSCRIPTION_NOT_LATEST, True)
+    assert pull(link, sysFlag=0, subVersion=2, **SQL).code == Answer.SUBSCRIPTION_NOT_LATEST  # it is not asked again
+    heartbeat(link, "c", {"T": "n < 1"}, version=2, kind="SQL92")
+    assert numbers(pull(link, sysFlag=0, subVersion=2, **SQL)) == [0]
+
+
+def test_a_client_that_does_not_answer_is_refused(bench: Bench) -> None:
+    link, _ = newer_pull(bench)
+    bench.wheel.advance(3100)
+    bench.turn.run_until_quiet()
+    (answer,) = answers(link.take())
+    assert answer.code == Answer.SUBSCRIPTION_NOT_LATEST
+    other = bench.connect()  # whoever has sent no heartbeat cannot be asked
+    assert pull(other, sysFlag=0, subVersion=2, **SQL).code == Answer.SUBSCRIPTION_NOT_LATEST
+
+
+def test_a_client_that_leaves_while_it_is_asked(bench: Bench) -> None:
+    link, _ = newer_pull(bench)
+    link.lose()
+    bench.turn.run_until_quiet()
+    assert bench.doors.pulls.calls._waiting == {}
+
+
+def test_pulls_that_wait_for_an_answer_are_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscription_calls, "WAITING_MAX", 1)
+    link, asked = newer_pull(bench)
+    assert pull(link, sysFlag=0, subVersion=2, **SQL).code == Answer.SUBSCRIPTION_NOT_LATEST
+    assert len(running_info(link, asked, [subscribed("n < 2", 2)])) == 1
+
+
+def test_tags_newer_than_the_heartbeat(bench: Bench) -> None:
+    fill(bench, 10)
+    link = bench.connect()
     heartbeat(link, "c", {"T": "even"}, version=3)
     assert len(numbers(pull(link, sysFlag=0, subVersion=3))) == 5
     assert len(numbers(pull(link, sysFlag=0, subVersion=4))) == 10  # the client compares tags itself
