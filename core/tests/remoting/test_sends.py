@@ -419,3 +419,22 @@ def test_long_tag_is_refused(bench: Bench) -> None:
     for tag in ("x" * 4097, "ü" * 2049):
         answer = send(link, b"", f"TAGS\x01{tag}\x02")
         assert (answer.code, answer.remark) == (13, "the message is illegal: its tag has over 4096 bytes")
+
+
+def test_message_type_of_a_topic(bench: Bench) -> None:
+    link = bench.connect()
+
+    def create(kind: str) -> Command:
+        return ask(
+            link, Code.UPDATE_AND_CREATE_TOPIC, topic="Typed", readQueueNums=1, writeQueueNums=1, perm=6, defaultTopic="TBW102",
+            topicFilterType="SINGLE_TAG", attributes=f"+message.type={kind}",
+        )  # fmt: skip
+
+    for kind in ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"):
+        assert create(kind).code == 0
+        assert (
+            send(link, properties="__SHARDINGKEY\x01k\x02", b="Typed").code == 0
+        )  # as RocketMQ's broker: not checked here
+    answer = create("ODD")
+    assert answer.code != 0
+    assert "message.type" in (answer.remark or "")

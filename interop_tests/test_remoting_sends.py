@@ -1,0 +1,102 @@
+"""Ways of sending, retries, dead letters, request and reply, light queues: RocketMQ's own clients of the 4.9 and the 5.3 line against us,
+and the same program against a real broker: both must see the same."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from interop_tests.running import Gantry
+from interop_tests.test_rocketmq_store import PEER, RealBroker
+
+PROJECT = Path(__file__).parent / "java"
+PROGRAM = PROJECT / "src" / "main" / "java" / "Sends.java"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.java,
+    pytest.mark.timeout(420),
+    pytest.mark.skipif(not shutil.which("java") or not shutil.which("mvn"), reason="needs a JDK and Maven"),
+]
+
+ACCEPTED = {
+    # A queue's own place in a record: the real broker's offsets of light queues count from its own start.
+    "light": re.compile(r"offsets .*"),
+}
+"""Differences by kind of line, cut out before comparing."""
+
+
+def classpath(version: str, directory: Path) -> str:
+    if version == "5.3.3":
+        done = subprocess.run(["bash", str(PEER), "install"], capture_output=True, timeout=250)
+        assert done.returncode == 0, done.stderr
+        return subprocess.run(
+            ["bash", str(PEER), "classpath"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+    project = shutil.copytree(PROJECT, directory / "java")
+    resolved = subprocess.run(
+        ["mvn", "-q", "-B", f"-Drocketmq.version={version}", "dependency:build-classpath", "-Dmdep.outputFile=classpath"],
+        cwd=project, capture_output=True, text=True, timeout=250,
+    )  # fmt: skip
+    if resolved.returncode:
+        pytest.skip(f"Maven cannot get rocketmq-client {version}: {resolved.stdout[-500:]}")
+    return (project / "classpath").read_text().strip()
+
+
+def seen(nameserver: str, name: str, jars: str, home: Path) -> list[str]:
+    done = subprocess.run(
+        ["java", f"-Duser.home={home}", "-cp", jars, str(PROGRAM), nameserver, name],
+        capture_output=True, text=True, timeout=200, env={"PATH": os.environ["PATH"]},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout.splitlines()
+
+
+def of_kind(lines: list[str], *kinds: str) -> list[str]:
+    return [line for line in lines if line.split()[0] in kinds]
+
+
+WANTED_RETRY = [
+    "retry vain of -retry times 0 tag red keys k1 own x retry null delay null wait true origin false id true",
+    "retry vain of -retry times 1 tag red keys k1 own x retry -retry delay 1 wait false origin true id true",
+    "retry-dead vain of %DLQ%-retry-group times 2 tag red keys k1 own x retry -retry delay 0 wait false origin true id true",
+]
+
+
+@pytest.mark.parametrize("version", ["4.9.8", "5.3.3"])
+def test_java(own_server: Gantry, tmp_path: Path, version: str) -> None:
+    lines = seen(own_server.doors["nameserver"], "s" + version[0], classpath(version, tmp_path), tmp_path)
+    assert of_kind(lines, "retry", "retry-dead") == WANTED_RETRY
+    times = {"4.9.8": 1, "5.3.3": 2}[version]  # how the client itself counts
+    assert of_kind(lines, "ordered-dead") == [
+        f"ordered-dead vain of %DLQ%-ordered-group times {times} tag red keys k2 own null retry -ordered delay -1 wait true "
+        "origin true id true"
+    ]
+    assert of_kind(lines, "reply", "no") == [f"reply re: question {i} type reply" for i in range(10)]
+    assert of_kind(lines, "batch") == [f"batch b{i} t{i} k{i} at {i}" for i in range(5)]
+    kinds = ("ZLIB",) if version == "4.9.8" else ("LZ4", "ZLIB", "ZSTD")
+    assert of_kind(lines, "compressed") == [f"compressed {kind} true true" for kind in kinds]
+    assert of_kind(lines, "light") == [
+        "light A l0 of -light offsets 0,0", "light A l2 of -light offsets 1,2", "light B l0 of -light offsets 0,0",
+        "light B l1 of -light offsets 1", "light B l2 of -light offsets 1,2", "light B l3 of -light offsets 3",
+    ]  # fmt: skip
+
+
+def test_the_real_broker_shows_the_same(own_server: Gantry, tmp_path: Path) -> None:
+    jars = classpath("5.3.3", tmp_path)
+    peer = RealBroker(tmp_path / "peer")
+    (tmp_path / "peer").mkdir()
+    try:
+        theirs = seen(peer.start().address, "same", jars, tmp_path)
+    finally:
+        peer.kill()
+    ours = seen(own_server.doors["nameserver"], "same", jars, tmp_path)
+    for kind, pattern in ACCEPTED.items():
+        theirs = [pattern.sub("", line) if line.startswith(kind) else line for line in theirs]
+        ours = [pattern.sub("", line) if line.startswith(kind) else line for line in ours]
+    assert ours == theirs
