@@ -359,9 +359,9 @@ class Broker:
         for batch, token, on_done in pending:
             results = self._prepare(batch, messages, lights, hits)
             answers.append((token, on_done, results, batch, self._strict))
-        transactions = self.transactions if self.transactions.dirty else None
-        if transactions is not None:
-            messages.extend(transactions.records())
+        if self.transactions.dirty:
+            messages.extend(self.transactions.records())
+            internal.insert(0, ([], self.transactions.stored, None, None))
         messages.extend([Message(ACK_TOPIC, body, queue_id=0) for body in self.cursors.take_bodies()])
         internal.extend(self._internal)
         self._internal = []
@@ -373,14 +373,10 @@ class Broker:
                     messages, [()] * len(first) + lights + [()] * (len(messages) - len(first) - len(lights))
                 )
             except GantryError as error:
-                if transactions is not None:
-                    transactions.failed()
                 self._refuse(answers, internal, error)
                 if error.code is ErrorCode.STORE_FAILED:
                     self.request_flush()  # its thread finds the store stopped, and says so
                 return
-            if transactions is not None:
-                transactions.stored()
         else:
             end = self.store.written_position
         self.stats.put_total += len(lights)

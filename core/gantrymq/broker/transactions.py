@@ -72,7 +72,7 @@ class DecisionRefused(GantryError):
 
 
 class Transactions:
-    """See the module. `divert`, `enter`, `records`, `stored` and `failed` are the append turn's; `end` is the doors'."""
+    """See the module. `divert`, `enter`, `records` and `stored` are the append turn's; `end` is the doors'."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -99,7 +99,8 @@ class Transactions:
         """Decided before the last stop, found at this start; noted with the next batch."""
         self._deciding: dict[int, int] = {}
         """Offset to fate, from `end` until the batch is written or refused."""
-        self._noting: tuple[list[int], int] = ([], 0)
+        self._writing: tuple[list[tuple[Message, Half]], list[int], int] = ([], [], 0)
+        """Half messages, decided offsets and the op topic's new end, of the batch that is being written."""
         self._recent: dict[int, int] = {}
         self._less_recent: dict[int, int] = {}
         self._op_safe = 0
@@ -134,15 +135,18 @@ class Transactions:
         return None
 
     def records(self) -> list[Message]:
-        """What follows the messages of the batch: op records and the acknowledgement of all decisions."""
-        if not self._accepted and not self._owed:
-            return []
+        """What follows the messages of the batch: op records and the acknowledgement of all decisions. A batch that is not written
+        leaves nothing; each decision in it is answered so."""
         assert self.halves is not None
         assert self.ops is not None
-        offsets = sorted({*self._accepted, *self._owed})
+        offsets = sorted({*self._accepted, *self._owed}) if self._accepted or self._owed else []
         bodies = op_bodies(offsets)
         op_end = self._broker.store.max_offset(OP_TOPIC, 0) + len(bodies)
-        self._noting = (offsets, op_end)
+        self._writing = (self._new, offsets, op_end)
+        self._new, self._accepted = [], []
+        self.dirty = self._owed
+        if not offsets:
+            return []
         notes = [Message(OP_TOPIC, body, OP_PROPERTIES, HALF_TAG, (), 0) for body in bodies]
         entries = encode_offsets(AckKind.LIST, self.halves.id, offsets)
         entries.append(encode_range(self.ops.id, self.ops.window.floor, op_end - 1))
@@ -151,33 +155,22 @@ class Transactions:
         return notes + [Message(ACK_TOPIC, entry, queue_id=0) for entry in entries]
 
     def stored(self) -> None:
-        """The batch is in the log."""
-        halves, ops = self.halves, self.ops
-        assert halves is not None
-        assert ops is not None
-        offsets, op_end = self._noting
+        """The batch is in the log; nobody has been answered yet."""
+        assert self.ops is not None
+        new, offsets, op_end = self._writing
         if offsets:
             for offset in offsets:
                 self._forget(offset)
-            ops.window.done_range(ops.window.floor, op_end - 1)
+            self.ops.window.done_range(self.ops.window.floor, op_end - 1)
             self._owed = []
-            self._noting = ([], 0)
+            if not self._new and not self._accepted:
+                self.dirty = self._owed
             self._arm()
-        for message, half in self._new:
+        for message, half in new:
             if message.physical_offset >= 0:
                 self._take_in(message, half)
                 message.queue_id = half.queue_id  # the sender is told the queue that it chose
-        self._clear()
         self.checks.arm()
-
-    def failed(self) -> None:
-        """The batch was not written; each decision in it is answered so."""
-        self._noting = ([], 0)
-        self._clear()
-
-    def _clear(self) -> None:
-        self._new, self._accepted = [], []
-        self.dirty = self._owed
 
     def _prepare(self) -> None:
         """Topics and cursors; their rows go into the same batch, before what needs them."""
