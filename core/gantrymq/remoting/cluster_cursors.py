@@ -122,6 +122,7 @@ class ClusterCursors:
             return
         parts = found.ready_parts()
         if not parts:
+            self._arm(found)
             on_done(token, [])
             return
         part = parts[0]
@@ -140,11 +141,11 @@ class ClusterCursors:
             for delivery in result:
                 mark(index, delivery.message)
                 delivery.offset = delivery.offset << GROUP_BITS | index
+            found.rotation += 1
             if len(result) >= count_max:
                 part.ready = True
-            found.rotation += 1
-            if found.ready_parts():
-                self.wake(found)
+            else:
+                self._arm(found)
             on_done(token, result)
 
         part.group.port.acquire(part.local, holder, count_max, bytes_max, None, acquired)
@@ -171,6 +172,7 @@ class ClusterCursors:
         if found is None:
             return
         found.on_ready = on_ready
+        found.armed = on_ready is not None
         for part in found.parts.values():
             part.group.port.watch(part.local, None if on_ready is None else partial(self._part_ready, found, part))
 
@@ -178,14 +180,20 @@ class ClusterCursors:
         part.ready = True
         self.wake(cursor)
 
+    def _arm(self, cursor: ClusterCursor) -> None:
+        cursor.armed = cursor.on_ready is not None
+        if cursor.ready_parts():
+            self.wake(cursor)
+
     def wake(self, cursor: ClusterCursor) -> None:
-        if cursor.on_ready is not None and not cursor.waking:
+        if cursor.armed and not cursor.waking:
             cursor.waking = True
             self._cluster.turn.at_deliver(partial(self._call_ready, cursor))
 
     def _call_ready(self, cursor: ClusterCursor) -> None:
         cursor.waking = False
-        if cursor.on_ready is not None and cursor.handle in self.by_handle:
+        if cursor.on_ready is not None and cursor.armed and cursor.handle in self.by_handle:
+            cursor.armed = False
             cursor.on_ready(cursor.handle)
 
     def stats(self, cursors: Sequence[int], token: Any, on_done: Done) -> None:

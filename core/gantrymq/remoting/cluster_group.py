@@ -78,7 +78,7 @@ class Part:
 class ClusterCursor:
     """One place in a queue of the whole cluster."""
 
-    __slots__ = ("handle", "name", "on_ready", "parts", "queue", "rotation", "start", "waking")
+    __slots__ = ("armed", "handle", "name", "on_ready", "parts", "queue", "rotation", "start", "waking")
 
     def __init__(self, handle: int, queue: str, name: str, start: Start) -> None:
         self.handle = handle
@@ -90,6 +90,8 @@ class ClusterCursor:
         self.rotation = 0
         """The part that the next acquire asks first."""
         self.on_ready: Callable[[int], None] | None = None
+        self.armed = False
+        """`on_ready` is due at the next entry: set by `watch` and by an acquire that came back short."""
         self.waking = False
         """`on_ready` is called at the end of this turn."""
 

@@ -75,6 +75,8 @@ class ClusterPort:
         self._taps: dict[int, _Tap] = {}
         self._leases: dict[str, _Lease] = {}
         self._next = 0
+        self._made = 0
+        """Light queues made here: the groups take turns."""
         self._states: list[Callable[[bool], None]] = []
         self.up = False
         self.complete = False
@@ -349,7 +351,8 @@ class ClusterPort:
         if not usable:
             on_done(token, unavailable("any"))
             return
-        group = usable[self.number() % len(usable)]
+        self._made += 1
+        group = usable[self._made % len(usable)]
 
         def created(token: Any, result: Any) -> None:
             on_done(token, result if isinstance(result, GantryError) else cluster_light(group.tag, result))
