@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gantrymq.broker import timers as module
+from gantrymq.broker.broker import Broker
 from gantrymq.broker.timers import UNITS_STEP
 from gantrymq.model.message import Message
 from gantrymq.store.schedule import TIMER_TOPIC
+from gantrymq.store.snapshot_file import SnapshotFiles
 from gantrymq.store.testing import MemoryFileSystem
+from tests.broker.node import ROOT
 from tests.broker.waiting_node import WaitingNode
 
 HOUR_MS = 3_600_000
@@ -171,3 +176,29 @@ def test_what_is_on_its_way_is_not_fired_again_when_the_slots_are_filled_anew() 
     node.flush()
     assert node.bodies() == [b"x"]
     assert timers.pending() == 0
+
+
+def test_a_snapshot_holds_what_was_delivered_out_of_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Broker.open
+
+    def opened(broker: Broker, *arguments: Any) -> None:
+        broker.keep_snapshots(SnapshotFiles(broker.store.files, ROOT / "gantry" / "snapshots"))
+        original(broker, *arguments)
+
+    monkeypatch.setattr(Broker, "open", opened)
+    node = WaitingNode(MemoryFileSystem())
+    for number in range(300):
+        node.later(b"%d" % number, TIMER_DELAY_MS=20_000 if number % 3 else 1_000)
+    node.wait(2_000)
+    assert len(node.bodies()) == 100
+    assert node.broker.snapshots is not None
+    node.broker.snapshots.write_now()
+    node.later(b"behind it", TIMER_DELAY_MS=1_000)
+    node.wait(1_500)
+    again = node.reborn(clean=False)
+    cursor = again.broker.delays.timers.cursor
+    assert cursor is not None
+    assert cursor.window.returned == []  # a million pending ones make no list
+    assert again.broker.delays.timers.pending() == 200
+    again.wait(20_000)
+    assert len(again.bodies()) == len(set(again.bodies())) == 301
