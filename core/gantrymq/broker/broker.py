@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OWN_TABLES = frozenset({"topic", "route", "light", "cursor", "offset", "group", "setting", "request_mode"})
+OWN_TABLES = frozenset({"topic", "route", "light", "cursor", "offset", "group", "setting", "request_mode", "pop_lease"})
 """Tables that only the broker writes."""
 
 COLD_RETRY_MS = 50

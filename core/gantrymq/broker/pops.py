@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from gantrymq.broker import pop_keep
 from gantrymq.broker.cursors import POP_PREFIX
 from gantrymq.broker.pop_dead import DeadLetters
-from gantrymq.broker.pop_leases import Lease, Leases
+from gantrymq.broker.pop_leases import TICK_MS, Lease, Leases
 from gantrymq.broker.pop_look import look
 from gantrymq.broker.pop_revive import Revive
 from gantrymq.model import names
@@ -90,10 +91,56 @@ class Pops:
                 group, floor = cursor.group[len(POP_PREFIX) :], cursor.window.floor
                 if self._broker.offsets.query(group, cursor.topic, cursor.queue_id) < floor:
                     self._broker.commit_offset(group, cursor.topic, cursor.queue_id, floor)
+        self._take_up()
         self._revive.open()
 
     def close(self) -> None:
-        """See `parts.Part`."""
+        """See `parts.Part`. What is leased stays leased across a clean restart."""
+        by_place: dict[Place, list[Lease]] = {
+            place: [] for places in self._places.values() for place in places.values()
+        }
+        for lease in self.leases.by_id.values():
+            by_place.setdefault(lease.place, []).append(lease)
+        now_ms, wall_ms = self._broker.wheel.now_ms(), self._broker.clock.now_ms()
+        rows = [
+            (str(place.cursor.id), pop_keep.row_of(place, leases, now_ms, wall_ms, TICK_MS))
+            for place, leases in by_place.items()
+        ]
+        kept = [row for row in rows if row[1] is not None]
+        if kept:
+            self._broker.put(pop_keep.TABLE, kept, None, None)
+
+    def _take_up(self) -> None:
+        rows = dict(self._broker.tables.rows(pop_keep.TABLE))
+        for key, data in rows.items():
+            cursor = self._cursors.by_id.get(int(key))
+            if cursor is not None and cursor.group.startswith(POP_PREFIX):
+                self._lease_again(cursor, json.loads(data))
+        if rows:
+            self._broker.put(pop_keep.TABLE, [(key, None) for key in rows], None, None)
+
+    def _lease_again(self, cursor: Cursor, value: dict[str, Any]) -> None:
+        window = cursor.window
+        end = min(value["next"], self._cursors.end(cursor))
+        if end > window.next_offset:
+            window.returned += range(window.next_offset, end)
+            window.next_offset = end
+        cursor.recovered_below = min(cursor.recovered_below, max(end, value["recovered"]))
+        place = self.place(cursor.group[len(POP_PREFIX) :], cursor.topic, cursor.queue_id, True)
+        place.ordered, place.attempt = value["ordered"], value["attempt"]
+        now_ms, wall_ms = self._broker.wheel.now_ms(), self._broker.clock.now_ms()
+        returned = set(window.returned)
+        for pop_ms, due_ms, offsets in pop_keep.leases_of(value):
+            self._pop_ms_min = max(self._pop_ms_min, pop_ms)
+            held = [offset for offset in offsets if offset in returned]
+            if held:
+                returned.difference_update(held)
+                left_ms = min(max(due_ms - wall_ms, 0), INVISIBLE_MS_MAX)
+                lease = self.leases.add(place, held, pop_ms, now_ms + left_ms)
+                window.inflight.update(dict.fromkeys(held, lease.id))
+                for offset in held:
+                    window.counts.setdefault(offset, 0)  # this delivery is counted when it comes back, not by the mark
+        window.returned = sorted(returned)
 
     # Places.
 

@@ -229,3 +229,31 @@ def test_counts_after_a_restart_go_on() -> None:
     node.stop()
     node = KeepingNode(node.files, node.clock)
     assert [message.reconsume_times for message in pop(node)] == [3]
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_leases_across_a_restart(crash: bool) -> None:
+    node = node_with_topic()
+    node.send(8)
+    held = pop(node, 4, invisible_ms=10_000)
+    assert acknowledge(node, [1]) == 1
+    place = place_of(node)
+    receipts = {
+        offset: node.broker.pops.leases.by_id[lease].pop_ms for offset, lease in place.cursor.window.inflight.items()
+    }
+    assert set(receipts) == {0, 2, 3}
+    pass_ms(node, 4_000)
+    if crash:
+        node = KeepingNode(node.files.after_process_crash(), node.clock)
+        assert [message.reconsume_times for message in pop(node)] == [1] * 7
+        return
+    node.stop()
+    node = KeepingNode(node.files, node.clock)
+    assert not node.broker.tables.rows("pop_lease")
+    fresh = pop(node, invisible_ms=60_000)
+    assert [(message.queue_offset, message.reconsume_times) for message in fresh] == [(n, 0) for n in range(4, 8)]
+    assert node.broker.pops.acknowledge(place_of(node), (held[0].queue_offset,), receipts[0]) == 1
+    pass_ms(node, 5_900)
+    assert pop(node) == []
+    pass_ms(node, 200)
+    assert [(message.queue_offset, message.reconsume_times) for message in pop(node)] == [(2, 1), (3, 1)]
