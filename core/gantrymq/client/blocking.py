@@ -116,9 +116,9 @@ class BlockingProducer(_Blocking):
         """See `Producer.send_transaction`."""
         return self._thread.run(self._inner.send_transaction(message, local))
 
-    def recall(self, result: SendResult) -> str:
+    def recall(self, sent: SendResult | str) -> str:
         """See `Producer.recall`."""
-        return self._thread.run(self._inner.recall(result))
+        return self._thread.run(self._inner.recall(sent))
 
     def request(
         self, topic: str | OutMessage, body: bytes = b"", *, timeout_s: float = producer.REPLY_TIMEOUT_S

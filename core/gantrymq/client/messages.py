@@ -166,15 +166,13 @@ def parse_offset_message_id(message_id: str) -> tuple[str, int]:
     return f"{host}:{port}", int.from_bytes(data[-8:], "big")
 
 
-def recall_place(result: SendResult) -> tuple[str, str]:
-    """Topic and broker of a recall handle: base64url of `v1 topic broker timestamp uniqKey`. Raises ILLEGAL_ARGUMENT."""
+def recall_place(handle: str) -> tuple[str, str, str]:
+    """Topic, broker and UNIQ_KEY of a recall handle: base64url of `v1 topic broker timestamp uniqKey`. Raises ILLEGAL_ARGUMENT."""
     try:
-        words = (
-            base64.urlsafe_b64decode(result.recall_handle + "=" * (-len(result.recall_handle) % 4)).decode().split(" ")
-        )
+        words = base64.urlsafe_b64decode(handle + "=" * (-len(handle) % 4)).decode().split(" ")
     except ValueError:
         words = []
     if len(words) != 5 or words[0] != "v1":
-        text = f"message {result.message_id} has no recall handle: it was not delayed, or the broker does not recall"
+        text = f"{handle!r} is no recall handle: the message was not delayed, or its broker does not recall"
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
-    return words[1], words[2]
+    return words[1], words[2], words[4]

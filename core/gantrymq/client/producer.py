@@ -12,7 +12,6 @@ from typing import Final
 
 from gantrymq.client import batches, rpc
 from gantrymq.client.client import Client, Part
-from gantrymq.client.errors import expect_success
 from gantrymq.client.link import REQUEST_TIMEOUT_S
 from gantrymq.client.messages import OutMessage, SendResult, recall_place
 from gantrymq.client.records import ReceivedMessage
@@ -105,7 +104,8 @@ class Producer(Part):
 
     def post(self, message: OutMessage, done: Callable[[SendResult | GantryError], None]) -> None:
         """Send without waiting: `done` is called on the loop, exactly once, with the result or the last attempt's failure; it must not raise. The
-        cheapest way to have many sends under way. At most 65,536 at a time wait for an answer of one broker, further ones fail with BUSY."""
+        cheapest way to have many sends under way. At most 65,536 at a time
+        wait for an answer of one broker, and 64 MiB in all; further ones fail with BUSY."""
         self._join()
         self._sender.post(message, done)
 
@@ -157,15 +157,17 @@ class Producer(Part):
         self._join()
         return await self._transactions.send(message, local)
 
-    async def recall(self, result: SendResult) -> str:
-        """Take a delayed message back before it is delivered. Returns its `message_id`; raises if it is too late or not delayed."""
-        topic, broker = recall_place(result)
-        what = f"recall of message {result.message_id}"
+    async def recall(self, sent: SendResult | str) -> str:
+        """Take a delayed message back before it is delivered, by its result or its recall handle. Returns its `message_id`; raises if it is too
+        late or was not delayed."""
+        handle = sent if isinstance(sent, str) else sent.recall_handle
+        topic, broker, message_id = recall_place(handle)
+        what = f"recall of message {message_id}"
         route = await self.client.routes.publish_route(topic)
-        fields = {"producerGroup": self._group, "topic": topic, "recallHandle": result.recall_handle, "bname": broker}
+        fields = {"producerGroup": self._group, "topic": topic, "recallHandle": handle, "bname": broker}
         address = route.address(broker, master_only=True)
         answer = await self.client.ask(address, Command(RequestCode.RECALL_MESSAGE, fields), what)
-        return expect_success(answer, what, address).fields.get("msgId", result.message_id)
+        return answer.fields.get("msgId", message_id)
 
     async def request(
         self, topic: str | OutMessage, body: bytes = b"", *, timeout_s: float = REPLY_TIMEOUT_S

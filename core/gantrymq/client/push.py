@@ -34,6 +34,7 @@ from gantrymq.client.routes import MessageQueue
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.names import RETRY_PREFIX, check_group
 from gantrymq.remoting.codec import Command
+from gantrymq.remoting.constants import ResponseCode
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +54,8 @@ CLOSE_S: Final = 10.0
 LOCK_S: Final = 20.0
 LOCKED_S: Final = 30.0
 """Locks of orderly queues are renewed this often, and count for this long; the broker's last 60 s."""
+BACKGROUND_MAX: Final = 64
+"""Requests of tools that are answered at a time: people ask them."""
 DEFAULT_OFFSET_DIRECTORY: Final = "~/.gantrymq/offsets"
 
 H = TypeVar("H", bound=Callable[..., Any])
@@ -192,7 +195,11 @@ class PushConsumer(Part):
             self._in_background(self._lock_often())
 
     async def __aenter__(self) -> PushConsumer:
-        await self.start()
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def close(self) -> None:
@@ -248,10 +255,12 @@ class PushConsumer(Part):
             return await self._change_now(topic, wanted)
 
     async def _change_now(self, topic: str, wanted: list[MessageQueue]) -> bool:
-        settled = True
-        for queue, buffer in list(self._buffers.items()):
-            if queue.topic == topic and (queue not in wanted or buffer.dropped):
-                settled &= await self._give_up(queue)
+        gone = [
+            queue
+            for queue, buffer in self._buffers.items()
+            if queue.topic == topic and (queue not in wanted or buffer.dropped)
+        ]
+        settled = all(await asyncio.gather(*[self._give_up(queue) for queue in gone]))
         subscription = self._subscription(topic)
         fresh = [queue for queue in wanted if queue not in self._buffers]
         if subscription is None or not fresh:
@@ -377,6 +386,9 @@ class PushConsumer(Part):
 
     def serve(self, link: Link, command: Command) -> bool:
         """See `ConsumerMember`: offsets reset, asked for, and what runs here."""
+        if len(self._background) >= BACKGROUND_MAX:
+            link.answer(command, ResponseCode.SYSTEM_BUSY, f"{BACKGROUND_MAX} requests are being answered already")
+            return True
         work = inspection.answer(self, link, command)
         if work is not None:
             self._in_background(work)

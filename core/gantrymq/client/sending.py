@@ -33,6 +33,8 @@ BUSY_PAUSE_S: Final = 0.1
 COMPRESS_OVER: Final = 4096
 """RocketMQ's compressMsgBodyOverHowmuch, bytes."""
 COMPRESS_LEVEL: Final = 5
+POSTED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bodies of posted messages without an answer: nobody waits for room there, so further ones are refused."""
 THREAD_OVER: Final = 64 * 1024
 """Larger bodies are compressed in a thread: over a millisecond."""
 
@@ -133,6 +135,7 @@ class Sender:
         self.faults = BrokerFaults()
         self._ids = UniqueIds()
         self._turn = 0
+        self._posted_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     # preparing
@@ -178,6 +181,20 @@ class Sender:
         except GantryError as error:
             done(error)
             return
+        size = len(message.body)
+        if self._posted_bytes and self._posted_bytes + size > POSTED_BYTES_MAX:
+            text = f"posted messages of {POSTED_BYTES_MAX} bytes wait for an answer"
+            done(GantryError(ErrorCode.BUSY, text))
+            return
+        self._posted_bytes += size
+
+        def answered(result: SendResult | GantryError) -> None:
+            self._posted_bytes -= size
+            done(result)
+
+        self._post_checked(message, answered)
+
+    def _post_checked(self, message: OutMessage, done: Callable[[SendResult | GantryError], None]) -> None:
         route = self.client.routes.fresh_route(message.topic)
         if route is None or len(message.body) > self.settings.compress_over:
             self._send_later(message, done)

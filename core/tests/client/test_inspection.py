@@ -3,9 +3,11 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from core.tests.client.client_runs import run, until
 from core.tests.client.fake_cluster import make_record
-from gantrymq.client import Admin, Producer, PushConsumer, ReceivedMessage, RetryLater
+from gantrymq.client import Admin, Producer, PushConsumer, ReceivedMessage, RetryLater, push
 from gantrymq.client.link import Link
 from gantrymq.client.routes import loads
 from gantrymq.model.dialect import standard
@@ -78,5 +80,17 @@ def test_requests_about_a_running_consumer(nameserver: str, topic: str) -> None:
             await until(lambda: got == [b"1", b"2"])
             assert not consumer.serve(Asker(), Command(RequestCode.PULL_MESSAGE))
             await asyncio.sleep(0)
+
+    run(main())
+
+
+def test_requests_of_tools_have_a_limit(topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(push, "BACKGROUND_MAX", 0)
+
+    async def main() -> None:
+        link = Asker()
+        consumer = PushConsumer("127.0.0.1:1", group=topic)
+        assert consumer.serve(link, Command(RequestCode.GET_CONSUMER_RUNNING_INFO, {"consumerGroup": topic}))
+        assert [code for code, _ in link.answers] == [2]
 
     run(main())

@@ -20,6 +20,7 @@ from gantrymq.client import (
     SendResult,
     batches,
     routes,
+    sending,
 )
 from gantrymq.model import sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -147,6 +148,24 @@ def test_posted_sends_call_back(nameserver: str, topic: str) -> None:
     run(main())
 
 
+def test_posted_bytes_have_a_limit(topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "POSTED_BYTES_MAX", 10)
+    monkeypatch.setattr(routes, "ASK_TIMEOUT_S", 0.1)
+
+    async def main() -> None:
+        results: list[SendResult | GantryError] = []
+        async with Producer("127.0.0.1:1", retries=0) as producer:
+            for size in (20, 1, 1):  # one message may be larger than the limit
+                producer.post(OutMessage(topic, bytes(size)), results.append)
+            codes = [result.code for result in results if isinstance(result, GantryError)]
+            assert codes == [ErrorCode.BUSY, ErrorCode.BUSY]
+            await until(lambda: len(results) == 3)
+            producer.post(OutMessage(topic, b"x"), results.append)
+            assert len(results) == 3  # there is room again
+
+    run(main())
+
+
 def test_selector_and_queue(nameserver: str, topic: str) -> None:
     def select(message: OutMessage, queues: Sequence[MessageQueue]) -> MessageQueue:
         return queues[len(message.body)]
@@ -193,6 +212,8 @@ def test_a_delayed_message_is_recalled(nameserver: str, topic: str) -> None:
         async with Producer(nameserver) as producer:
             sent = await producer.send(OutMessage(topic, b"never", deliver_after_s=3600))
             assert await producer.recall(sent) == sent.message_id
+            handled = await producer.send(OutMessage(topic, b"never", deliver_after_s=3600))
+            assert await producer.recall(handled.recall_handle) == handled.message_id
             with pytest.raises(GantryError, match="no recall handle"):
                 await producer.recall(await producer.send(topic, b"now"))
 
