@@ -3,6 +3,8 @@ and the same program against a real broker: both must see the same."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import re
 import shutil
@@ -11,18 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from gantrymq.client.admin import Admin
 from interop_tests.running import Gantry
-from interop_tests.test_rocketmq_store import PEER, RealBroker
+from interop_tests.test_rocketmq_store import PEER, RealBroker, all_of
 
 PROJECT = Path(__file__).parent / "java"
 PROGRAM = PROJECT / "src" / "main" / "java" / "Sends.java"
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.java,
-    pytest.mark.timeout(420),
-    pytest.mark.skipif(not shutil.which("java") or not shutil.which("mvn"), reason="needs a JDK and Maven"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+needs_java = pytest.mark.skipif(not shutil.which("java") or not shutil.which("mvn"), reason="needs a JDK and Maven")
 
 ACCEPTED = {
     # A queue's own place in a record: the real broker's offsets of light queues count from its own start.
@@ -61,6 +60,11 @@ def of_kind(lines: list[str], *kinds: str) -> list[str]:
     return [line for line in lines if line.split()[0] in kinds]
 
 
+async def make_topic(nameserver: str, name: str) -> None:
+    async with Admin(nameserver) as admin:
+        await admin.create_topic(name, 1)
+
+
 WANTED_RETRY = [
     "retry vain of -retry times 0 tag red keys k1 own x retry null delay null wait true origin false id true",
     "retry vain of -retry times 1 tag red keys k1 own x retry -retry delay 1 wait false origin true id true",
@@ -68,6 +72,8 @@ WANTED_RETRY = [
 ]
 
 
+@needs_java
+@pytest.mark.java
 @pytest.mark.parametrize("version", ["4.9.8", "5.3.3"])
 def test_java(own_server: Gantry, tmp_path: Path, version: str) -> None:
     lines = seen(own_server.doors["nameserver"], "s" + version[0], classpath(version, tmp_path), tmp_path)
@@ -87,6 +93,8 @@ def test_java(own_server: Gantry, tmp_path: Path, version: str) -> None:
     ]  # fmt: skip
 
 
+@needs_java
+@pytest.mark.java
 def test_the_real_broker_shows_the_same(own_server: Gantry, tmp_path: Path) -> None:
     jars = classpath("5.3.3", tmp_path)
     peer = RealBroker(tmp_path / "peer")
@@ -100,3 +108,31 @@ def test_the_real_broker_shows_the_same(own_server: Gantry, tmp_path: Path) -> N
         theirs = [pattern.sub("", line) if line.startswith(kind) else line for line in theirs]
         ours = [pattern.sub("", line) if line.startswith(kind) else line for line in ours]
     assert ours == theirs
+
+
+@pytest.mark.skipif(not shutil.which("node") or not shutil.which("npm"), reason="needs Node.js")
+def test_ali_ons_consumes_in_vain(tmp_path: Path) -> None:
+    node = Path(__file__).parent / "node"
+    project = shutil.copytree(node, tmp_path / "node", ignore=shutil.ignore_patterns("node_modules"))
+    installed = subprocess.run(
+        ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--cache", tmp_path / "npm"],
+        cwd=project, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    if installed.returncode:
+        pytest.skip(f"npm ci failed (no registry?): {installed.stderr[-500:]}")
+    server = Gantry(tmp_path, settings=("timer.delay_levels=1s 1s 1s 1s",)).start()
+    try:
+        asyncio.run(make_topic(server.doors["nameserver"], "vain"))
+        done = subprocess.run(
+            ["node", "retry.js", server.doors["nameserver"], "vain"],
+            cwd=project,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert json.loads(done.stdout.splitlines()[-1]) == [["vain", 0, False], ["vain", 1, True]]
+        found, _ = asyncio.run(all_of(server.doors["nameserver"], "%DLQ%node_retry"))
+        assert list(found.values()) == [b"vain"]
+    finally:
+        server.stop()

@@ -113,6 +113,8 @@ public final class Sends {
                 try {
                     byte[] answer = ("re: " + new String(one.getBody(), StandardCharsets.UTF_8)).getBytes(StandardCharsets.UTF_8);
                     replier.send(MessageUtil.createReplyMessage(one, answer), 3000);
+                } catch (InterruptedException stopped) {
+                    return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;  // the reply is there, and all is over, before the send returns
                 } catch (Exception error) {
                     SEEN.add("reply failed " + error);
                 }
