@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from gantrymq.model import names
 from gantrymq.model import properties as props
 from gantrymq.remoting.constants import ResponseCode
 from gantrymq.remoting.filters import ALL, SCAN_MAX, SCAN_STEP, SQL_BYTES_MAX, SQL_SCAN_MAX
@@ -244,14 +245,17 @@ class Pop:
         answer.add_queue(mark, place.queue_id, found.offsets)
         if ordered:
             answer.add_counts(mark, place.queue_id, found.offsets, found.counts)
-        if place.topic is self._subject.topic.name or place.topic == self._subject.topic.name:
+        name = self._subject.topic.name
+        # The client finds a light queue's offset in the record's properties, but only while reconsumeTimes is 0.
+        light = bool(found.counts) and name.startswith(names.LMQ_PREFIX)
+        if place.topic == name and not light:
             answer.pieces += found.pieces
         else:
-            answer.pieces += self._in_its_topic(answer, place, found, mark)
+            answer.pieces += self._with_receipts(answer, place, found, mark)
 
-    def _in_its_topic(self, answer: Answer, place: Place, found: Look, mark: str) -> list[bytes]:
-        """Records of a retry topic under the topic that was asked for, with the receipt as a property: the client could not tell
-        them otherwise (popResponseReturnActualRetryTopic=false)."""
+    def _with_receipts(self, answer: Answer, place: Place, found: Look, mark: str) -> list[bytes]:
+        """Records of a retry topic, or a light queue, as if they stood in the topic that was asked for, with the receipt as a
+        property: the client could not tell them otherwise (popResponseReturnActualRetryTopic=false)."""
         name = self._door.shared.broker.config.name
         data = b"".join(found.pieces)
         pieces: list[bytes] = []
@@ -266,6 +270,7 @@ class Pop:
                 text += props.PAIR_END
             message.properties = text + b"POP_CK\x01%b\x02" % receipt.encode()
             message.topic = self._subject.topic.name
+            message.queue_id, message.queue_offset = place.queue_id, offset
             pieces.append(record.encode(message))
         return pieces
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.topics import Topic
     from gantrymq.remoting.broker_door import BrokerDoor
+    from gantrymq.remoting.codec import Command
 
 POLLS_MAX: Final = 100_000
 """Polls that wait, in all (RocketMQ's maxPopPollingSize)."""
@@ -31,12 +32,19 @@ class Poll:
     """A POP_MESSAGE or NOTIFICATION that waits. `attempt()`: answers if there is something now; False: there is nothing. `expire()`:
     the answer when its time is over. `kind`: polls of one kind find the same."""
 
-    __slots__ = ("attempt", "cold", "door", "expire", "handle", "kind", "queue_id", "ring")
+    __slots__ = ("attempt", "cold", "command", "door", "expire", "handle", "kind", "queue_id", "ring")
 
     def __init__(
-        self, door: BrokerDoor, queue_id: int, kind: object, attempt: Callable[[], bool], expire: Callable[[], None]
+        self,
+        door: BrokerDoor,
+        command: Command,
+        queue_id: int,
+        kind: object,
+        attempt: Callable[[], bool],
+        expire: Callable[[], None],
     ) -> None:
         self.door = door
+        self.command = command
         self.queue_id = queue_id
         self.kind = kind
         self.attempt = attempt
@@ -134,7 +142,11 @@ class Polls:
             self._listen(ring)
 
     def _try(self, poll: Poll) -> bool:
-        """True if it is answered, or waits for the disk."""
+        """True if it is answered, or waits for something else: the disk, or its peer, who has not taken earlier answers."""
+        if poll.door.full():
+            self._forget(poll)
+            poll.door.deferred.append(poll.command)
+            return True
         try:
             answered = poll.attempt()
         except Cold as cold:

@@ -179,7 +179,7 @@ def pop(door: BrokerDoor, command: Command) -> None:
         one.empty(FULL)
     else:
         kind = (header.queue_id, bool(header.order), header.attempt_id if header.order else None, wanted)
-        poll = Poll(door, header.queue_id, kind, one.attempt, lambda: one.empty(TIMEOUT))
+        poll = Poll(door, command, header.queue_id, kind, one.attempt, lambda: one.empty(TIMEOUT))
         requests.polls.park(poll, header.consumer_group, header.topic, wait_ms)
         if one.more:
             one.go_on()
@@ -209,7 +209,7 @@ def notification(door: BrokerDoor, command: Command) -> None:
     if wait_ms <= 0 or full:
         answer(False, full and wait_ms > 0)
         return
-    poll = Poll(door, header.queue_id, ("notification", command.opaque, door), attempt, lambda: answer(False))
+    poll = Poll(door, command, header.queue_id, ("notification", command.opaque, door), attempt, lambda: answer(False))
     requests.polls.park(poll, header.consumer_group, header.topic, wait_ms)
 
 

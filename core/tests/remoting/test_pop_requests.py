@@ -8,7 +8,7 @@ import pytest
 from gantrymq.broker import pops
 from gantrymq.broker.cursors import POP_PREFIX
 from gantrymq.broker.topics import TopicConfig
-from gantrymq.remoting import pop_answers, pop_polls
+from gantrymq.remoting import broker_door, pop_answers, pop_polls
 from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.constants import ResponseCode as Answer
 from gantrymq.remoting.json_bodies import QueueName
@@ -564,3 +564,38 @@ def test_priority_topic_reads_its_highest_queue_first(bench: Bench) -> None:
     for queue in range(4):
         fill(bench, 1, queue=queue, first=queue)
     assert bodies(pop(bench.connect(), queueId=-1)) == [b"m3", b"m2", b"m1", b"m0"]
+
+
+LMQ = "%LMQ%own"
+
+
+def test_light_queue_of_a_client(bench: Bench) -> None:
+    fill(bench, 3, queue=2)
+    bench.broker.topics.create(TopicConfig(LMQ, 1, 1))
+    link = bench.connect()
+    for i in range(2):
+        link.feed(send_frame(b"l%d" % i, f"INNER_MULTI_DISPATCH\x01{LMQ}\x02", e=2))
+    answer = pop_answer(link, topic=LMQ)
+    assert (answer.code, answer.fields["msgOffsetInfo"]) == (0, "0 0 0,1")
+    assert bodies_of(answer.body) == [b"l0", b"l1"]
+    pass_ms(bench, 10_100)
+    again = popped(pop_answer(link, topic=LMQ))
+    assert [(m.topic, m.queue_id, m.offset, m.times) for m in again] == [(LMQ, 0, 0, 1), (LMQ, 0, 1, 1)]
+    assert batch_ack(link, again).code == 0
+    assert bench.broker.offsets.query(GROUP, LMQ, 0) == 2
+
+
+def test_a_poll_waits_for_a_peer_that_takes_no_answers(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(bench, 0)
+    bench.broker.topics.create(TopicConfig(TOPIC, 4, 4))
+    link = bench.connect()
+    link.feed(pop_frame(pollTime=15_000))
+    full = True
+    monkeypatch.setattr(broker_door.BrokerDoor, "full", lambda door: full)
+    fill(bench, 1)
+    assert link.take() == b""
+    assert bench.doors.pops.polls.waiting == 0
+    full = False
+    link.door.writable()
+    bench.turn.run_until_quiet()
+    assert bodies(later(link.take())) == [b"m0"]
