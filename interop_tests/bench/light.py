@@ -1,6 +1,6 @@
 """`./run bench light`: a million light queues in the store, and the same entries in other designs (docs/decisions).
 
-usage: bench light [--queues N] [--entries N] [--design stream sqlite blocks] [--dir DIR]
+usage: bench light [--queues N] [--entries N] [--design stream sqlite blocks leveldb rocksdb lmdb] [--dir DIR]
 
 Each design gets `--entries` rounds; in a round every queue gets one entry, in an order that mixes them, 3,000 entries to a flush. CPU is
 process time. Every measurement is a process of its own: what is shown of memory is RssAnon.
@@ -18,7 +18,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from struct import Struct
 from typing import Any, Protocol
 
 from gantrymq.store.consume_queue import UNIT
@@ -29,6 +32,7 @@ FLUSH_ENTRIES = 3_000
 CHECKPOINT_FLUSHES = 64
 READS = 2_000
 STRIDE = 7_919
+KEY = Struct(">QQ")
 BLOCK = 148
 """Blocks design: previous block 8, first offset 8, units 4, six units of 20 bytes, 8 spare."""
 
@@ -145,7 +149,106 @@ class Blocks:
         os.close(self._file)
 
 
-DESIGNS: dict[str, Callable[[Path], Design]] = {"stream": Stream, "sqlite": Sqlite, "blocks": Blocks}
+class Lsm:
+    """An embedded log-structured merge tree: (queue, offset) to unit, one write batch per flush, its own log of changes, no sync.
+
+    Key as 16 bytes, so that a queue is one range. LevelDB (plyvel) or RocksDB (rocksdict) with their defaults.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        plyvel: Any = import_module("plyvel")
+        directory.mkdir(parents=True, exist_ok=True)
+        self._base = plyvel.DB(str(directory / "level"), create_if_missing=True)
+        self._rows: list[tuple[bytes, bytes]] = []
+
+    def append(self, light: int, offset: int, position: int) -> None:
+        self._rows.append((KEY.pack(light, offset), UNIT.pack(position, 200, 0)))
+
+    def flush(self, position: int) -> None:
+        with self._base.write_batch() as batch:
+            for key, value in self._rows:
+                batch.put(key, value)
+        self._rows = []
+
+    def read(self, light: int, offset: int, count: int) -> int:
+        units = []
+        for value in self._base.iterator(start=KEY.pack(light, offset), stop=KEY.pack(light + 1, 0), include_key=False):
+            units.append(UNIT.unpack(value))
+            if len(units) == count:
+                break
+        return len(units)
+
+    def close(self, clean: bool) -> None:
+        if clean:
+            self._base.close()
+
+
+class Rocks(Lsm):
+    """As `Lsm`, with RocksDB."""
+
+    def __init__(self, directory: Path) -> None:
+        self._library: Any = import_module("rocksdict")
+        directory.mkdir(parents=True, exist_ok=True)
+        options = self._library.Options(raw_mode=True)
+        options.create_if_missing(True)
+        self._base = self._library.Rdict(str(directory / "rocks"), options)
+        self._rows = []
+
+    def flush(self, position: int) -> None:
+        batch = self._library.WriteBatch(raw_mode=True)
+        for key, value in self._rows:
+            batch.put(key, value)
+        self._base.write(batch)
+        self._rows = []
+
+    def read(self, light: int, offset: int, count: int) -> int:
+        units, end = 0, KEY.pack(light + 1, 0)
+        for key, value in self._base.items(from_key=KEY.pack(light, offset)):
+            if key >= end or units == count:
+                break
+            UNIT.unpack(value)
+            units += 1
+        return units
+
+
+class Lmdb:
+    """A B-tree in a map: (queue, offset) to unit, one transaction per flush, no sync."""
+
+    def __init__(self, directory: Path) -> None:
+        lmdb: Any = import_module("lmdb")
+        directory.mkdir(parents=True, exist_ok=True)
+        self._base = lmdb.open(str(directory / "lmdb"), map_size=1 << 33, sync=False, writemap=False)
+        self._rows: list[tuple[bytes, bytes]] = []
+
+    def append(self, light: int, offset: int, position: int) -> None:
+        self._rows.append((KEY.pack(light, offset), UNIT.pack(position, 200, 0)))
+
+    def flush(self, position: int) -> None:
+        with self._base.begin(write=True) as change:
+            change.cursor().putmulti(self._rows)
+        self._rows = []
+
+    def read(self, light: int, offset: int, count: int) -> int:
+        units, end = 0, KEY.pack(light + 1, 0)
+        with self._base.begin() as view:
+            cursor = view.cursor()
+            found = cursor.set_range(KEY.pack(light, offset))
+            while found and units < count and cursor.key() < end:
+                UNIT.unpack(cursor.value())
+                units += 1
+                found = cursor.next()
+        return units
+
+    def close(self, clean: bool) -> None:
+        if clean:
+            self._base.close()
+
+
+DESIGNS: dict[str, Callable[[Path], Design]] = {
+    "stream": Stream, "sqlite": Sqlite, "blocks": Blocks, "leveldb": Lsm, "rocksdb": Rocks, "lmdb": Lmdb,
+}  # fmt: skip
+NEEDS = {"leveldb": "plyvel", "rocksdb": "rocksdict", "lmdb": "lmdb"}
+"""Packages that a design is measured with where they are installed; the project needs none of them."""
 
 
 def mixed(queues: int) -> Iterator[int]:
@@ -223,6 +326,7 @@ def main(arguments: list[str]) -> int:
         return 0
     columns = ("append_us", "flush_ms_max", "anon_mib", "disk_mib", "open_s", "open_anon_mib", "read32_us")
     print(f"{args.queues:,} queues, {args.entries} entries each")
+    args.design = [name for name in args.design if name not in NEEDS or find_spec(NEEDS[name]) is not None]
     print(f"{'design':<18}" + "".join([f"{column:>15}" for column in columns]))
     for name in args.design:
         for end in ("stop", "kill"):
