@@ -109,9 +109,9 @@ def test_what_waits_survives_a_crash() -> None:
 @pytest.mark.slow
 @pytest.mark.crash
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seed", [2, 3, 4])
+@pytest.mark.parametrize("seed", [2, 3])
 def test_what_waits_survives_a_crash_at_any_moment(seed: int) -> None:
-    crashes(seed, 2, ("", *MODES))
+    crashes(seed, 1, ("", *MODES))
 
 
 def test_a_recalled_message_stays_recalled_when_its_order_is_all_that_is_left() -> None:
