@@ -1,6 +1,9 @@
 """Pop requests: answers as RocketMQ's clients parse them, redelivery, receipts, long polling, order, limits."""
 
 import json
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -15,6 +18,8 @@ from gantrymq.remoting.json_bodies import QueueName
 from gantrymq.remoting.pop_modes import averagely, for_pop
 from gantrymq.remoting.pop_requests import HANDLERS
 from gantrymq.store import record
+from gantrymq.store.cold import ColdReads
+from tests.broker.test_cold_reads import ColdDisk
 from tests.remoting.bench import TOPIC, Bench, answers, ask, pull, request, send_frame
 from tests.remoting.pop_client import (
     GROUP,
@@ -599,3 +604,38 @@ def test_a_poll_waits_for_a_peer_that_takes_no_answers(bench: Bench, monkeypatch
     link.door.writable()
     bench.turn.run_until_quiet()
     assert bodies(later(link.take())) == [b"m0"]
+
+
+def test_cold_records_are_leased_when_they_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.remoting.bench.OsFileSystem", ColdDisk)
+    bench = Bench(tmp_path)
+    fill(bench, 3)
+    bench.close()
+    bench = Bench(tmp_path)
+    posted: SimpleQueue[tuple[Callable[[Any], None], Any]] = SimpleQueue()
+    reads = ColdReads(bench.store.files, lambda callback, value: posted.put((callback, value)))
+    bench.store.read_without_waiting(reads)
+    link = bench.connect()
+
+    def arrive() -> bytes:
+        """Let the disk answer until the consumer is answered."""
+        for _ in range(20):
+            data = link.take()
+            if data:
+                return data
+            callback, value = posted.get(timeout=10)
+            callback(value)
+            bench.turn.run_until_quiet()
+        raise AssertionError("no answer")
+
+    assert link.feed(pop_frame(maxMsgNums=2)) == b""
+    assert bench.broker.pops.leases.entries == 0
+    assert bodies(later(arrive())) == [b"m0", b"m1"]
+    assert link.feed(pop_frame(maxMsgNums=1)) == b""
+    assert bodies(later(arrive())) == [b"m2"]
+    assert bench.broker.pops.leases.entries == 3
+    assert link.feed(pop_frame(pollTime=15_000)) == b""
+    pass_ms(bench, 10_100)
+    assert bodies(later(arrive())) == [b"m0", b"m1", b"m2"]
+    bench.close()
+    reads.stop()
