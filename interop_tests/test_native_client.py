@@ -306,3 +306,44 @@ def test_all_nameservers_lost(cluster: Ours | RocketMQ) -> None:
             await until_async(lambda: b"after" in got, 60)
 
     run(main())
+
+
+def test_a_lost_decision_is_asked_for(tmp_path: Path) -> None:
+    settings = ("transactions.timeout_ms=0", "transactions.check_interval_ms=200")
+    gantry = Gantry(tmp_path, settings=settings).start()
+    decided = {b"yes": Fate.COMMIT, b"no": Fate.ROLLBACK}
+    asked: list[bytes] = []
+
+    async def check(message: ReceivedMessage) -> Fate:
+        asked.append(message.body)
+        return decided[message.body] if asked.count(message.body) > 1 else Fate.UNKNOWN
+
+    async def nobody_knows(message: OutMessage, transaction_id: str) -> Fate:
+        return Fate.UNKNOWN
+
+    async def main() -> None:
+        nameserver = gantry.doors["nameserver"]
+        await create(nameserver, "lost")
+        async with Producer(nameserver, group="losers", timeout_s=3) as first:  # dies before it knows, and has no check
+            for body in decided:
+                await first.send_transaction(OutMessage("lost", body), nobody_knows)
+        async with Producer(nameserver, group="losers", check=check) as second:
+            await second.start("lost")
+            assert [message.body for message in await drain(nameserver, "lost", 1)] == [b"yes"]
+            await until_async(lambda: asked.count(b"no") >= 2, 30)
+            assert await read_all(nameserver, "lost_g", "lost") == [b"yes"]
+
+    try:
+        run(main())
+    finally:
+        gantry.stop()
+
+
+async def read_all(nameserver: str, group: str, topic: str) -> list[bytes]:
+    """Everything that is there now."""
+    async with PullConsumer(nameserver, group=group) as consumer:
+        await consumer.assign(topic)
+        got: list[bytes] = []
+        while more := await consumer.pull(wait_s=0):
+            got += [message.body for message in more]
+        return got

@@ -74,9 +74,11 @@ class Producer(Part):
             self._joined = True
             self.client.members.join_producer(self._group, self._checks)
 
-    async def start(self) -> None:
-        """Be known to the brokers before the first send: a broker may then ask this producer about transactions of an earlier one of its
-        group, in the topics that its client has a route of."""
+    async def start(self, *topics: str) -> None:
+        """Be known to the brokers of these topics before the first send: they may then ask this producer what became of transactions that
+        another one of its group began."""
+        for topic in topics:
+            await self.client.routes.publish_route(topic)
         self._join()
         await self.client.members.beat()
 

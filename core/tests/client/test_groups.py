@@ -5,7 +5,7 @@ import time
 import pytest
 
 from core.tests.client.client_runs import moment, run, until
-from gantrymq.client import Admin, OutMessage, Producer, PullConsumer, PushConsumer, ReceivedMessage
+from gantrymq.client import Admin, OutMessage, Producer, PullConsumer, PushConsumer, ReceivedMessage, push
 from gantrymq.model.errors import ErrorCode, GantryError
 
 
@@ -146,6 +146,31 @@ def test_offsets_of_a_running_consumer_are_reset(nameserver: str, topic: str) ->
             await until(lambda: len(got) == 10)
             await consumer.reset({queue: 2 for queue in consumer.queues if queue.topic == topic})
             await until(lambda: len(got) == 16)
+            await consumer.commit()
+            assert await admin.lag(topic, topic) == 0
+
+    run(main())
+
+
+def test_a_running_consumer_hears_of_a_reset_by_the_broker(
+    nameserver: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push, "PULL_WAIT_S", 0.2)  # told with the answer to the next pull
+
+    async def main() -> None:
+        await fill(nameserver, topic, 10, 2)
+        got: list[bytes] = []
+        consumer = PushConsumer(nameserver, group=topic, start="earliest")
+
+        async def handle(message: ReceivedMessage) -> None:
+            got.append(message.body)
+
+        consumer.subscribe(topic, handle)
+        async with consumer, Admin(nameserver) as admin:
+            await until(lambda: len(got) == 10)
+            await consumer.commit()
+            await admin.reset_offsets(topic, topic, "earliest")
+            await until(lambda: len(got) == 20)
             await consumer.commit()
             assert await admin.lag(topic, topic) == 0
 
