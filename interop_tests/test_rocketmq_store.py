@@ -47,17 +47,31 @@ pytestmark = [
 ]
 
 
+def free_port(*around: int) -> int:
+    """A port that is free, and those at these distances from it (a real broker also listens at -2 and +1)."""
+    while True:
+        held = [socket.socket()]
+        try:
+            held[0].bind(("127.0.0.1", 0))
+            port = int(held[0].getsockname()[1])
+            for distance in around:
+                if distance:
+                    held.append(socket.socket())
+                    held[-1].bind(("", port + distance))
+            return port
+        except OSError:
+            continue
+        finally:
+            for one in held:
+                one.close()
+
+
 class RealBroker:
     """RocketMQ with its NameServer on DIR/store."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        held = [socket.socket() for _ in range(2)]
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        self.ns, self.port = (one.getsockname()[1] for one in held)
-        for one in held:
-            one.close()
+        self.ns, self.port = free_port(0), free_port(-2, 0, 1)
         self.address = f"127.0.0.1:{self.ns}"
         self.extra = ""
         """More settings, `key=value;key=value`."""
