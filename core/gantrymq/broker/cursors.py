@@ -342,6 +342,12 @@ class Cursors:
                 window.done(offset)
         self._note_acked(cursor.id).extend(offsets)
 
+    def settle_one(self, cursor: Cursor, offset: int) -> None:
+        """As `settle_run` for one offset."""
+        cursor.window.done(offset)
+        acked = self._acked.get(cursor.id)
+        (acked if acked is not None else self._note_acked(cursor.id)).append(offset)
+
     def skip(self, cursor: Cursor, first: int, last: int) -> None:
         """Done without ever having been delivered: `first..last`, both included."""
         cursor.window.done_range(first, last)

@@ -335,6 +335,21 @@ class Pops:
             self.on_ready(place)
         return len(done)
 
+    def acknowledge_one(self, place: Place, offset: int, pop_ms: int) -> bool:
+        """As `acknowledge` for one offset that the delivery at `pop_ms` holds; False, with nothing done, for any other."""
+        inflight = place.cursor.window.inflight
+        lease = self.leases.by_id.get(inflight.get(offset, 0))
+        if lease is None or lease.pop_ms != pop_ms:
+            return False
+        lease.left -= 1
+        if not lease.left:
+            self.leases.end(lease)
+        self._cursors.settle_one(place.cursor, offset)
+        self._commit(place)
+        if place.ordered and not inflight:
+            self.on_ready(place)
+        return True
+
     def change(self, place: Place, offset: int, pop_ms: int, invisible_ms: int) -> int:
         """A new deadline for one entry: `invisible_ms` from now, 0: it comes back at once. The pop time of the receipt that counts from
         now on; -1 if this receipt counts no more."""
