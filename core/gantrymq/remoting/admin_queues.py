@@ -96,7 +96,7 @@ def _time_spans(door: BrokerDoor, header: _Spans) -> Steps:
             done = broker.offsets.query(header.group, name, queue)
             consumed = store_ms(broker, name, queue, done - 1) if done > 0 else oldest
             delay = 0
-            if done < high:
+            if max(done, low) < high:
                 delay = max(0, broker.clock.now_ms() - store_ms(broker, name, queue, max(done, low)))
             place = bodies.QueueName(name, broker.config.name, queue)
             return bodies.QueueSpan(place, oldest, newest, consumed, delay)
