@@ -447,9 +447,10 @@ class Index:
         """Empty slots for the next file, whose memory is touched up to `_spare_at`."""
         self._spare_at = 0
 
-    def open(self, size_known: bool) -> bool:
+    def open(self, size_known: bool, derived: int = 1 << 62) -> bool:
         """Find the files, each with its own geometry. Unless it is known, what the newest has wins over the settings.
 
+        `derived`: what records from there on have here is made again anyhow, so that a torn file of theirs alone just goes.
         False: a file's geometry cannot be told; `cut` removes it, and the index must be made again from the first record.
         """
         self._files.make_dirs(self._directory)
@@ -465,7 +466,7 @@ class Index:
             finally:
                 self._files.close(handle)
             if not slots:
-                if stored.used:
+                if stored.used and stored.begin_position < derived:
                     log.error("%s: number of slots not found: the index is made again", path)
                     complete = False
                     self._unreadable.append(path)  # not before it is on record that the index must be made again

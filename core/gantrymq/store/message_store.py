@@ -194,7 +194,7 @@ class MessageStore(StoreReader, DerivedFiles):
         self._queue_files.log_min = self._log.min_position
         self._queues.load(known)
         self.compacted.open()
-        indexed = self._index.open(known)
+        indexed = self._index.open(known, self._positions.derived if known else 1 << 62)
         self._positions.sizes = self._sizes()
         if not known and not self._log.bases:
             self._positions.save(0, 0, sync=True)  # from the first record on this log is known to be ours

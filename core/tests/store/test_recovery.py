@@ -233,3 +233,35 @@ def test_the_line_of_the_log_is_for_people() -> None:
     )
     assert text.endswith("10 bytes at 209 and 2 more places")
     assert "slots" in str(Sizes(1, 2, 3, 4))
+
+
+def test_a_torn_index_file_above_the_derived_position_costs_its_own_records_only(
+    bench: Bench, message_of: Callable[..., Message]
+) -> None:
+    bench.settings = {**bench.settings, "index_slots": 50, "index_entries": 40}
+    store = bench.open()
+    for number in range(39):
+        store.append([message_of(number)], [()])
+    while store.run_background(100_000):
+        pass
+    checkpoint = store.take_checkpoint(force=True)
+    assert checkpoint is not None
+    store.sync_checkpoint(checkpoint)
+    for number in range(39, 60):
+        store.append([message_of(number)], [()])
+    while store.run_background(100_000):
+        pass
+    store.flush()
+    store.flush_derived()
+    store._index.write_pending()
+    bench.crash()
+    _, name = bench.files.list_dir(bench.root / "store" / "index")
+    handle = bench.files.open(bench.root / "store" / "index" / name, False)
+    bench.files.truncate(handle, 40 + 50 * 4 + 20 * 5 + 3)
+    bench.files.pwrite(handle, b"\x7f" * 60, 40 + 50 * 4 + 20)
+    bench.files.close(handle)
+    store = bench.open()
+    assert bench.report.records == 21  # not 60
+    for number in (0, 38, 39, 59):
+        assert [message.queue_offset for message in store.query("T", f"K{number}", 9, 0, 1 << 60)] == [number]
+    store.close()
