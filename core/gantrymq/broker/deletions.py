@@ -1,7 +1,7 @@
 """Deleting a topic or a group: one record decides, and names what goes with it; a start that finds it alone finishes the rest.
 
-    topic   tombstone with `deleting` (its retry topics) | tombstones of these | offsets | cursors of pop consumers | tombstone
-    group   row with `deleted` | offsets | cursors of pop consumers | deletion of the row
+    topic   tombstone with `deleting` (its retry topics) | tombstones of these | request modes, offsets, pop cursors | tombstone
+    group   row with `deleted` | offsets, pop cursors, request modes | deletion of the row
 
 All of it is one batch of the log, in this order. A crash leaves a front part of it: nothing (not deleted), or at least the first
 record (deleted). A topic or group made again comes later in the log, when the rest of the batch is there: what it finds is
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 POP_GROUP: Final = "pop:"
 """Groups of cursors that belong to pop consumers: these end with the topic or the group. A gateway's cursor outlives its topic."""
 
+REQUEST_MODES: Final = "request_mode"
+"""Table of how groups consume topics (remoting/pop_modes.py), with keys as those of `offset`."""
+
 DELETED: Final = b'"deleted":true'
 
 
@@ -49,6 +52,8 @@ def delete_topic(broker: Broker, name: str) -> bool:
     broker.stats.forget_topic(name)
     retries = [found for retry in retry_names(name, groups) if (found := tombstone(retry)) is not None]
     rest: Rows = [("topic", retry.name, retry.to_bytes()) for retry in retries]
+    modes = broker.tables.rows(REQUEST_MODES)
+    rest += [(REQUEST_MODES, key, None) for key in modes if key.startswith(f"{name}@")]
     for gone in (config, *retries):
         rest += [("offset", key, None) for key in broker.offsets.drop_topic(gone.name)]
         queues = [f"{gone.name}/{queue}" for queue in store.queues_of(gone.name)]
@@ -76,6 +81,8 @@ def delete_group(broker: Broker, name: str, known: bool, clean_offsets: bool) ->
             for queue in range(topic.config.read_queues)
         ]
         rest += _end(broker, [cursor for cursor in found if cursor is not None])
+        modes = broker.tables.rows(REQUEST_MODES)
+        rest += [(REQUEST_MODES, key, None) for key in modes if key.endswith(f"@{name}")]
     last: Rows = [("group", name, None)] if known or rest else []
     first: Rows = (
         [("group", name, json.dumps({"groupName": name}).encode()[:-1] + b"," + DELETED + b"}")] if rest else []
@@ -109,10 +116,11 @@ def unfinished(tables: Tables, queues_of: Callable[[str], list[int]], max_offset
     gone_groups = {name for name, data in tables.rows("group").items() if data.endswith(DELETED + b"}")}
     if not gone_topics and not gone_groups:
         return rows
-    for key in tables.rows("offset"):
-        topic, _, group = key.partition("@")
-        if topic in gone_topics or group in gone_groups:
-            rows.append(("offset", key, None))
+    for table in ("offset", REQUEST_MODES):
+        for key in tables.rows(table):
+            topic, _, group = key.partition("@")
+            if topic in gone_topics or group in gone_groups:
+                rows.append((table, key, None))
     for key, data in tables.rows("cursor").items():
         if key != "next":
             queue, group, _ = json.loads(data)

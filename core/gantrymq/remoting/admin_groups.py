@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from gantrymq.broker.deletions import REQUEST_MODES
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting import json_bodies as bodies
@@ -96,10 +97,20 @@ def delete_group(door: BrokerDoor, command: Command) -> None:
     door.answer_when_stored(command)
 
 
+def request_modes(door: BrokerDoor, command: Command) -> None:
+    """GET_ALL_MESSAGE_REQUEST_MODE: by topic and group, what SET_MESSAGE_REQUEST_MODE said."""
+    table: dict[str, dict[str, msgspec.Raw]] = {}
+    for key, row in door.shared.broker.tables.rows(REQUEST_MODES).items():
+        topic, _, group = key.partition("@")
+        table.setdefault(topic, {})[group] = msgspec.Raw(row)
+    door.connection.respond(command, body=bodies.encode({"messageRequestModeMap": table}))
+
+
 HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: update_group,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: update_groups,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all_groups,
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: get_group,
     RequestCode.DELETE_SUBSCRIPTIONGROUP: delete_group,
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: request_modes,
 }

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from gantrymq.broker.deletions import REQUEST_MODES
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.model.message import Message
 from gantrymq.remoting.groups import Groups
@@ -40,6 +41,7 @@ def prepare(node: Node) -> None:
     groups = Groups(broker)
     groups.set(GroupConfig("g"))
     groups.set(GroupConfig("h"))
+    broker.put(REQUEST_MODES, [(f"{topic}@{group}", b"{}") for topic in "tu" for group in "gh"], None, None)
     broker.write_offsets(0)
     node.turn.run_until_quiet()
     node.flush()
@@ -60,7 +62,7 @@ def check_topic(node: Node, must: bool | None) -> bool:
     assert not any(b'"deleting"' in row for row in node.broker.tables.rows("topic").values())
     if gone:
         assert RETRIES[0] not in node.broker.topics.topics
-        assert offsets_of(node) == OTHERS
+        assert offsets_of(node) == OTHERS == set(node.broker.tables.rows(REQUEST_MODES))
         assert cursor_groups(node) == {("u/0", "pop:g"), ("t/0", "gateway")}
         for name in ("t", *RETRIES):
             node.broker.topics.create(TopicConfig(name, 2, 2))
@@ -86,6 +88,8 @@ def check_group(node: Node, must: bool | None) -> bool:
         {("u", "h"), ("t", "h")} if gone else {(topic, group) for topic in "tu" for group in "gh"} | {(RETRIES[0], "g")}
     )
     assert {(topic, group) for topic, group, _ in node.broker.offsets.pairs()} == left
+    modes = {key.rpartition("@")[2] for key in node.broker.tables.rows(REQUEST_MODES)}
+    assert modes == ({"h"} if gone else {"g", "h"})
     assert ("t/0", "gateway") in cursor_groups(node)
     assert (("t/0", "pop:g") in cursor_groups(node)) is not gone
     assert ("t/1", "pop:h") in cursor_groups(node)

@@ -355,6 +355,17 @@ def test_long_answers_come_in_steps(bench: Bench, monkeypatch: pytest.MonkeyPatc
     assert bench.doors.jobs.running == 0
 
 
+def test_request_modes_are_listed(bench: Bench) -> None:
+    link = bench.connect()
+    send(link)
+    mode = {"topic": "T", "consumerGroup": "CG", "mode": "POP", "popShareQueueNum": 1}
+    assert ask(link, Code.SET_MESSAGE_REQUEST_MODE, json.dumps(mode).encode()).code == 0
+    listed = json.loads(ask(link, Code.GET_ALL_MESSAGE_REQUEST_MODE).body)["messageRequestModeMap"]
+    assert listed == {"T": {"CG": mode}}
+    ask(link, Code.DELETE_TOPIC_IN_BROKER, topic="T")
+    assert json.loads(ask(link, Code.GET_ALL_MESSAGE_REQUEST_MODE).body) == {"messageRequestModeMap": {}}
+
+
 # Statistics and settings.
 
 
