@@ -116,9 +116,7 @@ class Admin(Part):
         check_topic(topic)
         if queues < 1:
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"{queues} queues: allowed is 1 or more")
-        masters = (await self.cluster()).masters(cluster)
-        if broker:
-            masters = {name: address for name, address in masters.items() if name == broker}
+        masters = await self._masters(cluster, broker)
         if not masters:
             what = f"broker {broker!r}" if broker else "broker"
             raise GantryError(ErrorCode.UNAVAILABLE, f"topic {topic!r} was not created: the nameserver knows no {what}")
@@ -138,6 +136,17 @@ class Admin(Part):
             )
         await self._wait_until_known(topic, set(masters))
         return sorted(masters)
+
+    async def _masters(self, cluster: str, broker: str) -> dict[str, str]:
+        """Masters that take a new topic. A nameserver that has just started hears of its brokers a little later."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + KNOWN_AFTER_S
+        while True:
+            info = await self.cluster()
+            if info.brokers or loop.time() >= deadline:
+                masters = info.masters(cluster)
+                return {name: address for name, address in masters.items() if broker in ("", name)}
+            await asyncio.sleep(POLL_S)
 
     async def _wait_until_known(self, topic: str, brokers: set[str]) -> None:
         loop = asyncio.get_running_loop()

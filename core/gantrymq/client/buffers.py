@@ -21,7 +21,7 @@ class QueueBuffer:
     """One queue of a push consumer."""
 
     __slots__ = (
-        "_pending", "_quiet", "_room", "busy", "bytes", "dropped", "last_pull_at", "locked_until", "messages_max", "next_offset", "pulls",
+        "_pending", "_quiet", "_room", "busy", "bytes", "dropped", "last_pull_ms", "locked_until", "messages_max", "next_offset", "pulls",
         "queue",
     )  # fmt: skip
 
@@ -37,7 +37,8 @@ class QueueBuffer:
         """The queue is somebody else's now: nothing more of it is handled, nothing of it committed."""
         self.locked_until = 0.0
         """Orderly consumers: loop time up to which the broker's lock is sure."""
-        self.last_pull_at = 0.0
+        self.last_pull_ms = 0
+        """Milliseconds since the epoch."""
         self.pulls = 0
         self._pending: dict[int, int] = {}
         """Size by offset of what is not done, in the order of offsets."""

@@ -72,6 +72,7 @@ async def _running(consumer: PushConsumer, link: Link, command: Command) -> None
             "cachedMsgCount": len(buffer),
             "cachedMsgSizeInMiB": buffer.bytes >> 20,
             "droped": buffer.dropped,
+            "lastPullTimestamp": buffer.last_pull_ms,
             "locked": consumer.orderly,
         }
         for queue, buffer in consumer.states().items()
@@ -81,6 +82,8 @@ async def _running(consumer: PushConsumer, link: Link, command: Command) -> None
             "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
             "PROP_CONSUMEORDERLY": str(consumer.orderly).lower(),
             "PROP_CLIENT_VERSION": "V5_3_3",
+            "PROP_CONSUMER_START_TIMESTAMP": str(consumer.started_ms),
+            "PROP_THREADPOOL_CORE_SIZE": str(consumer.concurrency),
             "PROP_NAMESERVER_ADDR": ";".join(consumer.client.routes.nameservers),
             "consumerGroup": consumer.group,
         },

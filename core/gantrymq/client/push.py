@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -105,6 +106,9 @@ class PushConsumer(Part):
         self.orderly = orderly
         self.broadcast = broadcast
         self.start_at = start
+        self.concurrency = concurrency
+        self.started_ms = 0
+        """Milliseconds since the epoch."""
         self._subscribed: dict[str, Subscribed] = {}
         self._batch = batch
         self._pull_batch = pull_batch
@@ -186,6 +190,7 @@ class PushConsumer(Part):
                 _log.warning("group %s: topic %s does not exist yet", self.group, topic)
         self.client.members.join_consumer(self.group, self)
         self._running = True
+        self.started_ms = time.time_ns() // 1_000_000
         terms = self._terms
         self._delivery = OrderlyDelivery(terms, self._suspend_s) if self.orderly else ConcurrentDelivery(terms)
         await self.client.members.beat()
@@ -360,7 +365,7 @@ class PushConsumer(Part):
         buffer.add(result.messages)
         buffer.next_offset = result.next_offset
         buffer.pulls += 1
-        buffer.last_pull_at = asyncio.get_running_loop().time()
+        buffer.last_pull_ms = time.time_ns() // 1_000_000
         if result.messages and self._delivery is not None:
             self._delivery.add(buffer, result.messages)
         return bool(result.messages)

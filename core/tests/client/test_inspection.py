@@ -57,6 +57,7 @@ def test_requests_about_a_running_consumer(nameserver: str, topic: str) -> None:
             _, info = await ask(consumer, RequestCode.GET_CONSUMER_RUNNING_INFO, {})
             assert {row["topic"] for row in info["subscriptionSet"]} == {topic, f"%RETRY%{topic}"}
             assert info["properties"]["PROP_CONSUMEORDERLY"] == "false"
+            assert int(info["properties"]["PROP_CONSUMER_START_TIMESTAMP"]) > 0  # mqadmin stops without it
             (state,) = [row for key, row in info["mqTable"].items() if loads(key.encode())["topic"] == topic]
             assert (state["commitOffset"], state["cachedMsgCount"]) == (3, 0)
 
