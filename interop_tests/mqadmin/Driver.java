@@ -81,7 +81,7 @@ public class Driver extends MQAdminStartup {
         boolean late = thread.isAlive();
         if (late) {
             thread.interrupt();
-            thread.join(2000);
+            thread.join(15000);
         }
         captured.flush();
         return bytes.toString("UTF-8") + (late ? "\n[stopped after " + limitMs + " ms]\n" : "");
