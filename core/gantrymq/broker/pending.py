@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from gantrymq.broker.timings import Timings
+
 if TYPE_CHECKING:
     from gantrymq.broker.ackgate import AckGate
     from gantrymq.broker.config import BrokerConfig
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 class Pending:
     """One broker's. Times: milliseconds of the wheel."""
 
-    __slots__ = ("_moved", "bytes", "moved_ms", "refused")
+    __slots__ = ("_moved", "bytes", "moved_ms", "refused", "times")
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -28,6 +30,7 @@ class Pending:
         self._moved = False
         self.refused = 0
         """Messages answered BUSY."""
+        self.times = Timings()
 
     def refuses(self, count: int, config: BrokerConfig, now_ms: int) -> bool:
         """Whether `count` more messages are too many; asked only while something waits."""
@@ -53,10 +56,12 @@ class Pending:
         if not self.bytes:
             self.moved_ms, self._moved = now_ms, False
         self.bytes += size
-        gate.park(end, self._done, (*answer, size), results, True)
+        self.times.parked += 1
+        gate.park(end, self._done, (*answer, size, self.times.begun), results, True)
 
-    def _done(self, entry: tuple[Done, Any, int], results: Any) -> None:
-        on_done, token, size = entry
+    def _done(self, entry: tuple[Done, Any, int, float], results: Any) -> None:
+        on_done, token, size, begun = entry
         self.bytes -= size
+        self.times.send_seconds.observe(self.times.now() - begun)
         self._moved = True
         on_done(token, results)

@@ -133,12 +133,13 @@ class Sends:
         at = text.rfind(_UNIQ)
         if at == 0 or (at > 0 and text[at - 1] == "\x02"):
             unique = text[at + _UNIQ_SIZE : text.find("\x02", at)]
-            ordinary = text.count("_") == 1 and "DELAY" not in text
+            marks = text.count("_")
+            ordinary = "DELAY" not in text and (marks == 1 or (marks == 3 and _SHARDING in text))
         else:
             unique = value_of(text, _UNIQ)
-            ordinary = not text
+            marks, ordinary = 0, not text
         intake, lmq = PLAIN, NO_LMQ
-        if not ordinary:  # every name with a meaning here but DELAY has an underscore
+        if not ordinary:  # names with a meaning have underscores beside those of UNIQ_KEY and __SHARDINGKEY; but DELAY
             text, queue_id, intake, lmq = self._look_closer(text, topic, queue_id, header.reconsume_times)
         if flags & sysflag.TRANSACTION_MASK and intake != HALF:
             raise GantryError(
@@ -176,7 +177,7 @@ class Sends:
         message.lmq = lmq
         if header.reconsume_times:
             message.reconsume_times = header.reconsume_times & 0x7FFFFFFF
-        if not ordinary:
+        if marks != 1:
             message.sharding_key = value_of(text, _SHARDING)
         return message
 
@@ -186,7 +187,9 @@ class Sends:
         """(properties, queue, intake, light queues) of a message whose properties may ask for more than to be stored."""
         if "POP_CK" in text:  # a receipt of an earlier delivery (SendMessageProcessor.clearReservedProperties)
             text = without(text, _POP_CK)
-        intake, lmq = intake_of(text, attempts or 0), NO_LMQ
+        intake, lmq = PLAIN, NO_LMQ
+        if "DELAY" in text or "TIMER_D" in text or "TRAN_MSG" in text:
+            intake = intake_of(text, attempts or 0)
         if intake:
             self.aside = True
         if "INNER_MULTI_" in text or "GANTRY_DISPATCH" in text:

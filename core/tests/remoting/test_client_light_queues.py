@@ -242,3 +242,17 @@ def test_a_batch_that_cannot_be_written_takes_its_entries_back(bench: Bench) -> 
     assert queue.next_offset == 1
     assert send(link, b"three", to(A, B)).code == 0
     assert [bodies(link, name) for name in (A, B)] == [[b"one", b"three"], [b"three"]]
+
+
+def test_half_message_enters_its_light_queues_with_its_commit(bench: Bench) -> None:
+    link = bench.connect()
+    answer = send(link, b"x", to(A, rest="UNIQ_KEY\x01U\x02TRAN_MSG\x01true\x02PGROUP\x01PG\x02"), f="4")
+    assert answer.code == 0, answer.remark
+    assert bench.store.max_offset(A, 0) == 0
+    end = ask(
+        link, Code.END_TRANSACTION, producerGroup="PG", tranStateTableOffset=answer.fields["queueOffset"],
+        commitLogOffset=int(answer.fields["msgId"][-16:], 16), commitOrRollback=8, msgId="U", transactionId="U",
+    )  # fmt: skip
+    assert end.code == 0, end.remark
+    assert bodies(link, A) == bodies(link, "T") == [b"x"]
+    assert bench.store.units(A, 0, 0, 1) == bench.store.units("T", 0, 0, 1)

@@ -230,3 +230,35 @@ def test_several_sends_of_one_read_are_answered_in_their_order(bench: Bench) -> 
     found = answers(bench.connect().feed(send_frame(opaque=1, b=RETRY) + send_frame(opaque=2)))
     assert sorted(answer.opaque for answer in found) == [1, 2]
     assert {answer.code for answer in found} == {0}
+
+
+# With the real delays.
+
+
+def test_a_retry_arrives_after_its_level(bench: Bench) -> None:
+    bench.broker.diverts[DELAYED] = bench.broker.delays.divert
+    origin = one(bench)
+    assert back(bench, origin).code == 0
+    assert stored(bench, RETRY) == []
+    bench.wheel.advance(9_000)
+    bench.turn.run_until_quiet()
+    assert stored(bench, RETRY) == []
+    bench.wheel.advance(2_000)
+    bench.turn.run_until_quiet()
+    (message,) = stored(bench, RETRY)
+    assert (message.body, message.reconsume_times, message.property("RETRY_TOPIC")) == (b"hello", 1, "T")
+    assert message.property("ORIGIN_MESSAGE_ID").endswith(f"{origin.physical_offset:016X}")
+    assert back(bench, message).code == 0
+    bench.wheel.advance(31_000)
+    bench.turn.run_until_quiet()
+    assert [found.reconsume_times for found in stored(bench, RETRY)] == [1, 2]
+
+
+def test_a_delayed_message_enters_its_light_queues_with_its_topic(bench: Bench) -> None:
+    bench.broker.diverts[DELAYED] = bench.broker.delays.divert
+    assert send(bench.connect(), b"x", "INNER_MULTI_DISPATCH\x01%LMQ%a\x02DELAY\x011\x02").code == 0
+    assert bench.store.max_offset("%LMQ%a", 0) == 0
+    bench.wheel.advance(2_000)
+    bench.turn.run_until_quiet()
+    assert bench.store.max_offset("%LMQ%a", 0) == 1
+    assert bench.store.units("%LMQ%a", 0, 0, 1) == bench.store.units("T", 0, 0, 1)
