@@ -257,7 +257,7 @@ def test_a_torn_index_file_above_the_derived_position_costs_its_own_records_only
     bench.crash()
     _, name = bench.files.list_dir(bench.root / "store" / "index")
     handle = bench.files.open(bench.root / "store" / "index" / name, False)
-    bench.files.truncate(handle, 40 + 50 * 4 + 20 * 5 + 3)
+    bench.files.truncate(handle, 40 + 50 * 4 + 20 * 5)
     bench.files.pwrite(handle, b"\x7f" * 60, 40 + 50 * 4 + 20)
     bench.files.close(handle)
     store = bench.open()
