@@ -22,7 +22,7 @@ class QueueBuffer:
 
     __slots__ = (
         "_pending", "_quiet", "_room", "busy", "bytes", "dropped", "last_pull_ms", "locked_until", "messages_max", "next_offset", "pulls",
-        "queue",
+        "queue", "reset_to",
     )  # fmt: skip
 
     def __init__(self, queue: MessageQueue, offset: int, messages_max: int = MESSAGES_MAX) -> None:
@@ -35,6 +35,8 @@ class QueueBuffer:
         """Handler calls under way."""
         self.dropped = False
         """The queue is somebody else's now: nothing more of it is handled, nothing of it committed."""
+        self.reset_to: int | None = None
+        """Where the group goes on whatever is done here: set with `dropped`."""
         self.locked_until = 0.0
         """Orderly consumers: loop time up to which the broker's lock is sure."""
         self.last_pull_ms = 0
@@ -73,7 +75,9 @@ class QueueBuffer:
 
     @property
     def floor(self) -> int:
-        """Everything below this offset is done."""
+        """Everything below this offset is done, or not wanted."""
+        if self.reset_to is not None:
+            return self.reset_to
         return next(iter(self._pending), self.next_offset)
 
     def is_full(self) -> bool:
@@ -99,7 +103,8 @@ class QueueBuffer:
             return False
         return True
 
-    def drop(self) -> None:
-        """The queue goes to another member."""
+    def drop(self, reset_to: int | None = None) -> None:
+        """The queue goes to another member, or the group to another offset."""
         self.dropped = True
+        self.reset_to = reset_to
         self._room.set()

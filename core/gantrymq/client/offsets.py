@@ -86,8 +86,9 @@ class OffsetStore(Protocol):
     async def read(self, queue: MessageQueue) -> int | None:
         """The offset, None if there is none."""
 
-    async def write(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Keep these; what cannot be kept now is logged and comes again with the next call."""
+    async def write(self, offsets: Mapping[MessageQueue, int], force: bool = False) -> None:
+        """Keep these; what cannot be kept now is logged and comes again with the next call. `force`: also what was kept before (pulls carry
+        offsets as well, so the broker may have a later one)."""
 
 
 class BrokerOffsets:
@@ -103,10 +104,10 @@ class BrokerOffsets:
         self._written.pop(queue, None)
         return await committed(self._client, self._group, queue)
 
-    async def write(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def write(self, offsets: Mapping[MessageQueue, int], force: bool = False) -> None:
         """See `OffsetStore`."""
         for queue, offset in offsets.items():
-            if self._written.get(queue) == offset:
+            if not force and self._written.get(queue) == offset:
                 continue
             try:
                 await commit(self._client, self._group, queue, offset)
@@ -133,7 +134,7 @@ class FileOffsets:
         """See `OffsetStore`."""
         return self._offsets.get(str(queue))
 
-    async def write(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def write(self, offsets: Mapping[MessageQueue, int], force: bool = False) -> None:
         """See `OffsetStore`."""
         new = {str(queue): offset for queue, offset in offsets.items()}
         if new.items() <= self._offsets.items():

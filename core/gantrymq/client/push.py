@@ -297,7 +297,7 @@ class PushConsumer(Part):
     async def _give_up(self, queue: MessageQueue) -> bool:
         """Hand a queue to another member; False if a handler call of an orderly one takes too long: it stays until the next round."""
         buffer = self._buffers[queue]
-        buffer.drop()
+        buffer.drop(buffer.reset_to)
         pull = self._pulls.pop(buffer, None)
         if pull is not None:
             pull.cancel()
@@ -305,7 +305,7 @@ class PushConsumer(Part):
             return False
         floor = buffer.floor
         del self._buffers[queue]
-        await self._offsets.write({queue: floor})
+        await self._offsets.write({queue: floor}, force=buffer.reset_to is not None)
         if self.orderly and not self.broadcast:
             await unlock_queues(self.client, self.group, [queue])
         _log.info("group %s: gave up %s at %d", self.group, queue, floor)
@@ -359,7 +359,7 @@ class PushConsumer(Part):
                 "group %s: %s: the broker has %d to %d and refuses offset %d; going on at %d", self.group, queue,
                 result.min_offset, result.max_offset, buffer.next_offset, result.next_offset,
             )  # fmt: skip
-            buffer.drop()
+            buffer.drop(result.next_offset)
             self._in_background(self.reset({queue: result.next_offset}))
             return False
         buffer.add(result.messages)
@@ -401,19 +401,20 @@ class PushConsumer(Part):
 
     async def reset(self, offsets: dict[MessageQueue, int]) -> None:
         """Go on at these offsets in the queues that are read here, now and for the group."""
+        ended = {}
+        for queue, offset in offsets.items():
+            buffer = self._buffers.get(queue)
+            if buffer is not None:
+                buffer.drop(offset)
+                ended[queue] = buffer
         async with self._changing:
-            for queue, offset in offsets.items():
-                buffer = self._buffers.get(queue)
-                if buffer is None:
-                    continue
-                buffer.drop()
-                pull = self._pulls.pop(buffer, None)
-                if pull is not None:
-                    pull.cancel()
-                await buffer.quiet(QUIET_S)
-                del self._buffers[queue]
-                await self._offsets.write({queue: offset})
-                await self._take(queue)
+            for queue, buffer in ended.items():
+                if self._buffers.get(queue) is buffer:  # a rebalance may have seen it first, and done the same
+                    given_up = await self._give_up(queue)
+                    if given_up and (self.broadcast or not self.orderly):
+                        await self._take(queue)
+                    else:  # needs its lock again
+                        self._balancer.wake()
 
     def states(self) -> dict[MessageQueue, QueueBuffer]:
         """The queues that are read here, for tools."""
