@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 KEPT_FLAGS: Final = sysflag.COMPRESSED | sysflag.MULTI_TAGS | sysflag.COMPRESSION_MASK
 """Bits of sysFlag that a sender decides; host widths and transaction state are ours."""
 
+Header = SendHeaderV2 | SendHeader
+
 NO_LMQ: tuple[str, ...] = ()
 
 BATCH_MESSAGES_MAX: Final = 16_384
@@ -110,12 +112,7 @@ class Sends:
         )
 
     def message(
-        self,
-        header: SendHeaderV2 | SendHeader,
-        body: bytes,
-        born_host: bytes,
-        host_flag: int,
-        topic: Topic | None = None,
+        self, header: Header, body: bytes, born_host: bytes, host_flag: int, topic: Topic | None = None
     ) -> Message:
         """The message of a single send; raises GantryError for what is refused. `topic`: looked at already."""
         name = header.topic
@@ -213,7 +210,7 @@ class Sends:
         if name not in self._topics and names.is_stored_topic(name):
             self._broker.topics.create(TopicConfig(name, 1, 1))
 
-    def _special(self, header: SendHeaderV2 | SendHeader, body: bytes, born_host: bytes, host_flag: int) -> Message:
+    def _special(self, header: Header, body: bytes, born_host: bytes, host_flag: int) -> Message:
         """A message for a new topic, or for one that not everybody may send to."""
         topic = self.topic_for(header)
         message = self.message(header, body, born_host, host_flag, topic)
@@ -221,7 +218,7 @@ class Sends:
             self._retry(header, message)
         return message
 
-    def _retry(self, header: SendHeaderV2 | SendHeader, message: Message) -> None:
+    def _retry(self, header: Header, message: Message) -> None:
         """A consumer sends a message back by itself (SendMessageProcessor.handleRetryAndDLQ): after too many attempts it is dead.
 
         A group that consumes in order has made its attempts before it sends.
@@ -245,7 +242,7 @@ class Sends:
         message.queue_id = 0
         message.intake = PLAIN
 
-    def topic_for(self, header: SendHeaderV2 | SendHeader) -> Topic:
+    def topic_for(self, header: Header) -> Topic:
         """The topic of a send that is not an ordinary existing one: refuse it, or create it."""
         name = header.topic
         if names.is_own_system_topic(name) or name.startswith(names.OWN_LIGHT_PREFIX):
@@ -287,7 +284,7 @@ class Sends:
             )
         return queue_id
 
-    def batch(self, header: SendHeaderV2 | SendHeader, body: bytes, born_host: bytes, host_flag: int) -> list[Message]:
+    def batch(self, header: Header, body: bytes, born_host: bytes, host_flag: int) -> list[Message]:
         """The messages of SEND_BATCH_MESSAGE, all for one queue; refused as a whole, so checked as a
         whole."""
         if header.topic.startswith(names.RETRY_PREFIX):
