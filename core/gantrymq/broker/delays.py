@@ -87,7 +87,9 @@ class Delays:
         self.timers.open()
 
     def close(self) -> None:
-        """See `parts.Part`."""
+        """See `parts.Part`. What is in its topic and waits for the flush is not to come again."""
+        if self.timers.busy or self.levels.busy:
+            self._broker.gate.advance(self._broker.store.flush())
         self.timers.roll_at_stop()
 
     def floors(self) -> tuple[dict[int, int], int | None]:

@@ -143,6 +143,11 @@ class Levels:
             [max(end - level.cursor.window.floor, 0) for end, level in zip(ends, self.by_number.values(), strict=True)]
         )
 
+    @property
+    def busy(self) -> bool:
+        """Messages are on their way into their topics."""
+        return any(level.busy for level in self.by_number.values())
+
     def floors(self) -> dict[int, int]:
         """By level, the offset below which everything is delivered: RocketMQ's delayOffset.json."""
         return {number: level.cursor.window.floor for number, level in sorted(self.by_number.items())}

@@ -120,6 +120,11 @@ class Timers:
         unseen = self._broker.store.max_offset(TIMER_TOPIC, 0) - self._seen if self.cursor is not None else 0
         return max(self._slots.count - self._dead, 0) + len(self._odd) + len(self._inflight) + unseen
 
+    @property
+    def busy(self) -> bool:
+        """Messages are on their way into their topics."""
+        return bool(self._inflight)
+
     def floor(self) -> int | None:
         """Below this offset everything is delivered; None: there never was a timer."""
         return self.cursor.window.floor if self.cursor is not None else None

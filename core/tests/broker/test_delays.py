@@ -222,6 +222,19 @@ def test_with_synchronous_flush_the_flights_are_bounded() -> None:
     assert len(node.bodies()) == INFLIGHT_MAX + 3 * STEP
 
 
+def test_a_clean_stop_notes_what_waits_for_the_flush() -> None:
+    node = SyncNode(MemoryFileSystem())
+    for pairs in ({"TIMER_DELAY_MS": 1_000}, {"DELAY": 1}):
+        node.start("submit", [node.message(b"x", **pairs)])
+    node.flush()
+    node.wait(1_100)
+    assert node.broker.delays.timers.busy
+    assert node.broker.delays.levels.busy
+    again = node.reborn()
+    again.wait(10_000)
+    assert again.bodies() == [b"x", b"x"]
+
+
 class SyncNode(WaitingNode):
     def message(self, body: bytes, **pairs: Any) -> Any:
         from gantrymq.model.message import DELAYED, Message
