@@ -16,19 +16,10 @@ from gantrymq.remoting import (
     admin_stats,
     admin_topics,
 )
-from gantrymq.remoting.constants import RequestCode
 
 if TYPE_CHECKING:
     from gantrymq.remoting.broker_door import BrokerDoor
     from gantrymq.remoting.codec import Command
-
-NOT_YET: Final[dict[int, str]] = {
-    RequestCode.CONSUMER_SEND_MSG_BACK: "CONSUMER_SEND_MSG_BACK (36): this broker does not support delayed retries yet; "
-    "the message stays uncommitted, so consume it again",
-    RequestCode.POP_MESSAGE: "POP_MESSAGE (200050): this broker does not support pop consumers yet; use a pull or push consumer",
-}
-"""Refusals that say more than a number: these codes come with a later version."""
-
 
 HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
     **admin_topics.HANDLERS,

@@ -457,10 +457,6 @@ class BrokerDoor(RemotingDoor):
         if not self._open_sends:
             self.link.close()
 
-    def unknown(self, code: int) -> str:
-        """See `RemotingDoor`."""
-        return admin.NOT_YET.get(code) or super().unknown(code)
-
 
 BrokerDoor.table = {
     CODE.SEND_MESSAGE: BrokerDoor.send,

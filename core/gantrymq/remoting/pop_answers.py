@@ -241,6 +241,8 @@ class Pop:
         return True
 
     def _add(self, answer: Answer, place: Place, found: Look, ordered: bool) -> None:
+        stats = self._door.shared.broker.stats
+        stats.read(place.topic, self._subject.group, len(found.offsets), sum(map(len, found.pieces)))
         mark = mark_of(place.topic)
         answer.add_queue(mark, place.queue_id, found.offsets)
         if ordered:

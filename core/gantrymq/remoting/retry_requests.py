@@ -52,7 +52,7 @@ def send_back(door: BrokerDoor, command: Command) -> None:
         topic = writable(shared.groups.dead_letter_topic(header.group), names.DLQ_PREFIX + header.group)
     level = 0 if dead else header.delay_level or RETRY_LEVEL_FIRST + stored.reconsume_times
     message = returned(stored, topic.name, level)
-    origin = stored.property("RETRY_TOPIC") or stored.topic
+    origin = stored.property(props.RETRY_TOPIC) or stored.topic
     message.queue_id = 0 if dead else stored.queue_offset % _retry_queues(group, topic)
 
     def answer(results: Any) -> None:
