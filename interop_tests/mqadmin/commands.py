@@ -86,7 +86,7 @@ STEPS: Final[tuple[Step, ...]] = (
     Step("!send {n} PGTraced T1 TagB K2 1 c0"),
     Step("topicStatus -n {n} -t T1", "broker-a", ((r"Topic Put TPS.*", "", "a rate"),)),
     Step("topicList -n {n}", "T1",
-         ((r"^(RMQ_SYS_TRANS\w*|BenchmarkTest|OFFSET_MOVED_EVENT|rmq_sys_\S+|SELF_TEST_TOPIC|DefaultCluster\S*|SCHEDULE_TOPIC_XXXX|broker-a)$",
+         ((r"^(RMQ_SYS_TRANS\w*|RMQ_SYS_TRACE_TOPIC|BenchmarkTest|OFFSET_MOVED_EVENT|rmq_sys_\S+|SELF_TEST_TOPIC|DefaultCluster\S*|SCHEDULE_TOPIC_XXXX|broker-a)$",
            "", "system topics come into being at their first use here"),)),
     Step("topicClusterList -n {n} -t T1", "DefaultCluster"),
     Step("queryMsgById -n {n} -i {off} -t T1", "Keys:                [K1]"),
