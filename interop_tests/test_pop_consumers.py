@@ -21,6 +21,7 @@ from gantrymq.remoting.constants import RequestCode
 from gantrymq.store import record
 from interop_tests.running import Gantry
 from interop_tests.test_remoting_foreign import command, needs
+from interop_tests.test_rocketmq_store import SIZES, RealBroker
 
 HERE = Path(__file__).parent
 TOPIC, GROUP = "popped", "pop-group"
@@ -30,8 +31,9 @@ QUEUES = 2
 class Consumer:
     """A connection that pops, acknowledges and sends, one request at a time."""
 
-    def __init__(self, server: Gantry) -> None:
-        self.socket = socket.create_connection(server.address("broker"), 20)
+    def __init__(self, server: Gantry | RealBroker) -> None:
+        address = ("127.0.0.1", server.port) if isinstance(server, RealBroker) else server.address("broker")
+        self.socket = socket.create_connection(address, 20)
         self.reader = FrameReader()
         self.opaque = itertools.count(1)
         self.answers: dict[int, Command] = {}
@@ -61,7 +63,7 @@ class Consumer:
 
     def create(self) -> None:
         made = self.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic=TOPIC, readQueueNums=QUEUES, writeQueueNums=QUEUES,
-                        perm=6, defaultTopic="TBW102")  # fmt: skip
+                        perm=6, defaultTopic="TBW102", topicFilterType="SINGLE_TAG", topicSysFlag=0, order="false")  # fmt: skip
         assert made.code == 0, made.remark
 
     def send(self, body: bytes, queue: int) -> None:
@@ -94,6 +96,37 @@ class Consumer:
             for queue, number in bits.items()
         ]  # fmt: skip
         return self.post(RequestCode.BATCH_ACK_MESSAGE, json.dumps({"acks": acks}).encode())
+
+    def acknowledge(self, answer: Command, message: Any) -> None:
+        """One message by its receipt, which a message of a retry topic brings along."""
+        fields = answer.fields
+        receipt = message.property("POP_CK")
+        if not receipt:
+            starts = {part.split(" ")[1]: part.split(" ")[2] for part in fields["startOffsetInfo"].split(";")}
+            queue = str(message.queue_id)
+            receipt = (
+                f"{starts[queue]} {fields['popTime']} {fields['invisibleTime']} {fields['reviveQid']} 0 broker-a {queue} "
+                f"{message.queue_offset}"
+            )
+        parts = receipt.split(" ")
+        topic = TOPIC if parts[4] == "0" else f"%RETRY%{GROUP}_{TOPIC}"
+        done = self.ask(RequestCode.ACK_MESSAGE, consumerGroup=GROUP, topic=topic, queueId=parts[6], extraInfo=receipt,
+                        offset=parts[7])  # fmt: skip
+        assert done.code == 0, done.remark
+
+    def pop_all(self, wanted: set[bytes], acknowledged: set[bytes], invisible_ms: int = 600_000) -> dict[bytes, int]:
+        """Pop until all of `wanted` came, each once; acknowledge some. Reconsume times by body."""
+        found: dict[bytes, int] = {}
+        end = time.monotonic() + 60
+        while set(found) < wanted and time.monotonic() < end:
+            answer, messages = self.pop(2_000, invisible_ms)
+            for message in messages:
+                assert message.body not in found
+                found[message.body] = message.reconsume_times
+                if message.body in acknowledged:
+                    self.acknowledge(answer, message)
+        assert set(found) == wanted
+        return found
 
 
 @pytest.mark.crash
@@ -206,3 +239,38 @@ def test_java_client_sees_what_it_sees_with_rocketmq(own_server: Gantry, tmp_pat
                    cwd=project, timeout_s=120)  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines() == REAL
+
+
+@pytest.mark.slow
+@pytest.mark.java
+@pytest.mark.timeout(300)
+def test_unacknowledged_pops_on_one_directory_of_two_brokers(tmp_path: Path) -> None:
+    """RocketMQ, ours, RocketMQ: what was popped and not acknowledged at the one is delivered by the next, and nothing else again."""
+    needs("java", "mvn")
+    real = RealBroker(tmp_path / "data")
+    gantry = Gantry(tmp_path, settings=SIZES)
+    first = {b"%d" % number for number in range(8)}
+    try:
+        real.start()
+        with Consumer(real) as consumer:
+            consumer.create()
+            for number in range(8):
+                consumer.send(b"%d" % number, 0)
+            assert set(consumer.pop_all(first, {b"0", b"1", b"4"}, 10_000).values()) == {0}
+        real.stop()
+        gantry.start()
+        with Consumer(gantry) as consumer:
+            found = consumer.pop_all(first - {b"0", b"1", b"4"}, {b"2", b"3"})
+            assert set(found.values()) == {1}
+            for number in (8, 9):
+                consumer.send(b"%d" % number, 0)
+            assert consumer.pop_all({b"8", b"9"}, {b"8"}) == {b"8": 0, b"9": 0}
+        gantry.stop()
+        real.start()
+        with Consumer(real) as consumer:
+            left = {b"5", b"6", b"7", b"9"}
+            assert consumer.pop_all(left, left)[b"9"] == 0
+    finally:
+        real.kill()
+        for process in gantry.processes:
+            process.kill()

@@ -186,6 +186,7 @@ def test_what_a_real_broker_owed_is_delivered_again(crash: bool) -> None:
     messages = pop(node, topic=RETRY)
     assert [(message.body[:8], message.reconsume_times) for message in messages] == [(b"00000000", 1), (b"00000003", 1)]
     assert messages[0].property("1ST_POP_TIME")
+    assert node.broker.offsets.query(pop_revive.GROUP, REVIVE, 0) == 5
     node = KeepingNode(node.files.after_process_crash(), node.clock)
     pass_ms(node, 60_000)
     assert node.store.max_offset(RETRY, 0) == 2
