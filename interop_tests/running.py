@@ -155,7 +155,7 @@ class Cluster(Gantry):
 
     def _where(self) -> list[str]:
         found = [process.doors["nameserver"] for process in self.processes if "nameserver" in process.doors]
-        return [word for address in found for word in ("--nameserver", address)]
+        return ["--nameserver", ";".join(found)] if found else []
 
     def add_broker(self, number: int) -> Process:
         """One more broker group."""
