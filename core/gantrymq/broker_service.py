@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -21,6 +22,8 @@ from gantrymq.broker.retention import Retention
 from gantrymq.broker.routing import load_route_sets
 from gantrymq.broker.snapshots import SnapshotWork
 from gantrymq.broker.timer_takeover import TimerTakeover
+from gantrymq.broker_metrics import BrokerMetrics, registered
+from gantrymq.health import Health
 from gantrymq.metrics import Metrics
 from gantrymq.model.errors import GantryError
 from gantrymq.model.limits import MessageConfig
@@ -94,11 +97,13 @@ class BrokerService:
         metrics = context.shared.get("metrics")
         if metrics is not None:
             show_metrics(metrics, store, broker, retention, doors)
+            self._show_numbers(context, metrics, doors)
         bound = await context.listen(doors.accept, context.host, config.port)
         self._registrar = Registrar(broker, context, bound)
         doors.set_address(self._registrar.advertised)
         doors.nameservers = list(context.nameservers)
         await self._registrar.start()
+        self._tell_health(context.shared.get("health"), self._registrar)
         context.shared["broker_port"] = LocalBrokerPort(broker)
         context.shared["broker"] = broker
         return [bound]
@@ -146,6 +151,24 @@ class BrokerService:
         store.read_without_waiting(self._cold)
         self.broker = broker
         return broker
+
+    def _show_numbers(self, context: ServiceContext, metrics: Metrics, doors: BrokerDoors) -> None:
+        """Topics, groups, timings: timed from now on."""
+        config = context.shared.get("metrics_config")
+        assert self.broker is not None
+        assert self._flusher is not None
+        limits = (config.topics_max, config.groups_max) if config is not None else (0, 0)
+        numbers = BrokerMetrics(self.broker, doors, metrics, limits)
+        numbers.register()
+        self.broker.pending.times.now = self._flusher.now = time.perf_counter
+        self._flusher.on_timed = numbers.flush_seconds.observe
+
+    def _tell_health(self, health: Health | None, registrar: Registrar) -> None:
+        store = self._store
+        if health is None or store is None:
+            return
+        health.alive_if("broker", lambda: store.failure.text if store.failure is not None else "")
+        health.ready_if("broker", partial(registered, registrar))
 
     def _start_flusher(self, context: ServiceContext, config: StoreConfig, broker: Broker) -> None:
         post = asyncio.get_running_loop().call_soon_threadsafe

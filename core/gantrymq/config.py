@@ -59,6 +59,9 @@ class ServerConfig:
     log_level: Literal["debug", "info", "warning", "error"] = field(
         default="info", metadata={"help": "least severity written to stderr"}
     )
+    log_format: Literal["text", "json"] = field(
+        default="text", metadata={"help": "lines for people, or one JSON object per line (--log-format)"}
+    )
     connections_max: int = field(
         default=100_000,
         metadata={

@@ -31,6 +31,8 @@ import anyio.lowlevel
 from gantrymq import __version__
 from gantrymq.clock import SystemClock
 from gantrymq.config import SERVICE_KEYS, ServerConfig, Settings, load
+from gantrymq.health import STOPPING, Health
+from gantrymq.logs import complain, set_up_logging
 from gantrymq.metrics import Metrics
 from gantrymq.model.errors import ConfigError, GantryError
 from gantrymq.net.api import ConnectionFactory
@@ -48,6 +50,12 @@ SERVICES: Final = "gantrymq.services"
 
 BEFORE_DOORS: Final = ("nameserver", "broker")
 """Started first, in this order, and stopped last."""
+
+METRICS: Final = "metrics"
+"""Started before all, so that it can tell what the others do; in every process."""
+
+WITHOUT_PORT: Final = (METRICS, *BEFORE_DOORS)
+"""Services that are no doors to a broker."""
 
 NAMESERVER_DEFAULT: Final = "127.0.0.1:9876"
 
@@ -77,6 +85,8 @@ class Launch:
     config: str | None = None
     nameserver: str | None = None
     ready_file: str | None = None
+    log_level: str | None = None
+    log_format: str | None = None
     sets: tuple[str, ...] = ()
     free_ports: bool = False
 
@@ -106,7 +116,7 @@ def discover() -> dict[str, EntryPoint]:
 
 def wanted_names(launch: Launch, settings: Settings, installed: Mapping[str, EntryPoint]) -> list[str]:
     """Names of the services to start, in their order. Raises `ConfigError`."""
-    gateways = [name for name in installed if name not in BEFORE_DOORS]
+    gateways = [name for name in installed if name not in WITHOUT_PORT]
     if launch.command == "up":
         asked = [*BEFORE_DOORS, *gateways]
         if (
@@ -132,10 +142,10 @@ def wanted_names(launch: Launch, settings: Settings, installed: Mapping[str, Ent
                 raise ConfigError(f"{name}.enabled = false, but the command line asks for {name}: drop one of both")
     if not on:
         raise ConfigError("every service is off: nothing to start")
-    return sorted(
-        on,
-        key=lambda name: (BEFORE_DOORS.index(name) if name in BEFORE_DOORS else len(BEFORE_DOORS), asked.index(name)),
+    on.sort(
+        key=lambda name: (BEFORE_DOORS.index(name) if name in BEFORE_DOORS else len(BEFORE_DOORS), asked.index(name))
     )
+    return [METRICS, *on] if METRICS in installed and settings.flag(METRICS, "enabled", True) else on
 
 
 class LoadError(Exception):
@@ -157,10 +167,10 @@ def load_service(point: EntryPoint) -> Service:
 def make_plan(launch: Launch, environment: Mapping[str, str]) -> Plan:
     """Read every source and check every name and value. Raises `ConfigError`."""
     settings = load(launch.config, environment, launch.sets)
-    for key in ("host", "data", "nameserver"):
+    for key in ("host", "data", "nameserver", "log_level", "log_format"):
         value = getattr(launch, key)
         if value is not None:
-            settings.put("server", key, value, f"--{key}")
+            settings.put("server", key, value, f"--{key.replace('_', '-')}")
     installed = discover()
     names = wanted_names(launch, settings, installed)
     if launch.free_ports:
@@ -260,7 +270,8 @@ class Server:
         """Where doors listened before their broker was lost, in order: there they open again."""
         self._reserved: dict[str, list[socket.socket]] = {}
         """Holds these addresses while the door is shut."""
-        self._shared: dict[str, Any] = {}
+        self._health = Health()
+        self._shared: dict[str, Any] = {"health": self._health, "listeners": self._listeners}
         self._nameservers = plan.nameservers
         self._exit_code = EXIT_OK
         self._stop = anyio.Event()
@@ -284,7 +295,8 @@ class Server:
             connections_max=raise_file_limit(server.connections_max),
         )
         self._host = PumpHost(self._turn.at_write, self._wheel, limits)
-        self._shared["metrics"] = register_traffic(Metrics(), self._host)
+        self._shared["metrics"] = metrics = Metrics()
+        self._host.traffic.show(metrics)
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             await tasks.start(self._watch_signals)
@@ -312,6 +324,7 @@ class Server:
 
     def _request_stop(self, exit_code: int) -> None:
         self._exit_code = max(self._exit_code, exit_code)
+        self._health.phase = STOPPING
         self._stop.set()
         self._starting.cancel()
 
@@ -348,13 +361,14 @@ class Server:
         if service.name in BEFORE_DOORS:
             make_data_directory(Path(plan.server.data))
         context = self._context(service)
-        if service.name not in BEFORE_DOORS:
+        if service.name not in WITHOUT_PORT:
             local = self._shared.get("broker_port")
             context.port = local.for_service() if local is not None else await self._connect(context)
             self._ports[service.name] = context.port
         self._started.append(service)
         addresses = await service.start(context)
-        if service.name not in BEFORE_DOORS and "broker_port" not in self._shared:
+        if service.name not in WITHOUT_PORT and "broker_port" not in self._shared:
+            self._health.ready_if(service.name, partial(self._shut_reason, service.name))
             self._follower.follow(service.name, context.port)
         if service.name == "nameserver" and plan.own_nameserver and addresses:
             self._nameservers = [joined(reachable(addresses[0][0]), addresses[0][1])]
@@ -423,6 +437,9 @@ class Server:
             raise
         self._release(name)
 
+    def _shut_reason(self, name: str) -> str:
+        return "shut until its broker is back" if name in self._reserved else ""
+
     def _release(self, name: str) -> None:
         for held in self._reserved.pop(name, ()):
             held.close()
@@ -449,6 +466,7 @@ class Server:
                 complain(f"--ready-file {self._plan.ready_file}: {error.strerror or error}")
                 self._request_stop(EXIT_FAILED)
                 return
+        self._health.phase = ""
         gc.freeze()  # what the start made stays for good: the collector need not look at it again
         gc.set_threshold(GC_YOUNG_MAX, 10, 10)
         self._say("ready")
@@ -500,22 +518,6 @@ class Server:
                 os.close(nowhere)
 
 
-def register_traffic(metrics: Metrics, host: PumpHost) -> Metrics:
-    """The pump's counters."""
-    traffic = host.traffic
-    metrics.read("gantry_connections", "Open connections", lambda: traffic.connections)
-    for name, text in (
-        ("accepted", "Connections accepted"),
-        ("refused", "Connections refused at server.connections_max"),
-        ("stalled", "Connections closed because the peer stopped reading"),
-        ("failed", "Connections closed because a door raised"),
-    ):
-        metrics.read(f"gantry_connections_{name}_total", text, partial(getattr, traffic, name), "counter")
-    metrics.read("gantry_received_bytes_total", "Bytes received", lambda: traffic.bytes_in, "counter")
-    metrics.read("gantry_sent_bytes_total", "Bytes handed to the network", lambda: traffic.bytes_out, "counter")
-    return metrics
-
-
 def make_data_directory(path: Path) -> None:
     """Create it, or say why not. Raises `OSError` with one line for the user."""
     try:
@@ -556,28 +558,12 @@ def reason_of(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".replace("\n", " ")
 
 
-def complain(line: str) -> None:
-    """One line on stderr."""
-    sys.stderr.write(f"gantry: {' '.join(line.splitlines())}\n")
-    sys.stderr.flush()
-
-
 def log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Errors that reached the event loop: one line, the traceback at debug."""
     error = context.get("exception")
     log.error("event loop: %s: %s", context.get("message"), reason_of(error) if isinstance(error, Exception) else error)
     if error is not None:
         log.debug("traceback", exc_info=error)
-
-
-def set_up_logging(level: str) -> None:
-    """Lines on stderr: time, level, module, text."""
-    logging.basicConfig(
-        level=getattr(logging, level.upper()),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-        force=True,
-    )
 
 
 def run(launch: Launch, out: TextIO | None = None) -> int:
@@ -590,7 +576,7 @@ def run(launch: Launch, out: TextIO | None = None) -> int:
     except LoadError as error:
         complain(str(error))
         return EXIT_FAILED
-    set_up_logging(plan.server.log_level)
+    set_up_logging(plan.server.log_level, plan.server.log_format)
 
     async def serve() -> int:
         return await Server(plan, out or sys.stdout).run()

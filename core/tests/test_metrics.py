@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gantrymq.metrics import Metrics
+from gantrymq.metrics import Histogram, Metrics
 
 
 def test_text_format() -> None:
@@ -38,3 +38,33 @@ def test_wrong_use_is_refused() -> None:
     with pytest.raises(ValueError, match="label name"):
         metrics.counter("b_total", "B", **{"a-b": "c"})
     assert Metrics().render() == ""
+
+
+def test_histograms_count_each_value_in_one_bucket_and_show_sums() -> None:
+    metrics = Metrics()
+    times = metrics.histogram("gantry_seconds", "Time", (0.1, 1.0), door="mqtt")
+    for value in (0.1, 0.10001, 5.0):
+        times.observe(value)
+    times.observe(0.5, 2)
+    assert times.counts == [1, 3, 1]
+    assert metrics.histogram("gantry_seconds", "", (9.0,), door="mqtt") is times
+    assert metrics.render() == (
+        "# HELP gantry_seconds Time\n# TYPE gantry_seconds histogram\n"
+        'gantry_seconds_bucket{door="mqtt",le="0.1"} 1\n'
+        'gantry_seconds_bucket{door="mqtt",le="1.0"} 4\n'
+        'gantry_seconds_bucket{door="mqtt",le="+Inf"} 5\n'
+        'gantry_seconds_sum{door="mqtt"} 6.20001\n'
+        'gantry_seconds_count{door="mqtt"} 5\n'
+    )
+    kept = Histogram((1, 2))
+    kept.observe(2)
+    metrics.show("kept", "Kept elsewhere", kept)
+    assert 'kept_bucket{le="2"} 1\nkept_bucket{le="+Inf"} 1\nkept_sum 2\nkept_count 1\n' in metrics.render()
+
+
+def test_sources_are_read_piece_by_piece() -> None:
+    metrics = Metrics()
+    metrics.gauge("a", "A")
+    metrics.add_source(lambda: iter(["b 1\n", "", "c 2\n"]))
+    assert list(metrics.pieces())[1:] == ["b 1\n", "", "c 2\n"]
+    assert metrics.render().endswith("a 0\nb 1\nc 2\n")

@@ -193,9 +193,7 @@ class Broker:
     def submit(self, batch: Sequence[Message], token: Any, on_done: Done) -> None:
         """As LogPort.submit."""
         self._pending.append((batch, token, on_done))
-        if not self._append_armed:
-            self._append_armed = True
-            self.turn.at_append(self._append_turn)
+        self._arm_append()
 
     def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done | None) -> None:
         """Rows of a table in one batch; in memory once stored."""
@@ -381,6 +379,7 @@ class Broker:
             end = self.store.written_position
         self.stats.put_total += len(lights)
         self._answer(answers, internal, end)
+        self.pending.times.answered(len(messages), len(answers))
         self._follow(messages, hits)
 
     def _prepare(
@@ -549,6 +548,7 @@ class Broker:
     def _arm_append(self) -> None:
         if not self._append_armed:
             self._append_armed = True
+            self.pending.times.begin()
             self.turn.at_append(self._append_turn)
 
     def _arm_deliver(self) -> None:

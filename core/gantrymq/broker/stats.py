@@ -7,10 +7,12 @@ hour into one of 25, as in RocketMQ's StatsItem; a sum is what came since the ol
 
 from __future__ import annotations
 
+import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from gantrymq.metrics import BYTES, COUNTS, LONG_SECONDS, Histogram
 from gantrymq.model import names
 
 if TYPE_CHECKING:
@@ -45,6 +47,10 @@ GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
 SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
 BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
+
+
+BORN_MS: Final = struct.Struct(">40xq")
+"""Born time in a record (docs/formats/commitlog.md)."""
 
 
 class Item:
@@ -102,6 +108,10 @@ class BrokerStats:
         """Messages in answers to pulls and pops."""
         self.get_misses = 0
         """Answers without any."""
+        self.answer_messages = Histogram(COUNTS)
+        self.answer_bytes = Histogram(BYTES)
+        self.born_seconds = Histogram(LONG_SECONDS)
+        """From a producer's clock to the answer, of the first message of each answer."""
         self._totals = array("q")
         self._morning: tuple[int, int] = (0, 0)
         self._yesterday: tuple[int, int] = (0, 0)
@@ -134,6 +144,16 @@ class BrokerStats:
             return None
         nums, size = self._item(TOPIC_PUT_NUMS, topic), self._item(TOPIC_PUT_SIZE, topic)
         return (nums, size) if nums is not None and size is not None else None
+
+    def read_records(self, topic: str, group: str, count: int, pieces: Sequence[bytes | memoryview]) -> None:
+        """As `read`; `pieces`: the records, the first of which begins the first piece."""
+        size = sum(map(len, pieces))
+        self.read(topic, group, count, size)
+        self.answer_messages.observe(count)
+        self.answer_bytes.observe(size)
+        if len(pieces[0]) >= BORN_MS.size:
+            born_ms: int = BORN_MS.unpack_from(pieces[0])[0]
+            self.born_seconds.observe(max(self._clock.now_ms() - born_ms, 0) / 1000)
 
     def read(self, topic: str, group: str, count: int, size: int) -> None:
         """One answer gave `count` messages of a topic to a group."""
@@ -227,6 +247,10 @@ class BrokerStats:
         """Totals now, this morning (0:00 UTC) and yesterday morning."""
         index = int(of_gets)
         return (self.put_total, self.get_total)[index], self._morning[index], self._yesterday[index]
+
+    def values(self) -> list[tuple[str, str, int]]:
+        """(counter, key, value) of all counters, as they stand now."""
+        return [(name, key, item.value) for (name, key), item in self._items.items()]
 
     def snapshots(self, name: str, key: str) -> list[tuple[int, float, float]] | None:
         """(sum, per second, average per addition) of minute, hour and day; None for what was not counted."""

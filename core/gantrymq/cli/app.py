@@ -13,8 +13,9 @@ import typer
 from gantrymq import __version__
 from gantrymq.cli.store import store_app
 from gantrymq.cli.transactions import transactions_app
+from gantrymq.logs import complain
 from gantrymq.model.errors import ConfigError, GantryError
-from gantrymq.server import EXIT_FAILED, EXIT_USAGE, Launch, complain, run
+from gantrymq.server import EXIT_FAILED, EXIT_USAGE, Launch, run
 
 app = typer.Typer(
     name="gantry",

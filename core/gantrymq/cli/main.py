@@ -20,6 +20,8 @@ OPTIONS: Final = {
     "--config": "config",
     "--nameserver": "nameserver",
     "--ready-file": "ready_file",
+    "--log-level": "log_level",
+    "--log-format": "log_format",
 }
 """Options with one value, by their field of `Launch`."""
 

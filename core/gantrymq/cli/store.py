@@ -16,8 +16,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from gantrymq.logs import complain
 from gantrymq.model.errors import GantryError
-from gantrymq.server import EXIT_FAILED, complain
+from gantrymq.server import EXIT_FAILED
 from gantrymq.store.check import Checker, Report
 from gantrymq.store.dump import dump, figures
 from gantrymq.store.inspect import StoreImage

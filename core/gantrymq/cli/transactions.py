@@ -61,8 +61,9 @@ def run(nameserver: str | None, command: Any, **arguments: Any) -> None:
     import anyio
 
     from gantrymq.cli import people
+    from gantrymq.logs import complain
     from gantrymq.model.errors import ConfigError, GantryError
-    from gantrymq.server import EXIT_FAILED, EXIT_USAGE, complain, parse_nameservers
+    from gantrymq.server import EXIT_FAILED, EXIT_USAGE, parse_nameservers
 
     try:
         if nameserver:

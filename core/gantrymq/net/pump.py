@@ -16,11 +16,15 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from fcntl import ioctl
+from functools import partial
 from ipaddress import ip_address
 from termios import TIOCOUTQ
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from gantrymq.net.api import ConnectionFactory, Door, Wheel
+
+if TYPE_CHECKING:
+    from gantrymq.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +79,19 @@ class Traffic:
         self.failed = 0
         self.refused = 0
         self.stalled = 0
+
+    def show(self, metrics: Metrics) -> None:
+        """Register them."""
+        metrics.read("gantry_connections", "Open connections", lambda: self.connections)
+        for name, text in (
+            ("accepted", "Connections accepted"),
+            ("refused", "Connections refused at server.connections_max"),
+            ("stalled", "Connections closed because the peer stopped reading"),
+            ("failed", "Connections closed because a door raised"),
+        ):
+            metrics.read(f"gantry_connections_{name}_total", text, partial(getattr, self, name), "counter")
+        metrics.read("gantry_received_bytes_total", "Bytes received", lambda: self.bytes_in, "counter")
+        metrics.read("gantry_sent_bytes_total", "Bytes handed to the network", lambda: self.bytes_out, "counter")
 
 
 class PumpHost:

@@ -150,7 +150,7 @@ class Pulls:
             self._park(waiter, min(header.suspend_timeout_millis, SUSPEND_MS_MAX))
             return
         if answer.count:
-            self._broker.stats.read(topic.name, header.consumer_group, answer.count, sum(map(len, answer.pieces)))
+            self._broker.stats.read_records(topic.name, header.consumer_group, answer.count, answer.pieces)
         write(door, command.opaque, answer)
 
     def _reset(self, door: BrokerDoor, opaque: int, header: PullHeader) -> bool:
@@ -286,7 +286,7 @@ class Pulls:
     def _finish(self, waiter: Waiter, answer: Answer) -> None:
         self._forget(waiter)
         if answer.count:
-            self._broker.stats.read(waiter.topic.name, waiter.group, answer.count, sum(map(len, answer.pieces)))
+            self._broker.stats.read_records(waiter.topic.name, waiter.group, answer.count, answer.pieces)
         write(waiter.door, waiter.opaque, answer)
         waiter.door.link.mark()
 

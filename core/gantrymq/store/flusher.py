@@ -44,6 +44,10 @@ class Flusher:
         self._told = False
         self._ahead = Event()
         self._threads: list[Thread] = []
+        self.now: Callable[[], float] = lambda: 0.0
+        """Seconds of a clock that never goes back, for `on_timed`."""
+        self.on_timed: Callable[[float], None] = lambda seconds: None
+        """Called in the thread with the time that each flush took."""
         self.on_flushed: Callable[[int], None] = lambda position: None
         """Called on the loop with the new flushed position, once per flush that moved it."""
         self.on_failed: Callable[[GantryError], None] = lambda error: None
@@ -100,9 +104,11 @@ class Flusher:
 
     def _flush(self) -> None:
         # Compared with what was posted, not with the store's own position: a checkpoint flushes the log as well.
+        begun = self.now()
         position = self._store.flush()
         if position > self._posted:
             self._posted = position
+            self.on_timed(self.now() - begun)
             self._post(self.on_flushed, position)
 
     def _flush_if_asked(self) -> None:

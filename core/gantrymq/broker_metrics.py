@@ -1,0 +1,247 @@
+"""What a broker tells Prometheus: totals as gauges and counters of the registry, topics and groups as a source that is read in slices.
+
+Names and labels are RocketMQ's where it has the number (BrokerMetricsConstant, DefaultStoreMetricsConstant, PopMetricsConstant), else
+`gantry_...`. Topics and groups have numbers of their own up to a limit; system topics have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import nlargest
+from typing import TYPE_CHECKING, Any, Final
+
+from gantrymq.broker import stats
+from gantrymq.metrics import SECONDS, Histogram, Metrics, head, labels_text
+from gantrymq.model import names
+from gantrymq.remoting.client_requests import language_name
+
+if TYPE_CHECKING:
+    from gantrymq.broker.broker import Broker
+    from gantrymq.remoting.broker_door import BrokerDoors
+    from gantrymq.remoting.registrar import Registrar
+
+PAIRS_PER_PIECE: Final = 100
+"""Groups and topics whose lag is summed up in one go: some 300 us with four queues each."""
+
+ROWS_PER_PIECE: Final = 200
+"""Sample lines written in one go: some 400 us."""
+
+COUNTERS_PER_PIECE: Final = 1_000
+"""Counters looked through in one go: some 200 us."""
+
+NODE_TYPE: Final = "broker"
+
+Labels = list[tuple[str, str]]
+Row = tuple[Labels, int | float]
+
+
+class BrokerMetrics:
+    """The numbers of one broker."""
+
+    def __init__(self, broker: Broker, doors: BrokerDoors, metrics: Metrics, limits: tuple[int, int]) -> None:
+        self._broker = broker
+        self._doors = doors
+        self._metrics = metrics
+        self._topics_max, self._groups_max = limits
+        config = broker.config
+        self._node: Labels = [("cluster", config.cluster), ("node_type", NODE_TYPE), ("node_id", config.name)]
+        self.flush_seconds = Histogram(SECONDS)
+        self._topics_left_out = self._groups_left_out = 0
+
+    def register(self) -> None:
+        """Everything."""
+        self._totals()
+        self._store()
+        self._histograms()
+        for source in (self._topic_rates, self._group_rates, self._lags, self._clients):
+            self._metrics.add_source(source)
+
+    def _one(self, name: str, text: str, source: Callable[[], int | float], kind: str = "gauge", **more: str) -> None:
+        self._metrics.read(name, text, source, kind, **dict(self._node), **more)
+
+    def _totals(self) -> None:
+        broker, doors = self._broker, self._doors
+        counts = broker.stats
+        for name, text, source, kind in (
+            ("rocketmq_broker_permission", "What clients may: 4 read, 2 write", lambda: broker.settings.permission, "gauge"),
+            ("rocketmq_topic_number", "Topics, system topics left out", self._topic_count, "gauge"),
+            ("rocketmq_consumer_group_number", "Consumer groups that are configured", lambda: len(doors.groups.configs), "gauge"),
+            ("rocketmq_half_messages", "Half messages without a decision", lambda: broker.transactions.pending, "gauge"),
+            ("rocketmq_send_to_dlq_messages_total", "Messages that went to a dead letter topic",
+             lambda: doors.sends.dead_letters.value, "counter"),
+            ("rocketmq_timing_messages", "Messages that wait for a time of delivery", broker.delays.timers.pending, "gauge"),
+            ("gantry_put_messages_total", "Messages stored for clients since the start", lambda: counts.put_total, "counter"),
+            ("gantry_get_messages_total", "Messages in answers to pulls and pops", lambda: counts.get_total, "counter"),
+            ("gantry_pulls_waiting", "Long polls that wait for a message", lambda: doors.pulls.waiting, "gauge"),
+            ("gantry_pop_leased", "Messages that pop consumers have and did not acknowledge",
+             lambda: len(broker.pops.leases.by_id), "gauge"),
+            ("gantry_unflushed_answers_bytes", "Records whose answer waits for the disk", lambda: broker.pending.bytes, "gauge"),
+            ("gantry_cursors", "Places of sessions, queues and pop groups", lambda: len(broker.cursors.by_id), "gauge"),
+            ("gantry_offset_places", "Topics and groups with committed offsets", lambda: len(broker.offsets), "gauge"),
+            ("gantry_metrics_topics_left_out", "Topics without numbers of their own in the last scrape (metrics.topics_max)",
+             lambda: self._topics_left_out, "gauge"),
+            ("gantry_metrics_groups_left_out", "Groups and topics without a lag of their own in the last scrape (metrics.groups_max)",
+             lambda: self._groups_left_out, "gauge"),
+        ):  # fmt: skip
+            self._one(name, text, source, kind)
+
+    def _topic_count(self) -> int:
+        return sum([not topic.system for topic in self._broker.topics.topics.values()])
+
+    def _store(self) -> None:
+        store = self._broker.store
+        medium = {"storage_type": "local", "storage_medium": "disk"}
+        for name, text, source in (
+            ("rocketmq_storage_size", "Length of the log", lambda: store.written_position - store.log_min_position),
+            ("rocketmq_storage_flush_behind_bytes", "Bytes of the log that are not on stable storage",
+             lambda: store.written_position - store.flushed_position),
+            ("rocketmq_storage_dispatch_behind_bytes", "Bytes of the log whose records are in no queue yet",
+             lambda: store.written_position - store.dispatched_position),
+        ):  # fmt: skip
+            self._one(name, text, source, **medium)
+        for name, text, source in (
+            ("gantry_log_begin_position", "Physical offset of the oldest record", lambda: store.log_min_position),
+            ("gantry_log_end_position", "Physical offset behind the newest record", lambda: store.written_position),
+            ("gantry_log_flushed_position", "The log below it is on stable storage", lambda: store.flushed_position),
+            ("gantry_log_derived_position", "Queues and index below it are on stable storage", lambda: store.derived_position),
+            ("gantry_light_live_units", "Entries of light queues that may still be read", lambda: store.light_live_units),
+            ("gantry_store_failed", "1 after the disk failed: nothing is accepted any more", lambda: int(store.failure is not None)),
+            ("gantry_disk_size_bytes", "Size of the file system that holds the store", lambda: store.disk_usage()[0]),
+            ("gantry_disk_free_bytes", "Free bytes of it", lambda: store.disk_usage()[1]),
+        ):  # fmt: skip
+            self._one(name, text, source)
+
+    def _histograms(self) -> None:
+        counts, metrics = self._broker.stats, self._metrics
+        self._broker.pending.times.show(metrics)
+        metrics.show("gantry_flush_seconds", "Time of each flush of the log", self.flush_seconds)
+        metrics.show("gantry_pull_answer_messages", "Messages in an answer to a pull", counts.answer_messages)
+        metrics.show("gantry_pull_answer_bytes", "Bytes of records in an answer to a pull", counts.answer_bytes)
+        metrics.show(
+            "gantry_born_to_pulled_seconds",
+            "From the producer's clock to the answer to a pull, of the first message of each answer",
+            counts.born_seconds,
+        )
+
+    # --- sources
+
+    def _topic_rates(self) -> Iterator[str]:
+        counters = yield from self._counters({stats.TOPIC_PUT_NUMS, stats.TOPIC_PUT_SIZE})
+        shown = nlargest(self._topics_max, counters.items(), key=lambda entry: entry[1][stats.TOPIC_PUT_NUMS])
+        self._topics_left_out = len(counters) - len(shown)
+        for name, text, key in (
+            ("rocketmq_messages_in_total", "Messages stored by topic", stats.TOPIC_PUT_NUMS),
+            ("rocketmq_throughput_in_total", "Bytes of records stored by topic", stats.TOPIC_PUT_SIZE),
+        ):
+            rows: list[Row] = [
+                ([("topic", topic), ("message_type", "normal"), ("is_system", "false")], found[key])
+                for topic, found in shown
+            ]
+            yield from self._family(name, text, "counter", rows)
+
+    def _group_rates(self) -> Iterator[str]:
+        counters = yield from self._counters({stats.GROUP_GET_NUMS, stats.GROUP_GET_SIZE})
+        shown = nlargest(self._groups_max, counters.items(), key=lambda entry: entry[1][stats.GROUP_GET_NUMS])
+        for name, text, key in (
+            ("rocketmq_messages_out_total", "Messages pulled by group", stats.GROUP_GET_NUMS),
+            ("rocketmq_throughput_out_total", "Bytes of records pulled by group", stats.GROUP_GET_SIZE),
+        ):
+            rows: list[Row] = [(_pair(*place.rpartition("@")[::2]), found[key]) for place, found in shown]
+            yield from self._family(name, text, "counter", rows)
+
+    def _counters(self, wanted: set[str]) -> Any:
+        """Values by key and counter name, of keys whose topic is none of the system's."""
+        found: dict[str, dict[str, int]] = {}
+        for number, (name, key, value) in enumerate(self._broker.stats.values()):
+            if number % COUNTERS_PER_PIECE == COUNTERS_PER_PIECE - 1:
+                yield ""
+            if name in wanted and not names.is_system_topic(key.rpartition("@")[0] or key):
+                values = found.get(key)
+                if values is None:
+                    values = found[key] = dict.fromkeys(wanted, 0)
+                values[name] = value
+        return found
+
+    def _lags(self) -> Iterator[str]:
+        broker = self._broker
+        end_of, pairs = broker.store.max_offset, broker.offsets.pairs()
+        topics = broker.topics.topics
+        behind: list[tuple[int, str, str]] = []
+        for number, (name, group, queues) in enumerate(pairs):
+            if number % PAIRS_PER_PIECE == PAIRS_PER_PIECE - 1:
+                yield ""
+            topic = topics.get(name)
+            if topic is None or topic.system or names.is_system_topic(name):
+                continue
+            lag = sum([end_of(name, queue) - offset for queue, offset in queues.items()])
+            behind.append((max(lag, 0), name, group))
+        yield ""
+        shown = nlargest(self._groups_max, behind)
+        self._groups_left_out = len(behind) - len(shown)
+        rows: list[Row] = [(_pair(name, group), lag) for lag, name, group in shown]
+        yield from self._family(
+            "rocketmq_consumer_lag_messages", "Messages that a group has not consumed, by its committed offsets", "gauge", rows
+        )  # fmt: skip
+        total: list[Row] = [([], sum([lag for lag, _, _ in behind]))]
+        yield from self._family("gantry_lag_messages", "Lag of all groups together", "gauge", total)
+
+    def _clients(self) -> Iterator[str]:
+        clients = self._doors.clients
+        producers: dict[tuple[str, str], int] = {}
+        seen: set[tuple[str, object]] = set()
+        for members in clients.producers.values():
+            for client_id, member in members.items():
+                if (client_id, member) not in seen:
+                    seen.add((client_id, member))
+                    kind = (language_name(member.language).lower(), str(member.version))
+                    producers[kind] = producers.get(kind, 0) + 1
+        yield ""
+        rows: list[Row] = [
+            ([("language", language), ("version", version), ("protocol_type", "remoting")], count)
+            for (language, version), count in sorted(producers.items())
+        ]
+        yield from self._family("rocketmq_producer_connections", "Producers by language and version", "gauge", rows)
+        groups = nlargest(self._groups_max, clients.groups.values(), key=lambda group: len(group.consumers))
+        rows = []
+        conflicts: list[Row] = []
+        for group in groups:
+            kinds: dict[tuple[str, str], int] = {}
+            for consumer in group.consumers.values():
+                kind = (language_name(consumer.language).lower(), str(consumer.version))
+                kinds[kind] = kinds.get(kind, 0) + 1
+            mode = "pull" if group.consume_type == "CONSUME_ACTIVELY" else "push"
+            for (language, version), count in sorted(kinds.items()):
+                labels = [("consumer_group", group.name), ("language", language), ("version", version)]
+                rows.append(([*labels, ("consume_mode", mode), ("is_system", "false")], count))
+            if group.conflicts:
+                conflicts.append(([("consumer_group", group.name)], len(group.conflicts)))
+        yield ""
+        yield from self._family(
+            "rocketmq_consumer_connections", "Consumers by group, language and version", "gauge", rows
+        )
+        yield from self._family(
+            "gantry_group_subscription_conflicts", "Topics of which members of the group want different things", "gauge", conflicts
+        )  # fmt: skip
+
+    def _family(self, name: str, text: str, kind: str, rows: list[Row]) -> Iterator[str]:
+        node = labels_text(self._node)
+        yield head(name, kind, text)
+        for first in range(0, len(rows), ROWS_PER_PIECE):
+            yield "".join(
+                [
+                    f"{name}{{{node},{labels_text(labels)}}} {value}\n" if labels else f"{name}{{{node}}} {value}\n"
+                    for labels, value in rows[first : first + ROWS_PER_PIECE]
+                ]
+            )
+
+
+def _pair(topic: str, group: str) -> Labels:
+    is_retry = str(topic.startswith(names.RETRY_PREFIX)).lower()
+    return [("topic", topic), ("consumer_group", group), ("is_retry", is_retry), ("is_system", "false")]
+
+
+def registered(registrar: Registrar) -> str:
+    """What /readyz says of the broker: no nameserver knows it."""
+    if any(link.registered.is_set() for link in registrar.links):
+        return ""
+    return "not registered with any nameserver: " + ", ".join([link.address for link in registrar.links])
