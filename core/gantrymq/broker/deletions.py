@@ -75,12 +75,7 @@ def delete_group(broker: Broker, name: str, known: bool, clean_offsets: bool) ->
     rest: Rows = []
     if clean_offsets:
         rest += [("offset", key, None) for key in broker.offsets.drop_group(name)]
-        found = [
-            broker.cursors.find(f"{topic.name}/{queue}", POP_GROUP + name)
-            for topic in broker.topics.topics.values()
-            for queue in range(topic.config.read_queues)
-        ]
-        rest += _end(broker, [cursor for cursor in found if cursor is not None])
+        rest += _end(broker, _of_pop_group(broker, POP_GROUP + name))
         modes = broker.tables.rows(REQUEST_MODES)
         rest += [(REQUEST_MODES, key, None) for key in modes if key.endswith(f"@{name}")]
     last: Rows = [("group", name, None)] if known or rest else []
@@ -89,6 +84,19 @@ def delete_group(broker: Broker, name: str, known: bool, clean_offsets: bool) ->
     )
     if last:
         broker.put_rows(first + rest + last)
+
+
+def _of_pop_group(broker: Broker, group: str) -> list[Cursor]:
+    """The group's cursors: among all cursors, or by every queue's name, whichever are fewer."""
+    cursors, topics = broker.cursors, broker.topics.topics
+    if len(cursors.by_id) <= len(topics):
+        return [cursor for cursor in cursors.by_id.values() if cursor.group == group]
+    found = [
+        cursors.find(f"{topic.name}/{queue}", group)
+        for topic in topics.values()
+        for queue in range(topic.config.read_queues)
+    ]
+    return [cursor for cursor in found if cursor is not None]
 
 
 def _end(broker: Broker, cursors: list[Cursor]) -> Rows:
