@@ -140,6 +140,11 @@ class MessageStore(StoreReader, DerivedFiles):
         return self._record_max
 
     @property
+    def light_live_units(self) -> int:
+        """Entries of light queues that may still be read."""
+        return self._lights.live_units
+
+    @property
     def failure(self) -> GantryError | None:
         """Why the store stopped, or None. It does not start again in this process."""
         return self._failure
