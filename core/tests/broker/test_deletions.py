@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gantrymq.broker.deletions import REQUEST_MODES
+from gantrymq.broker.deletions import REQUEST_MODES, _of_pop_group
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.model.message import Message
 from gantrymq.remoting.groups import Groups
@@ -185,6 +185,16 @@ def test_every_front_part_of_the_batch(delete, check) -> None:  # type: ignore[n
             break
     assert seen == [False] + [True] * ends[-1]
     assert ends[-1] > 3
+
+
+def test_cursors_of_a_group_are_found_either_way() -> None:
+    node = Node(CrashFiles(), False)
+    prepare(node)
+    few = {cursor.queue for cursor in _of_pop_group(node.broker, "pop:g")}
+    for number in range(len(node.broker.topics.topics) * 2):
+        node.broker.cursors.create(f"u/{number % 2}", f"gateway-{number}", 0)
+    many = {cursor.queue for cursor in _of_pop_group(node.broker, "pop:g")}
+    assert few == many == {"t/0", "u/0"}
 
 
 def test_changed_since() -> None:
