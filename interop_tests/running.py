@@ -169,6 +169,17 @@ class Cluster(Gantry):
         self._add(f"gateway{number}", ["gateway", "mqtt", "amqp", "cloudevents", *self._where(), *data, *self.settings])
         return self.process(f"gateway{number}")
 
+    def at(self, name: str) -> Gantry:
+        """One process alone, for clients that take a whole installation."""
+        view = Gantry(self.directory, name)
+        view.processes = [self.process(name)]
+        return view
+
+    @property
+    def nameservers(self) -> str:
+        """All of them, as clients take them."""
+        return ";".join([process.doors["nameserver"] for process in self.processes if "nameserver" in process.doors])
+
     def door(self, process: str, name: str) -> tuple[str, int]:
         """Address of one process's door."""
         host, _, port = self.process(process).doors[name].rpartition(":")

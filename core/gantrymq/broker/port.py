@@ -27,6 +27,11 @@ Done = Callable[[Any, Any], None]
 SubmitResult = int | ErrorCode
 """Queue offset (>= 0) of a stored message, or why it was not stored."""
 
+POSITION_BITS: Final = 53
+"""Log positions of one broker (8 PiB). A port over several broker groups puts the group's number above them in `physical_offset`, so
+that two groups' records are never taken for one."""
+POSITION_MASK: Final = (1 << POSITION_BITS) - 1
+
 PASSING: Final = frozenset({ErrorCode.BUSY, ErrorCode.STORE_FULL})
 """Refusals that end by themselves."""
 

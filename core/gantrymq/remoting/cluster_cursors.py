@@ -120,9 +120,21 @@ class ClusterCursors:
         if found is None:
             on_done(token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor} does not exist (any more)"))
             return
-        parts = found.ready_parts()
+        self._ask(found, found.parts_to_ask(), holder, count_max, bytes_max, token, on_done)
+
+    def _ask(
+        self,
+        cursor: ClusterCursor,
+        parts: list[Part],
+        holder: int,
+        count_max: int,
+        bytes_max: int,
+        token: Any,
+        on_done: Done,
+    ) -> None:
+        """Ask the parts in turn until one has something."""
         if not parts:
-            self._arm(found)
+            self._arm(cursor)
             on_done(token, [])
             return
         part = parts[0]
@@ -135,17 +147,17 @@ class ClusterCursors:
                     return
                 result = []
             if not result:
-                self.acquire(cursor, holder, count_max, bytes_max, token, on_done)
+                self._ask(cursor, parts[1:], holder, count_max, bytes_max, token, on_done)
                 return
             index = part.group.index
             for delivery in result:
                 mark(index, delivery.message)
                 delivery.offset = delivery.offset << GROUP_BITS | index
-            found.rotation += 1
+            cursor.rotation += 1
             if len(result) >= count_max:
                 part.ready = True
             else:
-                self._arm(found)
+                self._arm(cursor)
             on_done(token, result)
 
         part.group.port.acquire(part.local, holder, count_max, bytes_max, None, acquired)

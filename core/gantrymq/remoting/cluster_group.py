@@ -96,9 +96,15 @@ class ClusterCursor:
         """`on_ready` is called at the end of this turn."""
 
     def ready_parts(self) -> list[Part]:
-        """Parts that may have something, in the order to ask them."""
-        parts = [part for part in self.parts.values() if part.ready and part.group.ready]
+        """Parts that may have something."""
+        return [part for part in self.parts.values() if part.ready and part.group.ready]
+
+    def parts_to_ask(self) -> list[Part]:
+        """Parts in the order to ask them: groups that are being emptied first (what they have is the oldest), the others in turn."""
+        # Without a watcher nobody says when a part has something again.
+        parts = [part for part in self.parts.values() if part.group.ready and (part.ready or self.on_ready is None)]
         if len(parts) > 1:
             at = self.rotation % len(parts)
             parts = parts[at:] + parts[:at]
+            parts.sort(key=lambda part: not part.group.draining)
         return parts

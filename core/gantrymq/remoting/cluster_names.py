@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
+from gantrymq.broker.port import POSITION_BITS
+
 if TYPE_CHECKING:
     from gantrymq.model.message import Message
 
@@ -20,10 +22,6 @@ _TAG_BITS: Final = 20
 GROUP_BITS: Final = 10
 GROUPS_MAX: Final = 1 << GROUP_BITS
 """Groups that one gateway process may have seen since it began: their numbers stand in delivery handles."""
-
-POSITION_BITS: Final = 53
-"""Log positions of one broker (8 PiB); above stands the group's number, so that two groups' records are never taken for one."""
-POSITION_MASK: Final = (1 << POSITION_BITS) - 1
 
 
 def home_of(name: str, groups: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from gantrymq.broker.port import Done, Outcome, Route, Start, TopicInfo
+from gantrymq.broker.port import POSITION_BITS, POSITION_MASK, Done, Outcome, Route, Start, TopicInfo
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.remoting import cluster_join
@@ -21,8 +21,6 @@ from gantrymq.remoting.cluster_cursors import ClusterCursors
 from gantrymq.remoting.cluster_group import LIGHTS_TABLE, Group, GroupPort
 from gantrymq.remoting.cluster_names import (
     GROUPS_MAX,
-    POSITION_BITS,
-    POSITION_MASK,
     cluster_light,
     home_of,
     mark,

@@ -197,6 +197,17 @@ def test_the_watcher_is_called_whichever_group_has_something() -> None:
     assert calls == []
 
 
+def test_a_queue_that_nobody_watches_is_asked_again() -> None:
+    """AMQP's basic.get: no watcher ever says that a part has something."""
+    site = Site("a", "b")
+    port = site.gateway()
+    _, cursor = queue(site, port)
+    for number in range(4):
+        assert take(site, port, cursor) == []
+        bodies = publish(site, port, 10, 20, number * 20)
+        assert sorted(take(site, port, cursor)) == sorted(bodies)
+
+
 def test_what_comes_back_is_served_again() -> None:
     site = Site("a", "b")
     port = site.gateway()

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
 
+from gantrymq.broker.port import POSITION_MASK
 from gantrymq.model import names, sysflag
 from gantrymq.model import properties as props
 from gantrymq.model.compression import inflate
@@ -151,7 +152,7 @@ def _subject(message: Message, origin: str, long_topics: Mapping[str, str]) -> s
 
 def offset_message_id(message: Message) -> str:
     """RocketMQ's offset message id: store host and physical offset in upper-case hexadecimal digits."""
-    return (message.store_host + message.physical_offset.to_bytes(8, "big")).hex().upper()
+    return (message.store_host + (message.physical_offset & POSITION_MASK).to_bytes(8, "big")).hex().upper()
 
 
 def timestamp(at_ms: int) -> str:
