@@ -348,7 +348,7 @@ class MessageStore(StoreReader, DerivedFiles):
             self.wake_ahead()
         if self._units_since < 0:
             self._units_since = self._clock.monotonic_ms()
-        self._units_in_log += len(batch)
+        self._units_in_log = self._units_in_log + len(batch)
         return end
 
     def _write_failed(self, error: OSError, start: int) -> GantryError:

@@ -1,0 +1,85 @@
+"""Build hook: with GANTRY_COMPILE=1 the hot modules become C extensions (mypyc), from the same sources; without it nothing happens.
+
+The modules are listed in pyproject.toml, [tool.gantrymq] compile. The sources are installed beside the extensions, which Python
+prefers: tracebacks and readers find them. docs/decisions/0008-compiled-build.md.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import tomllib
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+ENABLED = os.environ.get("GANTRY_COMPILE", "") not in ("", "0")
+TOOLS = ["mypy>=1.18", "setuptools"]
+"""What compiles; the types of the package's own dependencies are needed beside them."""
+
+
+class CustomBuildHook(BuildHookInterface[Any]):
+    """Compiles for wheels; an editable installation stays plain."""
+
+    PLUGIN_NAME = "custom"
+
+    def dependencies(self) -> list[str]:
+        """Packages of an isolated build."""
+        return [*TOOLS, *self.metadata.core.dependencies] if ENABLED else []
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile, and add the extensions to the wheel."""
+        if not ENABLED or version == "editable" or self.target_name != "wheel":
+            return
+        root = Path(self.root)
+        settings = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["gantrymq"]
+        self._work = Path(tempfile.mkdtemp(prefix="gantry-compile-"))
+        for path in compile_modules(root, settings["compile"], self._work):
+            build_data["force_include"][str(path)] = str(path.relative_to(self._work / "lib"))
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove what was built aside."""
+        work = getattr(self, "_work", None)
+        if work is not None:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def compile_modules(root: Path, modules: list[str], work: Path) -> list[Path]:
+    """The extensions of `modules` (paths below `root`), under `work/lib` as they lie in an installation."""
+    from mypyc.build import mypycify
+    from setuptools import Distribution
+    from setuptools.command.build_ext import build_ext
+
+    missing = [name for name in modules if not (root / name).is_file()]
+    if missing:
+        raise SystemExit(f"pyproject.toml, [tool.gantrymq] compile: there is no {', '.join(missing)}")
+    with chdir(root):
+        extensions = mypycify(
+            [f"--cache-dir={work / 'mypy'}", *modules],
+            opt_level=os.environ.get("GANTRY_COMPILE_LEVEL", "3"),
+            debug_level="0",
+            group_name="gantrymq",
+            target_dir=str(work / "c"),
+        )
+        command = build_ext(Distribution({"name": "gantrymq", "ext_modules": extensions}))
+        command.build_temp, command.build_lib = str(work / "temp"), str(work / "lib")
+        command.ensure_finalized()
+        try:
+            command.run()
+        except Exception as error:
+            raise SystemExit(f"GANTRY_COMPILE: {error}\nA C compiler and Python's headers are needed "
+                             "(Debian, Ubuntu: apt install gcc python3-dev).") from error  # fmt: skip
+    return sorted((work / "lib").rglob("*.so"))
+
+
+if __name__ == "__main__":  # a trial: hatch_build.py DIRECTORY, the extensions lie in DIRECTORY/lib
+    here = Path(__file__).resolve().parent
+    found = tomllib.loads((here / "pyproject.toml").read_text())["tool"]["gantrymq"]["compile"]
+    for path in compile_modules(here, found, Path(sys.argv[1]).resolve()):
+        print(path)
