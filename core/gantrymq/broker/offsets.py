@@ -6,7 +6,7 @@ A commit is visible at once and becomes a record within `FLUSH_MS`; a crash in b
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from gantrymq.model.errors import ErrorCode, GantryError
 
@@ -109,6 +109,10 @@ class ConsumerOffsets:
     def topics_of(self, group: str) -> list[str]:
         """Topics that the group committed an offset of."""
         return list(self._topics_of.get(group, ()))
+
+    def by_topic(self) -> Iterable[tuple[str, dict[str, dict[int, int]]]]:
+        """Every topic with its groups' offsets; not to be changed."""
+        return self._of_topic.items()
 
     def pairs(self) -> list[tuple[str, str, dict[int, int]]]:
         """Every topic and group with its offsets; not to be changed."""

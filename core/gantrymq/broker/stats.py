@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.metrics import BYTES, COUNTS, LONG_SECONDS, Histogram
@@ -248,9 +248,14 @@ class BrokerStats:
         index = int(of_gets)
         return (self.put_total, self.get_total)[index], self._morning[index], self._yesterday[index]
 
-    def values(self) -> list[tuple[str, str, int]]:
-        """(counter, key, value) of all counters, as they stand now."""
-        return [(name, key, item.value) for (name, key), item in self._items.items()]
+    def table(self, name: str) -> list[tuple[str, int]]:
+        """(key, value) of all counters of a name, as they stand now."""
+        return [(place[1], item.value) for place, item in self._items.items() if place[0] == name]
+
+    def values_of(self, name: str, keys: Iterable[str]) -> dict[str, int]:
+        """Value of a counter for each of these keys; 0 for what was not counted."""
+        items = self._items
+        return {key: item.value if (item := items.get((name, key))) is not None else 0 for key in keys}
 
     def snapshots(self, name: str, key: str) -> list[tuple[int, float, float]] | None:
         """(sum, per second, average per addition) of minute, hour and day; None for what was not counted."""

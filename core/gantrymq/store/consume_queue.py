@@ -469,12 +469,15 @@ class QueueTable:
 
     def find(self, name: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, or None if it has never had a record."""
+        topic = self.open_topics.get(name) or self.find_topic(name)
+        return topic.queues.get(queue_id) if topic is not None else None
+
+    def find_topic(self, name: str) -> Topic | None:
+        """The topic, or None if it has never had a record."""
         topic = self.open_topics.get(name)
-        if topic is None:
-            if name not in self._names:
-                return None
+        if topic is None and name in self._names:
             topic = self.topic(name)
-        return topic.queues.get(queue_id)
+        return topic
 
     def names(self) -> list[str]:
         return list(self._names)

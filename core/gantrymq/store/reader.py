@@ -18,14 +18,14 @@ from gantrymq.store.consume_queue import HOLE, HOLE_SIZE
 from gantrymq.store.moved import MOVED_TOPIC, unwrap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gantrymq.model.message import Message
     from gantrymq.store.appender import Appender
     from gantrymq.store.cold import ColdReads, Want
     from gantrymq.store.commit_log import CommitLog
     from gantrymq.store.compaction import CompactedFile, CompactedQueues
-    from gantrymq.store.consume_queue import ConsumeQueue, QueueTable, Unit
+    from gantrymq.store.consume_queue import ConsumeQueue, QueueTable, Topic, Unit
     from gantrymq.store.index_file import Index
     from gantrymq.store.light_queues import LightQueues
 
@@ -74,6 +74,16 @@ class StoreReader:
         """Offset that the next record will take; 0 for an unknown queue."""
         queue = self._queues.find(topic, queue_id)
         return queue.next_offset if queue is not None else 0
+
+    @property
+    def used_topics(self) -> Mapping[str, Topic]:
+        """Topics that somebody has used since the start; the queues of others cost no memory yet."""
+        return self._queues.open_topics
+
+    def end_sum(self, topic: str) -> int:
+        """`max_offset` of all queues of a topic together."""
+        found = self._queues.find_topic(topic)
+        return sum([queue.next_offset for queue in found.queues.values()]) if found is not None else 0
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Offset of the oldest record still in the log; the maximum if there is none. A compacted queue begins where it always did."""
