@@ -101,6 +101,14 @@ def test_client_that_does_not_read(bench: Bench) -> None:
     assert "does not read" in (answer.remark or "")
 
 
+def test_replier_that_guesses_the_queue(bench: Bench) -> None:
+    """Its client has no route of the topic yet and takes that of TBW102."""
+    asker(bench)
+    bench.broker.ensure_topic(TOPIC, True, 1)
+    answer = reply(bench, e="3")
+    assert (answer.code, answer.fields["queueId"]) == (0, "0")
+
+
 def test_oneway_reply(bench: Bench) -> None:
     link = asker(bench)
     assert bench.connect().feed(request(325, b"x", 7, 2, **SEND | {"b": TOPIC, "i": TEXT})) == b""
