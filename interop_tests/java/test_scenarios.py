@@ -121,7 +121,7 @@ def ran(
             process.kill()
 
 
-@pytest.mark.parametrize("scenario", (*SCENARIOS, *SINCE_5))
+@pytest.mark.parametrize("scenario", [*SCENARIOS, *SINCE_5])
 def test_scenario(
     ran: tuple[str, dict[str, str]], scenario: str, record_property: Callable[[str, object], None]
 ) -> None:
