@@ -1,4 +1,4 @@
-"""Fixtures: running servers. `server` is shared by a module and must not be killed; `own_server` belongs to one test."""
+"""Fixtures: running servers; the table of foreign clients at the end. `server` is shared by a module and must not be killed; `own_server` belongs to one test."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from interop_tests.clients import ClientTable, mark
 from interop_tests.running import Gantry
 
 
@@ -28,3 +29,14 @@ def own_server(tmp_path: Path) -> Iterator[Gantry]:
         yield gantry.start()
     finally:
         gantry.stop()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "not slow" not in config.option.markexpr:  # the everyday run has no use for the table
+        config.pluginmanager.register(ClientTable(), "clients")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        mark(item)

@@ -56,7 +56,11 @@ final class Consuming extends Scenarios {
     }
 
     static int queues(Collector member) {
-        return (int) member.consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().keySet().stream()
+        return queues(member.consumer);
+    }
+
+    static int queues(DefaultMQPushConsumer member) {
+        return (int) member.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().keySet().stream()
             .filter(queue -> !queue.getTopic().startsWith("%RETRY%")).count();
     }
 

@@ -135,6 +135,9 @@ final class Sending extends Scenarios {
             member.start();
             members.add(member);
         }
+        // Before: a queue that moves to the new member while messages are in hand is at-least-once.
+        until(() -> members.stream().allMatch(one -> Consuming.queues(one) > 0) && members.stream().mapToInt(Consuming::queues).sum() == 4,
+            40, () -> "the queues are not shared");
         List<Integer> wanted = new ArrayList<>();
         for (int i = 0; i < 20; i++) {
             wanted.add(i);
