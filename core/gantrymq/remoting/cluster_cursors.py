@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.broker.port import CursorInfo, Done, Outcome, Start
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.remoting import cluster_join
+from gantrymq.remoting.cluster_everywhere import Everywhere
 from gantrymq.remoting.cluster_group import ClusterCursor, Group, Part
 from gantrymq.remoting.cluster_names import GROUP_BITS, GROUPS_MAX, mark
-from gantrymq.remoting.cluster_steps import Gathering, Steps, everywhere, first_error, run_steps
+from gantrymq.remoting.cluster_steps import Gathering, Steps, first_error
 
 if TYPE_CHECKING:
     from gantrymq.remoting.cluster_port import ClusterPort
@@ -56,64 +58,89 @@ class ClusterCursors:
                 return
             cursor = ClusterCursor(self._cluster.number(), queue, group, start)
 
-        run_steps(
-            self.open_parts(cursor, list(self._cluster.ready_groups())), partial(self._opened, cursor, token, on_done)
+        found: dict[int, CursorInfo] = {}
+        Everywhere(
+            self._cluster,
+            lambda group: self._open_at(cursor, group, found),
+            partial(self._opened, cursor, found, token, on_done),
         )
 
-    def _opened(self, cursor: ClusterCursor, token: Any, on_done: Done, result: Any) -> None:
-        if isinstance(result, GantryError):
-            on_done(token, result)
+    def _opened(
+        self, cursor: ClusterCursor, found: dict[int, CursorInfo], token: Any, on_done: Done, error: Any
+    ) -> None:
+        if error is not None:
+            on_done(token, error)
             return
         cursor = self._by_name.setdefault((cursor.queue, cursor.name), cursor)
         self.by_handle[cursor.handle] = cursor
-        ready, unacked, following = result
-        on_done(token, CursorInfo(cursor.handle, ready, unacked, following))
+        infos = list(found.values())
+        ready, unacked = sum([info.ready for info in infos]), sum([info.unacked for info in infos])
+        on_done(token, CursorInfo(cursor.handle, ready, unacked, max([info.next_offset for info in infos], default=0)))
 
-    def open_parts(self, cursor: ClusterCursor, groups: list[Group]) -> Steps:
-        ready = unacked = following = 0
-        for group, name in (yield from self._queues_of(cursor.queue, groups)):
-            info: CursorInfo = yield partial(group.port.open_cursor, name, cursor.name, cursor.start)
-            if group.index not in cursor.parts:
-                cursor.parts[group.index] = part = Part(group, info.cursor)
-                if cursor.on_ready is not None:
-                    group.port.watch(info.cursor, partial(self._part_ready, cursor, part))
-            ready += info.ready
-            unacked += info.unacked
-            following = max(following, info.next_offset)
-        return ready, unacked, following
+    def _open_at(self, cursor: ClusterCursor, group: Group, found: dict[int, CursorInfo]) -> Steps:
+        name = yield from self._queue_at(cursor.queue, group)
+        if name is None or _is_deleted(cursor):
+            return
+        attempt = group.attempt
+        info: CursorInfo = yield partial(group.port.open_cursor, name, cursor.name, cursor.start)
+        found[group.index] = info
+        if group.index not in cursor.parts and attempt == group.attempt:
+            cursor.parts[group.index] = part = Part(group, info.cursor)
+            if cursor.on_ready is not None:
+                group.port.watch(info.cursor, partial(self._part_ready, cursor, part))
+        if _is_deleted(cursor):
+            yield from self._delete_at(cursor, group)
 
-    def _queues_of(self, queue: str, groups: list[Group]) -> Steps:
+    def restore(self, group: Group) -> Steps:
+        """Open at a group that came what is open at the others."""
+        for cursor in list(self.by_handle.values()):
+            if not cursor.deleted:
+                yield from self._open_at(cursor, group, {})
+
+    def _queue_at(self, queue: str, group: Group) -> Steps:
+        """The group's name of a queue; None if it has no part of it."""
         if queue.startswith("~"):
-            found = []
-            for group in groups:
-                local = yield from self._cluster.light_at(group, int(queue[1:]))
-                found.append((group, f"~{local}"))
-            return found
+            local = yield from self._cluster.light_at(group, int(queue[1:]))
+            return f"~{local}"
         topic, _, number = queue.rpartition("/")
         places = self._cluster.places.get(topic)
         if places is None and len(self._cluster.groups) > 1:
             yield partial(self._cluster.ensure_topic, topic, False)
             places = self._cluster.places.get(topic)
         if places is None:
-            return [(group, queue) for group in groups]
+            return queue
         if int(number) >= len(places):
             raise GantryError(ErrorCode.QUEUE_NOT_FOUND, f"topic {topic} has no queue {number}")
-        group, local = places[int(number)]
-        return [(group, f"{topic}/{local}")] if group in groups else []
+        holder, local = places[int(number)]
+        return f"{topic}/{local}" if holder is group else None
 
     def delete(self, cursor: int, token: Any, on_done: Done) -> None:
         found = self.by_handle.get(cursor)
         if found is None:
             on_done(token, None)
             return
-        calls = [partial(part.group.port.delete_cursor, part.local) for part in found.parts.values()]
         self._drop(found)
-        everywhere(calls, token, on_done)
+
+        def deleted(error: Any) -> None:
+            if error is None and found.queue.startswith("~"):
+                key = cluster_join.gone_key("cursor", f"{found.queue[1:]}/{found.name}")
+                self._cluster.note_gone([key], partial(on_done, token))
+            else:
+                on_done(token, error)
+
+        Everywhere(self._cluster, partial(self._delete_at, found), deleted)
+
+    @staticmethod
+    def _delete_at(cursor: ClusterCursor, group: Group) -> Steps:
+        part = cursor.parts.pop(group.index, None)
+        if part is not None:
+            yield partial(group.port.delete_cursor, part.local)
 
     def _drop(self, cursor: ClusterCursor) -> None:
         self.by_handle.pop(cursor.handle, None)
         self._by_name.pop((cursor.queue, cursor.name), None)
         cursor.on_ready = None
+        cursor.deleted = True
 
     def acquire(self, cursor: int, holder: int, count_max: int, bytes_max: int, token: Any, on_done: Done) -> None:
         found = self.by_handle.get(cursor)
@@ -248,3 +275,8 @@ def _sum(handle: int, one: CursorInfo | None, other: CursorInfo) -> CursorInfo:
     return CursorInfo(
         handle, one.ready + other.ready, one.unacked + other.unacked, max(one.next_offset, other.next_offset)
     )
+
+
+def _is_deleted(cursor: ClusterCursor) -> bool:
+    """Asked again after each answer."""
+    return cursor.deleted

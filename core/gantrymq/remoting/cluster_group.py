@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from gantrymq.broker.port import BrokerPort, Start
+from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.cluster_names import tag_of
+from gantrymq.remoting.cluster_steps import Steps
 
 LIGHTS_TABLE = "cluster_light"
 """At each group, its own light queue (value, decimal) for a light queue that another group made (key: cluster id)."""
@@ -15,10 +17,18 @@ STATE_TABLE = "cluster"
 FOUNDER = "founder"
 MEMBER = "member"
 DRAINING = "draining"
+GONE_TABLE = "cluster_gone"
+"""What was deleted while a group was away, so that it does not come back with that group (keys: cluster_join.py)."""
+
+PENDING_MAX: Final = 100_000
+"""Changes made while a group joins, which it gets at the end; beyond them the join begins anew, and reads them from the other groups."""
 
 
 class GroupPort(BrokerPort, Protocol):
     """A connection to one group."""
+
+    up: bool
+    """Connected; false before the calls that were open are answered with UNAVAILABLE."""
 
     def close(self) -> None:
         """End it for good."""
@@ -28,15 +38,20 @@ class Group:
     """See the module. `index`: its number in this process, in delivery handles and record positions."""
 
     __slots__ = (
+        "attempt",
+        "complaint",
         "draining",
+        "failures",
         "founder",
         "index",
         "lights",
         "member",
         "name",
+        "pending",
         "port",
         "ready",
         "registered",
+        "settled",
         "tap_handles",
         "topics",
     )
@@ -49,6 +64,16 @@ class Group:
         """The nameservers know it: it counts where homes are computed."""
         self.ready = False
         """Connected, with everything installed that the others have."""
+        self.settled = False
+        """Long enough in use that the other gateway processes have found it, too: new records may go there."""
+        self.attempt = 0
+        """Counts connections: what an earlier one still does is ignored."""
+        self.failures = 0
+        """Joins that failed since it was connected."""
+        self.complaint = ""
+        """Why the last one failed."""
+        self.pending: list[Callable[[Group], Steps]] = []
+        """What was done at the groups in use while it joins."""
         self.founder = False
         self.member = False
         self.draining = False
@@ -57,6 +82,18 @@ class Group:
         self.lights: dict[int, int] = {}
         self.tap_handles: dict[int, int] = {}
         """Its handle of each of our taps."""
+
+    def later(self, call: Callable[[Group], Steps]) -> None:
+        """Done when it has everything else, before it is used."""
+        if len(self.pending) <= PENDING_MAX:
+            self.pending.append(call)
+
+    def take_pending(self) -> list[Callable[[Group], Steps]]:
+        """What waits now; raises BUSY if it was too much."""
+        if len(self.pending) > PENDING_MAX:
+            raise GantryError(ErrorCode.BUSY, f"over {PENDING_MAX} changes while it joined")
+        taken, self.pending = self.pending, []
+        return taken
 
     @property
     def tag(self) -> int:
@@ -78,7 +115,7 @@ class Part:
 class ClusterCursor:
     """One place in a queue of the whole cluster."""
 
-    __slots__ = ("armed", "handle", "name", "on_ready", "parts", "queue", "rotation", "start", "waking")
+    __slots__ = ("armed", "deleted", "handle", "name", "on_ready", "parts", "queue", "rotation", "start", "waking")
 
     def __init__(self, handle: int, queue: str, name: str, start: Start) -> None:
         self.handle = handle
@@ -92,6 +129,8 @@ class ClusterCursor:
         self.on_ready: Callable[[int], None] | None = None
         self.armed = False
         """`on_ready` is due at the next entry: set by `watch` and by an acquire that came back short."""
+        self.deleted = False
+        """Or its queue: what is still on its way to a group is undone there."""
         self.waking = False
         """`on_ready` is called at the end of this turn."""
 

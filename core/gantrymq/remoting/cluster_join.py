@@ -8,30 +8,67 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import TYPE_CHECKING
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
 
-from gantrymq.broker.port import EARLIEST, Route
+from gantrymq.broker.port import EARLIEST, CursorInfo, Route
 from gantrymq.broker.routing import route_from_bytes
 from gantrymq.broker.topics import PERM_WRITE
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.remoting.cluster_group import DRAINING, FOUNDER, LIGHTS_TABLE, MEMBER, STATE_TABLE, Group
+from gantrymq.remoting.cluster_group import DRAINING, FOUNDER, GONE_TABLE, LIGHTS_TABLE, MEMBER, STATE_TABLE, Group
 from gantrymq.remoting.cluster_names import LIGHT_BITS, cluster_light, split_light
-from gantrymq.remoting.cluster_steps import Steps
+from gantrymq.remoting.cluster_steps import Steps, pause
 
 if TYPE_CHECKING:
     from gantrymq.remoting.cluster_port import ClusterPort
 
+LEASE_TRIES: Final = 200
+LEASE_PAUSE_MS: Final = 50
+"""Ten seconds for another gateway that makes the same light queue; it needs two answers of the group, or its lease ends with it."""
+
 
 def join(cluster: ClusterPort, group: Group) -> Steps:
-    """Everything that `group` needs before it is used."""
+    """Everything that `group` needs before it is used, also what happens meanwhile: nothing is left when this returns."""
     yield from _learn(group)
-    others = [other for other in cluster.ready_groups() if other is not group]
-    yield from _found(cluster, group, others)
-    if others:
-        yield from _lights_and_cursors(cluster, group, others)
-        yield from _routes(cluster, group, others)
-    yield from cluster.restore(group)
+    known: set[tuple[int, int]] = set()
+    gone: set[str] = set()
+    begun = False
+    while True:
+        others = [
+            other
+            for other in cluster.ready_groups()
+            if other is not group and (other.index, other.attempt) not in known
+        ]
+        if others or not begun:
+            known.update([(other.index, other.attempt) for other in others])
+            yield from _found(cluster, group, others)
+            if others:
+                gone |= yield from _gone(others)
+                yield from _lights_and_cursors(cluster, group, others, gone)
+                yield from _routes(cluster, group, others, gone)
+            if not begun:
+                yield from cluster.restore(group)
+            begun = True
+        elif group.pending:
+            for call in group.take_pending():
+                yield from call(group)
+        else:
+            return gone
+
+
+def _gone(others: list[Group]) -> Steps:
+    """Keys of what was deleted while groups were away."""
+    found: set[str] = set()
+    for other in others:
+        rows: dict[str, bytes] = yield partial(other.port.watch_table, GONE_TABLE, None)
+        found.update(rows)
+    return found
+
+
+def gone_key(kind: str, name: str) -> str:
+    """Key in the table of what is gone: `route` and its id, `light` and its id, `cursor` and `<light>/<name>`."""
+    return f"{kind}/{blake2b(name.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
 
 
 def _learn(group: Group) -> Steps:
@@ -90,26 +127,37 @@ def _found(cluster: ClusterPort, group: Group, others: list[Group]) -> Steps:
         )
 
 
-def make_light(group: Group, light: int) -> Steps:
+def make_light(cluster: ClusterPort, group: Group, light: int) -> Steps:
     """A light queue at `group` for one that another group made; its local id."""
     lease = f"light/{light}"
-    epoch: int = yield partial(group.port.take_lease, lease, True, lambda name: None)
+    epoch = yield from _lease(cluster, group, lease)
     try:
         found = group.lights.get(light)
-        if found is not None:
+        if found is not None:  # its row came before the lease that its maker gave up
             return found
         local: int = yield group.port.create_light
-        if light in group.lights:  # another gateway took the lease meanwhile and was first
-            yield partial(group.port.delete_light, local)
-            return group.lights[light]
         yield partial(group.port.put, LIGHTS_TABLE, [(str(light), str(local).encode())])
         return group.lights.setdefault(light, local)
     finally:
         group.port.drop_lease(lease, epoch)
 
 
-def _lights_and_cursors(cluster: ClusterPort, group: Group, others: list[Group]) -> Steps:
+def _lease(cluster: ClusterPort, group: Group, name: str) -> Steps:
+    """A lease of a group, waited for; raises LEASE_HELD in the end."""
+    for _ in range(LEASE_TRIES):
+        try:
+            epoch: int = yield partial(group.port.take_lease, name, False, lambda name: None)
+            return epoch
+        except GantryError as error:
+            if error.code is not ErrorCode.LEASE_HELD:
+                raise
+        yield pause(cluster.wheel, LEASE_PAUSE_MS)
+    raise GantryError(ErrorCode.LEASE_HELD, f"broker group {group.name}: {name} is held by another gateway")
+
+
+def _lights_and_cursors(cluster: ClusterPort, group: Group, others: list[Group], gone: set[str]) -> Steps:
     """Every group's cursors in its own light queues have one here, too, before a route can fill them."""
+    yield from _drop_gone(group, others, gone)
     for other in others:
         alive: dict[str, bytes] = yield partial(other.port.watch_table, "light", None)
         for light, local in list(group.lights.items()):
@@ -121,42 +169,77 @@ def _lights_and_cursors(cluster: ClusterPort, group: Group, others: list[Group])
         yield from _copy_cursors(cluster, group, other)
 
 
-def _copy_cursors(cluster: ClusterPort, source: Group, target: Group) -> Steps:
-    rows: dict[str, bytes] = yield partial(source.port.watch_table, "cursor", None)
-    foreign = set(source.lights.values())
+def _drop_gone(group: Group, others: list[Group], gone: set[str]) -> Steps:
+    """Its light queues, and cursors in light queues, that were deleted at the others while it was away."""
+    if not any(not key.startswith("route/") for key in gone):
+        return
+    rows: dict[str, bytes] = yield partial(group.port.watch_table, "light", None)
+    foreign = set(group.lights.values())
+    for key in rows:
+        if (
+            key.isdigit()
+            and int(key) not in foreign
+            and gone_key("light", str(cluster_light(group.tag, int(key)))) in gone
+        ):
+            yield partial(group.port.delete_light, int(key))
+    elsewhere: set[tuple[int, str]] = set()
+    for other in others:
+        elsewhere |= {(light, name) for light, _, name in (yield from _cursors(other))}
+    for light, queue, name in (yield from _cursors(group)):
+        if (light, name) not in elsewhere and gone_key("cursor", f"{light}/{name}") in gone:
+            info: CursorInfo = yield partial(group.port.open_cursor, queue, name, EARLIEST)
+            yield partial(group.port.delete_cursor, info.cursor)
+
+
+def _cursors(group: Group) -> Steps:
+    """Cursors in the group's light queues: (light queue in the cluster, the group's name of it, name of the cursor)."""
+    rows: dict[str, bytes] = yield partial(group.port.watch_table, "cursor", None)
+    foreign = {local: light for light, local in group.lights.items()}
+    found = []
     for key, value in rows.items():
         if key == "next":
             continue
         queue, name, _ = json.loads(value)
-        if not queue.startswith("~") or int(queue[1:]) in foreign:
-            continue
-        light = cluster_light(source.tag, int(queue[1:]))
-        known = target.lights.get(light)
-        local = known if known is not None else (yield from cluster.light_at(target, light))
-        yield partial(target.port.open_cursor, f"~{local}", name, EARLIEST)
+        if queue.startswith("~"):
+            local = int(queue[1:])
+            found.append((foreign.get(local) or cluster_light(group.tag, local), queue, name))
+    return found
 
 
-def _routes(cluster: ClusterPort, group: Group, others: list[Group]) -> Steps:
-    here = yield from _cluster_routes(group)
+def _copy_cursors(cluster: ClusterPort, source: Group, target: Group) -> Steps:
+    have = {(light, name) for light, _, name in (yield from _cursors(target))}
+    for light, _, name in (yield from _cursors(source)):
+        if split_light(light)[0] == source.tag and (light, name) not in have:
+            local = yield from cluster.light_at(target, light)
+            yield partial(target.port.open_cursor, f"~{local}", name, EARLIEST)
+
+
+def _routes(cluster: ClusterPort, group: Group, others: list[Group], gone: set[str]) -> Steps:
+    here: dict[str, Route] = yield from _cluster_routes(group)
     elsewhere: dict[str, Route] = {}
     for other in others:
         found = yield from _cluster_routes(other)
         for route_id, route in found.items():
             elsewhere.setdefault(route_id, route)
+    makers = {other.tag for other in others}
+    alone = [route_id for route_id in here if route_id not in elsewhere]
     stale = [
         route_id
-        for route_id, route in here.items()
-        if route_id not in elsewhere and route.light and route.light >> LIGHT_BITS in {other.tag for other in others}
+        for route_id in alone
+        if (here[route_id].light and here[route_id].light >> LIGHT_BITS in makers)
+        or gone_key("route", route_id) in gone
     ]
     if stale:  # removed while this group was away
         yield partial(group.port.remove_routes, stale)
     for route_id, route in elsewhere.items():
-        if route_id not in here:
+        mine = here.get(route_id)
+        if mine is None or (mine != route and route.light >> LIGHT_BITS != group.tag):
             yield from _install(cluster, group, route)
-    for route_id, route in here.items():
-        if route_id not in elsewhere and route_id not in stale:
-            for other in others:
-                yield from _install(cluster, other, route)
+        elif mine != route:  # nobody could change it without this group
+            alone.append(route_id)
+    for route_id in set(alone) - set(stale):
+        for other in others:
+            yield from _install(cluster, other, here[route_id])
 
 
 def _cluster_routes(group: Group) -> Steps:

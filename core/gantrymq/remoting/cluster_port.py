@@ -8,7 +8,7 @@ docs/architecture/cluster.md draws it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -16,9 +16,12 @@ from typing import Any, Final
 from gantrymq.broker.port import POSITION_BITS, POSITION_MASK, Done, Outcome, Route, Start, TopicInfo
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
+from gantrymq.net.api import Wheel
 from gantrymq.remoting import cluster_join
 from gantrymq.remoting.cluster_cursors import ClusterCursors
-from gantrymq.remoting.cluster_group import LIGHTS_TABLE, Group, GroupPort
+from gantrymq.remoting.cluster_everywhere import Everywhere
+from gantrymq.remoting.cluster_group import GONE_TABLE, LIGHTS_TABLE, Group, GroupPort
+from gantrymq.remoting.cluster_leases import ClusterLeases
 from gantrymq.remoting.cluster_names import (
     GROUPS_MAX,
     cluster_light,
@@ -26,7 +29,7 @@ from gantrymq.remoting.cluster_names import (
     mark,
     split_light,
 )
-from gantrymq.remoting.cluster_steps import Gathering, Steps, everywhere, first_error, run_steps
+from gantrymq.remoting.cluster_steps import Gathering, Steps, first_error, run_steps
 from gantrymq.remoting.cluster_tables import ClusterTables
 from gantrymq.services import Turn
 
@@ -34,6 +37,11 @@ log = logging.getLogger(__name__)
 
 CHOSEN_MAX: Final = 100_000
 """Topics whose group is remembered; beyond it the memory is started anew (the choice comes out the same while groups stay)."""
+JOIN_RETRY_MS: Final = (200, 500, 1000, 2000, 5000)
+"""Waits between attempts to bring a connected group up to date; the last one repeats."""
+SETTLE_MS: Final = 6_000
+"""A group that comes while others are in use gets no new records before: other gateway processes ask the nameservers every 5 s, and
+what they are told of routes meanwhile they install only where they know of a group."""
 Records = list[tuple[Message, tuple[int, ...]]]
 
 
@@ -46,32 +54,24 @@ class _Tap:
         """Volatile routes by number, to be installed at a group that comes."""
 
 
-class _Lease:
-    """`epoch`: what the door knows; `inner`: what its group calls it now, another after the group was away."""
-
-    __slots__ = ("epoch", "group", "inner", "on_lost")
-
-    def __init__(self, group: Group, epoch: int, on_lost: Callable[[str], None]) -> None:
-        self.group = group
-        self.epoch = self.inner = epoch
-        self.on_lost = on_lost
-
-
 class ClusterPort:
     """See the module. `identity`: what makes this gateway's choices differ from another's."""
 
-    def __init__(self, turn: Turn, identity: str) -> None:
+    def __init__(self, turn: Turn, wheel: Wheel, identity: str) -> None:
         self.turn = turn
+        self.wheel = wheel
         self._identity = identity
         self.groups: list[Group] = []
         self._ready: list[Group] = []
+        self.joining: list[Group] = []
+        """Connected, being brought up to date."""
         self._chosen: dict[str, Group] = {}
         self._tables = ClusterTables(self)
         self._cursors = ClusterCursors(self)
         self.places: dict[str, list[tuple[Group, int]]] = {}
         """By topic: group and queue behind each queue number shown to the doors; numbers stay while this process runs."""
         self._taps: dict[int, _Tap] = {}
-        self._leases: dict[str, _Lease] = {}
+        self._leases = ClusterLeases(self)
         self._next = 0
         self._made = 0
         """Light queues made here: the groups take turns."""
@@ -101,9 +101,17 @@ class ClusterPort:
         self.complete = True
         self._show_state()
 
+    def members_changed(self) -> None:
+        """The nameservers know other groups than before, or a group is being emptied: homes may be elsewhere."""
+        self._leases.rehome()
+
     def _group_state(self, group: Group, up: bool) -> None:
+        group.attempt += 1
+        if group in self.joining:
+            self.joining.remove(group)
         if up:
-            run_steps(cluster_join.join(self, group), partial(self._joined, group))
+            group.failures = 0
+            self._join(group, group.attempt)
         elif group.ready:
             log.warning("broker group %s is gone; its queues wait until it is back", group.name)
             group.ready = False
@@ -111,19 +119,55 @@ class ClusterPort:
             self._cursors.lost(group)
             self._show_state()
 
-    def _joined(self, group: Group, result: Any) -> None:
+    def _join(self, group: Group, attempt: int) -> None:
+        if attempt == group.attempt:
+            group.pending.clear()
+            group.settled = not self.up  # at the start nobody was told less than we are
+            self.joining.append(group)
+            run_steps(cluster_join.join(self, group), partial(self._joined, group, attempt))
+
+    def _joined(self, group: Group, attempt: int, result: Any) -> None:
+        if attempt != group.attempt:
+            return  # lost meanwhile
+        self.joining.remove(group)
         if isinstance(result, GantryError):
-            log.warning("broker group %s is not used yet: %s", group.name, result.text)
+            if result.text != group.complaint:
+                log.warning("broker group %s is not used yet: %s", group.name, result.text)
+            group.complaint = result.text
+            wait_ms = JOIN_RETRY_MS[min(group.failures, len(JOIN_RETRY_MS) - 1)]
+            group.failures += 1
+            self.wheel.call_at(self.wheel.now_ms() + wait_ms, lambda now_ms: self._join(group, attempt))
             return
-        if group.ready:
-            return
+        group.complaint = ""
         group.ready = True
         self._ready.append(group)
         self._ready.sort(key=lambda one: one.index)
         self._cursors.joined(group)
         if len(self.groups) > 1:
             log.info("broker group %s is in use", group.name)
+        if not group.settled:
+            self.wheel.call_at(self.wheel.now_ms() + SETTLE_MS, lambda now_ms: self._settle(group, attempt))
+        self._leases.rehome()
+        self._forget_gone(result)
         self._show_state()
+
+    @staticmethod
+    def _settle(group: Group, attempt: int) -> None:
+        if attempt == group.attempt:
+            group.settled = True
+
+    def note_gone(self, keys: Sequence[str], on_done: Callable[[Any], None]) -> None:
+        """Deleted at every group in use: `on_done` when those that are away cannot bring it back (None, or why not)."""
+        if all(group.ready for group in self.groups if group.registered):
+            on_done(None)
+            return
+        rows = [(key, b"1") for key in keys]
+        Everywhere(self, lambda group: put_rows(group, GONE_TABLE, rows), on_done)
+
+    def _forget_gone(self, keys: set[str]) -> None:
+        if keys and all(group.ready for group in self.groups if group.registered):
+            rows: list[tuple[str, bytes | None]] = [(key, None) for key in keys]
+            Everywhere(self, lambda group: put_rows(group, GONE_TABLE, rows), lambda error: None)
 
     def _show_state(self) -> None:
         if not self.complete and self.groups and all(group.ready for group in self.groups):
@@ -138,14 +182,16 @@ class ClusterPort:
             on_state(up)
 
     def _forget(self) -> None:
-        for table in (self._taps, self._leases, self._chosen):
-            table.clear()
+        self._taps.clear()
+        self._chosen.clear()
+        self._leases.forget()
         self._cursors.forget()
         self._tables.forget()
 
     def home(self, name: str) -> Group:
         """Where `name` is at home; raises UNAVAILABLE if that group is not there."""
         registered = [group for group in self.groups if group.registered or group.ready]
+        registered = [group for group in registered if not group.draining] or registered
         if not registered:
             raise unavailable("any")
         found = (
@@ -204,7 +250,7 @@ class ClusterPort:
         chosen = self._chosen.get(topic)
         if chosen is not None and chosen.ready and not chosen.draining:
             return chosen
-        usable = [group for group in self._ready if not group.draining] or self._ready
+        usable = self._usable()
         holders = [group for group in usable if topic in group.topics]
         name = f"{self._identity}/{topic}" if holders else topic
         chosen = self._named(home_of(name, [group.name for group in holders or usable]))
@@ -212,6 +258,11 @@ class ClusterPort:
             self._chosen.clear()
         self._chosen[topic] = chosen
         return chosen
+
+    def _usable(self) -> list[Group]:
+        """Groups for what is new."""
+        lasting = [group for group in self._ready if not group.draining]
+        return [group for group in lasting if group.settled] or lasting or self._ready
 
     def ensure_topic(self, name: str, create: bool, token: Any, on_done: Done) -> None:
         def gathered(results: list[Any]) -> None:
@@ -275,48 +326,77 @@ class ClusterPort:
     # Routes and taps.
 
     def add_route(self, route: Route, token: Any, on_done: Done) -> None:
-        run_steps(self._add_route(route), partial(on_done, token))
-
-    def _add_route(self, route: Route) -> Steps:
         if route.light and self.maker_of(route.light) is None:
-            raise unavailable("of this queue")
-        for group in list(self._ready):
-            light = (yield from self.light_at(group, route.light)) if route.light else 0
-            yield partial(group.port.add_route, replace(route, light=light))
+            on_done(token, unavailable("of this queue"))
+            return
+        Everywhere(self, lambda group: self._route_at(group, route), partial(on_done, token))
+
+    def _route_at(self, group: Group, route: Route) -> Steps:
+        light = (yield from self.light_at(group, route.light)) if route.light else 0
+        yield partial(group.port.add_route, replace(route, light=light))
 
     def remove_routes(self, route_ids: Sequence[str], token: Any, on_done: Done) -> None:
-        everywhere([partial(group.port.remove_routes, route_ids) for group in self._ready], token, on_done)
+        ids = list(route_ids)
+
+        def remove(group: Group) -> Steps:
+            yield partial(group.port.remove_routes, ids)
+
+        def removed(error: Any) -> None:
+            if error is not None:
+                on_done(token, error)
+                return
+            self.note_gone([cluster_join.gone_key("route", one) for one in ids], partial(on_done, token))
+
+        Everywhere(self, remove, removed)
 
     def open_tap(self, on_records: Callable[[Records], None], token: Any, on_done: Done) -> None:
         handle = self.number()
         self._taps[handle] = _Tap(on_records)
 
-        def opened(result: Any) -> None:
-            on_done(token, result if isinstance(result, GantryError) else handle)
+        def opened(error: Any) -> None:
+            on_done(token, error or handle)
 
-        run_steps(self._open_taps(list(self._ready), handle), opened)
+        Everywhere(self, lambda group: self._tap_at(group, handle), opened)
 
-    def _open_taps(self, groups: Iterable[Group], handle: int) -> Steps:
-        tap = self._taps[handle]
-        for group in groups:
+    def _tap_at(self, group: Group, handle: int) -> Steps:
+        tap = self._taps.get(handle)
+        if tap is None or handle in group.tap_handles:
+            return
+        index = group.index
 
-            def on_records(records: Records, index: int = group.index) -> None:
-                if index:
-                    for message, _ in records:
-                        mark(index, message)
-                tap.on_records(records)
+        def on_records(records: Records) -> None:
+            if index:
+                for message, _ in records:
+                    mark(index, message)
+            tap.on_records(records)
 
-            local: int = yield partial(group.port.open_tap, on_records)
-            group.tap_handles[handle] = local
-            for number, (kind, topic, expression) in tap.routes.items():
-                yield partial(group.port.add_volatile, local, number, kind, topic, expression)
+        local: int = yield partial(group.port.open_tap, on_records)
+        group.tap_handles[handle] = local
+        for number in list(tap.routes):
+            yield from self._volatile_at(group, handle, number)
+        if handle not in self._taps:  # closed meanwhile
+            self._close_tap_at(group, handle)
+
+    def _volatile_at(self, group: Group, handle: int, number: int) -> Steps:
+        tap, local = self._taps.get(handle), group.tap_handles.get(handle)
+        route = tap.routes.get(number) if tap is not None else None
+        if route is None or local is None:
+            return
+        kind, topic, expression = route
+        yield partial(group.port.add_volatile, local, number, kind, topic, expression)
+        if tap is not None and number not in tap.routes:  # removed meanwhile
+            group.port.remove_volatile(local, [number])
+
+    @staticmethod
+    def _close_tap_at(group: Group, handle: int) -> None:
+        local = group.tap_handles.pop(handle, None)
+        if local is not None:
+            group.port.close_tap(local)
 
     def close_tap(self, tap: int) -> None:
         self._taps.pop(tap, None)
         for group in self._ready:
-            local = group.tap_handles.pop(tap, None)
-            if local is not None:
-                group.port.close_tap(local)
+            self._close_tap_at(group, tap)
 
     def add_volatile(
         self, tap: int, number: int, kind: str, topic: str | None, expression: str, token: Any, on_done: Done
@@ -326,12 +406,7 @@ class ClusterPort:
             on_done(token, GantryError(ErrorCode.NOT_FOUND, f"tap {tap} is not open"))
             return
         found.routes[number] = (kind, topic, expression)
-        calls = [
-            partial(group.port.add_volatile, group.tap_handles[tap], number, kind, topic, expression)
-            for group in self._ready
-            if tap in group.tap_handles
-        ]
-        everywhere(calls, token, on_done)
+        Everywhere(self, lambda group: self._volatile_at(group, tap, number), partial(on_done, token))
 
     def remove_volatile(self, tap: int, numbers: Sequence[int]) -> None:
         found = self._taps.get(tap)
@@ -345,7 +420,7 @@ class ClusterPort:
     # Light queues and cursors.
 
     def create_light(self, token: Any, on_done: Done) -> None:
-        usable = [group for group in self._ready if not group.draining] or self._ready
+        usable = self._usable()
         if not usable:
             on_done(token, unavailable("any"))
             return
@@ -359,16 +434,23 @@ class ClusterPort:
 
     def delete_light(self, light: int, token: Any, on_done: Done) -> None:
         self._cursors.drop_light(light)
-        run_steps(self._delete_light(light), partial(on_done, token))
 
-    def _delete_light(self, light: int) -> Steps:
+        def deleted(error: Any) -> None:
+            if error is not None:
+                on_done(token, error)
+                return
+            self.note_gone([cluster_join.gone_key("light", str(light))], partial(on_done, token))
+
+        Everywhere(self, lambda group: self._delete_light_at(group, light), deleted)
+
+    @staticmethod
+    def _delete_light_at(group: Group, light: int) -> Steps:
         tag, own = split_light(light)
-        for group in list(self._ready):
-            local = own if group.tag == tag else group.lights.pop(light, 0)
-            if local:
-                yield partial(group.port.delete_light, local)
-            if local and group.tag != tag:
-                yield partial(group.port.put, LIGHTS_TABLE, [(str(light), None)])
+        local = own if group.tag == tag else group.lights.pop(light, 0)
+        if local:
+            yield partial(group.port.delete_light, local)
+        if local and group.tag != tag:
+            yield partial(group.port.put, LIGHTS_TABLE, [(str(light), None)])
 
     def light_at(self, group: Group, light: int) -> Steps:
         """The group's own id of a light queue of the cluster; made if it has none yet."""
@@ -378,7 +460,7 @@ class ClusterPort:
         found = group.lights.get(light)
         if found is not None:
             return found
-        return (yield from cluster_join.make_light(group, light))
+        return (yield from cluster_join.make_light(self, group, light))
 
     def open_cursor(self, queue: str, group: str, start: Start, token: Any, on_done: Done) -> None:
         self._cursors.open(queue, group, start, token, on_done)
@@ -416,29 +498,10 @@ class ClusterPort:
         self._tables.watch(table, on_change, token, on_done)
 
     def take_lease(self, name: str, force: bool, on_lost: Callable[[str], None], token: Any, on_done: Done) -> None:
-        try:
-            group = self.home(f"lease/{name}")
-        except GantryError as error:
-            on_done(token, error)
-            return
-
-        def taken(token: Any, result: Any) -> None:
-            if not isinstance(result, GantryError):
-                self._leases[name] = _Lease(group, result, on_lost)
-            on_done(token, result)
-
-        group.port.take_lease(name, force, self._lease_lost, token, taken)
-
-    def _lease_lost(self, name: str) -> None:
-        lease = self._leases.pop(name, None)
-        if lease is not None:
-            lease.on_lost(name)
+        self._leases.take(name, force, on_lost, token, on_done)
 
     def drop_lease(self, name: str, epoch: int) -> None:
-        lease = self._leases.get(name)
-        if lease is not None and lease.epoch == epoch:
-            del self._leases[name]
-            lease.group.port.drop_lease(name, lease.inner)
+        self._leases.drop(name, epoch)
 
     def watch_state(self, on_state: Callable[[bool], None]) -> None:
         self._states.append(on_state)
@@ -448,24 +511,12 @@ class ClusterPort:
 
     def restore(self, group: Group) -> Steps:
         """Open at a group that came (again) what is open at the others: cursors, taps, tables, leases."""
-        for cursor in list(self._cursors.by_handle.values()):
-            yield from self._cursors.open_parts(cursor, [group])
+        yield from self._cursors.restore(group)
         group.tap_handles.clear()
         for handle in list(self._taps):
-            if handle in self._taps:
-                yield from self._open_taps([group], handle)
+            yield from self._tap_at(group, handle)
         yield from self._tables.restore(group)
-        for name, lease in list(self._leases.items()):
-            if lease.group is group:
-                yield from self._take_again(name, lease)
-
-    def _take_again(self, name: str, lease: _Lease) -> Steps:
-        try:
-            lease.inner = yield partial(lease.group.port.take_lease, name, False, self._lease_lost)
-        except GantryError as error:
-            if error.code is not ErrorCode.LEASE_HELD:
-                raise
-            self._lease_lost(name)
+        yield from self._leases.restore(group)
 
     # Helpers.
 
@@ -477,3 +528,8 @@ class ClusterPort:
 def unavailable(name: str) -> GantryError:
     """A group is not there."""
     return GantryError(ErrorCode.UNAVAILABLE, f"the broker group {name} is not connected")
+
+
+def put_rows(group: Group, table: str, rows: Sequence[tuple[str, bytes | None]]) -> Steps:
+    """Rows of a table that every group has for itself."""
+    yield partial(group.port.put, table, rows)

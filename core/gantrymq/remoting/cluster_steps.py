@@ -7,6 +7,7 @@ from typing import Any
 
 from gantrymq.broker.port import Done
 from gantrymq.model.errors import GantryError
+from gantrymq.net.api import Wheel
 
 Steps = Generator[Callable[[Any, Done], None], Any, Any]
 
@@ -78,3 +79,12 @@ def first_error(results: list[Any]) -> GantryError | None:
 def everywhere(calls: Sequence[Callable[[Any, Done], None]], token: Any, on_done: Done) -> None:
     """All calls at once; `on_done` gets None or the first failure."""
     Gathering(calls, lambda results: on_done(token, first_error(results)))
+
+
+def pause(wheel: Wheel, ms: int) -> Callable[[Any, Done], None]:
+    """A step that takes so long."""
+
+    def call(token: Any, on_done: Done) -> None:
+        wheel.call_at(wheel.now_ms() + ms, lambda now_ms: on_done(token, None))
+
+    return call

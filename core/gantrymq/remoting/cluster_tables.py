@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from gantrymq.broker.port import Done
 from gantrymq.model.errors import GantryError
-from gantrymq.remoting.cluster_steps import Gathering, Steps, everywhere, first_error
+from gantrymq.remoting.cluster_everywhere import Everywhere
+from gantrymq.remoting.cluster_steps import Steps, everywhere
 
 if TYPE_CHECKING:
     from gantrymq.remoting.cluster_group import Group
@@ -20,7 +21,7 @@ Watcher = Callable[[str, bytes | None], None]
 class _Table:
     """`places`: index of the group that holds each row (as many rows as one broker's table may have in each group)."""
 
-    __slots__ = ("listeners", "name", "places", "watchers")
+    __slots__ = ("listeners", "name", "places", "readings", "watchers")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -28,6 +29,8 @@ class _Table:
         self.watchers: list[Watcher] = []
         self.listeners: dict[int, Watcher] = {}
         """By group: what was handed to its port."""
+        self.readings: list[dict[str, bytes | None]] = []
+        """Changes since each reading that is under way began: groups answer at different times."""
 
     def changed(self, index: int, key: str, value: bytes | None) -> None:
         """A row changed at a group."""
@@ -37,6 +40,8 @@ class _Table:
             del self.places[key]
         else:
             return  # it lies elsewhere now
+        for reading in self.readings:
+            reading[key] = value
         for watcher in list(self.watchers):
             watcher(key, value)
 
@@ -54,25 +59,41 @@ class ClusterTables:
 
     def watch(self, name: str, on_change: Watcher | None, token: Any, on_done: Done) -> None:
         """As TablePort.watch_table."""
-        groups = list(self._cluster.ready_groups())
         table = self._tables.setdefault(name, _Table(name))
+        found: dict[int, dict[str, bytes]] = {}
+        answered = False
+        changes: dict[str, bytes | None] = {}
+        table.readings.append(changes)
 
-        def gathered(results: list[Any]) -> None:
-            error = first_error(results)
+        def at(group: Group) -> Steps:
+            if answered:  # it joined meanwhile, or late
+                yield from self._restore(table, group)
+            else:
+                found[group.index] = yield partial(group.port.watch_table, name, self._listener(table, group))
+
+        def gathered(error: Any) -> None:
+            nonlocal answered
+            answered = True
+            table.readings.remove(changes)
             if error is not None:
                 on_done(token, error)
                 return
             merged: dict[str, bytes] = {}
-            for group, rows in zip(groups, results, strict=True):
+            for index, rows in sorted(found.items()):
                 for key, value in rows.items():
-                    if key not in merged or table.places.get(key) == group.index:
+                    if key not in changes and (key not in merged or table.places.get(key) == index):
                         merged[key] = value
-                        table.places[key] = group.index
+                        table.places[key] = index
+            for key, changed in changes.items():
+                if changed is None:
+                    merged.pop(key, None)
+                else:
+                    merged[key] = changed
             if on_change is not None and on_change not in table.watchers:
                 table.watchers.append(on_change)
             on_done(token, merged)
 
-        Gathering([partial(group.port.watch_table, name, self._listener(table, group)) for group in groups], gathered)
+        Everywhere(self._cluster, at, gathered)
 
     @staticmethod
     def _listener(table: _Table, group: Group) -> Watcher:
@@ -113,10 +134,13 @@ class ClusterTables:
     def restore(self, group: Group) -> Steps:
         """The rows of a group that came (again): what differs from what the doors know are changes."""
         for table in list(self._tables.values()):
-            rows: dict[str, bytes] = yield partial(group.port.watch_table, table.name, self._listener(table, group))
-            gone = [key for key, index in table.places.items() if index == group.index and key not in rows]
-            for key in gone:
-                table.changed(group.index, key, None)
-            for key, value in rows.items():
-                if table.places.get(key, group.index) == group.index:
-                    table.changed(group.index, key, value)
+            yield from self._restore(table, group)
+
+    def _restore(self, table: _Table, group: Group) -> Steps:
+        rows: dict[str, bytes] = yield partial(group.port.watch_table, table.name, self._listener(table, group))
+        gone = [key for key, index in table.places.items() if index == group.index and key not in rows]
+        for key in gone:
+            table.changed(group.index, key, None)
+        for key, value in rows.items():
+            if table.places.get(key, group.index) == group.index:
+                table.changed(group.index, key, value)

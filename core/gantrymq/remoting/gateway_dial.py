@@ -226,7 +226,7 @@ class Members:
     def __init__(self, nameservers: list[str], context: ServiceContext, identity: str) -> None:
         self._nameservers = nameservers
         self._context = context
-        self.port = ClusterPort(context.turn, identity)
+        self.port = ClusterPort(context.turn, context.wheel, identity)
         self.port.on_close = self._close
         self._keeping = anyio.CancelScope()
 

@@ -14,32 +14,55 @@ from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.port import EARLIEST, END, Outcome, Route
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
-from gantrymq.net.testing import ManualTurn
+from gantrymq.net.testing import ManualClock, ManualTurn, ManualWheel
 from gantrymq.remoting import cluster_port
 from gantrymq.remoting.cluster_group import DRAINING, FOUNDER, MEMBER, STATE_TABLE
 from gantrymq.remoting.cluster_names import GROUPS_MAX, cluster_light, home_of, split_light, tag_of
-from gantrymq.remoting.cluster_port import ClusterPort
+from gantrymq.remoting.cluster_port import SETTLE_MS, ClusterPort
 from gantrymq.store.testing import MemoryFileSystem
 from tests.broker.node import Node
 
 
 class Line:
-    """A connection to a broker: while it is cut every call ends with UNAVAILABLE, and what was open is gone."""
+    """A connection to a broker: when it is cut every call ends with UNAVAILABLE, and what was open is gone."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.port: LocalBrokerPort | None = LocalBrokerPort(node.broker)
         self.states: list[Callable[[bool], None]] = []
 
+        self.open: dict[int, tuple[Any, Any]] = {}
+        self.numbers = itertools.count()
+        self.calls_left: int | None = None
+        """Cut when so many calls were made."""
+
+    @property
+    def up(self) -> bool:
+        return self.port is not None
+
     def __getattr__(self, name: str) -> Any:
-        if self.port is not None:
-            return getattr(self.port, name)
+        def call(*args: Any) -> None:
+            answers = len(args) >= 2 and callable(args[-1]) and name != "watch"
+            if self.calls_left is not None and self.port is not None:
+                self.calls_left -= 1
+                if self.calls_left < 0:
+                    self.cut()
+            if self.port is None:
+                if answers:
+                    args[-1](args[-2], GantryError(ErrorCode.UNAVAILABLE, "cut"))
+            elif answers:
+                number = next(self.numbers)
+                self.open[number] = args[-2:]
+                getattr(self.port, name)(*args[:-2], number, self._answered)
+            else:
+                getattr(self.port, name)(*args)
 
-        def refused(*args: Any) -> None:
-            if len(args) >= 2 and callable(args[-1]) and name not in ("watch",):
-                args[-1](args[-2], GantryError(ErrorCode.UNAVAILABLE, "cut"))
+        return call
 
-        return refused
+    def _answered(self, number: int, result: Any) -> None:
+        if number in self.open:
+            token, on_done = self.open.pop(number)
+            on_done(token, result)
 
     def watch_state(self, on_state: Callable[[bool], None]) -> None:
         self.states.append(on_state)
@@ -49,6 +72,10 @@ class Line:
         assert self.port is not None
         self.port.close()
         self.port = None
+        self.calls_left = None
+        calls, self.open = self.open, {}
+        for token, on_done in calls.values():
+            on_done(token, GantryError(ErrorCode.UNAVAILABLE, "cut"))
         for on_state in self.states:
             on_state(False)
 
@@ -68,6 +95,7 @@ class Site:
     def __init__(self, *names: str) -> None:
         self.nodes = {name: Node(MemoryFileSystem(), False) for name in names}
         self.turn = ManualTurn()
+        self.wheel = ManualWheel(ManualClock())
         self.gateways: list[tuple[ClusterPort, dict[str, Line]]] = []
 
     def add_node(self, name: str) -> None:
@@ -75,10 +103,10 @@ class Site:
         for port, lines in self.gateways:
             lines[name] = Line(self.nodes[name])
             port.add_group(name, lines[name])
-        self.run()
+        self.wait(SETTLE_MS + 100)
 
     def gateway(self, *names: str) -> ClusterPort:
-        port = ClusterPort(self.turn, f"gateway{len(self.gateways)}")
+        port = ClusterPort(self.turn, self.wheel, f"gateway{len(self.gateways)}")
         lines = {name: Line(self.nodes[name]) for name in names or self.nodes}
         for name, line in lines.items():
             port.add_group(name, line)
@@ -90,6 +118,12 @@ class Site:
 
     def line(self, port: ClusterPort, name: str) -> Line:
         return next(lines for found, lines in self.gateways if found is port)[name]
+
+    def wait(self, ms: int) -> None:
+        self.run()
+        for _ in range(ms // 100):
+            self.wheel.advance(100)
+            self.run()
 
     def run(self) -> None:
         for _ in range(20):
@@ -319,7 +353,7 @@ def test_two_founders_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     site = Site("a", "b")
     for name in site.nodes:
         queue(site, site.gateway(name))
-    port = ClusterPort(site.turn, "both")
+    port = ClusterPort(site.turn, site.wheel, "both")
     for name, node in site.nodes.items():
         port.add_group(name, Line(node))
     port.complete_now()
@@ -494,7 +528,7 @@ def test_the_choice_of_a_group_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_more_groups_than_handles_can_name_are_refused() -> None:
-    port = ClusterPort(ManualTurn(), "g")
+    port = ClusterPort(ManualTurn(), ManualWheel(ManualClock()), "g")
     line = Line(Node(MemoryFileSystem(), False))
     line.port = None
     for number in range(GROUPS_MAX):
