@@ -29,10 +29,13 @@ LEASE_PAUSE_MS: Final = 50
 
 
 def join(cluster: ClusterPort, group: Group) -> Steps:
-    """Everything that `group` needs before it is used, also what happens meanwhile: nothing is left when this returns."""
+    """Everything that `group` needs before it is used, also what happens meanwhile: nothing is left when this returns.
+
+    Result: keys of what is gone, which no group needs any more when all are in use."""
     yield from _learn(group)
     known: set[tuple[int, int]] = set()
     gone: set[str] = set()
+    own: set[str] = yield from _gone([group])  # not used: what came back elsewhere meanwhile must not be lost
     begun = False
     while True:
         others = [
@@ -54,7 +57,7 @@ def join(cluster: ClusterPort, group: Group) -> Steps:
             for call in group.take_pending():
                 yield from call(group)
         else:
-            return gone
+            return gone | own
 
 
 def _gone(others: list[Group]) -> Steps:

