@@ -169,7 +169,8 @@ class Broker:
             self.cursors.replay(message.body, message.queue_offset, known)
         self.cursors.recovered()
         if MOVED_TOPIC in self.store.topics():
-            self.cursors.moved.replay(self.store, self.cursors.is_live)
+            self.cursors.moved.load(loaded.moved, self.store.log_min_position, self.cursors.is_live)
+            self.cursors.moved.replay(self.store, self.cursors.is_live, loaded.offsets.get(MOVED_TOPIC, 0))
         for part in self.parts:
             part.open()
 
@@ -183,6 +184,7 @@ class Broker:
     def close(self) -> None:
         """Write what a clean stop writes: offsets, settled entries; the caller closes the store."""
         self.closed = True
+        self._append_turn()  # what parts have sent on its way is stored before they note what is done
         for part in self.parts:
             part.close()
         self.write_offsets(0)
@@ -437,7 +439,10 @@ class Broker:
         """A message that is not for its topic yet: its part rewrites it for the system topic where it waits."""
         if message.queue_id < 0:
             message.queue_id = topic.queue_for(message)
-        code = self.diverts[message.intake](message)
+        try:
+            code = self.diverts[message.intake](message)
+        except GantryError as error:  # no room for its topic or cursor: the turn goes on without it
+            return topic, error.code
         return self.topics.topics.get(message.topic), code
 
     def _topic_for(self, name: str) -> tuple[Topic | None, ErrorCode | None]:
@@ -472,12 +477,7 @@ class Broker:
         if parked:
             self.request_flush()
 
-    def _refuse(
-        self,
-        answers: list[_Asked],
-        internal: list[_Internal],
-        error: GantryError,
-    ) -> None:
+    def _refuse(self, answers: list[_Asked], internal: list[_Internal], error: GantryError) -> None:
         for _, _, on_done, token in internal:
             if on_done is not None:
                 on_done(token, error)

@@ -135,17 +135,20 @@ class Survey:
         self.passed[cursor.id] = (offset, 0)
 
     def _moved(self, name: str) -> Slices[None]:
-        table = self._cursors.moved.queues.get(name, {})
-        items = list(table.items())
-        for first in range(0, len(items), UNITS_STEP):
+        moved = self._cursors.moved
+        seen: set[int] = set()
+        gone: list[int] = []
+        for entries in moved.walk(name, UNITS_STEP):
             yield UNIT_US * UNITS_STEP
-            gone = []
-            for offset, (position, size, _) in items[first : first + UNITS_STEP]:
+            for offset, (position, size, _) in entries:
                 if not self._cursors.is_live(name, offset):
                     gone.append(offset)
-                elif self.begin <= position < self.end:
+                elif self.begin <= position < self.end and offset not in seen:
+                    seen.add(offset)
                     self._add(position, size, name, offset)
-            self._cursors.moved.drop(name, gone)
+        for first in range(0, len(gone), UNITS_STEP):
+            moved.drop(name, gone[first : first + UNITS_STEP])
+            yield UNIT_US * UNITS_STEP
 
     def _units_of(self, topic: str) -> Slices[list[tuple[int, int, int]]]:
         """Units of queue 0 of a system topic that lie in the segment."""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+from gantrymq.broker.table_keys import TableKeys
 from gantrymq.model import names
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -67,6 +68,8 @@ class Tables:
 
     def __init__(self) -> None:
         self._tables: dict[str, dict[str, bytes]] = {}
+        self._keys: dict[str, TableKeys] = {}
+        """Of every table, once something has walked or changed it."""
         self._watchers: dict[str, list[Callable[[str, bytes | None], None]]] = {}
 
     def load(self, tables: dict[str, dict[str, bytes]]) -> None:
@@ -83,10 +86,18 @@ class Tables:
                     rows.pop(key, None)
                 else:
                     rows[key] = message.body
+            self._keys[table] = TableKeys(rows)
 
     def rows(self, table: str) -> dict[str, bytes]:
         """The live rows; read only."""
         return self._tables.setdefault(table, {})
+
+    def walk(self, table: str) -> Iterator[list[str]]:
+        """Keys of a table in pages, while it may change: see `TableKeys.walk`."""
+        keys = self._keys.get(table)
+        if keys is None:
+            keys = self._keys[table] = TableKeys(self.rows(table))
+        return keys.walk()
 
     def check_room(self, table: str, items: Sequence[tuple[str, bytes | None]]) -> None:
         """Raise LIMIT_REACHED if the new keys among `items` do not fit any more."""
@@ -101,9 +112,15 @@ class Tables:
     def apply(self, table: str, key: str, value: bytes | None) -> None:
         """Change a row in memory (its record is being appended) and tell the watchers."""
         rows = self._tables.setdefault(table, {})
+        keys = self._keys.get(table)
+        if keys is None:
+            keys = self._keys[table] = TableKeys(rows)
         if value is None:
-            rows.pop(key, None)
+            if rows.pop(key, None) is not None:
+                keys.removed(key)
         else:
+            if key not in rows:
+                keys.added(key)
             rows[key] = value
         for watcher in list(self._watchers.get(table, ())):
             watcher(key, value)

@@ -39,6 +39,10 @@ _COUNT: Final = Struct(">I")
 _OFFSET: Final = Struct(">Q")
 _TAIL: Final = Struct(">QII")
 _TOPIC: Final = Struct(">QQI")
+_MOVED: Final = Struct(">qqiq")
+
+MovedEntry = tuple[int, tuple[int, int, int]]
+"""Offset in a queue, and the unit that stands there now."""
 
 
 class BlockKind(IntEnum):
@@ -48,6 +52,7 @@ class BlockKind(IntEnum):
     ROWS = 2
     CURSORS = 3
     TAIL = 4
+    MOVED = 5
 
 
 class SnapshotError(ValueError):
@@ -145,6 +150,17 @@ def cursors_block(offset: int, entries: bytes) -> bytes:
 def read_cursors(payload: bytes) -> tuple[int, bytes]:
     """Back from `cursors_block`."""
     return _OFFSET.unpack_from(payload)[0], payload[_OFFSET.size :]
+
+
+def moved_block(queue: str, entries: Sequence[MovedEntry]) -> bytes:
+    """Entries of one queue whose records lie elsewhere than it says (docs/formats/moved.md)."""
+    return block(BlockKind.MOVED, _named(queue) + b"".join([_MOVED.pack(offset, *unit) for offset, unit in entries]))
+
+
+def read_moved(payload: bytes) -> tuple[str, list[MovedEntry]]:
+    """Back from `moved_block`."""
+    queue, at = _name_at(payload, 0)
+    return queue, [(offset, (place, size, tag)) for offset, place, size, tag in _MOVED.iter_unpack(payload[at:])]
 
 
 def tail_block(blocks: int, tail: Tail) -> bytes:

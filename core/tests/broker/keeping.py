@@ -52,11 +52,15 @@ class KeepingNode(Node):
             self.store, self.clock, self.turn, self.wheel, {"prefix": PrefixRoutes()},
             BrokerConfig(), TopicsConfig(), GatewayConfig(), False,
         )  # fmt: skip
+        self.prepare()
         self.broker.open()
         self.retention = Retention(self.broker, self.store, now)
         self.posted: SimpleQueue[tuple[Callable[[Any], None], Any]] = SimpleQueue()
         self.port = LocalBrokerPort(self.broker)
         self.turn.run_until_quiet()
+
+    def prepare(self) -> None:
+        """What is done before the broker opens."""
 
     def send(self, count: int, tag: str = "", topic: str = "t", size: int = 1000, first: int = 0) -> list[bytes]:
         """Append messages whose bodies begin with their number."""

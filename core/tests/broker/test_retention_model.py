@@ -11,10 +11,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from gantrymq.broker.compaction import Compaction
 from gantrymq.broker.port import EARLIEST, END, Outcome, Route
+from gantrymq.broker.snapshots import SnapshotWork
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.net.testing import ManualClock
+from gantrymq.store.moved import MOVED_TOPIC
+from gantrymq.store.snapshot_file import SnapshotFiles
 from gantrymq.store.testing import MemoryFileSystem
-from tests.broker.keeping import KeepingNode
+from tests.broker.keeping import KeepingNode, now
+from tests.broker.node import ROOT
 from tests.broker.test_compaction import CompactNode, Hand
 
 SIZES = (10, 1_000, 4_000)
@@ -22,12 +26,23 @@ KEYS = tuple(f"k{number}" for number in range(9))
 
 
 class EverythingNode(KeepingNode):
-    """With compaction, too."""
+    """With compaction and snapshots, too."""
 
     def __init__(self, files: MemoryFileSystem, clock: ManualClock | None = None) -> None:
         super().__init__(files, clock)
         self.hand = Hand()
         self.compaction = Compaction(self.broker, self.store, self.hand)
+
+    def prepare(self) -> None:
+        files = SnapshotFiles(self.files, ROOT / "gantry" / "snapshots")
+        self.snapshots = self.broker.keep_snapshots(files)
+        self.work = SnapshotWork(self.snapshots, files, self.store, self.wheel, now)
+
+    def stop(self) -> None:
+        self.work.stop()
+        self.broker.close()
+        self.snapshots.write_now()
+        self.store.close()
 
     put_key = CompactNode.put
     compact = CompactNode.compact
@@ -102,15 +117,21 @@ class RetentionMachine(RuleBasedStateMachine):
         self.node.turn.run_until_quiet()
 
     @rule(
-        keep=st.sampled_from([0, 30, 60]), hours=st.sampled_from([0.0, 3.0]), random=st.randoms(use_true_random=False)
+        keep=st.sampled_from([0, 30, 60]),
+        hours=st.sampled_from([0.0, 3.0]),
+        then=st.sampled_from([0, 1000]),
+        random=st.randoms(use_true_random=False),
     )
-    def consume_all(self, keep: int, hours: float, random: object) -> None:
-        """Nearly everything is acknowledged, then retention runs: what is left is moved."""
+    def consume_all(self, keep: int, hours: float, then: int, random: object) -> None:
+        """Nearly everything is acknowledged, then retention runs: what is left is moved; perhaps a snapshot has it then."""
         self.node.port.release(1)
         self.node.turn.run_until_quiet()
         for which in range(len(self.cursors)):
             self.consume(which, 1 << 30, keep, random)
+        self.node.compact()
         self.node.retain(hours)
+        if then:
+            self.snapshot(then)
 
     @rule(key=st.sampled_from(rows), value=st.sampled_from([None, b"1", b"2"]))
     def put(self, key: str, value: bytes | None) -> None:
@@ -137,6 +158,18 @@ class RetentionMachine(RuleBasedStateMachine):
     @rule()
     def compact(self) -> None:
         self.node.compact()
+
+    @rule(slices=st.sampled_from([1, 2, 5, 1000]))
+    def snapshot(self, slices: int) -> None:
+        """Begin one, or go on with the one that was begun."""
+        if not self.node.work.busy:
+            self.node.work.begin()
+        for _ in range(slices):
+            if not self.node.work.busy:
+                break
+            self.node.flush()
+            self.node.wheel.advance(50)
+            self.node.turn.run_until_quiet()
 
     @rule(torn=st.sampled_from([-1, 0, 512]), random=st.randoms(use_true_random=False))
     def flush_and_lose_power(self, torn: int, random: Random) -> None:
@@ -208,3 +241,54 @@ class TestRetention(RetentionMachine.TestCase):
         max_examples=25, stateful_step_count=25, deadline=None, derandomize=True,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
     )  # fmt: skip
+
+
+def test_moved_entries_come_from_the_snapshot() -> None:
+    """A start reads none of the moved records that the snapshot holds, and those that followed."""
+    node = EverythingNode(MemoryFileSystem())
+    light = node.call("create_light")
+    node.call("add_route", Route("r", "prefix", None, "a", light))
+    cursor = node.call("open_cursor", f"~{light}", "g", END).cursor
+    bodies: list[bytes] = []
+
+    def survivors() -> None:
+        begin = len(bodies)
+        bodies.extend(node.send(300, "a", first=begin))
+        for offset, _ in node.drain(cursor):
+            if offset % 100:
+                node.port.settle([(cursor, offset, Outcome.ACK)])
+        node.port.release(1)
+        node.turn.run_until_quiet()
+        node.compact()
+        assert node.retain(hours=2) >= 3
+
+    survivors()
+    first = node.store.max_offset(MOVED_TOPIC, 0)
+    node.work.begin()
+    for _ in range(100):
+        node.flush()
+        node.wheel.advance(50)
+    assert not node.work.busy
+    survivors()
+    moved = dict(node.broker.cursors.moved.queues[f"~{light}"])
+    end = node.store.max_offset(MOVED_TOPIC, 0)
+    assert 0 < first < end
+    looked: list[int] = []
+
+    class Counting(EverythingNode):
+        def prepare(self) -> None:
+            super().prepare()
+            units = self.store.units
+
+            def counted(topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
+                if topic == MOVED_TOPIC:
+                    looked.append(offset)
+                return units(topic, queue_id, offset, count)
+
+            self.store.units = counted  # type: ignore[method-assign]
+
+    node = Counting(node.files.after_process_crash(), node.clock)
+    assert node.broker.cursors.moved.queues[f"~{light}"] == moved
+    assert looked
+    assert min(looked) >= first - 1  # one: is the last record that the snapshot knew still the same?
+    assert [body for _, body in node.drain(cursor)] == bodies[::100]
