@@ -223,10 +223,11 @@ class Cursors:
         cursor = Cursor(self._next_id, queue, group, start)
         self._next_id += 1
         self._insert(cursor)
-        return cursor, [
-            (str(cursor.id), json.dumps([queue, group, start]).encode()),
-            ("next", str(self._next_id).encode()),
-        ]
+        return cursor, [(str(cursor.id), json.dumps([queue, group, start]).encode()), self.next_row()]
+
+    def next_row(self) -> tuple[str, bytes]:
+        """The row that keeps ids from being used twice."""
+        return "next", str(self._next_id).encode()
 
     def delete(self, cursor: Cursor) -> None:
         """Forget it; the caller removes its row."""

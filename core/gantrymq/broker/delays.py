@@ -6,6 +6,7 @@ writes it, and is pending until the cursor `~delay` or `~timer` is done with it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,8 @@ from gantrymq.store.schedule import (
 if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
     from gantrymq.metrics import Metrics
+
+log = logging.getLogger(__name__)
 
 TIMES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 _TIMES = tuple([name.encode() + props.NAME_END for name in TIMES])
@@ -88,9 +91,12 @@ class Delays:
 
     def close(self) -> None:
         """See `parts.Part`. What is in its topic and waits for the flush is not to come again."""
-        if self.timers.busy or self.levels.busy:
-            self._broker.gate.advance(self._broker.store.flush())
-        self.timers.roll_at_stop()
+        try:
+            if self.timers.busy or self.levels.busy:
+                self._broker.gate.advance(self._broker.store.flush())
+            self.timers.roll_at_stop()
+        except (GantryError, OSError) as error:
+            log.warning("delays: the stop could not note all that was delivered, some may come again: %s", error)
 
     def floors(self) -> tuple[dict[int, int], int | None]:
         """What another broker has to know: by level, and of the timers (None: there are none), the offset to go on at."""

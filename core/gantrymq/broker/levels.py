@@ -11,7 +11,17 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from gantrymq.broker.waiting import PASSING, RETRY_MS, STEP, STEP_BYTES, codes_of, new_cursor, revived
+from gantrymq.broker.waiting import (
+    PASSING,
+    RETRY_MS,
+    STEP,
+    STEP_BYTES,
+    UNREADABLE_MS,
+    codes_of,
+    new_cursor,
+    put_cursor,
+    revived,
+)
 from gantrymq.model.message import Message
 from gantrymq.model.names import SCHEDULE_TOPIC
 from gantrymq.store.cold import Cold
@@ -117,7 +127,7 @@ class Levels:
             cursor = broker.cursors.find(queue_of(number), GROUP)
             if cursor is None:
                 cursor, rows = broker.cursors.create(queue_of(number), GROUP, start)
-                broker.put("cursor", rows, None, None)
+                put_cursor(broker, cursor, rows)
             delays = self.delays_ms
             delay_ms = delays[number - 1] if number <= len(delays) else max(delays)
             level = self.by_number[number] = Level(
@@ -178,12 +188,20 @@ class Levels:
             level.busy = True
             broker.fetch(cold, level, self._again)
             return
+        except OSError as error:
+            log.error("%s: offset %d and what is behind it waits on: %s", level.cursor.queue, level.at, error)
+            self._later(level, UNREADABLE_MS)
+            return
         if offsets:
             self._fire(level, offsets, found)
         elif due_at > broker.wheel.now_ms():
             level.handle = broker.wheel.call_at(due_at, lambda now_ms: self._fired(level))
         else:
             broker.turn.at_deliver(lambda: self._step(level))  # nothing but holes so far
+
+    def _later(self, level: Level, wait_ms: int) -> None:
+        wheel = self._broker.wheel
+        level.handle = wheel.call_at(wheel.now_ms() + wait_ms, lambda now_ms: self._fired(level))
 
     def _fired(self, level: Level) -> None:
         level.handle = 0
@@ -262,7 +280,6 @@ class Levels:
             return
         if again >= 0:
             level.at = again
-            wheel = self._broker.wheel
-            level.handle = wheel.call_at(wheel.now_ms() + RETRY_MS, lambda now_ms: self._fired(level))
+            self._later(level, RETRY_MS)
         else:
             self._broker.turn.at_deliver(lambda: self._step(level))

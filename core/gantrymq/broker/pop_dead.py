@@ -54,6 +54,10 @@ class DeadLetters:
         except Cold as cold:
             broker.fetch(cold, step, self._copy)
             return
+        except OSError as error:
+            log.error("%s: dead letters of group %s cannot be read; tried again in %d s: %s",
+                      cursor.queue, place.group, AGAIN_MS // 1000, error)  # fmt: skip
+            return
         gone = [offset for offset, message in zip(offsets, found, strict=True) if message is None]
         left = [(offset, message) for offset, message in zip(offsets, found, strict=True) if message is not None]
         if gone:

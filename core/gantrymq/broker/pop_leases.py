@@ -104,5 +104,7 @@ class Leases:
                 self._on_due(lease)
             if not slot:
                 del self._slots[heappop(self._ticks)]
-        self._on_end()
-        self._arm()
+        try:
+            self._on_end()
+        finally:
+            self._arm()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.broker.pop_dead import keys_of
 from gantrymq.broker.port import Outcome
 from gantrymq.broker.topics import TopicConfig
+from gantrymq.broker.waiting import put_cursor
 from gantrymq.model import names, sysflag
 from gantrymq.model import properties as props
 from gantrymq.model.errors import GantryError
@@ -100,7 +101,7 @@ class Revive:
         if cursor is None:
             log.info("%s: unacknowledged pops of another broker are taken over from offset %d", queue, max(start, low))
             cursor, rows = broker.cursors.create(queue, CURSOR_GROUP, min(max(start, low), high))
-            broker.put("cursor", rows, None, None)
+            put_cursor(broker, cursor, rows)
         self._read(cursor)
 
     def _read(self, cursor: Cursor) -> None:
@@ -114,6 +115,10 @@ class Revive:
                 deliveries = broker.cursors.acquire(cursor, 0, READ_MAX, 1 << 20)
             except Cold as cold:
                 broker.fetch(cold, cursor, self._read)
+                return
+            except OSError as error:
+                log.error("%s: cannot be read, tried again in %d s: %s", cursor.queue, AGAIN_MS // 1000, error)
+                broker.wheel.call_at(broker.wheel.now_ms() + AGAIN_MS, lambda now_ms: self._read(cursor))
                 return
             for delivery in deliveries:
                 self._apply(cursor, delivery)
@@ -177,6 +182,10 @@ class Revive:
             messages = store.get_many([(unit[0], unit[1]) for unit in units])
         except Cold as cold:
             self._broker.fetch(cold, key, self._due)
+            return
+        except OSError as error:
+            log.error("group %s: %d unacknowledged pops cannot be read: %s", found.group, len(offsets), error)
+            self._later(key, AGAIN_MS)
             return
         batch = [message for message in messages if message is not None]
         if not batch:

@@ -19,6 +19,7 @@ from gantrymq.broker.pop_dead import DeadLetters
 from gantrymq.broker.pop_leases import TICK_MS, Lease, Leases
 from gantrymq.broker.pop_look import look
 from gantrymq.broker.pop_revive import Revive
+from gantrymq.broker.waiting import put_cursor
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 
@@ -158,7 +159,7 @@ class Pops:
             start = self._start(group, topic, queue_id, from_first)
             self._broker.commit_offset(group, topic, queue_id, start)
             cursor, rows = self._cursors.create(queue, POP_PREFIX + group, start)
-            self._broker.put("cursor", rows, None, None)
+            put_cursor(self._broker, cursor, rows)
         place = Place(cursor, group)
         self._places.setdefault((group, topic), {})[queue_id] = place
         return place

@@ -11,7 +11,17 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.broker.timer_slots import NEVER, TimerSlots
-from gantrymq.broker.waiting import PASSING, RETRY_MS, STEP, STEP_BYTES, codes_of, new_cursor, revived
+from gantrymq.broker.waiting import (
+    PASSING,
+    RETRY_MS,
+    STEP,
+    STEP_BYTES,
+    UNREADABLE_MS,
+    codes_of,
+    new_cursor,
+    put_cursor,
+    revived,
+)
 from gantrymq.model import properties as props
 from gantrymq.model.message import Message
 from gantrymq.store.cold import Cold
@@ -88,7 +98,7 @@ class Timers:
         cursor = broker.cursors.find(QUEUE, GROUP)
         if cursor is None:
             cursor, rows = broker.cursors.create(QUEUE, GROUP, start)
-            broker.put("cursor", rows, None, None)
+            put_cursor(broker, cursor, rows)
         self.cursor = cursor
         self._rebuild()
         return cursor
@@ -161,6 +171,12 @@ class Timers:
         except Cold as cold:
             self._fetching = True
             self._broker.fetch(cold, None, self._again)
+            return
+        except OSError as error:
+            log.error("%s: what is due waits on: %s", QUEUE, error)
+            self._fetching = True
+            wheel = self._broker.wheel
+            wheel.call_at(wheel.now_ms() + UNREADABLE_MS, lambda now_ms: self._again(None))
             return
         if more:
             self._arm()
@@ -277,7 +293,7 @@ class Timers:
         if offsets:
             try:
                 self._submit(offsets, now_ms)
-            except Cold:
+            except (Cold, OSError):
                 for offset in offsets:
                     slots.add(now_ms, offset)
                 raise

@@ -108,9 +108,17 @@ class Checks:
             half = table.get(self._pass[self._at])
             looked_at += 1
             if half is not None:
-                asked += self._look(half, now_ms)  # may raise Cold: the same one again when it is read
+                try:
+                    asked += self._look(half, now_ms)  # may raise Cold: the same one again when it is read
+                except (GantryError, OSError) as error:
+                    self._failures.append(f"transaction {half.unique} of group {half.group}: {error}")
+                    asked += 1
             self._at += 1
-        return self._transactions.take_more(SLICE)
+        try:
+            return self._transactions.take_more(SLICE)
+        except OSError as error:
+            self._failures.append(f"those from half message {self._transactions.covered} on: {error}")
+            return False
 
     def _look(self, half: Half, now_ms: int) -> bool:
         """Ask about one half message if it is time; True if that took some."""
@@ -158,7 +166,8 @@ class Checks:
             log.warning("%d transactions were asked about in vain and went to TRANS_CHECK_MAX_TIME_TOPIC; the last was %s",
                         len(self._put_aside), self._put_aside[-1])  # fmt: skip
         if self._failures:
-            log.warning("%d transactions could not be put aside; the last: %s", len(self._failures), self._failures[-1])
+            log.warning("%d transactions could not be asked about or put aside; the last: %s",
+                        len(self._failures), self._failures[-1])  # fmt: skip
         self._put_aside, self._failures = [], []
 
     def _lost(self, half: Half, error: GantryError) -> None:

@@ -12,6 +12,8 @@ from gantrymq.model.message import Message
 from gantrymq.store.schedule import number_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.cursors import Cursor
 
@@ -21,6 +23,9 @@ STEP_BYTES: Final = 512 * 1024
 """...and their bytes, at least one message."""
 RETRY_MS: Final = 1_000
 """After a refusal that passes (BUSY, STORE_FULL), the next attempt."""
+
+UNREADABLE_MS: Final = 60_000
+"""After the disk could not read a record that is due, the next attempt."""
 
 PASSING: Final = frozenset(
     {ErrorCode.BUSY, ErrorCode.STORE_FULL, ErrorCode.STORE_FAILED, ErrorCode.SHUTTING_DOWN, ErrorCode.UNAVAILABLE}
@@ -79,6 +84,21 @@ def codes_of(results: Any, count: int) -> list[ErrorCode | None]:
     if isinstance(results, GantryError):
         return [results.code] * count
     return [result if isinstance(result, ErrorCode) else None for result in results]
+
+
+def put_cursor(broker: Broker, cursor: Cursor, rows: Sequence[tuple[str, bytes]]) -> None:
+    """Make a new cursor durable. Its owner works with it at once, so where the batch is refused (the disk is full) its row comes
+    again until it is stored: a start without it would give out anew all that was done meanwhile."""
+
+    def stored(_token: Any, result: object) -> None:
+        if isinstance(result, GantryError):
+            broker.wheel.call_at(broker.wheel.now_ms() + RETRY_MS, again)
+
+    def again(_now_ms: int) -> None:
+        if not broker.closed and broker.cursors.by_id.get(cursor.id) is cursor:
+            put_cursor(broker, cursor, [*rows[:1], broker.cursors.next_row()])
+
+    broker.put("cursor", rows, None, stored)
 
 
 def new_cursor(broker: Broker, queue: str, group: str, start: int) -> Cursor:

@@ -1,0 +1,143 @@
+"""What waits (delays, timers, transactions, pops) goes on after what went wrong on the way: limits, unreadable disks, a full disk, a stop in between."""
+
+from __future__ import annotations
+
+import errno
+import json
+from typing import Any
+
+import pytest
+
+from gantrymq.broker import cursors
+from gantrymq.broker.pop_dead import AGAIN_MS
+from gantrymq.broker.topics import TopicConfig
+from gantrymq.broker.waiting import UNREADABLE_MS
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import Message
+from gantrymq.store.testing import MemoryFileSystem
+from tests.broker.node import Node
+from tests.broker.test_pops import GROUP, TOPIC, node_with_topic, pass_ms, pop
+from tests.broker.test_transactions import Teller, prepare
+from tests.broker.waiting_node import WaitingNode
+
+WAYS: list[dict[str, Any]] = [{"DELAY": 1}, {"TIMER_DELAY_MS": 1_000}]
+
+
+def broken(*_arguments: Any) -> Any:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def full(*_arguments: Any) -> Any:
+    raise GantryError(ErrorCode.STORE_FULL, "no space")
+
+
+@pytest.fixture
+def node() -> WaitingNode:
+    return WaitingNode(MemoryFileSystem())
+
+
+@pytest.mark.parametrize("pairs", WAYS)
+def test_without_room_for_a_cursor_the_message_is_refused(
+    node: WaitingNode, monkeypatch: pytest.MonkeyPatch, pairs: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(cursors, "CURSORS_MAX", 0)
+    assert node.later(b"x", **pairs) is ErrorCode.LIMIT_REACHED
+    monkeypatch.undo()
+    assert node.later(b"y", **pairs) == 0
+    node.wait(2_000)
+    assert node.bodies() == [b"y"]
+
+
+@pytest.mark.parametrize("pairs", WAYS)
+def test_a_clean_stop_between_firing_and_storing_repeats_nothing(node: WaitingNode, pairs: dict[str, Any]) -> None:
+    node.later(b"x", **pairs)
+    while not node.broker._pending:
+        node.wheel.advance(50)
+        while node.turn.pending and not node.broker._pending:
+            node.turn.run()
+    again = node.reborn()
+    again.wait(3_000)
+    assert again.bodies() == [b"x"]
+
+
+@pytest.mark.parametrize("pairs", WAYS)
+def test_a_record_that_cannot_be_read_for_a_while_comes_later(node: WaitingNode, pairs: dict[str, Any]) -> None:
+    node.later(b"x", **pairs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.store, "get_many", broken)
+        node.wait(3_000)
+        assert node.bodies() == []
+    node.wait(UNREADABLE_MS)
+    assert node.bodies() == [b"x"]
+
+
+@pytest.mark.parametrize("pairs", WAYS)
+def test_a_full_disk_at_the_first_of_all_forgets_no_cursor(node: WaitingNode, pairs: dict[str, Any]) -> None:
+    node.call("submit", [Message("t", b"p", queue_id=0)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.store, "append", full)
+        assert node.later(b"x", **pairs) is ErrorCode.STORE_FULL
+    node.later(b"y", **pairs)
+    node.wait(3_000)
+    assert node.bodies() == [b"p", b"y"]
+    again = node.reborn(clean=False)
+    again.wait(5_000)
+    assert again.bodies() == [b"p", b"y"]
+
+
+def test_a_stop_with_a_full_disk_ends_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    node = WaitingNode(MemoryFileSystem())
+    node.later(b"long", TIMER_DELAY_MS=60_000)
+    node.later(b"short", TIMER_DELAY_MS=1_000)  # delivered, it lies behind one that waits: the stop appends that again
+    node.wait(2_000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.store, "append", full)
+        node.broker.close()
+    node.store.close()
+    assert "may come again" in caplog.text
+    again = WaitingNode(node.files, node.clock)
+    again.wait(60_000)
+    assert again.bodies().count(b"long") == 1
+
+
+def test_half_messages_that_cannot_be_read_do_not_end_the_checks() -> None:
+    node = Node(MemoryFileSystem(), False)
+    first, second = prepare(node, b"one", "U1"), prepare(node, b"two", "U2")
+    teller = Teller("g")
+    checks = node.broker.transactions.checks
+    checks.producers = teller
+    for offset in (first.queue_offset, second.queue_offset):
+        node.broker.transactions.drop_message(node.broker.transactions.table[offset])
+    real = node.store.read_records
+
+    def damaged(units: Any, bytes_max: int) -> Any:
+        return broken() if units[0][0] == first.physical_offset else real(units, bytes_max)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.store, "read_records", damaged)
+        for _ in range(500):
+            node.wheel.advance(100)
+            node.turn.run_until_quiet()
+    assert teller.asked == [("U2", second.queue_offset)]
+    for _ in range(350):
+        node.wheel.advance(100)
+        node.turn.run_until_quiet()
+    assert ("U1", first.queue_offset) in teller.asked
+
+
+def test_dead_letters_that_cannot_be_read_hold_up_no_other_deadline() -> None:
+    node = node_with_topic()
+    node.broker.topics.create(TopicConfig("other", 1, 1))
+    node.broker.put("group", [(GROUP, json.dumps({"groupName": GROUP, "retryMaxTimes": 0}).encode())], None, None)
+    node.send(1)
+    node.send(1, topic="other")
+    for topic in (TOPIC, "other"):
+        assert len(pop(node, invisible_ms=1_000, topic=topic)) == 1
+    real = node.store.get_many
+    at = node.store.units(TOPIC, 0, 0, 1)[0][0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.store, "get_many", lambda refs: broken() if refs[0][0] == at else real(refs))
+        pass_ms(node, 2_000)
+        assert node.store.max_offset(f"%DLQ%{GROUP}", 0) == 1
+    pass_ms(node, AGAIN_MS + 100)
+    assert node.store.max_offset(f"%DLQ%{GROUP}", 0) == 2
