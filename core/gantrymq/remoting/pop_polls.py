@@ -10,6 +10,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from gantrymq.model.errors import GantryError
+from gantrymq.remoting.constants import ResponseCode
+from gantrymq.remoting.door import code_of
 from gantrymq.store.cold import Cold
 
 if TYPE_CHECKING:
@@ -152,6 +155,12 @@ class Polls:
         except Cold as cold:
             poll.cold = True
             self._broker.fetch(cold, poll, self._again)
+            return True
+        except (GantryError, OSError) as error:  # what ends one poll must not cost the others theirs
+            self._forget(poll)
+            code = code_of(error.code) if isinstance(error, GantryError) else int(ResponseCode.SYSTEM_ERROR)
+            poll.door.refuse(poll.command, code, str(error))
+            poll.door.link.mark()
             return True
         if answered:
             self._forget(poll)
