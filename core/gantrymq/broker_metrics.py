@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker import stats
+from gantrymq.broker.lags import LagSweep
 from gantrymq.metrics import SECONDS, Histogram, Metrics, head, labels_text
 from gantrymq.model import names
 from gantrymq.remoting.client_requests import language_name
@@ -21,14 +22,8 @@ if TYPE_CHECKING:
     from gantrymq.remoting.broker_door import BrokerDoors
     from gantrymq.remoting.registrar import Registrar
 
-PAIRS_PER_PIECE: Final = 300
-"""Groups and topics whose lag is summed up in one go: some 500 us."""
-
 ROWS_PER_PIECE: Final = 500
 """Sample lines written in one go: some 200 us."""
-
-OPENED_PER_SCRAPE: Final = 100
-"""Topics that nobody has used since the start and whose queues are opened to see their lag: each costs some 200 us and 4 KiB."""
 
 NODE_TYPE: Final = "broker"
 
@@ -174,51 +169,22 @@ class BrokerMetrics:
         return texts
 
     def _lags(self) -> Iterator[str]:
-        topics, used = self._broker.topics.topics, self._broker.store.used_topics
-        behind: list[tuple[int, str, str]] = []
-        known = opened = unknown = 0
-        done = 0
-        for name, groups in list(self._broker.offsets.by_topic()):
-            done += 1 + len(groups)
-            if done >= PAIRS_PER_PIECE:
-                done = 0
-                yield ""
-            topic = topics.get(name)
-            if topic is None or topic.system or name in names.ROCKETMQ_SYSTEM_TOPICS:
-                continue
-            known += len(groups)
-            found = used.get(name)
-            if found is None:
-                if opened >= OPENED_PER_SCRAPE:
-                    unknown += len(groups)
-                    continue
-                opened += 1
-                end = self._broker.store.end_sum(name)
-            else:
-                end = sum([queue.next_offset for queue in found.queues.values()])
-            for group, queues in groups.items():
-                lag = end - sum(queues.values())
-                if lag > 0:
-                    behind.append((lag, name, group))
-        yield ""
-        total = sum(map(itemgetter(0), behind))
-        behind.sort(key=itemgetter(0), reverse=True)
-        shown = behind[: self._groups_max]
-        yield ""
-        self._groups_left_out = len(behind) - len(shown)
-        self._lags_unknown = unknown
+        sweep = LagSweep(self._broker)
+        for _ in sweep.steps():
+            yield ""
+        shown = sweep.behind[: self._groups_max]
+        self._groups_left_out = len(sweep.behind) - len(shown)
+        self._lags_unknown = sweep.unknown
         keys = [f"{name}@{group}" for _, name, group in shown]
         texts = self._keep_pairs(set(keys), 1)
-        rows = [(texts[key], lag) for key, (lag, _, _) in zip(keys, shown, strict=True)]
-        yield from self._family(
-            "rocketmq_consumer_lag_messages", "Messages that a group has not consumed, by its committed offsets", "gauge", rows
-        )  # fmt: skip
-        yield from self._family(
-            "gantry_lag_messages", "Lag of all groups together", "gauge", [(self._node_text, total)]
-        )
-        yield from self._family(
-            "gantry_lag_places", "Groups and topics that a lag is counted of", "gauge", [(self._node_text, known)]
-        )
+        yield ""
+        for name, text, rows in (
+            ("rocketmq_consumer_lag_messages", "Messages that a group has not consumed, by its committed offsets",
+             [(texts[key], lag) for key, (lag, _, _) in zip(keys, shown, strict=True)]),
+            ("gantry_lag_messages", "Lag of all groups together", [(self._node_text, sweep.total)]),
+            ("gantry_lag_places", "Groups and topics that a lag is counted of", [(self._node_text, sweep.places)]),
+        ):  # fmt: skip
+            yield from self._family(name, text, "gauge", rows)
 
     def _clients(self) -> Iterator[str]:
         clients = self._doors.clients

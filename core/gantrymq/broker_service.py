@@ -102,6 +102,7 @@ class BrokerService:
         self._registrar = Registrar(broker, context, bound)
         doors.set_address(self._registrar.advertised)
         doors.nameservers = list(context.nameservers)
+        doors.listeners = context.shared.get("listeners", {})
         await self._registrar.start()
         self._tell_health(context.shared.get("health"), self._registrar)
         context.shared["broker_port"] = LocalBrokerPort(broker)

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gantrymq import broker_metrics
+from gantrymq.broker import lags
 from gantrymq.broker.stats import TOPIC_PUT_NUMS, TOPIC_PUT_SIZE
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.broker_metrics import BrokerMetrics
@@ -116,7 +117,7 @@ def test_cardinality_is_bounded_and_what_is_left_out_is_counted() -> None:
 
 
 def test_topics_that_nobody_used_are_opened_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_metrics, "OPENED_PER_SCRAPE", 2)
+    monkeypatch.setattr(lags, "OPENED_MAX", 2)
     world = World()
     for number in range(5):
         world.send(f"t{number}", 1)

@@ -252,6 +252,13 @@ class BrokerStats:
         """(key, value) of all counters of a name, as they stand now."""
         return [(place[1], item.value) for place, item in self._items.items() if place[0] == name]
 
+    def rates(self, name: str) -> Iterator[tuple[float, str, int]]:
+        """(per second over the last minute, key, value) of all counters of a name."""
+        now_ms = self._clock.now_ms()
+        for place, item in list(self._items.items()):
+            if place[0] == name:
+                yield item.since_oldest(item.minute, now_ms)[1], place[1], item.value
+
     def values_of(self, name: str, keys: Iterable[str]) -> dict[str, int]:
         """Value of a counter for each of these keys; 0 for what was not counted."""
         items = self._items

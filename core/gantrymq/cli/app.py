@@ -1,146 +1,109 @@
 """The `gantry` command line as typer sees it: every command, option and help text.
 
-Server commands that are well-formed never come here (see `cli.main`); the commands for people import the client when they run.
+Server commands that are well-formed never come here (see `cli.main`).
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
 from typing import Annotated, Any
 
 import typer
 
 from gantrymq import __version__
+from gantrymq.cli import options, people
+from gantrymq.cli.brokers import broker_app, cluster
+from gantrymq.cli.groups import group_app, offset_app
+from gantrymq.cli.messages import message_app, trace
+from gantrymq.cli.options import SERVER_OPTIONS, Json, Nameserver
 from gantrymq.cli.store import store_app
+from gantrymq.cli.top import top
+from gantrymq.cli.topics import topic_app
 from gantrymq.cli.transactions import transactions_app
-from gantrymq.logs import complain
-from gantrymq.model.errors import ConfigError, GantryError
-from gantrymq.server import EXIT_FAILED, EXIT_USAGE, Launch, run
+from gantrymq.server import EXIT_FAILED, Launch, run
 
 app = typer.Typer(
     name="gantry",
     help="GantryMQ: one message log, many protocols.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-topic_app = typer.Typer(help="Topics.", no_args_is_help=True)
-app.add_typer(topic_app, name="topic")
-app.add_typer(store_app, name="store")
-app.add_typer(transactions_app, name="transactions")
+for name, part in (
+    ("topic", topic_app), ("group", group_app), ("offset", offset_app), ("message", message_app),
+    ("transactions", transactions_app), ("store", store_app),
+):  # fmt: skip
+    app.add_typer(part, name=name)
 
-Data = Annotated[str | None, typer.Option(help="Data directory (default ./gantry-data).")]
-Host = Annotated[str | None, typer.Option(help="Address to bind (default 127.0.0.1).")]
-Config = Annotated[str | None, typer.Option(help="TOML file with a table per section.")]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="SECTION.KEY=VALUE",
-        help="One setting, for example mqtt.port=1884 or amqp.enabled=false; may be repeated.",
-    ),
-]
-FreePorts = Annotated[bool, typer.Option("--free-ports", help="Every port not set by --set is a free one.")]
-ReadyFile = Annotated[str | None, typer.Option(help="Write {service: host:port} as JSON here when all doors are open.")]
-Nameserver = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT[;...]", help="Default: NAMESRV_ADDR, else 127.0.0.1:9876.")
-]
+Services = Annotated[list[str] | None, typer.Argument(metavar="[SERVICE]...", help="Default: all.")]
 
 
-def start(command: str, services: list[str] | None = None, **options: Any) -> None:
+def start(command: str, services: list[str] | None = None, **given: Any) -> None:
     """Run a server command."""
-    sets = tuple(options.pop("sets") or ())
-    raise typer.Exit(run(Launch(command=command, services=tuple(services or ()), sets=sets, **options)))
+    sets = tuple(given.pop("sets") or ())
+    raise typer.Exit(run(Launch(command=command, services=tuple(services or ()), sets=sets, **given)))
 
 
-@app.command()
-def up(
-    data: Data = None,
-    host: Host = None,
-    config: Config = None,
-    sets: Sets = None,
-    free_ports: FreePorts = False,
-    ready_file: ReadyFile = None,
-    nameserver: Nameserver = None,
-) -> None:
+def server_command(place: typer.Typer, name: str, text: str, services: bool = False) -> None:
+    """A command with the options of all server commands."""
+
+    def command(**given: Any) -> None:
+        start(name, **given)
+
+    kinds = {"services": (Services, None), **SERVER_OPTIONS} if services else SERVER_OPTIONS
+    parameters = [
+        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for key, (kind, default) in kinds.items()
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer looks at
+    command.__annotations__ = {key: kind for key, (kind, _) in kinds.items()}
+    command.__doc__ = text
+    place.command(name)(command)
+
+
+server_command(
+    app, "up",
     """Nameserver, broker and every gateway in one process.
 
-    Ports: --set mqtt.port=1884, and so for nameserver, broker, amqp and cloudevents. With --nameserver none is started here:
+    Ports: --set mqtt.port=1884, and so for nameserver, broker, amqp, cloudevents and metrics. With --nameserver none is started here:
     the broker registers with the one that is named.
-    """
-    start("up", **locals())
+    """,
+)  # fmt: skip
+server_command(app, "nameserver", "The nameserver alone.")
+server_command(
+    app, "gateway", "Gateways alone, for example: gantry gateway mqtt amqp; they find brokers through the nameservers.", True
+)  # fmt: skip
 
 
-@app.command()
-def nameserver(
-    data: Data = None,
-    host: Host = None,
-    config: Config = None,
-    sets: Sets = None,
-    free_ports: FreePorts = False,
-    ready_file: ReadyFile = None,
-    nameserver: Nameserver = None,
-) -> None:
-    """The nameserver alone."""
-    start("nameserver", **locals())
+def run_broker(context: typer.Context, **given: Any) -> None:
+    """`gantry broker` alone starts one; with a command it looks at those that run."""
+    if context.invoked_subcommand is None:
+        start("broker", **given)
 
 
-@app.command()
-def broker(
-    data: Data = None,
-    host: Host = None,
-    config: Config = None,
-    sets: Sets = None,
-    free_ports: FreePorts = False,
-    ready_file: ReadyFile = None,
-    nameserver: Nameserver = None,
-) -> None:
-    """A broker alone; it registers with the nameservers."""
-    start("broker", **locals())
+run_broker.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what typer looks at
+    [
+        inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context),
+        *[
+            inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            for key, (kind, default) in SERVER_OPTIONS.items()
+        ],
+    ]
+)
+run_broker.__annotations__ = {"context": typer.Context, **{key: kind for key, (kind, _) in SERVER_OPTIONS.items()}}
+broker_app.info.no_args_is_help = False
+broker_app.callback(
+    invoke_without_command=True,
+    help="A broker alone, which registers with the nameservers; with a COMMAND: look at brokers that run.",
+)(run_broker)
+app.add_typer(broker_app, name="broker")
+app.command()(cluster)
+app.command()(trace)
+app.command()(top)
 
 
-@app.command()
-def gateway(
-    services: Annotated[list[str] | None, typer.Argument(metavar="[SERVICE]...", help="Default: all.")] = None,
-    data: Data = None,
-    host: Host = None,
-    config: Config = None,
-    sets: Sets = None,
-    free_ports: FreePorts = False,
-    ready_file: ReadyFile = None,
-    nameserver: Nameserver = None,
-) -> None:
-    """Gateways alone, for example: gantry gateway mqtt amqp; they find brokers through the nameservers."""
-    start("gateway", **locals())
-
-
-@topic_app.command("create")
-def topic_create(
-    name: str,
-    queues: Annotated[int, typer.Option(min=1, help="Read and write queues on each broker.")] = 4,
-    cluster: Annotated[str, typer.Option(help="Only brokers of this cluster.")] = "",
-    broker: Annotated[str, typer.Option(help="Only this broker.")] = "",
-    nameserver: Nameserver = None,
-) -> None:
-    """Create a topic, or change its number of queues."""
-    people("topic_create", nameserver, name=name, queues=queues, cluster=cluster, broker=broker)
-
-
-@topic_app.command("list")
-def topic_list(
-    system: Annotated[bool, typer.Option("--system", help="System topics too.")] = False, nameserver: Nameserver = None
-) -> None:
-    """List topics with their queues and messages."""
-    people("topic_list", nameserver, system=system)
-
-
-@topic_app.command("delete")
-def topic_delete(name: str, nameserver: Nameserver = None) -> None:
-    """Delete a topic on every broker."""
-    people("topic_delete", nameserver, name=name)
-
-
+@message_app.command("send")
 @app.command()
 def send(
     topic: str,
@@ -161,8 +124,8 @@ def send(
             raise typer.BadParameter(f"{text!r} must be NAME=VALUE", param_hint="--property")
         properties[name] = value
     content = sys.stdin.buffer.read() if body in (None, "-") else (body or "").encode()
-    people(
-        "send", nameserver,
+    options.run(
+        people.send, nameserver,
         topic=topic, body=content, tag=tag, keys=key or [], properties=properties, sharding_key=sharding_key,
     )  # fmt: skip
 
@@ -180,23 +143,24 @@ def pull(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Wait for new messages instead of stopping at the end.")
     ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    json_: Json = False,
     nameserver: Nameserver = None,
 ) -> None:
     """Show messages of a topic."""
-    people(
-        "pull", nameserver,
+    options.run(
+        people.pull, nameserver,
         topic=topic, tags=tags, start_at=start_at, group=group, count=count, follow=follow, as_json=json_,
     )  # fmt: skip
 
 
+@message_app.command("query")
 @app.command()
 def query(
     topic: Annotated[str, typer.Option(help="Topic; needed for --key and for a client's message id.")] = "",
     key: Annotated[str, typer.Option(help="Messages with this key.")] = "",
     id_: Annotated[str, typer.Option("--id", help="The message with this id.")] = "",
     count: Annotated[int, typer.Option("--max", min=1, max=64, help="Newest messages of the key.")] = 32,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    json_: Json = False,
     nameserver: Nameserver = None,
 ) -> None:
     """Find messages by key or by message id."""
@@ -204,21 +168,7 @@ def query(
         raise typer.BadParameter("give either --key (with --topic) or --id")
     if key and not topic:
         raise typer.BadParameter("--key needs --topic")
-    people("query", nameserver, topic=topic, key=key, message_id=id_, count=count, as_json=json_)
-
-
-def people(command: str, nameserver: str | None, /, **arguments: Any) -> None:
-    """Run a command of `cli.people` and turn failures into one line."""
-    from gantrymq.cli import people as commands
-
-    try:
-        commands.run(command, nameserver or "", arguments)
-    except ConfigError as error:
-        complain(str(error))
-        raise typer.Exit(EXIT_USAGE) from None
-    except GantryError as error:
-        complain(commands.explain(error, nameserver or ""))
-        raise typer.Exit(EXIT_FAILED) from None
+    options.run(people.query, nameserver, topic=topic, key=key, message_id=id_, count=count, as_json=json_)
 
 
 def show_version(value: bool) -> None:

@@ -1,4 +1,4 @@
-"""What `gantry topic`, `send`, `pull` and `query` do: the native client, and tables for the terminal."""
+"""What `gantry send`, `pull` and `query` do: the native client, and tables for the terminal."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-import anyio
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from gantrymq.cli.screen import CONSOLE
+from gantrymq.cli.screen import table as columns
 from gantrymq.client.admin import Admin
 from gantrymq.client.consumer import PullConsumer
 from gantrymq.client.producer import Producer
 from gantrymq.client.records import ReceivedMessage
 from gantrymq.model.errors import ConfigError, ErrorCode, GantryError
-from gantrymq.server import parse_nameservers
 
 BODY_SHOWN_MAX: Final = 200
 """Characters of a body in a table; --json shows all of it."""
@@ -32,69 +31,12 @@ SETTLE_S: Final = 0.5
 FOLLOW_S: Final = 15.0
 """With --follow: how long one long poll waits before the next."""
 
-CONSOLE: Final = Console(highlight=False)
-
-
-def run(name: str, nameserver: str, arguments: dict[str, Any]) -> None:
-    """Run the command `name` on an event loop. Raises GantryError or ConfigError."""
-    if nameserver:
-        parse_nameservers(nameserver, "--nameserver")
-    command = COMMANDS[name]
-
-    async def main() -> None:
-        await command(nameserver, **arguments)
-
-    anyio.run(main)  # asyncio's own loop: a few requests do not pay for importing another
-
-
-def explain(error: GantryError, nameserver: str) -> str:
-    """A failure with what to do about it."""
-    if error.code is ErrorCode.UNAVAILABLE:
-        hint = "" if nameserver else " --nameserver or NAMESRV_ADDR name another nameserver"
-        return f"{error.text} (is `gantry up` running?{hint})"
-    if error.code is ErrorCode.TOPIC_NOT_FOUND:
-        return f"{error.text} (see `gantry topic list`)"
-    return error.text
-
-
-async def topic_create(nameserver: str, name: str, queues: int, cluster: str, broker: str) -> None:
-    """Create and say where."""
-    async with Admin(nameserver) as admin:
-        brokers = await admin.create_topic(name, queues, cluster, broker)
-    CONSOLE.print(f"topic [bold]{escape(name)}[/bold]: {queues} queues on {escape(', '.join(brokers))}")
-
-
-async def topic_list(nameserver: str, system: bool) -> None:
-    """A row per topic; one whose brokers do not answer is shown without numbers."""
-    table = Table("topic", "brokers", title=None)
-    table.add_column("queues", justify="right")
-    table.add_column("messages", justify="right")
-    async with Admin(nameserver) as admin:
-        for name in await admin.topics(system):
-            try:
-                stats = await admin.topic_stats(name)
-            except GantryError as error:
-                table.add_row(escape(name), f"[red]{escape(error.text)}[/red]", "?", "?")
-                continue
-            brokers = sorted({row.queue.broker for row in stats})
-            table.add_row(
-                escape(name), escape(", ".join(brokers)), str(len(stats)), f"{sum(row.messages for row in stats):,}"
-            )
-    CONSOLE.print(table if table.row_count else "no topics")
-
-
-async def topic_delete(nameserver: str, name: str) -> None:
-    """Delete and say so."""
-    async with Admin(nameserver) as admin:
-        await admin.delete_topic(name)
-    CONSOLE.print(f"topic [bold]{escape(name)}[/bold] deleted")
-
 
 async def send(
-    nameserver: str, topic: str, body: bytes, tag: str, keys: list[str], properties: dict[str, str], sharding_key: str
+    admin: Admin, topic: str, body: bytes, tag: str, keys: list[str], properties: dict[str, str], sharding_key: str
 ) -> None:
     """Send and show where the message is."""
-    async with Producer(nameserver) as producer:
+    async with Producer(client=admin.client) as producer:
         result = await producer.send(
             topic, body, tag=tag, keys=keys, properties=properties or None, sharding_key=sharding_key
         )
@@ -106,13 +48,13 @@ async def send(
 
 
 async def pull(
-    nameserver: str, topic: str, tags: str, start_at: str, group: str, count: int, follow: bool, as_json: bool
+    admin: Admin, topic: str, tags: str, start_at: str, group: str, count: int, follow: bool, as_json: bool
 ) -> None:
     """Show messages until the end of the topic, `count`, or Ctrl-C."""
     shown = 0
     gathered: list[ReceivedMessage] = []
     at = parse_start(start_at)
-    async with PullConsumer(nameserver, group=group or "gantry_pull", tags=tags) as consumer:
+    async with PullConsumer(client=admin.client, group=group or "gantry_pull", tags=tags) as consumer:
         queues = await consumer.assign(topic)
         if not group:
             for queue in queues:
@@ -138,16 +80,20 @@ async def pull(
         CONSOLE.print("no messages")
 
 
-async def query(nameserver: str, topic: str, key: str, message_id: str, count: int, as_json: bool) -> None:
+async def query(admin: Admin, topic: str, key: str, message_id: str, count: int, as_json: bool) -> None:
     """Find by key or by id; by id every detail is shown."""
-    async with Admin(nameserver) as admin:
-        if key:
-            messages = await admin.query_by_key(topic, key, count)
-            if not messages:
-                raise GantryError(ErrorCode.NOT_FOUND, f"topic {topic!r} has no message with key {key!r}")
-            show(messages, as_json)
-            return
-        message = await admin.view(message_id, topic)
+    if key:
+        messages = await admin.query_by_key(topic, key, count)
+        if not messages:
+            raise GantryError(ErrorCode.NOT_FOUND, f"topic {topic!r} has no message with key {key!r}")
+        show(messages, as_json)
+        return
+    message = await admin.view(message_id, topic)
+    show_one(message, as_json)
+
+
+def show_one(message: ReceivedMessage, as_json: bool) -> None:
+    """Every detail of a message."""
     if as_json:
         show([message], True)
         return
@@ -160,17 +106,7 @@ async def query(nameserver: str, topic: str, key: str, message_id: str, count: i
     CONSOLE.print(table)
 
 
-COMMANDS: Final[dict[str, Any]] = {
-    "topic_create": topic_create,
-    "topic_list": topic_list,
-    "topic_delete": topic_delete,
-    "send": send,
-    "pull": pull,
-    "query": query,
-}
-
-
-def parse_start(text: str) -> str | int:
+def parse_start(text: str, option: str = "--from") -> str | int:
     """`earliest`, `latest`, or a time as milliseconds since the epoch. Raises ConfigError."""
     if text in ("earliest", "latest"):
         return text
@@ -180,7 +116,7 @@ def parse_start(text: str) -> str | int:
         return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
     except (ValueError, OverflowError):
         raise ConfigError(
-            f'--from "{text}": must be earliest, latest, a time such as 2026-01-31T12:00, or milliseconds since 1970'
+            f'{option} "{text}": must be earliest, latest, a time such as 2026-01-31T12:00, or milliseconds since 1970'
         ) from None
 
 
@@ -194,13 +130,7 @@ def show(messages: Sequence[ReceivedMessage], as_json: bool) -> None:
     if not messages:
         return
     several = len({message.broker for message in messages}) > 1
-    table = Table(title=escape(messages[0].topic))
-    table.add_column("queue", justify="right", no_wrap=True)
-    table.add_column("offset", justify="right", no_wrap=True)
-    for name in ("tag", "keys"):
-        table.add_column(name, overflow="fold")
-    table.add_column("time", no_wrap=True)
-    table.add_column("body", overflow="fold")
+    table = columns(">queue", ">offset", "tag", "keys", ">time", "body", title=escape(messages[0].topic))
     for message in messages:
         table.add_row(
             escape(f"{message.broker}/{message.queue_id}") if several else str(message.queue_id),

@@ -8,14 +8,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from gantrymq.cli import options
+from gantrymq.cli.options import Broker, Json, Nameserver
+
 transactions_app = typer.Typer(
     help="Transactional messages that wait for their producer's decision.", no_args_is_help=True
 )
-
-Nameserver = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT[;...]", help="Default: NAMESRV_ADDR, else 127.0.0.1:9876.")
-]
-Broker = Annotated[str, typer.Option(help="Only this broker.")]
 
 COMMIT: Final = 8
 ROLLBACK: Final = 12
@@ -29,11 +27,11 @@ def list_(
     group: Annotated[str, typer.Option(help="Only of this producer group.")] = "",
     broker: Broker = "",
     count: Annotated[int, typer.Option("--max", min=1, help="Stop after so many.")] = 1_000,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    json_: Json = False,
     nameserver: Nameserver = None,
 ) -> None:
     """Transactions without a decision, oldest first."""
-    run(nameserver, show, group=group, broker=broker, count=count, as_json=json_)
+    options.run(show, nameserver, group=group, broker=broker, count=count, as_json=json_)
 
 
 @transactions_app.command()
@@ -43,7 +41,7 @@ def commit(
     nameserver: Nameserver = None,
 ) -> None:
     """Deliver the message of a transaction. Nobody can take that back."""
-    run(nameserver, decide, transaction_id=transaction_id, broker=broker, decision=COMMIT)
+    options.run(decide, nameserver, transaction_id=transaction_id, broker=broker, decision=COMMIT)
 
 
 @transactions_app.command()
@@ -53,32 +51,7 @@ def rollback(
     nameserver: Nameserver = None,
 ) -> None:
     """Drop the message of a transaction. Nobody can take that back."""
-    run(nameserver, decide, transaction_id=transaction_id, broker=broker, decision=ROLLBACK)
-
-
-def run(nameserver: str | None, command: Any, **arguments: Any) -> None:
-    """Run one of the coroutines below; failures become one line."""
-    import anyio
-
-    from gantrymq.cli import people
-    from gantrymq.logs import complain
-    from gantrymq.model.errors import ConfigError, GantryError
-    from gantrymq.server import EXIT_FAILED, EXIT_USAGE, parse_nameservers
-
-    try:
-        if nameserver:
-            parse_nameservers(nameserver, "--nameserver")
-
-        async def main() -> None:
-            await command(nameserver or "", **arguments)
-
-        anyio.run(main)
-    except ConfigError as error:
-        complain(str(error))
-        raise typer.Exit(EXIT_USAGE) from None
-    except GantryError as error:
-        complain(people.explain(error, nameserver or ""))
-        raise typer.Exit(EXIT_FAILED) from None
+    options.run(decide, nameserver, transaction_id=transaction_id, broker=broker, decision=ROLLBACK)
 
 
 async def rows_of(admin: Any, broker: str, group: str, transaction_id: str, count: int) -> list[dict[str, Any]]:
@@ -104,16 +77,15 @@ async def rows_of(admin: Any, broker: str, group: str, transaction_id: str, coun
     return found[:count]
 
 
-async def show(nameserver: str, group: str, broker: str, count: int, as_json: bool) -> None:
+async def show(admin: Any, group: str, broker: str, count: int, as_json: bool) -> None:
     """A table, or an object per line."""
     from rich.markup import escape
     from rich.table import Table
 
-    from gantrymq.cli.people import CONSOLE, moment
-    from gantrymq.client.admin import Admin
+    from gantrymq.cli.people import moment
+    from gantrymq.cli.screen import CONSOLE, span
 
-    async with Admin(nameserver) as admin:
-        rows = await rows_of(admin, broker, group, "", count)
+    rows = await rows_of(admin, broker, group, "", count)
     if as_json:
         for row in rows:
             shown = {
@@ -131,51 +103,40 @@ async def show(nameserver: str, group: str, broker: str, count: int, as_json: bo
             escape(row["transactionId"]),
             escape(row["group"]),
             escape(row["topic"]),
-            age(row["now"] - row["stored"]),
+            span(row["now"] - row["stored"]),
             str(row["checks"]),
             str(row["producers"]) if row["producers"] else "[red]none[/red]",
         )
     CONSOLE.print(table if rows else "every transaction is decided")
 
 
-def age(ms: int) -> str:
-    """A time as people say it: 12 s, 3 min, 5 h, 2 d."""
-    seconds = max(ms, 0) // 1000
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
-
-
-async def decide(nameserver: str, transaction_id: str, broker: str, decision: int) -> None:
+async def decide(admin: Any, transaction_id: str, broker: str, decision: int) -> None:
     """END_TRANSACTION as the answer to a check."""
     from rich.markup import escape
 
-    from gantrymq.cli.people import CONSOLE
-    from gantrymq.client.admin import Admin
+    from gantrymq.cli.screen import CONSOLE
     from gantrymq.model.errors import ErrorCode, GantryError
     from gantrymq.remoting.codec import Command
     from gantrymq.remoting.constants import RequestCode
 
-    async with Admin(nameserver) as admin:
-        rows = await rows_of(admin, broker, "", transaction_id, 2)
-        if not rows:
-            raise GantryError(
-                ErrorCode.NOT_FOUND,
-                f"there is no undecided transaction {transaction_id} (see `gantry transactions list`)",
-            )
-        if len(rows) > 1:
-            # A producer that sent its half message twice: each must be decided on, one after the other.
-            where = ", ".join(sorted({row["broker"] for row in rows}))
-            CONSOLE.print(f"several half messages have this id (on {escape(where)}): the oldest is decided now")
-        row = rows[0]
-        fields = {
-            "producerGroup": row["group"], "tranStateTableOffset": str(row["offset"]), "commitLogOffset": str(row["position"]),
-            "commitOrRollback": str(decision), "fromTransactionCheck": "true", "msgId": transaction_id,
-            "transactionId": transaction_id, "topic": row["topic"],
-        }  # fmt: skip
-        await admin.client.ask(
-            row["address"], Command(RequestCode.END_TRANSACTION, fields), f"decision on {transaction_id}"
+    rows = await rows_of(admin, broker, "", transaction_id, 2)
+    if not rows:
+        raise GantryError(
+            ErrorCode.NOT_FOUND,
+            f"there is no undecided transaction {transaction_id} (see `gantry transactions list`)",
         )
+    if len(rows) > 1:
+        # A producer that sent its half message twice: each must be decided on, one after the other.
+        where = ", ".join(sorted({row["broker"] for row in rows}))
+        CONSOLE.print(f"several half messages have this id (on {escape(where)}): the oldest is decided now")
+    row = rows[0]
+    fields = {
+        "producerGroup": row["group"], "tranStateTableOffset": str(row["offset"]), "commitLogOffset": str(row["position"]),
+        "commitOrRollback": str(decision), "fromTransactionCheck": "true", "msgId": transaction_id,
+        "transactionId": transaction_id, "topic": row["topic"],
+    }  # fmt: skip
+    await admin.client.ask(
+        row["address"], Command(RequestCode.END_TRANSACTION, fields), f"decision on {transaction_id}"
+    )
     word = "committed" if decision == COMMIT else "rolled back"
     CONSOLE.print(f"transaction [bold]{escape(transaction_id)}[/bold] {word}: topic {escape(row['topic'])}")

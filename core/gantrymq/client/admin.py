@@ -288,7 +288,7 @@ class Admin(Part):
             command = Command(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
             answer = await self.client.ask(address, command, "list of groups")
             names |= set(loads(answer.body).get("subscriptionGroupTable") or {})
-        return sorted(name for name in names if system or not _is_system_group(name))
+        return sorted(name for name in names if system or not is_system_group(name))
 
     async def members(self, group: str) -> list[GroupMember]:
         """Clients of a group that are connected, sorted by client id; empty if none is."""
@@ -357,5 +357,6 @@ def _has_key(message: ReceivedMessage, key: str, unique: bool) -> bool:
     return message.message_id == key if unique else key in message.keys.split() or message.message_id == key
 
 
-def _is_system_group(name: str) -> bool:
+def is_system_group(name: str) -> bool:
+    """One of RocketMQ's own."""
     return name in SYSTEM_GROUPS or name.startswith("CID_RMQ_SYS_")

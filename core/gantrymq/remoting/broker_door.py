@@ -20,6 +20,7 @@ from gantrymq.remoting import (
     admin,
     client_requests,
     offset_requests,
+    overview_requests,
     pop_requests,
     pulls,
     recall_requests,
@@ -89,6 +90,8 @@ class BrokerDoors:
         self.address = ""
         self.nameservers: list[str] = []
         """Addresses that the broker registers with, for tools to see."""
+        self.listeners: dict[str, list[Any]] = {}
+        """Open ports of this process by service, for people to see how many connections each has."""
         self.started_ms = broker.clock.now_ms()
         self.clients = Clients()
         self.groups = Groups(broker)
@@ -471,6 +474,7 @@ BrokerDoor.table = {
     **retry_requests.HANDLERS,
     **reply_requests.HANDLERS,
     **recall_requests.HANDLERS,
+    **overview_requests.HANDLERS,
 }
 
 __all__ = ["BrokerDoor", "BrokerDoors", "HeaderError", "host_bytes"]

@@ -1,0 +1,274 @@
+"""`gantry message` and `gantry trace`: single messages, the newest of a topic, dead letters sent again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from gantrymq.cli import options, people
+from gantrymq.cli.groups import dead_letter_topic
+from gantrymq.cli.options import Json, Nameserver, Yes
+from gantrymq.cli.screen import CONSOLE, facts, plain, show_rows, stacked, table
+from gantrymq.client.admin import Admin
+from gantrymq.client.consumer import PullConsumer
+from gantrymq.client.messages import OutMessage
+from gantrymq.client.producer import Producer
+from gantrymq.client.records import ReceivedMessage
+from gantrymq.client.routes import MessageQueue
+from gantrymq.model import properties as props
+from gantrymq.model.errors import ErrorCode, GantryError
+
+message_app = typer.Typer(help="Messages.", no_args_is_help=True)
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
+Tags = Annotated[str, typer.Option("--tag", help="Only these: 'a || b', or * for all.")]
+
+REDRIVE_PREFIX: Final = "gantry_redrive_"
+"""Group that keeps how far a group's dead letters were sent again."""
+
+REDRIVE_BATCH: Final = 100
+"""Messages between two commits: as many may be sent twice when the command is killed."""
+
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+TAIL_WAIT_S: Final = 15.0
+
+
+@message_app.command()
+def get(
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="A message id; with --topic also a client's.")] = "",
+    topic: Annotated[str, typer.Option(help="Its topic; needed for a client's id and for --at.")] = "",
+    at: Annotated[str, typer.Option(metavar="BROKER/QUEUE/OFFSET", help="The message at a place instead.")] = "",
+    json_: Json = False,
+    nameserver: Nameserver = None,
+) -> None:
+    """One message with every detail, by id or by place."""
+    if bool(message_id) == bool(at):
+        raise typer.BadParameter("give either an ID or --at BROKER/QUEUE/OFFSET")
+    if at and not topic:
+        raise typer.BadParameter("--at needs --topic")
+    if at:
+        options.run(get_at, nameserver, topic=topic, at=at, as_lines=json_)
+        return
+    options.run(people.query, nameserver, topic=topic, key="", message_id=message_id, count=1, as_json=json_)
+
+
+async def get_at(admin: Admin, topic: str, at: str, as_lines: bool) -> None:
+    """By pulling one."""
+    broker, _, rest = at.partition("/")
+    queue, _, offset = rest.partition("/")
+    if not (broker and queue.isdecimal() and offset.isdecimal()):
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"--at {at!r}: must be BROKER/QUEUE/OFFSET")
+    place = MessageQueue(topic, broker, int(queue))
+    async with PullConsumer(client=admin.client, group="gantry_get") as consumer:
+        found = (await consumer.pull_queue(place, int(offset), 1)).messages
+    if not found or found[0].queue_offset != int(offset):
+        raise GantryError(
+            ErrorCode.NOT_FOUND, f"{place} has no message at offset {offset} (see `gantry topic show {topic}`)"
+        )
+    people.show_one(found[0], as_lines)
+
+
+@message_app.command()
+def tail(
+    topic: Topic,
+    tags: Tags = "*",
+    count: Annotated[int, typer.Option("--lines", "-n", min=0, help="So many of the newest first.")] = 10,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", "-f", help="Wait for more until Ctrl-C.")] = True,
+    json_: Json = False,
+    nameserver: Nameserver = None,
+) -> None:
+    """The newest messages of a topic, and those that come."""
+    options.run(do_tail, nameserver, topic=topic, tags=tags, count=count, follow=follow, as_lines=json_)
+
+
+async def do_tail(admin: Admin, topic: str, tags: str, count: int, follow: bool, as_lines: bool) -> None:
+    """One line per message, so that they can be followed."""
+    async with PullConsumer(client=admin.client, group="gantry_tail", tags=tags) as consumer:
+        queues = await consumer.assign(topic)
+        for queue in queues:
+            end = await consumer.max_offset(queue)
+            await consumer.seek(queue, max(end - count, await consumer.min_offset(queue)))
+        newest: list[ReceivedMessage] = []
+        while messages := await consumer.pull(1_000, people.SETTLE_S):
+            newest = sorted([*newest, *messages], key=lambda message: message.store_ms)[-count:] if count else []
+        _lines(newest, as_lines)
+        while follow:
+            _lines(sorted(await consumer.pull(1_000, TAIL_WAIT_S), key=lambda message: message.store_ms), as_lines)
+
+
+def _lines(messages: list[ReceivedMessage], as_lines: bool) -> None:
+    if as_lines:
+        people.show(messages, True)
+        return
+    for message in messages:
+        place = f"{message.broker}/{message.queue_id}/{message.queue_offset}"
+        tag = f" [magenta]{plain(message.tag)}[/magenta]" if message.tag else ""
+        CONSOLE.print(
+            f"[dim]{people.moment(message.store_ms)[11:23]}[/dim] [cyan]{plain(place)}[/cyan]{tag} {plain(people.body_text(message.body))}",
+            soft_wrap=True,
+        )
+
+
+@message_app.command()
+def redrive(
+    group: Annotated[str, typer.Argument(metavar="GROUP")],
+    to: Annotated[str, typer.Option("--to", metavar="TOPIC", help="Send them there instead of to the topic that each came from.")] = "",
+    count: Annotated[int, typer.Option("--max", min=1, help="At most so many.")] = 1_000_000,
+    again: Annotated[bool, typer.Option("--again", help="Those that were sent again already, too.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, send nothing.")] = False,
+    yes: Yes = False,
+    nameserver: Nameserver = None,
+) -> None:  # fmt: skip
+    """Send a group's dead letters (%DLQ%GROUP) to their topics again. Every group of the topic gets them.
+
+    What was sent is remembered, so the next redrive goes on behind it; the dead letters themselves stay until they expire.
+    """
+    if not dry_run:
+        options.confirm(f"Send the dead letters of group {group} to {to or 'their topics'} again?", yes)
+    options.run(do_redrive, nameserver, group=group, to=to, count=count, again=again, dry_run=dry_run)
+
+
+async def do_redrive(admin: Admin, group: str, to: str, count: int, again: bool, dry_run: bool) -> None:
+    """Send, then commit: at least once."""
+    topic = dead_letter_topic(group)
+    try:
+        await admin.route(topic)
+    except GantryError as error:
+        if error.code is ErrorCode.TOPIC_NOT_FOUND:
+            raise GantryError(ErrorCode.NOT_FOUND, f"group {group!r} has no dead letters") from None
+        raise
+    bar = Progress(
+        TextColumn("sending"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
+    )  # fmt: skip
+    sent: dict[str, int] = {}
+    async with (
+        PullConsumer(client=admin.client, group=f"{REDRIVE_PREFIX}{group}", auto_commit=False) as consumer,
+        Producer(client=admin.client, group=f"{REDRIVE_PREFIX}{group}") as producer,
+    ):
+        queues = await consumer.assign(topic)
+        waiting = 0
+        for queue in queues:
+            start = None if again else await consumer.committed(queue)
+            begin = await consumer.seek(
+                queue, "earliest" if start is None else max(start, await consumer.min_offset(queue))
+            )
+            waiting += max(await consumer.max_offset(queue) - begin, 0)
+        with bar:
+            task = bar.add_task("", total=min(waiting, count))
+            while (done := sum(sent.values())) < count:
+                messages = await consumer.pull(min(REDRIVE_BATCH, count - done), people.SETTLE_S)
+                if not messages:
+                    break
+                out = [letter(message, to) for message in messages]
+                if not dry_run:
+                    await producer.send_many(out)
+                    await consumer.commit()
+                for each in out:
+                    sent[each.topic] = sent.get(each.topic, 0) + 1
+                bar.update(task, completed=sum(sent.values()))
+    verb = "would be sent" if dry_run else "sent"
+    if not sent:
+        CONSOLE.print(f"group {plain(group)} has no dead letters that were not sent again already (--again sends all)")
+    for name, number in sorted(sent.items()):
+        CONSOLE.print(f"{number} dead letters {verb} to [bold]{plain(name)}[/bold]")
+
+
+def letter(message: ReceivedMessage, to: str) -> OutMessage:
+    """The message as its first sender made it. Raises NOT_FOUND where nothing tells its topic."""
+    pairs = message.property_map()
+    topic = to or pairs.get("DLQ_ORIGIN_TOPIC") or pairs.get(props.RETRY_TOPIC) or ""
+    if not topic:
+        place = f"{message.topic}/{message.broker}/{message.queue_id} at offset {message.queue_offset}"
+        raise GantryError(
+            ErrorCode.NOT_FOUND, f"the dead letter {place} does not say where it came from: give --to TOPIC"
+        )
+    own = {name: value for name, value in pairs.items() if name not in props.SYSTEM_NAMES}
+    return OutMessage(
+        topic, message.body, tag=message.tag, keys=message.keys.split(), properties=own,
+        sharding_key=pairs.get(props.SHARDING_KEY, ""),
+    )  # fmt: skip
+
+
+# Trace.
+
+
+def trace(
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="The message id that its producer got, or a key.")],
+    topic: Annotated[str, typer.Option(help="Topic that clients write their traces to.")] = TRACE_TOPIC,
+    json_: Json = False,
+    nameserver: Nameserver = None,
+) -> None:
+    """What clients with message trace on say of a message: when it was sent, and who consumed it."""
+    options.run(do_trace, nameserver, message_id=message_id, topic=topic, as_lines=json_)
+
+
+async def do_trace(admin: Admin, message_id: str, topic: str, as_lines: bool) -> None:
+    """Trace records have the message's id and keys as keys."""
+    try:
+        found = await admin.query_by_key(topic, message_id)
+    except GantryError as error:
+        if error.code is ErrorCode.TOPIC_NOT_FOUND:
+            raise GantryError(
+                ErrorCode.NOT_FOUND,
+                f"there is no topic {topic}: no client has written a trace (enableMsgTrace of RocketMQ's clients)",
+            ) from None
+        raise
+    rows = [row for message in found for row in decode_trace(message.body.decode("utf-8", "replace"))]
+    rows = sorted([row for row in rows if message_id in (row["id"], *row["keys"].split())], key=lambda row: row["time"])
+    if not rows:
+        raise GantryError(ErrorCode.NOT_FOUND, f"no trace of message {message_id!r} in topic {topic}")
+
+    def make() -> RenderableType:
+        made = table("time", "what", "group", "client", ">took", "result")
+        for row in rows:
+            result = "[green]ok[/green]" if row["ok"] else "[red]failed[/red]" if row["ok"] is not None else "-"
+            made.add_row(
+                people.moment(row["time"])[11:23] if row["time"] else "-", row["what"], plain(row["group"]), plain(row["client"]),
+                f"{row['took']} ms" if row["took"] is not None else "-", result,
+            )  # fmt: skip
+        first = rows[0]
+        head = facts([("message", first["id"]), ("topic", first["topic"] or "-"), ("keys", first["keys"] or "-")])
+        return stacked(head, made)
+
+    show_rows(rows, as_lines, make, "")
+
+
+def decode_trace(text: str) -> Iterator[dict[str, Any]]:
+    """Records of a trace message (RocketMQ: TraceDataEncoder): fields end with 0x01, records with 0x02; what is short is left out."""
+    for record in text.split("\x02"):
+        part = record.split("\x01")
+        row: dict[str, Any] = {
+            "what": "", "time": 0, "group": "", "topic": "", "id": "", "keys": "", "client": "", "took": None, "ok": None,
+        }  # fmt: skip
+        try:
+            if part[0] == "Pub":
+                row |= {
+                    "what": "sent", "time": int(part[1]), "group": part[3], "topic": part[4], "id": part[5], "keys": part[7],
+                    "client": part[14] if len(part) > 14 else "", "took": int(part[10]), "ok": part[13] == "true",
+                }  # fmt: skip
+            elif part[0] == "SubBefore":
+                row |= {
+                    "what": "delivered" if part[6] == "0" else f"delivered again ({part[6]})", "time": int(part[1]),
+                    "group": part[3], "id": part[5], "keys": part[7], "client": part[8] if len(part) > 8 else "",
+                }  # fmt: skip
+            elif part[0] == "SubAfter":
+                row |= {
+                    "what": "consumed", "id": part[2], "took": int(part[3]), "ok": part[4] == "true", "keys": part[5],
+                    "time": int(part[7]) if len(part) > 7 else 0, "group": part[8] if len(part) > 8 else "",
+                }  # fmt: skip
+            elif part[0] == "EndTransaction":
+                row |= {
+                    "what": f"transaction: {part[11].lower()}", "time": int(part[1]), "group": part[3], "topic": part[4],
+                    "id": part[5], "keys": part[7],
+                }  # fmt: skip
+            else:
+                continue
+        except (IndexError, ValueError):
+            continue
+        yield row

@@ -1,0 +1,12 @@
+"""Request codes of ours for people who look at a broker, for server and clients (docs/operations/cli.md)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+OVERVIEW: Final = 60120
+"""A broker at a glance: totals, positions, connections, busiest topics, groups that are behind. Field `backlog=true`: what cursors still
+owe, too."""
+
+DRAIN: Final = 60121
+"""Field `on`: `true` takes no new messages from gateways and producers from now on, `false` takes them again. Outlives a restart."""
