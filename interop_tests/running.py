@@ -35,7 +35,16 @@ class Process:
 
     def start(self) -> None:
         """Start, and wait until every door accepts connections. A second start takes the same ports."""
-        ready = self.directory / f"{self.name}.ready.json"
+        self.launch()
+        self.wait_ready()
+
+    @property
+    def _ready_path(self) -> Path:
+        return self.directory / f"{self.name}.ready.json"
+
+    def launch(self) -> None:
+        """Start without waiting."""
+        ready = self._ready_path
         ready.unlink(missing_ok=True)
         ports = [f"--set={name}.port={address.rpartition(':')[2]}" for name, address in self.doors.items()] or [
             "--free-ports"
@@ -48,7 +57,11 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 env={"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "/"), "PYTHONUNBUFFERED": "1"},
             )
-        process = self.process
+
+    def wait_ready(self) -> None:
+        """Until every door accepts connections."""
+        process, ready = self.process, self._ready_path
+        assert process is not None
         until(lambda: ready.exists() or process.poll() is not None, READY_S)
         if not ready.exists():
             raise AssertionError(f"gantry {' '.join(self.command)} did not start:\n{self.log()[-4000:]}")
@@ -145,28 +158,42 @@ class Cluster(Gantry):
 
     def start(self) -> Cluster:
         nameservers, brokers, gateways = self._counts
-        for number in range(nameservers):
-            self._add(f"ns{number}", ["nameserver", "--data", str(self.directory / f"ns{number}.data")])
-        for number in range(brokers):
-            self.add_broker(number)
-        for number in range(gateways):
-            self.add_gateway(number)
+        data = [["--data", str(self.directory / f"ns{number}.data")] for number in range(nameservers)]
+        self._together([(f"ns{number}", ["nameserver", *where]) for number, where in enumerate(data)])
+        self._together([self._broker(number) for number in range(brokers)])
+        self._together([self._gateway(number) for number in range(gateways)])
         return self
+
+    def _together(self, commands: list[tuple[str, list[str]]]) -> None:
+        """Processes that do not need each other, started at once."""
+        started = [Process(name, self.directory, command) for name, command in commands]
+        self.processes += started
+        for process in started:
+            process.launch()
+        for process in started:
+            process.wait_ready()
 
     def _where(self) -> list[str]:
         found = [process.doors["nameserver"] for process in self.processes if "nameserver" in process.doors]
         return ["--nameserver", ";".join(found)] if found else []
 
+    def _broker(self, number: int) -> tuple[str, list[str]]:
+        data = ["--data", str(self.directory / f"broker{number}.data"), f"--set=broker.name=broker-{number}"]
+        return f"broker{number}", ["broker", *self._where(), *data, *self.settings]
+
+    def _gateway(self, number: int) -> tuple[str, list[str]]:
+        data = ["--data", str(self.directory / f"gateway{number}.data")]
+        doors = ["mqtt", "amqp", "cloudevents"]
+        return f"gateway{number}", ["gateway", *doors, *self._where(), *data, *self.settings]
+
     def add_broker(self, number: int) -> Process:
         """One more broker group."""
-        data = ["--data", str(self.directory / f"broker{number}.data"), f"--set=broker.name=broker-{number}"]
-        self._add(f"broker{number}", ["broker", *self._where(), *data, *self.settings])
+        self._together([self._broker(number)])
         return self.process(f"broker{number}")
 
     def add_gateway(self, number: int) -> Process:
         """One more gateway process for every protocol."""
-        data = ["--data", str(self.directory / f"gateway{number}.data")]
-        self._add(f"gateway{number}", ["gateway", "mqtt", "amqp", "cloudevents", *self._where(), *data, *self.settings])
+        self._together([self._gateway(number)])
         return self.process(f"gateway{number}")
 
     def at(self, name: str) -> Gantry:

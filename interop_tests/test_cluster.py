@@ -12,6 +12,7 @@ import pika.exceptions
 import pytest
 
 from gantrymq.client import BlockingPullConsumer
+from interop_tests.bench import remoting_wire
 from interop_tests.cloudevents_sinks import Sink, assigned
 from interop_tests.running import Cluster, Gantry
 from interop_tests.test_amqp_clients import connect, unique
@@ -200,7 +201,6 @@ def test_exclusive_and_auto_delete_queues(one: Gantry, other: Gantry) -> None:
         try:
             there.channel().queue_declare(queue, passive=True)
         except pika.exceptions.ChannelClosedByBroker as error:
-            assert error.reply_code in (404, 405), error
             return bool(error.reply_code == 404)
         return False
 
@@ -235,8 +235,6 @@ def test_cloudevents_subscriptions_see_every_group(cluster: Cluster, one: Gantry
 
 def test_a_topic_made_natively_in_both_groups(cluster: Cluster, one: Gantry, other: Gantry) -> None:
     """Subscription to a topic whose queues lie in both groups: nobody chose where a native producer writes."""
-    from interop_tests.bench import remoting_wire
-
     top = unique("both")
     for number in range(2):
         with remoting_wire.connect(cluster.process(f"broker{number}").doors["broker"]) as sock:
