@@ -20,6 +20,7 @@ ERROR_CODES: Final = {
     ResponseCode.PULL_OFFSET_MOVED: ErrorCode.OFFSET_OUT_OF_RANGE,
     ResponseCode.QUERY_NOT_FOUND: ErrorCode.NOT_FOUND,
     ResponseCode.SUBSCRIPTION_PARSE_FAILED: ErrorCode.ILLEGAL_ARGUMENT,
+    ResponseCode.INVALID_PARAMETER: ErrorCode.ILLEGAL_ARGUMENT,
     ResponseCode.NO_MESSAGE: ErrorCode.NOT_FOUND,
     ResponseCode.FLOW_CONTROL: ErrorCode.BUSY,
     ResponseCode.GO_AWAY: ErrorCode.SHUTTING_DOWN,

@@ -81,7 +81,7 @@ def _reset_here(door: BrokerDoor, command: Command, header: _Reset, topic: Topic
     if header.queue_id < 0:
         found = {queue: _by_time(door, name, queue, header.timestamp) for queue in range(topic.config.read_queues)}
     elif header.queue_id >= max(topic.config.read_queues, topic.config.write_queues):
-        raise GantryError(ErrorCode.QUEUE_NOT_FOUND, f"topic {name} has no queue {header.queue_id}")
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"topic {name} has no queue {header.queue_id}")
     elif header.offset is None or header.offset == -1:
         found = {header.queue_id: _by_time(door, name, header.queue_id, header.timestamp)}
     else:

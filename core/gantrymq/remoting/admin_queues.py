@@ -47,7 +47,7 @@ def units(door: BrokerDoor, command: Command) -> None:
     broker = door.shared.broker
     topic = readable_topic(broker, header.topic)
     if not 0 <= header.queue_id < max(topic.config.read_queues, topic.config.write_queues):
-        raise GantryError(ErrorCode.QUEUE_NOT_FOUND, f"{header.queue_id}@{topic.name} is not exist!")
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"{header.queue_id}@{topic.name} is not exist!")
     low, high = broker.min_offset(topic.name, header.queue_id), broker.store.max_offset(topic.name, header.queue_id)
     body: dict[str, object] = {"maxQueueIndex": high, "minQueueIndex": low}
     if header.consumer_group:

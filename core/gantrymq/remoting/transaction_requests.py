@@ -15,7 +15,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import HALF, Message
 from gantrymq.remoting.constants import RequestCode
 from gantrymq.remoting.door import code_of
-from gantrymq.remoting.headers import parse
+from gantrymq.remoting.headers import HeaderError, parse
 from gantrymq.remoting.sends import remark_of
 from gantrymq.remoting.transaction_codes import LIST_TRANSACTIONS
 from gantrymq.store import record
@@ -70,6 +70,10 @@ def end(door: BrokerDoor, command: Command) -> None:
     """END_TRANSACTION; `unknown` is not answered, as in RocketMQ: the check will ask again."""
     header = parse(command.fields, EndTransactionHeader)
     if header.commit_or_rollback not in (sysflag.TRANSACTION_COMMIT, sysflag.TRANSACTION_ROLLBACK):
+        if header.commit_or_rollback:  # EndTransactionRequestHeader.checkFields
+            raise HeaderError(
+                f"commitOrRollback {header.commit_or_rollback}: allowed are 0, 8 (commit) and 12 (rollback)"
+            )
         return
     try:
         door.shared.broker.transactions.end(

@@ -77,7 +77,7 @@ def test_send_straight_to_a_light_queue(bench: Bench) -> None:
     assert send(link, b"three", to(A, B), b=A).code == 0
     assert bodies(link, A) == [b"one", b"two", b"three"]
     assert bodies(link, B) == [b"three"]
-    assert send(link, b=A, e="1").code == Answer.SYSTEM_ERROR
+    assert send(link, b=A, e="1").code == Answer.INVALID_PARAMETER
 
 
 def test_long_poll_on_a_light_queue_that_does_not_exist_yet(bench: Bench) -> None:

@@ -116,7 +116,7 @@ def test_filtered_scan_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch)
 REFUSED = {
     "unknown topic": ({"topic": "X"}, Answer.TOPIC_NOT_EXIST, "apply first"),
     "own topic": ({"topic": "rmq_sys_gantry_topic"}, Answer.NO_PERMISSION, "belongs"),
-    "queue": ({"queueId": 4}, Answer.SYSTEM_ERROR, "readQueueNums:[4]"),
+    "queue": ({"queueId": 4}, Answer.INVALID_PARAMETER, "readQueueNums:[4]"),
     "SQL": ({"expressionType": "SQL92", "subscription": "a > "}, Answer.SUBSCRIPTION_PARSE_FAILED, "character 5"),
     "no SQL": (
         {"expressionType": "SQL92", "subscription": ""},

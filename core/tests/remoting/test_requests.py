@@ -81,7 +81,7 @@ def test_heartbeat_makes_group_and_retry_topic(bench: Bench) -> None:
      beat("c", *[f"g{i}" for i in range(1025)])],
 )  # fmt: skip
 def test_bad_heartbeats(bench: Bench, body: bytes) -> None:
-    assert ask(bench.connect(), Code.HEART_BEAT, body).code == Answer.SYSTEM_ERROR
+    assert ask(bench.connect(), Code.HEART_BEAT, body).code in (Answer.SYSTEM_ERROR, Answer.INVALID_PARAMETER)
     assert bench.doors.clients.groups == {}
 
 
@@ -191,7 +191,7 @@ def test_ends_and_times_of_a_queue(bench: Bench) -> None:
     assert at(times[1] + 1, boundaryType="upper") == "1"
     for code in (Code.GET_MAX_OFFSET, Code.GET_MIN_OFFSET):
         assert ask(link, code, topic="X", queueId=0).code == Answer.TOPIC_NOT_EXIST
-        assert ask(link, code, topic="T", queueId=9).code == Answer.SYSTEM_ERROR
+        assert ask(link, code, topic="T", queueId=9).code == Answer.INVALID_PARAMETER
 
 
 def test_view_and_query(bench: Bench) -> None:

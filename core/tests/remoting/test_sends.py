@@ -120,14 +120,14 @@ REFUSED = {
     "closed topic": ({"b": "SCHEDULE_TOPIC_XXXX"}, "", Answer.NO_PERMISSION, "forbidden"),
     "template topic": ({"b": "TBW102"}, "", Answer.NO_PERMISSION, "forbidden"),
     "own system topic": ({"b": "rmq_sys_gantry_ack"}, "", Answer.NO_PERMISSION, "belongs to the broker"),
-    "topic name": ({"b": "a b"}, "", Answer.SYSTEM_ERROR, "outside"),
-    "topic length": ({"b": "x" * 128}, "", Answer.SYSTEM_ERROR, "128 characters"),
+    "topic name": ({"b": "a b"}, "", Answer.INVALID_PARAMETER, "outside"),
+    "topic length": ({"b": "x" * 128}, "", Answer.INVALID_PARAMETER, "128 characters"),
     "unknown template": ({"b": "New", "c": "Other"}, "", Answer.TOPIC_NOT_EXIST, "apply first"),
-    "queue": ({"e": "4"}, "", Answer.SYSTEM_ERROR, r"queueId\[4\]"),
+    "queue": ({"e": "4"}, "", Answer.INVALID_PARAMETER, r"queueId\[4\]"),
     "transaction flag": ({"f": "4"}, "", Answer.MESSAGE_ILLEGAL, "marks a transaction"),
     "commit flag": ({"f": "8"}, "", Answer.MESSAGE_ILLEGAL, "marks a transaction"),
     "no light queue": ({}, "INNER_MULTI_DISPATCH\x01%LMQ%a,T\x02", Answer.MESSAGE_ILLEGAL, "'T'"),
-    "light queue's name": ({}, "INNER_MULTI_DISPATCH\x01%LMQ%a b\x02", Answer.SYSTEM_ERROR, "outside"),
+    "light queue's name": ({}, "INNER_MULTI_DISPATCH\x01%LMQ%a b\x02", Answer.INVALID_PARAMETER, "outside"),
     "properties": ({}, "p\x01" + "x" * 32760 + "\x02", Answer.MESSAGE_ILLEGAL, "properties"),
 }
 

@@ -88,8 +88,8 @@ def test_light_queues_of_a_client_are_entered_at_the_commit(bench: Bench, young:
 def test_no_answer_to_unknown_and_to_one_way(bench: Bench) -> None:
     link = bench.connect()
     answer = half(link, "u1")
-    for kind in (UNKNOWN, 5):
-        assert link.feed(request(Code.END_TRANSACTION, **decision(answer, kind))) == b""
+    assert link.feed(request(Code.END_TRANSACTION, **decision(answer, UNKNOWN))) == b""
+    assert ask(link, Code.END_TRANSACTION, **decision(answer, 5)).code == Answer.SYSTEM_ERROR
     assert link.feed(request(Code.END_TRANSACTION, flag=2, **decision(answer, COMMIT, producerGroup="other"))) == b""
     assert pull(link, queueId=1).code == Answer.PULL_NOT_FOUND
     assert link.feed(request(Code.END_TRANSACTION, flag=2, **decision(answer, COMMIT))) == b""
