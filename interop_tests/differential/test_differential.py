@@ -1,0 +1,75 @@
+"""One script of raw requests against the real RocketMQ 5.3.3 and against this broker: answers compared field by field."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from interop_tests.differential.accepted import ACCEPTED, Accepted
+from interop_tests.differential.sides import Side, differences
+from interop_tests.differential.steps import script
+from interop_tests.running import Gantry
+from interop_tests.test_rocketmq_store import free_port
+
+PEER = Path(__file__).parents[1] / "bench" / "peers" / "rocketmq.sh"
+PREFIX = "diff"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.java,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        not all(map(shutil.which, ("java", "javac", "mvn"))), reason="needs a JDK 17 and Maven for the real RocketMQ"
+    ),
+]
+
+
+@pytest.fixture
+def sides(tmp_path: Path) -> Iterator[tuple[Side, Side]]:
+    """(RocketMQ, ours), both new."""
+    nameserver, broker = free_port(0), free_port(-2, 0, 1)
+    directory = str(tmp_path / "real")
+    environment = os.environ | {"RMQ_XMX": "512m", "RMQ_XMX_OTHER": "192m"}
+    command = ["bash", str(PEER), "start", directory, str(nameserver), str(broker)]
+    gantry = Gantry(tmp_path)
+    made: list[Side] = []
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+        if done.returncode and "resolve RocketMQ" in done.stderr:
+            pytest.skip(f"Maven cannot get RocketMQ: {done.stderr[-300:]}")
+        assert done.returncode == 0, done.stdout + done.stderr
+        gantry.start()
+        made.append(Side(f"127.0.0.1:{nameserver}", f"127.0.0.1:{broker}", PREFIX))
+        made.append(Side(gantry.doors["nameserver"], gantry.doors["broker"], PREFIX))
+        yield made[0], made[1]
+    finally:
+        for side in made:
+            side.close()
+        subprocess.run(["bash", str(PEER), "kill", directory], check=False, timeout=90, stdout=subprocess.DEVNULL)
+        for process in gantry.processes:
+            process.kill()
+
+
+def test_answers_are_the_real_brokers(sides: tuple[Side, Side]) -> None:
+    theirs, ours = sides
+    used: set[Accepted] = set()
+    failures = []
+    steps = script()
+    for step in steps:
+        real, own = theirs.play(step), ours.play(step)
+        for place, one, other in differences(real, own):
+            cover = next((rule for rule in ACCEPTED if rule.covers(step.name, place, other, own.get("code", 0))), None)
+            if cover is None:
+                failures.append(
+                    f"{step.name}: {place}: RocketMQ {one!r}, ours {other!r} ({real.get('said')!r}, {own.get('said')!r})"
+                )
+            else:
+                used.add(cover)
+    assert not failures, "\n".join(failures)
+    assert not [rule.reason for rule in ACCEPTED if rule not in used], "accepted, but nothing differs any more"
+    assert len(steps) > 200
