@@ -87,7 +87,11 @@ class Balancer:
             except TimeoutError:
                 pass
             self._wake.clear()
-            settled = await self._round()
+            try:
+                settled = await self._round()
+            except Exception:  # the strategy is the user's: what fails now may not with the next members
+                _log.exception("group %s: every topic keeps its queues, the rebalance failed", self._group)
+                settled = False
             pause = RETRY_S if settled else min(pause * 2, REBALANCE_S)
 
     async def _round(self) -> bool:

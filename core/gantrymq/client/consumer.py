@@ -152,6 +152,9 @@ class PullConsumer(Part):
         self._positions[queue] = offset
         self._done.pop(queue, None)
         self._ready = deque(item for item in self._ready if item[0] != queue)
+        for task in [task for task, (asked, _, _) in self._asking.items() if asked == queue]:
+            del self._asking[task]
+            task.cancel()  # it waits at the place before, and the queue would not be asked again until it ends
         return offset
 
     async def seek_to_time(self, queue: MessageQueue, at_ms: int) -> int:

@@ -201,6 +201,27 @@ def test_positions_seek_and_commit(one: FakeCluster) -> None:
         assert consumer.position(queue) == 10
 
 
+def test_seek_does_not_wait_for_a_poll_of_the_place_before(one: FakeCluster) -> None:
+    async def main() -> list[bytes]:
+        for number in range(3):
+            one.broker().append("orders", 1, b"%d" % number)
+        first, second = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
+        async with (
+            PullConsumer(one.nameserver, group="g", start="latest") as consumer,
+            Producer(one.nameserver) as producer,
+        ):
+            await consumer.assign([first, second])
+            pulling = asyncio.ensure_future(consumer.pull(wait_s=15))
+            while len(one.broker().waiting) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            await producer.send(OutMessage("orders", b"late", queue=first))
+            assert [message.body for message in await pulling] == [b"late"]
+            await consumer.seek(second, "earliest")
+            return [message.body for message in await consumer.pull(wait_s=5)]
+
+    assert asyncio.run(main()) == [b"0", b"1", b"2"]
+
+
 def test_more_than_asked_for_is_given_later(one: FakeCluster) -> None:
     for number in range(5):
         one.broker().append("orders", 0, b"%d" % number)

@@ -12,6 +12,7 @@ from core.tests.client.client_runs import moment, run, until
 from gantrymq.client import (
     DEAD_LETTER,
     Admin,
+    MessageQueue,
     OutMessage,
     Producer,
     PullConsumer,
@@ -59,6 +60,36 @@ def test_handlers_get_every_message_of_their_tags_once(nameserver: str, topic: s
         assert sorted(int(message.body) for message in got) == list(range(100))
 
     run(main())
+
+
+def test_a_strategy_that_fails_once_is_asked_again(
+    nameserver: str, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fails, share = False, 2
+
+    def strategy(own_id: str, queues: list[MessageQueue], ids: list[str]) -> list[MessageQueue]:
+        nonlocal fails
+        if fails:
+            fails = False
+            raise ValueError("not today")
+        return queues[:share]
+
+    async def main() -> None:
+        nonlocal fails, share
+        await make(nameserver, topic, 2)
+        consumer = PushConsumer(nameserver, group=topic, start="earliest", strategy=strategy)
+
+        @consumer.subscribe(topic)
+        async def handle(message: ReceivedMessage) -> None: ...
+
+        async with consumer:
+            await until(lambda: of_topic(consumer, topic) == 2)
+            fails, share = True, 1
+            consumer.members_changed()
+            await until(lambda: of_topic(consumer, topic) == 1)
+
+    run(main())
+    assert "the rebalance failed" in caplog.text
 
 
 def test_an_sql_filter(nameserver: str, topic: str) -> None:
