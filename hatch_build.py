@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 import tomllib
 from contextlib import chdir
@@ -76,10 +75,3 @@ def compile_modules(root: Path, modules: list[str], work: Path) -> list[Path]:
             raise SystemExit(f"GANTRY_COMPILE: {error}\nA C compiler and Python's headers are needed "
                              "(Debian, Ubuntu: apt install gcc python3-dev).") from error  # fmt: skip
     return sorted((work / "lib").rglob("*.so"))
-
-
-if __name__ == "__main__":  # a trial: hatch_build.py DIRECTORY, the extensions lie in DIRECTORY/lib
-    here = Path(__file__).resolve().parent
-    found = tomllib.loads((here / "pyproject.toml").read_text())["tool"]["gantrymq"]["compile"]
-    for path in compile_modules(here, found, Path(sys.argv[1]).resolve()):
-        print(path)

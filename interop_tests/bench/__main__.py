@@ -2,6 +2,7 @@
 
 usage: bench [--quick] [--only NAME ...] [--peers rocketmq mosquitto rabbitmq] [--[no-]spark] [--json FILE]
        bench store ...: the store alone (store.py)
+       bench native ...: native messages beside RocketMQ and the compiled build (native.py)
 
 Every figure of a server is CPU of its process (all threads) per message, so that a busy machine changes it little; rates are what
 this machine gave. Generators pre-encode their frames. Peers are started by interop_tests/bench/peers/*.sh.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -41,6 +43,8 @@ class Server:
     name: str
     pid: int
     doors: dict[str, str]
+    data: str = ""
+    """Its directory."""
 
 
 @dataclass
@@ -66,11 +70,13 @@ def generator(script: str, *arguments: str, timeout_s: float = 300) -> dict[str,
 
 
 @contextmanager
-def gantry(directory: Path) -> Iterator[Server]:
-    """`gantry up` on free ports."""
+def gantry(
+    directory: Path, python: str = sys.executable, name: str = "gantry", settings: tuple[str, ...] = ()
+) -> Iterator[Server]:
+    """`gantry up` on free ports. `python`: the interpreter of the environment it is installed in."""
     ready = directory / "ready.json"
     command = [
-        sys.executable,
+        python,
         "-m",
         "gantrymq",
         "up",
@@ -79,6 +85,7 @@ def gantry(directory: Path) -> Iterator[Server]:
         str(directory / "data"),
         "--ready-file",
         str(ready),
+        *[f"--set={setting}" for setting in settings],
     ]
     log = (directory / "log").open("wb")
     process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -88,7 +95,7 @@ def gantry(directory: Path) -> Iterator[Server]:
             if process.poll() is not None or time.monotonic() > end:
                 raise SystemExit(f"gantry up did not start:\n{(directory / 'log').read_text()[-2000:]}")
             time.sleep(0.05)
-        yield Server("gantry", process.pid, json.loads(ready.read_text()))
+        yield Server(name, process.pid, json.loads(ready.read_text()), str(directory / "data"))
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -105,17 +112,20 @@ def _port(address: str) -> tuple[str, str]:
 
 
 @contextmanager
-def peer(name: str, directory: Path) -> Iterator[Server]:
-    """A real RocketMQ, Mosquitto or RabbitMQ on loopback."""
+def peer(name: str, directory: Path, sync: bool = False) -> Iterator[Server]:
+    """A real RocketMQ, Mosquitto or RabbitMQ on loopback. `sync`: RocketMQ with SYNC_FLUSH."""
     script, work = PEERS / f"{name}.sh", directory / name
     ports = {"rocketmq": ["29876", "30911"], "mosquitto": ["21883"], "rabbitmq": ["25672"]}[name]
+    flush = {"RMQ_FLUSH": "SYNC_FLUSH"} if sync else {}
     subprocess.run(
-        ["bash", str(script), "start", str(work), *ports], check=True, stdout=subprocess.DEVNULL, timeout=900
-    )
+        ["bash", str(script), "start", str(work), *ports],
+        check=True, stdout=subprocess.DEVNULL, timeout=900, env={**os.environ, **flush},
+    )  # fmt: skip
     try:
         if name == "rocketmq":
             pid = int((work / "run" / "broker.pid").read_text())
-            yield Server(name, pid, {"nameserver": f"127.0.0.1:{ports[0]}", "broker": f"127.0.0.1:{ports[1]}"})
+            doors = {"nameserver": f"127.0.0.1:{ports[0]}", "broker": f"127.0.0.1:{ports[1]}"}
+            yield Server(name, pid, doors, str(work / "store"))
         else:
             pid = int((work / "pid").read_text())
             yield Server(name, pid, {"mqtt" if name == "mosquitto" else "amqp": f"127.0.0.1:{ports[0]}"})
@@ -266,6 +276,10 @@ def main() -> int:
         from interop_tests.bench import store
 
         return store.main(sys.argv[2:])
+    if sys.argv[1:2] == ["native"]:
+        from interop_tests.bench import native
+
+        return native.main(sys.argv[2:])
     if sys.argv[1:2] == ["light"]:
         from interop_tests.bench import light
 

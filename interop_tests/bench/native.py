@@ -1,0 +1,364 @@
+"""`./run bench native`: what a native message costs, beside a real RocketMQ broker and beside our own compiled build, in one run.
+
+usage: bench native [--quick] [--only WORD ...] [--peers rocketmq] [--[no-]compiled] [--json FILE] [--markdown FILE]
+
+Figures are CPU of the broker's process (all threads) per message, in microseconds; the servers are measured in turns, case by case, because a
+machine's speed drifts. "Compiled" is `./run exec compiled`, measured where that environment exists (`--compiled` makes it). Latency is of the native
+Python client on both sides. The targets are those of the project's own plan: ratios to RocketMQ's figure of the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from interop_tests.bench.__main__ import WIDTH_WITHOUT_TERMINAL, Server, gantry, generator, peer
+
+PLAIN, COMPILED, ROCKETMQ = "gantry", "compiled", "rocketmq"
+SYNC = "sync"
+"""Suffix of a server whose acknowledgements wait for the disk."""
+WARM_UP = 200_000
+"""Messages that a JVM gets before anything is measured: its compilers are done then."""
+REPEATS = 3
+
+Figure = float | None
+
+
+@dataclass
+class Row:
+    """One case. `run(server)` gives the figures by their names; the first one is what ratios are of."""
+
+    name: str
+    run: Callable[[Server], dict[str, Any]]
+    target: str = ""
+    limit: float = 0.0
+    """Ratio to RocketMQ that is to be reached; 0: `limit_us` counts."""
+    limit_us: float = 0.0
+    """Figure that is to be reached whatever RocketMQ's is."""
+    sync: bool = False
+    only_ours: bool = False
+    unit: str = "us"
+    found: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def figure(self, name: str) -> Figure:
+        """Median figure of a server."""
+        value = self.found.get(name, {}).get("figure")
+        return float(value) if isinstance(value, (int, float)) else None
+
+    def verdict(self, name: str) -> str:
+        """Reached or missed, or empty where it cannot be told."""
+        ours, theirs = self.figure(name), self.figure(ROCKETMQ)
+        if ours is None:
+            return ""
+        if self.limit_us:
+            return "yes" if ours <= self.limit_us else "NO"
+        if not self.limit or not theirs:
+            return ""
+        return "yes" if ours / theirs <= self.limit else "NO"
+
+
+def sends(window: int, connections: int, messages: int, *more: str) -> Callable[[Server], dict[str, Any]]:
+    """Acknowledged sends of 128 bytes with a UNIQ_KEY."""
+
+    def run(server: Server) -> dict[str, Any]:
+        got = generator(
+            "remoting_load.py", server.doors["broker"], "--window", str(window), "--connections", str(connections),
+            "--messages", str(messages), "--warmup", str(messages // 10), "--topic", f"Native{window}x{connections}",
+            "--server-pid", str(server.pid), *more,
+        )  # fmt: skip
+        return {"figure": got.get("server_cpu_us_per_msg"), "rate": got.get("sends_per_s"), "raw": got}
+
+    return run
+
+
+def fill(server: Server, topic: str, messages: int) -> None:
+    """Messages to read."""
+    key = (server.name, topic)
+    if key not in _filled:
+        _filled.add(key)
+        generator(
+            "remoting_load.py", server.doors["broker"], "--window", "256", "--messages", str(messages), "--topic", topic
+        )
+
+
+_filled: set[tuple[str, str]] = set()
+
+
+def pulls(batch: int, messages: int, *more: str) -> Callable[[Server], dict[str, Any]]:
+    """Batch pull, every record looked at."""
+
+    def run(server: Server) -> dict[str, Any]:
+        fill(server, "NativePull", messages)
+        got = generator(
+            "remoting_pull.py", server.doors["broker"], "--topic", "NativePull", "--batch", str(batch), "--messages", str(messages),
+            "--runs", "3", "--server-pid", str(server.pid), *more,
+        )  # fmt: skip
+        return {"figure": got.get("server_cpu_us_per_msg"), "rate": got.get("msgs_per_s"), "raw": got}
+
+    return run
+
+
+def pops(messages: int) -> Callable[[Server], dict[str, Any]]:
+    """Pop and acknowledge in batches of 32."""
+
+    def run(server: Server) -> dict[str, Any]:
+        fill(server, "NativePop", messages)
+        got = generator(
+            "remoting_pop.py", server.doors["broker"], "--topic", "NativePop", "--batch", "32", "--runs", "1",
+            "--server-pid", str(server.pid),
+        )  # fmt: skip
+        return {"figure": got.get("server_cpu_us_per_msg"), "rate": got.get("msgs_per_s"), "raw": got}
+
+    return run
+
+
+def against_plain(script: str, name: str, *more: str) -> Callable[[Server], dict[str, Any]]:
+    """A generator that compares a kind of message with plain ones; `name`: of its figure."""
+
+    def run(server: Server) -> dict[str, Any]:
+        got = generator(script, server.doors["broker"], "--server-pid", str(server.pid), *more)
+        plain = got.get("plain_us")
+        cost = got.get(f"{name}_us")
+        ratio = round(cost / plain, 2) if cost and plain else None
+        return {"figure": ratio, "note": f"{cost} us beside {plain}", "raw": got}
+
+    return run
+
+
+def filters(expression: str, kind: str, messages: int, dropped: bool) -> Callable[[Server], dict[str, Any]]:
+    """What a filter costs for each message that it looks at, above a pull of the same topic without one."""
+
+    def run(server: Server) -> dict[str, Any]:
+        got = generator(
+            "filter_load.py", server.doors["broker"], "--server-pid", str(server.pid), "--messages", str(messages),
+            "--type", kind, "--expression", expression, *(["--per-dropped"] if dropped else []),
+        )  # fmt: skip
+        return {
+            "figure": got.get("us"),
+            "note": f"{got.get('delivered')} of {got.get('looked_at')} delivered",
+            "raw": got,
+        }
+
+    return run
+
+
+def latencies(seconds: int, cold: bool, which: str) -> Callable[[Server], dict[str, Any]]:
+    """Send to push consumer at 10,000 messages/s; `which`: p50_ms or p99_ms."""
+
+    def run(server: Server) -> dict[str, Any]:
+        key = (server.name, f"latency{cold}")
+        if key not in _latencies:
+            arguments = ["--nameserver", server.doors["nameserver"], "--rate", "10000", "--seconds", str(seconds)]
+            with cold_reader(server) if cold else ExitStack():
+                done = subprocess.run(
+                    [sys.executable, "-m", "interop_tests.bench.latency", *arguments],
+                    capture_output=True, text=True, timeout=seconds * 3 + 60, check=False,
+                )  # fmt: skip
+            _latencies[key] = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {}
+        got = _latencies[key]
+        rate = got.get("producer_rate")
+        return {"figure": got.get(which), "note": f"{rate}/s sent, {got.get('received')} received", "raw": got}
+
+    return run
+
+
+_latencies: dict[tuple[str, str], dict[str, Any]] = {}
+
+
+@contextmanager
+def cold_reader(server: Server) -> Iterator[None]:
+    """A group that pulls a topic from its first message on, again and again, its files put out of memory each time."""
+    fill(server, "NativePull", WARM_UP)
+    command = [
+        sys.executable, str(Path(__file__).with_name("remoting_pull.py")), server.doors["broker"], "--topic", "NativePull",
+        "--batch", "32", "--runs", "1000", "--group", "COLD",
+    ]  # fmt: skip
+    stop = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    evict = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("evict.py")), server.data], stdout=subprocess.DEVNULL
+    )
+    try:
+        yield
+    finally:
+        for process in (stop, evict):
+            process.kill()
+            process.wait()
+
+
+def rows(count: int, seconds: int) -> list[Row]:
+    """The table, top to bottom. `count`: messages per measured run."""
+    return [
+        Row("send, window 1", sends(1, 1, count // 5), "0.4 x", 0.4),
+        Row("send, window 32", sends(32, 1, count), "0.33 x", 0.33),
+        Row("send, window 256", sends(256, 1, count), "0.33 x", 0.33),
+        Row("send, window 256, binary header", sends(256, 1, count, "--binary"), "0.33 x", 0.33),
+        Row("send, 256 connections, window 1", sends(1, 256, count), "0.33 x", 0.33),
+        Row("send, SYNC_FLUSH, window 64", sends(64, 1, count // 4), "0.33 x", 0.33, sync=True),
+        Row("pull, batch 32", pulls(32, count * 2), "0.5 x", 0.5),
+        Row("pull, batch 1024", pulls(1024, count * 2), "1 x", 1.0),
+        Row("pop + ack, batch 32", pops(count), "3 x own pull"),
+        Row("transactional / plain", against_plain("transaction_load.py", "transaction", "--messages", str(count // 10)),
+            "4 x plain", limit_us=4.0, unit="x"),
+        Row("delay level / plain", against_plain("delay_load.py", "level", "--messages", str(count // 10), "--rounds", "2"), unit="x"),
+        Row("timer / plain", against_plain("delay_load.py", "timer", "--messages", str(count // 10), "--rounds", "2"), unit="x"),
+        Row("tag filter, per dropped", filters("TagKeep", "TAG", count, True), "0.3 us", limit_us=0.3),
+        Row("SQL92 filter, per message", filters("a BETWEEN 1 AND 5 AND region IN ('north', 'south')", "SQL92", count, False),
+            "5 us", limit_us=5.0),
+        Row("latency p50, 10,000/s", latencies(seconds, False, "p50_ms"), "1 ms", limit_us=1.0, unit="ms"),
+        Row("latency p99, 10,000/s", latencies(seconds, False, "p99_ms"), "5 ms", limit_us=5.0, unit="ms"),
+        Row("latency p50, beside a cold reader", latencies(seconds, True, "p50_ms"), "1 ms", limit_us=1.0, unit="ms"),
+        Row("latency p99, beside a cold reader", latencies(seconds, True, "p99_ms"), "5 ms", limit_us=5.0, unit="ms"),
+    ]  # fmt: skip
+
+
+def measure(row: Row, servers: dict[str, Server], repeats: int) -> None:
+    """Each server in turn, `repeats` times; the median counts."""
+    results: dict[str, list[dict[str, Any]]] = {}
+    times = 1 if row.unit in ("ms", "x") else repeats
+    for _ in range(times):
+        for name, server in servers.items():
+            try:
+                got = row.run(server)
+            except (OSError, ValueError, subprocess.SubprocessError) as error:
+                got = {"figure": None, "note": f"{type(error).__name__}: {error}"[:80]}
+            raw = got.get("raw", {})
+            if "error" in raw:
+                got["note"] = str(raw["error"])[:80]
+            results.setdefault(name, []).append(got)
+    for name, each in results.items():
+        good = sorted((one for one in each if one.get("figure") is not None), key=lambda one: float(one["figure"]))
+        row.found[name] = good[len(good) // 2] if good else each[-1]
+
+
+def table_of(found: list[Row], names: list[str]) -> list[list[str]]:
+    """Cells, the head first."""
+    ours = [name for name in names if name != ROCKETMQ]
+    titles = {PLAIN: "plain", COMPILED: "compiled", ROCKETMQ: "RocketMQ"}
+    head = [
+        "case",
+        *[titles[name] for name in names],
+        *[f"{titles[name]} / RocketMQ" for name in ours if ROCKETMQ in names],
+    ]
+    cells = [[*head, "to reach", *[f"{titles[name]}: reached" for name in ours], "messages/s"]]
+    pull = next((row for row in found if row.name == "pull, batch 32"), None)
+    for row in found:
+        line = [row.name]
+        line += [_text(row.figure(name), row.unit) for name in names]
+        theirs = row.figure(ROCKETMQ)
+        if ROCKETMQ in names:
+            line += [f"{figure / theirs:.2f}" if theirs and (figure := row.figure(name)) else "-" for name in ours]
+        line.append(row.target)
+        for name in ours:
+            verdict = row.verdict(name)
+            base = pull.figure(name) if pull is not None else None
+            if row.name.startswith("pop") and base and (figure := row.figure(name)):
+                verdict = f"{'yes' if figure <= 3 * base else 'NO'} ({figure / base:.1f} x)"
+            line.append(verdict)
+        rates = [row.found.get(name, {}).get("rate") for name in names]
+        line.append(
+            " / ".join(f"{rate:,.0f}" if isinstance(rate, (int, float)) else "-" for rate in rates)
+            if any(rates)
+            else ""
+        )
+        cells.append(line)
+    return cells
+
+
+def _text(value: Figure, unit: str) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.2f} {unit}" if unit != "us" else f"{value:.2f}"
+
+
+def markdown(cells: list[list[str]]) -> str:
+    """The same table for a page."""
+    lines = [cells[0], ["---"] + ["---:"] * (len(cells[0]) - 1), *cells[1:]]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def compiled_python() -> str:
+    """The compiled environment's interpreter, named by ./run, or empty."""
+    return os.environ.get("GANTRY_COMPILED_PYTHON", "")
+
+
+def start(stack: ExitStack, name: str, directory: Path, sync: bool) -> Server:
+    """A server of its own directory."""
+    where = directory / (name + SYNC * sync)
+    where.mkdir()
+    if name == ROCKETMQ:
+        return stack.enter_context(peer(name, where, sync=sync))
+    python = compiled_python() if name == COMPILED else sys.executable
+    return stack.enter_context(gantry(where, python, name, ("store.flush=sync",) if sync else ()))
+
+
+def main(arguments: list[str]) -> int:
+    """See the module."""
+    parser = argparse.ArgumentParser(
+        prog="bench native", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer messages, one round")
+    parser.add_argument("--only", nargs="+", default=[], help="cases whose name contains one of these words")
+    parser.add_argument("--peers", nargs="*", default=[], choices=[ROCKETMQ])
+    parser.add_argument(
+        "--compiled", action=argparse.BooleanOptionalAction, default=None, help="measure the compiled build, too"
+    )
+    parser.add_argument("--json", type=Path, help="write every raw figure here")
+    parser.add_argument("--markdown", type=Path, help="write the table here")
+    args = parser.parse_args(arguments)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH_WITHOUT_TERMINAL + 40)
+    names = [PLAIN]
+    if args.compiled is not False and compiled_python():
+        names.append(COMPILED)
+    names += args.peers
+    found = [row for row in rows(40_000 if args.quick else 100_000, 4 if args.quick else 10)
+             if not args.only or any(word.lower() in row.name.lower() for word in args.only)]  # fmt: skip
+    directory = Path(tempfile.mkdtemp(prefix="gantry-native-"))
+    try:
+        for sync in (False, True):
+            chosen = [row for row in found if row.sync is sync]
+            if not chosen:
+                continue
+            with ExitStack() as stack:
+                servers = {name: start(stack, name, directory, sync) for name in names}
+                for name, server in servers.items():
+                    fill(server, "Warm", WARM_UP // (1 if name == ROCKETMQ else 10))
+                for row in chosen:
+                    console.print(f"{row.name} ...", style="dim")
+                    measure(row, servers, 1 if args.quick else REPEATS)
+            _filled.clear()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    cells = table_of(found, names)
+    table = Table(title="CPU of the broker's process per message, microseconds (unless a unit is given)")
+    for column, title in enumerate(cells[0]):
+        table.add_column(title, justify="right" if column else "left", no_wrap=column == 0)
+    for line in cells[1:]:
+        table.add_row(*line)
+    console.print(table)
+    for row in found:
+        notes = {name: one["note"] for name, one in row.found.items() if one.get("note")}
+        if notes:
+            console.print(f"{row.name}: {notes}", style="dim")
+    if args.markdown:
+        args.markdown.write_text(markdown(cells))
+    if args.json:
+        args.json.write_text(json.dumps({row.name: row.found for row in found}, indent=1))
+    failed = [row.name for row in found if row.figure(PLAIN) is None]
+    if failed:
+        console.print(f"[red]no figure for: {', '.join(failed)}")
+    return 1 if failed else 0
