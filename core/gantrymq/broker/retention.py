@@ -51,6 +51,8 @@ WRITE_BYTES: Final = 64 * 1024
 """Survivors written in one slice."""
 WRITE_US: Final = 500
 DECODE_US: Final = 20
+TOLD_AGAIN: Final = 0.01
+"""The log says that a watermark is no longer passed when the disk is so far below it: one that hovers there fills no log."""
 RESERVE_TIME: Final = "reserve.time"
 """Attribute of a topic: milliseconds that its readers see; longer than the store keeps has no effect."""
 
@@ -78,7 +80,8 @@ class Retention:
         self._due_at = 0
         self._broken = False
         """A file could not be unlinked: deleting the one behind it would leave a hole in the log."""
-        self.level = DiskLevel.FREE
+        self.level = self._told = DiskLevel.FREE
+        """`_told`: what the log said last."""
         self.used = 0.0
         self.deleted = 0
         """Segments deleted since the start."""
@@ -113,19 +116,19 @@ class Retention:
     def _look_at_disk(self) -> None:
         total, free = self._store.disk_usage()
         self.used = used_ratio(total, free)
-        level = disk_level(self._store.config, self.used)
-        if level is self.level:
-            return
+        self.level = level = disk_level(self._store.config, self.used)
         percent = f"{self.used:.1%} of the store's file system is in use"
+        self._broker.full = f"the disk is full: {percent}" if level is DiskLevel.FULL else ""
+        if level <= self._told <= disk_level(self._store.config, self.used + TOLD_AGAIN):
+            return
         if level is DiskLevel.FULL:
             log.error("%s: messages are refused until there is room (store.disk_full_ratio)", percent)
-        elif level > self.level:
+        elif level > self._told:
             log.warning("%s: %s", percent, "the oldest segments go before their time" if level is DiskLevel.CLEAN
                         else "expired segments go at any hour")  # fmt: skip
         else:
-            log.info("%s again", percent)
-        self.level = level
-        self._broker.full = f"the disk is full: {percent}" if level is DiskLevel.FULL else ""
+            log.info("%s: below the watermark again", percent)
+        self._told = level
 
     def show(self, metrics: Metrics) -> None:
         """Register the metrics."""

@@ -314,8 +314,6 @@ class Sends:
             if code is not None:
                 raise GantryError(code, f"message {len(messages)} of the batch: {remark_of(code, message)}")
             messages.append(message)
-            if len(messages) > BATCH_MESSAGES_MAX:
-                raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"a batch has at most {BATCH_MESSAGES_MAX} messages")
         if not messages:
             raise GantryError(ErrorCode.MESSAGE_ILLEGAL, "the batch is empty")
         return messages
@@ -337,6 +335,8 @@ def split_batch(body: bytes) -> list[tuple[int, bytes, str]]:
             raise GantryError(
                 ErrorCode.MESSAGE_ILLEGAL, f"batch body: message at byte {at} has size {size} and a body of {length}"
             )
+        if len(items) >= BATCH_MESSAGES_MAX:
+            raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"a batch has at most {BATCH_MESSAGES_MAX} messages")
         text = body[text_at + 2 : stop].decode("utf-8", "replace")
         items.append((flag, body[at + _ITEM.size : text_at], text))
         at = stop

@@ -319,3 +319,15 @@ def test_a_reader_in_the_middle_meets_no_error() -> None:
 def test_moved_topic_is_refused_at_the_door() -> None:
     node = KeepingNode(MemoryFileSystem())
     assert node.call("submit", [Message(MOVED_TOPIC, b"x")]) == [ErrorCode.NO_PERMISSION]
+
+
+def test_a_disk_that_hovers_at_a_watermark_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    node = KeepingNode(MemoryFileSystem())
+    for free, level in ((249, 1), (251, 0), (249, 1), (251, 0), (99, 3), (101, 2), (99, 3), (300, 0)):
+        node.files.disk = (1000, free)
+        node.retention.check(node.wheel.now_ms())
+        assert node.retention.level == level
+        assert bool(node.broker.full) == (level == DiskLevel.FULL)
+    told = [text for text in caplog.messages if "of the store's file system" in text]
+    assert [text.split("%")[0] for text in told] == ["75.1", "90.1", "70.0"]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
+from gantrymq.remoting import sends
 from gantrymq.remoting.codec import Command, encode
 from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.constants import ResponseCode as Answer
@@ -363,6 +364,14 @@ def test_bad_batch_is_refused_whole(bench: Bench, body: bytes) -> None:
     answer = send(link, body, code=320, m="true")
     assert answer.code == Answer.MESSAGE_ILLEGAL
     assert bench.store.written_position == before
+
+
+def test_a_batch_of_too_many_is_not_even_split(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sends, "BATCH_MESSAGES_MAX", 3)
+    link = bench.connect()
+    assert send(link, batch_body(*[(b"x", "")] * 3), code=320).code == Answer.SUCCESS
+    answer = send(link, batch_body(*[(b"x", "")] * 4) + b"what follows was never looked at", code=320)
+    assert (answer.code, answer.remark) == (Answer.MESSAGE_ILLEGAL, "a batch has at most 3 messages")
 
 
 def test_batch_to_a_retry_topic(bench: Bench) -> None:
