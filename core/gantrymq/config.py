@@ -50,7 +50,9 @@ class ServerConfig:
     data: str = field(default="gantry-data", metadata={"help": "data directory (--data)"})
     nameserver: str = field(
         default="",
-        metadata={"help": "nameservers, HOST:PORT[;...] (--nameserver; else NAMESRV_ADDR, else 127.0.0.1:9876)"},
+        metadata={
+            "help": "nameservers, HOST:PORT[;...], or http://... of a page that names them (--nameserver; else NAMESRV_ADDR, else 127.0.0.1:9876)"
+        },
     )
     insecure_bind: bool = field(
         default=False,
@@ -343,3 +345,8 @@ def default_of(item: Field[Any]) -> object:
     if item.default is not MISSING:
         return item.default
     return item.default_factory() if item.default_factory is not MISSING else None
+
+
+def is_page(text: str) -> bool:
+    """Whether nameservers are named by a page, and this is its address."""
+    return text.strip().startswith(("http://", "https://"))

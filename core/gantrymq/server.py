@@ -30,7 +30,7 @@ import anyio.lowlevel
 
 from gantrymq import __version__
 from gantrymq.clock import SystemClock
-from gantrymq.config import SERVICE_KEYS, ServerConfig, Settings, load
+from gantrymq.config import SERVICE_KEYS, ServerConfig, Settings, is_page, load
 from gantrymq.health import STOPPING, Health
 from gantrymq.logs import complain, set_up_logging
 from gantrymq.metrics import Metrics
@@ -222,7 +222,9 @@ def refuse_unknown_sections(settings: Settings, services: list[Service], install
 
 
 def parse_nameservers(text: str, source: str) -> list[str]:
-    """`host:port[;...]`. Raises `ConfigError`."""
+    """`host:port[;...]`, or the address of a page that names them. Raises `ConfigError`."""
+    if is_page(text):
+        return [text.strip()]
     names = [part.strip() for part in text.split(";") if part.strip()]
     for name in names:
         host, _, port = name.rpartition(":")
@@ -272,7 +274,7 @@ class Server:
         """Holds these addresses while the door is shut."""
         self._health = Health()
         self._shared: dict[str, Any] = {"health": self._health, "listeners": self._listeners}
-        self._nameservers = plan.nameservers
+        self._nameservers = list(plan.nameservers)
         self._exit_code = EXIT_OK
         self._stop = anyio.Event()
         self._starting = anyio.CancelScope()
@@ -333,6 +335,13 @@ class Server:
         if plan.ready_file is not None:
             plan.ready_file.unlink(missing_ok=True)
         self._say(f"gantry {__version__}" + self._data_line())
+        if is_page(self._nameservers[0]):
+            try:
+                await self._follow_page(self._nameservers[0])
+            except GantryError as error:
+                complain(error.text)
+                self._request_stop(EXIT_FAILED)
+                return
         for service in plan.services:
             try:
                 await self._start_one(service)
@@ -345,6 +354,12 @@ class Server:
                 log.debug("%s: traceback", service.name, exc_info=True)
                 self._request_stop(EXIT_FAILED)
                 return
+
+    async def _follow_page(self, url: str) -> None:
+        page = import_module("gantrymq.nameserver_page")  # only when one is named
+        self._nameservers = []
+        await page.begin(url, self._nameservers)
+        self._spawn(page.keep, url, self._nameservers)
 
     def _data_line(self) -> str:
         plan = self._plan
@@ -371,7 +386,7 @@ class Server:
             self._health.ready_if(service.name, partial(self._shut_reason, service.name))
             self._follower.follow(service.name, context.port)
         if service.name == "nameserver" and plan.own_nameserver and addresses:
-            self._nameservers = [joined(reachable(addresses[0][0]), addresses[0][1])]
+            self._nameservers[:] = [joined(reachable(addresses[0][0]), addresses[0][1])]
         if addresses:
             self._addresses[service.name] = joined(*addresses[0])
             self._say("  ".join([f"{service.name:<12}", *(joined(*address) for address in addresses)]))
@@ -397,7 +412,7 @@ class Server:
             clock=self._clock,
             turn=self._turn,
             wheel=self._wheel,
-            nameservers=list(self._nameservers),
+            nameservers=self._nameservers,
             listen=listen_here,
             spawn=self._spawn,
             port=self._shared.get("broker_port"),
@@ -407,7 +422,7 @@ class Server:
     async def _connect(self, context: ServiceContext) -> Any:
         """The brokers of another process, through Remoting; one connection per door, so that what each holds ends with it."""
         client = import_module("gantrymq.remoting.gateway_dial")  # only when brokers are elsewhere
-        return await client.connect(list(self._nameservers), context)
+        return await client.connect(self._nameservers, context)
 
     async def shut(self, name: str) -> int:
         """See `restart.Doors`."""

@@ -50,7 +50,7 @@ class ServiceContext:
     turn: Turn
     wheel: Wheel
     nameservers: list[str]
-    """`host:port` of the nameservers to use."""
+    """`host:port` of the nameservers to use; changes in place when a page that names them does: look again."""
     listen: Callable[[ConnectionFactory, str, int], Any]
     """`await context.listen(factory, host, port)` -> (host, port) that it is bound to; the shell closes it at stop."""
     spawn: Callable[..., None]

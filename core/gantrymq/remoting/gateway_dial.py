@@ -104,25 +104,41 @@ async def ask(address: str, command: Command) -> Command:
                     return answers[0]
 
 
+async def _ask_groups(address: str) -> dict[str, str]:
+    """What one nameserver knows. Raises what `ask` and `decode` raise."""
+    answer = await ask(address, Command(RequestCode.GET_BROKER_CLUSTER_INFO, opaque=1))
+    found = {}
+    for name, broker in decode(answer.body, ClusterInfo).broker_addr_table.items():
+        master = {int(number): address for number, address in broker.broker_addrs.items()}.get(0)
+        if master is not None:
+            found[name] = str(master)
+    return found
+
+
 async def find_groups(nameservers: list[str]) -> dict[str, str]:
-    """Address of the master of each broker group, by name; raises UNAVAILABLE with what each nameserver said."""
-    said = []
-    for address in nameservers:
+    """Address of the master of each broker group, by name; raises UNAVAILABLE with what each nameserver said.
+
+    All nameservers are asked: one that was started a moment ago does not know every broker yet.
+    """
+    said: list[str] = []
+    found: dict[str, str] = {}
+
+    async def one(address: str) -> None:
         try:
-            answer = await ask(address, Command(RequestCode.GET_BROKER_CLUSTER_INFO, opaque=1))
-            table = decode(answer.body, ClusterInfo).broker_addr_table
+            groups = await _ask_groups(address)
         except (OSError, FrameError, BodyError, anyio.EndOfStream, anyio.BrokenResourceError) as error:
             said.append(f"{address}: {str(error) or type(error).__name__}")
-            continue
-        found = {}
-        for name in sorted(table):
-            master = {int(number): broker for number, broker in table[name].broker_addrs.items()}.get(0)
-            if master is not None:
-                found[name] = str(master)
-        if found:
-            return found
-        said.append(f"{address}: no broker is registered")
-    raise GantryError(ErrorCode.UNAVAILABLE, "no broker found; " + "; ".join(said))
+            return
+        found.update(groups)
+        if not groups:
+            said.append(f"{address}: no broker is registered")
+
+    async with anyio.create_task_group() as tasks:
+        for address in list(nameservers):
+            tasks.start_soon(one, address)
+    if not found:
+        raise GantryError(ErrorCode.UNAVAILABLE, "no broker found; " + "; ".join(said))
+    return {name: found[name] for name in sorted(found)}
 
 
 class Dialer:
@@ -272,12 +288,16 @@ class Members:
     async def _look(self) -> None:
         found = await find_groups(self._nameservers)
         known = {group.name: group for group in self.port.groups}
-        for name, group in known.items():
-            group.registered = name in found
+        changed = [group for name, group in known.items() if group.registered != (name in found)]
+        for group in changed:
+            group.registered = not group.registered
         for name in sorted(found.keys() - known.keys()):
             dialer = Dialer(self._nameservers, name)
             self.port.add_group(name, dialer.port)
             self._context.spawn(dialer.keep)
+            changed.append(self.port.groups[-1])
+        if changed:
+            self.port.members_changed()
 
 
 async def connect(nameservers: list[str], context: ServiceContext) -> ClusterPort:

@@ -35,6 +35,8 @@ FIRST_TRY_S: Final = 2.0
 ANSWER_S: Final = 6.0
 """RocketMQ's registerBrokerTimeoutMills."""
 CONNECT_S: Final = 3.0
+FOLLOW_S: Final = 5.0
+"""How often the list of nameservers is looked at; a page that names them is asked every two minutes."""
 BACKOFF_FIRST_S: Final = 0.1
 BACKOFF_MAX_S: Final = 5.0
 
@@ -161,14 +163,16 @@ class Registrar:
         self._started_ms = broker.clock.now_ms()
         self.links: list[NameserverLink] = []
         self._tasks: list[asyncio.Task[None]] = []
+        self._keeping: dict[str, asyncio.Task[None]] = {}
+        """By address: keeps the broker registered there."""
         self._body = b""
         self._body_version = -1
 
     async def start(self) -> None:
         """Register with every nameserver; returns when all know us, or after `FIRST_TRY_S`."""
-        self.links = [NameserverLink(address) for address in self._context.nameservers]
         self._broker.topics.on_change = self.topics_changed
-        self._tasks = [asyncio.create_task(self._keep(link)) for link in self.links]
+        self._follow()
+        self._tasks.append(asyncio.create_task(self._keep_following()))
         if self.links:
             try:
                 async with asyncio.timeout(FIRST_TRY_S):
@@ -177,6 +181,24 @@ class Registrar:
             except TimeoutError:
                 missing = ", ".join(link.address for link in self.links if not link.registered.is_set())
                 log.warning("broker: not registered yet with %s; it serves clients that know its address", missing)
+
+    def _follow(self) -> None:
+        """Links to the nameservers that are named now."""
+        named = self._context.nameservers
+        for link in [link for link in self.links if link.address not in named]:
+            self.links.remove(link)
+            self._keeping.pop(link.address).cancel()
+            link.close()
+        for address in named:
+            if address not in self._keeping:
+                link = NameserverLink(address)
+                self.links.append(link)
+                self._keeping[address] = asyncio.create_task(self._keep(link))
+
+    async def _keep_following(self) -> None:
+        while True:
+            await asyncio.sleep(FOLLOW_S)
+            self._follow()
 
     def topics_changed(self) -> None:
         """Nameservers will hear of it."""
@@ -282,10 +304,12 @@ class Registrar:
         """Leave the routes; a nameserver that does not answer within the deadline finds out by the closed
         connection."""
         self._broker.topics.on_change = lambda: None
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._keeping.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._tasks = []
+        self._keeping.clear()
         config = self._broker.config
         fields = fields_of(UnregisterBrokerHeader(config.name, self.advertised, config.cluster, config.id))
         try:
