@@ -97,6 +97,8 @@ class Ledger:
         """The process that came after a power loss, and how much of the log it found."""
         self.seen: dict[Place, tuple[str, int]] = {}
         """What was seen at a place, and where in the log."""
+        self.loss_queues: list[tuple[int, dict[tuple[str, int], int]]] = []
+        """...and the ends of its queues."""
         self.acked_high: dict[tuple[str, int], tuple[int, int]] = {}
         """Highest acknowledged offset of a queue, and its position."""
         self.holders: dict[tuple[str, str, int], tuple[str, int]] = {}
@@ -219,6 +221,18 @@ class Ledger:
         """A member is done with it."""
         group.consumed[sent.uid] = None
 
+    def passed(self, group: Group, topic: str, queue_id: int, following: int, life: int) -> None:
+        """A member asks next for that offset, by an answer of the broker's process `life`."""
+        assert self.node is not None
+        key = (topic, queue_id)
+        if life == self.node.life:
+            group.high[key] = max(group.high.get(key, 0), following)
+            return
+        for since, ends in self.loss_queues:  # the answer came later than the loss of what it tells
+            left = ends.get(key, 0)
+            if since > life and following > left:
+                group.shadows.append((topic, queue_id, left, following))
+
     def came_back(self, group: Group, sent: Sent, times: int) -> None:
         """A member got it from the retry topic."""
         asked = group.back_due.get((sent.uid, times))
@@ -278,16 +292,21 @@ class Ledger:
 
     # Crashes.
 
+    def started(self) -> None:
+        """See `node.Watcher`. Leases outlast a clean restart by the wall clock, which jumps here, and a crash not at all."""
+        for group in self.groups.values():
+            group.leased.clear()
+
     def recovered(self, node: Node, end: int, before: int, power: bool) -> None:
         """See `node.Watcher`."""
         self.crashes += 1
-        for group in self.groups.values():
-            group.leased.clear()
         if not power:
             self.check(end >= before, "I1", f"a killed process left the log up to {end}, it was written up to {before}")
             return
         self.losses += 1
         self.loss_ends.append((node.life, end))
+        ends = {(topic, queue): node.store.max_offset(topic, queue) for topic in node.store.topics() for queue in node.store.queues_of(topic)}
+        self.loss_queues.append((node.life, ends))
         for sent in self.sent.values():
             if sent.acked and sent.position_max > end:
                 self.check(not self.sync, "I1", f"{sent.uid} was acknowledged below {sent.position_max}, and the log ends at {end}")

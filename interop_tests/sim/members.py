@@ -50,6 +50,8 @@ class Share:
         self.topic = topic
         self.queue_id = queue_id
         self.next = -1
+        self.committed = -1
+        """Told to the broker over this connection."""
         self.outstanding: dict[int, None] = {}
         self.dropped = False
         self.locked_until = -1
@@ -112,6 +114,8 @@ class PullMember(Client):
 
     def connected(self) -> None:
         """See `Client`."""
+        for share in self.shares.values():
+            share.committed = -1
         self._heartbeat()
         self.soon(self.world.lot.randrange(20, 60), self._balance)
 
@@ -260,9 +264,10 @@ class PullMember(Client):
             return
         following = int(answer.fields["nextBeginOffset"])
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
+            # A power loss took records that it had passed; what it holds from before them still stands.
             share.next = following
-            share.outstanding.clear()
-            share.waiting.clear()
+            share.outstanding = {offset: None for offset in share.outstanding if offset < following}
+            share.waiting = [message for message in share.waiting if message.queue_offset < following]
             self._commit(share)
         elif answer.code == 0:
             self._check_dense(share, answer, following)
@@ -271,9 +276,7 @@ class PullMember(Client):
                 self._take_in(share, message, life)
         else:
             share.next = following
-        key = (share.topic, share.queue_id)
-        if life == self.node.life and self.node.up:
-            self.group.high[key] = max(self.group.high.get(key, 0), share.next)
+        self.ledger.passed(self.group, share.topic, share.queue_id, share.next, life)
         self._pull(share)
 
     def _check_dense(self, share: Share, answer: Command, following: int) -> None:
@@ -351,7 +354,8 @@ class PullMember(Client):
             return
         share.working = True
         self.ledger.hold(self.group.name, share.topic, share.queue_id, self.client_id, share.lock_life)
-        self.soon(self.world.lot.randrange(1, 60), partial(self._worked, share, share.waiting[0]))
+        spent = self.world.lot.choice((3, 30)) if self.world.calm else self.world.lot.choice((3, 30, 400))
+        self.soon(spent, partial(self._worked, share, share.waiting[0]))
 
     def _worked(self, share: Share, message: ReceivedMessage) -> None:
         self.ledger.release(self.group.name, share.topic, share.queue_id, self.client_id)
@@ -376,8 +380,9 @@ class PullMember(Client):
         self.soon(COMMIT_MS, self._commit_regularly)
 
     def _commit(self, share: Share) -> None:
-        if share.next < 0 or self.wire is None:
+        if share.next < 0 or self.wire is None or share.committed == share.place:
             return
+        share.committed = share.place
         fields: dict[str, object] = {
             "consumerGroup": self.group.name, "topic": share.topic, "queueId": share.queue_id, "commitOffset": share.place,
         }  # fmt: skip

@@ -42,9 +42,12 @@ class Watcher(Protocol):
     def recovered(self, node: Node, end: int, before: int, power: bool) -> None:
         """The broker came back after a crash with a log up to `end`; it was written up to `before`."""
 
+    def started(self) -> None:
+        """It came back, from a crash or a clean stop."""
+
 
 Plant = Callable[["Node"], None]
-"""Breaks something in a broker that is about to open."""
+"""Breaks something in a broker that has just opened."""
 
 
 class _Context:
@@ -111,18 +114,19 @@ class Node:
         )
         self.broker.transactions.config = TRANSACTIONS
         self.broker.keep_snapshots(SnapshotFiles(self.files, ROOT / "gantry" / "snapshots"))
-        if self.plant is not None:
-            self.plant(self)
         self.broker.open(not report.clean)
         self.broker.request_flush = self._flush_soon
         self.doors = BrokerDoors(self.broker, _Context(self.wheel, self.turn))  # type: ignore[arg-type]
         self.doors.set_address("127.0.0.1:10911")
+        if self.plant is not None:
+            self.plant(self)
         for name, queues in self.topics.items():
             if self.broker.topics.get(name) is None:
                 self.broker.topics.create(TopicConfig(name, queues, queues))
         self.files.power_cut_at = -1
         end = self.store.written_position
         world.note(f"process {life} is up: log up to {end}, clean={report.clean}")
+        self.watcher.started()
         if self._before >= 0:
             self.watcher.recovered(self, end, self._before, self._lost_power)
         self._before = -1

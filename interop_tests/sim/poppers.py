@@ -41,7 +41,7 @@ class Popper(Client):
         invisible = lot.choice(INVISIBLE_MS)
         fields: dict[str, object] = {
             "consumerGroup": self.group.name, "topic": topic, "queueId": -1, "maxMsgNums": lot.choice((1, 8, 32)),
-            "invisibleTime": invisible, "pollTime": lot.choice((0, POLL_MS)), "bornTime": self.world.clock.now_ms(),
+            "invisibleTime": invisible, "pollTime": POLL_MS if self.world.calm else lot.choice((0, POLL_MS)), "bornTime": self.world.clock.now_ms(),
             "initMode": 0, "expType": "TAG", "exp": self.group.tag,
         }  # fmt: skip
         answered = partial(self._popped, topic, self.world.now + invisible, self.node.life)

@@ -46,8 +46,8 @@ class Clock:
         self._settings.append((self.now, self._settings[-1][1] + ms))
 
     def set_right(self) -> None:
-        """Somebody sets it as it should be."""
-        self._settings.append((self.now, 0))
+        """Somebody sets it to the latest that it ever showed: whatever had to wait for that is due soon."""
+        self._settings.append((self.now, max(shift for _, shift in self._settings)))
 
     def jumped_since(self, then: int) -> bool:
         """The wall clock was set after that moment."""
