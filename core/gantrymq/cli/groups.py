@@ -124,6 +124,7 @@ async def look_at(admin: Admin, group: str, deep: bool = False, topic: str = "")
         found.kind, found.model = online.get("consumeType") or "", online.get("messageModel") or ""
         for key, data in (online.get("subscriptionTable") or {}).items():
             found.subscriptions[key] = data.get("subString") or "*"
+        wishes = await tools.group_wishes(admin, address, group) if deep else None
         for entry in online.get("connectionSet") or ():
             client_id = entry["clientId"]
             member = found.members.get(client_id)
@@ -131,7 +132,9 @@ async def look_at(admin: Admin, group: str, deep: bool = False, topic: str = "")
                 member = found.members[client_id] = Member(
                     client_id, entry["clientAddr"].lstrip("/"), str(entry["language"]), entry.get("version")
                 )
-                if deep:
+                if wishes is not None:
+                    member.wants = wishes.get(client_id)
+                elif deep:
                     member.wants = await tools.member_subscriptions(admin, address, group, client_id)
             member.brokers.append(name)
     return found

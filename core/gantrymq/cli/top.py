@@ -222,7 +222,7 @@ def head_line(figures: Figures, sort: str, paused: bool, narrow: bool) -> Text:
     ]
     words.append(f"lag {number(lag)}")
     if not narrow:
-        words += [f"{len(figures.brokers)} brokers", f"by {sort}"]
+        words += [f"{len(figures.brokers)} broker{'s' if len(figures.brokers) != 1 else ''}", f"by {sort}"]
     if paused:
         words.append("[reverse] paused [/reverse]")
     return Text.from_markup("  ".join(words), overflow="ellipsis")

@@ -16,7 +16,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting import java_properties
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode, ResponseCode
-from gantrymq.remoting.overview_codes import DRAIN, OVERVIEW
+from gantrymq.remoting.overview_codes import DRAIN, GROUP_WISHES, OVERVIEW
 
 T = TypeVar("T")
 
@@ -226,6 +226,17 @@ async def connections(admin: Admin, address: str, group: str) -> dict[str, Any] 
         if error.response_code in NOBODY:
             return None
         raise
+    return found
+
+
+async def group_wishes(admin: Admin, address: str, group: str) -> dict[str, dict[str, str]] | None:
+    """What each member of a group wants of each topic, by client id; None where the broker is none of ours."""
+    try:
+        found: dict[str, dict[str, str]] = (
+            await _json(admin, address, GROUP_WISHES, {"group": group}, f"wishes of {group!r}")
+        )["wishes"]
+    except BrokerError:
+        return None
     return found
 
 

@@ -10,3 +10,6 @@ owe, too."""
 
 DRAIN: Final = 60121
 """Field `on`: `true` takes no new messages from gateways and producers from now on, `false` takes them again. Outlives a restart."""
+
+GROUP_WISHES: Final = 60122
+"""Field `group`: what each connected member of a consumer group wants of each topic."""

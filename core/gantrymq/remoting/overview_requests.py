@@ -16,7 +16,7 @@ from gantrymq.model import names
 from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.cluster_group import DRAINING, STATE_TABLE
 from gantrymq.remoting.headers import parse
-from gantrymq.remoting.overview_codes import DRAIN, OVERVIEW
+from gantrymq.remoting.overview_codes import DRAIN, GROUP_WISHES, OVERVIEW
 
 if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
@@ -37,6 +37,10 @@ CURSORS_PER_STEP: Final = 200
 
 class _Overview(msgspec.Struct):
     backlog: bool = False
+
+
+class _Group(msgspec.Struct):
+    group: str
 
 
 class _Drain(msgspec.Struct):
@@ -138,7 +142,21 @@ def drain(door: BrokerDoor, command: Command) -> None:
     door.answer_when_stored(command)
 
 
+def group_wishes(door: BrokerDoor, command: Command) -> None:
+    """GROUP_WISHES: as the members' last heartbeats said; a broadcast group's are left out, its members may differ."""
+    found = door.shared.clients.groups.get(parse(command.fields, _Group).group)
+    members = found.consumers if found is not None else {}
+    wishes = {
+        client_id: {
+            topic: text if kind == "TAG" else f"{kind}: {text}" for topic, (kind, text) in consumer.wanted.items()
+        }
+        for client_id, consumer in sorted(members.items())
+    }
+    door.connection.respond(command, body=bodies.encode({"wishes": wishes}))
+
+
 HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
     OVERVIEW: overview,
     DRAIN: drain,
+    GROUP_WISHES: group_wishes,
 }
