@@ -33,6 +33,9 @@ HELLO_EVERY_S: Final = 30.0
 MEMBERS_EVERY_S: Final = 5.0
 """How often the nameservers are asked for groups that came or left."""
 
+MEMBERS_SOON_S: Final = 0.3
+"""How long after a connection came or went: a nameserver hears of it at the same time."""
+
 GROUPS_WAIT_S: Final = 10.0
 """At the start, for groups that are registered and do not answer: what is at home there is not found until they are back."""
 
@@ -245,6 +248,8 @@ class Members:
         self.port = ClusterPort(context.turn, context.wheel, identity)
         self.port.on_close = self._close
         self._keeping = anyio.CancelScope()
+        self._changed = asyncio.Event()
+        """A connection came or went: the nameservers may know more."""
 
     def _close(self) -> None:
         self._keeping.cancel()
@@ -279,7 +284,10 @@ class Members:
         """Background task, until the port is closed: groups that come are used, groups that left are no longer anybody's home."""
         with self._keeping:
             while True:
-                await anyio.sleep(MEMBERS_EVERY_S)
+                self._changed.clear()
+                with anyio.move_on_after(MEMBERS_EVERY_S):
+                    await self._changed.wait()
+                    await anyio.sleep(MEMBERS_SOON_S)
                 try:
                     await self._look()
                 except GantryError as error:
@@ -294,6 +302,7 @@ class Members:
         for name in sorted(found.keys() - known.keys()):
             dialer = Dialer(self._nameservers, name)
             self.port.add_group(name, dialer.port)
+            dialer.port.watch_state(lambda up: self._changed.set())
             self._context.spawn(dialer.keep)
             changed.append(self.port.groups[-1])
         if changed:
