@@ -354,7 +354,7 @@ class PullMember(Client):
             return
         share.working = True
         self.ledger.hold(self.group.name, share.topic, share.queue_id, self.client_id, share.lock_life)
-        spent = self.world.lot.choice((3, 30)) if self.world.calm else self.world.lot.choice((3, 30, 400))
+        spent = self.world.lot.choice((3, 30)) if self.world.calm else self.world.lot.choice((3, 30, 400, 1_500))
         self.soon(spent, partial(self._worked, share, share.waiting[0]))
 
     def _worked(self, share: Share, message: ReceivedMessage) -> None:

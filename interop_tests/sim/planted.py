@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gantrymq.broker.transaction_halves import COMMIT, ROLLBACK, Half, committed
-from gantrymq.model.message import DELAYED, HALF, Message
+from gantrymq.model.message import DELAYED, HALF, PLAIN, Message
 from interop_tests.sim.node import Node
 
 EVERY = 7
@@ -51,6 +51,7 @@ def twice_committed(node: Node) -> None:
         decide(half, fate, token, on_done)
         if fate == COMMIT and half.offset in transactions.table:
             again = committed(transactions.message_of(half), half)
+            again.intake = PLAIN
             node.broker.submit([again], None, lambda token, results: None)
 
     transactions.decide = doubled  # type: ignore[method-assign]

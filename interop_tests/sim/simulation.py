@@ -30,6 +30,7 @@ QUIET_MS = 8_000
 """Nothing may come after the end that comes too much: watched so long."""
 STEPS_AFTER_MAX = 2_000_000
 
+FAULT_EVERY_MS = (300, 1_000, 3_000)
 FAULTS = ("cut", "pause", "crash", "leave", "kill", "power", "stop", "slow", "jump", "snapshot")
 
 
@@ -80,7 +81,7 @@ class Simulation:
         self.node.topics = {"A": lot.choice((1, 2, 4)), "T": lot.choice((1, 2))}
         # Not every fault in every run: what one hides another shows.
         self.faults = faults or tuple([name for name in FAULTS if lot.random() < 0.6])
-        self.every_ms = lot.choice((300, 1_000, 3_000))
+        self.every_ms = FAULT_EVERY_MS[0] if faults else lot.choice(FAULT_EVERY_MS)
         self.producers: list[Producer] = []
         self.consumers: list[PullMember | Popper] = []
         self._make_clients()
