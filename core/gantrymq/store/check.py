@@ -19,8 +19,9 @@ from gantrymq.store import record
 from gantrymq.store.check_lights import LightCheck
 from gantrymq.store.consume_queue import HOLE_SIZE, Unit
 from gantrymq.store.geometry import ROCKETMQ_SLOTS, IndexBytes, find_slots, first_unreachable, unreachable
-from gantrymq.store.index_file import PROBED_ENTRIES, key_hash
+from gantrymq.store.index_file import PROBED_ENTRIES
 from gantrymq.store.inspect import QueueImage, StoreImage
+from gantrymq.store.key_hashes import key_hash
 from gantrymq.store.positions import CHECKPOINT
 from gantrymq.store.recovery import FILLER_TOPIC, check_record
 from gantrymq.store.schedule import WAITING_TOPICS

@@ -18,8 +18,8 @@ from datetime import datetime
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from gantrymq.model.names import java_hash
 from gantrymq.store.geometry import ENTRY, HEADER, ROCKETMQ_SLOTS, SLOT_SIZE, IndexBytes, cut_short, find_slots
+from gantrymq.store.key_hashes import HEAD, TAIL, KeyHashes, key_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -42,13 +42,9 @@ SPARE_ENTRIES: Final = 100_000
 """With room for so many entries left, the slots of the file to come are made, a large page per write: the kernel clears it (0.2 ms)."""
 KEYS_MAX: Final = 16_400
 """Keys that one record can have: each takes two bytes of its properties at least. A file with less room is filled key by key."""
-HASH_MIN: Final = -0x80000000
-"""The one hash without an absolute value; it counts as 0."""
 HASH_MASK: Final = 0x7FFFFFFF
-TAIL_CHARS: Final = 3
-TAIL_POWER: Final = 31**TAIL_CHARS
-HASHES_MAX: Final = 65_536
-"""Parts of keys remembered, of either kind, about 10 MiB each; forgotten when there are more."""
+MARKED_MAX: Final = 2
+"""Entries per chunk of slots after which all chunks count as changed (7 of 8 are): marking them is 0.05 us per entry."""
 CHAIN_MAX: Final = 1_000_000
 """Entries looked at for one key in one file: a damaged chain must not hang a query."""
 PROBED_ENTRIES: Final = 100_000
@@ -56,69 +52,6 @@ PROBED_ENTRIES: Final = 100_000
 ENTRIES_PER_PACK: Final = 64
 """Entries packed by one call; see `consume_queue.UNITS_PER_PACK`."""
 _ENTRIES: Final = [Struct(">" + "iqii" * count) for count in range(ENTRIES_PER_PACK + 1)]
-
-
-def key_hash(topic: str, key: str) -> int:
-    """The stored hash of a key: |hashCode(topic + "#" + key)|, 0 for the value that has no absolute."""
-    value = java_hash(f"{topic}#{key}")
-    return abs(value) if value != HASH_MIN else 0
-
-
-class KeyHashes:
-    """Hashes of many keys. A hash is a number in base 31, so that of a text follows from those of its parts: a `UNIQ_KEY` ends in a
-    counter, and what stands before its last characters is the same for nearly all that a client made in a millisecond."""
-
-    def __init__(self) -> None:
-        self._heads: dict[str, dict[str, int]] = {}
-        self.tails: dict[str, int] = {}
-        """Hashes of last characters."""
-        self._cached = 0
-
-    def run(self, records: Iterable[tuple[str, tuple[str, ...], int, int]]) -> list[tuple[int, int, int]]:
-        """(Java's hash of `topic#key` as unsigned 32 bits, physical offset, store ms) per key."""
-        made: list[tuple[int, int, int]] = []
-        add, tails, last = made.append, self.tails, None
-        heads: dict[str, int] = {}
-        for topic, keys, position, store_ms in records:
-            if topic is not last:
-                heads = self.heads_of(topic)
-                last = topic
-            for key in keys:
-                tail = tails.get(key[-TAIL_CHARS:])
-                head = heads.get(key[:-TAIL_CHARS])
-                if head is None or tail is None:
-                    head, tail = self.make(topic, key, heads)
-                add(((head + tail) & 0xFFFFFFFF, position, store_ms))
-        return made
-
-    def heads_of(self, topic: str) -> dict[str, int]:
-        """Hashes of `topic#` and all but the last characters of a key, as they count in the whole."""
-        if self._cached > HASHES_MAX:
-            self._heads.clear()
-            self._cached = 0
-        heads = self._heads.get(topic)
-        if heads is None:
-            heads = self._heads[topic] = {}
-            self._cached += 1
-        return heads
-
-    def make(self, topic: str, key: str, heads: dict[str, int]) -> tuple[int, int]:
-        """Two numbers whose sum is the key's hash; remembered where others can share them."""
-        first, last = key[:-TAIL_CHARS], key[-TAIL_CHARS:]
-        if not last.isascii() or not first:  # a character may be two units of UTF-16
-            return java_hash(f"{topic}#{key}"), 0
-        tail = self.tails.get(last)
-        if tail is None:
-            if len(self.tails) >= HASHES_MAX:
-                self.tails.clear()
-            tail = self.tails[last] = java_hash(last)
-        head = heads.get(first)
-        if head is None:
-            if self._cached > 2 * HASHES_MAX:  # very many in one batch
-                heads.clear()
-            head = heads[first] = java_hash(f"{topic}#{first}") * TAIL_POWER
-            self._cached += 1
-        return head, tail
 
 
 def _pack(flat: list[int]) -> bytes:
@@ -161,6 +94,8 @@ class IndexFile:
         """Slots, of the newest file only."""
         self._dirty = bytearray(slots + CHUNK - 1 >> CHUNK_SHIFT)
         """1 for each chunk of slots that changed."""
+        self._marked = 0
+        """Entries since the slots were written; beyond `MARKED_MAX` all chunks count as changed."""
         self._handle = -1
         self.cold: ColdReads | None = None
         """As in `QueueFiles`; for `find` alone."""
@@ -216,6 +151,8 @@ class IndexFile:
                 if data.count(0) != len(data):
                     slots = array("i", data[: len(data) // SLOT_SIZE * SLOT_SIZE])
                     slots.byteswap()
+                    if min(slots) < 0 or max(slots) >= self.next_entry:  # damage, or entries that a crash took away
+                        slots = array("i", [slot if 0 < slot < self.next_entry else 0 for slot in slots])
                     table[at // SLOT_SIZE : at // SLOT_SIZE + len(slots)] = memoryview(slots)
             self._table = table
 
@@ -228,14 +165,14 @@ class IndexFile:
         self.load_slots()
         entry, slots, pending, dirty, table = self.next_entry, self.slots, self._pending, self._dirty, self._table
         assert table is not None
-        limit, cut = self.entries - KEYS_MAX, -TAIL_CHARS
+        limit, head_part, tail_part, mask = self.entries - KEYS_MAX, HEAD, TAIL, HASH_MASK
         if entry >= limit:
             return waiting
         tails, last, begin_ms = hashes.tails, None, self.begin_ms
         heads: dict[str, int] = {}
         first_before: str | None = None
         head = used = seconds = position = store_ms = 0
-        last_ms, first_entry = -1, entry
+        last_ms, first_entry, marking = -1, entry, self._marks_chunks()
         for topic, keys, position, store_ms in waiting:
             if topic is not last:
                 heads, last, first_before = hashes.heads_of(topic), topic, None
@@ -246,8 +183,8 @@ class IndexFile:
                 last_ms = store_ms
                 seconds = min(max((store_ms - begin_ms) // 1000, 0), SECONDS_MAX)
             for key in keys:
-                tail = tails.get(key[cut:])
-                first = key[:cut]
+                tail = tails.get(key[tail_part])
+                first = key[head_part]
                 if first != first_before or tail is None:
                     found = heads.get(first)
                     first_before = first
@@ -256,14 +193,14 @@ class IndexFile:
                         first_before = None
                     head = found
                 hashed = (head + tail) & 0xFFFFFFFF
-                if hashed > HASH_MASK:  # negative in Java; the one without an absolute value counts as 0
-                    hashed = 0x100000000 - hashed & HASH_MASK
+                if hashed > mask:  # negative in Java; the one without an absolute value counts as 0
+                    hashed = 0x100000000 - hashed & mask
                 slot = hashed % slots
                 previous = table[slot]
                 table[slot] = entry
-                dirty[slot >> CHUNK_SHIFT] = 1
-                if not 0 < previous < entry:
-                    previous = 0
+                if marking:
+                    dirty[slot >> CHUNK_SHIFT] = 1
+                if not previous:
                     used += 1
                 pending += (hashed, position, seconds, previous)
                 entry += 1
@@ -271,6 +208,7 @@ class IndexFile:
                 break
         self.next_entry = entry
         self.used_slots += used
+        self._marked += entry - first_entry
         if entry > first_entry:
             self.end_ms, self.end_position = store_ms, position
         return waiting
@@ -293,8 +231,7 @@ class IndexFile:
             previous = table[slot]
             table[slot] = entry
             dirty[slot >> CHUNK_SHIFT] = 1
-            if not 0 < previous < entry:
-                previous = 0
+            if not previous:
                 used += 1
             if store_ms != last_ms:
                 last_ms = store_ms
@@ -306,6 +243,13 @@ class IndexFile:
         if at < stop:
             self.end_ms, self.end_position = store_ms, position
         return stop
+
+    def _marks_chunks(self) -> bool:
+        """False: all chunks of slots count as changed."""
+        if self._marked > MARKED_MAX * len(self._dirty):
+            self._dirty[:] = b"\1" * len(self._dirty)
+            return False
+        return True
 
     @property
     def pending_bytes(self) -> int:
@@ -330,6 +274,7 @@ class IndexFile:
             number = self._dirty.find(1, number)
         if number >= 0:
             return False
+        self._marked = 0
         self._write_header()
         return True
 

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gantrymq.model.names import java_hash
-from gantrymq.store import index_file
-from gantrymq.store.index_file import Index, KeyHashes, key_hash
+from gantrymq.store import index_file, key_hashes
+from gantrymq.store.index_file import CHUNK, MARKED_MAX, Index
+from gantrymq.store.key_hashes import KeyHashes, key_hash
 from gantrymq.store.testing import MemoryFileSystem
 
 ROOT = Path("/d/index")
@@ -137,7 +138,7 @@ def test_number_of_entries_of_the_directory_wins(entries: int) -> None:
     st.lists(st.tuples(st.sampled_from(["T", "topic-é"]), st.lists(st.text(max_size=8), max_size=3))), st.integers(1, 5)
 )
 def test_hashes_of_many_keys_are_those_of_each(records: list[tuple[str, list[str]]], most: int) -> None:
-    before, index_file.HASHES_MAX = index_file.HASHES_MAX, most  # type: ignore[misc]
+    before, key_hashes.HASHES_MAX = key_hashes.HASHES_MAX, most  # type: ignore[misc]
     try:
         hashes = KeyHashes()
         for _ in range(2):
@@ -146,7 +147,7 @@ def test_hashes_of_many_keys_are_those_of_each(records: list[tuple[str, list[str
             assert made == [(hashed, 5, 6) for hashed in wanted]
         assert len(hashes.tails) <= most
     finally:
-        index_file.HASHES_MAX = before  # type: ignore[misc]
+        key_hashes.HASHES_MAX = before  # type: ignore[misc]
 
 
 @given(
@@ -160,11 +161,11 @@ def test_hashes_of_many_keys_are_those_of_each(records: list[tuple[str, list[str
 def test_one_pass_makes_the_same_file_as_two(rows: list[tuple[str, list[str]]], room: int, most: int) -> None:
     """`add_records` while there is surely room, key by key at the end of a file."""
     records = [(topic, tuple(keys), at * 10, NOW + at * 700) for at, (topic, keys) in enumerate(rows)]
-    before = index_file.KEYS_MAX, index_file.HASHES_MAX
+    before = index_file.KEYS_MAX, key_hashes.HASHES_MAX
     found = []
     try:
         for keys_max in (5, 1 << 30):  # the second: never in one pass
-            index_file.KEYS_MAX, index_file.HASHES_MAX = keys_max, most  # type: ignore[misc]
+            index_file.KEYS_MAX, key_hashes.HASHES_MAX = keys_max, most  # type: ignore[misc]
             files = MemoryFileSystem()
             index = Index(files, ROOT, 7, 10 + room)
             index.open(True)
@@ -175,4 +176,42 @@ def test_one_pass_makes_the_same_file_as_two(rows: list[tuple[str, list[str]]], 
             found.append(files.snapshot())
         assert found[0] == found[1]
     finally:
-        index_file.KEYS_MAX, index_file.HASHES_MAX = before  # type: ignore[misc]
+        index_file.KEYS_MAX, key_hashes.HASHES_MAX = before  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("batch", [1, 7, 400])
+def test_what_is_written_is_what_was_added_however_many_chunks_are_marked(batch: int) -> None:
+    """From some entries on all chunks of slots count as changed; a later checkpoint marks them one by one again."""
+    slots, entries = 3 * CHUNK + 5, 5_000
+    files = MemoryFileSystem()
+    index = index_on(files, slots, entries)
+    number = 0
+    for count in (3, MARKED_MAX * 4 + 1, 400, 2, 900):
+        for first in range(number, number + count, batch):
+            some = range(first, min(first + batch, number + count))
+            index.add([("T", (f"key{one:06d}",), one * 10, NOW) for one in some])
+        number += count
+        index.write_entries()
+        index.write_pending()
+        again = Index(files, ROOT, slots, entries)
+        assert again.open(True)
+        for one in range(number):
+            assert again.find("T", f"key{one:06d}", 0, 1 << 62, 9)[-1:] == [one * 10]
+
+
+def test_slots_that_name_entries_beyond_the_last_are_empty() -> None:
+    files = MemoryFileSystem()
+    index = index_on(files, 3, 50)
+    index.add([("T", ("a",), 0, NOW)])
+    index.write_pending()
+    path = index.list[0].path
+    index.close()
+    handle = files.open(path, True)
+    files.pwrite(handle, b"\0\0\0\x09" * 3, 40)
+    files.close(handle)
+    index = Index(files, ROOT, 3, 50)
+    index.open(True)
+    index.load_slots()
+    index.add([("T", (f"k{number}",), 10 + number, NOW) for number in range(9)])
+    for number in range(9):
+        assert index.find("T", f"k{number}", 0, 1 << 62, 99) == [10 + number]

@@ -14,7 +14,7 @@ from gantrymq.model.names import java_hash
 from gantrymq.store import record
 from gantrymq.store.consume_queue import HOLE, UNIT, pack_units
 from gantrymq.store.geometry import ENTRY, HEADER
-from gantrymq.store.index_file import key_hash
+from gantrymq.store.key_hashes import key_hash
 from gantrymq.store.positions import CHECKPOINT
 from gantrymq.store.schedule import schedule_code
 
