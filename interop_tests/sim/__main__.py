@@ -66,7 +66,9 @@ def many(first: int, count: int, steps: int) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """See the module."""
-    parser = argparse.ArgumentParser(prog="./run sim", description="Simulations of broker, clients, network and disk under a seed.")
+    parser = argparse.ArgumentParser(
+        prog="./run sim", description="Simulations of broker, clients, network and disk under a seed."
+    )
     parser.add_argument("seed", nargs="?", type=int, help="replay this seed; without it: new ones for a minute")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"events with faults (default {STEPS})")
     parser.add_argument("--seeds", type=int, default=0, help="run so many seeds, beginning at --from")

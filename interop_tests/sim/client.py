@@ -155,7 +155,9 @@ class Client:
 
     # Requests.
 
-    def ask(self, code: int, on_answer: OnAnswer, body: bytes = b"", timeout_ms: int = TIMEOUT_MS, **fields: object) -> None:
+    def ask(
+        self, code: int, on_answer: OnAnswer, body: bytes = b"", timeout_ms: int = TIMEOUT_MS, **fields: object
+    ) -> None:
         """Send a request; `on_answer` is called once, later, unless the process crashes."""
         if self.wire is None:
             self.soon(self.world.lot.randrange(1, 20), partial(on_answer, None))

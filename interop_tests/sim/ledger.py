@@ -34,6 +34,8 @@ class Sent:
     kind: str
     body: bytes
     pairs: dict[str, str]
+    poison: bool = False
+    """Members that pull without order never get done with it: it ends in the dead letters of their groups."""
     begun: int = -1
     attempts: int = 0
     acked: bool = False
@@ -79,7 +81,8 @@ class Group:
     def shadowed(self, place: Place) -> bool:
         """It stands where members had been before a power loss."""
         return any(
-            topic == place[0] and queue == place[1] and first <= place[2] < end for topic, queue, first, end in self.shadows
+            topic == place[0] and queue == place[1] and first <= place[2] < end
+            for topic, queue, first, end in self.shadows
         )
 
 
@@ -136,7 +139,11 @@ class Ledger:
             sent.position_max = max(sent.position_max, position + 1)
             for since, end in self.loss_ends:
                 if since > life:
-                    self.check(not self.sync or position < end, "I1", f"{sent.uid} was acknowledged at {position}, and the log ended at {end}")
+                    self.check(
+                        not self.sync or position < end,
+                        "I1",
+                        f"{sent.uid} was acknowledged at {position}, and the log ended at {end}",
+                    )
                     sent.excused = not self.sync
             return
         sent.acked = True
@@ -145,16 +152,16 @@ class Ledger:
         if sent.kind == PLAIN:
             self.observe(sent, (sent.topic, queue_id, offset), position)
             self.check(
-                offset > high, "I3", f"{sent.uid} was acknowledged at {sent.topic}/{queue_id}@{offset}, and {high} before it was sent"
+                offset > high,
+                "I3",
+                f"{sent.uid} was acknowledged at {sent.topic}/{queue_id}@{offset}, and {high} before it was sent",
             )
             before = self.acked_high.get((sent.topic, queue_id), (-1, 0))
             self.acked_high[sent.topic, queue_id] = max(before, (offset, position))
 
     def decided(self, sent: Sent, fate: str) -> None:
         """The broker confirmed a decision."""
-        self.check(
-            sent.promised in ("", fate), "I8", f"{sent.uid}: the broker confirmed {fate} after {sent.promised}"
-        )
+        self.check(sent.promised in ("", fate), "I8", f"{sent.uid}: the broker confirmed {fate} after {sent.promised}")
         sent.promised = fate
 
     # Consumers.
@@ -162,13 +169,19 @@ class Ledger:
     def observe(self, sent: Sent, place: Place, position: int) -> None:
         """A message stands at a place: nothing else ever did, and it stands nowhere else that it was not sent to."""
         before = self.seen.get(place)
-        self.check(before is None or before == (sent.uid, position), "I4", f"{place} shows {sent.uid}, before it was {before}")
+        self.check(
+            before is None or before == (sent.uid, position), "I4", f"{place} shows {sent.uid}, before it was {before}"
+        )
         self.seen[place] = (sent.uid, position)
         if place not in sent.places:
             sent.places[place] = position
             # A delayed message is delivered at least once: a crash between its delivery and the note of it repeats it.
             allowed = sent.attempts * (1 + (self.crashes if sent.kind in (DELAYED, TIMED) else 0))
-            self.check(len(sent.places) <= allowed, "I2", f"{sent.uid} stands at {sorted(sent.places)} after {sent.attempts} attempts")
+            self.check(
+                len(sent.places) <= allowed,
+                "I2",
+                f"{sent.uid} stands at {sorted(sent.places)} after {sent.attempts} attempts",
+            )
 
     def message_of(self, body: bytes, topic: str, group: str) -> Sent:
         """Whose body that is."""
@@ -187,8 +200,12 @@ class Ledger:
         sent = self.message_of(body, place[0], group.name)
         if pairs is not None:
             for name, value in sent.pairs.items():
-                self.check(pairs.get(name) == value, "I2", f"{sent.uid}: property {name} is {pairs.get(name)!r}, not {value!r}")
-        self.check(group.tag in ("*", sent.tag), "I2", f"{group.name} wants {group.tag} and got {sent.uid} with {sent.tag}")
+                self.check(
+                    pairs.get(name) == value, "I2", f"{sent.uid}: property {name} is {pairs.get(name)!r}, not {value!r}"
+                )
+        self.check(
+            group.tag in ("*", sent.tag), "I2", f"{group.name} wants {group.tag} and got {sent.uid} with {sent.tag}"
+        )
         if place[0] == sent.topic:
             fresh = place not in sent.places
             if position >= 0:
@@ -205,7 +222,11 @@ class Ledger:
             self.check(sent.promised != ROLLBACK, "I8", f"{sent.uid} is visible, and was rolled back")
         elif sent.kind == TIMED:
             highest = clock.highest_wall_ms(sent.begun)
-            self.check(highest >= sent.due_wall_ms - PRECISION_MS, "I5", f"{sent.uid} came {sent.due_wall_ms - highest} ms before its time")
+            self.check(
+                highest >= sent.due_wall_ms - PRECISION_MS,
+                "I5",
+                f"{sent.uid} came {sent.due_wall_ms - highest} ms before its time",
+            )
         elif sent.kind == DELAYED:
             self._check_waited(sent.uid, sent.begun, sent.delay_ms, sent.life)
 
@@ -215,7 +236,9 @@ class Ledger:
         waited = self.world.now - begun
         if life != self.node.life and self.world.clock.jumped_since(begun):
             return
-        self.check(waited >= delay_ms - LEVEL_SLACK_MS, "I5", f"{uid} came after {waited} ms, its delay is {delay_ms} ms")
+        self.check(
+            waited >= delay_ms - LEVEL_SLACK_MS, "I5", f"{uid} came after {waited} ms, its delay is {delay_ms} ms"
+        )
 
     def consumed(self, group: Group, sent: Sent) -> None:
         """A member is done with it."""
@@ -269,18 +292,26 @@ class Ledger:
         done = self.orderly_done.get(key, -1)
         while self.groups[group].shadowed((topic, queue_id, done + 1)):
             done += 1
-        self.check(offset <= done + 1 or not same_life, "I3", f"{group} went from {done} to {offset} in {topic}/{queue_id}")
+        self.check(
+            offset <= done + 1 or not same_life, "I3", f"{group} went from {done} to {offset} in {topic}/{queue_id}"
+        )
         self.orderly_done[key] = max(done, offset)
 
     # Pops.
 
     def popped(self, group: Group, sent: Sent, place: Place, until: int, member: str) -> None:
         """Given out, invisible to others until then at least."""
-        self.check((place, sent.uid) not in group.done, "I3", f"{sent.uid} came again from {place} to {group.name}, which had acknowledged it")
+        self.check(
+            (place, sent.uid) not in group.done,
+            "I3",
+            f"{sent.uid} came again from {place} to {group.name}, which had acknowledged it",
+        )
         leased = group.leased.get(place)
         if leased is not None:
             self.check(
-                self.world.now >= leased[0], "I3", f"{sent.uid} at {place} went to {member} {leased[0] - self.world.now} ms before {leased[1]}'s lease ended"
+                self.world.now >= leased[0],
+                "I3",
+                f"{sent.uid} at {place} went to {member} {leased[0] - self.world.now} ms before {leased[1]}'s lease ended",
             )
         group.leased[place] = (until, member)
 
@@ -305,24 +336,32 @@ class Ledger:
             return
         self.losses += 1
         self.loss_ends.append((node.life, end))
-        ends = {(topic, queue): node.store.max_offset(topic, queue) for topic in node.store.topics() for queue in node.store.queues_of(topic)}
+        ends = {
+            (topic, queue): node.store.max_offset(topic, queue)
+            for topic in node.store.topics()
+            for queue in node.store.queues_of(topic)
+        }
         self.loss_queues.append((node.life, ends))
         for sent in self.sent.values():
             if sent.acked and sent.position_max > end:
-                self.check(not self.sync, "I1", f"{sent.uid} was acknowledged below {sent.position_max}, and the log ends at {end}")
+                self.check(
+                    not self.sync,
+                    "I1",
+                    f"{sent.uid} was acknowledged below {sent.position_max}, and the log ends at {end}",
+                )
                 sent.excused = True
             sent.places = {place: position for place, position in sent.places.items() if position < end}
         self.seen = {place: found for place, found in self.seen.items() if found[1] < end}
-        self.acked_high = {
-            queue: self._highest_below(queue, end) for queue, found in sorted(self.acked_high.items())
-        }
+        self.acked_high = {queue: self._highest_below(queue, end) for queue, found in sorted(self.acked_high.items())}
         for key, done in list(self.orderly_done.items()):
             self.orderly_done[key] = min(done, node.store.max_offset(key[1], key[2]) - 1)
         for group in self.groups.values():
             self._cut_group(group, node, end)
 
     def _highest_below(self, queue: tuple[str, int], end: int) -> tuple[int, int]:
-        found = [(place[2], position) for place, (_, position) in self.seen.items() if place[:2] == queue and position < end]
+        found = [
+            (place[2], position) for place, (_, position) in self.seen.items() if place[:2] == queue and position < end
+        ]
         return max(found, default=(-1, 0))
 
     def _cut_group(self, group: Group, node: Node, end: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gantrymq.client.allocation import averagely
 from gantrymq.client.records import ReceivedMessage, decode_records
@@ -127,7 +127,9 @@ class PullMember(Client):
         if self.wire is None:
             return
         wanted = [Subscription(topic, self.group.tag if not topic.startswith("%") else "*") for topic in self._topics()]
-        data = ConsumerData(self.group.name, consume_from_where="CONSUME_FROM_FIRST_OFFSET", subscription_data_set=wanted)
+        data = ConsumerData(
+            self.group.name, consume_from_where="CONSUME_FROM_FIRST_OFFSET", subscription_data_set=wanted
+        )
         self.ask(Code.HEART_BEAT, lambda answer: None, encode(Heartbeat(self.client_id, [], [data])))
 
     def asked(self, command: Command) -> None:
@@ -179,7 +181,7 @@ class PullMember(Client):
             self._find_place(share)
 
     def _find_place(self, share: Share) -> None:
-        fields: dict[str, object] = {
+        fields: dict[str, Any] = {
             "consumerGroup": self.group.name, "topic": share.topic, "queueId": share.queue_id, "setZeroIfNotFound": False,
         }  # fmt: skip
         self.ask(Code.QUERY_CONSUMER_OFFSET, partial(self._placed, share), **fields)
@@ -246,14 +248,16 @@ class PullMember(Client):
             return
         lot = self.world.lot
         commit = not self.orderly and lot.random() < 0.3
-        fields: dict[str, object] = {
+        fields: dict[str, Any] = {
             "consumerGroup": self.group.name, "topic": share.topic, "queueId": share.queue_id, "queueOffset": share.next,
             "maxMsgNums": lot.choice((1, 4, 32)), "sysFlag": 7 if commit else 6, "commitOffset": share.place if commit else 0,
             "suspendTimeoutMillis": SUSPEND_MS, "subVersion": 0,
             "subscription": "*" if share.topic.startswith("%") else self.group.tag,
         }  # fmt: skip
         share.pulling = True
-        self.ask(Code.PULL_MESSAGE, partial(self._pulled, share, self.node.life), timeout_ms=SUSPEND_MS + 3_000, **fields)
+        self.ask(
+            Code.PULL_MESSAGE, partial(self._pulled, share, self.node.life), timeout_ms=SUSPEND_MS + 3_000, **fields
+        )
 
     def _pulled(self, share: Share, life: int, answer: Command | None) -> None:
         share.pulling = False
@@ -313,7 +317,7 @@ class PullMember(Client):
     # Concurrent.
 
     def _consume(self, share: Share, message: ReceivedMessage, sent: Sent) -> None:
-        if not self.world.calm and self.world.chance(0.1):
+        if sent.poison or (not self.world.calm and self.world.chance(0.1)):
             self._send_back(share, message, sent)
             return
         self.ledger.consumed(self.group, sent)
@@ -321,7 +325,7 @@ class PullMember(Client):
 
     def _send_back(self, share: Share, message: ReceivedMessage, sent: Sent) -> None:
         level = self.world.lot.choice((0, 0, 1, 2))
-        fields: dict[str, object] = {
+        fields: dict[str, Any] = {
             "offset": message.physical_offset, "group": self.group.name, "delayLevel": level, "originMsgId": sent.uid,
             "originTopic": share.topic, "unitMode": False, "maxReconsumeTimes": RETRIES_MAX,
         }  # fmt: skip
@@ -383,7 +387,7 @@ class PullMember(Client):
         if share.next < 0 or self.wire is None or share.committed == share.place:
             return
         share.committed = share.place
-        fields: dict[str, object] = {
+        fields: dict[str, Any] = {
             "consumerGroup": self.group.name, "topic": share.topic, "queueId": share.queue_id, "commitOffset": share.place,
         }  # fmt: skip
         self.tell(Code.UPDATE_CONSUMER_OFFSET, **fields)

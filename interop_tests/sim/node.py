@@ -68,7 +68,9 @@ class Node:
     turn: LoopTurn
     wheel: TimerWheel
 
-    def __init__(self, world: World, watcher: Watcher, sync: bool, files: CrashFiles, plant: Plant | None = None) -> None:
+    def __init__(
+        self, world: World, watcher: Watcher, sync: bool, files: CrashFiles, plant: Plant | None = None
+    ) -> None:
         self.world = world
         self.watcher = watcher
         self.sync = sync
@@ -105,12 +107,21 @@ class Node:
         world, life = self.world, self.life
         self.turn = LoopTurn(lambda run: world.later(world.lot.choice((0, 0, 1)), partial(self.enter, life, run)))
         self.wheel = TimerWheel(
-            world.clock.monotonic_ms, lambda delay, call: world.later(round(delay * 1000), partial(self.enter, life, call))
+            world.clock.monotonic_ms,
+            lambda delay, call: world.later(round(delay * 1000), partial(self.enter, life, call)),
         )
         self.store = MessageStore(self.files, ROOT, STORE, world.clock)
         report = self.store.load()
         self.broker = Broker(
-            self.store, world.clock, self.turn, self.wheel, {}, BrokerConfig(), TopicsConfig(), GatewayConfig(), self.sync
+            self.store,
+            world.clock,
+            self.turn,
+            self.wheel,
+            {},
+            BrokerConfig(),
+            TopicsConfig(),
+            GatewayConfig(),
+            self.sync,
         )
         self.broker.transactions.config = TRANSACTIONS
         self.broker.keep_snapshots(SnapshotFiles(self.files, ROOT / "gantry" / "snapshots"))

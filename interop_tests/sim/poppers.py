@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode as Code
@@ -39,7 +39,7 @@ class Popper(Client):
             return
         lot = self.world.lot
         invisible = lot.choice(INVISIBLE_MS)
-        fields: dict[str, object] = {
+        fields: dict[str, Any] = {
             "consumerGroup": self.group.name, "topic": topic, "queueId": -1, "maxMsgNums": lot.choice((1, 8, 32)),
             "invisibleTime": invisible, "pollTime": POLL_MS if self.world.calm else lot.choice((0, POLL_MS)), "bornTime": self.world.clock.now_ms(),
             "initMode": 0, "expType": "TAG", "exp": self.group.tag,
@@ -87,7 +87,7 @@ class Popper(Client):
 
     def _ack(self, one: Popped, sent: Sent) -> None:
         parts = one.receipt.split()
-        fields: dict[str, object] = {
+        fields: dict[str, Any] = {
             "consumerGroup": self.group.name, "topic": real_topic(one, self.group.name), "queueId": parts[6],
             "extraInfo": one.receipt, "offset": parts[7],
         }  # fmt: skip
@@ -125,14 +125,17 @@ class Popper(Client):
     def _change(self, one: Popped, sent: Sent) -> None:
         parts = one.receipt.split()
         invisible = self.world.lot.choice(INVISIBLE_MS)
-        fields: dict[str, object] = {
+        fields: dict[str, Any] = {
             "consumerGroup": self.group.name, "topic": real_topic(one, self.group.name), "queueId": parts[6],
             "extraInfo": one.receipt, "offset": parts[7], "invisibleTime": invisible,
         }  # fmt: skip
         mine = self._still_mine(one)
         if mine:
             # Whether the new lease or the old one counts is not known until the answer comes.
-            self.group.leased[self._place(one)] = (min(self.group.leased[self._place(one)][0], self.world.now + invisible), self.client)
+            self.group.leased[self._place(one)] = (
+                min(self.group.leased[self._place(one)][0], self.world.now + invisible),
+                self.client,
+            )
         answered = partial(self._changed, one, sent, self.world.now + invisible, mine, self.node.life)
         self.ask(Code.CHANGE_MESSAGE_INVISIBLETIME, answered, **fields)
 

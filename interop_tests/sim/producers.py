@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gantrymq.client.records import decode_records
 from gantrymq.model import sysflag
@@ -27,6 +27,7 @@ ATTEMPTS_MAX = 3
 OPEN_MAX = 8
 LEVEL_MAX = 4
 TIMER_MS_MAX = 40_000
+POISON_EVERY = 30
 HEARTBEAT_MS = 3_000
 _ITEM = struct.Struct(">IIIiI")
 
@@ -39,9 +40,7 @@ def pairs_text(pairs: dict[str, str]) -> str:
 class Producer(Client):
     """Sends until `quiet`. `kinds`: what it sends."""
 
-    def __init__(
-        self, world: World, node: Node, ledger: Ledger, name: str, kinds: tuple[str, ...]
-    ) -> None:
+    def __init__(self, world: World, node: Node, ledger: Ledger, name: str, kinds: tuple[str, ...]) -> None:
         super().__init__(world, node, ledger, name)
         self.kinds = kinds
         self.quiet = False
@@ -86,7 +85,7 @@ class Producer(Client):
             queue_id = lot.randrange(self.node.topics[topic])
         body = uid.encode() + b"|" + b"x" * lot.choice((0, 10, 100, 900))
         pairs = {"UNIQ_KEY": uid, "KEYS": f"k{uid}", "TAGS": lot.choice(TAGS), "own": str(lot.randrange(1 << 16))}
-        return Sent(uid, topic, queue_id, pairs["TAGS"], kind, body, pairs)
+        return Sent(uid, topic, queue_id, pairs["TAGS"], kind, body, pairs, self._count % POISON_EVERY == 0)
 
     def _asked_pairs(self, sent: Sent) -> dict[str, str]:
         """What is sent beside what consumers must see."""
@@ -103,7 +102,7 @@ class Producer(Client):
             pairs |= {"TRAN_MSG": "true", "PGROUP": GROUP}
         return pairs
 
-    def _fields(self, sent: Sent, properties: str, flags: int = 0) -> dict[str, object]:
+    def _fields(self, sent: Sent, properties: str, flags: int = 0) -> dict[str, Any]:
         return {
             "a": GROUP, "b": sent.topic, "c": "TBW102", "d": 4, "e": sent.queue_id, "f": flags,
             "g": self.world.clock.now_ms(), "h": 0, "i": properties, "j": 0, "k": False, "m": False,
@@ -199,7 +198,7 @@ class Producer(Client):
         if fate == COMMIT:
             sent.commit_asked = True
         flag = sysflag.TRANSACTION_COMMIT if fate == COMMIT else sysflag.TRANSACTION_ROLLBACK
-        fields: dict[str, object] = {
+        fields: dict[str, Any] = {
             "producerGroup": GROUP, "tranStateTableOffset": offset, "commitLogOffset": position, "commitOrRollback": flag,
             "fromTransactionCheck": from_check, "msgId": sent.uid, "transactionId": sent.uid,
         }  # fmt: skip
@@ -225,7 +224,7 @@ class Producer(Client):
             if answer is not None and answer.code == 0 and losses == self.ledger.losses:
                 raise Violation("I8", f"{sent.uid} was committed, and its rollback was confirmed")
 
-        fields: dict[str, object] = {
+        fields: dict[str, Any] = {
             "producerGroup": GROUP, "tranStateTableOffset": offset, "commitLogOffset": position,
             "commitOrRollback": sysflag.TRANSACTION_ROLLBACK, "fromTransactionCheck": True, "msgId": sent.uid,
         }  # fmt: skip

@@ -194,7 +194,9 @@ class Simulation:
             owed = self._owed()
             late = world.now - begun > HEALING_MS or world.steps - begun_steps > STEPS_AFTER_MAX
             if owed and late:
-                raise Violation("I5", f"{len(owed)} things are owed after {world.now - begun} ms without faults: {owed[:10]}")
+                raise Violation(
+                    "I5", f"{len(owed)} things are owed after {world.now - begun} ms without faults: {owed[:10]}"
+                )
         until = world.now + QUIET_MS
         while world.now < until:
             self._step(failures)
@@ -223,7 +225,9 @@ class Simulation:
             for queue_id in range(count):
                 for record in self._records(topic, queue_id):
                     place = (topic, queue_id, record.queue_offset)
-                    self.ledger.observe(self.ledger.message_of(record.body, topic, group.name), place, record.physical_offset)
+                    self.ledger.observe(
+                        self.ledger.message_of(record.body, topic, group.name), place, record.physical_offset
+                    )
         for record in self._records(names.RETRY_PREFIX + group.name, 0):
             if group.shadowed((record.topic, record.queue_id, record.queue_offset)):
                 sent = self.ledger.message_of(record.body, record.topic, group.name)

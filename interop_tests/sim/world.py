@@ -56,7 +56,7 @@ class Clock:
     def highest_wall_ms(self, since: int) -> int:
         """The latest wall time that was shown from that moment on."""
         highest = 0
-        for place, (begin, shift) in enumerate(self._settings):
+        for place, (_, shift) in enumerate(self._settings):
             end = self._settings[place + 1][0] if place + 1 < len(self._settings) else self.now
             if end >= since:
                 highest = max(highest, WALL_MS + end + shift)
