@@ -103,7 +103,7 @@ def plain(text: object) -> str:
 def table(*columns: str, title: str = "", caption: str = "") -> Table:
     """A table whose columns beginning with `>` are numbers, and are kept whole; others fold where the terminal is narrow."""
     made = Table(
-        title=title or None, caption=caption or None, box=LINES, padding=(0, 0 if CONSOLE.width < NARROW else 1),
+        title=title or None, caption=caption or None, box=LINES, padding=(0, 0 if CONSOLE.width < NARROW else 1, 0, 0),
         pad_edge=False, show_edge=False, title_justify="left", caption_justify="left", title_style="bold", header_style="bold",
     )  # fmt: skip
     for column in columns:

@@ -183,7 +183,8 @@ def picture(figures: Figures, sort: str, paused: bool, width: int, height: int, 
     narrow = width < NARROW
     brokers = broker_table(figures, narrow, max(height // 4, 2))
     links = "  ".join([f"{name} [bold]{number(count)}[/bold]" for name, count in sorted(figures.connections.items())])
-    left = max(height - brokers.row_count - 8, 6)
+    links_text = Text.from_markup(f"[bold]connections[/bold]  {links or '-'}")
+    left = max(height - brokers.row_count - 9 - len(links_text) // width, 6)
     beside = width >= WIDE
     rows = left if beside else max((left - 4) // 2, 2)
     topics = topic_table(figures, sort, narrow, rows)
@@ -197,7 +198,7 @@ def picture(figures: Figures, sort: str, paused: bool, width: int, height: int, 
         parts.append(grid)
     else:
         parts += [topics, Text(), groups]
-    parts += [Text(), Text.from_markup(f"[bold]connections[/bold]  {links or '-'}")]
+    parts += [Text(), links_text]
     if keys:
         parts.append(
             Text(

@@ -67,13 +67,16 @@ async def show_list(admin: Admin, system: bool, names_only: bool, as_lines: bool
 
 async def _row(admin: Admin, name: str) -> dict[str, Any]:
     try:
-        stats = await admin.topic_stats(name)
+        found = await admin.route(name)
+        queues = [
+            row
+            for broker in sorted(found.queues)
+            for row in await tools.topic_stats(admin, found.address(broker), name)
+        ]
     except GantryError as error:
         return {"topic": name, "error": error.text}
-    return {
-        "topic": name, "brokers": sorted({row.queue.broker for row in stats}), "queues": len(stats),
-        "messages": sum(row.messages for row in stats),
-    }  # fmt: skip
+    messages = sum(row["max"] - row["min"] for row in queues)
+    return {"topic": name, "brokers": sorted(found.queues), "queues": len(queues), "messages": messages}
 
 
 @topic_app.command()
