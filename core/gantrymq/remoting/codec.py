@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from gantrymq.model.limits import FRAME_BYTES_MAX
+from gantrymq.remoting.binary_sends import BinarySends
 from gantrymq.remoting.constants import (
     BINARY_CODE_MAX,
     FLAG_ONEWAY,
@@ -44,6 +45,8 @@ FIELDS_MAX: Final = 1024
 _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
 _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _OTHER: Final = int(Language.OTHER)
+_BINARY_SENDS: Final = (_INT16.pack(_SEND), _INT16.pack(_BATCH))
+_binary_sends: Final = BinarySends()
 _SEND_STARTS: Final = (b'{"code":%d,' % _SEND, b'{"code":%d,' % _BATCH)
 
 
@@ -242,6 +245,27 @@ def _decode_typed_send(header: bytes, body: bytes) -> Command | None:
     )  # fmt: skip
 
 
+def _decode_binary_send(header: bytes, body: bytes) -> Command:
+    """Command with `send`, and with `fields` unless its header was like an earlier one; raises `FrameError`."""
+    if len(header) > _BINARY.size + 4:
+        code, language, version, opaque, flag, remark_size = _BINARY.unpack_from(header)
+        if remark_size == 0 and _INT32.unpack_from(header, _BINARY.size)[0] == len(header) - _BINARY.size - 4:
+            try:
+                send = _binary_sends.find(header, _BINARY.size + 4)
+            except UnicodeDecodeError:
+                send = None
+            if send is not None:
+                return Command(code, None, body, opaque, flag, None, language, version, send)
+    command = decode_binary_header(header, body)
+    try:
+        command.send = parse(command.fields, SendHeaderV2)
+    except HeaderError:
+        return command  # the door parses the fields again and answers what is wrong
+    if command.remark is None and _INT32.unpack_from(header, _BINARY.size)[0] == len(header) - _BINARY.size - 4:
+        _binary_sends.learn(header, _BINARY.size + 4, command.send)
+    return command
+
+
 def _what_is(total: int) -> str:
     """Guess from the first four bytes what a peer speaks that is not Remoting."""
     word = total.to_bytes(4, "big")
@@ -321,13 +345,9 @@ class FrameReader:
         if kind == HEADER_JSON:
             return decode_json_header(header, body)
         if kind == HEADER_BINARY:
-            command = decode_binary_header(header, body)
-            if self._typed_sends and command.code in (_SEND, _BATCH):
-                try:
-                    command.send = parse(command.fields, SendHeaderV2)
-                except HeaderError:
-                    pass  # the door parses the fields again and answers what is wrong
-            return command
+            if self._typed_sends and header.startswith(_BINARY_SENDS):
+                return _decode_binary_send(header, body)
+            return decode_binary_header(header, body)
         raise FrameError(f"unknown header serialize type {kind}; allowed are 0 (JSON) and 1 (ROCKETMQ)")
 
     def _refuse(self, total: int, marker: int) -> None:
