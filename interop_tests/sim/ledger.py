@@ -153,7 +153,7 @@ class Ledger:
             self.observe(sent, (sent.topic, queue_id, offset), position)
             self.check(
                 offset > high,
-                "I3",
+                "I4",
                 f"{sent.uid} was acknowledged at {sent.topic}/{queue_id}@{offset}, and {high} before it was sent",
             )
             before = self.acked_high.get((sent.topic, queue_id), (-1, 0))
@@ -179,7 +179,7 @@ class Ledger:
             allowed = sent.attempts * (1 + (self.crashes if sent.kind in (DELAYED, TIMED) else 0))
             self.check(
                 len(sent.places) <= allowed,
-                "I2",
+                "I3",
                 f"{sent.uid} stands at {sorted(sent.places)} after {sent.attempts} attempts",
             )
 
@@ -224,7 +224,7 @@ class Ledger:
             highest = clock.highest_wall_ms(sent.begun)
             self.check(
                 highest >= sent.due_wall_ms - PRECISION_MS,
-                "I5",
+                "delay",
                 f"{sent.uid} came {sent.due_wall_ms - highest} ms before its time",
             )
         elif sent.kind == DELAYED:
@@ -237,7 +237,7 @@ class Ledger:
         if life != self.node.life and self.world.clock.jumped_since(begun):
             return
         self.check(
-            waited >= delay_ms - LEVEL_SLACK_MS, "I5", f"{uid} came after {waited} ms, its delay is {delay_ms} ms"
+            waited >= delay_ms - LEVEL_SLACK_MS, "delay", f"{uid} came after {waited} ms, its delay is {delay_ms} ms"
         )
 
     def consumed(self, group: Group, sent: Sent) -> None:
@@ -278,7 +278,7 @@ class Ledger:
         other = self.holders.get(key)
         # Locks live in memory: one that a broker gave before it died does not bind the next process.
         if other is not None and other[0] != member and other[1] == life:
-            raise Violation("I3", f"{member} and {other[0]} work on {topic}/{queue_id} of {group} at once")
+            raise Violation("I5", f"{member} and {other[0]} work on {topic}/{queue_id} of {group} at once")
         self.holders[key] = (member, life)
 
     def release(self, group: str, topic: str, queue_id: int, member: str) -> None:
@@ -293,7 +293,7 @@ class Ledger:
         while self.groups[group].shadowed((topic, queue_id, done + 1)):
             done += 1
         self.check(
-            offset <= done + 1 or not same_life, "I3", f"{group} went from {done} to {offset} in {topic}/{queue_id}"
+            offset <= done + 1 or not same_life, "I5", f"{group} went from {done} to {offset} in {topic}/{queue_id}"
         )
         self.orderly_done[key] = max(done, offset)
 

@@ -195,7 +195,7 @@ class Simulation:
             late = world.now - begun > HEALING_MS or world.steps - begun_steps > STEPS_AFTER_MAX
             if owed and late:
                 raise Violation(
-                    "I5", f"{len(owed)} things are owed after {world.now - begun} ms without faults: {owed[:10]}"
+                    "I1", f"{len(owed)} things are owed after {world.now - begun} ms without faults: {owed[:10]}"
                 )
         until = world.now + QUIET_MS
         while world.now < until:
