@@ -21,7 +21,7 @@ from gantrymq.broker.cursors import Cursor, Cursors
 from gantrymq.broker.delays import Delays
 from gantrymq.broker.hits import NO_HIT, Hit, Tap
 from gantrymq.broker.leases import Leases
-from gantrymq.broker.offsets import FLUSH_MS, ConsumerOffsets
+from gantrymq.broker.offsets import FLUSH_MS, STEP_EVERY_MS, ConsumerOffsets
 from gantrymq.broker.parts import Part
 from gantrymq.broker.pending import Pending
 from gantrymq.broker.pops import Pops
@@ -269,17 +269,19 @@ class Broker:
         if self.offsets.reset(group, topic, queue_id, offset):
             self._arm_offsets()
 
-    def _arm_offsets(self) -> None:
+    def _arm_offsets(self, after_ms: int = FLUSH_MS) -> None:
         if not self._offsets_armed:
             self._offsets_armed = True
-            self.wheel.call_at(self.wheel.now_ms() + FLUSH_MS, self.write_offsets)
+            self.wheel.call_at(self.wheel.now_ms() + after_ms, self.write_offsets)
 
     def write_offsets(self, _now_ms: int) -> None:
         """Make the changed offsets records of the log."""
         self._offsets_armed = False
-        rows = self.offsets.take_dirty()
+        rows = self.offsets.take_dirty(self.closed)
         if rows:
-            self.put("offset", rows, None, None)
+            self.put("offset", rows, self._arm_offsets, partial(self.offsets.written, rows))
+        if self.offsets.dirty:
+            self._arm_offsets(STEP_EVERY_MS)
 
     # Waiting for records.
 
@@ -543,8 +545,6 @@ class Broker:
             self._background_armed = True
             self.wheel.call_at(now_ms + 1, self._background)
 
-    # Helpers of the parts.
-
     def _arm_append(self) -> None:
         if not self._append_armed:
             self._append_armed = True
@@ -562,6 +562,10 @@ class Broker:
         self._internal.append((messages, apply, on_done, token))
         self._arm_append()
 
+    def awaits_write(self, topic: str) -> bool:
+        """Records for a system topic were handed over and are not stored yet."""
+        return any(message.topic == topic for entry in self._internal for message in entry[0])
+
     def _write_topic(self, name: str, value: bytes) -> None:
         self.put("topic", [(name, value)], None, None)
 
@@ -570,10 +574,7 @@ class Broker:
         try:
             self.store.append([Message(ACK_TOPIC, body, queue_id=0)], [()])
         except GantryError as error:
-            log.error(
-                "an acknowledgement record was not stored (%s): after a restart entries may be delivered again",
-                error.text,
-            )
+            log.error("an acknowledgement record was not stored (%s): entries may be delivered again", error.text)
 
     def _write_acks(self) -> None:
         for body in self.cursors.take_bodies():

@@ -376,10 +376,10 @@ class Timers:
         found = [
             message.queue_offset
             for message in store.query(TIMER_TOPIC, unique, SAME_KEY_MAX, 0, 1 << 62)
-            if is_target(message, topic, unique, out_ms) and not window.is_done(message.queue_offset)
+            if is_target(message, topic, unique, out_ms)
         ]
         if found:
-            return found
+            return [offset for offset in found if not window.is_done(offset)]
         near = [offset for offset in self._slots.around(out_ms, out_ms + PRECISION_MS) if not window.is_done(offset)]
         near = near[:RECALL_CANDIDATES_MAX]
         if near:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.remoting.constants import ResponseCode
 from gantrymq.remoting.door import code_of
 from gantrymq.store.cold import Cold
 
@@ -60,6 +61,8 @@ class Jobs:
             door.connection.respond(command, body=end.value)
         except GantryError as error:
             door.refuse(command, code_of(error.code), error.text)
+        except OSError as error:  # the disk could not read something
+            door.refuse(command, ResponseCode.SYSTEM_ERROR, str(error))
         else:
             if wanted is None:
                 door.shared.turn.at_deliver(lambda: self._step(job))

@@ -321,7 +321,7 @@ class Sends:
 
 def split_batch(body: bytes) -> list[tuple[int, bytes, str]]:
     """(flag, body, properties text) of each message in a batch body; raises MESSAGE_ILLEGAL."""
-    items = []
+    items: list[tuple[int, bytes, str]] = []
     at, end = 0, len(body)
     while at < end:
         try:

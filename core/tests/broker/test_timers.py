@@ -65,6 +65,17 @@ def test_a_rolled_message_can_be_recalled(node: WaitingNode, monkeypatch: pytest
     assert b"far" not in node.bodies()
 
 
+def test_a_second_recall_does_not_search_the_slots(node: WaitingNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, message = node.send_later(b"x", TIMER_DELAY_MS=HOUR_MS)
+    at_ms = int(message.property("TIMER_OUT_MS")) + 1
+    answers: list[object] = []
+    monkeypatch.setattr(node.broker.delays.timers._slots, "around", None)  # a million may lie in them
+    for _ in range(2):
+        node.broker.delays.recall("t", "Ux", at_ms, "g", message.born_host, answers.append)
+        node.turn.run_until_quiet()
+    assert answers == [True, False]
+
+
 def test_recalled_entries_do_not_stay_in_the_slots(node: WaitingNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SPAN_MIN", 20)
     timers = node.broker.delays.timers

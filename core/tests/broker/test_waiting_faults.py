@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gantrymq.broker import cursors
+from gantrymq.broker.offsets import FLUSH_MS, ROWS_STEP, STEP_EVERY_MS
 from gantrymq.broker.pop_dead import AGAIN_MS
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.broker.waiting import UNREADABLE_MS
@@ -83,6 +84,37 @@ def test_a_full_disk_at_the_first_of_all_forgets_no_cursor(node: WaitingNode, pa
     again = node.reborn(clean=False)
     again.wait(5_000)
     assert again.bodies() == [b"p", b"y"]
+
+
+def test_offsets_that_a_full_disk_refuses_are_written_later(node: WaitingNode) -> None:
+    node.call("submit", [Message("t", b"p", queue_id=0)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.store, "append", full)
+        node.broker.commit_offset("g", "t", 0, 1)
+        node.wait(FLUSH_MS + 100)
+    node.wait(FLUSH_MS + 100)
+    assert node.reborn(clean=False).broker.offsets.query("g", "t", 0) == 1
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_many_offsets_are_written_in_slices(node: WaitingNode, clean: bool) -> None:
+    count = 3 * ROWS_STEP + 5
+    for number in range(count):
+        node.broker.commit_offset(f"g{number}", "t", 0, number)
+    batches: list[int] = []
+    real = node.store.append
+
+    def append(messages: Any, lights: Any) -> int:
+        batches.append(len(messages))
+        return real(messages, lights)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.store, "append", append)
+        node.wait(FLUSH_MS if clean else FLUSH_MS + 4 * STEP_EVERY_MS)
+        assert batches == [ROWS_STEP] if clean else [ROWS_STEP, ROWS_STEP, ROWS_STEP, 5]
+    again = node.reborn(clean)
+    rows = again.broker.tables.rows("offset")
+    assert rows == {f"t@g{number}": b'{"0":%d}' % number for number in range(count)}
 
 
 def test_a_stop_with_a_full_disk_ends_all_the_same(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,6 +1,7 @@
 """Requests of tools: offsets, clients that the broker asks, statistics, settings; one door each on a real store."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -352,6 +353,19 @@ def test_long_answers_come_in_steps(bench: Bench, monkeypatch: pytest.MonkeyPatc
     door.received(request(Code.GET_ALL_TOPIC_CONFIG))
     link.lose()
     bench.turn.run_until_quiet()
+    assert bench.doors.jobs.running == 0
+
+
+def test_a_long_answer_that_cannot_be_read_is_an_error_and_makes_room(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def steps(*_arguments: object) -> Iterator[None]:
+        yield None
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(admin_topics, "_all_topics", steps)
+    answer = ask(bench.connect(), Code.GET_ALL_TOPIC_CONFIG)
+    assert (answer.code, answer.remark) == (1, "[Errno 5] Input/output error")
     assert bench.doors.jobs.running == 0
 
 

@@ -578,28 +578,3 @@ def test_cold_records_are_leased_when_they_are_there(tmp_path: Path, monkeypatch
     assert bodies(later(arrive())) == [b"m0", b"m1", b"m2"]
     bench.close()
     reads.stop()
-
-
-def test_a_poll_that_fails_is_answered_and_costs_no_other_its_message(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, calls = pop_answers.Pop.attempt, []
-
-    def attempt(self: Any) -> bool:
-        calls.append(self)
-        if len(calls) == 3:  # both have found nothing and wait; now a message comes
-            raise OSError(5, "Input/output error")
-        return real(self)
-
-    monkeypatch.setattr(pop_answers.Pop, "attempt", attempt)
-    fill(bench, 1, queue=3)
-    unlucky, lucky = bench.connect(), bench.connect()
-    pop(lucky, queueId=3)
-    calls.clear()
-    assert unlucky.feed(pop_frame(1, pollTime=10_000)) == b""
-    assert lucky.feed(pop_frame(2, pollTime=10_000, queueId=-1)) == b""
-    fill(bench, 1)
-    (answer,) = answers(unlucky.take())
-    assert (answer.code, answer.remark) == (Answer.SYSTEM_ERROR, "[Errno 5] Input/output error")
-    assert bodies(later(lucky.take())) == [b"m0"]
-    assert bench.doors.pops.polls.waiting == 0
