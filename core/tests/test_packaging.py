@@ -10,7 +10,7 @@ from hatchling.builders.wheel import WheelBuilder
 import gantrymq
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVICES = {"amqp", "broker", "cloudevents", "mqtt", "nameserver"}
+SERVICES = {"metrics", "amqp", "broker", "cloudevents", "mqtt", "nameserver"}
 
 
 @pytest.fixture(scope="module")
