@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -101,13 +103,24 @@ def test_members_come_and_go(tmp_path: Path, page: AddressPage) -> None:
             return "broker-2" in groups_of(cluster, top)
 
         until(spread)
-        assert stop_and_leave(cluster, third) == 0  # unregisters: its topics go elsewhere
-        flow(pub, sub, "three0", start)
-        sub.stop()
-        pub.stop()
+        draining = subprocess.Popen(
+            [sys.executable, "-m", "gantrymq", "broker", "drain", "broker-2", "--yes", "--nameserver", page.url],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        flow(pub, sub, "three0", start)  # its topics go elsewhere
+        start += 24
         keeper = Paho(cluster.at("gateway1"), "keeper", False).start()
         assert keeper.present
-        keeper.stop()
+        got = keeper.receive(start + 1)
+        assert {int(body) for _, body in got if body != b"native"} == set(range(start)), "nothing was lost"
+        said, _ = draining.communicate(timeout=60)
+        assert draining.returncode == 0, said
+        assert "may be stopped" in said
+        assert stop_and_leave(cluster, third) == 0
+        flow(pub, sub, "three0", start)
+        assert len(keeper.receive(24)) == 24
+        for client in (sub, pub, keeper):
+            client.stop()
         cluster.process("ns0").start()
         until(lambda: brokers_at(cluster.process("ns0")) == {"broker-0", "broker-1"})
     finally:

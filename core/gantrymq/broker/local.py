@@ -11,7 +11,7 @@ from gantrymq.broker.broker import OWN_TABLES, Broker
 from gantrymq.broker.cursors import Cursor, parse_queue
 from gantrymq.broker.hits import Tap
 from gantrymq.broker.port import CursorInfo, Done, Outcome, Route, Start, TopicInfo
-from gantrymq.broker.tables import KEY_BYTES_MAX, check_item
+from gantrymq.broker.tables import KEY_BYTES_MAX, check_item, topic_of
 from gantrymq.broker.topics import Topic
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -273,6 +273,25 @@ class LocalBrokerPort:
             on_done(token, error)
             return
         self._broker.put(table, items, token, on_done)
+
+    def put_if(
+        self, table: str, items: Sequence[tuple[str, bytes | None, bytes | None]], token: Any, on_done: Done
+    ) -> None:
+        """As `GroupPort.put_if` (remoting/cluster_group.py)."""
+        if self._broker.awaits_write(topic_of(table)):  # rows are changed once stored: look then
+            self._broker.when_stored(None, lambda _token, _result: self.put_if(table, items, token, on_done))
+            return
+        rows = self._broker.tables.rows(table)
+        fits = [rows.get(key) == expected for key, expected, _ in items]
+        changes = [(key, value) for (key, _, value), fit in zip(items, fits, strict=True) if fit]
+
+        def done(_token: Any, result: Any) -> None:
+            on_done(token, result if isinstance(result, GantryError) else fits)
+
+        if changes:
+            self.put(table, changes, None, done)
+        else:
+            on_done(token, fits)
 
     def watch_table(
         self, table: str, on_change: Callable[[str, bytes | None], None] | None, token: Any, on_done: Done

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from gantrymq.broker.port import BrokerPort, Start
+from gantrymq.broker.port import BrokerPort, Done, Start
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.cluster_names import tag_of
 from gantrymq.remoting.cluster_steps import Steps
@@ -17,6 +17,8 @@ STATE_TABLE = "cluster"
 FOUNDER = "founder"
 MEMBER = "member"
 DRAINING = "draining"
+TAG = "tag/"
+"""Rows `tag/<number>`: this group decides about the light queues of one that was emptied."""
 GONE_TABLE = "cluster_gone"
 """What was deleted while a group was away, so that it does not come back with that group (keys: cluster_join.py)."""
 
@@ -29,6 +31,11 @@ class GroupPort(BrokerPort, Protocol):
 
     up: bool
     """Connected; false before the calls that were open are answered with UNAVAILABLE."""
+
+    def put_if(
+        self, table: str, items: Sequence[tuple[str, bytes | None, bytes | None]], token: object, on_done: Done
+    ) -> None:
+        """(key, expected, value): change each row that is `expected` now (None: absent). Result: list[bool], which were."""
 
     def close(self) -> None:
         """End it for good."""
@@ -44,6 +51,7 @@ class Group:
         "failures",
         "founder",
         "index",
+        "inherited",
         "lights",
         "member",
         "name",
@@ -77,6 +85,8 @@ class Group:
         self.founder = False
         self.member = False
         self.draining = False
+        self.inherited: set[int] = set()
+        """Tags of groups that were emptied and left: their light queues are this one's now."""
         self.topics: set[str] = set()
         """Its topics that can be written."""
         self.lights: dict[int, int] = {}
@@ -99,6 +109,10 @@ class Group:
     def tag(self) -> int:
         """What stands above the ids of its light queues."""
         return 0 if self.founder else tag_of(self.name)
+
+    def decides(self, tag: int) -> bool:
+        """It made the light queues with this tag, or inherited them."""
+        return tag == self.tag or tag in self.inherited
 
 
 class Part:

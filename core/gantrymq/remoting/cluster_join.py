@@ -16,7 +16,7 @@ from gantrymq.broker.routing import route_from_bytes
 from gantrymq.broker.topics import PERM_WRITE
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.remoting.cluster_group import DRAINING, FOUNDER, GONE_TABLE, LIGHTS_TABLE, MEMBER, STATE_TABLE, Group
+from gantrymq.remoting.cluster_group import DRAINING, FOUNDER, GONE_TABLE, LIGHTS_TABLE, MEMBER, STATE_TABLE, TAG, Group
 from gantrymq.remoting.cluster_names import LIGHT_BITS, cluster_light, split_light
 from gantrymq.remoting.cluster_steps import Steps, pause
 
@@ -32,7 +32,7 @@ def join(cluster: ClusterPort, group: Group) -> Steps:
     """Everything that `group` needs before it is used, also what happens meanwhile: nothing is left when this returns.
 
     Result: keys of what is gone, which no group needs any more when all are in use."""
-    yield from _learn(group)
+    yield from _learn(cluster, group)
     known: set[tuple[int, int]] = set()
     gone: set[str] = set()
     own: set[str] = yield from _gone([group])  # not used: what came back elsewhere meanwhile must not be lost
@@ -74,7 +74,7 @@ def gone_key(kind: str, name: str) -> str:
     return f"{kind}/{blake2b(name.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
 
 
-def _learn(group: Group) -> Steps:
+def _learn(cluster: ClusterPort, group: Group) -> Steps:
     """Its topics, its names for others' light queues, its state; all kept current from now on."""
 
     def topic(name: str, value: bytes | None) -> None:
@@ -92,12 +92,16 @@ def _learn(group: Group) -> Steps:
     def state(key: str, value: bytes | None) -> None:
         if key == DRAINING:
             group.draining = value is not None
+            cluster.members_changed()
+        elif key.startswith(TAG):
+            (group.inherited.discard if value is None else group.inherited.add)(int(key[len(TAG) :]))
         elif key == FOUNDER:
             group.founder = value is not None
         elif key == MEMBER:
             group.member = value is not None
 
     group.topics.clear()
+    group.inherited.clear()
     group.lights.clear()
     for table, watcher in (("topic", topic), (LIGHTS_TABLE, light), (STATE_TABLE, state)):
         rows: dict[str, bytes] = yield partial(group.port.watch_table, table, watcher)
@@ -165,7 +169,8 @@ def _lights_and_cursors(cluster: ClusterPort, group: Group, others: list[Group],
         alive: dict[str, bytes] = yield partial(other.port.watch_table, "light", None)
         for light, local in list(group.lights.items()):
             tag, own = split_light(light)
-            if tag == other.tag and str(own) not in alive:  # deleted while this group was away
+            at_other = str(own) in alive if tag == other.tag else light in other.lights
+            if other.decides(tag) and not group.decides(tag) and not at_other:  # deleted while this group was away
                 yield partial(group.port.delete_light, local)
                 yield partial(group.port.put, LIGHTS_TABLE, [(str(light), None)])
         yield from _copy_cursors(cluster, other, group)
@@ -212,7 +217,7 @@ def _cursors(group: Group) -> Steps:
 def _copy_cursors(cluster: ClusterPort, source: Group, target: Group) -> Steps:
     have = {(light, name) for light, _, name in (yield from _cursors(target))}
     for light, _, name in (yield from _cursors(source)):
-        if split_light(light)[0] == source.tag and (light, name) not in have:
+        if source.decides(split_light(light)[0]) and (light, name) not in have:
             local = yield from cluster.light_at(target, light)
             yield partial(target.port.open_cursor, f"~{local}", name, EARLIEST)
 
@@ -224,7 +229,7 @@ def _routes(cluster: ClusterPort, group: Group, others: list[Group], gone: set[s
         found = yield from _cluster_routes(other)
         for route_id, route in found.items():
             elsewhere.setdefault(route_id, route)
-    makers = {other.tag for other in others}
+    makers = {other.tag for other in others}.union(*[other.inherited for other in others])
     alone = [route_id for route_id in here if route_id not in elsewhere]
     stale = [
         route_id

@@ -19,6 +19,7 @@ from gantrymq.model.message import Message
 from gantrymq.net.api import Wheel
 from gantrymq.remoting import cluster_join
 from gantrymq.remoting.cluster_cursors import ClusterCursors
+from gantrymq.remoting.cluster_drain import ClusterDrain
 from gantrymq.remoting.cluster_everywhere import Everywhere
 from gantrymq.remoting.cluster_group import GONE_TABLE, LIGHTS_TABLE, Group, GroupPort
 from gantrymq.remoting.cluster_leases import ClusterLeases
@@ -72,6 +73,7 @@ class ClusterPort:
         """By topic: group and queue behind each queue number shown to the doors; numbers stay while this process runs."""
         self._taps: dict[int, _Tap] = {}
         self._leases = ClusterLeases(self)
+        self._drain = ClusterDrain(self, self._tables)
         self._next = 0
         self._made = 0
         """Light queues made here: the groups take turns."""
@@ -104,6 +106,7 @@ class ClusterPort:
     def members_changed(self) -> None:
         """The nameservers know other groups than before, or a group is being emptied: homes may be elsewhere."""
         self._leases.rehome()
+        self._drain.look()
 
     def _group_state(self, group: Group, up: bool) -> None:
         group.attempt += 1
@@ -147,7 +150,7 @@ class ClusterPort:
             log.info("broker group %s is in use", group.name)
         if not group.settled:
             self.wheel.call_at(self.wheel.now_ms() + SETTLE_MS, lambda now_ms: self._settle(group, attempt))
-        self._leases.rehome()
+        self.members_changed()
         self._forget_gone(result)
         self._show_state()
 
@@ -207,7 +210,8 @@ class ClusterPort:
     def maker_of(self, light: int) -> Group | None:
         """The group that made a light queue, if it is in use."""
         tag, _ = split_light(light)
-        return next((group for group in self._ready if group.tag == tag), None)
+        makers = [group for group in self._ready if group.decides(tag)]
+        return next((group for group in makers if group.tag == tag), makers[0] if makers else None)
 
     def close(self) -> None:
         """Nobody uses it any more. May be called twice."""

@@ -125,11 +125,23 @@ class ClusterTables:
                 if index is None:
                     index = self._cluster.home(f"{name}/{key}").index
                 batches.setdefault(index, []).append((key, value))
+                if value is None and self._cluster.groups[index].draining:  # it may be on its way to its new home
+                    home = self._cluster.home(f"{name}/{key}").index
+                    if home != index:
+                        batches.setdefault(home, []).append((key, value))
         except GantryError as error:
             on_done(token, error)
             return
         calls = [partial(self._cluster.groups[index].port.put, name, batch) for index, batch in batches.items()]
         everywhere(calls, token, on_done)
+
+    def names(self) -> list[str]:
+        """Tables that this process uses."""
+        return list(self._tables)
+
+    def place_of(self, name: str, key: str) -> int | None:
+        """Index of the group where the row was changed last."""
+        return self._tables[name].places.get(key) if name in self._tables else None
 
     def restore(self, group: Group) -> Steps:
         """The rows of a group that came (again): what differs from what the doors know are changes."""

@@ -392,6 +392,11 @@ class RemoteBrokerPort:
     def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done) -> None:
         self._call(GatewayCode.PUT, [table, list(items)], token, on_done)
 
+    def put_if(
+        self, table: str, items: Sequence[tuple[str, bytes | None, bytes | None]], token: Any, on_done: Done
+    ) -> None:
+        self._call(GatewayCode.PUT_IF, [table, list(items)], token, on_done)
+
     def watch_table(
         self, table: str, on_change: Callable[[str, bytes | None], None] | None, token: Any, on_done: Done
     ) -> None:

@@ -109,6 +109,8 @@ def _plain(result: Any) -> Any:
             return [[delivery.offset, delivery.count, pack_stored(delivery.message)] for delivery in result]
         if isinstance(first, TopicInfo):
             return [_plain(info) for info in result]
+        if isinstance(first, bool):
+            return result
         if isinstance(first, (int, ErrorCode)):
             return [pack_result(value) for value in result]
         if any(isinstance(value, Message) for value in result):
@@ -171,6 +173,9 @@ class GatewaySession:
             GatewayCode.PURGE: port.purge,
             GatewayCode.PUT: lambda table, items, token, done: port.put(
                 table, [(item[0], item[1]) for item in items], token, done
+            ),
+            GatewayCode.PUT_IF: lambda table, items, token, done: port.put_if(
+                table, [(item[0], item[1], item[2]) for item in items], token, done
             ),
             GatewayCode.WATCH_TABLE: self._watch_table,
             GatewayCode.TAKE_LEASE: lambda name, force, token, done: port.take_lease(

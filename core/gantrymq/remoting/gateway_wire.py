@@ -48,6 +48,7 @@ class GatewayCode(IntEnum):
     PURGE = 60029
     PUT = 60030
     WATCH_TABLE = 60031
+    PUT_IF = 60032
     TAKE_LEASE = 60040
     DROP_LEASE = 60041
     NOTICE_READY = 60060

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.port import EARLIEST, END, Outcome, Route
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.net.testing import ManualClock, ManualTurn, ManualWheel
-from gantrymq.remoting import cluster_port
-from gantrymq.remoting.cluster_group import DRAINING, FOUNDER, MEMBER, STATE_TABLE
+from gantrymq.remoting import cluster_group, cluster_port
+from gantrymq.remoting.cluster_group import DRAINING, FOUNDER, GONE_TABLE, MEMBER, STATE_TABLE
 from gantrymq.remoting.cluster_names import GROUPS_MAX, cluster_light, home_of, split_light, tag_of
 from gantrymq.remoting.cluster_port import ClusterPort
 from gantrymq.store.testing import MemoryFileSystem
@@ -397,3 +400,163 @@ def test_tags_differ_and_are_not_the_founders() -> None:
     tags = [tag_of(f"broker-{number}") for number, _ in zip(range(100), itertools.count(), strict=False)]
     assert len(set(tags)) == 100
     assert 0 not in tags
+
+
+def test_what_was_deleted_while_its_maker_was_away_stays_deleted() -> None:
+    site = Site("a", "b")
+    port = site.gateway()
+    lights = [queue(site, port, number) for number in range(4)]
+    light, cursor = lights[0]
+    maker = port.maker_of(light)
+    assert maker is not None
+    other = next(group for group in port.groups if group is not maker)
+    shared = next(found for found, _ in lights if port.maker_of(found) is other)
+    reader = site.call(port, "open_cursor", f"~{shared}", "reader", END).cursor
+    site.line(port, maker.name).cut()
+    site.run()
+    assert site.call(port, "remove_routes", ["r0"]) is None
+    assert site.call(port, "delete_light", light) is None
+    assert site.call(port, "delete_cursor", reader) is None
+    assert all(
+        len(node.broker.tables.rows(GONE_TABLE)) == 3 * (name == other.name) for name, node in site.nodes.items()
+    )
+    site.line(port, maker.name).mend()
+    site.wait(2000)
+    for name, node in site.nodes.items():
+        rows = node.broker.tables.rows
+        assert set(rows("route")) == {"r1", "r2", "r3"}, name
+        assert "reader" not in {json.loads(value)[1] for key, value in rows("cursor").items() if key != "next"}
+        assert not rows(GONE_TABLE), "everybody knows"
+    publish(site, port, 10, 20)
+    assert site.call(port, "acquire", cursor, 1, 1, 1).code is ErrorCode.NOT_FOUND
+
+
+def test_a_cursor_made_while_a_group_was_away_has_a_part_there_before_messages_come() -> None:
+    site = Site("a", "b")
+    port, other = site.gateway(), site.gateway()
+    light, _ = queue(site, port)
+    site.line(port, "b").cut()
+    site.run()
+    made = site.call(port, "open_cursor", f"~{light}", "late", END)
+    assert not isinstance(made, GantryError)
+    site.line(port, "b").mend()
+    site.run()
+    bodies = publish(site, other, 10, 20)
+    assert sorted(take(site, port, made.cursor)) == sorted(bodies)
+
+
+def test_an_emptied_group_may_leave() -> None:
+    """Rows, leases and the say over light queues move; messages are consumed; then nobody misses it."""
+    site = Site("a", "b", "c")
+    port, other = site.gateway(), site.gateway()
+    lights = [queue(site, port, number) for number in range(6)]
+    rows = {f"key{number}": b"%d" % number for number in range(300)}
+    for gateway in (port, other):
+        site.call(gateway, "watch_table", "mine", lambda key, value: None)
+    assert site.call(port, "put", "mine", list(rows.items())) is None
+    lost: list[str] = []
+    for number in range(20):
+        site.call(port, "take_lease", f"client{number}", False, lost.append)
+    bodies = publish(site, port, 10, 20)
+    leaving = next(group.name for group in port.groups if group.tag == 0)
+    site.nodes[leaving].call("put", STATE_TABLE, [(DRAINING, b"1")])
+    site.wait(1000)
+    assert site.call(other, "put", "mine", [("key5", None), ("key6", b"new"), ("key300", b"300")]) is None
+    rows |= {"key6": b"new", "key300": b"300"}
+    del rows["key5"]
+    site.wait(3000)
+    assert not site.nodes[leaving].broker.tables.rows("mine")
+    for _, cursor in lights:
+        assert sorted(take(site, port, cursor)) == sorted(bodies)
+    quiet = site.nodes[leaving].store.written_position
+    for found, lines in site.gateways:
+        lines[leaving].cut()
+        next(group for group in found.groups if group.name == leaving).registered = False
+        found.members_changed()
+    site.run()
+    assert lost == []
+    assert all(
+        site.call(other, "take_lease", f"client{number}", False, lost.append).code is ErrorCode.LEASE_HELD
+        for number in range(20)
+    )
+    third = site.gateway(*(name for name in site.nodes if name != leaving))
+    assert site.call(third, "watch_table", "mine", None) == rows
+    for number, (light, _) in enumerate(lights):  # routes of every queue can be changed
+        assert site.call(third, "remove_routes", [f"r{number}"]) is None
+        assert site.call(third, "add_route", Route(f"new{number}", "prefix", None, "a", light)) is None
+    bodies = publish(site, third, 10, 20)
+    for light, _ in lights:
+        assert sorted(take(site, other, site.call(other, "open_cursor", f"~{light}", "g", END).cursor)) == sorted(
+            bodies
+        )
+    site.add_node("d")
+    bodies = publish(site, third, 30, 60)
+    for light, _ in lights:
+        assert sorted(take(site, third, site.call(third, "open_cursor", f"~{light}", "g", END).cursor)) == sorted(
+            bodies
+        )
+    assert site.nodes[leaving].store.written_position == quiet
+
+
+def test_a_join_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    site = Site("a", "b")
+    port = site.gateway()
+    _, cursor = queue(site, port)
+    line = site.line(port, "b")
+    line.cut()
+    line.port = None
+    refusals = 3
+    mended = LocalBrokerPort(site.nodes["b"].broker)
+    line.port = mended
+    watch_table = mended.watch_table
+
+    def refuse(table: str, on_change: Any, token: Any, on_done: Any) -> None:
+        nonlocal refusals
+        if table == "route" and refusals:
+            refusals -= 1
+            on_done(token, GantryError(ErrorCode.BUSY, "later"))
+        else:
+            watch_table(table, on_change, token, on_done)
+
+    mended.watch_table = refuse  # type: ignore[method-assign]
+    for on_state in line.states:
+        on_state(True)
+    site.wait(100)
+    assert [group.name for group in port.ready_groups()] == ["a"]
+    site.wait(5000)
+    assert [group.name for group in port.ready_groups()] == ["a", "b"]
+    assert caplog.text.count("broker group b is not used yet: later") == 1
+    bodies = publish(site, port, 10, 20)
+    assert sorted(take(site, port, cursor)) == sorted(bodies)
+
+
+def test_two_holders_of_a_lease_are_one_when_its_home_is_clear() -> None:
+    """A group left for one gateway and not yet for the other: both gave the lease away."""
+    site = Site("a", "b")
+    one, other = site.gateway(), site.gateway()
+    names = [f"client{number}" for number in range(20)]
+    lost: list[tuple[int, str]] = []
+    for name in names:
+        assert isinstance(site.call(one, "take_lease", name, False, lambda found: lost.append((0, found))), int)
+    for port in (one, other):
+        site.line(port, "b").cut()
+    next(group for group in other.groups if group.name == "b").registered = False
+    other.members_changed()
+    at_b = [name for name in names if home_of(f"lease/{name}", site.nodes) == "b"]
+    for name in at_b:
+        assert isinstance(site.call(other, "take_lease", name, True, lambda found: lost.append((1, found))), int)
+    next(group for group in one.groups if group.name == "b").registered = False
+    one.members_changed()
+    site.run()
+    assert sorted(lost) == sorted((0, name) for name in at_b)
+
+
+def test_changes_while_a_group_joins_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_group, "PENDING_MAX", 3)
+    group = cluster_group.Group("a", 0, Line(Node(MemoryFileSystem(), False)))
+    for _ in range(10):
+        group.later(lambda group: iter(()))  # type: ignore[arg-type, return-value]
+    assert len(group.pending) == 4
+    with pytest.raises(GantryError) as caught:
+        group.take_pending()
+    assert caught.value.code is ErrorCode.BUSY
