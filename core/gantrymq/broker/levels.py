@@ -18,6 +18,7 @@ from gantrymq.broker.waiting import (
     STEP_BYTES,
     UNREADABLE_MS,
     codes_of,
+    keep_readable,
     new_cursor,
     put_cursor,
     revived,
@@ -254,6 +255,7 @@ class Levels:
                 )
                 self._broker.cursors.finish(level.cursor, [offset])
                 continue
+            keep_readable(self._broker, message)
             batch.append(message)
             sent.append(offset)
         if batch:

@@ -18,6 +18,7 @@ from gantrymq.broker.waiting import (
     STEP_BYTES,
     UNREADABLE_MS,
     codes_of,
+    keep_readable,
     new_cursor,
     put_cursor,
     revived,
@@ -321,6 +322,7 @@ class Timers:
                 broker.cursors.finish(cursor, [offset])
                 continue
             stamp_times(message, waiting.store_ms, now_ms)
+            keep_readable(broker, message)
             batch.append(message)
             sent.append(offset)
         if batch:

@@ -35,6 +35,7 @@ from gantrymq.broker.transaction_halves import (
     to_half,
 )
 from gantrymq.broker.transaction_start import Start
+from gantrymq.broker.waiting import keep_readable
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
@@ -337,6 +338,7 @@ class Transactions:
         message = self.message_of(half)
         if fate == COMMIT:
             entering = committed(message, half)
+            keep_readable(broker, entering)
             for name in entering.lmq:
                 broker.topics.light(name)
         else:

@@ -79,6 +79,14 @@ def revived(waiting: Message) -> Message | None:
     return message
 
 
+def keep_readable(broker: Broker, message: Message) -> None:
+    """The topic may have fewer queues than when the message was sent: it goes to one that is read (RocketMQ: to one that nobody reads)."""
+    topic = broker.topics.topics.get(message.topic)
+    queues = broker.gateway_config.queues if topic is None else max(topic.config.read_queues, topic.config.write_queues)
+    if message.queue_id >= queues:
+        message.queue_id = -1
+
+
 def codes_of(results: Any, count: int) -> list[ErrorCode | None]:
     """What `submit` answered, per message: None for stored."""
     if isinstance(results, GantryError):

@@ -109,6 +109,11 @@ def check_message(message: OutMessage) -> None:
     if sum(1 for delay in delays if delay) > 1 or min(delays) < 0 or message.delay_level > DELAY_LEVELS:
         text = f"delay level, deliver_at_ms, deliver_after_s {delays}: allowed is one of them, a level of 1 to {DELAY_LEVELS}"
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
+    if not hasattr(
+        message.body, "hex"
+    ):  # typed as bytes, but not every caller checks types: a text is the usual mistake
+        text = f"the body is a {type(message.body).__name__}, it must be bytes: encode it"
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
     if len(message.body) > BODY_BYTES_CEILING:
         text = f"the body has {len(message.body)} bytes, at most {BODY_BYTES_CEILING} are allowed"
         raise GantryError(ErrorCode.MESSAGE_TOO_LARGE, text)

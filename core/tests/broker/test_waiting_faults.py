@@ -18,7 +18,7 @@ from gantrymq.model.message import Message
 from gantrymq.store.testing import MemoryFileSystem
 from tests.broker.node import Node
 from tests.broker.test_pops import GROUP, TOPIC, node_with_topic, pass_ms, pop
-from tests.broker.test_transactions import Teller, prepare
+from tests.broker.test_transactions import Teller, end, prepare
 from tests.broker.waiting_node import WaitingNode
 
 WAYS: list[dict[str, Any]] = [{"DELAY": 1}, {"TIMER_DELAY_MS": 1_000}]
@@ -70,6 +70,32 @@ def test_a_record_that_cannot_be_read_for_a_while_comes_later(node: WaitingNode,
         assert node.bodies() == []
     node.wait(UNREADABLE_MS)
     assert node.bodies() == [b"x"]
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+@pytest.mark.parametrize("pairs", WAYS)
+def test_a_queue_that_went_away_meanwhile_loses_nothing(
+    node: WaitingNode, pairs: dict[str, Any], deleted: bool
+) -> None:
+    node.broker.topics.create(TopicConfig("t", 8, 8))
+    for queue in (3, 7):
+        node.later(b"%d" % queue, queue_id=queue, **pairs)
+    if deleted:
+        node.broker.delete_topic("t")
+    else:
+        node.broker.topics.create(TopicConfig("t", 4, 4))
+    node.wait(2_000)
+    assert sorted([message.body for message in node.records() if message.queue_id < 4]) == [b"3", b"7"]
+    assert b"3" in [message.body for message in node.records() if message.queue_id == 3]
+
+
+def test_a_commit_for_a_queue_that_went_away_loses_nothing() -> None:
+    node = Node(MemoryFileSystem(), False)
+    node.broker.topics.create(TopicConfig("orders", 8, 8))
+    message = prepare(node, b"x", "U1", queue=7)
+    node.broker.topics.create(TopicConfig("orders", 4, 4))
+    assert end(node, message, True) == [None]
+    assert sum([node.store.max_offset("orders", queue) for queue in range(4)]) == 1
 
 
 @pytest.mark.parametrize("pairs", WAYS)

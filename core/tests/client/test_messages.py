@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gantrymq.client.messages import OutMessage, UniqueIds, encode_properties, parse_offset_message_id
+from gantrymq.client.messages import (
+    OutMessage,
+    UniqueIds,
+    check_message,
+    encode_properties,
+    parse_offset_message_id,
+)
 from gantrymq.client.routes import MessageQueue, loads, parse_route
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -76,3 +82,12 @@ def test_routes() -> None:
         route.address("x")
     with pytest.raises(GantryError, match="route of topic 't'"):
         parse_route("t", b'{"queueDatas":[{}]}')
+
+
+@pytest.mark.parametrize(("body", "kind"), [("text", "str"), (None, "NoneType"), ({"a": 1}, "dict")])
+def test_a_body_that_is_no_bytes_is_named(body: object, kind: str) -> None:
+    with pytest.raises(GantryError, match=f"the body is a {kind}, it must be bytes") as caught:
+        check_message(OutMessage("t", body))  # type: ignore[arg-type]
+    assert caught.value.code is ErrorCode.ILLEGAL_ARGUMENT
+    for fine in (b"", b"x", bytearray(b"x"), memoryview(b"x")):
+        check_message(OutMessage("t", fine))
