@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,26 @@ from pathlib import Path
 from interop_tests.waiting import until
 
 READY_S = 60.0
+
+SERVICES = ("nameserver", "broker", "metrics", "mqtt", "amqp", "cloudevents")
+PORTS = range(10_000, 32_000)
+"""Below the kernel's ephemeral ports: while a killed server is away, no outgoing connection takes its port."""
+
+_next_port = itertools.count(os.getpid() * 7919 % len(PORTS))
+
+
+def free_port() -> int:
+    """A port on which nobody listens; processes that ask beside one another begin far apart."""
+    for number in _next_port:
+        port = PORTS[number % len(PORTS)]
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+    raise AssertionError("unreachable")
 
 
 class Process:
@@ -46,8 +68,9 @@ class Process:
         """Start without waiting."""
         ready = self._ready_path
         ready.unlink(missing_ok=True)
-        ports = [f"--set={name}.port={address.rpartition(':')[2]}" for name, address in self.doors.items()] or [
-            "--free-ports"
+        known = {name: int(address.rpartition(":")[2]) for name, address in self.doors.items()}
+        ports = [
+            f"--set={name}.port={port}" for name, port in (known or {name: free_port() for name in SERVICES}).items()
         ]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
