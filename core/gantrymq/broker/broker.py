@@ -367,13 +367,13 @@ class Broker:
         messages.extend([Message(ACK_TOPIC, body, queue_id=0) for body in self.cursors.take_bodies()])
         internal.extend(self._internal)
         self._internal = []
-        first = [message for entry in internal for message in entry[0]]
-        if first or messages:
-            messages = first + messages
+        stored = len(lights)
+        if first := [message for entry in internal for message in entry[0]] if internal else []:
+            messages, lights = first + messages, [()] * len(first) + lights
+        if messages:
+            lights.extend([()] * (len(messages) - len(lights)))
             try:
-                end = self.store.append(
-                    messages, [()] * len(first) + lights + [()] * (len(messages) - len(first) - len(lights))
-                )
+                end = self.store.append(messages, lights)
             except GantryError as error:
                 self._refuse(answers, internal, error)
                 if error.code is ErrorCode.STORE_FAILED:
@@ -381,7 +381,7 @@ class Broker:
                 return
         else:
             end = self.store.written_position
-        self.stats.put_total += len(lights)
+        self.stats.put_total += stored
         self._answer(answers, internal, end)
         self.pending.times.answered(len(messages), len(answers))
         self._follow(messages, hits)

@@ -434,6 +434,8 @@ class Cursors:
 
     def take_bodies(self) -> list[bytes]:
         """Bodies of the records for everything settled since the last call."""
+        if not (self._runs or self._back or self._acked):
+            return []  # asked once per turn
         entries, self._runs = self._runs, []
         for kind, changed in ((AckKind.BACK, self._back), (AckKind.LIST, self._acked)):
             for cursor_id, offsets in changed.items():
