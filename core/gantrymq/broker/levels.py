@@ -19,10 +19,12 @@ from gantrymq.broker.waiting import (
     UNREADABLE_MS,
     codes_of,
     keep_readable,
+    log_dropped,
     new_cursor,
     put_cursor,
     revived,
 )
+from gantrymq.model.errors import ErrorCode
 from gantrymq.model.message import Message
 from gantrymq.model.names import SCHEDULE_TOPIC
 from gantrymq.store.cold import Cold
@@ -268,14 +270,16 @@ class Levels:
         level, offsets, batch = token
         level.busy = False
         done: list[int] = []
+        dropped: list[tuple[Message, ErrorCode]] = []
         again = -1
         for offset, message, code in zip(offsets, batch, codes_of(results, len(batch)), strict=True):
             if code in PASSING:
                 again = offset if again < 0 else again
                 continue
             if code is not None:
-                log.warning("a delayed message of topic %s is dropped: %s", message.topic, code.value)
+                dropped.append((message, code))
             done.append(offset)
+        log_dropped(dropped)
         self._broker.cursors.finish(level.cursor, done)
         self._on_settled()
         if self._broker.closed:

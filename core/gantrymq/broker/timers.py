@@ -19,11 +19,13 @@ from gantrymq.broker.waiting import (
     UNREADABLE_MS,
     codes_of,
     keep_readable,
+    log_dropped,
     new_cursor,
     put_cursor,
     revived,
 )
 from gantrymq.model import properties as props
+from gantrymq.model.errors import ErrorCode
 from gantrymq.model.message import Message
 from gantrymq.store.cold import Cold
 from gantrymq.store.consume_queue import HOLE, HOLE_SIZE, Unit
@@ -334,14 +336,16 @@ class Timers:
         cursor, broker = self.cursor, self._broker
         assert cursor is not None
         done: list[int] = []
+        dropped: list[tuple[Message, ErrorCode]] = []
         self._inflight.difference_update(offsets)
         for offset, message, code in zip(offsets, batch, codes_of(results, len(batch)), strict=True):
             if code in PASSING:
                 self._slots.add(broker.clock.now_ms() + RETRY_MS, offset)
                 continue
             if code is not None:
-                log.warning("a timer message of topic %s is dropped: %s", message.topic, code.value)
+                dropped.append((message, code))
             done.append(offset)
+        log_dropped(dropped)
         self.settle(done, False)
         if not broker.closed:
             self._arm()

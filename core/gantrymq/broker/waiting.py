@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.broker.tables import item_message
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.cursors import Cursor
+
+log = logging.getLogger(__name__)
 
 STEP: Final = 48
 """Messages fired in one slice: a millisecond with reading, routing and writing."""
@@ -85,6 +88,13 @@ def keep_readable(broker: Broker, message: Message) -> None:
     queues = broker.gateway_config.queues if topic is None else max(topic.config.read_queues, topic.config.write_queues)
     if message.queue_id >= queues:
         message.queue_id = -1
+
+
+def log_dropped(dropped: Sequence[tuple[Message, ErrorCode]]) -> None:
+    """One line a slice: the topic of a million timers may have been deleted."""
+    if dropped:
+        message, code = dropped[-1]
+        log.warning("%d delayed messages dropped; the last, for topic %s: %s", len(dropped), message.topic, code.value)
 
 
 def codes_of(results: Any, count: int) -> list[ErrorCode | None]:
