@@ -272,12 +272,12 @@ class Broker:
     def _arm_offsets(self, after_ms: int = FLUSH_MS) -> None:
         if not self._offsets_armed:
             self._offsets_armed = True
-            self.wheel.call_at(self.wheel.now_ms() + after_ms, self.write_offsets)
+            self.wheel.call_at(self.wheel.now_ms() + after_ms, partial(self.write_offsets, everything=False))
 
-    def write_offsets(self, _now_ms: int) -> None:
-        """Make the changed offsets records of the log."""
+    def write_offsets(self, _now_ms: int, everything: bool = True) -> None:
+        """Make the changed offsets records of the log: all of them, or a slice now and the others soon."""
         self._offsets_armed = False
-        rows = self.offsets.take_dirty(self.closed)
+        rows = self.offsets.take_dirty(everything)
         if rows:
             self.put("offset", rows, self._arm_offsets, partial(self.offsets.written, rows))
         if self.offsets.dirty:

@@ -122,6 +122,14 @@ def test_offsets_that_a_full_disk_refuses_are_written_later(node: WaitingNode) -
     assert node.reborn(clean=False).broker.offsets.query("g", "t", 0) == 1
 
 
+def test_who_waits_for_an_offset_waits_for_no_slices(node: WaitingNode) -> None:
+    for number in range(2 * ROWS_STEP):
+        node.broker.commit_offset(f"g{number}", "t", 0, number)
+    node.broker.write_offsets(0)
+    node.turn.run_until_quiet()
+    assert len(node.broker.tables.rows("offset")) == 2 * ROWS_STEP
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_many_offsets_are_written_in_slices(node: WaitingNode, clean: bool) -> None:
     count = 3 * ROWS_STEP + 5
