@@ -35,7 +35,7 @@ class ClusterDrain:
 
     def look(self) -> None:
         """Groups came, left, or are being emptied."""
-        if not self._busy and self._leaving() and self._staying():
+        if not self._busy and ((self._leaving() and self._staying()) or self._returned()):
             self._busy = True
             run_steps(self._work(), self._ended)
 
@@ -44,6 +44,12 @@ class ClusterDrain:
 
     def _staying(self) -> list[Group]:
         return [group for group in self._cluster.ready_groups() if not group.draining]
+
+    def _returned(self) -> list[tuple[Group, int]]:
+        """Heirs of groups that stay after all, with what they inherited."""
+        groups = self._cluster.ready_groups()
+        tags = {group.tag for group in self._staying()}
+        return [(heir, tag) for heir in groups for tag in heir.inherited if tag in tags]
 
     def _ended(self, result: Any) -> None:
         """Also when it failed: a group was lost, and the rest is done when it is back."""
@@ -55,6 +61,10 @@ class ClusterDrain:
         self.look()
 
     def _work(self) -> Steps:
+        for heir, tag in self._returned():
+            yield partial(heir.port.put, STATE_TABLE, [(f"{TAG}{tag}", None)])
+        if not self._staying():
+            return
         for group in self._leaving():
             for table in self._tables.names():
                 yield from self._move_table(group, table)

@@ -170,11 +170,21 @@ def _lights_and_cursors(cluster: ClusterPort, group: Group, others: list[Group],
         for light, local in list(group.lights.items()):
             tag, own = split_light(light)
             at_other = str(own) in alive if tag == other.tag else light in other.lights
-            if other.decides(tag) and not group.decides(tag) and not at_other:  # deleted while this group was away
+            if other is _decider(cluster, group, others, tag) and not at_other:  # deleted while this group was away
                 yield partial(group.port.delete_light, local)
                 yield partial(group.port.put, LIGHTS_TABLE, [(str(light), None)])
         yield from _copy_cursors(cluster, other, group)
         yield from _copy_cursors(cluster, group, other)
+
+
+def _decider(cluster: ClusterPort, group: Group, others: list[Group], tag: int) -> Group | None:
+    """Who among `others` says which light queues with this tag there are: the group that made them, else its heir."""
+    if group.decides(tag) or any(
+        known.tag == tag and known not in others for known in cluster.groups if known.registered
+    ):
+        return None
+    found = [other for other in others if other.decides(tag)]
+    return next((other for other in found if other.tag == tag), found[0] if found else None)
 
 
 def _drop_gone(group: Group, others: list[Group], gone: set[str]) -> Steps:

@@ -27,8 +27,8 @@ ANSWER_S: Final = 5.0
 BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Waits between attempts; the last one repeats."""
 
-HELLO_EVERY_S: Final = 30.0
-"""Keeps the connection from being idle (the broker closes after 120 s) and finds a half-open one."""
+HELLO_EVERY_S: Final = 5.0
+"""Finds a broker that hangs and a half-open connection: calls that need every group wait `HELLO_EVERY_S` + `ANSWER_S` for it at most."""
 
 MEMBERS_EVERY_S: Final = 5.0
 """How often the nameservers are asked for groups that came or left."""

@@ -498,6 +498,28 @@ def test_an_emptied_group_may_leave() -> None:
     assert site.nodes[leaving].store.written_position == quiet
 
 
+def test_a_group_that_stays_after_all_decides_again() -> None:
+    site = Site("a", "b", "c")
+    port = site.gateway()
+    leaving = port.groups[1]
+    site.nodes[leaving.name].call("put", STATE_TABLE, [(DRAINING, b"1")])
+    site.wait(2000)
+    heirs = [group for group in port.groups if leaving.tag in group.inherited]
+    assert len(heirs) == 1
+    site.nodes[leaving.name].call("put", STATE_TABLE, [(DRAINING, None)])
+    site.wait(2000)
+    assert not any(group.inherited for group in port.groups)
+    lights = [queue(site, port, number) for number in range(6)]
+    third = next(group.name for group in port.groups if group is not leaving and group not in heirs)
+    site.line(port, third).cut()
+    site.run()
+    site.line(port, third).mend()
+    site.wait(7000)
+    bodies = publish(site, port, 30, 60)
+    for _, cursor in lights:
+        assert sorted(take(site, port, cursor)) == sorted(bodies)
+
+
 def test_a_join_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     site = Site("a", "b")
     port = site.gateway()
