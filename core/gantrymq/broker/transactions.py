@@ -92,6 +92,8 @@ class Transactions:
         """Not empty: the turn's batch holds half messages or decisions."""
         self.decided = {COMMIT: 0, ROLLBACK: 0, GIVEN_UP: 0}
         """Since the start."""
+        self.resuming: set[int] = set()
+        """Positions of messages that were given up and are on their way back: no two requests make two half messages of one."""
         self._rows_stored = False
         self._new: list[tuple[Message, Half]] = []
         """Half messages of this turn."""

@@ -117,9 +117,13 @@ def resume(door: BrokerDoor, command: Command) -> None:
     if message is None or message.topic != GIVEN_UP_TOPIC:
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"there is no message of {GIVEN_UP_TOPIC} with id {digits}")
     refuse_known(door, message)
+    resuming = broker.transactions.resuming
+    if position in resuming:
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"message {digits} is being resumed already")
     again = resumed(message)
     again.intake = HALF
-    broker.submit([again], (door, command, again), _resumed)
+    resuming.add(position)
+    broker.submit([again], (door, command, again, position), _resumed)
 
 
 def refuse_known(door: BrokerDoor, message: Message) -> None:
@@ -139,8 +143,9 @@ def refuse_known(door: BrokerDoor, message: Message) -> None:
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"transaction {unique} is committed already")
 
 
-def _resumed(token: tuple[BrokerDoor, Command, Message], results: Any) -> None:
-    door, command, message = token
+def _resumed(token: tuple[BrokerDoor, Command, Message, int], results: Any) -> None:
+    door, command, message, position = token
+    door.shared.broker.transactions.resuming.discard(position)
     if not door.open:
         return
     result = results.code if isinstance(results, GantryError) else results[0]

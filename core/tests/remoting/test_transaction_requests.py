@@ -163,8 +163,10 @@ def test_what_was_given_up_is_resumed_once(bench: Bench) -> None:
     for wrong in (first.fields["msgId"], "x", "", "F" * 32):
         assert ask(link, Code.RESUME_CHECK_HALF_MESSAGE, msgId=wrong).code == Answer.SYSTEM_ERROR
     bench.broker.transactions.config = TransactionsConfig()
-    answer = ask(link, Code.RESUME_CHECK_HALF_MESSAGE, msgId=id_, topic=GIVEN_UP_TOPIC)
-    assert answer.code == 0, answer.remark
+    both = [request(Code.RESUME_CHECK_HALF_MESSAGE, opaque=n, msgId=id_, topic=GIVEN_UP_TOPIC) for n in (1, 2)]
+    codes = {answer.opaque: (answer.code, answer.remark) for answer in answers(link.feed(b"".join(both)))}
+    assert codes[1][0] == 0, codes
+    assert "being resumed already" in str(codes[2][1])
     assert "resumed already" in str(ask(link, Code.RESUME_CHECK_HALF_MESSAGE, msgId=id_).remark)
     ((again, count),) = bench.broker.transactions.undecided(0, 9)[0]
     assert (again.unique, count) == ("u1", 0)
