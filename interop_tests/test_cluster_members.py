@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -170,6 +172,33 @@ def test_a_broker_killed_under_load_comes_back_with_everything(tmp_path: Path) -
             }
         pub.stop()
         keeper.stop()
+    finally:
+        cluster.stop()
+    assert "Traceback" not in cluster.log()
+
+
+@pytest.mark.slow
+def test_a_broker_that_hangs_is_given_up_and_comes_back(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, nameservers=1, brokers=2, gateways=1)
+    try:
+        cluster.start()
+        gateway = cluster.at("gateway0")
+        keeper = Paho(gateway, "keeper", False).start()
+        keeper.client.reconnect_delay_set(1, 1)
+        keeper.subscribe(("+/x", 1))
+        pub = Paho(gateway, "sender", False).start()
+        pub.client.reconnect_delay_set(1, 1)
+        publish(pub, "hang", 24)
+        os.kill(cluster.process("broker1").pid, signal.SIGSTOP)
+        infos = [pub.client.publish(f"hang{number % 12}/x", b"%d" % number, 1) for number in range(24, 72)]
+        until(lambda: all(info.is_published() for info in infos), 30)
+        os.kill(cluster.process("broker1").pid, signal.SIGCONT)
+        got: set[int] = set()
+        until(lambda: got.update([int(body) for _, body in keeper.receive(1)]) or got >= set(range(72)), 30)
+        log = cluster.process("gateway0").log
+        until(lambda: log().count("broker group broker-1 is in use") >= 6)
+        for client in (pub, keeper):
+            client.stop()
     finally:
         cluster.stop()
     assert "Traceback" not in cluster.log()
