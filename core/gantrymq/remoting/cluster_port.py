@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 CHOSEN_MAX: Final = 100_000
 """Topics whose group is remembered; beyond it the memory is started anew (the choice comes out the same while groups stay)."""
+PLACES_MAX: Final = 400_000
+"""Topics whose queues are numbered; at that number those that no group has (any more) are forgotten. A broker has 200,000 topics at most."""
 JOIN_RETRY_MS: Final = (200, 500, 1000, 2000, 5000)
 """Waits between attempts to bring a connected group up to date; the last one repeats."""
 SETTLE_MS: Final = 6_000
@@ -300,10 +302,19 @@ class ClusterPort:
         infos = [(group, info) for group, info in found if isinstance(info, TopicInfo)]
         if len(self.groups) == 1:
             return infos[0][1]
-        places = self.places.setdefault(name, [])
+        places = self._places(name)
         for group, info in infos:
             places += [place for queue in range(info.read_queues) if (place := (group, queue)) not in places]
         return TopicInfo(name, len(places), sum([info.write_queues for _, info in infos]))
+
+    def _places(self, name: str) -> list[tuple[Group, int]]:
+        found = self.places.get(name)
+        if found is None:
+            if len(self.places) >= PLACES_MAX:
+                alive = set().union(*[group.topics for group in self.groups])
+                self.places = {topic: places for topic, places in self.places.items() if topic in alive}
+            found = self.places[name] = []
+        return found
 
     def read(self, refs: Sequence[tuple[int, int]], token: Any, on_done: Done) -> None:
         by_group: dict[int, list[int]] = {}

@@ -372,6 +372,19 @@ def test_the_choice_of_a_group_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(port._chosen) <= 10
 
 
+def test_the_numbers_of_queues_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_port, "PLACES_MAX", 5)
+    site = Site("a", "b")
+    port = site.gateway()
+    for number in range(20):
+        assert site.call(port, "ensure_topic", f"t{number}", True).name == f"t{number}"
+        assert site.call(port, "ensure_topic", f"t{number}", False).read_queues == 4
+        for node in site.nodes.values():
+            node.broker.delete_topic(f"t{number}")
+        site.run()
+    assert len(port.places) <= 5
+
+
 def test_more_groups_than_handles_can_name_are_refused() -> None:
     port = ClusterPort(ManualTurn(), ManualWheel(ManualClock()), "g")
     line = Line(Node(MemoryFileSystem(), False))

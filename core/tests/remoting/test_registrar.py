@@ -29,6 +29,7 @@ class Nameserver:
         self.writers: list[asyncio.StreamWriter] = []
         self.refuse = b""
         self.asked = asyncio.Event()
+        self.ended = asyncio.Event()
         self.codes: list[int] = []
 
     async def start(self) -> None:
@@ -49,6 +50,7 @@ class Nameserver:
         finally:
             link.lose()
             writer.close()
+            self.ended.set()
 
     async def stop(self) -> None:
         self.server.close()
@@ -137,6 +139,24 @@ def test_a_nameserver_that_comes_back_is_told_again(tmp_path: Path, monkeypatch:
         servers[0].writers.clear()
         await servers[0].start()
         await until(servers, lambda: "T" in servers[0].topics())
+
+    run(tmp_path, monkeypatch, body)
+
+
+def test_the_list_of_nameservers_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(bench: Bench, registrar: Registrar, servers: list[Nameserver]) -> None:
+        monkeypatch.setattr(module, "FOLLOW_S", 0.01)
+        first, second = list(registrar._context.nameservers)
+        registrar._context.nameservers[:] = [first]
+        await registrar.start()
+        assert "TBW102" in servers[0].topics()
+        assert not servers[1].topics()
+        registrar._context.nameservers[:] = [second]
+        await until(servers, lambda: "TBW102" in servers[1].topics())
+        assert [link.address for link in registrar.links] == [second]
+        async with asyncio.timeout(WAIT_S):
+            await servers[0].ended.wait()
+        assert not servers[0].topics(), "the connection that is closed takes the broker with it"
 
     run(tmp_path, monkeypatch, body)
 
