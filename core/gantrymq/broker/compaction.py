@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from gantrymq.broker.live import RECORDS_BYTES, RECORDS_STEP, Slices, patient
+from gantrymq.broker.live import RECORDS_BYTES, RECORDS_STEP, Slices, patient, run_for
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.store import record
@@ -172,15 +172,7 @@ class Compaction:
         if self._job is None or self._waiting:
             return False
         try:
-            while budget_us > 0:
-                took = next(self._job)
-                if isinstance(took, Cold):
-                    self._fetch(took)
-                    return False
-                if took < 0:
-                    self._waiting = True
-                    return False
-                budget_us -= took
+            wanted = run_for(self._job, budget_us)
         except StopIteration:
             self._job = None
             return False
@@ -188,7 +180,11 @@ class Compaction:
             log.warning("compaction stopped: %s; it is tried again in %d s", error, LOOK_MS // 1000)
             self._job = None
             return False
-        return True
+        if isinstance(wanted, Cold):
+            self._fetch(wanted)
+        elif wanted < 0:
+            self._waiting = True
+        return wanted == 0
 
     def _fetch(self, cold: Cold) -> None:
         self._waiting = True

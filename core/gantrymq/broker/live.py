@@ -47,6 +47,17 @@ def patient(call: Callable[[], T]) -> Slices[T]:
             yield cold
 
 
+def run_for(job: Slices[T], budget_us: int) -> int | Cold:
+    """Let the job work about that long: what it waits for (a `Cold`, or a negative number), or 0: it has more to do. StopIteration is
+    its end."""
+    while budget_us > 0:
+        took = next(job)
+        if isinstance(took, Cold) or took < 0:
+            return took
+        budget_us -= took
+    return 0
+
+
 class Survey:
     """One segment, [begin, end)."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.acks import ACK_TOPIC, RECORD_BYTES_MAX
-from gantrymq.broker.live import Slices, Survey, patient
+from gantrymq.broker.live import Slices, Survey, patient, run_for
 from gantrymq.broker.moved import MOVED_MAX
 from gantrymq.broker.pins import Pins
 from gantrymq.broker.tables import item_message
@@ -173,15 +173,7 @@ class Retention:
         if self._job is None or self._waiting:
             return False
         try:
-            while budget_us > 0:
-                took = next(self._job)
-                if isinstance(took, Cold):
-                    self._fetch(took)
-                    return False
-                if took < 0:
-                    self._pause()
-                    return False
-                budget_us -= took
+            wanted = run_for(self._job, budget_us)
         except StopIteration:
             self._job = None
             return False
@@ -195,7 +187,11 @@ class Retention:
                 log.exception("retention stopped in the middle; it begins anew in %d s", STAY_MS // 1000)
             self._due_at = self._broker.wheel.now_ms() + STAY_MS
             return False
-        return True
+        if isinstance(wanted, Cold):
+            self._fetch(wanted)
+        elif wanted < 0:
+            self._pause()
+        return wanted == 0
 
     def _fetch(self, cold: Cold) -> None:
         self._waiting = True
