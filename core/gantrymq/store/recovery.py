@@ -62,6 +62,8 @@ class RecoveryReport:
     def __str__(self) -> str:
         checked = f"not closed cleanly; checked the log from {self.start} to {self.end}"
         parts = [f"closed cleanly; the log ends at {self.end}" if self.clean else checked]
+        if self.clean and not self.end:
+            parts = ["empty; a new log begins"]
         if self.records:
             parts.append(f"{self.records} records put into their queues again")
         if self.cut_bytes:

@@ -226,6 +226,7 @@ def test_missing_segments_are_reported_and_survived(bench: Bench, message_of: Ca
 
 def test_the_line_of_the_log_is_for_people() -> None:
     assert str(RecoveryReport(True, 0, 500)) == "closed cleanly; the log ends at 500"
+    assert str(RecoveryReport(True, 0, 0)) == "empty; a new log begins"
     report = RecoveryReport(False, 100, 500, 7, [(place, 10) for place in range(200, 212)], 3)
     text = str(report)
     assert text.startswith(
