@@ -36,8 +36,14 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
 SCENARIOS: Final[dict[str, tuple[str, str]]] = {
     "test_remoting_foreign.py::test_node": (NODE_CLIENT, "send, consume"),
     "test_remoting_foreign.py::test_java": (f"{JAVA_CLIENT} 5.3.3", "send, pull, push"),
-    "test_remoting_sends.py::test_java[4.9.8]": (f"{JAVA_CLIENT} 4.9.8", "retries, replies, batches, light queues"),
-    "test_remoting_sends.py::test_java[5.3.3]": (f"{JAVA_CLIENT} 5.3.3", "retries, replies, batches, light queues"),
+    "test_remoting_sends.py::test_java[4.9.8-JSON]": (
+        f"{JAVA_CLIENT} 4.9.8",
+        "retries, replies, batches, light queues",
+    ),
+    "test_remoting_sends.py::test_java[5.3.3-ROCKETMQ]": (
+        f"{JAVA_CLIENT} 5.3.3",
+        "retries, replies, batches, light queues, binary headers",
+    ),
     "test_remoting_sends.py::test_the_real_broker_shows_the_same": (
         f"{JAVA_CLIENT} 5.3.3",
         "the same as with a real broker",

@@ -50,7 +50,7 @@ def classpath(version: str, directory: Path) -> str:
 def seen(nameserver: str, name: str, jars: str, home: Path, header: str = "JSON") -> list[str]:
     options = [f"-Duser.home={home}", f"-Drocketmq.serialize.type={header}"]
     done = subprocess.run(
-        ["java", *options, "-cp", jars, str(PROGRAM), nameserver, name],
+        ["java", *options, "-Drocketmq.client.rebalance.waitInterval=1000", "-cp", jars, str(PROGRAM), nameserver, name],
         capture_output=True, text=True, timeout=200, env={"PATH": os.environ["PATH"]},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

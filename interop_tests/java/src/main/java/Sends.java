@@ -35,7 +35,17 @@ public final class Sends {
     static DefaultMQProducer producer;
     static MessageQueue anyQueue;
 
-    public static void main(String[] args) throws Exception {
+    public static void main(String[] args) {
+        try {
+            run(args);
+        } catch (Throwable error) { // the client's threads would keep the process
+            error.printStackTrace();
+            System.exit(1);
+        }
+        System.exit(0);
+    }
+
+    static void run(String[] args) throws Exception {
         nameserver = args[0];
         topic = args[1];
         producer = new DefaultMQProducer(topic + "-producer");
@@ -49,7 +59,6 @@ public final class Sends {
         lightQueues();
         producer.shutdown();
         new TreeSet<>(SEEN).forEach(System.out::println);
-        System.exit(0);
     }
 
     /** A message that is consumed in vain twice: first copy after a second, then dead. */
