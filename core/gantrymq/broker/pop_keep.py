@@ -2,7 +2,7 @@
 
 Receipts then stay good, consumers are not given again what they are working on, and what was never delivered does not count as
 delivered, though the delivered mark is ahead of it. After a crash there are no rows, and everything unacknowledged comes back at once. A row: `next` (the window's next offset), `recovered` (offsets below
-were possibly delivered before an earlier crash), `ordered`, `attempt`, and leases as [pop time, deadline
+were possibly delivered before an earlier crash), `stopped` (the time), `ordered`, `attempt`, and leases as [pop time, deadline
 (milliseconds since the epoch), runs of offsets as first, last, first, last, ...].
 """
 
@@ -51,13 +51,14 @@ def row_of(place: Place, leases: Iterable[Lease], now_ms: int, wall_ms: int, tic
         "ordered": place.ordered,
         "attempt": place.attempt,
         "recovered": place.cursor.recovered_below,
+        "stopped": wall_ms,
         "leases": kept,
     }
     return json.dumps(value, separators=(",", ":")).encode()
 
 
 def leases_of(value: dict[str, Any]) -> list[tuple[int, int, list[int]]]:
-    """(pop time, deadline, offsets) of each lease in a row."""
+    """(pop time, deadline, offsets) of each lease in a row. Of a row without `stopped`, an older version's, the deadline alone counts."""
     found: list[tuple[int, int, list[int]]] = []
     for pop_ms, due_ms, runs in value["leases"]:
         offsets: list[int] = []

@@ -136,7 +136,8 @@ class Pops:
             held = [offset for offset in offsets if offset in returned]
             if held:
                 returned.difference_update(held)
-                left_ms = min(max(due_ms - wall_ms, 0), INVISIBLE_MS_MAX)
+                # A wall clock that was set back meanwhile must not make the lease longer than it was at the stop.
+                left_ms = min(max(due_ms - wall_ms, 0), due_ms - value.get("stopped", 0), INVISIBLE_MS_MAX)
                 lease = self.leases.add(place, held, pop_ms, now_ms + left_ms)
                 window.inflight.update(dict.fromkeys(held, lease.id))
                 for offset in held:

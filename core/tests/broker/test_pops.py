@@ -232,6 +232,21 @@ def test_counts_after_a_restart_go_on() -> None:
     assert [message.reconsume_times for message in pop(node)] == [3]
 
 
+def test_a_wall_clock_set_back_while_stopped_makes_no_lease_longer() -> None:
+    """Found by the simulation: a message stayed invisible for the hour that the clock had been set back."""
+    node = node_with_topic()
+    node.send(1)
+    assert len(pop(node, invisible_ms=10_000)) == 1
+    pass_ms(node, 4_000)
+    node.stop()
+    node.clock.wall_ms -= 3_600_000
+    node = KeepingNode(node.files, node.clock)
+    pass_ms(node, 5_900)
+    assert pop(node) == []
+    pass_ms(node, 200)
+    assert [message.reconsume_times for message in pop(node)] == [1]
+
+
 @pytest.mark.parametrize("crash", [False, True])
 def test_leases_across_a_restart(crash: bool) -> None:
     node = node_with_topic()
