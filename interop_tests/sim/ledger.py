@@ -63,6 +63,10 @@ class Group:
     topics: tuple[str, ...]
     tag: str
     pops: bool
+    ordered: bool = False
+    """Pops: a batch of a queue comes when the one before it is acknowledged."""
+    asked: dict[tuple[str, int], dict[int, None]] = field(default_factory=dict)
+    """Ordered pops: offsets whose acknowledgement some member has sent."""
     consumed: dict[str, None] = field(default_factory=dict)
     excused: dict[str, None] = field(default_factory=dict)
     high: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -315,6 +319,18 @@ class Ledger:
             )
         group.leased[place] = (until, member)
 
+    def popped_in_order(self, group: Group, topic: str, queue_id: int, offset: int) -> None:
+        """An ordered pop began there: all before it is acknowledged."""
+        asked = group.asked.get((topic, queue_id), {})
+        missing = [earlier for earlier in range(offset) if earlier not in asked]
+        self.check(
+            not missing, "I5", f"{group.name} got {topic}/{queue_id}@{offset}, and nobody acknowledged {missing[:5]}"
+        )
+
+    def pop_asked(self, group: Group, place: Place) -> None:
+        """A member acknowledges it."""
+        group.asked.setdefault(place[:2], {})[place[2]] = None
+
     def pop_done(self, group: Group, sent: Sent, place: Place) -> None:
         """Its acknowledgement was answered."""
         assert self.node is not None
@@ -369,6 +385,9 @@ class Ledger:
         for uid, position in list(group.sent_back.items()):
             if position > end and not self.sync:
                 group.excused[uid] = None
+        for (topic, queue_id), asked in group.asked.items():
+            left = node.store.max_offset(topic, queue_id)
+            group.asked[topic, queue_id] = {offset: None for offset in asked if offset < left}
         if group.pops:
             return
         for (topic, queue_id), high in group.high.items():

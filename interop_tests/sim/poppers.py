@@ -42,7 +42,7 @@ class Popper(Client):
         fields: dict[str, Any] = {
             "consumerGroup": self.group.name, "topic": topic, "queueId": -1, "maxMsgNums": lot.choice((1, 8, 32)),
             "invisibleTime": invisible, "pollTime": POLL_MS if self.world.calm else lot.choice((0, POLL_MS)), "bornTime": self.world.clock.now_ms(),
-            "initMode": 0, "expType": "TAG", "exp": self.group.tag,
+            "initMode": 0, "order": self.group.ordered, "expType": "TAG", "exp": self.group.tag,
         }  # fmt: skip
         answered = partial(self._popped, topic, self.world.now + invisible, self.node.life)
         self.ask(Code.POP_MESSAGE, answered, timeout_ms=POLL_MS + 3_000, **fields)
@@ -53,6 +53,9 @@ class Popper(Client):
             self.soon(lot.randrange(50, 400), partial(self._pop, topic))
             return
         fresh = life == self.node.life and self.node.up
+        if fresh and self.group.ordered:
+            for queue, offset in self._begins(popped(answer)).items():
+                self.ledger.popped_in_order(self.group, topic, queue, offset)
         batch: list[tuple[Popped, Sent]] = []
         for one in popped(answer):
             place = (one.topic, one.queue_id, one.offset)
@@ -62,6 +65,13 @@ class Popper(Client):
             batch.append((one, sent))
         self.soon(lot.randrange(1, 300), partial(self._consume, batch))
         self.soon(lot.randrange(1, 50), partial(self._pop, topic))
+
+    def _begins(self, batch: list[Popped]) -> dict[int, int]:
+        """First offset of each queue."""
+        begins: dict[int, int] = {}
+        for one in batch:
+            begins[one.queue_id] = min(begins.get(one.queue_id, one.offset), one.offset)
+        return begins
 
     @property
     def client(self) -> str:
@@ -77,8 +87,9 @@ class Popper(Client):
                 for one, sent in batch:
                     self._change(one, sent)
                 return
-        for _, sent in batch:
+        for one, sent in batch:
             self.ledger.consumed(self.group, sent)
+            self.ledger.pop_asked(self.group, self._place(one))
         if lot.random() < 0.5:
             self._ack_batch(batch)
             return
@@ -149,4 +160,5 @@ class Popper(Client):
             self.group.leased[self._place(one)] = (until, self.client)
         if self.world.calm or self.world.chance(0.7):
             self.ledger.consumed(self.group, sent)
+            self.ledger.pop_asked(self.group, self._place(one))
             self.soon(self.world.lot.randrange(1, 300), partial(self._ack, one, sent))

@@ -99,6 +99,7 @@ class Simulation:
         wanted = [
             Group("pull", ("A", "T"), "*", False), Group("tags", ("A",), "red", False),
             Group("order", ("A", "T"), "*", False), Group("pop", ("A", "T"), "*", True),
+            Group("steps", ("T",), "*", True, ordered=True),
         ]  # fmt: skip
         for group in wanted:
             if lot.random() < 0.25:
