@@ -29,7 +29,7 @@ from gantrymq.client.admin import Admin
 from gantrymq.client.tools import overview
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode
-from interop_tests.running import Cluster, Gantry
+from interop_tests.running import Cluster, Gantry, Process
 from interop_tests.waiting import until
 
 
@@ -203,14 +203,14 @@ def test_messages_and_dead_letters(gantry: Runner) -> None:
 
     asyncio.run(give_up())
     until(lambda: gantry.run("topic", "show", "%DLQ%postmen")[0] == 0)
-    assert "1 dead letters would be sent to mail" in gantry.ok("message", "redrive", "postmen", "--dry-run")
-    assert "1 dead letters sent to mail" in gantry.ok("message", "redrive", "postmen", "--yes")
+    assert "1 dead letter would be sent to mail" in gantry.ok("message", "redrive", "postmen", "--dry-run")
+    assert "1 dead letter sent to mail" in gantry.ok("message", "redrive", "postmen", "--yes")
     again = consume(gantry.nameserver, "mail", "postmen")
     assert [(each.body, each.tag, each.keys, each.property("colour")) for each in again] == [
         (b"hello", "t", "k1", "red")
     ]
     assert "no dead letters that were not sent again" in gantry.ok("message", "redrive", "postmen", "--yes")
-    assert "1 dead letters" in gantry.ok("message", "redrive", "postmen", "--yes", "--again")
+    assert "1 dead letter" in gantry.ok("message", "redrive", "postmen", "--yes", "--again")
 
 
 def test_trace(gantry: Runner) -> None:
@@ -381,6 +381,17 @@ def test_metrics_of_a_running_broker(server: Gantry, gantry: Runner) -> None:
     assert get(server, "/healthz") == (200, "ok\n")
     assert get(server, "/readyz") == (200, "ok\n")
     assert get(server, "/nope")[0] == 404
+
+
+def test_a_broker_without_nameserver_is_not_ready(tmp_path: Path) -> None:
+    process = Process("broker", tmp_path, ["broker", "--data", str(tmp_path / "data"), "--nameserver", "127.0.0.1:1"])
+    try:
+        process.start()
+        address = process.doors["metrics"]
+        assert cluster_get(address, "/readyz") == 503
+        assert cluster_get(address, "/healthz") == 200
+    finally:
+        process.kill()
 
 
 def test_log_lines_are_objects(server: Gantry) -> None:

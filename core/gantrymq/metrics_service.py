@@ -104,7 +104,7 @@ class Scrape:
         self._made_ms = -FRESH_MS
         self._spent_s = 0.0
         self.seconds = 0.0
-        """The loop's time that the last text took."""
+        """Processor time that the last text took."""
         self.bytes = 0
 
     def get(self, on_text: Callable[[bytes | None], None]) -> None:
@@ -121,13 +121,13 @@ class Scrape:
 
     def _slice(self) -> None:
         assert self._pieces is not None
-        begun = time.perf_counter()
-        until = begun + SLICE_S
+        begun = time.thread_time()
+        until = time.perf_counter() + SLICE_S
         try:
             for piece in self._pieces:
                 self._parts.append(piece)
                 if time.perf_counter() >= until:
-                    self._spent_s += time.perf_counter() - begun
+                    self._spent_s += time.thread_time() - begun
                     self._soon(self._slice)
                     return
         except Exception as error:
@@ -137,7 +137,7 @@ class Scrape:
             return
         self._text = "".join(self._parts).encode()
         self._made_ms = self._now_ms()
-        self.seconds = self._spent_s + time.perf_counter() - begun
+        self.seconds = self._spent_s + time.thread_time() - begun
         self.bytes = len(self._text)
         self._finish(self._text)
 
@@ -351,7 +351,7 @@ class MetricsService:
         now_ms = context.clock.monotonic_ms
         scrape = Scrape(metrics, context.turn.at_deliver, now_ms)
         show_process(metrics, context.shared.get("listeners", {}))
-        metrics.read("gantry_scrape_seconds", "The loop's time that the last scrape took", lambda: scrape.seconds)
+        metrics.read("gantry_scrape_seconds", "Processor time that the last scrape took", lambda: scrape.seconds)
         metrics.read("gantry_scrape_bytes", "Length of the last scrape", lambda: scrape.bytes)
         pages = Pages(context.shared["health"], scrape)
 

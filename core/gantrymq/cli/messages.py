@@ -176,7 +176,7 @@ async def do_redrive(admin: Admin, group: str, to: str, count: int, again: bool,
     if not sent:
         CONSOLE.print(f"group {plain(group)} has no dead letters that were not sent again already (--again sends all)")
     for name, number in sorted(sent.items()):
-        CONSOLE.print(f"{number} dead letters {verb} to [bold]{plain(name)}[/bold]")
+        CONSOLE.print(f"{number} dead letter{'s' if number != 1 else ''} {verb} to [bold]{plain(name)}[/bold]")
 
 
 def letter(message: ReceivedMessage, to: str) -> OutMessage:
