@@ -122,7 +122,7 @@ def test_topics_that_nobody_used_are_opened_a_few_at_a_time(monkeypatch: pytest.
     for number in range(5):
         world.send(f"t{number}", 1)
         world.node.broker.offsets.commit("g", f"t{number}", 0, 0)
-    world.node.background()
+    world.node.broker.store._queues.write_pending()
     world.node.broker.store.used_topics.clear()  # type: ignore[attr-defined]  # as after a start
     shown = [len(world.scrape().get("rocketmq_consumer_lag_messages", ())) for _ in range(4)]
     assert shown == [2, 4, 5, 5]
