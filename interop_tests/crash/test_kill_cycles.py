@@ -53,7 +53,7 @@ class Cycles:
         publishers = [kind(self.server, self.numbers[kind]) for kind in PUBLISHERS]
         for publisher in publishers:
             publisher.start()
-        enough = self.lot.randrange(20, 500)
+        enough = self.lot.randrange(20, 250)
         until(lambda: all(len(one.ledger.acknowledged) >= enough or not one.is_alive() for one in publishers))
         self.server.process("up").kill()
         known = Ledger()
