@@ -232,17 +232,19 @@ class Ledger:
                 f"{sent.uid} came {sent.due_wall_ms - highest} ms before its time",
             )
         elif sent.kind == DELAYED:
-            self._check_waited(sent.uid, sent.begun, sent.delay_ms, sent.life)
+            waited = self.world.now - sent.begun
+            self.check(
+                self._has_waited(sent.begun, sent.delay_ms, sent.life),
+                "delay",
+                f"{sent.uid} came after {waited} ms, its delay is {sent.delay_ms} ms",
+            )
 
-    def _check_waited(self, uid: str, begun: int, delay_ms: int, life: int) -> None:
+    def _has_waited(self, begun: int, delay_ms: int, life: int) -> bool:
         """A level's delay is kept however the wall clock jumps, but of a record from before a start only the wall time is known."""
         assert self.node is not None
-        waited = self.world.now - begun
         if life != self.node.life and self.world.clock.jumped_since(begun):
-            return
-        self.check(
-            waited >= delay_ms - LEVEL_SLACK_MS, "delay", f"{uid} came after {waited} ms, its delay is {delay_ms} ms"
-        )
+            return True
+        return self.world.now - begun >= delay_ms - LEVEL_SLACK_MS
 
     def consumed(self, group: Group, sent: Sent) -> None:
         """A member is done with it."""
@@ -265,8 +267,11 @@ class Ledger:
         asked = group.back_due.get((sent.uid, times))
         if asked is None:
             raise Violation("I2", f"{sent.uid} came to {group.name} for the attempt {times}, and nobody sent it back")
-        first = min(asked, key=lambda one: one[0] + one[1])
-        self._check_waited(sent.uid, *first)
+        self.check(
+            any(self._has_waited(*one) for one in asked),
+            "delay",
+            f"{sent.uid} came back to {group.name} at {self.world.now} ms, sent back (when, delay, process): {asked}",
+        )
 
     def sent_back(self, group: Group, sent: Sent) -> None:
         """The broker took it for another attempt."""
