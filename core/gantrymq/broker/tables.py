@@ -7,7 +7,7 @@ property GANTRY_DELETED marks a deletion. Replayed from the first record at star
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol
 
 from gantrymq.broker.table_keys import TableKeys
@@ -98,6 +98,10 @@ class Tables:
         if keys is None:
             keys = self._keys[table] = TableKeys(self.rows(table))
         return keys.walk()
+
+    def rows_besides(self, tables: Collection[str]) -> int:
+        """Rows of all tables but these."""
+        return sum([len(rows) for name, rows in self._tables.items() if name not in tables])
 
     def check_room(self, table: str, items: Sequence[tuple[str, bytes | None]]) -> None:
         """Raise LIMIT_REACHED if the new keys among `items` do not fit any more."""

@@ -272,8 +272,8 @@ def left_of(row: dict[str, Any]) -> dict[str, int]:
     backlog, waiting = row.get("backlog", {}), row.get("waiting", {})
     return {
         "not consumed by groups": row.get("lag", 0), "ready in queues and sessions": backlog.get("ready", 0),
-        "unacknowledged": backlog.get("unacked", 0), "delayed": waiting.get("delays", 0), "timed": waiting.get("timers", 0),
-        "undecided": waiting.get("halves", 0),
+        "unacknowledged": backlog.get("unacked", 0), "sessions and definitions for gateways to move": backlog.get("rows", 0),
+        "delayed": waiting.get("delays", 0), "timed": waiting.get("timers", 0), "undecided": waiting.get("halves", 0),
     }  # fmt: skip
 
 

@@ -22,6 +22,9 @@ TAG = "tag/"
 GONE_TABLE = "cluster_gone"
 """What was deleted while a group was away, so that it does not come back with that group (keys: cluster_join.py)."""
 
+GROUP_TABLES: Final = frozenset({LIGHTS_TABLE, STATE_TABLE, GONE_TABLE})
+"""What each group has for itself; the rows of other tables move when it is emptied."""
+
 PENDING_MAX: Final = 100_000
 """Changes made while a group joins, which it gets at the end; beyond them the join begins anew, and reads them from the other groups."""
 

@@ -10,11 +10,12 @@ import msgspec
 
 from gantrymq import __version__
 from gantrymq.broker import stats
+from gantrymq.broker.broker import OWN_TABLES
 from gantrymq.broker.lags import LagSweep
 from gantrymq.broker.topics import PERM_READ, PERM_WRITE
 from gantrymq.model import names
 from gantrymq.remoting import json_bodies as bodies
-from gantrymq.remoting.cluster_group import DRAINING, STATE_TABLE
+from gantrymq.remoting.cluster_group import DRAINING, GROUP_TABLES, STATE_TABLE
 from gantrymq.remoting.headers import parse
 from gantrymq.remoting.overview_codes import DRAIN, GROUP_WISHES, OVERVIEW
 
@@ -123,7 +124,8 @@ def _backlog(broker: Broker) -> Generator[Cold | None, None, dict[str, int]]:
         info = broker.cursors.info(cursor)
         ready += info.ready
         unacked += info.unacked
-    return {"ready": ready, "unacked": unacked}
+    rows = broker.tables.rows_besides(OWN_TABLES | GROUP_TABLES)
+    return {"ready": ready, "unacked": unacked, "rows": rows}
 
 
 def is_draining(broker: Broker) -> bool:
