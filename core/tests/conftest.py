@@ -7,6 +7,13 @@ import os
 import pytest
 
 PLAIN_ONLY = {
+    "broker/test_port.py::": "a stand-in for the store",
+    "broker/test_port_edges.py::": "a stand-in for the store",
+    "broker/test_port_limits.py::": "a stand-in for the store",
+    "broker/test_limits.py::": "a stand-in for the store",
+    "remoting/test_gateway_session.py::": "a stand-in for the store",
+    "store/test_index_file.py::test_hashes_of_many_keys_are_those_of_each": "sets a limit",
+    "broker/test_deletions.py::test_every_front_part_of_the_batch": "replaces a method",
     "store/test_recovery.py::test_a_group_without_all_its_continuation_records_is_cut": "sets a limit",
     "store/test_write_buffer.py::test_the_limit_writes_through": "sets a limit",
     "remoting/test_client_light_queues.py::test_a_batch_that_cannot_be_written_takes_its_entries_back": "replaces a method",

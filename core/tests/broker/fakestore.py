@@ -6,16 +6,10 @@ from collections.abc import Sequence
 
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
-from gantrymq.store.message_store import MessageStore
 
 
-class FakeStore(MessageStore):
-    """Physical offset = index in `log` * 100; every record is 100 bytes long, those with bodies over 1000 bytes as much longer.
-
-    A MessageStore by name only (the compiled broker takes nothing else): nothing of it is ever made.
-    """
-
-    record_bytes_max = 4 << 20  # type: ignore[assignment]
+class FakeStore:
+    """Physical offset = index in `log` * 100; every record is 100 bytes long, those with bodies over 1000 bytes as much longer."""
 
     def __init__(self) -> None:
         self.log: list[Message] = []
@@ -24,6 +18,7 @@ class FakeStore(MessageStore):
         self.fail: GantryError | None = None
         self.appends = 0
         self.body_bytes_max = 1000
+        self.record_bytes_max = 4 << 20
 
     @property
     def written_position(self) -> int:
