@@ -30,9 +30,9 @@ from interop_tests.running import Gantry
 from interop_tests.waiting import until
 
 KILLS = 2
-ENOUGH = 150
+ENOUGH = 80
 """Acknowledgements of each publisher before a kill..."""
-POPS = 4
+POPS = 3
 """...and pops that brought something."""
 KINDS = (
     "DELAY\x011\x02",
