@@ -39,7 +39,11 @@ LIGHT_QUEUES_MAX = 20_000
 
 def is_client_light(name: str) -> bool:
     """True for the name of a client's own light queue."""
-    return name.startswith(names.LMQ_PREFIX) and not name.startswith(names.OWN_LIGHT_PREFIX) and names.is_stored_topic(name)
+    return (
+        name.startswith(names.LMQ_PREFIX)
+        and not name.startswith(names.OWN_LIGHT_PREFIX)
+        and names.is_stored_topic(name)
+    )
 
 
 @dataclass(slots=True)

@@ -205,7 +205,9 @@ def client_queues(dispatch: bytes) -> tuple[str, ...]:
     for pair in dispatch.split(b"\x02"):
         if pair.startswith(DISPATCH_MARK):
             found = pair[len(DISPATCH_MARK) :].decode("utf-8", "replace").split(",")
-            return tuple([name for name in found if name.startswith(LMQ_PREFIX) and not name.startswith(OWN_LIGHT_PREFIX)])
+            return tuple(
+                [name for name in found if name.startswith(LMQ_PREFIX) and not name.startswith(OWN_LIGHT_PREFIX)]
+            )
     return ()
 
 
