@@ -77,9 +77,9 @@ class Group:
     """Position below which the newest copy of a message in the retry topic lies."""
     back_due: dict[tuple[str, int], list[tuple[int, int, int]]] = field(default_factory=dict)
     """(when, delay, life) of messages sent back, by the number of the attempt that they ask for."""
-    done: dict[tuple[Place, str], int] = field(default_factory=dict)
+    done: dict[tuple[Place, str], tuple[int, int]] = field(default_factory=dict)
     """Pops: acknowledged entries, and where the log was then."""
-    leased: dict[Place, tuple[int, str]] = field(default_factory=dict)
+    leased: dict[Place, tuple[int, str, int]] = field(default_factory=dict)
     """Pops: nobody else gets it before that time."""
 
     def shadowed(self, place: Place) -> bool:
@@ -308,21 +308,23 @@ class Ledger:
 
     # Pops.
 
-    def popped(self, group: Group, sent: Sent, place: Place, until: int, member: str) -> None:
-        """Given out, invisible to others until then at least."""
+    def popped(self, group: Group, sent: Sent, place: Place, asked: int, until: int, member: str) -> None:
+        """Given out, invisible to others until then at least. `asked`: when the pop was sent; one that was on its way already when
+        another ended may have been answered before it, and its answer been late."""
+        done = group.done.get((place, sent.uid))
         self.check(
-            (place, sent.uid) not in group.done,
+            done is None or asked < done[1],
             "I3",
             f"{sent.uid} came again from {place} to {group.name}, which had acknowledged it",
         )
         leased = group.leased.get(place)
-        if leased is not None:
+        if leased is not None and asked >= leased[2]:
             self.check(
                 self.world.now >= leased[0],
                 "I3",
                 f"{sent.uid} at {place} went to {member} {leased[0] - self.world.now} ms before {leased[1]}'s lease ended",
             )
-        group.leased[place] = (until, member)
+        group.leased[place] = (until, member, self.world.now)
 
     def popped_in_order(self, group: Group, topic: str, queue_id: int, offset: int) -> None:
         """An ordered pop began there: all before it is acknowledged."""
@@ -340,7 +342,8 @@ class Ledger:
         """Its acknowledgement was answered."""
         assert self.node is not None
         group.leased.pop(place, None)
-        group.done[place, sent.uid] = self.node.store.written_position if self.node.up else 1 << 60
+        position = self.node.store.written_position if self.node.up else 1 << 60
+        group.done[place, sent.uid] = (position, self.world.now)
 
     # Crashes.
 
@@ -386,7 +389,7 @@ class Ledger:
         return max(found, default=(-1, 0))
 
     def _cut_group(self, group: Group, node: Node, end: int) -> None:
-        group.done = {key: position for key, position in group.done.items() if position <= end}
+        group.done = {key: found for key, found in group.done.items() if found[0] <= end}
         for uid, position in list(group.sent_back.items()):
             if position > end and not self.sync:
                 group.excused[uid] = None

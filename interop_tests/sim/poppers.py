@@ -44,10 +44,10 @@ class Popper(Client):
             "invisibleTime": invisible, "pollTime": POLL_MS if self.world.calm else lot.choice((0, POLL_MS)), "bornTime": self.world.clock.now_ms(),
             "initMode": 0, "order": self.group.ordered, "expType": "TAG", "exp": self.group.tag,
         }  # fmt: skip
-        answered = partial(self._popped, topic, self.world.now + invisible, self.node.life)
+        answered = partial(self._popped, topic, self.world.now, invisible, self.node.life)
         self.ask(Code.POP_MESSAGE, answered, timeout_ms=POLL_MS + 3_000, **fields)
 
-    def _popped(self, topic: str, until: int, life: int, answer: Command | None) -> None:
+    def _popped(self, topic: str, asked: int, invisible: int, life: int, answer: Command | None) -> None:
         lot = self.world.lot
         if answer is None or answer.code != 0:
             self.soon(lot.randrange(50, 400), partial(self._pop, topic))
@@ -61,7 +61,7 @@ class Popper(Client):
             place = (one.topic, one.queue_id, one.offset)
             sent = self.ledger.delivered(self.group, place, one.body, -1, None)
             if fresh:
-                self.ledger.popped(self.group, sent, place, until, self.client)
+                self.ledger.popped(self.group, sent, place, asked, asked + invisible, self.client)
             batch.append((one, sent))
         self.soon(lot.randrange(1, 300), partial(self._consume, batch))
         self.soon(lot.randrange(1, 50), partial(self._pop, topic))
@@ -146,6 +146,7 @@ class Popper(Client):
             self.group.leased[self._place(one)] = (
                 min(self.group.leased[self._place(one)][0], self.world.now + invisible),
                 self.client,
+                self.world.now,
             )
         answered = partial(self._changed, one, sent, self.world.now + invisible, mine, self.node.life)
         self.ask(Code.CHANGE_MESSAGE_INVISIBLETIME, answered, **fields)
@@ -157,7 +158,7 @@ class Popper(Client):
         parts[1], parts[2] = answer.fields["popTime"], answer.fields["invisibleTime"]
         one.receipt = " ".join(parts)
         if mine and self._still_mine(one):
-            self.group.leased[self._place(one)] = (until, self.client)
+            self.group.leased[self._place(one)] = (until, self.client, self.world.now)
         if self.world.calm or self.world.chance(0.7):
             self.ledger.consumed(self.group, sent)
             self.ledger.pop_asked(self.group, self._place(one))
