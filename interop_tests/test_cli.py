@@ -100,11 +100,16 @@ def test_topics(gantry: Runner) -> None:
     (show,) = gantry.rows("topic", "show", "orders")
     assert show["brokers"][0]["attributes"] == {"flush": "async"}
     gantry.ok("topic", "update", "orders", "--read-queues", "6", "--perm", "r", "--attribute", "flush=")
-    (route,) = gantry.rows("topic", "route", "orders")
-    assert (route["read_queues"], route["write_queues"], route["perm"]) == (6, 4, "r")
+
+    def route() -> tuple[int, int, str]:
+        (row,) = gantry.rows("topic", "route", "orders")
+        return row["read_queues"], row["write_queues"], row["perm"]
+
+    until(lambda: route() == (6, 4, "r"))  # the broker tells the nameserver a moment later
     (show,) = gantry.rows("topic", "show", "orders")
     assert show["brokers"][0]["attributes"] == {}
     gantry.ok("topic", "update", "orders", "--perm", "rw")
+    until(lambda: route() == (6, 4, "rw"))
     send(gantry.nameserver, "orders", 10)
     (row,) = [row for row in gantry.rows("topic", "list") if row["topic"] == "orders"]
     assert row["messages"] == 10

@@ -47,6 +47,8 @@ def parse_server_command(arguments: list[str]) -> dict[str, object] | None:
                 value = following
             if name == "--set":
                 sets.append(value)
+            elif name == "--nameserver" and "nameserver" in values:
+                values["nameserver"] = f"{values['nameserver']};{value}"
             else:
                 values[OPTIONS[name]] = value
         elif command == "gateway" and not argument.startswith("-"):

@@ -96,3 +96,9 @@ def test_a_server_does_not_load_what_only_people_and_spark_need() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout == "[]\n"
+
+
+def test_nameservers_named_one_by_one_are_all_used() -> None:
+    values = parse_server_command(["broker", "--nameserver", "a:1", "--nameserver=b:2"])
+    assert values is not None
+    assert values["nameserver"] == "a:1;b:2"

@@ -26,6 +26,7 @@ STATUS: Final[dict[ErrorCode, int]] = {
     ErrorCode.NO_PERMISSION: 403,
     ErrorCode.NO_ROUTE: 404,
     ErrorCode.OFFSET_OUT_OF_RANGE: 500,
+    ErrorCode.GROUP_NOT_FOUND: 404,
     ErrorCode.LEASE_HELD: 409,
     ErrorCode.LEASE_LOST: 409,
     ErrorCode.BUSY: 503,
