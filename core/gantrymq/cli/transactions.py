@@ -95,7 +95,10 @@ async def show(admin: Any, group: str, broker: str, count: int, as_json: bool) -
             }  # fmt: skip
             sys.stdout.write(json.dumps(shown, ensure_ascii=False) + "\n")
         return
-    table = Table("transaction", "group", "topic")
+    table = Table()
+    table.add_column("transaction", no_wrap=True, min_width=max([len(row["transactionId"]) for row in rows], default=0))
+    for name in ("group", "topic"):
+        table.add_column(name, overflow="fold")
     for name in ("age", "checks", "producers"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
