@@ -178,7 +178,7 @@ def test_pushing(cluster: Ours | RocketMQ) -> None:
             await producer.send("pushed", b"ignored", properties={"kind": "other"})
             for body in (b"again", b"never", b"fine"):
                 await producer.send("pushed", body, properties={"kind": "good"})
-            await until_async(lambda: len(got) == 4, 60)
+            await until_async(lambda: len(set(got)) == 4, 60)
             second = PushConsumer(cluster.nameserver, group="pushed_g", start="earliest")
             second.subscribe("pushed", handle, sql="kind IN ('good', 'bad')")
             async with second:
@@ -186,8 +186,9 @@ def test_pushing(cluster: Ours | RocketMQ) -> None:
                     lambda: [sum(q.topic == "pushed" for q in c.queues) for c in (consumer, second)] == [2, 2], 60
                 )
             await until_async(lambda: sum(queue.topic == "pushed" for queue in consumer.queues) == 4, 60)
-        assert sorted(got) == [(b"again", 0), (b"again", 1), (b"fine", 0), (b"never", 0)]
-        assert [m.body for m in await drain(cluster.nameserver, "%DLQ%pushed_g", 1)] == [b"never"]
+        # At least once: a queue that moves between members may bring again what was not committed yet.
+        assert set(got) == {(b"again", 0), (b"again", 1), (b"fine", 0), (b"never", 0)}
+        assert {m.body for m in await drain(cluster.nameserver, "%DLQ%pushed_g", 1)} == {b"never"}
 
         places: list[tuple[int, int]] = []
         orderly = PushConsumer(cluster.nameserver, group="ordered_g", start="earliest", orderly=True, suspend_s=0.05)
