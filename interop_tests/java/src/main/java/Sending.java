@@ -7,6 +7,7 @@ import java.util.TreeMap;
 import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentSkipListSet;
+import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -127,7 +128,7 @@ final class Sending extends Scenarios {
                     if (!busy.add(key)) {
                         wrong.add(key + " consumed twice at a time");
                     }
-                    seen.computeIfAbsent(key, any -> new ArrayList<>()).add(Integer.parseInt(text(one)));
+                    seen.computeIfAbsent(key, any -> new CopyOnWriteArrayList<>()).add(Integer.parseInt(text(one)));
                     busy.remove(key);
                 }
                 return ConsumeOrderlyStatus.SUCCESS;
@@ -147,7 +148,7 @@ final class Sending extends Scenarios {
             }
         }
         Map<String, List<Integer>> all = Map.of("red", wanted, "green", wanted, "blue", wanted);
-        until(() -> seen.values().stream().mapToInt(List::size).sum() >= 60, 40, () -> "seen " + seen);
+        until(() -> seen.values().stream().mapToInt(List::size).sum() >= 60, 100, () -> "seen " + seen);
         same(new TreeMap<>(seen), new TreeMap<>(all));
         same(wrong, Set.of());
         members.forEach(DefaultMQPushConsumer::shutdown);
