@@ -28,9 +28,9 @@ SMALL = (
     "store.index_entries=50000",
 )
 """Every file is full after a second or less, so that its successor is made many times in a run."""
-P999_MS = 100
-MAX_MS = 400
-"""Generous, for machines that do other work too; a job that does its work in one piece takes seconds at this load."""
+P999_MS = 250
+MAX_MS = 2500
+"""Generous, for machines that do other work (half of these tests at the same time); a job done in one piece takes seconds at this load."""
 REQUESTS_MIN = 200
 
 
