@@ -26,6 +26,7 @@ from gantrymq.broker.parts import Part
 from gantrymq.broker.pending import Pending
 from gantrymq.broker.pops import Pops
 from gantrymq.broker.port import Done, Route
+from gantrymq.broker.refused import Refused
 from gantrymq.broker.routing import Router, route_from_bytes, route_to_bytes
 from gantrymq.broker.routing_api import RouteSet
 from gantrymq.broker.settings import Settings
@@ -91,7 +92,7 @@ class Broker:
         self.topics_config = topics_config
         self.gateway_config = gateway_config
         self.tables = Tables()
-        self.topics = TopicTable(self._write_topic, topics_config.auto_create_max)
+        self.topics = TopicTable(lambda name, row: self.put_rows([("topic", name, row)]), topics_config.auto_create_max)
         self.topics.strict = sync_flush
         self.router = Router(route_sets, self.topics.topics)
         self.topics.on_new = self.router.new_topic
@@ -111,6 +112,7 @@ class Broker:
         """Synchronous flush: called once per turn that parked something (the flusher's group commit)."""
         self._pending: list[tuple[Sequence[Message], Any, Done]] = []
         self._internal: list[_Internal] = []
+        self._refused = Refused(wheel, self._arm_append)
         self._append_armed = False
         self._deliver_armed = False
         self._light_waiters: dict[int, dict[object, Callable[[], None]]] = {}
@@ -198,22 +200,20 @@ class Broker:
         self._arm_append()
 
     def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done | None) -> None:
-        """Rows of a table in one batch; in memory once stored."""
+        """Rows of a table in one batch; in memory once stored. Without `on_done`, what a full disk refuses is written when it can be."""
+        self.put_rows([(table, key, value) for key, value in items], token, on_done)
 
-        def apply() -> None:
-            for key, value in items:
-                self.tables.apply(table, key, value)
+    def put_rows(self, rows: Rows, token: Any = None, on_done: Done | None = None) -> None:
+        """As `put`: rows (table, key, value) of several tables in one batch, in this order."""
+        self._internal.append((*self._of_rows(rows), on_done, token))
+        self._arm_append()
 
-        self._write_internal([item_message(table, key, value) for key, value in items], apply, on_done, token)
-
-    def put_rows(self, rows: Sequence[tuple[str, str, bytes | None]]) -> None:
-        """Rows (table, key, value) of several tables in one batch, in this order; in memory once stored."""
-
+    def _of_rows(self, rows: Rows) -> tuple[list[Message], Callable[[], None]]:
         def apply() -> None:
             for row in rows:
                 self.tables.apply(*row)
 
-        self._write_internal([item_message(*row) for row in rows], apply, None, None)
+        return [item_message(*row) for row in rows], apply
 
     def when_stored(self, token: Any, on_done: Done) -> None:
         """Call `on_done(token, None or GantryError)` when all that was handed over so far is as safe as an acknowledgement promises."""
@@ -480,6 +480,9 @@ class Broker:
             self.request_flush()
 
     def _refuse(self, answers: list[_Asked], internal: list[_Internal], error: GantryError) -> None:
+        alone = [message for messages, _, on_done, _ in internal if on_done is None for message in messages]
+        if alone and error.code is ErrorCode.STORE_FULL:
+            self._internal.insert(0, (*self._of_rows(self._refused.keep(alone)), None, None))
         for _, _, on_done, token in internal:
             if on_done is not None:
                 on_done(token, error)
@@ -565,9 +568,6 @@ class Broker:
     def awaits_write(self, topic: str) -> bool:
         """Records for a system topic were handed over and are not stored yet."""
         return any(message.topic == topic for entry in self._internal for message in entry[0])
-
-    def _write_topic(self, name: str, value: bytes) -> None:
-        self.put("topic", [(name, value)], None, None)
 
     def append_ack(self, body: bytes) -> None:
         """Write an acknowledgement record at once."""

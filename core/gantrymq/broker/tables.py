@@ -28,6 +28,10 @@ REPLAY_STEP = 1024
 _TABLE = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
 
 
+Row = tuple[str, str, bytes | None]
+"""Table, key, value (None: the row goes)."""
+
+
 class LogReader(Protocol):
     """What replaying needs of the store."""
 
@@ -63,6 +67,12 @@ def item_message(table: str, key: str, value: bytes | None) -> Message:
     return Message(topic_of(table), value or b"", props.encode(pairs), queue_id=0)
 
 
+def row_of(message: Message) -> Row:
+    """The change that a record of a table's topic is."""
+    value = None if message.property(DELETED_PROPERTY) else message.body
+    return message.topic.removeprefix(names.SYSTEM_PREFIX), message.property(KEY_PROPERTY), value
+
+
 class Tables:
     """Every table of the broker that was used. A change is visible at once; it is safe when its record is."""
 
@@ -81,11 +91,11 @@ class Tables:
         for table in tables:
             rows = self._tables.setdefault(table, {})
             for message in replay_topic(reader, topic_of(table), (offsets or {}).get(topic_of(table), 0)):
-                key = message.property(KEY_PROPERTY)
-                if message.property(DELETED_PROPERTY):
+                _, key, value = row_of(message)
+                if value is None:
                     rows.pop(key, None)
                 else:
-                    rows[key] = message.body
+                    rows[key] = value
             self._keys[table] = TableKeys(rows)
 
     def rows(self, table: str) -> dict[str, bytes]:

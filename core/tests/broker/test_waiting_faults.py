@@ -11,6 +11,8 @@ import pytest
 from gantrymq.broker import cursors
 from gantrymq.broker.offsets import FLUSH_MS, ROWS_STEP, STEP_EVERY_MS
 from gantrymq.broker.pop_dead import AGAIN_MS
+from gantrymq.broker.refused import FULL_RETRY_MS, Refused
+from gantrymq.broker.tables import item_message
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.broker.waiting import UNREADABLE_MS
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -120,6 +122,30 @@ def test_offsets_that_a_full_disk_refuses_are_written_later(node: WaitingNode) -
         node.wait(FLUSH_MS + 100)
     node.wait(FLUSH_MS + 100)
     assert node.reborn(clean=False).broker.offsets.query("g", "t", 0) == 1
+
+
+def test_a_topic_that_a_full_disk_refuses_is_written_later(node: WaitingNode) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.store, "append", full)
+        node.broker.topics.create(TopicConfig("first", 8, 8))
+        node.wait(FULL_RETRY_MS + 100)
+        for queues in (4, 2):
+            node.broker.topics.create(TopicConfig("first", queues, queues))
+            node.wait(10)
+    node.wait(FULL_RETRY_MS + 100)
+    topic = node.reborn(clean=False).broker.topics.get("first")
+    assert topic is not None
+    assert topic.config.write_queues == 2, "in the order in which they were handed over"
+
+
+def test_what_a_full_disk_refuses_is_kept_once_per_key(node: WaitingNode) -> None:
+    refused = Refused(node.broker.wheel, lambda: None)
+    records = [item_message("topic", f"t{number % 3}", b"%d" % number) for number in range(10)]
+    assert refused.keep([*records, item_message("topic", "t1", None)]) == [
+        ("topic", "t2", b"8"),
+        ("topic", "t0", b"9"),
+        ("topic", "t1", None),
+    ]
 
 
 def test_who_waits_for_an_offset_waits_for_no_slices(node: WaitingNode) -> None:
