@@ -480,7 +480,7 @@ class Broker:
             self.request_flush()
 
     def _refuse(self, answers: list[_Asked], internal: list[_Internal], error: GantryError) -> None:
-        alone = [message for messages, _, on_done, _ in internal if on_done is None for message in messages]
+        alone = [messages for messages, _, on_done, _ in internal if on_done is None and messages]
         if alone and error.code is ErrorCode.STORE_FULL:
             self._internal.insert(0, (*self._of_rows(self._refused.keep(alone)), None, None))
         for _, _, on_done, token in internal:

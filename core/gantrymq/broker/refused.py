@@ -6,7 +6,7 @@ broker does, in the order in which they were handed over, until the disk takes t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from gantrymq.broker.tables import Row, row_of
 from gantrymq.model.message import Message
@@ -24,16 +24,22 @@ class Refused:
         self._again = again
         self._armed = False
 
-    def keep(self, records: Iterable[Message]) -> list[Row]:
-        """The last change of every key among records of tables, in their order: no more rows than the tables have keys."""
-        rows: dict[tuple[str, str], Row] = {}
-        for row in map(row_of, records):
-            rows.pop(row[:2], None)
-            rows[row[:2]] = row
-        if rows and not self._armed:
+    def keep(self, entries: Sequence[Sequence[Message]]) -> list[Row]:
+        """Rows of what was refused (records of tables, in the order handed over), without those that a later entry replaces.
+
+        So no more rows than the tables have keys, and the steps of one entry (a deletion's begin and end) stay as they were.
+        """
+        newest_first: list[list[Row]] = []
+        replaced: set[tuple[str, str]] = set()
+        for entry in reversed(entries):
+            rows = [row for row in map(row_of, entry) if row[:2] not in replaced]
+            replaced.update(row[:2] for row in rows)
+            newest_first.append(rows)
+        kept = [row for rows in reversed(newest_first) for row in rows]
+        if kept and not self._armed:
             self._armed = True
             self._wheel.call_at(self._wheel.now_ms() + FULL_RETRY_MS, self._retry)
-        return list(rows.values())
+        return kept
 
     def _retry(self, now_ms: int) -> None:
         self._armed = False

@@ -12,7 +12,7 @@ from gantrymq.broker import cursors
 from gantrymq.broker.offsets import FLUSH_MS, ROWS_STEP, STEP_EVERY_MS
 from gantrymq.broker.pop_dead import AGAIN_MS
 from gantrymq.broker.refused import FULL_RETRY_MS, Refused
-from gantrymq.broker.tables import item_message
+from gantrymq.broker.tables import item_message, row_of
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.broker.waiting import UNREADABLE_MS
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -140,11 +140,20 @@ def test_a_topic_that_a_full_disk_refuses_is_written_later(node: WaitingNode) ->
 
 def test_what_a_full_disk_refuses_is_kept_once_per_key(node: WaitingNode) -> None:
     refused = Refused(node.broker.wheel, lambda: None)
-    records = [item_message("topic", f"t{number % 3}", b"%d" % number) for number in range(10)]
-    assert refused.keep([*records, item_message("topic", "t1", None)]) == [
-        ("topic", "t2", b"8"),
+    deletion = [
+        item_message("topic", "t2", b"begin"),
+        item_message("offset", "g", None),
+        item_message("topic", "t2", b"end"),
+    ]
+    again = [item_message("topic", "t1", None)]
+    made = [[item_message("topic", f"t{number % 3}", b"%d" % number)] for number in range(10)]
+    rows = [("topic", "t0", b"9"), *map(row_of, deletion), ("topic", "t1", None)]
+    assert refused.keep([*made, deletion, again]) == rows
+    assert refused.keep([[item_message(*row) for row in rows], [item_message("topic", "t2", b"new")]]) == [
         ("topic", "t0", b"9"),
+        ("offset", "g", None),
         ("topic", "t1", None),
+        ("topic", "t2", b"new"),
     ]
 
 
