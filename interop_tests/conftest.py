@@ -10,6 +10,9 @@ import pytest
 from interop_tests.clients import ClientTable, mark
 from interop_tests.running import Gantry
 
+LIMIT_S = 300.0
+"""For every test here at least: it only ends one that hangs, and a machine that runs other tests too may be ten times slower than usual."""
+
 
 @pytest.fixture(scope="module", params=["combined", "separated"])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gantry]:
@@ -40,3 +43,6 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         mark(item)
+        if Path(__file__).parent in item.path.parents:
+            present = item.get_closest_marker("timeout")
+            item.add_marker(pytest.mark.timeout(max([LIMIT_S, *(present.args if present else ())])), append=False)

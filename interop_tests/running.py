@@ -13,7 +13,8 @@ from pathlib import Path
 
 from interop_tests.waiting import until
 
-READY_S = 60.0
+READY_S = 120.0
+STOP_S = 60.0
 
 SERVICES = ("nameserver", "broker", "metrics", "mqtt", "amqp", "cloudevents")
 PORTS = range(10_000, 32_000)
@@ -107,12 +108,12 @@ class Process:
             return 0
         process.send_signal(number)
         try:
-            return process.wait(30)
+            return process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
             raise AssertionError(
-                f"gantry {' '.join(self.command)} did not stop within 30 s:\n{self.log()[-4000:]}"
+                f"gantry {' '.join(self.command)} did not stop within {STOP_S:g} s:\n{self.log()[-4000:]}"
             ) from None
 
 

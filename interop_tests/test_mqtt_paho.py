@@ -15,7 +15,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from interop_tests.running import Gantry
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Paho:

@@ -11,9 +11,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 POLL_S = 0.02
+LIMIT_S = 60.0
+"""Only a safety net: a machine that runs other tests at the same time may be ten times slower than an idle one."""
 
 
-def until(condition: Callable[[], T], timeout_s: float = 20.0, ignored: tuple[type[Exception], ...] = ()) -> T:
+def until(condition: Callable[[], T], timeout_s: float = LIMIT_S, ignored: tuple[type[Exception], ...] = ()) -> T:
     """What `condition()` returns as soon as that is true; exceptions of the types in `ignored` count as not yet."""
     end = time.monotonic() + timeout_s
     never = threading.Event()
@@ -39,7 +41,7 @@ async def moment() -> None:
         return
 
 
-async def until_async(condition: Callable[[], T], timeout_s: float = 20.0) -> T:
+async def until_async(condition: Callable[[], T], timeout_s: float = LIMIT_S) -> T:
     """`until` for what happens on this event loop."""
     loop = asyncio.get_running_loop()
     end = loop.time() + timeout_s
