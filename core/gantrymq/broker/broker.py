@@ -93,7 +93,7 @@ class Broker:
         self.gateway_config = gateway_config
         self.tables = Tables()
         self.topics = TopicTable(lambda name, row: self.put_rows([("topic", name, row)]), topics_config.auto_create_max)
-        self.topics.strict = sync_flush
+        self.topics.strict, self.topics.typed = sync_flush, topics_config.check_message_type
         self.router = Router(route_sets, self.topics.topics)
         self.topics.on_new = self.router.new_topic
         self.offsets = ConsumerOffsets()

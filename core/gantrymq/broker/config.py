@@ -50,6 +50,9 @@ class TopicsConfig:
     """Topics that may come into being by themselves: a fleet with device ids in first levels must not fill the tables."""
     default_queues: int = field(default=4, metadata={"min": 1, "max": 128})
     """Queues of a topic that a native producer creates by sending."""
+    check_message_type: bool = False
+    """Sends over Remoting must have the type that their topic's attribute `message.type` says, as behind RocketMQ's proxy
+    (enableTopicMessageTypeCheck). RocketMQ's broker does not look."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,11 @@ def _put_flush(broker: Broker, value: str) -> None:
     broker.topics.set_strict(strict)
 
 
+def _put_typed(broker: Broker, value: bool) -> None:
+    broker.topics_config = replace(broker.topics_config, check_message_type=value)
+    broker.topics.set_typed(value)
+
+
 def _put_permission(broker: Broker, value: int) -> None:
     broker.settings.permission = value
     broker.topics.all_changed()
@@ -98,6 +103,7 @@ CHANGEABLE: Final[dict[str, Changeable]] = {
     "fileReservedTime": Changeable(_number(0, 1_000_000), "hours, 0 to 1000000", _put_store("file_reserved_hours")),
     "deleteWhen": Changeable(_hours, "hours of the day separated by ;", _put_store("delete_when")),
     "useServerSideResetOffset": Changeable(_boolean, "true, false", _put_reset),
+    "enableTopicMessageTypeCheck": Changeable(_boolean, "true, false", _put_typed),
 }
 
 ALWAYS: Final[dict[str, Any]] = {
@@ -121,6 +127,7 @@ def present(broker: Broker) -> dict[str, Any]:
         "fileReservedTime": store.file_reserved_hours,
         "deleteWhen": store.delete_when,
         "useServerSideResetOffset": broker.settings.server_side_reset,
+        "enableTopicMessageTypeCheck": broker.topics.typed,
         "brokerName": config.name,
         "brokerClusterName": config.cluster,
         "brokerId": config.id,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from zlib import crc32
 
 from gantrymq.broker.hits import Hit
-from gantrymq.model import names
+from gantrymq.model import message_types, names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 
@@ -100,6 +100,7 @@ class Topic:
         "special",
         "strict",
         "system",
+        "takes",
         "waiters",
         "write_queues",
     )
@@ -115,6 +116,8 @@ class Topic:
         """A send to it needs a closer look: retry, dead letter and light queue topics, RocketMQ's and our system topics."""
         self.strict = strict
         """Acknowledged when on stable storage."""
+        self.takes: str | None = None
+        """Only messages of this type; None: nobody looks."""
         self.routed = False
         """Some route may match records of this topic."""
         self.cache: dict[tuple[str | None, str], Hit] = {}
@@ -155,6 +158,8 @@ class TopicTable:
         self._auto_created = 0
         self.strict = False
         """Rule of topics that have none of their own; set before `load`."""
+        self.typed = False
+        """Messages are compared with the type of their topic; set before `load`."""
         self.version = 0
         """Counts changes since start; the registration with nameservers carries it."""
         self.changes: deque[str] = deque(maxlen=CHANGES_MAX)
@@ -255,6 +260,7 @@ class TopicTable:
             self._auto_created -= old.config.on_use
             config.first_offsets = old.config.first_offsets
             old.reconfigure(config, self._strict(config))
+            old.takes = self._takes(config)
             topic = old
         else:
             dead = self._deleted.pop(config.name, None)
@@ -311,6 +317,12 @@ class TopicTable:
         for topic in self.topics.values():
             topic.strict = self._strict(topic.config)
 
+    def set_typed(self, typed: bool) -> None:
+        """Begin or cease to compare messages with the type of their topic."""
+        self.typed = typed
+        for topic in self.topics.values():
+            topic.takes = self._takes(topic.config)
+
     def changed_since(self, version: int) -> list[str] | None:
         """Names of the topics made, changed or deleted after `version`, each once; None if that is too long ago."""
         count = self.version - version
@@ -327,9 +339,13 @@ class TopicTable:
         rule = config.attributes.get(FLUSH)
         return rule == "sync" if rule in ("sync", "async") else self.strict
 
+    def _takes(self, config: TopicConfig) -> str | None:
+        return message_types.of_topic(config.name, config.attributes) if self.typed else None
+
     def _add(self, config: TopicConfig, system: bool = False) -> Topic:
         config.deleted = False
         topic = Topic(config, system, self._strict(config))
+        topic.takes = self._takes(config)
         topic.waiters = self._waiting.pop(config.name, topic.waiters)
         self.topics[config.name] = topic
         self.on_new(topic)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.topics import PERM_INHERIT, TopicConfig
-from gantrymq.model import names
+from gantrymq.model import message_types, names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting import headers
 from gantrymq.remoting import json_bodies as bodies
@@ -34,7 +34,7 @@ ATTRIBUTE_CHARS_MAX: Final = 256
 """Attributes of a topic, and the length of one's name or value."""
 
 ATTRIBUTE_VALUES: Final[dict[str, tuple[str, ...]]] = {
-    "message.type": ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
+    message_types.ATTRIBUTE: message_types.TYPES,
     "queue.type": ("SimpleCQ",),
     "cleanup.policy": ("DELETE", "COMPACTION"),
     "flush": ("sync", "async"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from gantrymq.model import message_types
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import DELAYED
@@ -132,8 +133,12 @@ def recall(door: BrokerDoor, command: Command) -> None:
     if not delays.config.recall:
         door.refuse(command, ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden (timer.recall=false)")
         return
-    if broker.topics.get(header.topic) is None:
+    topic = broker.topics.get(header.topic)
+    if topic is None:
         door.refuse(command, ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{header.topic[:255]}] not exist")
+        return
+    if topic.takes is not None and (wrong := message_types.conflict(topic.takes, message_types.DELAY)):
+        door.refuse(command, ResponseCode.MESSAGE_ILLEGAL, wrong)
         return
     try:
         handle = parse_handle(header.recall_handle)

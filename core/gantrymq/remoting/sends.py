@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.topics import PERM_INHERIT, TopicConfig
 from gantrymq.metrics import Counter
-from gantrymq.model import names, sysflag
+from gantrymq.model import message_types, names, sysflag
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import PROPERTIES_BYTES_MAX, TAG_BYTES_MAX
@@ -138,6 +138,8 @@ class Sends:
         intake, lmq = PLAIN, NO_LMQ
         if not ordinary:  # names with a meaning have underscores beside those of UNIQ_KEY and __SHARDINGKEY; but DELAY
             text, queue_id, intake, lmq = self._look_closer(text, topic, queue_id, header.reconsume_times)
+        if topic.takes is not None:
+            check_type(topic.takes, name, text)
         if flags & sysflag.TRANSACTION_MASK and intake != HALF:
             raise GantryError(
                 ErrorCode.MESSAGE_ILLEGAL,
@@ -317,6 +319,19 @@ class Sends:
         if not messages:
             raise GantryError(ErrorCode.MESSAGE_ILLEGAL, "the batch is empty")
         return messages
+
+
+def check_type(wanted: str, topic: str, text: str) -> None:
+    """The message's type must be its topic's (RocketMQ's proxy: SendMessageActivity). Raises MESSAGE_ILLEGAL."""
+    if message_types.TRANSFER_FLAG in text and value_of(text, message_types.TRANSFER_FLAG + "\x01"):
+        return
+    found = message_types.of_message(lambda name: value_of(text, name + "\x01"))
+    wrong = message_types.conflict(wanted, found)
+    if wrong:
+        raise GantryError(
+            ErrorCode.MESSAGE_ILLEGAL,
+            f"{wrong}: topic {topic} (attribute {message_types.ATTRIBUTE}; topics.check_message_type is on)",
+        )
 
 
 def split_batch(body: bytes) -> list[tuple[int, bytes, str]]:
