@@ -1,7 +1,8 @@
 """What holds for every test run.
 
 Each has a temporary directory of its own, removed at its end: runs beside each other never clean up one another's. Generated examples are the
-same in every run, unless GANTRY_RANDOM_TESTS is set: a run that fails, fails again.
+same in every run, unless GANTRY_RANDOM_TESTS is set: a run that fails, fails again. They have no deadline: how long one takes says what else
+the machine does, not what is wrong; pytest's timeout ends what hangs.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("same-examples", derandomize=True)
-if not os.environ.get("GANTRY_RANDOM_TESTS"):
-    settings.load_profile("same-examples")
+settings.register_profile(
+    "gantry",
+    derandomize=not os.environ.get("GANTRY_RANDOM_TESTS"),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("gantry")
 
 _OWN = pytest.StashKey[Path]()
 

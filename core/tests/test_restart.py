@@ -55,7 +55,7 @@ class Doors:
         self.follower.follow(name, self.port)
 
     async def until(self, count: int) -> None:
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             while len(self.events) < count:
                 await anyio.lowlevel.checkpoint()
 
@@ -68,7 +68,7 @@ def play(scene: Callable[[Doors], Awaitable[None]]) -> list[str]:
             doors.follower = Follower(doors, tasks.start_soon, str)
             doors.follower.follow("mqtt", doors.port)
             await scene(doors)
-            with anyio.fail_after(5):
+            with anyio.fail_after(30):
                 await doors.follower.stop()
 
     anyio.run(run)

@@ -69,7 +69,7 @@ class Running:
         """Send a signal and wait; exit code and stderr."""
         if number is not None:
             self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=20)
+        out, err = self.process.communicate(timeout=45)
         self.lines += out.splitlines()
         return self.process.returncode, err
 
@@ -99,7 +99,7 @@ def test_start_ready_file_serve_and_clean_stop(tmp_path: Path, number: signal.Si
     with running(tmp_path, "--free-ports") as server:
         server.until("ready")
         assert list(json.loads(server.ready_file.read_text())) == ["nameserver", "broker", "echo"]
-        with socket.create_connection(server.address("echo"), 10) as client:
+        with socket.create_connection(server.address("echo"), 30) as client:
             client.sendall(b"hello")
             assert client.recv(100) == b"hello"
             server.process.send_signal(number)
@@ -120,8 +120,8 @@ def test_start_ready_file_serve_and_clean_stop(tmp_path: Path, number: signal.Si
 def test_a_door_that_raises_is_one_line_and_no_other_connection_notices(tmp_path: Path) -> None:
     with running(tmp_path, "--free-ports") as server:
         server.until("ready")
-        with socket.create_connection(server.address("echo"), 10) as good:
-            with socket.create_connection(server.address("echo"), 10) as bad:
+        with socket.create_connection(server.address("echo"), 30) as good:
+            with socket.create_connection(server.address("echo"), 30) as bad:
                 bad.sendall(b"boom")
                 peer = f"127.0.0.1:{bad.getsockname()[1]}"
                 try:
@@ -214,7 +214,7 @@ def test_signal_while_starting_and_second_signal(tmp_path: Path) -> None:
         assert server.lines[-1] == "stop nameserver"
     with running(tmp_path, trouble="never closes") as server:
         server.until("ready")
-        with socket.create_connection(server.address("echo"), 10):
+        with socket.create_connection(server.address("echo"), 30):
             server.process.send_signal(signal.SIGINT)
             server.until("drain echo")
             code, _ = server.end(signal.SIGINT)
@@ -231,7 +231,7 @@ def test_nobody_reads_the_output(tmp_path: Path) -> None:
         while not server.ready_file.exists():
             assert server.process.poll() is None
         server.process.send_signal(signal.SIGTERM)
-        _, err = server.process.communicate(timeout=20)
+        _, err = server.process.communicate(timeout=45)
     assert server.process.returncode == 0
     assert "BrokenPipe" not in err
 
@@ -239,7 +239,7 @@ def test_nobody_reads_the_output(tmp_path: Path) -> None:
 def test_deadline_of_the_drain_closes_what_is_left(tmp_path: Path) -> None:
     with running(tmp_path, "--set", "server.drain_ms=300", trouble="never closes") as server:
         server.until("ready")
-        with socket.create_connection(server.address("echo"), 10):
+        with socket.create_connection(server.address("echo"), 30):
             assert server.end(signal.SIGTERM)[0] == 0
 
 
@@ -248,7 +248,7 @@ def test_connections_stay_below_the_limit_of_open_files(tmp_path: Path, sets: tu
     limited = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))  # noqa: E731
     with running(tmp_path, *sets, prepare=limited) as server:
         server.until("ready")
-        clients = [socket.create_connection(server.address("echo"), 10) for _ in range(60)]
+        clients = [socket.create_connection(server.address("echo"), 30) for _ in range(60)]
         served = 0
         for client in clients:
             try:
@@ -279,14 +279,14 @@ def test_entry_points_of_a_stranger_are_found(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "gantrymq", "gateway", "stranger", "--set", "stranger.prot=1"],
         env=environment() | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-        capture_output=True, text=True, timeout=30, check=False,
+        capture_output=True, text=True, timeout=45, check=False,
     )  # fmt: skip
     assert done.stderr.startswith('gantry: stranger.prot = "1" (--set): no such setting; did you mean stranger.port?')
     assert done.returncode == EXIT_USAGE
     done = subprocess.run(
         [sys.executable, "-m", "gantrymq", "gateway", "strange"],
         env=environment() | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-        capture_output=True, text=True, timeout=30, check=False,
+        capture_output=True, text=True, timeout=45, check=False,
     )  # fmt: skip
     assert done.stderr.startswith("gantry: gateway strange: no such service; installed: ")
     assert "stranger" in done.stderr

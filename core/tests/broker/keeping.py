@@ -93,7 +93,7 @@ class KeepingNode(Node):
                 break
             self.flush()
             if self.store.cold is not None and self.store.cold.queued:
-                callback, value = self.posted.get(timeout=10)
+                callback, value = self.posted.get(timeout=30)
                 callback(value)
             elif retention._waiting:
                 self.wheel.advance(100)

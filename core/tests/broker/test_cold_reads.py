@@ -57,7 +57,7 @@ class Node:
         return box
 
     def read(self) -> None:
-        callback, value = self.posted.get(timeout=10)
+        callback, value = self.posted.get(timeout=30)
         callback(value)
         self.turn.run_until_quiet()
 

@@ -135,7 +135,7 @@ def test_cold_records_are_fetched_and_nothing_is_lost() -> None:
     for _ in range(400):
         again.wait(50)
         while cold.queued:
-            callback, value = again.posted.get(timeout=10)
+            callback, value = again.posted.get(timeout=30)
             callback(value)
             again.turn.run_until_quiet()
             fetched += 1

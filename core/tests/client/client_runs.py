@@ -12,6 +12,6 @@ __all__ = ["moment", "run", "until"]
 T = TypeVar("T")
 
 
-def run(work: Coroutine[Any, Any, T], seconds: float = 40.0) -> T:
+def run(work: Coroutine[Any, Any, T], seconds: float = 55.0) -> T:
     """What `work` returns; it has so many seconds."""
     return asyncio.run(asyncio.wait_for(work, seconds))

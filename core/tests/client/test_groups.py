@@ -19,7 +19,7 @@ async def fill(nameserver: str, topic: str, count: int, queues: int = 4) -> None
 async def drain(consumer: PullConsumer, count: int) -> list[ReceivedMessage]:
     got: list[ReceivedMessage] = []
     while len(got) < count:
-        more = await consumer.pull(wait_s=10)
+        more = await consumer.pull(wait_s=30)
         assert more
         got += more
     return got

@@ -231,15 +231,16 @@ def test_members_share_the_queues_and_hear_of_each_other_at_once(nameserver: str
         async with members[0]:
             assert of_topic(members[0], topic) == 4
             async with members[1]:
-                await until(lambda: [of_topic(member, topic) for member in members[:2]] == [2, 2], 5)
+                await until(lambda: [of_topic(member, topic) for member in members[:2]] == [2, 2])
                 await send(nameserver, topic, numbers(40))
-                await until(lambda: len(got) >= 40)
+                await until(lambda: set(got) >= set(numbers(40)))
                 async with members[2]:
-                    await until(lambda: sorted(of_topic(member, topic) for member in members) == [1, 1, 2], 5)
-            await until(lambda: of_topic(members[0], topic) == 4, 5)
+                    await until(lambda: sorted(of_topic(member, topic) for member in members) == [1, 1, 2])
+            await until(lambda: of_topic(members[0], topic) == 4)
             await send(nameserver, topic, numbers(40, 40))
-            await until(lambda: len(got) >= 80)
-        assert sorted(map(int, got)) == list(range(80))
+            await until(lambda: set(got) >= set(numbers(80)))
+        # What a queue's last pull brought comes again where it moved before that was committed; later ones do not.
+        assert sorted(int(body) for body in got if int(body) >= 40) == list(range(40, 80))
 
     run(main())
 

@@ -120,7 +120,7 @@ def test_receive_waits_for_a_message(nameserver: str, topic: str) -> None:
     async def main() -> None:
         await fill(nameserver, topic, 0)
         async with SimpleConsumer(nameserver, group=topic) as consumer, Producer(nameserver) as producer:
-            waiting = asyncio.ensure_future(consumer.receive(topic, wait_s=10))
+            waiting = asyncio.ensure_future(consumer.receive(topic, wait_s=30))
             await until(lambda: consumer.client.links.open_links())
             await producer.send(topic, b"now")
             assert [received.body for received in await waiting] == [b"now"]

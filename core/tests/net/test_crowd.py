@@ -26,7 +26,7 @@ def test_accept_without_files_neither_spins_nor_ends_the_listener() -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         address = ("127.0.0.1", int(process.stdout.readline()))
-        clients = [socket.create_connection(address, 10) for _ in range(60)]
+        clients = [socket.create_connection(address, 30) for _ in range(60)]
         served = [client for client in clients if echoes(client)]
         assert 10 < len(served) < 40
         assert all(echoes(client) for client in served)
@@ -34,7 +34,7 @@ def test_accept_without_files_neither_spins_nor_ends_the_listener() -> None:
             client.close()
         again = False
         while not again:  # until the server has seen that the others are gone
-            with socket.create_connection(address, 10) as late:
+            with socket.create_connection(address, 30) as late:
                 again = echoes(late)
         process.stdin.write("\n")
         process.stdin.flush()

@@ -103,18 +103,18 @@ class Bench:
 
 async def until(condition: Callable[[], object]) -> None:
     """Wait for a condition of this process."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110  # the conditions are of sockets, which set no event
             await asyncio.sleep(0)
 
 
 async def read(client: socket.socket, size: int = 65536) -> bytes:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         return await asyncio.get_running_loop().sock_recv(client, size)
 
 
 async def send(client: socket.socket, data: bytes) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await asyncio.get_running_loop().sock_sendall(client, data)
 
 

@@ -562,7 +562,7 @@ def test_cold_records_are_leased_when_they_are_there(tmp_path: Path, monkeypatch
             data = link.take()
             if data:
                 return data
-            callback, value = posted.get(timeout=10)
+            callback, value = posted.get(timeout=30)
             callback(value)
             bench.turn.run_until_quiet()
         raise AssertionError("no answer")

@@ -16,7 +16,7 @@ from gantrymq.remoting.registrar import Registrar, advertised_address
 from gantrymq_nameserver.door import NameserverDoor, State
 from tests.remoting.bench import Bench
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 
 
 class Nameserver:
@@ -83,7 +83,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     body: Callable[[Bench, Registrar, list[Nameserver]], Awaitable[None]],
 ) -> None:
-    for name, value in (("SOON_S", 0.01), ("BACKOFF_FIRST_S", 0.01), ("BACKOFF_MAX_S", 0.02), ("FIRST_TRY_S", 0.3)):
+    for name, value in (("SOON_S", 0.01), ("BACKOFF_FIRST_S", 0.01), ("BACKOFF_MAX_S", 0.02), ("FIRST_TRY_S", WAIT_S)):
         monkeypatch.setattr(module, name, value)
 
     async def main() -> None:
@@ -183,6 +183,7 @@ def test_start_does_not_wait_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body(bench: Bench, registrar: Registrar, servers: list[Nameserver]) -> None:
+        monkeypatch.setattr(module, "FIRST_TRY_S", 0.3)
         servers[1].refuse = b"HTTP/1.1 400 Bad Request\r\n\r\n"
         with caplog.at_level(logging.WARNING):
             await registrar.start()

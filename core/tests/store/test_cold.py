@@ -32,7 +32,7 @@ class Posts:
         self.queue.put((callback, value))
 
     def run_one(self) -> None:
-        callback, value = self.queue.get(timeout=10)
+        callback, value = self.queue.get(timeout=30)
         callback(value)
 
 

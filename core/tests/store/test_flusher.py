@@ -39,7 +39,7 @@ def test_requests_end_in_one_post_per_flush(bench: Bench) -> None:
     flusher.start()
     for _ in range(5):
         flusher.request()
-    assert arrived.wait(10)
+    assert arrived.wait(30)
     flusher.stop()
     assert seen == [end]
     assert store.flushed_position == end
@@ -60,7 +60,7 @@ def test_an_io_error_is_posted_once_and_ends_the_thread(bench: Bench) -> None:
     flusher.on_failed = on_failed
     flusher.start()
     flusher.request()
-    assert ended.wait(10)
+    assert ended.wait(30)
     flusher.stop()
     assert failed == [ErrorCode.STORE_FAILED]
 
