@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def test_many_queues_and_light_queues_are_written_in_slices(
     bench: Bench, message_of: Callable[..., Message], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench.settings = {"commitlog_file_size": 1024 * 1024, "queue_files_max": 8}
+    bench.settings["commitlog_file_size"] = 1024 * 1024
     store = bench.open()
     targets = tuple(range(1, 5001))
     store.append([message_of(number, queue_id=number) for number in range(300)], [targets] + [()] * 299)

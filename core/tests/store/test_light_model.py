@@ -317,7 +317,7 @@ def test_names_of_segments() -> None:
 
 
 def test_twenty_thousand_queues_match_one_record(bench: Bench, message_of: Callable[..., Message]) -> None:
-    bench.settings = {"commitlog_file_size": 1024 * 1024}
+    bench.settings["commitlog_file_size"] = 1024 * 1024
     store = bench.open()
     targets = tuple(range(1, 20_001))
     for number in range(3):
