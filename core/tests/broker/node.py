@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,21 @@ SMALL = StoreConfig(
     commitlog_file_size=64 * 1024, consumequeue_file_size=400, index_slots=50, index_entries=40, queue_files_max=8,
     checkpoint_interval_ms=100,
 )  # fmt: skip
+
+
+@contextmanager
+def full_disk(files: MemoryFileSystem) -> Iterator[None]:
+    """Meanwhile the log takes no byte: appends are refused with STORE_FULL."""
+
+    def fault(operation: str, path: Path) -> OSError | None:
+        full = operation == "pwrite" and "commitlog" in path.parts
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if full else None
+
+    before, files.fault = files.fault, fault
+    try:
+        yield
+    finally:
+        files.fault = before
 
 
 class Node:

@@ -27,7 +27,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import HALF, Message
 from gantrymq.store.cold import Cold
 from gantrymq.store.testing import MemoryFileSystem
-from tests.broker.node import Node
+from tests.broker.node import Node, full_disk
 
 
 class Teller:
@@ -208,15 +208,10 @@ def test_a_refused_commit_leaves_it_undecided() -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_batch_that_was_not_written_decides_nothing(commit: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_was_not_written_decides_nothing(commit: bool) -> None:
     node = started()
     message = prepare(node, b"1", "u1")
-
-    def full(batch: object, lights: object) -> int:
-        raise GantryError(ErrorCode.STORE_FULL, "no space left")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(node.store, "append", full)
+    with full_disk(node.files):
         (answer,) = end(node, message, commit)
         assert isinstance(answer, GantryError)
         lost = half(b"2", "u2")

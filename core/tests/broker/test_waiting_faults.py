@@ -8,17 +8,19 @@ from typing import Any
 
 import pytest
 
-from gantrymq.broker import cursors
+from gantrymq.broker import cursors, levels
 from gantrymq.broker.offsets import FLUSH_MS, ROWS_STEP, STEP_EVERY_MS
 from gantrymq.broker.pop_dead import AGAIN_MS
 from gantrymq.broker.refused import FULL_RETRY_MS, Refused
 from gantrymq.broker.tables import item_message, row_of
 from gantrymq.broker.topics import TopicConfig
-from gantrymq.broker.waiting import UNREADABLE_MS
-from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.broker.waiting import UNREADABLE_MS, UNREADABLE_TRIES
+from gantrymq.model.errors import ErrorCode
 from gantrymq.model.message import Message
+from gantrymq.model.names import SCHEDULE_TOPIC
+from gantrymq.store.schedule import TIMER_TOPIC
 from gantrymq.store.testing import MemoryFileSystem
-from tests.broker.node import Node
+from tests.broker.node import Node, full_disk
 from tests.broker.test_pops import GROUP, TOPIC, node_with_topic, pass_ms, pop
 from tests.broker.test_transactions import Teller, end, prepare
 from tests.broker.waiting_node import WaitingNode
@@ -28,10 +30,6 @@ WAYS: list[dict[str, Any]] = [{"DELAY": 1}, {"TIMER_DELAY_MS": 1_000}]
 
 def broken(*_arguments: Any) -> Any:
     raise OSError(errno.EIO, "Input/output error")
-
-
-def full(*_arguments: Any) -> Any:
-    raise GantryError(ErrorCode.STORE_FULL, "no space")
 
 
 @pytest.fixture
@@ -74,6 +72,91 @@ def test_a_record_that_cannot_be_read_for_a_while_comes_later(node: WaitingNode,
     assert node.bodies() == [b"x"]
 
 
+def bad_place(node: WaitingNode, topic: str, patch: pytest.MonkeyPatch) -> None:
+    """The disk cannot read the first record of that topic."""
+    position = node.store.units(topic, 0, 0, 1)[0][0]
+    real = node.store.get_many
+
+    def get_many(refs: Any) -> Any:
+        if any(ref[0] == position for ref in refs):
+            broken()
+        return real(refs)
+
+    patch.setattr(node.store, "get_many", get_many)
+
+
+@pytest.mark.parametrize("heals", [True, False])
+@pytest.mark.parametrize("pairs", WAYS)
+def test_a_record_that_cannot_be_read_holds_up_nothing_and_is_given_up_in_the_end(
+    node: WaitingNode, pairs: dict[str, Any], heals: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = SCHEDULE_TOPIC if "DELAY" in pairs else TIMER_TOPIC
+    for body in (b"bad", b"b", b"c"):
+        node.later(body, **pairs)
+    cursor = node.broker.delays.levels.by_number[1].cursor if "DELAY" in pairs else node.broker.delays.timers.cursor
+    assert cursor is not None
+    with pytest.MonkeyPatch.context() as patch:
+        bad_place(node, topic, patch)
+        node.wait(2_000)
+        assert node.bodies() == [b"b", b"c"]
+        node.later(b"d", **pairs)
+        node.wait(2_000)
+        assert node.bodies() == [b"b", b"c", b"d"]
+        assert cursor.window.floor == 0, "it is not forgotten"
+        node.wait((UNREADABLE_TRIES - 2) * UNREADABLE_MS)
+        assert cursor.window.floor == 0
+        if not heals:
+            node.wait(2 * UNREADABLE_MS)
+    node.wait(2 * UNREADABLE_MS)
+    assert node.bodies() == [b"b", b"c", b"d"] + [b"bad"] * heals
+    assert cursor.window.floor == 4
+    assert node.broker.delays.damaged.value == (not heals)
+    assert ("it is left out" in caplog.text) is not heals
+    again = node.reborn()
+    again.wait(5_000)
+    assert again.bodies() == node.bodies(), "nothing comes twice"
+
+
+def test_a_record_set_aside_waits_while_its_topic_is_refused(
+    node: WaitingNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.later(b"bad", DELAY=1)
+    with pytest.MonkeyPatch.context() as patch:
+        bad_place(node, SCHEDULE_TOPIC, patch)
+        node.wait(2_000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.store, "append", full)
+        node.wait(UNREADABLE_MS)
+    node.wait(UNREADABLE_MS)
+    assert node.bodies() == [b"bad"]
+
+
+def test_beyond_the_limit_of_records_set_aside_the_level_waits(
+    node: WaitingNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(levels, "ASIDE_MAX", 0)
+    for body in (b"bad", b"b"):
+        node.later(body, DELAY=1)
+    with pytest.MonkeyPatch.context() as patch:
+        bad_place(node, SCHEDULE_TOPIC, patch)
+        node.wait(UNREADABLE_MS - 1_000)
+        assert node.bodies() == []
+    node.wait(UNREADABLE_MS)
+    assert node.bodies() == [b"bad", b"b"]
+
+
+def test_an_order_whose_record_cannot_be_read_is_carried_out_later(node: WaitingNode) -> None:
+    _, message = node.send_later(b"x", TIMER_DELAY_MS=600_000)
+    at_ms = int(message.property("TIMER_OUT_MS")) + 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.store, "get_many", broken)
+        node.later(b"0", UNIQ_KEY="Ux", TIMER_DEL_UNIQKEY="t+Ux", TIMER_DELIVER_MS=at_ms)
+        node.wait(2_000)
+        assert node.broker.delays.timers.pending() > 0
+    node.wait(2 * UNREADABLE_MS)
+    assert node.broker.delays.timers.pending() == 0
+
+
 @pytest.mark.parametrize("deleted", [False, True])
 @pytest.mark.parametrize("pairs", WAYS)
 def test_a_queue_that_went_away_meanwhile_loses_nothing(
@@ -103,8 +186,7 @@ def test_a_commit_for_a_queue_that_went_away_loses_nothing() -> None:
 @pytest.mark.parametrize("pairs", WAYS)
 def test_a_full_disk_at_the_first_of_all_forgets_no_cursor(node: WaitingNode, pairs: dict[str, Any]) -> None:
     node.call("submit", [Message("t", b"p", queue_id=0)])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node.store, "append", full)
+    with full_disk(node.files):
         assert node.later(b"x", **pairs) is ErrorCode.STORE_FULL
     node.later(b"y", **pairs)
     node.wait(3_000)
@@ -116,8 +198,7 @@ def test_a_full_disk_at_the_first_of_all_forgets_no_cursor(node: WaitingNode, pa
 
 def test_offsets_that_a_full_disk_refuses_are_written_later(node: WaitingNode) -> None:
     node.call("submit", [Message("t", b"p", queue_id=0)])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node.store, "append", full)
+    with full_disk(node.files):
         node.broker.commit_offset("g", "t", 0, 1)
         node.wait(FLUSH_MS + 100)
     node.wait(FLUSH_MS + 100)
@@ -125,8 +206,7 @@ def test_offsets_that_a_full_disk_refuses_are_written_later(node: WaitingNode) -
 
 
 def test_a_topic_that_a_full_disk_refuses_is_written_later(node: WaitingNode) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node.store, "append", full)
+    with full_disk(node.files):
         node.broker.topics.create(TopicConfig("first", 8, 8))
         node.wait(FULL_RETRY_MS + 100)
         for queues in (4, 2):
@@ -170,17 +250,11 @@ def test_many_offsets_are_written_in_slices(node: WaitingNode, clean: bool) -> N
     count = 3 * ROWS_STEP + 5
     for number in range(count):
         node.broker.commit_offset(f"g{number}", "t", 0, number)
-    batches: list[int] = []
-    real = node.store.append
-
-    def append(messages: Any, lights: Any) -> int:
-        batches.append(len(messages))
-        return real(messages, lights)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node.store, "append", append)
-        node.wait(FLUSH_MS if clean else FLUSH_MS + 4 * STEP_EVERY_MS)
-        assert batches == [ROWS_STEP] if clean else [ROWS_STEP, ROWS_STEP, ROWS_STEP, 5]
+    written = []
+    for _ in range(1 if clean else 4):
+        node.wait(STEP_EVERY_MS if written else FLUSH_MS)
+        written.append(node.store.max_offset("rmq_sys_gantry_offset", 0))
+    assert written == [ROWS_STEP, 2 * ROWS_STEP, 3 * ROWS_STEP, count][: len(written)]
     again = node.reborn(clean)
     rows = again.broker.tables.rows("offset")
     assert rows == {f"t@g{number}": b'{"0":%d}' % number for number in range(count)}
@@ -191,8 +265,7 @@ def test_a_stop_with_a_full_disk_ends_all_the_same(caplog: pytest.LogCaptureFixt
     node.later(b"long", TIMER_DELAY_MS=60_000)
     node.later(b"short", TIMER_DELAY_MS=1_000)  # delivered, it lies behind one that waits: the stop appends that again
     node.wait(2_000)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node.store, "append", full)
+    with full_disk(node.files):
         node.broker.close()
     node.store.close()
     assert "may come again" in caplog.text
