@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from gantrymq.client import BlockingPullConsumer, BrokerError, MessageQueue
+from interop_tests.waiting import until
 
 
-def assigned(consumer: BlockingPullConsumer, topic: str, timeout_s: float = 30.0) -> list[MessageQueue]:
+def assigned(consumer: BlockingPullConsumer, topic: str) -> list[MessageQueue]:
     """Assign all queues of a topic as soon as the nameserver knows it (a new topic is told to it a little later)."""
-    end = time.monotonic() + timeout_s
-    while True:
-        try:
-            return consumer.assign(topic)
-        except BrokerError:
-            if time.monotonic() > end:
-                raise
+    return until(lambda: consumer.assign(topic), ignored=(BrokerError,))
 
 
 @dataclass
@@ -80,7 +74,7 @@ class Sink:
         self.server.server_close()
         self.thread.join()
 
-    def wait(self, condition: Callable[[list[Hook]], bool], timeout_s: float = 30.0) -> list[Hook]:
+    def wait(self, condition: Callable[[list[Hook]], bool], timeout_s: float = 120.0) -> list[Hook]:
         """All hooks, as soon as `condition(hooks)` holds."""
         with self.changed:
             assert self.changed.wait_for(lambda: condition(self.hooks), timeout_s), [

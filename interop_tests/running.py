@@ -135,15 +135,23 @@ class Gantry:
         return host, int(port)
 
     def start(self) -> Gantry:
+        """Start everything; what already runs is killed if something does not start."""
+        try:
+            self._start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def _start(self) -> None:
         data = ["--data", str(self.directory / "data"), *self.settings]
         if self.shape == "combined":
             self._add("up", ["up", *data])
-            return self
+            return
         self._add("nameserver", ["nameserver", *data])
         where = ["--nameserver", self.doors["nameserver"]]
         self._add("broker", ["broker", *where, *data])
         self._add("gateway", ["gateway", "mqtt", "amqp", "cloudevents", *where, *data])
-        return self
 
     def _add(self, name: str, command: list[str]) -> None:
         process = Process(name, self.directory, command)
@@ -153,12 +161,20 @@ class Gantry:
     def process(self, name: str) -> Process:
         return next(process for process in self.processes if process.name == name)
 
-    def kill_and_restart(self) -> None:
-        """kill -9 of everything, then start again on the same directory and ports."""
+    def kill(self) -> None:
+        """kill -9 of everything."""
         for process in reversed(self.processes):
             process.kill()
+
+    def restart(self) -> None:
+        """What was killed, on the same directory and ports."""
         for process in self.processes:
             process.start()
+
+    def kill_and_restart(self) -> None:
+        """kill -9 of everything, then start again on the same directory and ports."""
+        self.kill()
+        self.restart()
 
     def stop(self) -> None:
         """Clean stop; fails if a process did not end with 0."""
@@ -181,12 +197,15 @@ class Cluster(Gantry):
         self._counts = (nameservers, brokers, gateways)
 
     def start(self) -> Cluster:
+        super().start()
+        return self
+
+    def _start(self) -> None:
         nameservers, brokers, gateways = self._counts
         data = [["--data", str(self.directory / f"ns{number}.data")] for number in range(nameservers)]
         self._together([(f"ns{number}", ["nameserver", *where]) for number, where in enumerate(data)])
         self._together([self._broker(number) for number in range(brokers)])
         self._together([self._gateway(number) for number in range(gateways)])
-        return self
 
     def _together(self, commands: list[tuple[str, list[str]]]) -> None:
         """Processes that do not need each other, started at once."""
