@@ -13,6 +13,7 @@ import pika.exceptions
 import pytest
 
 from interop_tests.running import Gantry
+from interop_tests.waiting import LIMIT_S
 
 pytestmark = [
     pytest.mark.crash,
@@ -72,9 +73,10 @@ def test_confirmed_messages_survive_kill(own_server: Gantry) -> None:
     enough = threading.Event()
     publisher = threading.Thread(target=publish_until_lost, args=(own_server, confirmed, enough))
     publisher.start()
-    assert enough.wait(30)
+    assert enough.wait(LIMIT_S)
     own_server.kill_and_restart()
-    publisher.join(30)
+    publisher.join(LIMIT_S)
+    assert not publisher.is_alive()
     assert len(confirmed) >= CONFIRMED_BEFORE_KILL
 
     channel = connect(own_server).channel()
@@ -109,11 +111,11 @@ def test_gateway_outlives_its_broker(tmp_path: Path) -> None:
         broker = installation.process("broker")
         broker.kill()
         with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as caught:
-            channel.connection.process_data_events(time_limit=30)
+            channel.connection.process_data_events(time_limit=LIMIT_S)
         assert caught.value.reply_code == 320
         broker.start()
         host, port = installation.address("amqp")
-        again = pika.BlockingConnection(pika.ConnectionParameters(host, port, connection_attempts=100, retry_delay=0.2))
+        again = pika.BlockingConnection(pika.ConnectionParameters(host, port, connection_attempts=300, retry_delay=0.2))
         channel = again.channel()
         assert channel.queue_declare(QUEUE, durable=True).method.message_count == 1
         assert channel.basic_get(QUEUE, auto_ack=True)[2] == b"kept"

@@ -31,7 +31,7 @@ def test_publish_and_subscribe(server: Gantry) -> None:
         got = []
         for qos in QOS:
             await pub.publish(f"{top}/a", b"%d" % qos, qos=qos)  # type: ignore[attr-defined]
-            message = await sub.deliver_message(timeout_duration=10)  # type: ignore[attr-defined]
+            message = await sub.deliver_message(timeout_duration=60)  # type: ignore[attr-defined]
             got.append((message.topic, bytes(message.data), message.qos))
         await sub.disconnect()  # type: ignore[attr-defined]
         await pub.disconnect()  # type: ignore[attr-defined]
@@ -56,7 +56,7 @@ def test_session_is_kept(server: Gantry) -> None:
         await pub.disconnect()  # type: ignore[attr-defined]
         sub = _client(f"{top}s")
         await sub.connect(f"mqtt://{host}:{port}/", cleansession=False)  # type: ignore[attr-defined]
-        got = [bytes((await sub.deliver_message(timeout_duration=10)).data) for _ in range(5)]  # type: ignore[attr-defined]
+        got = [bytes((await sub.deliver_message(timeout_duration=60)).data) for _ in range(5)]  # type: ignore[attr-defined]
         await sub.disconnect()  # type: ignore[attr-defined]
         return got
 

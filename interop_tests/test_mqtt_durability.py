@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from interop_tests.running import Gantry
-from interop_tests.test_mqtt_paho import Paho
+from interop_tests.test_mqtt_paho import WAIT_S, Paho
+from interop_tests.waiting import until
 
 pytestmark = pytest.mark.crash
 
@@ -24,7 +24,7 @@ def test_backlog_and_retained_survive_kill(own_server: Gantry) -> None:
         pub.publish("k/r", f"kept {round_}", retain=True)
         acknowledged.append(f"kept {round_}")
         sent = [(f"{round_}.{i}", pub.client.publish("k/a", f"{round_}.{i}", 1)) for i in range(2000)]
-        sent[500][1].wait_for_publish(10)
+        until(sent[500][1].is_published)
         own_server.processes[0].kill()
         acknowledged += [name for name, info in sent if info.is_published()]
         pub.client.loop_stop()
@@ -33,7 +33,7 @@ def test_backlog_and_retained_survive_kill(own_server: Gantry) -> None:
     assert sub.present
     got: list[str] = []
     while not set(acknowledged) <= set(got):
-        message = sub.messages.get(timeout=10)
+        message = sub.messages.get(timeout=WAIT_S)
         got.append(message.payload.decode())
     assert len(acknowledged) > 1000
     order = [name for name in dict.fromkeys(got) if name.startswith("1.")]
@@ -53,16 +53,16 @@ def test_unacknowledged_deliveries_come_again(own_server: Gantry) -> None:
     pub = Paho(own_server).start()
     for i in range(20):
         pub.publish("s", str(i))
-    first = [sub.messages.get(timeout=10) for _ in range(20)]
+    first = [sub.messages.get(timeout=WAIT_S) for _ in range(20)]
     for message in first[:10]:
         sub.client.ack(message.mid, message.qos)
     sub.publish("other", "the acknowledgements went before this")
-    own_server.kill_and_restart()
-    sub.client.loop_stop()
+    sub.client.loop_stop()  # or it would be back before `again`
     pub.client.loop_stop()
+    own_server.kill_and_restart()
     again = Paho(own_server, "slow", False).start()
     assert again.present
-    got = [again.messages.get(timeout=10) for _ in range(10)]
+    got = [again.messages.get(timeout=WAIT_S) for _ in range(10)]
     assert [(m.payload, m.dup) for m in got] == [(b"%d" % i, True) for i in range(10, 20)]
     again.stop()
 
@@ -106,11 +106,4 @@ def test_one_of_three_processes_is_killed(separated: Gantry, killed: str) -> Non
 
 def _when_let_in(server: Gantry) -> Paho:
     """A gateway that has lost its broker is shut, or refuses with return code 3, until it has found it again."""
-    end = time.monotonic() + 20
-    while True:
-        client = Paho(server, "keeper", False)
-        try:
-            return client.start()
-        except (AssertionError, OSError):
-            client.client.loop_stop()
-            assert time.monotonic() < end, server.log()[-3000:]
+    return until(lambda: Paho(server, "keeper", False).start(), ignored=(AssertionError, OSError))

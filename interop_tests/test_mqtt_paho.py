@@ -41,8 +41,12 @@ class Paho:
     def start(self) -> Paho:
         self.client.connect(*self.server.address("mqtt"), keepalive=self.keep_alive_s)
         self.client.loop_start()
-        flags, code = self.event("connect")
-        assert code == 0
+        try:
+            flags, code = self.event("connect")
+            assert code == 0
+        except BaseException:  # or it would go on trying behind the test's back
+            self.client.loop_stop()
+            raise
         self.present = flags.session_present
         return self
 
@@ -58,7 +62,9 @@ class Paho:
         return [code.value for code in self.event("subscribe")]
 
     def publish(self, topic: str, payload: str | bytes, qos: int = 1, retain: bool = False) -> None:
-        self.client.publish(topic, payload, qos, retain).wait_for_publish(WAIT_S)
+        info = self.client.publish(topic, payload, qos, retain)
+        info.wait_for_publish(WAIT_S)
+        assert info.is_published()
 
     def receive(self, count: int) -> list[tuple[str, bytes]]:
         return [(m.topic, m.payload) for m in [self.messages.get(timeout=WAIT_S) for _ in range(count)]]
@@ -189,11 +195,11 @@ def test_keep_alive(server: Gantry, connect: Callable[..., Paho], top: str) -> N
     with socket.create_connection((host, port), WAIT_S) as raw:
         will = f"{top}/will".encode()
         body = b"\x00\x04MQTT\x04\x0e\x00\x01\x00\x00" + len(will).to_bytes(2, "big") + will + b"\x00\x06silent"
+        begun = time.monotonic()
         raw.sendall(b"\x10" + bytes([len(body)]) + body)
         assert raw.recv(4) == b"\x20\x02\x00\x00"
-        begun = time.monotonic()
         assert raw.recv(1) == b""
-        assert 1.4 < time.monotonic() - begun < 3
+        assert time.monotonic() - begun > 1.4  # one and a half times the keep-alive, and what the machine adds
     assert watcher.receive(1) == [(f"{top}/will", b"silent")]
 
 
