@@ -40,10 +40,12 @@ QUEUES_PER_SLICE: Final = 64
 """Queues whose units one slice writes: 10 us each where their file is open."""
 LIGHTS_SAME_SLICE: Final = 256
 """Entries of light queues that are written in the slice that ends with the queues: a third of a millisecond."""
-UNITS_BEHIND_BYTES: Final = 512 * 1024
-"""Units are written in slices; from so many on all at once: slices do not keep up."""
-SLOT_CHUNKS_PER_SLICE: Final = 64
-"""Chunks of index slots (16 KiB) written in one slice of the background work: half a millisecond."""
+BYTES_PER_FRAME: Final = 128 * 1024
+"""A slice writes a frame of light queues, and one more for each time so many bytes of units wait: slices then keep up with any load."""
+UNITS_BEHIND_BYTES: Final = 2 * 1024 * 1024
+"""...and beyond this all is written at once."""
+SLOT_CHUNKS_PER_SLICE: Final = 16
+"""Chunks of index slots (16 KiB) written in one slice of the background work: 0.2 ms, several times that where the kernel is short of pages."""
 
 
 class DerivedFiles:
@@ -104,9 +106,7 @@ class DerivedFiles:
         if now - self._checkpoint_at >= self.config.checkpoint_interval_ms and self._checkpoint is None:
             self._checkpoint_at = now
             self._sweeping = self._derived_synced < self.written_position
-            if self._sweeping:
-                return self._sweep() or bool(pending)
-        return bool(pending)
+        return self._sweeping or bool(pending)
 
     def _sweep(self) -> bool:
         """Write a slice of the index's slots; the checkpoint is made when all are written. Nothing is indexed meanwhile."""
@@ -157,7 +157,7 @@ class DerivedFiles:
                 self._flushing = 1 + self._queues.write_some(QUEUES_PER_SLICE)
                 if self._flushing == 1 or self._lights.pending_units > LIGHTS_SAME_SLICE:
                     return False
-            if not self._lights.write_some(self._appender.position, 1):
+            if not self._lights.write_some(self._appender.position, 1 + waiting // BYTES_PER_FRAME):
                 return False
             self._index.write_entries()
         except OSError as error:

@@ -32,8 +32,8 @@ RUN: Final = Struct(">qqqqqqi")
 FRAME_MAGIC: Final = b"GLQ2"
 _CRC_FROM: Final = 8
 SEGMENT_SIZE: Final = 16 * 1024 * 1024
-FRAME_BYTES_MAX: Final = 24 * 1024
-"""A flush of more is split: the loop writes, and cleans, a frame at a time (at most 340 runs of one unit, about half a millisecond)."""
+FRAME_BYTES_MAX: Final = 16 * 1024
+"""A flush of more is split: the loop writes, and cleans, a frame at a time (at most 227 runs of one unit, a third of a millisecond)."""
 MOVED_FLAG: Final = 1 << 30
 """In a run's number of units: the run is part of its queue's moved beginning."""
 PART_FLAG: Final = 1 << 29

@@ -9,6 +9,8 @@ parsed only in recovery.
 from __future__ import annotations
 
 import logging
+from os.path import dirname
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -35,7 +37,6 @@ from gantrymq.store.write_buffer import WriteBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from gantrymq.model.message import Message
     from gantrymq.store.cold import ColdReads
@@ -290,8 +291,17 @@ class MessageStore(StoreReader, DerivedFiles):
                 self.files.close(self._guard)
                 self._guard = -1
 
-    def _owns(self, directory: Path) -> bool:
-        return directory.is_relative_to(self._store) or directory.is_relative_to(self._own)
+    def _directories(self, paths: Sequence[Path]) -> list[Path]:
+        """Of files below the two roots, and of those directories, up to the roots. As texts: a thread must not compute for long."""
+        found = {str(self._store), str(self._own)}
+        if not paths:
+            return []
+        for path in paths:
+            directory = dirname(path)
+            while directory not in found:
+                found.add(directory)
+                directory = dirname(directory)
+        return [Path(directory) for directory in found]
 
     # --- writing
 
@@ -466,7 +476,7 @@ class MessageStore(StoreReader, DerivedFiles):
                 self._queue_files.sync(path)
                 if between is not None and number % FILES_PER_FLUSH == 0:
                     between()
-            for directory in {parent for path in checkpoint.paths for parent in path.parents if self._owns(parent)}:
+            for directory in self._directories(checkpoint.paths):
                 self.files.sync_dir(directory)
         except OSError as error:
             raise self._fail(error) from error

@@ -70,7 +70,8 @@ def test_checkpoint_gives_way_to_a_flush(bench: Bench) -> None:
     for number in range(30):
         store.append([Message(f"t{number}", b"", queue_id=0)], [()])
     bench.clock.ms += 60_000
-    store.run_background(1000)
+    while store.run_background(1000):
+        pass
     flushed: list[int] = []
     flusher = Flusher(store, 60_000, True, post_now)
     flusher.on_flushed = flushed.append
