@@ -14,6 +14,7 @@ from gantrymq.broker.config import TimerConfig
 from gantrymq.broker.levels import Levels
 from gantrymq.broker.timers import Timers
 from gantrymq.broker.waiting import with_origin, without
+from gantrymq.metrics import Counter
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import DELAYED, Message
@@ -65,8 +66,10 @@ class Delays:
         """Another broker's delayOffset.json, where it went on meanwhile."""
         self.others_timers: Callable[[Timers], None] | None = None
         """The same for the timers: sets their cursor."""
-        self.levels = Levels(broker, self._settled)
-        self.timers = Timers(broker, self._settled)
+        self.damaged = Counter()
+        """Records that were left out because they could not be read."""
+        self.levels = Levels(broker, self._settled, self.damaged)
+        self.timers = Timers(broker, self._settled, self.damaged)
 
     def _settled(self) -> None:
         self.on_settled()
@@ -107,6 +110,13 @@ class Delays:
         metrics.read("gantry_delay_pending", "Messages that wait at a delay level", self.levels.pending)
         metrics.read(
             "gantry_timer_pending", "Messages that wait for a time of delivery of their own", self.timers.pending
+        )
+
+        metrics.read(
+            "gantry_delay_damaged_total",
+            "Delayed messages that were left out because their record is damaged",
+            lambda: self.damaged.value,
+            "counter",
         )
 
     def divert(self, message: Message) -> ErrorCode | None:
@@ -203,10 +213,20 @@ class Delays:
         the order could not be stored. The order is a record (RocketMQ's own), so it holds across a crash, and for another broker on
         this directory. May raise `Cold`, with nothing changed."""
         out_ms = (at_ms - 1) // PRECISION_MS * PRECISION_MS
-        found = self.timers.targets(topic, unique, out_ms)
-        if not found:
-            on_done(False)
-            return
+
+        def go_on(found: list[int] | ErrorCode) -> None:
+            if isinstance(found, ErrorCode) or not found:
+                on_done(found if isinstance(found, ErrorCode) else False)
+            else:
+                self._order(found, topic, unique, at_ms, group, born_host, on_done)
+
+        self.timers.targets(topic, unique, out_ms, go_on)
+
+    def _order(
+        self, found: list[int], topic: str, unique: str, at_ms: int, group: str, born_host: bytes,
+        on_done: Callable[[bool | ErrorCode], None],
+    ) -> None:  # fmt: skip
+        """Store the order, then carry it out."""
         pairs = [
             ("TIMER_DEL_UNIQKEY", f"{topic}+{unique}"), (props.UNIQ_KEY, unique), ("TIMER_DELIVER_MS", str(at_ms)),
             (props.PRODUCER_GROUP, group), (props.TAGS, RECALL_TAG),
@@ -223,9 +243,7 @@ class Delays:
             elif isinstance(results[0], ErrorCode):
                 on_done(results[0])
             else:
-                settled = self.timers.settle(found, True)
-                self.timers.settle([order.queue_offset], False)
-                on_done(bool(settled))
+                on_done(self.timers.recall(found, order.queue_offset))
 
         self.timers.orders.append(order)
         self._broker.submit([order], None, stored)

@@ -17,18 +17,20 @@ from gantrymq.broker.waiting import (
     STEP,
     STEP_BYTES,
     UNREADABLE_MS,
+    UNREADABLE_TRIES,
     codes_of,
     keep_readable,
     log_dropped,
     new_cursor,
     put_cursor,
+    read_each,
     revived,
 )
 from gantrymq.model.errors import ErrorCode
 from gantrymq.model.message import Message
 from gantrymq.model.names import SCHEDULE_TOPIC
 from gantrymq.store.cold import Cold
-from gantrymq.store.consume_queue import HOLE_SIZE
+from gantrymq.store.consume_queue import HOLE, HOLE_SIZE
 from gantrymq.store.schedule import CODE_MIN, DELAYS_MS, schedule_code
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.cursors import Cursor
+    from gantrymq.metrics import Counter
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +49,11 @@ ANCHOR_MS: Final = 100
 ANCHORS_MAX: Final = 1_000
 """Anchors of one level: 3 MB for all of RocketMQ's levels under constant load. A longer delay has them farther apart."""
 
+ASIDE_MAX: Final = 10_000
+"""Records of a level that were set aside because the disk cannot read them; beyond it the level waits."""
+IN_FLIGHT: Final = -1
+"""In place of the number of attempts: it was read, and is on its way into its topic."""
+
 
 def queue_of(level: int) -> str:
     """Queue name of a level, which counts from 1."""
@@ -55,7 +63,7 @@ def queue_of(level: int) -> str:
 class Level:
     """One level's state in memory."""
 
-    __slots__ = ("anchors", "at", "base", "busy", "cursor", "delay_ms", "handle", "number", "waits")
+    __slots__ = ("anchors", "aside", "at", "base", "busy", "cursor", "delay_ms", "handle", "number", "waits")
 
     def __init__(self, number: int, delay_ms: int, cursor: Cursor, mono_ms: int, wall_ms: int) -> None:
         self.number = number
@@ -63,6 +71,8 @@ class Level:
         self.cursor = cursor
         self.at = cursor.window.floor
         """Next offset to look at; below it everything is done or on its way."""
+        self.aside: dict[int, int] = {}
+        """Offsets below `at` whose records cannot be read, and how often that was tried."""
         self.base = (mono_ms, wall_ms)
         self.anchors: deque[tuple[int, int, int]] = deque()
         """(offset, monotonic time, wall time): records from that offset on were sent then, or a little later."""
@@ -99,11 +109,12 @@ class Level:
 
 
 class Levels:
-    """All levels. `on_settled()` is called when a level has moved on."""
+    """All levels. `on_settled()` is called when a level has moved on; `damaged` counts records that were given up."""
 
-    def __init__(self, broker: Broker, on_settled: Callable[[], None]) -> None:
+    def __init__(self, broker: Broker, on_settled: Callable[[], None], damaged: Counter) -> None:
         self._broker = broker
         self._on_settled = on_settled
+        self._damaged = damaged
         self.delays_ms = DELAYS_MS
         self.by_number: dict[int, Level] = {}
 
@@ -159,7 +170,7 @@ class Levels:
     @property
     def busy(self) -> bool:
         """Messages are on their way into their topics."""
-        return any(level.busy for level in self.by_number.values())
+        return any(level.busy or IN_FLIGHT in level.aside.values() for level in self.by_number.values())
 
     def floors(self) -> dict[int, int]:
         """By level, the offset below which everything is delivered: RocketMQ's delayOffset.json."""
@@ -195,6 +206,10 @@ class Levels:
             log.error("%s: offset %d and what is behind it waits on: %s", level.cursor.queue, level.at, error)
             self._later(level, UNREADABLE_MS)
             return
+        if len(level.aside) + len(offsets) > ASIDE_MAX and any(isinstance(one, OSError) for one in found):
+            log.error("%s: %d records cannot be read; what is behind them waits", level.cursor.queue, len(level.aside))
+            self._later(level, UNREADABLE_MS)
+            return
         if offsets:
             self._fire(level, offsets, found)
         elif due_at > broker.wheel.now_ms():
@@ -214,7 +229,7 @@ class Levels:
         level.busy = False
         self._step(level)
 
-    def _due(self, level: Level) -> tuple[list[int], list[Message | None], int]:
+    def _due(self, level: Level) -> tuple[list[int], list[Message | OSError | None], int]:
         """Offsets that are due with their records, at most one slice; and when the next one is due."""
         broker, cursor = self._broker, level.cursor
         cursors, window = broker.cursors, cursor.window
@@ -230,6 +245,10 @@ class Levels:
                     cursors.finish(cursor, [at])
                 at += 1
                 continue
+            if at in level.aside:
+                at += 1
+                level.at = level.at if offsets else at
+                continue
             due_at = level.due_at(at, code if code >= CODE_MIN else self._code(position, length))
             if due_at > now_ms or (offsets and size + length > STEP_BYTES):
                 break
@@ -237,34 +256,99 @@ class Levels:
             refs.append((position, length))
             size += length
             at += 1
-        return offsets, broker.store.get_many(refs), due_at
+        return offsets, read_each(broker.store, refs), due_at
 
     def _code(self, position: int, length: int) -> int:
         """Of a record that was moved: its unit no longer says it."""
         (message,) = self._broker.store.get_many([(position, length)])
         return schedule_code(message, self.delays_ms) if message is not None else 0
 
-    def _fire(self, level: Level, offsets: list[int], found: list[Message | None]) -> None:
+    def _fire(self, level: Level, offsets: list[int], found: list[Message | OSError | None]) -> None:
         level.busy = True
         level.at = offsets[-1] + 1
         batch: list[Message] = []
         sent: list[int] = []
         for offset, waiting in zip(offsets, found, strict=True):
-            message = revived(waiting) if waiting is not None else None
-            if message is None:
-                log.error(
-                    "%s, offset %d: no record with a topic to deliver to; it is left out", level.cursor.queue, offset
-                )
-                self._broker.cursors.finish(level.cursor, [offset])
+            if isinstance(waiting, OSError):
+                self._put_aside(level, offset, waiting)
                 continue
-            keep_readable(self._broker, message)
-            batch.append(message)
-            sent.append(offset)
+            message = self._revived(level, offset, waiting)
+            if message is not None:
+                batch.append(message)
+                sent.append(offset)
         if batch:
             self._broker.submit(batch, (level, sent, batch), self._stored)
         else:
             level.busy = False
             self._broker.turn.at_deliver(lambda: self._step(level))
+
+    def _revived(self, level: Level, offset: int, waiting: Message | None) -> Message | None:
+        """The message for its topic; a record that is none any more is left out."""
+        message = revived(waiting) if waiting is not None else None
+        if message is None:
+            self._give_up(level, offset, "no record with a topic to deliver to")
+            return None
+        keep_readable(self._broker, message)
+        return message
+
+    def _give_up(self, level: Level, offset: int, why: str) -> None:
+        log.error("%s, offset %d: %s; it is left out", level.cursor.queue, offset, why)
+        self._damaged.value += 1
+        level.aside.pop(offset, None)
+        self._broker.cursors.finish(level.cursor, [offset])
+
+    # Records that cannot be read.
+
+    def _put_aside(self, level: Level, offset: int, error: OSError) -> None:
+        log.error("%s, offset %d: cannot be read, tried again later: %s", level.cursor.queue, offset, error)
+        if not level.aside:
+            self._look_later(level)
+        level.aside[offset] = 1
+
+    def _look_later(self, level: Level) -> None:
+        wheel = self._broker.wheel
+        wheel.call_at(wheel.now_ms() + UNREADABLE_MS, lambda now_ms: self._look_again(level))
+
+    def _look_again(self, level: Level) -> None:
+        """Another attempt at what was set aside, a slice of it."""
+        if self._broker.closed:
+            return
+        offsets = [offset for offset, tries in level.aside.items() if tries != IN_FLIGHT][:STEP]
+        cursors, cursor = self._broker.cursors, level.cursor
+        try:
+            units = [(cursors.units(cursor, offset, 1) or [HOLE])[0] for offset in offsets]
+            found = read_each(self._broker.store, [unit[:2] for unit in units])
+        except Cold as cold:
+            self._broker.fetch(cold, level.aside, lambda aside: self._look_again(level))
+            return
+        except OSError as error:
+            log.error("%s: %d records cannot be read: %s", cursor.queue, len(level.aside), error)
+            self._look_later(level)
+            return
+        for offset, waiting in zip(offsets, found, strict=True):
+            if isinstance(waiting, OSError):
+                tries = level.aside.pop(offset) + 1  # to the end: the next slice begins with others
+                level.aside[offset] = tries
+                if tries >= UNREADABLE_TRIES:
+                    self._give_up(level, offset, f"the disk could not read it {tries} times: {waiting}")
+                continue
+            message = self._revived(level, offset, waiting)
+            if message is not None:
+                level.aside[offset] = IN_FLIGHT
+                self._broker.submit([message], (level, offset, message), self._aside_stored)
+        if level.aside:
+            self._look_later(level)
+
+    def _aside_stored(self, token: tuple[Level, int, Message], results: Any) -> None:
+        level, offset, message = token
+        (code,) = codes_of(results, 1)
+        if code in PASSING:
+            level.aside[offset] = 0
+            return
+        log_dropped([(message, code)] if code is not None else [])
+        del level.aside[offset]
+        self._broker.cursors.finish(level.cursor, [offset])
+        self._on_settled()
 
     def _stored(self, token: tuple[Level, list[int], list[Message]], results: Any) -> None:
         level, offsets, batch = token

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import insort
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import Final
 
@@ -30,7 +31,17 @@ MOVE_STEP: Final = 2_000
 """Entries moved by one call: under a millisecond."""
 SORT_MAX: Final = 4_096
 """A slot with more entries is not sorted, which would take milliseconds: it is due as a whole at its end, a second late at most."""
+LOOK_STEP: Final = 2_000
+"""Entries looked at by one step of `around`: a third of a millisecond."""
 NEVER: Final = 1 << 62
+
+
+def _between(slot: array[int], low: int, high: int) -> Iterator[list[int]]:
+    """Entries of a slot whose time within it is from `low` to `high`."""
+    for first in range(0, len(slot), LOOK_STEP):
+        yield [
+            packed & OFFSET_MASK for packed in slot[first : first + LOOK_STEP] if low <= packed >> OFFSET_BITS <= high
+        ]
 
 
 class TimerSlots:
@@ -169,20 +180,35 @@ class TimerSlots:
         heappush(self._fine_keys, self._run_key)
         self._run, self._run_key = [], -1
 
-    def around(self, first_ms: int, last_ms: int) -> list[int]:
-        """Entries due between two times, not taken yet; looks through whole slots."""
-        found: list[int] = []
-        for slots, bits, unit in (
-            (self._fine, FINE_BITS, 0), (self._middle, MIDDLE_BITS, 0), (self._far, FAR_BITS, FINE_BITS),
-        ):  # fmt: skip
+    def around(self, first_ms: int, last_ms: int) -> Iterator[list[int]]:
+        """Entries due between two times, not taken yet; looks at `LOOK_STEP` entries for each list that it yields. Entries may be added
+        and taken meanwhile. What moves meanwhile moves to a finer level, which is looked at later: it may come twice."""
+        span = (first_ms, last_ms)
+        yield from self._of_level(self._far, FAR_BITS, FINE_BITS, *span)
+        yield from self._of_moving(*span)
+        yield from self._of_level(self._middle, MIDDLE_BITS, 0, *span)
+        yield from self._of_moving(*span)
+        yield from self._of_level(self._fine, FINE_BITS, 0, *span)
+        yield [packed & OFFSET_MASK for packed in self._run]
+        slot = self._run_large
+        if slot is not None:
+            yield from _between(slot, 0, _FINE_MASK)
+
+    def _of_level(
+        self, slots: dict[int, array[int]], bits: int, unit: int, first_ms: int, last_ms: int
+    ) -> Iterator[list[int]]:
+        late = last_ms + (1 << unit) - 1
+        for key in range(first_ms >> bits, (late >> bits) + 1):
+            slot = slots.get(key)
+            if slot is not None:
+                yield from _between(slot, first_ms - (key << bits) >> unit, late - (key << bits) >> unit)
+
+    def _of_moving(self, first_ms: int, last_ms: int) -> Iterator[list[int]]:
+        slot = self._moving
+        if slot is not None:
+            unit = FINE_BITS if self._moving_far else 0
             late = last_ms + (1 << unit) - 1
-            for key in range(first_ms >> bits, (late >> bits) + 1):
-                low, high = first_ms - (key << bits) >> unit, late - (key << bits) >> unit
-                found += [p & OFFSET_MASK for p in slots.get(key, ()) if low <= p >> OFFSET_BITS <= high]
-        found += [packed & OFFSET_MASK for packed in self._run]
-        found += [packed & OFFSET_MASK for packed in self._moving or ()]
-        found += [packed & OFFSET_MASK for packed in self._run_large or ()]
-        return found
+            yield from _between(slot, first_ms - self._moving_from >> unit, late - self._moving_from >> unit)
 
     def _move(self, now_ms: int) -> None:
         """A step of taking coarse slots apart."""

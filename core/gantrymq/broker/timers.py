@@ -8,8 +8,10 @@ Times are the wall clock's: it may jump, so it is asked before anything fires, a
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from gantrymq.broker.timer_search import Search, Searches
 from gantrymq.broker.timer_slots import NEVER, TimerSlots
 from gantrymq.broker.waiting import (
     PASSING,
@@ -17,11 +19,13 @@ from gantrymq.broker.waiting import (
     STEP,
     STEP_BYTES,
     UNREADABLE_MS,
+    UNREADABLE_TRIES,
     codes_of,
     keep_readable,
     log_dropped,
     new_cursor,
     put_cursor,
+    read_each,
     revived,
 )
 from gantrymq.model import properties as props
@@ -36,6 +40,8 @@ if TYPE_CHECKING:
 
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.cursors import Cursor
+    from gantrymq.broker.timer_search import OnFound
+    from gantrymq.metrics import Counter
 
 log = logging.getLogger(__name__)
 
@@ -59,16 +65,20 @@ ROLL_AT_STOP_BYTES: Final = 64 * 1024 * 1024
 many, and so many bytes, which take a quarter of a second."""
 SAME_KEY_MAX: Final = 64
 """Records with one unique key that a recall looks at: a producer that tried again, and rolled ones."""
-RECALL_CANDIDATES_MAX: Final = 1_000
-"""Records looked at for one recall where the index does not know the message any more."""
+TRIES_KEPT_MAX: Final = 10_000
+"""Records that cannot be read whose attempts are counted; of others they are counted when there is room."""
 
 
 class Timers:
-    """See the module. `on_settled()` is called when the cursor has moved on."""
+    """See the module. `on_settled()` is called when the cursor has moved on; `damaged` counts records that were given up."""
 
-    def __init__(self, broker: Broker, on_settled: Callable[[], None]) -> None:
+    def __init__(self, broker: Broker, on_settled: Callable[[], None], damaged: Counter) -> None:
         self._broker = broker
         self._on_settled = on_settled
+        self._damaged = damaged
+        self._searches = Searches(broker)
+        self._tries: dict[int, int] = {}
+        """Attempts by the offset of a record that cannot be read."""
         self.cursor: Cursor | None = None
         self._slots = TimerSlots(0)
         self._seen = 0
@@ -89,6 +99,8 @@ class Timers:
         self._roll_to = 0
         """Pending entries below this offset are being appended again."""
         self._rolling = False
+        self._after_roll: list[int] = []
+        """Orders that were carried out while entries were on their way to be appended again: one of these may be a target's copy."""
 
     def open(self) -> None:
         """Go on with what is pending; it is found in slices after the start."""
@@ -242,25 +254,64 @@ class Timers:
         assert cursor is not None
         offsets = self._odd[-ODD_STEP:]
         units = self._units(offsets)
-        records = broker.store.get_many([unit[:2] for unit in units])
+        records = read_each(broker.store, [unit[:2] for unit in units])
         own = {order.queue_offset for order in self.orders}
-        carried_out: list[int] = []
-        recalled: list[int] = []
+        asked = []
         for offset, found in zip(offsets, records, strict=True):
-            if found is not None and found.property("TIMER_DEL_UNIQKEY") and offset not in own:
-                carried_out.append(offset)
-                recalled += self._targets(found)
+            if isinstance(found, Message) and found.property("TIMER_DEL_UNIQKEY") and offset not in own:
+                topic, _, unique = found.property("TIMER_DEL_UNIQKEY").partition("+")
+                out_ms = number_of(found.property("TIMER_OUT_MS"))
+                asked.append((offset, (topic, unique, out_ms), self._known(topic, unique, out_ms)))
         # Everything is read: what follows changes things.
         del self._odd[-ODD_STEP:]
         for offset, found in zip(offsets, records, strict=True):
-            if found is None:
+            if isinstance(found, OSError):
+                if not self._given_up(offset, found):
+                    self._ask_later(offset, UNREADABLE_MS)
+            elif found is None:
                 broker.cursors.finish(cursor, [offset])
             elif not found.property("TIMER_DEL_UNIQKEY"):
                 self._slots.add(max(timer_code(found), 0), offset)
-        if carried_out:
-            self.settle(recalled, True)
-            self.settle(carried_out, False)
+        for offset, wanted, targets in asked:
+            if targets is not None:
+                self.recall(targets, offset)
+            else:
+                self._search(*wanted, partial(self._carry_out, offset))
         return True
+
+    def _ask_later(self, offset: int, wait_ms: int) -> None:
+        wheel, slots = self._broker.wheel, self._slots
+
+        def again(_now_ms: int) -> None:
+            if self._slots is slots:  # else it is read anew
+                self._odd.insert(0, offset)
+                self._arm()
+
+        wheel.call_at(wheel.now_ms() + wait_ms, again)
+
+    def _carry_out(self, order: int, found: list[int] | ErrorCode) -> None:
+        if isinstance(found, ErrorCode):
+            self._ask_later(order, RETRY_MS if found is ErrorCode.BUSY else UNREADABLE_MS)
+        else:
+            self.recall(found, order)
+
+    def _given_up(self, offset: int, error: OSError) -> bool:
+        """The record could not be read once more; True: that was the last attempt, and it is left out."""
+        tries = self._tries.get(offset, 0) + 1
+        if tries >= UNREADABLE_TRIES:
+            self._tries.pop(offset, None)
+            self._leave_out(offset, f"the disk could not read it {tries} times: {error}")
+            return True
+        if tries > 1 or len(self._tries) < TRIES_KEPT_MAX:
+            self._tries[offset] = tries
+        log.error("%s, offset %d: cannot be read, tried again later: %s", QUEUE, offset, error)
+        return False
+
+    def _leave_out(self, offset: int, why: str) -> None:
+        assert self.cursor is not None
+        log.error("%s, offset %d: %s; it is left out", QUEUE, offset, why)
+        self._damaged.value += 1
+        self._broker.cursors.finish(self.cursor, [offset])
 
     def _units(self, offsets: Sequence[int]) -> list[Unit]:
         """Of these offsets, any order. Raises `Cold` with all that is."""
@@ -312,16 +363,21 @@ class Timers:
             if size > STEP_BYTES and keep:
                 break
             keep += 1
-        found = broker.store.get_many([unit[:2] for unit in units[:keep]])
+        found = read_each(broker.store, [unit[:2] for unit in units[:keep]])
         for offset in offsets[keep:]:
             self._slots.add(now_ms, offset)
         batch: list[Message] = []
         sent: list[int] = []
         for offset, waiting in zip(offsets, found, strict=False):
+            if isinstance(waiting, OSError):
+                if not self._given_up(offset, waiting):
+                    self._slots.add(now_ms + UNREADABLE_MS, offset)
+                continue
+            if self._tries:
+                self._tries.pop(offset, None)
             message = revived(waiting) if waiting is not None else None
             if message is None or waiting is None:
-                log.error("%s, offset %d: no record with a topic to deliver to; it is left out", QUEUE, offset)
-                broker.cursors.finish(cursor, [offset])
+                self._leave_out(offset, "no record with a topic to deliver to")
                 continue
             stamp_times(message, waiting.store_ms, now_ms)
             keep_readable(broker, message)
@@ -373,33 +429,49 @@ class Timers:
 
     # Recall.
 
-    def targets(self, topic: str, unique: str, out_ms: int) -> list[int]:
-        """Offsets of pending messages with this unique key, due in the second behind `out_ms`. May raise `Cold`, with nothing changed."""
-        cursor, store = self.cursor, self._broker.store
-        if cursor is None:
+    def targets(self, topic: str, unique: str, out_ms: int, on_found: OnFound) -> None:
+        """Offsets of pending messages with this unique key, due in the second behind `out_ms`; BUSY, UNAVAILABLE. They are called back,
+        possibly at once. May raise `Cold`, with nothing changed."""
+        known = self._known(topic, unique, out_ms)
+        if known is not None:
+            on_found(known)
+        else:
+            self._search(topic, unique, out_ms, on_found)
+
+    def _known(self, topic: str, unique: str, out_ms: int) -> list[int] | None:
+        """As far as the index knows the message; None: it does not."""
+        if self.cursor is None:
             return []
-        window = cursor.window
         found = [
             message.queue_offset
-            for message in store.query(TIMER_TOPIC, unique, SAME_KEY_MAX, 0, 1 << 62)
+            for message in self._broker.store.query(TIMER_TOPIC, unique, SAME_KEY_MAX, 0, 1 << 62)
             if is_target(message, topic, unique, out_ms)
         ]
-        if found:
-            return [offset for offset in found if not window.is_done(offset)]
-        near = [offset for offset in self._slots.around(out_ms, out_ms + PRECISION_MS) if not window.is_done(offset)]
-        near = near[:RECALL_CANDIDATES_MAX]
-        if near:
-            records = store.get_many([unit[:2] for unit in self._units(near)])
-            found = [
-                o
-                for o, record in zip(near, records, strict=True)
-                if record and is_target(record, topic, unique, out_ms)
-            ]
-        return found
+        return [offset for offset in found if not self.cursor.window.is_done(offset)] if found else None
 
-    def _targets(self, order: Message) -> list[int]:
-        topic, _, unique = order.property("TIMER_DEL_UNIQKEY").partition("+")
-        return self.targets(topic, unique, number_of(order.property("TIMER_OUT_MS")))
+    def _search(self, topic: str, unique: str, out_ms: int, on_found: OnFound) -> None:
+        """Where the index does not know the message (any more)."""
+        if self._searches.full:
+            on_found(ErrorCode.BUSY)
+            return
+
+        def pending(offset: int) -> bool:
+            return self.cursor is not None and not self.cursor.window.is_done(offset)
+
+        def read(offsets: Sequence[int]) -> list[Message | OSError | None]:
+            return read_each(self._broker.store, [unit[:2] for unit in self._units(offsets)])
+
+        wanted = partial(is_target, topic=topic, unique=unique, out_ms=out_ms)
+        self._searches.begin(Search(self._slots, out_ms, pending, read, wanted), on_found)
+
+    def recall(self, found: Sequence[int], order: int) -> bool:
+        """Carry out an order, itself a record: these are done. Whether one was still pending."""
+        settled = self.settle(found, True)
+        if self._rolling:  # a crash until then carries it out once more
+            self._after_roll.append(order)
+        else:
+            self.settle([order], False)
+        return bool(settled)
 
     # Rolling.
 
@@ -425,10 +497,10 @@ class Timers:
 
     def _rolled(self, offsets: Sequence[int]) -> list[tuple[int, Message]]:
         """Pending records as they are appended again."""
-        found = self._broker.store.get_many([unit[:2] for unit in self._units(offsets)])
+        found = read_each(self._broker.store, [unit[:2] for unit in self._units(offsets)])
         batch: list[tuple[int, Message]] = []
         for offset, waiting in zip(offsets, found, strict=True):
-            message = rolled(waiting) if waiting is not None else None
+            message = rolled(waiting) if isinstance(waiting, Message) else None
             if message is not None:
                 batch.append((offset, message))
         return batch
@@ -436,7 +508,15 @@ class Timers:
     def _roll_done(self, offsets: list[int], results: Any) -> None:
         self._rolling = False
         codes = codes_of(results, len(offsets))
-        self.settle([offset for offset, code in zip(offsets, codes, strict=True) if code is None], True)
+        stored = [row for row, code in enumerate(codes) if code is None]
+        cursor = self.cursor
+        assert cursor is not None
+        # Recalled or fired while its copy was on its way: so is the copy.
+        gone = [row for row in stored if cursor.window.is_done(offsets[row]) or offsets[row] in self._inflight]
+        self.settle([results[row] for row in gone], True)
+        self.settle([offsets[row] for row in stored], True)
+        orders, self._after_roll = self._after_roll, []
+        self.settle(orders, False)
         if any(codes):
             self._roll_to = 0
         if not self._broker.closed:

@@ -10,6 +10,7 @@ from gantrymq.model import properties as props
 from gantrymq.model import sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
+from gantrymq.store.cold import Cold
 from gantrymq.store.schedule import number_of
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.cursors import Cursor
+    from gantrymq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,9 @@ RETRY_MS: Final = 1_000
 
 UNREADABLE_MS: Final = 60_000
 """After the disk could not read a record that is due, the next attempt."""
+UNREADABLE_TRIES: Final = 10
+"""Attempts after which a record that the disk cannot read counts as damaged. While the whole disk fails the store stops, and nothing
+that is settled then is remembered."""
 
 PASSING: Final = frozenset(
     {ErrorCode.BUSY, ErrorCode.STORE_FULL, ErrorCode.STORE_FAILED, ErrorCode.SHUTTING_DOWN, ErrorCode.UNAVAILABLE}
@@ -88,6 +93,26 @@ def keep_readable(broker: Broker, message: Message) -> None:
     queues = broker.gateway_config.queues if topic is None else max(topic.config.read_queues, topic.config.write_queues)
     if message.queue_id >= queues:
         message.queue_id = -1
+
+
+def read_each(store: MessageStore, refs: Sequence[tuple[int, int]]) -> list[Message | OSError | None]:
+    """As `get_many`, with the error in the place of each record that the disk cannot read. Raises `Cold`."""
+    try:
+        return list(store.get_many(refs))
+    except OSError:
+        pass
+    found: list[Message | OSError | None] = []
+    wanted: list[Any] = []
+    for ref in refs:
+        try:
+            found += store.get_many([ref])
+        except Cold as cold:
+            wanted += cold.wanted
+        except OSError as error:
+            found.append(error)
+    if wanted:
+        raise Cold(wanted)
+    return found
 
 
 def log_dropped(dropped: Sequence[tuple[Message, ErrorCode]]) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gantrymq.broker import timer_slots
-from gantrymq.broker.timer_slots import MOVE_STEP, NEVER, SORT_MAX, TimerSlots
+from gantrymq.broker.timer_slots import LOOK_STEP, MOVE_STEP, NEVER, SORT_MAX, TimerSlots
 
 NOW = 1_700_000_000_000
 YEAR_MS = 366 * 86_400_000
@@ -106,13 +107,38 @@ def test_the_clock_goes_back() -> None:
     assert drain(slots, NOW + 1_100) == [3]
 
 
+def near(slots: TimerSlots, first_ms: int, last_ms: int) -> list[int]:
+    return [offset for part in slots.around(first_ms, last_ms) for offset in part]
+
+
+DISTANCES_MS = (200, 40_000, 2_000_000, 40 * 86_400_000, 2 * YEAR_MS)
+
+
 def test_entries_around_a_time_are_found_at_every_distance() -> None:
-    for delay in (200, 40_000, 2_000_000, 40 * 86_400_000, 2 * YEAR_MS):
+    for delay in DISTANCES_MS:
         slots = TimerSlots(NOW)
         slots.add(NOW + delay, 5)
         slots.add(NOW + delay + 10_000_000, 6)
-        assert 5 in slots.around(NOW + delay - 500, NOW + delay + 500)
-        assert 6 not in slots.around(NOW + delay - 500, NOW + delay + 500)
+        assert 5 in near(slots, NOW + delay - 500, NOW + delay + 500)
+        assert 6 not in near(slots, NOW + delay - 500, NOW + delay + 500)
+
+
+@pytest.mark.parametrize("delay", DISTANCES_MS)
+def test_around_looks_in_small_steps_and_misses_nothing_that_moves_meanwhile(delay: int) -> None:
+    slots = TimerSlots(NOW)
+    at_ms = NOW + delay
+    wanted = set(range(0, 3 * LOOK_STEP, 7))
+    for offset in range(3 * LOOK_STEP):
+        slots.add(at_ms if offset in wanted else at_ms + 900_000 + offset, offset)
+    found: set[int] = set()
+    now_ms = NOW
+    for part in slots.around(at_ms - 1, at_ms + 1):
+        assert len(part) <= max(LOOK_STEP, SORT_MAX)
+        found.update(part)
+        now_ms = max(now_ms, min(at_ms - 1, now_ms + delay // 4))  # time passes: slots are taken apart
+        taken = slots.due(now_ms, 1)
+        assert not taken
+    assert wanted <= found
 
 
 def test_an_entry_takes_eight_bytes() -> None:

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from gantrymq.broker import timer_search
 from gantrymq.broker import timers as module
 from gantrymq.broker.broker import Broker
+from gantrymq.broker.timer_slots import LOOK_STEP
 from gantrymq.broker.timers import UNITS_STEP
+from gantrymq.model.errors import ErrorCode
 from gantrymq.model.message import Message
 from gantrymq.store.schedule import TIMER_TOPIC
 from gantrymq.store.snapshot_file import SnapshotFiles
@@ -69,11 +72,115 @@ def test_a_second_recall_does_not_search_the_slots(node: WaitingNode, monkeypatc
     _, message = node.send_later(b"x", TIMER_DELAY_MS=HOUR_MS)
     at_ms = int(message.property("TIMER_OUT_MS")) + 1
     answers: list[object] = []
-    monkeypatch.setattr(node.broker.delays.timers._slots, "around", None)  # a million may lie in them
+    monkeypatch.setattr(node.broker.delays.timers._slots, "around", None)  # millions may lie in them
     for _ in range(2):
         node.broker.delays.recall("t", "Ux", at_ms, "g", message.born_host, answers.append)
         node.turn.run_until_quiet()
     assert answers == [True, False]
+
+
+def without_index(node: WaitingNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index files that knew the messages are gone."""
+    monkeypatch.setattr(node.store, "query", lambda *arguments: [])
+
+
+def test_a_recall_that_the_index_knows_nothing_of_searches_in_slices(
+    node: WaitingNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 5 * LOOK_STEP
+    _, message = node.send_later(b"x", TIMER_DELAY_MS=HOUR_MS)
+    slots = node.broker.delays.timers._slots
+    at_ms = node.clock.now_ms() + HOUR_MS
+    for offset in range(count):  # of the same quarter of an hour; none of them is in the queue
+        slots.add(at_ms + 2_000 + offset % 500, 1_000_000 + offset)
+    without_index(node, monkeypatch)
+    out_ms = int(message.property("TIMER_OUT_MS")) + 1
+    answers: list[object] = []
+    node.broker.delays.recall("t", "Uy", out_ms, "g", message.born_host, answers.append)
+    assert node.turn.run_until_quiet() >= count // LOOK_STEP
+    assert answers == [False]
+    node.broker.delays.recall("t", "Ux", out_ms, "g", message.born_host, answers.append)
+    assert answers == [False], "it is looked for in later turns"
+    node.turn.run_until_quiet()
+    assert answers == [False, True]
+    assert node.broker.delays.timers.pending() == count
+
+
+def test_a_search_reads_few_records_in_a_slice_and_waits_for_cold_ones(
+    node: WaitingNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 3 * timer_search.READ_STEP
+    messages = [node.send_later(b"%d" % number, TIMER_DELAY_MS=HOUR_MS)[1] for number in range(count)]
+    without_index(node, monkeypatch)
+    read: list[int] = []
+    real = node.store.get_many
+
+    def get_many(refs: Any) -> Any:
+        read.append(len(refs))
+        return real(refs)
+
+    monkeypatch.setattr(node.store, "get_many", get_many)
+    answers: list[object] = []
+    out_ms = int(messages[-1].property("TIMER_OUT_MS")) + 1
+    node.broker.delays.recall("t", f"U{count - 1}", out_ms, "g", messages[-1].born_host, answers.append)
+    node.turn.run_until_quiet()
+    assert answers == [True]
+    assert max(read) <= timer_search.READ_STEP
+    assert sum(read) >= count
+
+
+def test_only_so_many_recalls_wait_for_their_search(node: WaitingNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, message = node.send_later(b"x", TIMER_DELAY_MS=HOUR_MS)
+    without_index(node, monkeypatch)
+    answers: list[object] = []
+    out_ms = int(message.property("TIMER_OUT_MS")) + 1
+    for _ in range(timer_search.SEARCHES_MAX + 1):
+        node.broker.delays.recall("t", "Uy", out_ms, "g", message.born_host, answers.append)
+    assert answers == [ErrorCode.BUSY]
+    node.turn.run_until_quiet()
+    assert answers == [ErrorCode.BUSY] + [False] * timer_search.SEARCHES_MAX
+
+
+def test_an_order_from_before_the_start_is_carried_out_though_the_index_is_gone(
+    node: WaitingNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, message = node.send_later(b"x", TIMER_DELAY_MS=HOUR_MS)
+    without_index(node, monkeypatch)
+    at_ms = int(message.property("TIMER_OUT_MS")) + 1
+    node.later(b"0", UNIQ_KEY="Ux", TIMER_DEL_UNIQKEY="t+Ux", TIMER_DELIVER_MS=at_ms)
+    node.turn.run_until_quiet()
+    assert node.broker.delays.timers.pending() == 0
+    node.wait(HOUR_MS + 1_000)
+    assert node.bodies() == []
+
+
+def test_a_message_that_is_recalled_while_it_is_rolled_does_not_come(
+    node: WaitingNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SPAN_MIN", 100)
+    _, message = node.send_later(b"far", TIMER_DELAY_MS=HOUR_MS)
+    timers = node.broker.delays.timers
+    answers: list[object] = []
+    at_ms = int(message.property("TIMER_OUT_MS")) + 1
+    real = timers._roll_done
+
+    def between(offsets: list[int], results: Any) -> None:
+        """The copy is in the log, and nobody knows it yet."""
+        node.broker.delays.timers.recall(offsets, 10_000)
+        answers.append(offsets)
+        real(offsets, results)
+
+    monkeypatch.setattr(timers, "_roll_done", between)
+    for number in range(150):
+        node.later(b"%d" % number, TIMER_DELAY_MS=500)
+    node.wait(1_000)
+    assert answers, "nothing was rolled"
+    assert timers.pending() == 0
+    node.broker.delays.recall("t", "Ufar", at_ms, "g", message.born_host, answers.append)
+    node.turn.run_until_quiet()
+    assert answers[-1] is False
+    node.wait(HOUR_MS)
+    assert b"far" not in node.bodies()
 
 
 def test_recalled_entries_do_not_stay_in_the_slots(node: WaitingNode, monkeypatch: pytest.MonkeyPatch) -> None:

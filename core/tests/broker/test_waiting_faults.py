@@ -117,15 +117,12 @@ def test_a_record_that_cannot_be_read_holds_up_nothing_and_is_given_up_in_the_en
     assert again.bodies() == node.bodies(), "nothing comes twice"
 
 
-def test_a_record_set_aside_waits_while_its_topic_is_refused(
-    node: WaitingNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_set_aside_waits_while_its_topic_is_refused(node: WaitingNode) -> None:
     node.later(b"bad", DELAY=1)
     with pytest.MonkeyPatch.context() as patch:
         bad_place(node, SCHEDULE_TOPIC, patch)
         node.wait(2_000)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node.store, "append", full)
+    with full_disk(node.files):
         node.wait(UNREADABLE_MS)
     node.wait(UNREADABLE_MS)
     assert node.bodies() == [b"bad"]
