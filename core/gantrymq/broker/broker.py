@@ -21,7 +21,7 @@ from gantrymq.broker.cursors import Cursor, Cursors
 from gantrymq.broker.delays import Delays
 from gantrymq.broker.hits import NO_HIT, Hit, Tap
 from gantrymq.broker.leases import Leases
-from gantrymq.broker.offsets import FLUSH_MS, STEP_EVERY_MS, ConsumerOffsets
+from gantrymq.broker.offsets import FLUSH_MS, OFFSET_TABLES, STEP_EVERY_MS, ConsumerOffsets
 from gantrymq.broker.parts import Part
 from gantrymq.broker.pending import Pending
 from gantrymq.broker.pops import Pops
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OWN_TABLES = frozenset({"topic", "route", "light", "cursor", "offset", "group", "setting", "request_mode", "pop_lease"})
+OWN_TABLES = {"topic", "route", "light", "cursor", "group", "setting", "request_mode", "pop_lease", *OFFSET_TABLES}
 """Tables that only the broker writes."""
 
 COLD_RETRY_MS = 50
@@ -160,7 +160,7 @@ class Broker:
             except GantryError as error:
                 raise GantryError(error.code, f"route {route_id}: {error.text}") from error
         self._next_light = int(self.tables.rows("light").get("next", b"1"))
-        self.offsets.load(self.tables.rows("offset"))
+        self.offsets.load(*map(self.tables.rows, OFFSET_TABLES))
         for key, queue_id, offset, end in self.offsets.cut(self.store.max_offset) if cut_offsets else ():
             log.warning("offset of %s, queue %d: %d is beyond the queue's end, cut to %d", key, queue_id, offset, end)
             self._arm_offsets()
@@ -279,7 +279,7 @@ class Broker:
         self._offsets_armed = False
         rows = self.offsets.take_dirty(everything)
         if rows:
-            self.put("offset", rows, self._arm_offsets, partial(self.offsets.written, rows))
+            self.put_rows(rows, self._arm_offsets, partial(self.offsets.written, rows))
         if self.offsets.dirty:
             self._arm_offsets(STEP_EVERY_MS)
 

@@ -100,6 +100,7 @@ class ConfigExport:
         offsets = self._foreign_offsets()
         if offsets is not None:
             rows += self._offset_rows(tables.rows("offset"), offsets)
+            rows += [("reset", key, None) for key in tables.rows("reset")]  # another broker kept them in memory only
         self._import_delays()
         known = tables.rows("topic")
         for name in ends.topics:  # a real broker's light queues can be read under their names

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
+from gantrymq.broker.offsets import OFFSET_TABLES
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.model import names
 
@@ -55,7 +56,7 @@ def delete_topic(broker: Broker, name: str) -> bool:
     modes = broker.tables.rows(REQUEST_MODES)
     rest += [(REQUEST_MODES, key, None) for key in modes if key.startswith(f"{name}@")]
     for gone in (config, *retries):
-        rest += [("offset", key, None) for key in broker.offsets.drop_topic(gone.name)]
+        rest += broker.offsets.drop_topic(gone.name)
         queues = [f"{gone.name}/{queue}" for queue in store.queues_of(gone.name)]
         cursors = [cursor for queue in queues for cursor in broker.cursors.of_queue(queue)]
         rest += _end(broker, [cursor for cursor in cursors if cursor.group.startswith(POP_GROUP)])
@@ -74,7 +75,7 @@ def delete_group(broker: Broker, name: str, known: bool, clean_offsets: bool) ->
     """Forget the row of a group and, if asked, its offsets. `known`: it has a row."""
     rest: Rows = []
     if clean_offsets:
-        rest += [("offset", key, None) for key in broker.offsets.drop_group(name)]
+        rest += broker.offsets.drop_group(name)
         rest += _end(broker, _of_pop_group(broker, POP_GROUP + name))
         modes = broker.tables.rows(REQUEST_MODES)
         rest += [(REQUEST_MODES, key, None) for key in modes if key.endswith(f"@{name}")]
@@ -124,7 +125,7 @@ def unfinished(tables: Tables, queues_of: Callable[[str], list[int]], max_offset
     gone_groups = {name for name, data in tables.rows("group").items() if data.endswith(DELETED + b"}")}
     if not gone_topics and not gone_groups:
         return rows
-    for table in ("offset", REQUEST_MODES):
+    for table in (*OFFSET_TABLES, REQUEST_MODES):
         for key in tables.rows(table):
             topic, _, group = key.partition("@")
             if topic in gone_topics or group in gone_groups:

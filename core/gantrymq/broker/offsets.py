@@ -1,7 +1,7 @@
 """Committed offsets of native consumer groups: table `offset`, key `topic@group`, value JSON {queue id: offset}.
 
 A commit is visible at once and becomes a record within `FLUSH_MS`, in slices where thousands change; a crash in between repeats what was
-consumed in that time.
+consumed in that time. Table `reset` has the same form: offsets that a tool set and the group's consumers have not heard of.
 """
 
 from __future__ import annotations
@@ -12,7 +12,12 @@ from itertools import islice
 
 from gantrymq.model.errors import ErrorCode, GantryError
 
+Row = tuple[str, str, bytes | None]
+"""Table, key, value; None deletes."""
+
 FLUSH_MS = 500
+
+OFFSET_TABLES = ("offset", "reset")
 
 ROWS_STEP = 200
 """Rows made at a time: a millisecond with their append. A thousand groups of ten topics commit twenty times as many in a second."""
@@ -34,19 +39,34 @@ class ConsumerOffsets:
         self._count = 0
         self._dirty: dict[tuple[str, str], None] = {}
         """Oldest first."""
-        self.resets: dict[tuple[str, str, int], int] = {}
-        """Offsets by topic, group and queue that a tool set and the consumer has not heard of: until then its own commits do not count."""
+        self.resets: dict[tuple[str, str], dict[int, int]] = {}
+        """By topic and group, queue id to the offset that a tool set and the consumer has not heard of: until then its own commits do
+        not count (RocketMQ: ConsumerManageProcessor, hasOffsetReset)."""
+        self._reset_count = 0
+        self._dirty_resets: set[tuple[str, str]] = set()
+        self._reset_keys: set[str] = set()
+        """Keys that have a row."""
 
     def __len__(self) -> int:
         """(topic, group) pairs."""
         return self._count
 
-    def load(self, rows: dict[str, bytes]) -> None:
-        """Take over the table as replayed from the log."""
+    def load(self, rows: dict[str, bytes], resets: dict[str, bytes]) -> None:
+        """Take over the tables as replayed from the log."""
         for key, data in rows.items():
             topic, _, group = key.partition("@")
             queues = self._place(topic, group)
             queues.update({int(queue): int(offset) for queue, offset in json.loads(data).items()})
+        for key, data in resets.items():
+            topic, _, group = key.partition("@")
+            self._reset_keys.add(key)
+            for queue, offset in json.loads(data).items():
+                self._keep_reset(topic, group, int(queue), int(offset))
+
+    def _keep_reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        queues = self.resets.setdefault((topic, group), {})
+        self._reset_count += queue_id not in queues
+        queues[queue_id] = offset
 
     def _place(self, topic: str, group: str) -> dict[int, int]:
         groups = self._of_topic.setdefault(topic, {})
@@ -68,12 +88,18 @@ class ConsumerOffsets:
                         queues[queue_id] = end
                         self._dirty[topic, group] = None
                         found.append((f"{topic}@{group}", queue_id, offset, end))
+                        if queue_id in self.resets.get((topic, group), ()):
+                            self.resets[topic, group][queue_id] = end
+                            self._dirty_resets.add((topic, group))
         return found
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Set an offset; True if this is the first change since the last `take_dirty`. Raises LIMIT_REACHED."""
-        if self.resets and (topic, group, queue_id) in self.resets:
+        if self.resets and queue_id in self.resets.get((topic, group), ()):
             return False
+        return self._set(group, topic, queue_id, offset)
+
+    def _set(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         queues = self._of_topic.get(topic, {}).get(group)
         if queues is None:
             if self._count >= PLACES_MAX:
@@ -90,16 +116,26 @@ class ConsumerOffsets:
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """As `commit`, for a tool: the group's consumer goes on there, wherever it is. Raises LIMIT_REACHED."""
-        if len(self.resets) >= RESETS_MAX and (topic, group, queue_id) not in self.resets:
+        if self._reset_count >= RESETS_MAX and queue_id not in self.resets.get((topic, group), ()):
             raise GantryError(ErrorCode.LIMIT_REACHED, f"{RESETS_MAX} reset queues wait for their consumers")
-        self.resets.pop((topic, group, queue_id), None)
-        first = self.commit(group, topic, queue_id, offset)
-        self.resets[topic, group, queue_id] = offset
+        first = not self._dirty
+        self._set(group, topic, queue_id, offset)
+        self._keep_reset(topic, group, queue_id, offset)
+        self._dirty[topic, group] = None
+        self._dirty_resets.add((topic, group))
         return first
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int:
-        """Where the consumer that asks has to go on since a tool said so, once; -1: where it is."""
-        return self.resets.pop((topic, group, queue_id), -1)
+        """Where the consumer that asks has to go on since a tool said so, once; -1: where it is. The caller has it written soon."""
+        queues = self.resets.get((topic, group))
+        offset = queues.pop(queue_id, -1) if queues is not None else -1
+        if offset >= 0:
+            self._reset_count -= 1
+            self._dirty[topic, group] = None
+            self._dirty_resets.add((topic, group))
+            if not queues:
+                del self.resets[topic, group]
+        return offset
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """The committed offset, or -1."""
@@ -125,18 +161,18 @@ class ConsumerOffsets:
         """Every topic and group with its offsets; not to be changed."""
         return [(topic, group, queues) for topic, groups in self._of_topic.items() for group, queues in groups.items()]
 
-    def drop_topic(self, topic: str) -> list[str]:
-        """Forget all offsets of a deleted topic; the keys to delete from the table."""
-        return [self._drop(topic, group) for group in self.groups_of(topic)]
+    def drop_topic(self, topic: str) -> list[Row]:
+        """Forget all offsets of a deleted topic; the rows that delete them from the tables."""
+        return [row for group in self.groups_of(topic) for row in self._drop(topic, group)]
 
-    def drop_group(self, group: str) -> list[str]:
-        """Forget all offsets of a deleted group; the keys to delete from the table."""
-        return [self._drop(topic, group) for topic in self.topics_of(group)]
+    def drop_group(self, group: str) -> list[Row]:
+        """Forget all offsets of a deleted group; the rows that delete them from the tables."""
+        return [row for topic in self.topics_of(group) for row in self._drop(topic, group)]
 
-    def _drop(self, topic: str, group: str) -> str:
+    def _drop(self, topic: str, group: str) -> list[Row]:
         groups, topics = self._of_topic[topic], self._topics_of[group]
-        for queue in groups.pop(group):
-            self.resets.pop((topic, group, queue), None)
+        del groups[group]
+        self._reset_count -= len(self.resets.pop((topic, group), ()))
         topics.discard(topic)
         if not groups:
             del self._of_topic[topic]
@@ -144,28 +180,49 @@ class ConsumerOffsets:
             del self._topics_of[group]
         self._count -= 1
         self._dirty.pop((topic, group), None)
-        return f"{topic}@{group}"
+        self._dirty_resets.discard((topic, group))
+        key = f"{topic}@{group}"
+        rows: list[Row] = [("offset", key, None)]
+        if key in self._reset_keys:
+            self._reset_keys.discard(key)
+            rows.append(("reset", key, None))
+        return rows
 
-    def written(self, rows: Sequence[tuple[str, bytes | None]], arm: Callable[[], None], result: object) -> None:
+    def written(self, rows: Sequence[Row], arm: Callable[[], None], result: object) -> None:
         """Rows of `take_dirty` came into the log, or (`result`: a GantryError) did not: then they are dirty again, and `arm()` is called."""
         if not isinstance(result, GantryError) or result.code is ErrorCode.STORE_FAILED:
             return
-        for key, _ in rows:
+        for table, key, _ in rows:
             topic, _, group = key.partition("@")
             if group in self._of_topic.get(topic, ()):
                 self._dirty[topic, group] = None
+                if table == "reset":
+                    self._dirty_resets.add((topic, group))
         arm()
 
-    def take_dirty(self, everything: bool = True) -> list[tuple[str, bytes | None]]:
+    def take_dirty(self, everything: bool = True) -> list[Row]:
         """Rows changed since they were taken last: all, or those of one slice."""
-        rows: list[tuple[str, bytes | None]] = []
+        rows: list[Row] = []
         for topic, group in list(self._dirty) if everything else list(islice(self._dirty, ROWS_STEP)):
             del self._dirty[topic, group]
-            queues = ",".join([f'"{queue}":{offset}' for queue, offset in self._of_topic[topic][group].items()])
-            rows.append((f"{topic}@{group}", f"{{{queues}}}".encode()))
+            key = f"{topic}@{group}"
+            rows.append(("offset", key, _row(self._of_topic[topic][group])))
+            if self._dirty_resets and (topic, group) in self._dirty_resets:
+                self._dirty_resets.discard((topic, group))
+                queues = self.resets.get((topic, group))
+                if queues:
+                    self._reset_keys.add(key)
+                    rows.append(("reset", key, _row(queues)))
+                elif key in self._reset_keys:
+                    self._reset_keys.discard(key)
+                    rows.append(("reset", key, None))
         return rows
 
     @property
     def dirty(self) -> bool:
         """There are rows to take."""
         return bool(self._dirty)
+
+
+def _row(queues: dict[int, int]) -> bytes:
+    return b"{%b}" % ",".join([f'"{queue}":{offset}' for queue, offset in queues.items()]).encode()

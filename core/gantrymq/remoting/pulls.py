@@ -158,6 +158,7 @@ class Pulls:
         broker, name, queue_id = self._broker, header.topic, header.queue_id
         offset = broker.offsets.take_reset(header.consumer_group, name, queue_id)
         if offset >= 0:
+            broker.write_offsets(0, everything=False)
             low, high = broker.min_offset(name, queue_id), broker.store.max_offset(name, queue_id)
             write(door, opaque, Answer(MOVED, b"OFFSET_RESET", offset, low, high))
         return offset >= 0

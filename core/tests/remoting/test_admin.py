@@ -94,9 +94,39 @@ def test_reset_survives_a_restart_and_resets_are_limited(tmp_path: Path, monkeyp
     bench.close()
     again = Bench(tmp_path)
     assert again.broker.offsets.query("CG", "T", 0) == 4
+    ask(again.connect(), Code.UPDATE_CONSUMER_OFFSET, consumerGroup="CG", topic="T", queueId=0, commitOffset=1)
+    assert again.broker.offsets.query("CG", "T", 0) == 4, "the consumer has not heard of the reset"
+    told = pull(again.connect(), queueOffset=1)
+    assert (told.code, told.fields["nextBeginOffset"]) == (Answer.PULL_OFFSET_MOVED, "4")
+    again.close()
+    again = Bench(tmp_path)
+    assert pull(again.connect(), queueOffset=1).code == 0, "once"
+    told = pull(again.connect(), queueOffset=1, queueId=1)
+    assert (told.code, told.fields["nextBeginOffset"]) == (Answer.PULL_OFFSET_MOVED, "0"), (
+        "of the other queues nobody has heard"
+    )
     monkeypatch.setattr(offsets_module, "RESETS_MAX", 1)
     answer = ask(again.connect(), Code.INVOKE_BROKER_TO_RESET_OFFSET, group="CG", topic="T", isForce=True, timestamp=0)
     assert answer.code == Answer.SYSTEM_BUSY
+    again.close()
+
+
+@pytest.mark.parametrize("of_topic", [True, False])
+def test_a_reset_goes_with_its_topic_or_group(tmp_path: Path, of_topic: bool) -> None:
+    bench = Bench(tmp_path)
+    link = bench.connect()
+    fill(bench, link)
+    group(bench)
+    ask(link, Code.INVOKE_BROKER_TO_RESET_OFFSET, group="CG", topic="T", isForce=True, timestamp=-1)
+    assert bench.broker.tables.rows("reset") == {"T@CG": b'{"0":4,"1":0,"2":0,"3":0}'}
+    if of_topic:
+        assert ask(link, Code.DELETE_TOPIC_IN_BROKER, topic="T").code == 0
+    else:
+        assert ask(link, Code.DELETE_SUBSCRIPTIONGROUP, groupName="CG", cleanOffset=True).code == 0
+    bench.close()
+    again = Bench(tmp_path)
+    assert again.broker.tables.rows("reset") == {}
+    assert again.broker.offsets.resets == {}
     again.close()
 
 
