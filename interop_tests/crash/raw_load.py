@@ -16,6 +16,7 @@ from interop_tests import raw_peers
 from interop_tests.bench import remoting_wire
 from interop_tests.crash.promises import Id, Ledger, Queue
 from interop_tests.running import Gantry
+from interop_tests.waiting import until
 
 TOPIC = "kill"
 QUEUES = 4
@@ -40,6 +41,8 @@ class Publisher(threading.Thread):
         self.open: dict[int, Id] = {}
         """Not acknowledged yet, by what the protocol calls it by."""
         self.failure: BaseException | None = None
+        self.last = threading.Event()
+        """Nothing new is sent; the thread ends when everything that was is answered."""
         self._data = bytearray()
         self.sock = self.connect(server)
 
@@ -58,12 +61,14 @@ class Publisher(threading.Thread):
         try:
             while True:
                 fresh = []
-                while len(self.open) < WINDOW:
+                while len(self.open) < WINDOW and not self.last.is_set():
                     tag, number = next(tags), next(self.numbers)
                     self.open[tag] = (self.who, number)
                     self.ledger.sent.add((self.who, number))
                     fresh.append(self.encode(tag, number))
                 self.sock.sendall(b"".join(fresh))
+                if not self.open:
+                    return
                 part = self.sock.recv(RECEIVE_BYTES)
                 if not part:
                     return
@@ -89,7 +94,7 @@ class RemotingPublisher(Publisher):
 
     def connect(self, server: Gantry) -> socket.socket:
         sock = remoting_wire.connect(server.doors["broker"])
-        sock.settimeout(30)
+        sock.settimeout(raw_peers.ANSWER_S)
         return sock
 
     def encode(self, tag: int, number: int) -> bytes:
@@ -124,7 +129,7 @@ class AmqpPublisher(Publisher):
         raw = raw_peers.amqp(server)
         raw.send(raw_peers.method(1, 85, 10, b"\x00"))
         raw_peers.read_frame(raw)
-        raw.sock.settimeout(30)
+        raw.sock.settimeout(raw_peers.ANSWER_S)
         return raw.sock
 
     def encode(self, tag: int, number: int) -> bytes:
@@ -157,7 +162,7 @@ class MqttPublisher(Publisher):
 
     def connect(self, server: Gantry) -> socket.socket:
         sock = raw_peers.mqtt(server).sock
-        sock.settimeout(30)
+        sock.settimeout(raw_peers.ANSWER_S)
         return sock
 
     def encode(self, tag: int, number: int) -> bytes:
@@ -234,8 +239,9 @@ class QueueReader:
         answer = self._method(50, 10, b"\x00\x00" + self.name + b"\x01" + bytes(4))
         return int(struct.unpack_from(">I", answer, 4 + 1 + answer[4])[0])
 
-    def take(self) -> list[Id]:
-        wanted = self.count()
+    def take(self, known: int = 0) -> list[Id]:
+        """`known`: so many at least are there, or will be when every group is asked."""
+        wanted = until(lambda: (count := self.count()) >= known and (count,))[0]
         self._method(60, 20, b"\x00\x00" + self.name + b"\x01c\x00" + bytes(4))
         got: list[Id] = []
         tag = 0
@@ -269,8 +275,9 @@ class SessionReader:
         assert self.raw.exactly(5) == b"\x90\x03\x00\x01\x01"
 
     def take(self, wanted: int) -> list[Id]:
+        """Until so many different ones have come."""
         got: list[Id] = []
-        while len(got) < wanted:
+        while len(set(got)) < wanted:
             part = self.raw.sock.recv(RECEIVE_BYTES)
             assert part
             self._data += part

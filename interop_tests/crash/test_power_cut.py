@@ -34,7 +34,7 @@ EXT4_IOC_SHUTDOWN = 0x8004587D
 NO_LOG_FLUSH = 2
 """EXT4_GOING_FLAGS_NOLOGFLUSH: nothing more reaches the device."""
 CUTS = 6
-EXIT_S = 20.0
+EXIT_S = 60.0
 
 
 class Image:
@@ -123,7 +123,7 @@ class Powered:
 
     def collect(self, publishers: list[RemotingPublisher], enough: int) -> None:
         for publisher in publishers:
-            publisher.join(30)
+            publisher.join(EXIT_S)
             assert not publisher.is_alive()
             assert publisher.failure is None
             assert len(publisher.ledger.acknowledged) >= enough
@@ -214,11 +214,11 @@ def test_first_failed_sync_ends_the_server(tmp_path: Path, flush: str) -> None:
             code = ended(process)
         finally:
             tracer.terminate()
-            tracer.wait(10)
+            tracer.wait(EXIT_S)
         assert code == 1
         assert "the store stopped" in process.log()
         assert "Input/output error" in process.log()
-        publisher.join(30)
+        publisher.join(EXIT_S)
         assert not publisher.is_alive()
         process.start()
         log = LogReader()

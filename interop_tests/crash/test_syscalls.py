@@ -45,7 +45,7 @@ pytestmark = [
 def why_not() -> str:
     """Why strace cannot trace here, or nothing."""
     done = subprocess.run(
-        ["strace", "-qq", "-o", "/dev/null", "-e", "trace=none", "true"], capture_output=True, text=True, timeout=20
+        ["strace", "-qq", "-o", "/dev/null", "-e", "trace=none", "true"], capture_output=True, text=True, timeout=60
     )
     return done.stderr.strip()[-200:] if done.returncode else ""
 
@@ -77,7 +77,7 @@ class Disk:
             calls = ",".join(rule.partition(":")[0] for rule in inject)
             rules = [part for rule in inject for part in ("-e", f"inject={rule}")]
             command = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={calls}", *rules, *command]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
 
     def ledger(self) -> Ledger:
         ledger = Ledger()

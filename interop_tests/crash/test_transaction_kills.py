@@ -15,7 +15,7 @@ from gantrymq.client.consumer import PullConsumer
 from gantrymq.remoting.transaction_codes import LIST_TRANSACTIONS
 from interop_tests.bench import remoting_wire
 from interop_tests.running import Gantry
-from interop_tests.waiting import until
+from interop_tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.crash
 
@@ -34,7 +34,7 @@ class Decider(threading.Thread):
         self.names = names
         self.lot = random.Random(seed)
         self.sock = remoting_wire.connect(address)
-        self.sock.settimeout(30)
+        self.sock.settimeout(LIMIT_S)
         self.places: dict[str, tuple[int, int]] = {}
         """Half messages whose answer came: offset and position."""
         self.asked: dict[str, set[int]] = {}
@@ -182,7 +182,8 @@ def kills(directory: Path, cycles: int, seed: int) -> None:
             enough = lot.randrange(1, 2_000)
             until(lambda: len(decider.answered) >= enough or not decider.is_alive())  # noqa: B023 (called at once)
             server.process("up").kill()
-            decider.join(30)
+            decider.join(LIMIT_S)
+            assert not decider.is_alive()
             assert decider.failure is None, repr(decider.failure)
             assert decider.answered
             server.process("up").start()
