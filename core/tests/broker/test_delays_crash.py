@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
+from copy import copy
 
 import pytest
 
 from gantrymq.model.message import Message
 from gantrymq.net.testing import ManualClock
-from gantrymq.store.testing import MemoryFileSystem, PowerCut
+from gantrymq.store.testing import MemoryFileSystem
 from tests.broker.waiting_node import WaitingNode
-from tests.store.crash_states import MODES, CrashFiles, draw_mode
+from tests.store.crash_states import MODES, CrashFiles, cut_everywhere
 
 STEPS = 14
 
@@ -18,9 +19,9 @@ STEPS = 14
 class Story:
     """Sends at levels and with times, recalls some, lets time pass."""
 
-    def __init__(self, files: CrashFiles, clock: ManualClock, seed: int) -> None:
+    def __init__(self, files: CrashFiles, seed: int) -> None:
         self.files = files
-        self.clock = clock
+        self.clock = ManualClock()
         self.lot = random.Random(seed)
         self.due: dict[bytes, int] = {}
         """Body to the earliest time when it may come, of everything that was sent."""
@@ -68,42 +69,28 @@ class Story:
         else:
             self.kept = before
 
-
-def after_the_crash(files: CrashFiles, clock: ManualClock, story: Story) -> None:
-    """Raises AssertionError for a message that is lost, early, or came though it was recalled."""
-    node = WaitingNode(files, clock)
-    for message in node.records():
-        assert message.store_ms >= story.due[message.body], message.body
-    node.wait(10_100)
-    for message in node.records():
-        assert message.store_ms >= story.due[message.body], message.body
-    bodies = set(node.bodies())
-    assert story.kept <= bodies, story.kept - bodies
-    assert not story.recalled & bodies
-    assert node.broker.delays.levels.pending() == node.broker.delays.timers.pending() == 0
-    node.stop()
-    again = WaitingNode(node.files, clock)
-    before = again.bodies()
-    again.wait(10_100)
-    assert again.bodies() == before
-
-
-def crashes(seed: int, stride: int, modes: tuple[str, ...]) -> None:
-    probe = CrashFiles()
-    Story(probe, ManualClock(), seed).run()
-    for cut in range(seed % stride, len(probe.operations), stride):
-        for mode in modes:
-            files, clock = CrashFiles(), ManualClock()
-            files.power_cut_at = cut
-            story = Story(files, clock, seed)
-            with pytest.raises(PowerCut):
-                story.run()
-            lot = random.Random(cut)
-            after_the_crash(draw_mode(files, mode, lot) if mode else files.after_process_crash(), clock, story)
+    def after_the_cut(self, files: CrashFiles, lot: random.Random) -> None:
+        """Raises AssertionError for a message that is lost, early, or came though it was recalled."""
+        clock = copy(self.clock)
+        node = WaitingNode(files, clock)
+        for message in node.records():
+            assert message.store_ms >= self.due[message.body], message.body
+        node.wait(10_100)
+        for message in node.records():
+            assert message.store_ms >= self.due[message.body], message.body
+        bodies = set(node.bodies())
+        assert self.kept <= bodies, self.kept - bodies
+        assert not self.recalled & bodies
+        assert node.broker.delays.levels.pending() == node.broker.delays.timers.pending() == 0
+        node.stop()
+        again = WaitingNode(node.files, clock)
+        before = again.bodies()
+        again.wait(10_100)
+        assert again.bodies() == before
 
 
 def test_what_waits_survives_a_crash() -> None:
-    crashes(1, 17, ("", *MODES))
+    cut_everywhere(lambda files: Story(files, 1), 1, 17, ("killed", *MODES))
 
 
 @pytest.mark.slow
@@ -111,7 +98,7 @@ def test_what_waits_survives_a_crash() -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", [2, 3])
 def test_what_waits_survives_a_crash_at_any_moment(seed: int) -> None:
-    crashes(seed, 1, ("", *MODES))
+    cut_everywhere(lambda files: Story(files, seed), seed, 1, ("killed", *MODES))
 
 
 def test_a_recalled_message_stays_recalled_when_its_order_is_all_that_is_left() -> None:

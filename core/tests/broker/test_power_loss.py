@@ -9,9 +9,8 @@ import pytest
 
 from gantrymq.broker.port import EARLIEST, Outcome, Route
 from gantrymq.model.message import Message
-from gantrymq.store.testing import PowerCut
 from tests.broker.node import Node
-from tests.store.crash_states import MODES, CrashFiles, LyingFiles, draw_mode
+from tests.store.crash_states import CrashFiles, cut_everywhere, lies_found
 
 HUGE = 1 << 30
 
@@ -19,8 +18,9 @@ HUGE = 1 << 30
 class Story:
     """Sends, delivers, settles and purges in one light queue and one queue of the topic, one step after the other."""
 
-    def __init__(self, files: CrashFiles, sync: bool, seed: int) -> None:
+    def __init__(self, files: CrashFiles, sync: bool, seed: int, steps: int) -> None:
         self.files = files
+        self.steps = steps
         self.sync = sync
         self.lot = random.Random(seed)
         self.kept: set[bytes] = set()
@@ -41,7 +41,7 @@ class Story:
             assert box
             self.kept.update(body for body in bodies if body not in self.settled)
 
-    def run(self, steps: int) -> None:
+    def run(self) -> None:
         node = Node(self.files, self.sync)
         light = node.call("create_light")
         node.call("add_route", Route("r", "prefix", None, "a", light))
@@ -49,7 +49,7 @@ class Story:
         cursors = [node.call("open_cursor", queue, "g", EARLIEST).cursor for queue in (f"~{light}", "t/0")]
         node.flush()
         self.ready = True
-        for _ in range(steps):
+        for _ in range(self.steps):
             self.send(node, self.lot.randrange(1, 4))
             cursor = self.lot.choice(cursors)
             if self.lot.random() < 0.1:
@@ -65,53 +65,30 @@ class Story:
             if self.lot.random() < 0.2:
                 node.background()
 
-
-def after_the_loss(files: CrashFiles, story: Story) -> None:
-    """Raises AssertionError if anything that must be delivered is not."""
-    node = Node(files, story.sync)
-    if not story.ready:
-        return
-    fresh = [b"new %d" % number for number in range(story.number + 5)]
-    for body in fresh:
-        node.start("submit", [Message("t", body, b"TAGS\x01a\x02", "a", (), 0)])
-    node.flush()
-    for queue in ("~1", "t/0"):
-        cursor = node.call("open_cursor", queue, "g", EARLIEST).cursor
-        got = node.call("acquire", cursor, 1, 4096, HUGE)
-        bodies = [delivery.message.body for delivery in got]
-        assert bodies[-len(fresh) :] == fresh, f"{queue}: {set(fresh) - set(bodies)} swallowed"
-        old = bodies[: -len(fresh)]
-        assert story.kept <= set(old), f"{queue}: {story.kept - set(old)} lost"
-        numbers = [int(body) for body in old]
-        assert numbers == sorted(set(numbers))
-        assert not numbers or numbers[-1] <= story.number
-
-
-def losses(sync: bool, seed: int, steps: int, stride: int, kind: type[CrashFiles] = CrashFiles) -> int:
-    """Cut at every `stride`-th change; returns how often something was lost."""
-    probe = CrashFiles()
-    Story(probe, sync, seed).run(steps)
-    found = 0
-    for cut in range(seed % stride, len(probe.operations), stride):
-        for mode in MODES if kind is CrashFiles else ("lost",):
-            files = kind()
-            files.power_cut_at = cut
-            story = Story(files, sync, seed)
-            with pytest.raises(PowerCut):
-                story.run(steps)
-            state = draw_mode(files, mode, random.Random(cut))
-            try:
-                after_the_loss(state, story)
-            except AssertionError:
-                if kind is CrashFiles:
-                    raise
-                found += 1
-    return found
+    def after_the_cut(self, files: CrashFiles, lot: random.Random) -> None:
+        """Raises AssertionError if anything that must be delivered is not."""
+        node = Node(files, self.sync)
+        if not self.ready:
+            return
+        fresh = [b"new %d" % number for number in range(self.number + 5)]
+        for body in fresh:
+            node.start("submit", [Message("t", body, b"TAGS\x01a\x02", "a", (), 0)])
+        node.flush()
+        for queue in ("~1", "t/0"):
+            cursor = node.call("open_cursor", queue, "g", EARLIEST).cursor
+            got = node.call("acquire", cursor, 1, 4096, HUGE)
+            bodies = [delivery.message.body for delivery in got]
+            assert bodies[-len(fresh) :] == fresh, f"{queue}: {set(fresh) - set(bodies)} swallowed"
+            old = bodies[: -len(fresh)]
+            assert self.kept <= set(old), f"{queue}: {self.kept - set(old)} lost"
+            numbers = [int(body) for body in old]
+            assert numbers == sorted(set(numbers))
+            assert not numbers or numbers[-1] <= self.number
 
 
 @pytest.mark.parametrize("sync", [False, True])
 def test_new_messages_at_old_offsets_are_delivered(sync: bool) -> None:
-    losses(sync, 1, 12, 5)
+    cut_everywhere(lambda files: Story(files, sync, 1, 12), 1, 5)
 
 
 @pytest.mark.slow
@@ -120,8 +97,8 @@ def test_new_messages_at_old_offsets_are_delivered(sync: bool) -> None:
 @pytest.mark.parametrize("sync", [False, True])
 @pytest.mark.parametrize(("seed", "stride"), [(2, 1), (3, 2)])
 def test_new_messages_at_old_offsets_are_delivered_whatever_the_moment(seed: int, stride: int, sync: bool) -> None:
-    losses(sync, seed, 30, stride)
+    cut_everywhere(lambda files: Story(files, sync, seed, 30), seed, stride)
 
 
 def test_a_disk_that_lies_is_found_out() -> None:
-    assert losses(True, 5, 12, 5, LyingFiles) > 5
+    assert lies_found(lambda files: Story(files, True, 5, 12), 5, 5) > 5

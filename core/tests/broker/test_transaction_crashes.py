@@ -11,9 +11,8 @@ import pytest
 from gantrymq.broker.transaction_halves import HALF_TOPIC
 from gantrymq.model.errors import GantryError
 from gantrymq.model.message import HALF, Message
-from gantrymq.store.testing import PowerCut
 from tests.broker.node import Node
-from tests.store.crash_states import MODES, CrashFiles, LyingFiles, draw_mode
+from tests.store.crash_states import CrashFiles, cut_everywhere, lies_found
 
 COMMIT, ROLLBACK = True, False
 
@@ -46,8 +45,9 @@ def decide(node: Node, offset: int, position: int, fate: bool) -> list[Any]:
 class Story:
     """Sends half messages and decides on them, some of them twice and differently, some in one turn with others."""
 
-    def __init__(self, files: CrashFiles, sync: bool, seed: int) -> None:
+    def __init__(self, files: CrashFiles, sync: bool, seed: int, steps: int) -> None:
         self.files = files
+        self.steps = steps
         self.sync = sync
         self.lot = random.Random(seed)
         self.asked: dict[bytes, set[bool]] = {}
@@ -65,12 +65,12 @@ class Story:
             if box and box[0] is None:
                 self.promised[body] = fate
 
-    def run(self, steps: int) -> None:
+    def run(self) -> None:
         lot = self.lot
         node = Node(self.files, self.sync)
         node.call("ensure_topic", "orders", True)
         open_: list[Message] = []
-        for step in range(steps):
+        for step in range(self.steps):
             sent, fates = [], []
             for number in range(lot.randrange(1, 4)):
                 message, box = send_half(node, b"%d-%d" % (step, number), lot)
@@ -90,70 +90,47 @@ class Story:
             if lot.random() < 0.1:
                 node.wheel.advance(31_000)
 
-
-def after_the_loss(files: CrashFiles, story: Story, lot: random.Random) -> None:
-    """Raises AssertionError for anything that I8 forbids."""
-    node = Node(files, story.sync)
-    seen = visible(node)
-    assert len(seen) == len(set(seen)), "visible twice"
-    for body in seen:
-        assert COMMIT in story.asked[body], f"{body!r} is visible, nobody committed it"
-        assert story.promised.get(body, COMMIT) is COMMIT, f"{body!r} was rolled back"
-    offered = {half.unique: half for half, _ in node.broker.transactions.undecided(0, 1000)[0]}
-    for body, fate in story.promised.items():
-        assert b"u" + body.partition(b".")[0] not in {unique.encode() for unique in offered}, (
-            f"{body!r} is undecided again"
-        )
-        assert (body in seen) is fate
-    for body in story.kept - story.promised.keys():
-        if ROLLBACK not in story.asked[body]:
-            assert body in seen or "u" + body.partition(b".")[0].decode() in offered, f"{body!r} is lost"
-    assert len(offered) == node.broker.transactions.pending
-    expected = {body.partition(b".")[0] for body in seen}
-    for unit_offset in range(node.store.max_offset(HALF_TOPIC, 0)):
-        found = node.broker.transactions.read(unit_offset)
-        assert found is not None
-        message, position = found
-        name = message.body.partition(b".")[0]
-        fate = lot.random() < 0.5
-        box = decide(node, unit_offset, position, fate)
-        if message.property("UNIQ_KEY") in offered and fate:
-            expected.add(name)
-        node.flush()
-        assert box, "no answer"
-    assert {body.partition(b".")[0] for body in visible(node)} == expected
-    assert len(visible(node)) == len(expected)
-    again = Node(node.files.after_process_crash(), story.sync)
-    assert sorted(visible(again)) == sorted(visible(node))
-    assert again.broker.transactions.pending == 0
-    assert again.broker.transactions.undecided(0, 1000)[0] == []
-
-
-def losses(sync: bool, seed: int, steps: int, stride: int, kind: type[CrashFiles] = CrashFiles) -> int:
-    """Cut at every `stride`-th change; returns how often I8 did not hold."""
-    probe = CrashFiles()
-    Story(probe, sync, seed).run(steps)
-    found = 0
-    for cut in range(seed % stride, len(probe.operations), stride):
-        for mode in MODES if kind is CrashFiles else ("lost",):
-            files = kind()
-            files.power_cut_at = cut
-            story = Story(files, sync, seed)
-            with pytest.raises(PowerCut):
-                story.run(steps)
-            state = draw_mode(files, mode, random.Random(cut))
-            try:
-                after_the_loss(state, story, random.Random(cut))
-            except AssertionError:
-                if kind is CrashFiles:
-                    raise
-                found += 1
-    return found
+    def after_the_cut(self, files: CrashFiles, lot: random.Random) -> None:
+        """Raises AssertionError for anything that I8 forbids."""
+        node = Node(files, self.sync)
+        seen = visible(node)
+        assert len(seen) == len(set(seen)), "visible twice"
+        for body in seen:
+            assert COMMIT in self.asked[body], f"{body!r} is visible, nobody committed it"
+            assert self.promised.get(body, COMMIT) is COMMIT, f"{body!r} was rolled back"
+        offered = {half.unique: half for half, _ in node.broker.transactions.undecided(0, 1000)[0]}
+        for body, fate in self.promised.items():
+            assert b"u" + body.partition(b".")[0] not in {unique.encode() for unique in offered}, (
+                f"{body!r} is undecided again"
+            )
+            assert (body in seen) is fate
+        for body in self.kept - self.promised.keys():
+            if ROLLBACK not in self.asked[body]:
+                assert body in seen or "u" + body.partition(b".")[0].decode() in offered, f"{body!r} is lost"
+        assert len(offered) == node.broker.transactions.pending
+        expected = {body.partition(b".")[0] for body in seen}
+        for unit_offset in range(node.store.max_offset(HALF_TOPIC, 0)):
+            found = node.broker.transactions.read(unit_offset)
+            assert found is not None
+            message, position = found
+            name = message.body.partition(b".")[0]
+            fate = lot.random() < 0.5
+            box = decide(node, unit_offset, position, fate)
+            if message.property("UNIQ_KEY") in offered and fate:
+                expected.add(name)
+            node.flush()
+            assert box, "no answer"
+        assert {body.partition(b".")[0] for body in visible(node)} == expected
+        assert len(visible(node)) == len(expected)
+        again = Node(node.files.after_process_crash(), self.sync)
+        assert sorted(visible(again)) == sorted(visible(node))
+        assert again.broker.transactions.pending == 0
+        assert again.broker.transactions.undecided(0, 1000)[0] == []
 
 
 @pytest.mark.parametrize("sync", [False, True])
 def test_one_fate_through_a_power_loss(sync: bool) -> None:
-    losses(sync, 1, 10, 7)
+    cut_everywhere(lambda files: Story(files, sync, 1, 10), 1, 7)
 
 
 @pytest.mark.slow
@@ -162,11 +139,11 @@ def test_one_fate_through_a_power_loss(sync: bool) -> None:
 @pytest.mark.parametrize("sync", [False, True])
 @pytest.mark.parametrize("seed", [2, 3])
 def test_one_fate_whatever_the_moment(seed: int, sync: bool) -> None:
-    losses(sync, seed, 25, 1)
+    cut_everywhere(lambda files: Story(files, sync, seed, 25), seed, 1)
 
 
 def test_a_disk_that_lies_is_found_out() -> None:
-    assert losses(True, 5, 10, 3, LyingFiles) > 3
+    assert lies_found(lambda files: Story(files, True, 5, 10), 5, 3) > 3
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from gantrymq.store.testing import SECTOR, MemoryFileSystem, _apply, _Inode
+from gantrymq.store.testing import SECTOR, MemoryFileSystem, PowerCut, _apply, _Inode
 
 PAGE = 4096
 
@@ -146,9 +146,11 @@ class LyingFiles(CrashFiles):
 
 
 def draw_mode(files: CrashFiles, mode: str, lot: random.Random) -> CrashFiles:
-    """`lost`, `kept`: nothing or everything unsynced; `pages`: as drawn; `writes`: whole writes, by lot."""
+    """`lost`, `kept`: nothing or everything unsynced; `pages`: as drawn; `writes`: whole writes, by lot; `killed`: the process alone ended."""
     if mode == "pages":
         return files.drawn(lot)
+    if mode == "killed":
+        return files.after_process_crash()
     keep: dict[str, Any] = {
         "lost": lambda path, count: [False] * count,
         "kept": lambda path, count: [True] * count,
@@ -158,3 +160,49 @@ def draw_mode(files: CrashFiles, mode: str, lot: random.Random) -> CrashFiles:
 
 
 MODES = ("lost", "kept", "pages", "writes")
+
+
+class Story(Protocol):
+    """A life that the cut ends, and what must hold in the next one."""
+
+    def run(self) -> None: ...
+
+    def after_the_cut(self, files: CrashFiles, lot: random.Random) -> None:
+        """Raises AssertionError for anything that must not be."""
+
+
+def cut_everywhere(
+    story_on: Callable[[CrashFiles], Story], seed: int, stride: int, modes: Sequence[str] = MODES
+) -> None:
+    """Cut a story short at every `stride`-th change of its disk, and look at each state that may leave."""
+    for cut, files, story in _cuts(story_on, seed, stride, CrashFiles):
+        for mode in modes:
+            story.after_the_cut(draw_mode(files, mode, random.Random(cut)), random.Random(cut))
+
+
+def lies_found(story_on: Callable[[CrashFiles], Story], seed: int, stride: int) -> int:
+    """The same on a disk that lies: how often the story noticed."""
+    found = 0
+    for cut, files, story in _cuts(story_on, seed, stride, LyingFiles):
+        try:
+            story.after_the_cut(draw_mode(files, "lost", random.Random(cut)), random.Random(cut))
+        except AssertionError:
+            found += 1
+    return found
+
+
+def _cuts(
+    story_on: Callable[[CrashFiles], Story], seed: int, stride: int, kind: type[CrashFiles]
+) -> Iterator[tuple[int, CrashFiles, Story]]:
+    probe = CrashFiles()
+    story_on(probe).run()
+    for cut in range(seed % stride, len(probe.operations), stride):
+        files = kind()
+        files.power_cut_at = cut
+        story = story_on(files)
+        try:
+            story.run()
+        except PowerCut:
+            yield cut, files, story
+        else:
+            raise AssertionError(f"change {cut} of the disk never came")
