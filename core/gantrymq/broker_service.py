@@ -150,6 +150,7 @@ class BrokerService:
         self._export = export
         self._cold = ColdReads(store.files, loop.call_soon_threadsafe)
         store.read_without_waiting(self._cold)
+        store.open_ahead()
         self.broker = broker
         return broker
 

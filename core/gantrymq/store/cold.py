@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
@@ -53,11 +54,18 @@ class Cold(Exception):
 
 
 class _Job:
-    __slots__ = ("again", "answers", "bytes", "rounds", "token", "wanted")
+    __slots__ = ("again", "answers", "bytes", "rounds", "token", "wanted", "warm")
 
-    def __init__(self, wanted: list[tuple[Path, int, int, int]], token: object, again: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        wanted: list[tuple[Path, int, int, int]],
+        token: object,
+        again: Callable[[Any], None],
+        warm: Callable[[], None] | None = None,
+    ) -> None:
         self.wanted = wanted
         """With the bytes to ask for behind each."""
+        self.warm = warm
         self.token = token
         self.again = again
         self.answers: dict[Want, bytes | OSError] = {}
@@ -77,6 +85,7 @@ class ColdReads:
         self._current: _Job | None = None
         self._trails: dict[Path, int] = {}
         self._nowait = True
+        self._stopped = False
         self.queued = 0
         """Operations that wait."""
         self.queued_bytes = 0
@@ -125,9 +134,18 @@ class ColdReads:
                 ErrorCode.BUSY,
                 f"{self.queued} reads of old records ({self.queued_bytes} bytes) wait for the disk; try again later",
             )
+        self.fetched += 1
+        self._start(job)
+
+    def warm(self, work: Callable[[], None], token: Any, again: Callable[[Any], None]) -> None:
+        """Have a thread do `work`, which reads so that the kernel has it in memory, then call `again(token)` on the loop. Its failure is
+        met again, and told, by whoever reads in earnest."""
+        if not self._stopped:
+            self._start(_Job([], token, again, work))
+
+    def _start(self, job: _Job) -> None:
         self.queued += 1
         self.queued_bytes += job.bytes
-        self.fetched += 1
         if len(self._threads) < min(THREADS_MAX, self.queued):
             thread = Thread(target=self._run, name=f"gantry-read-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
@@ -144,6 +162,9 @@ class ColdReads:
 
     def _run(self) -> None:
         while (job := self._queue.get()) is not None:
+            if job.warm is not None:
+                with suppress(OSError):
+                    job.warm()
             for path, at, count, ahead in job.wanted:
                 try:
                     job.answers[path, at, count] = self._files.read_file(path, count, at, ahead)
@@ -164,6 +185,7 @@ class ColdReads:
 
     def stop(self) -> None:
         """End the threads after the reads they are in; what is queued behind is forgotten. Any thread."""
+        self._stopped = True
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:

@@ -8,9 +8,12 @@ believed only if the record's own queue points back at it: a body may hold bytes
 
 from __future__ import annotations
 
+import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.model import properties as props
+from gantrymq.model.errors import StoreCorruptError
 from gantrymq.store import record
 from gantrymq.store.cold import Cold
 from gantrymq.store.compaction import VIRTUAL
@@ -29,9 +32,13 @@ if TYPE_CHECKING:
     from gantrymq.store.index_file import Index
     from gantrymq.store.light_queues import LightQueues
 
+log = logging.getLogger(__name__)
+
 QUERY_CANDIDATES_MAX: Final = 10_000
 """Records looked at for one query: many may share a hash or lie outside the time range."""
 
+OPENED_AHEAD_MAX: Final = 2_000
+"""Topics opened though nobody asks: a kilobyte of memory per queue, 0.1 ms of the loop."""
 GAP_BYTES_MAX: Final = 4096
 """Between two records that are wanted, read rather than skipped (`read_scattered`)."""
 
@@ -55,6 +62,24 @@ class StoreReader:
         self.cold.fetch(cold, token, again)
 
     # --- queues
+
+    def open_ahead(self) -> None:
+        """Open topics that nobody has used since the start, one after the other, each when a thread has read what that reads: their
+        first users need not wait for the disk."""
+        self._open_one((self._queues.unopened()[:OPENED_AHEAD_MAX], ""))
+
+    def _open_one(self, token: tuple[list[str], str]) -> None:
+        waiting, name = token
+        if name:
+            try:
+                self._queues.find_topic(name)
+            except (StoreCorruptError, OSError) as error:
+                log.warning("topic %s could not be opened ahead: %s", name, error)
+        while waiting and self.cold is not None:
+            name = waiting.pop()
+            if name not in self._queues.open_topics:
+                self.cold.warm(partial(self._queues.warm, name), (waiting, name), self._open_one)
+                return
 
     def topics(self) -> list[str]:
         """Every topic that ever had a record, system topics included."""

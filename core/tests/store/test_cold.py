@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from queue import SimpleQueue
+from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -193,3 +194,62 @@ def test_the_real_file_system_says_what_is_in_memory(tmp_path: Path) -> None:
     assert files.pread_now(handle, 100, 5002 * 700 - 1) == b"c"
     assert files.read_file(tmp_path / "f", 3, 5002, 4096) == b"abc"
     files.close(handle)
+
+
+def test_topics_are_opened_ahead_when_a_thread_has_read_what_that_reads(bench: Bench) -> None:
+    bench.settings = {"consumequeue_file_size": 20 * 1000}
+    store = bench.open()
+    for number in range(3):
+        count = 1 + 700 * number
+        store.append([Message(f"T{number}", b"", queue_id=0) for _ in range(count)], [()] * count)
+    store.close()
+    store = bench.open()
+    posts = Posts()
+    reads = ColdReads(bench.files, posts)
+    store.read_without_waiting(reads)
+    assert not store.used_topics
+    paths: dict[int, Path] = {}
+    in_thread: set[tuple[Path, int]] = set()
+    in_loop: set[tuple[Path, int]] = set()
+    original_open, original_pread = bench.files.open, bench.files.pread
+
+    def open_(path: Path, create: bool) -> int:
+        handle = original_open(path, create)
+        paths[handle] = path
+        return handle
+
+    def pread(handle: int, count: int, at: int) -> bytes:
+        pages = in_loop if current_thread() is main_thread() else in_thread
+        pages.update([(paths[handle], page) for page in (at // 4096, (at + count - 1) // 4096)])
+        return original_pread(handle, count, at)
+
+    bench.files.open = open_  # type: ignore[method-assign]
+    bench.files.pread = pread  # type: ignore[method-assign]
+    store.open_ahead()
+    for _ in range(3):
+        posts.run_one()
+    assert sorted(store.used_topics) == ["T0", "T1", "T2"]
+    assert [store.max_offset(f"T{number}", 0) for number in range(3)] == [1, 701, 1401]
+    assert in_loop
+    assert in_loop <= in_thread
+    assert not reads.queued
+    reads.stop()
+
+
+def test_who_comes_first_opens_a_topic_and_nothing_is_opened_ahead_after_a_stop(bench: Bench) -> None:
+    store = bench.open()
+    for number in range(3):
+        store.append([Message(f"T{number}", b"", queue_id=0)], [()])
+    store.close()
+    store = bench.open()
+    posts = Posts()
+    reads = ColdReads(bench.files, posts)
+    store.read_without_waiting(reads)
+    store.open_ahead()
+    assert store.max_offset("T2", 0) == store.max_offset("T1", 0) == 1
+    reads.stop()
+    posts.run_one()
+    assert sorted(store.used_topics) == ["T1", "T2"]
+    store.open_ahead()
+    assert not reads.queued
+    assert posts.queue.empty()
