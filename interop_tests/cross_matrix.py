@@ -30,7 +30,7 @@ from interop_tests.bench import remoting_wire
 from interop_tests.cloudevents_sinks import Sink, assigned
 from interop_tests.running import Gantry
 from interop_tests.test_mqtt_paho import Paho
-from interop_tests.waiting import until
+from interop_tests.waiting import LIMIT_S, until
 
 OCTETS = "application/octet-stream"
 
@@ -60,7 +60,7 @@ def by_paho(server: Gantry, lines: list[Said]) -> None:
     pub = Paho(server).start()
     waiting = [pub.client.publish(line.name[0], line.body, 1) for line in lines]
     for info in waiting:
-        info.wait_for_publish(20)
+        info.wait_for_publish(LIMIT_S)
         assert info.is_published()
     pub.stop()
 
@@ -122,14 +122,14 @@ def post(http: httpx.Client, server: Gantry, topic: str, headers: dict[str, Any]
 
 
 def by_binary_event(server: Gantry, lines: list[Said]) -> None:
-    with httpx.Client(timeout=20) as http:
+    with httpx.Client(timeout=LIMIT_S) as http:
         for line in lines:
             message = to_binary(event_of(line), JSONFormat())
             post(http, server, line.name[0], message.headers, line.body)
 
 
 def by_structured_event(server: Gantry, lines: list[Said]) -> None:
-    with httpx.Client(timeout=20) as http:
+    with httpx.Client(timeout=LIMIT_S) as http:
         for line in lines:
             message = to_structured(event_of(line), JSONFormat())
             post(http, server, line.name[0], message.headers, message.body)
@@ -141,13 +141,13 @@ def by_batched_events(server: Gantry, lines: list[Said]) -> None:
         event = json.loads(to_structured(event_of(line), JSONFormat()).body)
         topics.setdefault(line.name[0], []).append(event)
     headers = {"content-type": "application/cloudevents-batch+json"}
-    with httpx.Client(timeout=20) as http:
+    with httpx.Client(timeout=LIMIT_S) as http:
         for topic, events in topics.items():
             post(http, server, topic, headers, json.dumps(events).encode())
 
 
 def by_producer(server: Gantry, lines: list[Said]) -> None:
-    with BlockingProducer(server.doors["nameserver"]) as producer:
+    with BlockingProducer(server.doors["nameserver"], timeout_s=LIMIT_S) as producer:
         for line in lines:
             properties = {"device": f"d{line.number}"}
             message = OutMessage(line.name[0], line.body, line.name[1], [f"k{line.number}", "all"], properties, "one")
@@ -203,7 +203,7 @@ class Exits:
         self.server = server
         self.topics = topics
         self.label = label
-        self.http = httpx.Client(timeout=20)
+        self.http = httpx.Client(timeout=LIMIT_S)
         self.subscriptions: list[str] = []
         self.sinks = {"binary": Sink(), "structured": Sink()}
         self.clean = Paho(server).start()
@@ -212,7 +212,7 @@ class Exits:
         session = Paho(server, f"s-{label}", False).start()
         session.subscribe(*self.filters)
         session.stop()
-        self.connection = pika.BlockingConnection(pika.ConnectionParameters(*server.address("amqp")))
+        self.connection = pika.BlockingConnection(pika.ConnectionParameters(*server.address("amqp"), heartbeat=0))
         self.channel = self.connection.channel()
         self.channel.queue_declare(label, durable=True)
         for first in firsts:
@@ -256,7 +256,7 @@ class Exits:
         return heard
 
     def _from_paho(self, client: Paho, count: int) -> list[Heard]:
-        got = [client.messages.get(timeout=20) for _ in range(count)]
+        got = [client.messages.get(timeout=LIMIT_S) for _ in range(count)]
         assert client.messages.empty()
         return [Heard((message.topic,), message.payload, {"qos": message.qos}) for message in got]
 

@@ -17,6 +17,7 @@ import pika.exceptions
 import pytest
 
 from interop_tests.running import Gantry
+from interop_tests.waiting import LIMIT_S
 
 pytestmark = [
     # Connections that these tests cut or leave to the garbage collector are the point, or the client's own habit.
@@ -40,7 +41,7 @@ def run(test: Test) -> Callable[..., None]:
 
     @functools.wraps(test)
     def wrapper(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 30))
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 2 * LIMIT_S))
 
     return wrapper
 
@@ -128,7 +129,7 @@ def test_pika_prefetch_and_consume(channel: Any) -> None:
         channel.basic_publish("", queue, b"%d" % number)
     channel.basic_qos(prefetch_count=5)
     got = []
-    for method, _, body in channel.consume(queue, inactivity_timeout=5):
+    for method, _, body in channel.consume(queue, inactivity_timeout=LIMIT_S):
         assert method is not None
         got.append(body)
         channel.basic_ack(method.delivery_tag)
@@ -159,7 +160,7 @@ def test_pika_errors_name_what_is_wrong(server: Gantry) -> None:
 
 def test_pika_wrong_password(server: Gantry) -> None:
     with pytest.raises(pika.exceptions.ProbableAuthenticationError):
-        connect(server, credentials=pika.PlainCredentials("guest", "wrong"), socket_timeout=10)
+        connect(server, credentials=pika.PlainCredentials("guest", "wrong"), socket_timeout=LIMIT_S)
 
 
 def test_pika_exclusive_queue_is_free_at_once(server: Gantry) -> None:

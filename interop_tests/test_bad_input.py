@@ -25,7 +25,7 @@ from interop_tests.bench import remoting_wire
 from interop_tests.raw_peers import ended, frame, method, mqtt_text
 from interop_tests.running import Gantry
 from interop_tests.test_mqtt_paho import Paho
-from interop_tests.waiting import until
+from interop_tests.waiting import LIMIT_S, until
 
 pytestmark = [
     # pika leaves sockets to the garbage collector.
@@ -48,8 +48,8 @@ class Neighbours:
         self.channel.queue_bind("next-door", "next-door", "#")
         self.paho = Paho(server, keep_alive_s=600).start()
         self.paho.subscribe(("next-door/#", 1))
-        self.producer = BlockingProducer(server.doors["nameserver"])
-        self.http = httpx.Client(timeout=20, base_url="http://{}:{}".format(*server.address("cloudevents")))
+        self.producer = BlockingProducer(server.doors["nameserver"], timeout_s=LIMIT_S)
+        self.http = httpx.Client(timeout=LIMIT_S, base_url="http://{}:{}".format(*server.address("cloudevents")))
 
     def check(self) -> None:
         """One message through each door, in order, out of two."""

@@ -28,13 +28,13 @@ BODY = b"x" * (256 * 1024)
 MESSAGES = 256
 """64 MiB for each reader that does not read."""
 GROWTH_MIB_MAX = 48
-STALLED_MS = 2000
+STALLED_MS = 5000
+"""Nobody who reads may stand still for so long, on a busy machine either."""
 
 
 @pytest.fixture(params=["combined", "separated"])
 def gantry(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gantry]:
-    settings = (f"server.stalled_reader_ms={STALLED_MS}", "mqtt.connect_timeout_ms=1000")
-    gantry = Gantry(tmp_path, request.param, settings)
+    gantry = Gantry(tmp_path, request.param, (f"server.stalled_reader_ms={STALLED_MS}",))
     try:
         yield gantry.start()
     finally:
@@ -101,7 +101,7 @@ def test_clients_that_do_not_read(gantry: Gantry) -> None:
     grown = anonymous_mib(gantry) - before
     assert grown < GROWTH_MIB_MAX, f"{grown:.0f} MiB more than before"
     for name, peer in deaf.items():
-        until(lambda peer=peer: lines_of(gantry, peer.peer), 20)
+        until(lambda peer=peer: lines_of(gantry, peer.peer))
         assert any("slow reader" in line or "stalled reader" in line for line in lines_of(gantry, peer.peer)), name
         peer.sock.close()
     pub.stop()
@@ -159,7 +159,7 @@ def test_slow_loris(own_server: Gantry) -> None:
     thread.start()
     try:
         for door, peer in peers.items():
-            peer.sock.settimeout(40)
+            peer.sock.settimeout(90)
             end = peer.to_end()
             until(lambda peer=peer: lines_of(own_server, peer.peer))
             if door == "cloudevents":

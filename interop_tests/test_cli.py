@@ -30,7 +30,7 @@ from gantrymq.client.tools import overview
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode
 from interop_tests.running import Cluster, Gantry, Process
-from interop_tests.waiting import until
+from interop_tests.waiting import LIMIT_S, until
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def test_members_and_their_conflict(gantry: Runner) -> None:
 
 def subprocess_rows(gantry: Runner, *words: str) -> dict:
     done = subprocess.run(
-        [sys.executable, "-m", "gantrymq", *words, "--json"], capture_output=True, text=True, timeout=30, check=True,
+        [sys.executable, "-m", "gantrymq", *words, "--json"], capture_output=True, text=True, timeout=LIMIT_S, check=True,
         env={**os.environ, "NAMESRV_ADDR": gantry.nameserver},
     )  # fmt: skip
     return json.loads(done.stdout)
@@ -257,7 +257,7 @@ def test_screens_fit(gantry: Runner, width: int) -> None:
     env = {**os.environ, "NAMESRV_ADDR": gantry.nameserver, "COLUMNS": str(width)}
     for words in (("cluster",), ("top",)):
         done = subprocess.run(
-            [sys.executable, "-m", "gantrymq", *words], capture_output=True, text=True, timeout=30, check=True, env=env,
+            [sys.executable, "-m", "gantrymq", *words], capture_output=True, text=True, timeout=LIMIT_S, check=True, env=env,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert all(len(line) <= width for line in done.stdout.splitlines()), done.stdout
@@ -288,7 +288,7 @@ class Terminal:
     def until(self, part: str) -> str:
         """Read until it was shown; what came since the last call."""
         came = ""
-        end = time.monotonic() + 30
+        end = time.monotonic() + LIMIT_S
         while part not in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", came):
             assert time.monotonic() < end, f"{part!r} never came: {came[-3000:]!r}"
             if select.select([self.fd], [], [], 0.2)[0]:
@@ -302,7 +302,7 @@ class Terminal:
     def end(self) -> int:
         """Exit code; the screen must be given back."""
         try:
-            while select.select([self.fd], [], [], 10)[0]:
+            while select.select([self.fd], [], [], LIMIT_S)[0]:
                 data = os.read(self.fd, 65536)
                 if not data:
                     break
@@ -348,7 +348,7 @@ def test_top_ends_with_ctrl_c(gantry: Runner) -> None:
 
 def get(server: Gantry, path: str, door: str = "metrics") -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://{server.doors[door]}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{server.doors[door]}{path}", timeout=LIMIT_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -432,7 +432,7 @@ def test_drain_and_readiness(
         assert routes == {"broker-0": "r", "broker-1": "rw"}
         send(nameserver, "orders", 10)  # all to the other one
         assert len(consume(nameserver, "orders", "readers")) == 50
-        assert "may be stopped" in gantry.ok("broker", "drain", "broker-0", "--yes", "--timeout", "20")
+        assert "may be stopped" in gantry.ok("broker", "drain", "broker-0", "--yes", "--timeout", "120")
         gantry.ok("broker", "drain", "broker-0", "--undo")
         routes = until(lambda: {row["perm"] for row in gantry.rows("topic", "route", "orders")} == {"rw"})
         assert routes
@@ -455,7 +455,7 @@ def test_drain_and_readiness(
 
 def cluster_get(address: str, path: str) -> int:
     try:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=LIMIT_S) as answer:
             return answer.status
     except urllib.error.HTTPError as error:
         return error.code

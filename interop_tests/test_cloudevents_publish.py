@@ -27,7 +27,7 @@ def url(server):
 
 @pytest.fixture(scope="module")
 def http():
-    with httpx.Client(timeout=20) as client:
+    with httpx.Client(timeout=60) as client:
         yield client
 
 
@@ -116,7 +116,7 @@ def test_bytes_are_kept(server, url, http):
 def test_urllib(url):
     body = b'{"specversion":"1.0","id":"u","source":"/u","type":"t"}'
     request = urllib.request.Request(f"{url}/topics/ce-urllib", body, {"content-type": "application/cloudevents+json"})
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         assert answer.status == 202
 
 
@@ -134,7 +134,7 @@ def test_curl_with_expect(url):
         "Content-Type: text/plain",
     ]
     command += ["--data-binary", "x" * 5000, "--noproxy", "*", f"{url}/topics/ce-curl"]
-    assert subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout == "202"
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout == "202"
 
 
 def test_refusals_are_problems(url, http):
@@ -150,8 +150,8 @@ def test_refusals_are_problems(url, http):
 def test_pipelining_and_garbage_disturb_nobody(server, url, http):
     address = server.address("cloudevents")
     with (
-        socket.create_connection(address, timeout=20) as pipelined,
-        socket.create_connection(address, timeout=20) as broken,
+        socket.create_connection(address, timeout=60) as pipelined,
+        socket.create_connection(address, timeout=60) as broken,
     ):
         request = b"GET /healthz HTTP/1.1\r\nhost: h\r\n\r\n"
         last = b"GET /nothing HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"

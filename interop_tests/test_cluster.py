@@ -16,7 +16,7 @@ from interop_tests.bench import remoting_wire
 from interop_tests.cloudevents_sinks import Sink, assigned
 from interop_tests.running import Cluster, Gantry
 from interop_tests.test_amqp_clients import connect, unique
-from interop_tests.test_mqtt_paho import Paho
+from interop_tests.test_mqtt_paho import WAIT_S, Paho
 from interop_tests.waiting import until
 
 pytestmark = [
@@ -64,7 +64,7 @@ def publish(pub: Paho, top: str, count: int, start: int = 0) -> dict[str, list[b
         sent.setdefault(topic, []).append(b"%d" % number)
         infos.append(pub.client.publish(topic, b"%d" % number, 1))
     for info in infos:
-        info.wait_for_publish(10)
+        info.wait_for_publish(WAIT_S)
         assert info.is_published()
     return sent
 
@@ -219,7 +219,7 @@ def test_cloudevents_subscriptions_see_every_group(cluster: Cluster, one: Gantry
         made = []
         for number in range(TOPICS):
             body = {"sink": sink.url, "protocol": "HTTP", "config": {"topic": f"{top}{number}"}}
-            answer = httpx.post(f"http://{host}:{port}/subscriptions", json=body)
+            answer = httpx.post(f"http://{host}:{port}/subscriptions", json=body, timeout=WAIT_S)
             assert answer.status_code == 201, answer.text
             made.append(answer.json()["id"])
         publish(pub, top, 5 * TOPICS, TOPICS)
@@ -229,7 +229,10 @@ def test_cloudevents_subscriptions_see_every_group(cluster: Cluster, one: Gantry
             identity = hook.headers["ce-id"]
             assert len(identity) != 32 or int(identity[16:], 16) < 1 << 40, identity
         for identity in made:
-            assert httpx.delete(f"http://{host}:{port}/subscriptions/{identity}").status_code in (200, 204)
+            assert httpx.delete(f"http://{host}:{port}/subscriptions/{identity}", timeout=WAIT_S).status_code in (
+                200,
+                204,
+            )
     pub.stop()
 
 
@@ -244,7 +247,7 @@ def test_a_topic_made_natively_in_both_groups(cluster: Cluster, one: Gantry, oth
 
         def subscribe() -> Any:
             body = {"sink": sink.url, "protocol": "HTTP", "config": {"topic": top}}
-            return httpx.post(f"http://{host}:{port}/subscriptions", json=body).status_code == 201
+            return httpx.post(f"http://{host}:{port}/subscriptions", json=body, timeout=WAIT_S).status_code == 201
 
         until(subscribe)
         for number in range(2):

@@ -14,6 +14,7 @@ from gantrymq.client import BlockingProducer, BrokerError, OutMessage
 from interop_tests.cross_matrix import EXITS, SOURCES, Exits, Said
 from interop_tests.running import Gantry
 from interop_tests.test_mqtt_paho import Paho
+from interop_tests.waiting import LIMIT_S
 
 pytestmark = [
     # pika leaves sockets to the garbage collector.
@@ -90,7 +91,7 @@ def pika_refuses(server: Gantry, body: bytes) -> None:
 def http_refuses(server: Gantry, body: bytes) -> None:
     host, port = server.address("cloudevents")
     headers = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "a"}
-    answer = httpx.post(f"http://{host}:{port}/topics/over", content=body, headers=headers, timeout=20)
+    answer = httpx.post(f"http://{host}:{port}/topics/over", content=body, headers=headers, timeout=LIMIT_S)
     assert answer.status_code == 413
 
 
