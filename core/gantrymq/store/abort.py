@@ -1,6 +1,7 @@
 """The file `store/abort`: there while a broker runs, with its process id, and after it was killed.
 
-A copy lies in `D/gantry`, written first: an abort file that differs from it is a real broker's.
+A copy lies in `D/gantry`, written first: an abort file that differs from it is a real broker's. Beside it lies `D/gantry/boot`: during which
+run of the machine the last process wrote, so that a start knows whether the power may have failed meanwhile.
 """
 
 from __future__ import annotations
@@ -21,6 +22,26 @@ def mark_running(files: FileSystem, store: Path, own: Path) -> tuple[bool, bool]
         for directory in (own, store):
             _write(files, directory)
     return clean, own_crash
+
+
+def nothing_lost(files: FileSystem, own: Path) -> bool:
+    """Everything that the last process wrote is there: the machine ran on, and records never came to the log later than to their queues."""
+    boot = files.boot_id()
+    return bool(boot) and _read(files, own / "boot") == boot
+
+
+def note_boot(files: FileSystem, own: Path, late_log: bool) -> None:
+    """Once recovery is through. `late_log`: queues may be written ahead of the log (`store.transient_pool`). Not synced: after a loss of
+    power the machine's run is another one, whatever is left of the file."""
+    content = b"" if late_log else files.boot_id()
+    if _read(files, own / "boot") == content:
+        return
+    handle = files.open(own / "boot", True)
+    try:
+        files.truncate(handle, 0)
+        files.pwrite(handle, content, 0)
+    finally:
+        files.close(handle)
 
 
 def _read(files: FileSystem, path: Path) -> bytes:

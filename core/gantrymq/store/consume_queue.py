@@ -418,6 +418,8 @@ class QueueTable:
         """Queues with pending units."""
         self._writing: list[ConsumeQueue] = []
         """...whose turn it is: those that get units meanwhile do not keep them waiting."""
+        self.cut_at = -1
+        """During a replay: units of this physical offset or above are removed from a queue that is opened."""
         self.on_written: Callable[[ConsumeQueue, int, int], None] | None = None
         """Called with a queue, the number of units just written for it, and the sum of their records' sizes."""
 
@@ -443,7 +445,14 @@ class QueueTable:
                     yield self._files.root / topic / queue / file_name(base)
                     return
 
-    def topic(self, name: str, cut_at: int = -1) -> Topic:
+    def cut_from(self, position: int, nothing_lost: bool) -> None:
+        """Before a replay from `position`: units at or above it are removed from every queue, or, if no write was lost, from those that the
+        replay comes upon; the others have none. With 80,000 queues that is a matter of 10 s of processor time."""
+        self.cut_at = position
+        for name in self.names() if not nothing_lost else ():
+            self.topic(name)
+
+    def topic(self, name: str) -> Topic:
         """The topic with its queues open; made if it is new. Raises NAME_INVALID for what cannot be a directory's name."""
         topic = self.open_topics.get(name)
         if topic is not None:
@@ -455,7 +464,7 @@ class QueueTable:
             for queue_name in self._files.files.list_dir(directory):
                 if queue_name.isdecimal():
                     queue = ConsumeQueue(self._files, directory / queue_name, int(queue_name))
-                    queue.open(cut_at)
+                    queue.open(self.cut_at)
                     topic.queues[queue.queue_id] = queue
         self.open_topics[name] = topic
         self._names[name] = None

@@ -105,6 +105,9 @@ class GuardFiles(Protocol):
     def process_id(self) -> int:
         """For the abort file."""
 
+    def boot_id(self) -> bytes:
+        """The same as long as what was written cannot be lost, synced or not: until the machine starts again. Empty where unknown."""
+
     def sync_all(self, path: Path) -> None:
         """Return when everything written to the file system that holds `path` is on stable storage."""
 
@@ -237,6 +240,13 @@ class OsFileSystem:
 
     def process_id(self) -> int:
         return os.getpid()
+
+    def boot_id(self) -> bytes:
+        try:
+            with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+                return file.read().strip()
+        except OSError:
+            return b""
 
     def sync_all(self, path: Path) -> None:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

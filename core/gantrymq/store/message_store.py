@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.names import check_stored_topic
 from gantrymq.store import record
-from gantrymq.store.abort import mark_running
+from gantrymq.store.abort import mark_running, note_boot, nothing_lost
 from gantrymq.store.appender import Appender
 from gantrymq.store.commit_log import FULL_ERRORS, CommitLog
 from gantrymq.store.compaction import CompactedQueues
@@ -173,6 +173,7 @@ class MessageStore(StoreReader, DerivedFiles):
         indexed = self._open_files()
         report = self._recover(clean, own_crash, indexed, progress)
         self._index.load_slots()
+        note_boot(self.files, self._own, self.config.transient_pool)
         self.compacted.cut(self._queues.find)
         self._log.hot_from = self._log.opened_at = self._appender.position
         if self.config.transient_pool:
@@ -259,11 +260,12 @@ class MessageStore(StoreReader, DerivedFiles):
             return report
         if derived < self._positions.derived:  # killed from here on, the next start must not trust what is cut now
             self._positions.save(min(flushed, end), derived, sync=True)
-        for name in self._queues.names():
-            self._queues.topic(name, cut_at=derived)
+        whole = own_crash and not report.cut_bytes and not report.quarantined
+        self._queues.cut_from(derived, whole and nothing_lost(self.files, self._own))
         self._index.cut(derived, self._store_ms_at)
         replay = Replay(self._log, self._queues, self._lights, self._index, self._appender)
         replay.run(min(derived, max(self._lights.log_position, low)), derived, end, report, dispatched)
+        self._queues.cut_at = -1
         self.flush_derived()
         self.flush()
         self._derived_synced = derived  # the next checkpoint moves it: putting every queue on stable storage takes long

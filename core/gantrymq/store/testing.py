@@ -62,6 +62,7 @@ class MemoryFileSystem:
         """Whether a position of a file is out of memory: `pread_now` returns None there."""
         self.room_bytes = -1
         """Bytes that further writes may take, -1: no limit. Overwriting counts too, which is harsher than a disk."""
+        self._boots = 1
         self.disk = (1 << 40, 1 << 40)
         """What `usage` says: size and free bytes."""
 
@@ -84,6 +85,7 @@ class MemoryFileSystem:
             copy.durable, copy.unsynced = inode.durable, list(inode.unsynced)
         other._durable_names = {path: other._names.get(path, inode) for path, inode in self._durable_names.items()}
         other._directories = set(self._directories)
+        other._boots = self._boots
         return other
 
     def after_power_loss(self, keep: Callable[[Path, int], list[bool]], torn_bytes: int = -1) -> MemoryFileSystem:
@@ -102,6 +104,7 @@ class MemoryFileSystem:
                     names[path] = inode
         other = MemoryFileSystem()
         other._directories = set(self._directories)
+        other._boots = self._boots + 1
         for path, inode in names.items():
             data = bytearray(inode.durable)
             kept_changes = [
@@ -247,6 +250,9 @@ class MemoryFileSystem:
 
     def process_id(self) -> int:
         return 4711
+
+    def boot_id(self) -> bytes:
+        return b"boot %d" % self._boots
 
     def sync_all(self, path: Path) -> None:
         self._change("sync_all", path)

@@ -76,6 +76,7 @@ class CrashFiles(MemoryFileSystem):
     def state(self, loss: Loss) -> CrashFiles:
         other = CrashFiles()
         other._directories = set(self._directories)
+        other._boots = self._boots + 1
         names = dict(self._durable_names)
         for path, kept in loss.names.items():
             if kept and path in self._names:

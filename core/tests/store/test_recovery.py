@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from gantrymq.model.message import Message
 from gantrymq.store import record
+from gantrymq.store.config import StoreConfig
 from gantrymq.store.consume_queue import HOLE_SIZE
+from gantrymq.store.message_store import MessageStore
 from gantrymq.store.positions import Sizes
 from gantrymq.store.recovery import FILLER_BYTES_MAX, RecoveryReport, fillers
+from gantrymq.store.testing import MemoryFileSystem, PowerCut
+from tests.store.test_crash_states import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from conftest import Bench
-    from gantrymq.store.message_store import MessageStore
 
+SMALL = StoreConfig(commitlog_file_size=65536, consumequeue_file_size=2000)
 LOG = ("store", "commitlog", "0" * 20)
 
 
@@ -266,3 +271,54 @@ def test_a_torn_index_file_above_the_derived_position_costs_its_own_records_only
     for number in (0, 38, 39, 59):
         assert [message.queue_offset for message in store.query("T", f"K{number}", 9, 0, 1 << 60)] == [number]
     store.close()
+
+
+@pytest.mark.parametrize("late_log", [False, True])
+@pytest.mark.parametrize("power_lost", [False, True])
+def test_queues_are_opened_after_a_kill_only_where_records_were_behind_the_checkpoint(
+    late_log: bool, power_lost: bool
+) -> None:
+    files: MemoryFileSystem = MemoryFileSystem()
+    config = StoreConfig(commitlog_file_size=65536, consumequeue_file_size=2000, transient_pool=late_log)
+
+    def opened() -> MessageStore:
+        store = MessageStore(files, Path("/d"), config, FakeClock())
+        store.load()
+        return store
+
+    store = opened()
+    for number in range(20):
+        store.append([Message(f"topic{number}", b"x", queue_id=0)], [()])
+    store.close()
+    store = opened()
+    store.append([Message("topic3", b"y", queue_id=0)], [()])
+    store.work_ahead()
+    store.flush_derived()
+    store.flush()
+    files = files.after_power_loss(lambda path, count: [True] * count) if power_lost else files.after_process_crash()
+    store = opened()
+    assert set(store.used_topics) == ({f"topic{n}" for n in range(20)} if power_lost or late_log else {"topic3"})
+    assert [store.max_offset(f"topic{number}", 0) for number in range(20)] == [1, 1, 1, 2, *[1] * 16]
+
+
+def test_a_kill_under_recovery_after_a_loss_of_power_forgets_nothing() -> None:
+    """The queues of the first start after it are not all cut yet: the second must not take them as they are."""
+    first = MemoryFileSystem()
+    store = MessageStore(first, Path("/d"), SMALL, FakeClock())
+    store.load()
+    for number in range(6):
+        store.append([Message(f"topic{number}", b"x", queue_id=0)], [()])
+    store.flush_derived()
+    # Units are there, the log's bytes are not.
+    lost = first.after_power_loss(lambda path, count: ["commitlog" not in str(path)] * count)
+    probe = lost.after_process_crash()
+    MessageStore(probe, Path("/d"), SMALL, FakeClock()).load()
+    for cut in range(len(probe.operations)):
+        files = lost.after_process_crash()
+        files.power_cut_at = cut
+        with pytest.raises(PowerCut):
+            MessageStore(files, Path("/d"), SMALL, FakeClock()).load()
+        again = MessageStore(files.after_process_crash(), Path("/d"), SMALL, FakeClock())
+        again.load()
+        for topic in again.topics():
+            assert again.max_offset(topic, 0) == 0, (cut, topic)
