@@ -3,6 +3,7 @@
 usage: bench [--quick] [--only NAME ...] [--peers rocketmq mosquitto rabbitmq] [--[no-]spark] [--json FILE]
        bench store ...: the store alone (store.py)
        bench native ...: native messages beside RocketMQ and the compiled build (native.py)
+       bench admin ...: many topics, groups, connections and clients (admin.py)
 
 Every figure of a server is CPU of its process (all threads) per message, so that a busy machine changes it little; rates are what
 this machine gave. Generators pre-encode their frames. Peers are started by interop_tests/bench/peers/*.sh.
@@ -280,6 +281,10 @@ def main() -> int:
         from interop_tests.bench import native
 
         return native.main(sys.argv[2:])
+    if sys.argv[1:2] == ["admin"]:
+        from interop_tests.bench import admin
+
+        return admin.main(sys.argv[2:])
     if sys.argv[1:2] == ["light"]:
         from interop_tests.bench import light
 
