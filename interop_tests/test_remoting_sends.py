@@ -51,7 +51,7 @@ def seen(nameserver: str, name: str, jars: str, home: Path, header: str = "JSON"
     options = [f"-Duser.home={home}", f"-Drocketmq.serialize.type={header}"]
     done = subprocess.run(
         ["java", *options, "-Drocketmq.client.rebalance.waitInterval=1000", "-cp", jars, str(PROGRAM), nameserver, name],
-        capture_output=True, text=True, timeout=200, env={"PATH": os.environ["PATH"]},
+        capture_output=True, text=True, timeout=300, env={"PATH": os.environ["PATH"]},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout.splitlines()

@@ -17,6 +17,7 @@ from gantrymq.client.consumer import PullConsumer
 from gantrymq.client.messages import OutMessage
 from gantrymq.client.producer import Producer
 from gantrymq.model.dialect import DialectError, read_json
+from gantrymq.model.errors import GantryError
 from interop_tests.running import Gantry
 from interop_tests.test_rocketmq_store import SIZES, RealBroker, check
 from interop_tests.waiting import until
@@ -113,9 +114,9 @@ def counts(nameserver: str) -> Counter[bytes]:
     return Counter([message.body for message in delivered(nameserver)])
 
 
-def expect(nameserver: str, sent: Waiting, bodies: set[bytes], seconds: float) -> None:
-    """Exactly these have come, once each, none early, within the time."""
-    until(lambda: set(counts(nameserver)) >= bodies, seconds)
+def expect(nameserver: str, sent: Waiting, bodies: set[bytes]) -> None:
+    """Exactly these have come, once each, none early."""
+    until(lambda: set(counts(nameserver)) >= bodies, 120, (GantryError,))
     assert counts(nameserver) == Counter(bodies)
     for message in delivered(nameserver):
         assert message.store_ms >= sent.due[message.body], message.body
@@ -133,7 +134,7 @@ def read_config(directory: Path, name: str) -> Any:
 def until_timers_are_noted(directory: Path) -> None:
     """Until the real broker's timercheck says that it has looked at its wheel up to now."""
     path, now = directory / "store" / "config" / "timercheck", now_ms()
-    until(lambda: int.from_bytes(path.read_bytes()[:8], "big") > now, 10)
+    until(lambda: int.from_bytes(path.read_bytes()[:8], "big") > now)
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
@@ -153,22 +154,22 @@ def test_what_a_real_broker_owes_is_delivered_by_ours(
     sent.timer(25_000, b"t25", b"never")
     sent.recall(b"never")
     sent.timer(27_000, b"t27")
-    expect(real.address, sent, {b"l1", b"t2a", b"t2b"}, 20)
+    expect(real.address, sent, {b"l1", b"t2a", b"t2b"})
     # The real broker writes down what it has delivered every ten seconds, and every second for timers.
-    until(lambda: read_config(tmp_path / "data", "delayOffset.json")["offsetTable"].get("1") == 1, 15)
+    until(lambda: read_config(tmp_path / "data", "delayOffset.json")["offsetTable"].get("1") == 1)
     until_timers_are_noted(tmp_path / "data")
     (real.stop if how == "stop" else real.kill)()
     gantry.start()
     nameserver = gantry.doors["nameserver"]
     everything = {b"l1", b"t2a", b"t2b", b"t25", b"t26a", b"t27", b"l30a", b"l30b"}
-    expect(nameserver, sent, everything, 40)
+    expect(nameserver, sent, everything)
     pending = gantry.process("up").log()
     assert "timers of another broker" in pending
     gantry.stop()
     gantry.processes.clear()
     check(tmp_path / "data" / "store")
     gantry.start()
-    expect(gantry.doors["nameserver"], sent, everything, 5)
+    expect(gantry.doors["nameserver"], sent, everything)
     gantry.stop()
     gantry.processes.clear()
 
@@ -194,11 +195,11 @@ def test_what_ours_owes_is_delivered_by_a_real_broker(
     if how == "stop":
         sent.timer(2_000, b"t2b")  # behind pending ones: a clean stop appends those again
         sent.recall(b"never")
-    expect(nameserver, sent, {b"l1", b"t2a"} | ({b"t2b"} if how == "stop" else set()), 20)
+    expect(nameserver, sent, {b"l1", b"t2a"} | ({b"t2b"} if how == "stop" else set()))
     table = {"1": 1, "4": 0}
-    until(lambda: read_config(tmp_path / "data", "delayOffset.json")["offsetTable"] == table, 2)
+    until(lambda: read_config(tmp_path / "data", "delayOffset.json")["offsetTable"] == table)
     timercheck = tmp_path / "data" / "store" / "config" / "timercheck"
-    until(lambda: timercheck.exists() and int.from_bytes(timercheck.read_bytes()[16:24], "big") >= 1, 2)
+    until(lambda: timercheck.exists() and int.from_bytes(timercheck.read_bytes()[16:24], "big") >= 1)
     if how == "stop":
         gantry.stop()
     else:
@@ -207,12 +208,12 @@ def test_what_ours_owes_is_delivered_by_a_real_broker(
     check(tmp_path / "data" / "store")
     real.start()
     everything = {b"l1", b"t2a", b"t25", b"l30a", b"l30b"} | ({b"t2b"} if how == "stop" else {b"never"})
-    expect(real.address, sent, everything, 60)
-    until(lambda: read_config(tmp_path / "data", "delayOffset.json")["offsetTable"].get("4") == 2, 15)
+    expect(real.address, sent, everything)
+    until(lambda: read_config(tmp_path / "data", "delayOffset.json")["offsetTable"].get("4") == 2)
     until_timers_are_noted(tmp_path / "data")
     real.stop()
     gantry.start()
-    expect(gantry.doors["nameserver"], sent, everything, 5)
+    expect(gantry.doors["nameserver"], sent, everything)
     log = gantry.process("up").log()
     assert "1 entries go on" in log  # the far one, once
     gantry.stop()

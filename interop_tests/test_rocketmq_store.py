@@ -22,10 +22,11 @@ from gantrymq.client.consumer import PullConsumer
 from gantrymq.client.errors import BrokerError
 from gantrymq.client.messages import OutMessage
 from gantrymq.client.producer import Producer
+from gantrymq.client.routes import MessageQueue
 from gantrymq.model.errors import GantryError
 from interop_tests.running import Gantry
 from interop_tests.test_mqtt_paho import Paho
-from interop_tests.waiting import until
+from interop_tests.waiting import LIMIT_S, moment, until
 
 HERE = Path(__file__).parent
 PEER = HERE / "bench" / "peers" / "rocketmq.sh"
@@ -80,7 +81,7 @@ class RealBroker:
         extra = "mappedFileSizeConsumeQueue=2000;maxHashSlotNum=100;maxIndexNum=400;mappedFileSizeTimerLog=52000;maxMessageSize=30000"
         extra = f"{extra};{self.extra}" if self.extra else extra
         env = {**os.environ, "RMQ_COMMITLOG_SIZE": "65536", "RMQ_XMX": "512m", "RMQ_BROKER_EXTRA": extra}
-        done = subprocess.run(["bash", str(PEER), *arguments], env=env, capture_output=True, text=True, timeout=150)
+        done = subprocess.run(["bash", str(PEER), *arguments], env=env, capture_output=True, text=True, timeout=280)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -116,7 +117,7 @@ class RealBroker:
             ["java", "-cp", classpath, str(JAVA / program), self.address, *arguments],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=280,
         )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
         return done.stdout.splitlines()
@@ -174,6 +175,19 @@ def dumped(directory: Path, topic: str, queue: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+async def queues_of(consumer: PullConsumer, topic: str) -> list[MessageQueue]:
+    """As soon as the nameserver knows the topic: a broker that has just started, or has just made it, tells it a little later."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + LIMIT_S
+    while True:
+        try:
+            return await consumer.queues(topic)
+        except GantryError:
+            if loop.time() > end:
+                raise
+        await moment()
+
+
 async def all_of(
     nameserver: str, topic: str, group: str = ""
 ) -> tuple[dict[tuple[int, int], bytes], dict[int, int | None]]:
@@ -181,7 +195,7 @@ async def all_of(
     found: dict[tuple[int, int], bytes] = {}
     committed: dict[int, int | None] = {}
     async with PullConsumer(nameserver, group=group or "lookers") as consumer:
-        for queue in await consumer.queues(topic):
+        for queue in await queues_of(consumer, topic):
             offset, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
             while offset < end:
                 result = await consumer.pull_queue(queue, offset, 32)
@@ -198,7 +212,8 @@ def test_a_killed_real_broker_is_taken_over(real: RealBroker, gantry: Gantry, tm
     real.java("Produce.java", "all")
     theirs, _ = real.consume("lookers", "Plain", "Decided", "Light")
     written = until(
-        lambda: (tmp_path / "data/store/config/lmqConsumerOffset.json").read_text().count("Plain@readers"), 30
+        lambda: (tmp_path / "data/store/config/lmqConsumerOffset.json").read_text().count("Plain@readers"),
+        ignored=(FileNotFoundError,),
     )
     assert written
     real.kill()
@@ -241,7 +256,7 @@ def make_topic(gantry: Gantry, tmp_path: Path) -> str:
 
     asyncio.run(create())
     path = tmp_path / "data/store/config/topics.json"
-    until(lambda: path.exists() and '"Plain"' in path.read_text(), 2)
+    until(lambda: path.exists() and '"Plain"' in path.read_text())
     return nameserver
 
 
@@ -300,7 +315,7 @@ def test_offsets_go_both_ways(real: RealBroker, gantry: Gantry, tmp_path: Path) 
     asyncio.run(commit(nameserver, "Plain", "walkers", 11))
     # The last file of an export, and the one that a broker with enableLmq reads.
     path = tmp_path / "data/store/config/lmqConsumerOffset.json"
-    until(lambda: path.exists() and "Plain@walkers" in path.read_text(), 2)
+    until(lambda: path.exists() and "Plain@walkers" in path.read_text())
     gantry.processes[0].kill()
     gantry.processes.clear()
     real.start()
