@@ -28,7 +28,7 @@ complain("port\\nin use, secret=xyz")
 
 def shown(level: str, form: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", SHOW, level, form], capture_output=True, text=True, check=True, timeout=45
+        [sys.executable, "-c", SHOW, level, form], capture_output=True, text=True, check=True, timeout=150
     )
     return done.stderr.splitlines()
 

@@ -26,7 +26,7 @@ def checkout(tmp_path):
 
 def run(root, *words):
     environment = {"HOME": str(root.parent), "PATH": str(root.parent / "bin")}
-    return subprocess.run([str(root / "run"), *words], env=environment, capture_output=True, text=True, timeout=45)
+    return subprocess.run([str(root / "run"), *words], env=environment, capture_output=True, text=True, timeout=150)
 
 
 def fake_python(root, name, script):

@@ -69,7 +69,7 @@ class Running:
         """Send a signal and wait; exit code and stderr."""
         if number is not None:
             self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=45)
+        out, err = self.process.communicate(timeout=150)
         self.lines += out.splitlines()
         return self.process.returncode, err
 
@@ -231,7 +231,7 @@ def test_nobody_reads_the_output(tmp_path: Path) -> None:
         while not server.ready_file.exists():
             assert server.process.poll() is None
         server.process.send_signal(signal.SIGTERM)
-        _, err = server.process.communicate(timeout=45)
+        _, err = server.process.communicate(timeout=150)
     assert server.process.returncode == 0
     assert "BrokenPipe" not in err
 
@@ -279,14 +279,14 @@ def test_entry_points_of_a_stranger_are_found(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "gantrymq", "gateway", "stranger", "--set", "stranger.prot=1"],
         env=environment() | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-        capture_output=True, text=True, timeout=45, check=False,
+        capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
     assert done.stderr.startswith('gantry: stranger.prot = "1" (--set): no such setting; did you mean stranger.port?')
     assert done.returncode == EXIT_USAGE
     done = subprocess.run(
         [sys.executable, "-m", "gantrymq", "gateway", "strange"],
         env=environment() | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-        capture_output=True, text=True, timeout=45, check=False,
+        capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
     assert done.stderr.startswith("gantry: gateway strange: no such service; installed: ")
     assert "stranger" in done.stderr

@@ -4,14 +4,13 @@ import time
 
 import pytest
 
-from core.tests.client.client_runs import moment, run, until
-from gantrymq.client import Admin, OutMessage, Producer, PullConsumer, PushConsumer, ReceivedMessage, push
+from core.tests.client.client_runs import collector, make, moment, run, until
+from gantrymq.client import Admin, OutMessage, Producer, PullConsumer, ReceivedMessage, push
 from gantrymq.model.errors import ErrorCode, GantryError
 
 
 async def fill(nameserver: str, topic: str, count: int, queues: int = 4) -> None:
-    async with Admin(nameserver) as admin:
-        await admin.create_topic(topic, queues)
+    await make(nameserver, topic, queues)
     async with Producer(nameserver) as producer:
         await producer.send_many([OutMessage(topic, b"%d" % n) for n in range(count)])
 
@@ -135,13 +134,7 @@ def test_offsets_of_a_group_that_is_away_are_reset(nameserver: str, topic: str) 
 def test_offsets_of_a_running_consumer_are_reset(nameserver: str, topic: str) -> None:
     async def main() -> None:
         await fill(nameserver, topic, 10, 2)
-        got: list[bytes] = []
-        consumer = PushConsumer(nameserver, group=topic, start="earliest")
-
-        async def handle(message: ReceivedMessage) -> None:
-            got.append(message.body)
-
-        consumer.subscribe(topic, handle)
+        consumer, got = collector(nameserver, topic)
         async with consumer, Admin(nameserver) as admin:
             await until(lambda: len(got) == 10)
             await consumer.reset({queue: 2 for queue in consumer.queues if queue.topic == topic})
@@ -161,13 +154,7 @@ def test_offsets_of_a_running_consumer_are_reset(nameserver: str, topic: str) ->
 def test_an_orderly_consumer_is_reset(nameserver: str, topic: str) -> None:
     async def main() -> None:
         await fill(nameserver, topic, 10, 1)
-        got: list[bytes] = []
-        consumer = PushConsumer(nameserver, group=topic, start="earliest", orderly=True)
-
-        async def handle(message: ReceivedMessage) -> None:
-            got.append(message.body)
-
-        consumer.subscribe(topic, handle)
+        consumer, got = collector(nameserver, topic, orderly=True)
         async with consumer:
             await until(lambda: len(got) == 10)
             await consumer.reset({queue: 7 for queue in consumer.queues if queue.topic == topic})
@@ -184,13 +171,7 @@ def test_a_running_consumer_hears_of_a_reset_by_the_broker(
 
     async def main() -> None:
         await fill(nameserver, topic, 10, 2)
-        got: list[bytes] = []
-        consumer = PushConsumer(nameserver, group=topic, start="earliest")
-
-        async def handle(message: ReceivedMessage) -> None:
-            got.append(message.body)
-
-        consumer.subscribe(topic, handle)
+        consumer, got = collector(nameserver, topic)
         async with consumer, Admin(nameserver) as admin:
             await until(lambda: len(got) == 10)
             await consumer.commit()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from core.tests.client.client_runs import moment, run, until
+from core.tests.client.client_runs import make, moment, run, until
 from gantrymq.client import (
     Admin,
     Client,
@@ -26,11 +26,6 @@ from gantrymq.model import sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode
-
-
-async def make(nameserver: str, topic: str, queues: int = 4) -> None:
-    async with Admin(nameserver) as admin:
-        await admin.create_topic(topic, queues)
 
 
 async def read(nameserver: str, topic: str, count: int) -> list[ReceivedMessage]:

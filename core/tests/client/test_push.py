@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from core.tests.client.client_runs import moment, run, until
+from core.tests.client.client_runs import collector, make, moment, run, until
 from gantrymq.client import (
     DEAD_LETTER,
     Admin,
@@ -21,11 +21,6 @@ from gantrymq.client import (
     RetryLater,
 )
 from gantrymq.model.errors import ErrorCode, GantryError
-
-
-async def make(nameserver: str, topic: str, queues: int = 4) -> None:
-    async with Admin(nameserver) as admin:
-        await admin.create_topic(topic, queues)
 
 
 async def send(nameserver: str, topic: str, bodies: list[bytes], tag: str = "", **more: object) -> None:
@@ -95,13 +90,7 @@ def test_a_strategy_that_fails_once_is_asked_again(
 def test_an_sql_filter(nameserver: str, topic: str) -> None:
     async def main() -> None:
         await make(nameserver, topic)
-        got: list[bytes] = []
-        consumer = PushConsumer(nameserver, group=topic, start="earliest")
-
-        async def handle(message: ReceivedMessage) -> None:
-            got.append(message.body)
-
-        consumer.subscribe(topic, handle, sql="price > 10 AND TAGS = 'a'")
+        consumer, got = collector(nameserver, topic, sql="price > 10 AND TAGS = 'a'")
         await send(nameserver, topic, [b"cheap"], "a", properties={"price": "9"})
         await send(nameserver, topic, [b"dear"], "a", properties={"price": "11"})
         await send(nameserver, topic, [b"other"], "b", properties={"price": "11"})

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from core.tests.client.client_runs import run, until
+from core.tests.client.client_runs import make, run, until
 from core.tests.client.fake_cluster import make_record
-from gantrymq.client import Admin, OutMessage, Producer, Received, SimpleConsumer, decode_records
+from gantrymq.client import OutMessage, Producer, Received, SimpleConsumer, decode_records
 from gantrymq.client.simple import receipts_of, retry_flag
 from gantrymq.model.errors import GantryError
 
@@ -46,8 +46,7 @@ def test_an_answer_that_makes_no_sense(fields: dict[str, str]) -> None:
 
 
 async def fill(nameserver: str, topic: str, count: int, tags: str = "a", queues: int = 4) -> None:
-    async with Admin(nameserver) as admin:
-        await admin.create_topic(topic, queues)
+    await make(nameserver, topic, queues)
     async with Producer(nameserver) as producer:
         await producer.send_many([OutMessage(topic, b"%d" % n, tags[n % len(tags)]) for n in range(count)])
 

@@ -237,9 +237,12 @@ HOSTILE = {
 def test_hostile_texts_take_bounded_time(name: str) -> None:
     text = HOSTILE[name]
     assert len(text) <= EXPRESSION_CHARS_MAX
-    began = time.process_time()
-    result_of(text, encode({"a": "7"}))
-    assert time.process_time() - began < 0.5  # 10 ms at most on a quiet machine; a quadratic scan takes seconds
+    spent_s = []
+    for _ in range(3):
+        began = time.process_time()
+        result_of(text, encode({"a": "7"}))
+        spent_s.append(time.process_time() - began)
+    assert min(spent_s) < 0.5  # 10 ms on a quiet machine, and no collection of garbage; a quadratic scan takes seconds
 
 
 def test_limits() -> None:
