@@ -20,7 +20,6 @@ PLAIN_ONLY = {
     "remoting/test_fuzz.py::test_requests_by_chance": "looks for the file of a door's methods",
     "remoting/test_sends.py::test_sends_of_one_read_are_one_append_and_one_write": "replaces a method",
     "remoting/test_sends.py::test_store_full_is_told_to_every_producer": "replaces a method",
-    "remoting/test_sends.py::test_a_batch_of_too_many_is_not_even_split": "sets a limit",
     "remoting/test_admin.py::test_a_long_answer_that_cannot_be_read_is_an_error_and_makes_room": "replaces a method",
     "remoting/test_pulls.py::test_a_slow_reader_gets_no_more_until_it_reads": "sets a limit",
     "remoting/test_pulls.py::test_many_pulls_of_one_read_are_spread_over_turns": "sets a limit",

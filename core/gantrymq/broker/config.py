@@ -28,6 +28,9 @@ class BrokerConfig:
     """...and so they are while the disk has acknowledged nothing for so long: Java clients give a send up after three seconds."""
     store_replies: bool = True
     """Replies to requests are kept in `<cluster>_REPLY_TOPIC`, beside being pushed (RocketMQ: storeReplyMessageEnable)."""
+    batch_messages_max: int = field(default=16_384, metadata={"min": 1, "max": 16_384})
+    """Messages in one SEND_BATCH_MESSAGE; more are refused. A batch is one append, 3 us a message. RocketMQ's example that fills batches
+    of a million bytes sends 14,000 in one."""
     session_bytes_max: int = field(default=1 << 30, metadata={"min": 0})
     """Backlog of one MQTT session (one filter's queue); beyond it the oldest entries are dropped and counted. 0: no limit."""
     snapshot_records: int = field(default=100_000, metadata={"min": 1})

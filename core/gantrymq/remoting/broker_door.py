@@ -18,6 +18,7 @@ from gantrymq.model.message import LOOPBACK_HOST, Message
 from gantrymq.net.api import Door, Link
 from gantrymq.remoting import (
     admin,
+    batch_sends,
     client_requests,
     offset_requests,
     overview_requests,
@@ -97,6 +98,9 @@ class BrokerDoors:
         self.groups = Groups(broker)
         self.locks = QueueLocks()
         self.jobs = Jobs()
+        self.when_known: Callable[[Callable[[], None]], None] = lambda done: done()
+        """Calls back when the nameservers have the topics as they are now (Registrar)."""
+        self.batches = batch_sends.Batches()
         self.pressure = Pressure()
         self.requesters = reply_requests.Requesters(self.clients)
         self.pulls = Pulls(broker, self.clients)
@@ -240,7 +244,7 @@ class BrokerDoor(RemotingDoor):
         elif command.code == CODE.SEND_MESSAGE:
             header = parse(command.fields, SendHeader)
             if header.batch == "true":
-                self.send_batch(command)
+                batch_sends.send_batch(self, command)
                 return
         else:
             header = parse(command.fields, SendHeaderV2)
@@ -264,44 +268,32 @@ class BrokerDoor(RemotingDoor):
         """The message of a send that came over this connection. Raises GantryError for what is refused."""
         return self.shared.sends.message(header, body, self._born_host, self._host_flag)
 
-    def send_batch(self, command: Command) -> None:
-        """SEND_BATCH_MESSAGE: all or nothing, one answer with the ids of all."""
-        header: SendHeader | SendHeaderV2
-        if command.code == CODE.SEND_MESSAGE:
-            header = parse(command.fields, SendHeader)
-        else:
-            header = command.send if command.send is not None else parse(command.fields, SendHeaderV2)
-        batch = self.shared.sends.batch(header, command.body, self._born_host, self._host_flag)
-        if self._unacked_bytes > UNACKED_BYTES_MAX:
-            self._refuse_sends([command])
-            return
-        self._open_sends += 1
-        self._unacked_bytes += len(command.body)
-        self.shared.broker.submit(batch, (batch, command), self._batch_stored)
+    # Batches (batch_sends.py).
 
-    def _batch_stored(self, token: tuple[list[Message], Command], results: Any) -> None:
-        batch, command = token
+    @property
+    def host_flag(self) -> int:
+        """Bit of sysFlag for the width of `born_host`."""
+        return self._host_flag
+
+    def refuses(self, command: Command) -> bool:
+        """Too much of this connection waits for the disk: the send is answered so."""
+        if self._unacked_bytes <= UNACKED_BYTES_MAX:
+            return False
+        self._refuse_sends([command])
+        return True
+
+    def batch_begins(self, size: int) -> None:
+        """A frame of so many bytes is being worked on, or waits for the disk."""
+        self._open_sends += 1
+        self._unacked_bytes += size
+
+    def batch_ended(self, size: int) -> None:
+        """It is answered now."""
         self._open_sends -= 1
-        self._unacked_bytes -= len(command.body)
-        if not self.open:
-            return
-        failed = results.code if isinstance(results, GantryError) else None
-        for result in results if failed is None else ():
-            if isinstance(result, ErrorCode):
-                failed = result
-                break
-        if failed is not None:
-            self.refuse(command, code_of(failed), remark_of(failed, batch[0]))
-        else:
-            host = self.shared.responses.host
-            ids = ",".join([f"{host}{message.physical_offset:016X}" for message in batch])
-            first = batch[0]
-            fields = {
-                "msgId": ids, "queueId": str(first.queue_id), "queueOffset": str(first.queue_offset),
-                "MSG_REGION": REGION, "TRACE_ON": "true",
-            }  # fmt: skip
-            self.connection.respond(command, ResponseCode.SUCCESS, None, fields)
-        self.link.mark()
+        self._unacked_bytes -= size
+
+    def close_if_over(self) -> None:
+        """At a stop: what was on its way is answered."""
         if self._closing:
             self.shutdown()
 
@@ -427,6 +419,17 @@ class BrokerDoor(RemotingDoor):
         self._open_sends += 1
         self.shared.broker.when_stored((command, body), self._change_stored)
 
+    def answer_when_known(self, command: Command) -> None:
+        """As `answer_when_stored`, and the nameservers know of the topics, too: who asks them next finds what he was promised."""
+        self._open_sends += 1
+        self.shared.broker.when_stored((command, b""), self._topics_stored)
+
+    def _topics_stored(self, token: tuple[Command, bytes], result: object) -> None:
+        if isinstance(result, GantryError):
+            self._change_stored(token, result)
+        else:
+            self.shared.when_known(lambda: self._change_stored(token, None))
+
     def _change_stored(self, token: tuple[Command, bytes], result: object) -> None:
         self._open_sends -= 1
         if not self.open:
@@ -464,7 +467,7 @@ class BrokerDoor(RemotingDoor):
 BrokerDoor.table = {
     CODE.SEND_MESSAGE: BrokerDoor.send,
     CODE.SEND_MESSAGE_V2: BrokerDoor.send,
-    CODE.SEND_BATCH_MESSAGE: BrokerDoor.send_batch,
+    **batch_sends.HANDLERS,
     **pulls.HANDLERS,
     **offset_requests.HANDLERS,
     **client_requests.HANDLERS,

@@ -37,11 +37,6 @@ Header = SendHeaderV2 | SendHeader
 
 NO_LMQ: tuple[str, ...] = ()
 
-BATCH_MESSAGES_MAX: Final = 16_384
-"""Messages in one SEND_BATCH_MESSAGE: the answer holds 33 characters for each."""
-
-NO_SPECIAL_BATCH: Final = "a batch holds neither delayed nor transactional messages"
-
 CLOSED_TOPICS: Final = frozenset(
     {
         names.SCHEDULE_TOPIC, TIMER_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
@@ -60,10 +55,6 @@ _DISPATCH: Final = props.MULTI_DISPATCH + "\x01"
 _REPLY_TO: Final = "REPLY_TO_CLIENT\x01"
 _PRIORITY: Final = "_SYS_MSG_PRIORITY_\x01"
 _SHARDING: Final = props.SHARDING_KEY + "\x01"
-_ITEM: Final = struct.Struct(">iiiii")
-"""One message of a batch body: total size, magic, body CRC (both ignored, as RocketMQ does), flag, body
-length."""
-_SHORT: Final = struct.Struct(">H")
 
 
 class UniqueKeys:
@@ -286,39 +277,11 @@ class Sends:
             )
         return queue_id
 
-    def batch(self, header: Header, body: bytes, born_host: bytes, host_flag: int) -> list[Message]:
-        """The messages of SEND_BATCH_MESSAGE, all for one queue; refused as a whole, so checked as a
-        whole."""
-        if header.topic.startswith(names.RETRY_PREFIX):
-            raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}")
-        common = header.properties or ""
-        if intake_of(common) != PLAIN:
-            raise GantryError(ErrorCode.MESSAGE_ILLEGAL, NO_SPECIAL_BATCH)
-        if common and common[-1] != "\x02":
-            common += "\x02"
-        messages: list[Message] = []
-        for flag, item, text in split_batch(body):
-            # The message's own pairs behind the batch's: the last of a name counts, so each keeps its own
-            # UNIQ_KEY, the one that the producer got back. (RocketMQ appends the batch's, and all messages
-            # show that.)
-            one = SendHeaderV2(
-                header.topic, header.queue_id, header.sys_flag, header.born_ms, flag, common + text,
-                default_topic=header.default_topic, default_queues=header.default_queues,
-                reconsume_times=header.reconsume_times,
-            )  # fmt: skip
-            message = self.message(one, item, born_host, host_flag)
-            if message.intake:
-                raise GantryError(ErrorCode.MESSAGE_ILLEGAL, NO_SPECIAL_BATCH)
-            if message.queue_id < 0:
-                topic = self._topics[header.topic]
-                message.queue_id = messages[0].queue_id if messages else topic.queue_for(message)
-            code = self._broker.store.check(message)
-            if code is not None:
-                raise GantryError(code, f"message {len(messages)} of the batch: {remark_of(code, message)}")
-            messages.append(message)
-        if not messages:
-            raise GantryError(ErrorCode.MESSAGE_ILLEGAL, "the batch is empty")
-        return messages
+    def check(self, message: Message, queue_id: int) -> ErrorCode | None:
+        """What the store says of a message of a batch, which goes to queue `queue_id` if it names none; -1: it is the first."""
+        if message.queue_id < 0:
+            message.queue_id = queue_id if queue_id >= 0 else self._topics[message.topic].queue_for(message)
+        return self._broker.store.check(message)
 
 
 def check_type(wanted: str, topic: str, text: str) -> None:
@@ -332,30 +295,6 @@ def check_type(wanted: str, topic: str, text: str) -> None:
             ErrorCode.MESSAGE_ILLEGAL,
             f"{wrong}: topic {topic} (attribute {message_types.ATTRIBUTE}; topics.check_message_type is on)",
         )
-
-
-def split_batch(body: bytes) -> list[tuple[int, bytes, str]]:
-    """(flag, body, properties text) of each message in a batch body; raises MESSAGE_ILLEGAL."""
-    items: list[tuple[int, bytes, str]] = []
-    at, end = 0, len(body)
-    while at < end:
-        try:
-            size, _, _, flag, length = _ITEM.unpack_from(body, at)
-            text_at = at + _ITEM.size + length
-            text_size = _SHORT.unpack_from(body, text_at)[0] if length >= 0 else -1
-        except struct.error:
-            raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"batch body is cut off in the message at byte {at}") from None
-        stop = text_at + 2 + text_size
-        if length < 0 or size != stop - at or stop > end:
-            raise GantryError(
-                ErrorCode.MESSAGE_ILLEGAL, f"batch body: message at byte {at} has size {size} and a body of {length}"
-            )
-        if len(items) >= BATCH_MESSAGES_MAX:
-            raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"a batch has at most {BATCH_MESSAGES_MAX} messages")
-        text = body[text_at + 2 : stop].decode("utf-8", "replace")
-        items.append((flag, body[at + _ITEM.size : text_at], text))
-        at = stop
-    return items
 
 
 def remark_of(code: ErrorCode, message: Message) -> str:

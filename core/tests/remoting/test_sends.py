@@ -5,6 +5,7 @@ import shutil
 import socket
 import struct
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,10 @@ from hypothesis import strategies as st
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.net.testing import FakeLink
-from gantrymq.remoting import sends
+from gantrymq.remoting.batch_sends import BATCH_STEP, BATCHES_MAX, items_of
 from gantrymq.remoting.codec import Command, encode
 from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.constants import ResponseCode as Answer
-from gantrymq.remoting.sends import split_batch
 from gantrymq.remoting.specials import value_of
 from gantrymq.store import record
 from tests.remoting.bench import Bench, answers, ask, request, send, send_frame
@@ -367,12 +367,75 @@ def test_bad_batch_is_refused_whole(bench: Bench, body: bytes) -> None:
     assert bench.store.written_position == before
 
 
-def test_a_batch_of_too_many_is_not_even_split(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sends, "BATCH_MESSAGES_MAX", 3)
+def test_a_batch_of_too_many_is_refused(bench: Bench) -> None:
+    bench.broker.config = replace(bench.broker.config, batch_messages_max=3)
     link = bench.connect()
     assert send(link, batch_body(*[(b"x", "")] * 3), code=320).code == Answer.SUCCESS
     answer = send(link, batch_body(*[(b"x", "")] * 4) + b"what follows was never looked at", code=320)
     assert (answer.code, answer.remark) == (Answer.MESSAGE_ILLEGAL, "a batch has at most 3 messages")
+
+
+LARGE = 3 * BATCH_STEP + 5
+
+
+def begin_large(link: FakeLink, *more: tuple[bytes, str]) -> None:
+    """The first slice of a large batch is done."""
+    assert link.door is not None
+    link.door.received(
+        send_frame(batch_body(*[(b"%d" % number, "") for number in range(LARGE)], *more), code=320, m="true")
+    )
+
+
+def test_a_large_batch_is_taken_apart_in_slices_and_stored_in_one_go(bench: Bench) -> None:
+    link, other = bench.connect(), bench.connect()
+    send(other)
+    begin_large(link)
+    assert other.door is not None
+    other.door.received(send_frame(b"between"))
+    turns = bench.turn.run_until_quiet()
+    assert turns >= LARGE // BATCH_STEP
+    (answer,) = answers(link.take())
+    assert (answer.code, answer.fields["queueOffset"]) == (0, "2"), "others go on meanwhile"
+    assert len(answer.fields["msgId"].split(",")) == LARGE
+    assert [message.body for message in stored(bench)][1:] == [b"between"] + [b"%d" % number for number in range(LARGE)]
+
+
+def test_a_large_batch_that_is_refused_in_its_last_slice_leaves_nothing(bench: Bench) -> None:
+    link = bench.connect()
+    send(link)
+    begin_large(link, (b"late", "DELAY\x011\x02"))
+    bench.turn.run_until_quiet()
+    (answer,) = answers(link.take())
+    assert answer.code == Answer.MESSAGE_ILLEGAL
+    assert len(stored(bench)) == 1
+    assert send(link).code == 0
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_large_batch_whose_connection_ends_meanwhile(bench: Bench, stops: bool) -> None:
+    link = bench.connect()
+    send(link)
+    begin_large(link)
+    assert link.door is not None
+    if stops:
+        link.door.shutdown()
+        assert link.closed_by is None, "it is answered first"
+    else:
+        link.door.closed("gone")
+    bench.turn.run_until_quiet()
+    assert len(stored(bench)) == (LARGE + 1 if stops else 1)
+    assert (link.closed_by == "close") is stops
+    assert bench.doors.batches.open == 0
+
+
+def test_only_so_many_large_batches_at_once(bench: Bench) -> None:
+    links = [bench.connect() for _ in range(BATCHES_MAX + 1)]
+    send(links[0])
+    for link in links:
+        begin_large(link)
+    bench.turn.run_until_quiet()
+    codes = [answers(link.take())[0].code for link in links]
+    assert codes == [0] * BATCHES_MAX + [Answer.SYSTEM_BUSY]
 
 
 def test_batch_to_a_retry_topic(bench: Bench) -> None:
@@ -381,13 +444,13 @@ def test_batch_to_a_retry_topic(bench: Bench) -> None:
 
 @given(st.lists(st.tuples(st.binary(max_size=20), st.text("abc\x01\x02", max_size=20)), max_size=5))
 def test_batch_round_trip(items: list[tuple[bytes, str]]) -> None:
-    assert [(body, text) for _, body, text in split_batch(batch_body(*items))] == items
+    assert [(body, text) for _, body, text in items_of(batch_body(*items), 10)] == items
 
 
 @given(st.binary(max_size=80))
 def test_batch_fuzz(data: bytes) -> None:
     try:
-        split_batch(data)
+        list(items_of(data, 10))
     except GantryError:
         pass
 
