@@ -48,7 +48,7 @@ def load(server: Gantry) -> list[subprocess.Popen[bytes]]:
     """Sends with keys, and MQTT publishes that a persistent session keeps."""
     host, port = server.address("mqtt")
     commands = [
-        ["remoting_load.py", server.doors["broker"], "--window", "256", "--messages", "400000", "--block", "50000"],
+        ["remoting_load.py", server.doors["broker"], "--window", "256", "--messages", "240000", "--block", "40000"],
         [
             "mqtt_load.py",
             host,
@@ -59,7 +59,7 @@ def load(server: Gantry) -> list[subprocess.Popen[bytes]]:
             "--offline",
             "1",
             "--count",
-            "60000",
+            "40000",
             "--connections",
             "1",
         ],
