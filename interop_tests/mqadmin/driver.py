@@ -54,6 +54,7 @@ class Driver:
             ["java", "-Xmx384m", "-XX:+UseSerialGC", *OPENS, f"-Duser.home={home}", f"-Drocketmq.home.dir={home}",
              "-cp", f"{compiled(jars)}{os.pathsep}{jars}", "Driver"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+            cwd=home,  # consumerStatus leaves directories where it runs
         )  # fmt: skip
 
     def run(self, *words: str, limit_ms: int = 20_000) -> str:
