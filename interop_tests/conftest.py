@@ -1,4 +1,5 @@
-"""Fixtures: running servers; the table of foreign clients at the end. `server` is shared by a module and must not be killed; `own_server` belongs to one test."""
+"""Fixtures: running servers; the table of foreign clients at the end. `server` is shared by a module and must not be killed; the others belong to one
+test. `real` and `gantry` share a directory, are not started yet, and run in turn."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from interop_tests.clients import ClientTable, mark
+from interop_tests.real_broker import SIZES, RealBroker
 from interop_tests.running import Gantry
 
 LIMIT_S = 300.0
@@ -32,6 +34,25 @@ def own_server(tmp_path: Path) -> Iterator[Gantry]:
         yield gantry.start()
     finally:
         gantry.stop()
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Iterator[RealBroker]:
+    broker = RealBroker(tmp_path / "data")
+    try:
+        yield broker
+    finally:
+        broker.kill()
+
+
+@pytest.fixture
+def gantry(tmp_path: Path) -> Iterator[Gantry]:
+    server = Gantry(tmp_path, settings=SIZES)
+    try:
+        yield server
+    finally:
+        for process in server.processes:
+            process.kill()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 from gantrymq.store import record
 from interop_tests.bench import remoting_wire as wire
+from interop_tests.real_broker import REAL_BROKER, RealBroker, check
 from interop_tests.running import Gantry
-from interop_tests.test_rocketmq_store import RealBroker, check, gantry, real
 from interop_tests.waiting import until
 
-__all__ = ["gantry", "real"]
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.java,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(not shutil.which("java") or not shutil.which("mvn"), reason="needs a JDK and Maven"),
-]
+pytestmark = REAL_BROKER
 QUEUES = ("Parent", "%LMQ%a", "%LMQ%b")
 
 

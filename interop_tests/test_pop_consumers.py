@@ -19,9 +19,9 @@ import pytest
 from gantrymq.remoting.codec import Command, FrameReader, encode
 from gantrymq.remoting.constants import RequestCode
 from gantrymq.store import record
+from interop_tests.real_broker import SIZES, RealBroker
 from interop_tests.running import Gantry
 from interop_tests.test_remoting_foreign import command, needs
-from interop_tests.test_rocketmq_store import SIZES, RealBroker
 from interop_tests.waiting import LIMIT_S
 
 HERE = Path(__file__).parent

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from gantrymq.client.admin import Admin
+from interop_tests.real_broker import PEER, RealBroker, all_of
 from interop_tests.running import Gantry
-from interop_tests.test_rocketmq_store import PEER, RealBroker, all_of
 
 PROJECT = Path(__file__).parent / "java"
 PROGRAM = PROJECT / "src" / "main" / "java" / "Sends.java"

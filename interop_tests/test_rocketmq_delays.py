@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,39 +16,13 @@ from gantrymq.client.messages import OutMessage
 from gantrymq.client.producer import Producer
 from gantrymq.model.dialect import DialectError, read_json
 from gantrymq.model.errors import GantryError
+from interop_tests.real_broker import REAL_BROKER, RealBroker, check
 from interop_tests.running import Gantry
-from interop_tests.test_rocketmq_store import SIZES, RealBroker, check
 from interop_tests.waiting import until
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.java,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(
-        not shutil.which("java") or not shutil.which("mvn"), reason="needs a JDK and Maven for the real broker"
-    ),
-]
+pytestmark = REAL_BROKER
 
 DAY_MS = 86_400_000
-
-
-@pytest.fixture
-def real(tmp_path: Path) -> Iterator[RealBroker]:
-    broker = RealBroker(tmp_path / "data")
-    try:
-        yield broker
-    finally:
-        broker.kill()
-
-
-@pytest.fixture
-def gantry(tmp_path: Path) -> Iterator[Gantry]:
-    server = Gantry(tmp_path, settings=SIZES)
-    try:
-        yield server
-    finally:
-        for process in server.processes:
-            process.kill()
 
 
 def now_ms() -> int:

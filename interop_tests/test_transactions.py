@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,23 +12,14 @@ from pathlib import Path
 import pytest
 
 from gantrymq.client.admin import Admin
+from interop_tests.real_broker import JAVA, PEER, REAL_BROKER, SIZES, RealBroker, all_of, check
 from interop_tests.running import Gantry
-from interop_tests.test_rocketmq_store import JAVA, PEER, SIZES, RealBroker, all_of, check, gantry, real
 from interop_tests.waiting import LIMIT_S, until
-
-__all__ = ["gantry", "real"]
 
 QUICK = ("transactions.check_interval_ms=500", "transactions.timeout_ms=4000")
 """Long enough that no client is asked about what it is just deciding, however slow it starts."""
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.java,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(
-        not shutil.which("java") or not shutil.which("mvn"), reason="needs a JDK and Maven for RocketMQ's client"
-    ),
-]
+pytestmark = REAL_BROKER
 
 
 class Transact:

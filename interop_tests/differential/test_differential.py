@@ -13,8 +13,8 @@ import pytest
 from interop_tests.differential.accepted import ACCEPTED, Accepted
 from interop_tests.differential.sides import Side, differences
 from interop_tests.differential.steps import script
+from interop_tests.real_broker import free_port
 from interop_tests.running import Gantry
-from interop_tests.test_rocketmq_store import free_port
 
 PEER = Path(__file__).parents[1] / "bench" / "peers" / "rocketmq.sh"
 PREFIX = "diff"

@@ -1,0 +1,160 @@
+"""A real RocketMQ 5.3.3 beside ours, on one store directory in turn. The fixtures `real` and `gantry` are made of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gantrymq.client.consumer import PullConsumer
+from gantrymq.client.routes import MessageQueue
+from gantrymq.model.errors import GantryError
+from interop_tests.waiting import LIMIT_S, moment
+
+HERE = Path(__file__).parent
+PEER = HERE / "bench" / "peers" / "rocketmq.sh"
+JAVA = HERE / "rocketmq_store"
+SIZES = (
+    "store.commitlog_file_size=65536",
+    "store.consumequeue_file_size=2000",
+    "store.index_slots=100",
+    "store.index_entries=400",
+)
+"""Small files for ours, as RealBroker has them."""
+
+REAL_BROKER = [
+    pytest.mark.slow,
+    pytest.mark.java,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        not shutil.which("java") or not shutil.which("mvn"), reason="needs a JDK and Maven for the real broker"
+    ),
+]
+"""Marks of tests that start one."""
+
+
+def free_port(*around: int) -> int:
+    """A port that is free, and those at these distances from it (a real broker also listens at -2 and +1)."""
+    while True:
+        held = [socket.socket()]
+        try:
+            held[0].bind(("127.0.0.1", 0))
+            port = int(held[0].getsockname()[1])
+            for distance in around:
+                if distance:
+                    held.append(socket.socket())
+                    held[-1].bind(("", port + distance))
+            return port
+        except OSError:
+            continue
+        finally:
+            for one in held:
+                one.close()
+
+
+class RealBroker:
+    """RocketMQ with its NameServer on DIR/store."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.ns, self.port = free_port(0), free_port(-2, 0, 1)
+        self.address = f"127.0.0.1:{self.ns}"
+        self.extra = ""
+        """More settings, `key=value;key=value`."""
+
+    def run(self, *arguments: str) -> str:
+        extra = "mappedFileSizeConsumeQueue=2000;maxHashSlotNum=100;maxIndexNum=400;mappedFileSizeTimerLog=52000;maxMessageSize=30000"
+        extra = f"{extra};{self.extra}" if self.extra else extra
+        env = {**os.environ, "RMQ_COMMITLOG_SIZE": "65536", "RMQ_XMX": "512m", "RMQ_BROKER_EXTRA": extra}
+        done = subprocess.run(["bash", str(PEER), *arguments], env=env, capture_output=True, text=True, timeout=280)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def start(self) -> RealBroker:
+        self.run("start", str(self.directory), str(self.ns), str(self.port))
+        return self
+
+    def stop(self) -> None:
+        self.run("stop", str(self.directory))
+
+    def kill(self) -> None:
+        self.run("kill", str(self.directory))
+
+    def topic(self, name: str, queues: int) -> None:
+        self.run(
+            "mqadmin",
+            "updateTopic",
+            "-n",
+            self.address,
+            "-b",
+            f"127.0.0.1:{self.port}",
+            "-t",
+            name,
+            "-r",
+            str(queues),
+            "-w",
+            str(queues),
+        )
+
+    def java(self, program: str, *arguments: str) -> list[str]:
+        classpath = self.run("classpath").strip()
+        done = subprocess.run(
+            ["java", "-cp", classpath, str(JAVA / program), self.address, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        return done.stdout.splitlines()
+
+    def consume(self, group: str, *topics: str) -> tuple[list[dict[str, Any]], dict[tuple[str, int], int]]:
+        """(messages, committed offsets) as RocketMQ's client sees them."""
+        lines = [json.loads(line) for line in self.java("Consume.java", group, *topics) if line.startswith("{")]
+        committed = {(line["topic"], line["queueId"]): line["committed"] for line in lines if "committed" in line}
+        return [line for line in lines if "committed" not in line], committed
+
+
+def check(directory: Path) -> None:
+    """`gantry store check` finds nothing wrong."""
+    done = subprocess.run(
+        [sys.executable, "-m", "gantrymq", "store", "check", str(directory), "--json"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+async def queues_of(consumer: PullConsumer, topic: str) -> list[MessageQueue]:
+    """As soon as the nameserver knows the topic: a broker that has just started, or has just made it, tells it a little later."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + LIMIT_S
+    while True:
+        try:
+            return await consumer.queues(topic)
+        except GantryError:
+            if loop.time() > end:
+                raise
+        await moment()
+
+
+async def all_of(
+    nameserver: str, topic: str, group: str = ""
+) -> tuple[dict[tuple[int, int], bytes], dict[int, int | None]]:
+    """(bodies by place, committed offsets by queue) as our client sees them."""
+    found: dict[tuple[int, int], bytes] = {}
+    committed: dict[int, int | None] = {}
+    async with PullConsumer(nameserver, group=group or "lookers") as consumer:
+        for queue in await queues_of(consumer, topic):
+            offset, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
+            while offset < end:
+                result = await consumer.pull_queue(queue, offset, 32)
+                found.update({(queue.queue_id, message.queue_offset): message.body for message in result.messages})
+                offset = result.next_offset
+            committed[queue.queue_id] = await consumer.committed(queue)
+    return found, committed
