@@ -101,6 +101,7 @@ class BrokerService:
         bound = await context.listen(doors.accept, context.host, config.port)
         self._registrar = Registrar(broker, context, bound)
         doors.set_address(self._registrar.advertised)
+        doors.when_known = self._registrar.when_known
         doors.nameservers = list(context.nameservers)
         doors.listeners = context.shared.get("listeners", {})
         await self._registrar.start()

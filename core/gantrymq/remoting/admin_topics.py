@@ -43,7 +43,7 @@ ATTRIBUTE_VALUES: Final[dict[str, tuple[str, ...]]] = {
 
 
 def create_topic(door: BrokerDoor, command: Command) -> None:
-    """UPDATE_AND_CREATE_TOPIC; answered when it is as safe as an acknowledged message."""
+    """UPDATE_AND_CREATE_TOPIC; answered when it is as safe as an acknowledged message, and nameservers know of it."""
     header = parse(command.fields, headers.CreateTopicHeader)
     broker = door.shared.broker
     try:
@@ -56,7 +56,7 @@ def create_topic(door: BrokerDoor, command: Command) -> None:
     except GantryError as error:
         _refuse(door, command, error)
         return
-    door.answer_when_stored(command)
+    door.answer_when_known(command)
 
 
 def create_topics(door: BrokerDoor, command: Command) -> None:
@@ -77,7 +77,7 @@ def create_topics(door: BrokerDoor, command: Command) -> None:
     except GantryError as error:
         _refuse(door, command, error)
         return
-    door.answer_when_stored(command)
+    door.answer_when_known(command)
 
 
 def _wanted(broker: Broker, name: str, queues: tuple[int, int], perm: int, sys_flag: int, order: bool) -> TopicConfig:
@@ -150,7 +150,7 @@ def delete_topic(door: BrokerDoor, command: Command) -> None:
         door.refuse(command, ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
         return
     door.shared.broker.delete_topic(name)
-    door.answer_when_stored(command)
+    door.answer_when_known(command)
 
 
 def topic_body(config: TopicConfig, broker_permission: int = 6) -> bodies.TopicConfigBody:

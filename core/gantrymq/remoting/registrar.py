@@ -1,5 +1,5 @@
 """Keeps the broker registered with every nameserver: at start, within a second of a topic change, every 30 s;
-leaves at stop.
+leaves at stop. Who changed a topic by a request is answered when they know of it.
 
 One connection and one task per nameserver (asyncio; a few requests a minute). A nameserver that is away is
 asked again with back-off and never holds up the broker or another nameserver.
@@ -21,6 +21,8 @@ from gantrymq.remoting.constants import RequestCode, ResponseCode
 from gantrymq.remoting.headers import DataVersionHeader, RegisterBrokerHeader, UnregisterBrokerHeader, fields_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gantrymq.broker.broker import Broker
     from gantrymq.services import ServiceContext
 
@@ -30,6 +32,10 @@ EVERY_S: Final = 30.0
 """RocketMQ's registerNameServerPeriod; a nameserver drops a broker after 120 s."""
 SOON_S: Final = 0.2
 """At most one registration per this time: the first topic change is registered at once, those that follow it together."""
+KNOWN_S: Final = 1.0
+"""A request that changed a topic waits so long for the nameservers; one that hangs must not hold up who administers the others."""
+WAITING_MAX: Final = 10_000
+"""Such requests at once; what comes beyond is answered without waiting."""
 FIRST_TRY_S: Final = 2.0
 """At start the broker waits so long for its nameservers before it goes on without."""
 ANSWER_S: Final = 6.0
@@ -77,6 +83,8 @@ class NameserverLink:
         self.address = address
         self.registered = asyncio.Event()
         self.changed = asyncio.Event()
+        self.hurry = asyncio.Event()
+        """Somebody waits until this nameserver knows of a change."""
         self.version: int | None = None
         """Version of the topics that the nameserver has, as far as we know; only changes since then are sent."""
         self._reader: asyncio.StreamReader | None = None
@@ -138,6 +146,14 @@ class NameserverLink:
         if any(not isinstance(wait.result(), bool) for wait in done):
             self.close()  # an end of stream, or bytes that nobody asked for
 
+    async def hurried(self, timeout_s: float) -> None:
+        """Wait until somebody waits, but no longer than that."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.hurry.wait()
+        except TimeoutError:
+            return
+
     def failed(self, why: str) -> None:
         """Say so once per outage."""
         self.registered.clear()
@@ -167,6 +183,9 @@ class Registrar:
         """By address: keeps the broker registered there."""
         self._body = b""
         self._body_version = -1
+        self._waiting: dict[int, tuple[int, Callable[[], None], asyncio.TimerHandle]] = {}
+        """Who waits until nameservers have a version of the topics: version, what to call, and when at the latest."""
+        self._waits = 0
 
     async def start(self) -> None:
         """Register with every nameserver; returns when all know us, or after `FIRST_TRY_S`."""
@@ -204,6 +223,33 @@ class Registrar:
         """Nameservers will hear of it."""
         for link in self.links:
             link.changed.set()
+
+    def when_known(self, done: Callable[[], None]) -> None:
+        """Call `done` when every nameserver that we are registered with has the topics as they are now, or after `KNOWN_S`."""
+        version = self._broker.topics.version
+        if self._all_have(version) or len(self._waiting) >= WAITING_MAX:
+            done()
+            return
+        self._waits += 1
+        timer = asyncio.get_running_loop().call_later(KNOWN_S, self._release, self._waits)
+        self._waiting[self._waits] = (version, done, timer)
+        for link in self.links:
+            link.hurry.set()
+
+    def _all_have(self, version: int) -> bool:
+        known = [link.version for link in self.links if link.registered.is_set()]
+        return all(had is not None and had >= version for had in known)
+
+    def _release(self, number: int) -> None:
+        _, done, timer = self._waiting.pop(number)
+        timer.cancel()
+        done()
+
+    def _look(self) -> None:
+        """After a registration that came about or failed."""
+        for number, (version, _, _) in list(self._waiting.items()):
+            if self._all_have(version):
+                self._release(number)
 
     def _version(self) -> bodies.DataVersion:
         return bodies.DataVersion(0, self._started_ms, self._broker.topics.version)
@@ -268,6 +314,7 @@ class Registrar:
             # A new connection registers: the nameserver ties us to the connection that we came over.
             known = link.connected and link.registered.is_set() and not link.changed.is_set()
             link.changed.clear()
+            link.hurry.clear()
             try:
                 if known:
                     answer = await link.request(self.probe())
@@ -276,16 +323,19 @@ class Registrar:
                     answer = await self._register(link)
             except (OSError, TimeoutError, FrameError, ValueError) as error:
                 link.failed(str(error) or type(error).__name__)
+                self._look()
             else:
                 if answer.code == ResponseCode.SUCCESS:
                     link.succeeded()
+                    self._look()
                     backoff_s = BACKOFF_FIRST_S
                     next_s = now_s() + SOON_S
                     await link.closed_or_changed(EVERY_S)
                     if link.changed.is_set() and now_s() < next_s:
-                        await asyncio.sleep(next_s - now_s())
+                        await link.hurried(next_s - now_s())
                     continue
                 link.failed(f"code {answer.code}: {answer.remark}")
+                self._look()
             await asyncio.sleep(backoff_s)
             backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
 
@@ -304,6 +354,8 @@ class Registrar:
         """Leave the routes; a nameserver that does not answer within the deadline finds out by the closed
         connection."""
         self._broker.topics.on_change = lambda: None
+        for number in list(self._waiting):
+            self._release(number)
         tasks = [*self._tasks, *self._keeping.values()]
         for task in tasks:
             task.cancel()

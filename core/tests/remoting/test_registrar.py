@@ -14,9 +14,10 @@ from gantrymq.remoting import registrar as module
 from gantrymq.remoting.codec import FrameReader
 from gantrymq.remoting.registrar import Registrar, advertised_address
 from gantrymq_nameserver.door import NameserverDoor, State
-from tests.remoting.bench import Bench
+from tests.remoting.bench import Bench, answers, request
 
 WAIT_S = 30.0
+CREATE = {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False}
 
 
 class Nameserver:
@@ -28,6 +29,7 @@ class Nameserver:
         self.port = 0
         self.writers: list[asyncio.StreamWriter] = []
         self.refuse = b""
+        self.hang = False
         self.asked = asyncio.Event()
         self.ended = asyncio.Event()
         self.codes: list[int] = []
@@ -43,7 +45,8 @@ class Nameserver:
         try:
             while data := await reader.read(65536):
                 self.codes += [command.code for command in frames.feed(data)]
-                writer.write(self.refuse or link.feed(data))
+                if not self.hang:
+                    writer.write(self.refuse or link.feed(data))
                 self.asked.set()
         except ConnectionError:
             pass
@@ -126,6 +129,69 @@ def test_registered_everywhere_and_changes_follow(tmp_path: Path, monkeypatch: p
             await until(servers, lambda server=server: "U" not in server.topics())  # type: ignore[misc]
         await registrar.stop(1.0)
         assert [server.topics() for server in servers] == [set(), set()]
+
+    run(tmp_path, monkeypatch, body)
+
+
+def test_who_changes_a_topic_waits_until_all_nameservers_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(bench: Bench, registrar: Registrar, servers: list[Nameserver]) -> None:
+        monkeypatch.setattr(module, "SOON_S", WAIT_S)  # nobody waits for the pause between registrations
+        monkeypatch.setattr(module, "KNOWN_S", WAIT_S)
+        await registrar.start()
+        known = asyncio.Event()
+
+        def when_known(done: Callable[[], None]) -> None:
+            registrar.when_known(lambda: (done(), known.set())[0])
+
+        bench.doors.when_known = when_known
+        link = bench.connect()
+        for number in range(5):
+            topic = f"T{number}"
+            assert not link.feed(request(17, topic=topic, readQueueNums=4, writeQueueNums=4, perm=6, **CREATE))
+            async with asyncio.timeout(WAIT_S):
+                await known.wait()
+            known.clear()
+            assert answers(link.feed(b""))[0].code == 0
+            assert all(topic in server.topics() for server in servers)
+        assert not registrar._waiting
+
+    run(tmp_path, monkeypatch, body)
+
+
+def test_a_nameserver_that_hangs_or_is_away_does_not_keep_tools_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(bench: Bench, registrar: Registrar, servers: list[Nameserver]) -> None:
+        await registrar.start()
+        link = registrar.links[1]
+        known: list[str] = []
+        done = asyncio.Event()
+
+        def note(what: str) -> None:
+            known.append(what)
+            done.set()
+
+        servers[1].hang = True
+        monkeypatch.setattr(module, "KNOWN_S", 0.05)
+        bench.broker.topics.create(TopicConfig("T"))
+        registrar.when_known(lambda: note("hangs"))
+        async with asyncio.timeout(WAIT_S):
+            await done.wait()
+        assert "T" in servers[0].topics()
+        assert link.registered.is_set()
+        monkeypatch.setattr(module, "KNOWN_S", WAIT_S)
+        done.clear()
+        bench.broker.topics.create(TopicConfig("U"))
+        registrar.when_known(lambda: note("gone"))
+        await servers[1].stop()
+        async with asyncio.timeout(WAIT_S):
+            await done.wait()
+        assert "U" in servers[0].topics()
+        assert not link.registered.is_set()
+        monkeypatch.setattr(module, "WAITING_MAX", 0)
+        bench.broker.topics.create(TopicConfig("V"))
+        registrar.when_known(lambda: note("too many"))
+        assert known == ["hangs", "gone", "too many"]
 
     run(tmp_path, monkeypatch, body)
 
