@@ -63,6 +63,17 @@ def test_wrong_shape_is_named() -> None:
         decode(b"{}", bodies.Heartbeat)
 
 
+def test_numbers_in_quotes() -> None:
+    body = (
+        b'{"clientID":"c","producerDataSet":[],"consumerDataSet":[{"groupName":"G","subscriptionDataSet":[{"topic":"T",'
+        b'"subString":"A || C","tagsSet":["A","C"],"codeSet":["65","67"],"subVersion":1,"expressionType":"TAG"}]}]}'
+    )
+    (consumer,) = decode(body, bodies.Heartbeat).consumer_data_set
+    assert consumer.subscription_data_set[0].code_set == [65, 67]
+    with pytest.raises(BodyError):
+        decode(body.replace(b'"65"', b'"A"'), bodies.Heartbeat)
+
+
 def test_topic_stats_has_object_keys() -> None:
     body = bodies.topic_stats([(QueueName("T", "b", 1), TopicOffset(2, 3, 4))])
     assert body == (
