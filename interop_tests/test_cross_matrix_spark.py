@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 from interop_tests.cross_matrix import EXITS, KIND, SOURCES, Exits, Said, can_say
 from interop_tests.running import Gantry
 from interop_tests.test_cross_matrix import CHECKS, EXIT_KIND, by_name, paired, plan
-from interop_tests.test_spark_source import nameserver, spark
+from interop_tests.test_spark_source import nameserver, spark, until_known
 
 __all__ = ["spark"]
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240), pytest.mark.filterwarnings("ignore")]
@@ -48,6 +48,7 @@ def test_spark_reads_what_every_door_published(spark: Any, combined: Gantry) -> 
         for name, line in lines:
             topics[name.topic] = None
             wanted[name.topic, name.tag, line.body].append(keys_of(kind, line))
+    until_known(combined, topics)
     frame = (
         spark.read.format("gantry").option("nameserver", nameserver(combined)).option("topic", ",".join(topics)).load()
     )

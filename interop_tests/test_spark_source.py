@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gantrymq.client import BlockingAdmin, BlockingProducer, BlockingPullConsumer, OutMessage
+from interop_tests.cloudevents_sinks import assigned
 from interop_tests.running import Gantry
 
 pytest.importorskip("pyspark")
@@ -48,6 +49,13 @@ def publish(gantry: Gantry, topic: str, first: int, count: int) -> None:
         producer.send_many(messages)
 
 
+def until_known(gantry: Gantry, topics: Iterable[str]) -> None:
+    """Until the nameserver can tell Spark where these topics are: a door made them just now."""
+    with BlockingPullConsumer(nameserver(gantry), group="look") as consumer:
+        for topic in topics:
+            assigned(consumer, topic)
+
+
 def reader(spark: Any, gantry: Gantry, topic: str, stream: bool = False, **options: str) -> Any:
     source = (spark.readStream if stream else spark.read).format("gantry")
     return source.options(nameserver=nameserver(gantry), topic=topic, **options)
@@ -81,6 +89,7 @@ def test_an_event_from_another_door(spark: Any, server: Gantry) -> None:
     url = f"http://{server.doors['cloudevents']}/topics/spark-events"
     with urllib.request.urlopen(urllib.request.Request(url, b"21.5", headers, method="POST")) as answer:
         assert answer.status == 202
+    until_known(server, ["spark-events"])
     (row,) = reader(spark, server, "spark-events").load().collect()
     assert (row.body, row.tag, row.keys) == (b"21.5", "line1.temp", "e1")
     assert row.properties["CE_source"] == "/s"
@@ -96,11 +105,11 @@ def test_from_topic_to_topic(spark: Any, server: Gantry, tmp_path: Path) -> None
     out = frame.selectExpr("body", "tag", "concat('alert-', keys) as keys", "properties").writeStream.format("gantry")
     out = out.options(nameserver=nameserver(server), topic="spark-out", checkpointLocation=str(tmp_path))
     query = out.trigger(availableNow=True).start()
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(250)
     with BlockingPullConsumer(nameserver(server), group="spark-check") as consumer:
         consumer.assign("spark-out")
         received = []
-        while len(received) < 500 and (messages := consumer.pull(wait_s=5)):
+        while len(received) < 500 and (messages := consumer.pull(wait_s=30)):
             received += messages
     assert sorted(int(message.body) for message in received) == list(range(500))
     assert {message.keys for message in received} == {f"alert-k{number}" for number in range(500)}
@@ -117,7 +126,7 @@ def test_the_sink_loses_nothing_when_the_server_is_killed(spark: Any, own_server
         while not query.recentProgress and query.isActive:
             query.awaitTermination(1)
         own_server.kill_and_restart()
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(250)
     finally:
         query.stop()
     rows = reader(spark, own_server, "spark-out").schema("body binary").load().collect()
