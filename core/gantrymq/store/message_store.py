@@ -22,7 +22,13 @@ from gantrymq.store.appender import Appender
 from gantrymq.store.commit_log import FULL_ERRORS, CommitLog
 from gantrymq.store.compaction import CompactedQueues
 from gantrymq.store.consume_queue import QueueFiles, QueueTable
-from gantrymq.store.derived import ENTRIES_PER_SLICE_MIN, INDEX_LAG_MS_MAX, INDEX_PENDING_MAX, DerivedFiles
+from gantrymq.store.derived import (
+    ENTRIES_PER_SLICE_MIN,
+    INDEX_BEHIND_MAX,
+    INDEX_LAG_MS_MAX,
+    INDEX_PENDING_MAX,
+    DerivedFiles,
+)
 from gantrymq.store.index_file import Index
 from gantrymq.store.light_queues import LightQueues
 from gantrymq.store.positions import Checkpoint, Positions, Sizes, load_checkpoint, save_checkpoint
@@ -265,7 +271,7 @@ class MessageStore(StoreReader, DerivedFiles):
         self._index.cut(derived, self._store_ms_at)
         replay = Replay(self._log, self._queues, self._lights, self._index, self._appender)
         replay.run(min(derived, max(self._lights.log_position, low)), derived, end, report, dispatched)
-        self._queues.cut_at = -1
+        self._queues.end_replay(end)
         self.flush_derived()
         self.flush()
         self._derived_synced = derived  # the next checkpoint moves it: putting every queue on stable storage takes long
@@ -344,7 +350,8 @@ class MessageStore(StoreReader, DerivedFiles):
             raise self._failure
         now_ms = self._clock.now_ms()
         pending = self._appender.index_pending
-        if pending and (len(pending) > INDEX_PENDING_MAX or now_ms - pending[0][3] > INDEX_LAG_MS_MAX):
+        behind_max = INDEX_PENDING_MAX if self._sweeping else INDEX_BEHIND_MAX
+        if pending and (len(pending) > behind_max or now_ms - pending[0][3] > INDEX_LAG_MS_MAX):
             self._index_some(max(len(batch) * 2, ENTRIES_PER_SLICE_MIN))
         if self._buffer_full:
             raise GantryError(ErrorCode.STORE_FULL, f"no space left for {self._store}")

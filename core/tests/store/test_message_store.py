@@ -396,6 +396,14 @@ def test_the_index_lags_by_a_bounded_time_also_where_the_loop_is_never_idle(
     assert store.index_lag_records <= derived.INDEX_LAG_MS_MAX / 10 + derived.ENTRIES_PER_SLICE_MIN
 
 
+def test_the_index_follows_closely_however_much_is_appended(bench: Bench, message_of: Callable[..., Message]) -> None:
+    store = bench.open()
+    for first in range(0, 2000, 50):
+        store.append([message_of(number) for number in range(first, first + 50)], [()] * 50)
+        assert store.index_lag_records <= derived.INDEX_BEHIND_MAX + 50  # and never `run_background`
+    assert store.query("T", "K7", 9, 0, 1 << 60)
+
+
 def test_queries_look_through_what_is_not_indexed_yet(bench: Bench, message_of: Callable[..., Message]) -> None:
     store = bench.open()
     store.append([message_of(number) for number in range(50)], [()] * 50)
