@@ -20,11 +20,24 @@ SERVICES = ("nameserver", "broker", "metrics", "mqtt", "amqp", "cloudevents")
 PORTS = range(10_000, 32_000)
 """Below the kernel's ephemeral ports: while a killed server is away, no outgoing connection takes its port."""
 
-_next_port = itertools.count(os.getpid() * 7919 % len(PORTS))
+WORKERS_MAX = 4
+
+
+def _first_port() -> int:
+    """Where this process begins to look. Workers of one run never meet: between looking and listening, and while a killed server is away,
+    a port is free for everybody."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    if not worker:
+        return os.getpid() * 7919 % len(PORTS)
+    share = len(PORTS) // WORKERS_MAX
+    return (os.getppid() * 7919 + int(worker.removeprefix("gw")) * share) % len(PORTS)
+
+
+_next_port = itertools.count(_first_port())
 
 
 def free_port() -> int:
-    """A port on which nobody listens; processes that ask beside one another begin far apart."""
+    """A port on which nobody listens."""
     for number in _next_port:
         port = PORTS[number % len(PORTS)]
         with socket.socket() as probe:
