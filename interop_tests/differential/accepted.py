@@ -79,7 +79,6 @@ ACCEPTED = (
         "is committed twice, also after a rollback",
         "rollback after the commit|commit after the rollback|pull after decisions that came too late", ANSWER,
     ),
-    Accepted("A reply is pushed one-way: a client that does not answer does not hold up the replier", "reply( V1)?", r"pushed\.one way"),
     Accepted(
         "A reply for a queue that the topic of replies does not have goes to queue 0: it is pushed anyway, and the copy is a trace",
         "reply to a queue that is not there", ANSWER,

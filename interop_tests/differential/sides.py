@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import select
 import socket
 import time
 from contextlib import suppress
@@ -64,6 +65,12 @@ class Connection:
             self._sock.sendall(encode(Command(0, {}, b"", command.opaque, 1, language=0)))
         return command
 
+    def wait_or_take(self, other: Connection) -> None:
+        """Until an answer is here, or a request of the server on another connection, which is answered."""
+        ready, _, _ = select.select([self._sock, other._sock], [], [], ANSWER_S)
+        if other._sock in ready:
+            other.pushed()
+
     def _read(self) -> None:
         data = self._sock.recv(1 << 20)
         if not data:
@@ -108,6 +115,8 @@ class Side:
         if step.one_way:
             return {}
         pushed = self.connection(step.pushed_on).pushed() if step.pushed_on else None
+        if step.may_push_on:
+            here.wait_or_take(self.connection(step.may_push_on))
         last = [here.answer(opaque)]
 
         def settles() -> bool:

@@ -154,6 +154,8 @@ class BrokerDoor(RemotingDoor):
         self._unacked_bytes = 0
         """Frames of sends that wait for the disk."""
         self._calls: Calls | None = None
+        self._replies: Calls | None = None
+        """Replies that were pushed to this client."""
         self._cold = 0
         """Requests that wait for the disk."""
         self._closing = False
@@ -339,8 +341,9 @@ class BrokerDoor(RemotingDoor):
     def handle(self, command: Command) -> None:
         """See `RemotingDoor`; typed sends that are no batch come from deferred or odd requests."""
         if command.is_response:
-            if self._calls is not None:
-                self._calls.answered(command)
+            for calls in (self._calls, self._replies):
+                if calls is not None and calls.answered(command):
+                    break
             return
         if FIRST_CODE <= command.code <= LAST_CODE:
             self._gateway_request(command)
@@ -414,6 +417,17 @@ class BrokerDoor(RemotingDoor):
         self._calls.opened(self.connection.request(code, fields, body), timeout_ms, on_answer)
         self.link.mark()
 
+    def push_reply(self, fields: dict[str, str], body: bytes, on_answer: OnAnswer) -> None:
+        """PUSH_REPLY_MESSAGE_TO_CLIENT, as `call`."""
+        if not self.open or self.full():
+            raise GantryError(ErrorCode.UNAVAILABLE, "it does not read what it is sent")
+        if self._replies is None:
+            self._replies = Calls(self.shared.wheel, reply_requests.PUSHED_MAX)
+        self._replies.check_room()
+        opaque = self.connection.request(CODE.PUSH_REPLY_MESSAGE_TO_CLIENT, fields, body)
+        self._replies.opened(opaque, CALL_MS, on_answer)
+        self.link.mark()
+
     def answer_when_stored(self, command: Command, body: bytes = b"") -> None:
         """Answer with success when everything that the broker was handed so far is as safe as an acknowledgement promises."""
         self._open_sends += 1
@@ -445,8 +459,9 @@ class BrokerDoor(RemotingDoor):
 
     def left(self, reason: str) -> None:
         """The client is gone: so are its polls and its memberships."""
-        if self._calls is not None:
-            self._calls.closed()
+        for calls in (self._calls, self._replies):
+            if calls is not None:
+                calls.closed()
         self.deferred.clear()
         if self._gateway is not None:
             self._gateway.close()

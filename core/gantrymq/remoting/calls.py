@@ -22,10 +22,12 @@ OnAnswer = Callable[[Command | GantryError], None]
 class Calls:
     """Open calls of one connection, by opaque."""
 
-    __slots__ = ("_open", "_wheel")
+    __slots__ = ("_max", "_open", "_wheel")
 
-    def __init__(self, wheel: Wheel) -> None:
+    def __init__(self, wheel: Wheel, open_max: int = 0) -> None:
+        """`open_max`: 0 is `CALLS_MAX`."""
         self._wheel = wheel
+        self._max = open_max
         self._open: dict[int, tuple[OnAnswer, int]] = {}
 
     def __len__(self) -> int:
@@ -33,8 +35,9 @@ class Calls:
 
     def check_room(self) -> None:
         """Raises LIMIT_REACHED."""
-        if len(self._open) >= CALLS_MAX:
-            raise GantryError(ErrorCode.LIMIT_REACHED, f"{CALLS_MAX} requests to this client are not answered yet")
+        limit = self._max or CALLS_MAX
+        if len(self._open) >= limit:
+            raise GantryError(ErrorCode.LIMIT_REACHED, f"{limit} requests to this client are not answered yet")
 
     def opened(self, opaque: int, timeout_ms: int, on_answer: OnAnswer) -> None:
         """A request is on its way."""
@@ -44,18 +47,20 @@ class Calls:
 
         self._open[opaque] = (on_answer, self._wheel.call_at(self._wheel.now_ms() + timeout_ms, late))
 
-    def answered(self, answer: Command) -> None:
-        """A response came; one that nobody waits for (any more) is dropped."""
-        self._end(answer.opaque, answer)
+    def answered(self, answer: Command) -> bool:
+        """A response came; False: nobody waits for it here (any more)."""
+        return self._end(answer.opaque, answer)
 
     def closed(self) -> None:
         """The client is gone."""
         for opaque in list(self._open):
             self._end(opaque, GantryError(ErrorCode.UNAVAILABLE, "the client closed its connection"))
 
-    def _end(self, opaque: int, result: Command | GantryError) -> None:
+    def _end(self, opaque: int, result: Command | GantryError) -> bool:
         found = self._open.pop(opaque, None)
-        if found is not None:
-            on_answer, handle = found
-            self._wheel.cancel(handle)
-            on_answer(result)
+        if found is None:
+            return False
+        on_answer, handle = found
+        self._wheel.cancel(handle)
+        on_answer(result)
+        return True

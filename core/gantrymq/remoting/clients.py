@@ -64,6 +64,9 @@ class Member(Protocol):
     def call(self, code: int, fields: dict[str, str], body: bytes, on_answer: OnAnswer, timeout_ms: int = ...) -> None:
         """Send it a request that has an answer. Raises UNAVAILABLE, LIMIT_REACHED."""
 
+    def push_reply(self, fields: dict[str, str], body: bytes, on_answer: OnAnswer) -> None:
+        """Send it the reply to a request of its own, as `call`."""
+
 
 class Consumer:
     """One client in a consumer group. `subscriptions`: what its last heartbeat said, by topic. `asked_version`: the newest version of
