@@ -32,6 +32,7 @@ def test_invariants_hold(seed: int) -> None:
     assert result.deliveries > 50
 
 
+@pytest.mark.slow
 @pytest.mark.crash
 @pytest.mark.timeout(180)
 def test_invariants_hold_under_many_seeds() -> None:
