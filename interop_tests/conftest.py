@@ -12,8 +12,8 @@ from interop_tests.clients import ClientTable, mark
 from interop_tests.real_broker import SIZES, RealBroker
 from interop_tests.running import Gantry
 
-LIMIT_S = 600.0
-"""For every test here at least: it only ends one that hangs, and a machine that runs other tests too may be ten times slower than usual."""
+LIMIT_S = 900.0
+"""For every test here at least: it only ends one that hangs. Longer than the time boxes of CI's stages: on a slow machine they cut off, and nothing fails."""
 
 
 @pytest.fixture(scope="module", params=["combined", "separated"])

@@ -64,7 +64,8 @@ class Image:
             os.close(handle)
 
     def unmount(self) -> None:
-        self._command("umount", str(self.mount_point))
+        # A moment after its last process the kernel may still hold it.
+        until(lambda: self._command("umount", str(self.mount_point)) or True, ignored=(OSError,))
 
     def remove(self) -> None:
         if self.mount_point.is_mount():
