@@ -127,7 +127,7 @@ def test_broker_lost_and_back(gantry: Gantry) -> None:
             assert gateway.process.poll() is None
             broker.start()
             back = f"back {round_}"
-            until(lambda back=back: post(gantry, back) == 202, ignored=(httpx.ConnectError,))
+            until(lambda back=back: post(gantry, back) == 202, ignored=(httpx.TransportError,))
             doors.sent.append(back)
             until(lambda: Paho(gantry).start().stop() or True, ignored=(AssertionError, OSError))
             until(lambda: amqp(gantry).close() or True, ignored=(pika.exceptions.AMQPConnectionError, OSError))
