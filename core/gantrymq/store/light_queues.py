@@ -52,6 +52,8 @@ SNAPSHOT_BYTES: Final = 16 * 1024 * 1024
 """Stream between two snapshots of the table: what a start after a crash reads is at most a few times this."""
 SNAPSHOT_PAGES: Final = 64
 """Pages of the table written after a flush, 64 queues and about 6 us each."""
+SNAPSHOT_PAGES_PER_FRAME: Final = 12
+"""...and after each of its frames: the snapshot of a large table must not take as long as the stream takes to become long."""
 
 
 class LightQueues(LightStream):
@@ -203,6 +205,9 @@ class LightQueues(LightStream):
             start = self.write_frame(runs, length, log_position if complete else self.log_position, log_position)
             del self._deleted[:count]
             self._written(start, deleted, changes)
+            # Pages may speak of units that still wait: before a snapshot becomes true these are in frames behind it.
+            if not self._deleted:
+                self.table.step(SNAPSHOT_PAGES_PER_FRAME)
         self._after_flush()
         return True
 

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gantrymq.store import light_cleaner, light_queues
+from gantrymq.store import light_cleaner, light_queues, light_stream
 from gantrymq.store.commit_log import file_name
 from gantrymq.store.consume_queue import HOLE, HOLE_SIZE
 from gantrymq.store.light_queues import LightQueues
@@ -134,6 +134,13 @@ class Machine(RuleBasedStateMachine):
             self.world.add([light for light in IDS[:3] if light not in self.deleted])
             self.world.lights.write_pending(len(self.world.log) * 100)
 
+    @rule(times=st.integers(1, 20))
+    def write_slices(self, times: int) -> None:
+        """A frame at a time, and more comes before all is written."""
+        for _ in range(times):
+            self.world.add([light for light in IDS if light not in self.deleted])
+            self.world.lights.write_some(len(self.world.log) * 100, 1)
+
     @rule(light=st.sampled_from(IDS), share=st.integers(0, 4))
     def trim(self, light: int, share: int) -> None:
         self.world.trim(light, len(self.world.model.get(light, ())) * share // 4)
@@ -188,6 +195,8 @@ class Machine(RuleBasedStateMachine):
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(light_queues, "SNAPSHOT_BYTES", 3000)
     monkeypatch.setattr(light_queues, "SNAPSHOT_PAGES", 1)
+    monkeypatch.setattr(light_queues, "SNAPSHOT_PAGES_PER_FRAME", 1)
+    monkeypatch.setattr(light_stream, "FRAME_BYTES_MAX", 400)
     monkeypatch.setattr(light_cleaner, "SLACK_SEGMENTS", 1)
     monkeypatch.setattr(light_cleaner, "FRAMES_PER_STEP", 3)
 
