@@ -76,6 +76,8 @@ class QueueFiles:
         self._handles: dict[Path, int] = {}
         self.unsynced: set[Path] = set()
         self.log_min = 0
+        self.log_end = 1 << 62
+        """Where the log ended when the store was opened, once that is known: a queue that is opened later has no unit there or above."""
         self.cold: ColdReads | None = None
         """Set while the loop runs: `ConsumeQueue.read` then raises `Cold` rather than wait for the disk."""
 
@@ -157,19 +159,27 @@ class ConsumeQueue:
         self._bases = positions_in(self._files.files, self.directory)
         self._made = bool(self._bases)
         self._finish_removal()
+        if cut_at < 0 and self._bases:
+            self._drop_empty_files()
+            cut_at = self._find_end()
         if cut_at >= 0:
             self._cut(cut_at)
-        elif self._bases:
-            self._drop_empty_files()
         if not self._bases:
             self.next_offset = self.min_offset = 0
             return
-        per_file = self._files.file_size // UNIT_SIZE
-        if cut_at < 0:
-            base = self._bases[-1]
-            self.next_offset = base // UNIT_SIZE + self._first(base, 0, per_file, -1)
         self.min_offset = self._find_min()
         self._opened_at = self.next_offset * UNIT_SIZE
+
+    def _find_end(self) -> int:
+        """Where to cut what points behind the log's end: a file system lost that end while the machine ran on; -1 if nothing does."""
+        base = self._bases[-1]
+        index = self._first(base, 0, self._files.file_size // UNIT_SIZE, -1)
+        self.next_offset = base // UNIT_SIZE + index
+        position, size, _ = self._unit_at(base, index - 1) if index else (0, HOLE_SIZE, 0)
+        if size == HOLE_SIZE or position < self._files.log_end:
+            return -1
+        log.warning("queue %s points behind the log's end %d: it is cut", self.directory, self._files.log_end)
+        return self._files.log_end
 
     def _finish_removal(self) -> None:
         """A power cut may have undone the removal of an expired file and not that of the one behind it."""
@@ -451,6 +461,11 @@ class QueueTable:
         self.cut_at = position
         for name in self.names() if not nothing_lost else ():
             self.topic(name)
+
+    def end_replay(self, log_end: int) -> None:
+        """What is opened from now on has no unit at `log_end` or above."""
+        self.cut_at = -1
+        self._files.log_end = log_end
 
     def topic(self, name: str) -> Topic:
         """The topic with its queues open; made if it is new. Raises NAME_INVALID for what cannot be a directory's name."""

@@ -322,3 +322,25 @@ def test_a_kill_under_recovery_after_a_loss_of_power_forgets_nothing() -> None:
         again.load()
         for topic in again.topics():
             assert again.max_offset(topic, 0) == 0, (cut, topic)
+
+
+def test_a_file_system_that_lost_the_end_of_the_log_while_the_machine_ran_on() -> None:
+    files = MemoryFileSystem()
+    store = MessageStore(files, Path("/d"), SMALL, FakeClock())
+    store.load()
+    for number in range(6):
+        store.append([Message(f"topic{number}", b"x", queue_id=0)], [()])
+    store.flush_derived()
+    lost = files.after_power_loss(lambda path, count: ["commitlog" not in str(path)] * count)
+    lost._boots = files._boots
+    store = MessageStore(lost, Path("/d"), SMALL, FakeClock())
+    store.load()
+    for number in range(6):
+        assert store.max_offset(f"topic{number}", 0) == 0
+        store.append([Message(f"topic{number}", b"y", queue_id=0)], [()])
+        store.work_ahead()
+        assert [
+            message.body
+            for message in store.get_many([unit[:2] for unit in store.units(f"topic{number}", 0, 0, 9)])
+            if message
+        ] == [b"y"]
