@@ -12,6 +12,7 @@ from gantrymq.remoting import cluster_join
 from gantrymq.remoting.cluster_everywhere import Everywhere
 from gantrymq.remoting.cluster_group import ClusterCursor, Group, Part
 from gantrymq.remoting.cluster_names import GROUP_BITS, GROUPS_MAX, mark
+from gantrymq.remoting.cluster_patience import Patience
 from gantrymq.remoting.cluster_steps import Gathering, Steps, first_error
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class ClusterCursors:
         self._cluster = cluster
         self.by_handle: dict[int, ClusterCursor] = {}
         self._by_name: dict[tuple[str, str], ClusterCursor] = {}
+        self._patience = Patience(cluster.wheel, self.joined)
 
     def forget(self) -> None:
         """Every group is gone."""
@@ -40,7 +42,7 @@ class ClusterCursors:
             cursor.parts.pop(group.index, None)
 
     def joined(self, group: Group) -> None:
-        """A group is in use (again): there may be something in its parts."""
+        """A group is in use, or answers, (again): there may be something in its parts."""
         for cursor in self.by_handle.values():
             if group.index in cursor.parts:
                 self.wake(cursor)
@@ -159,7 +161,8 @@ class ClusterCursors:
         token: Any,
         on_done: Done,
     ) -> None:
-        """Ask the parts in turn until one has something."""
+        """Ask the parts in turn until one has something; what a group that hangs has is served when it answers again."""
+        parts = [part for part in parts if not part.group.hangs]
         if not parts:
             self._arm(cursor)
             on_done(token, [])
@@ -167,7 +170,7 @@ class ClusterCursors:
         part = parts[0]
         part.ready = False  # until its watcher calls, or it gave all that was asked for
 
-        def acquired(_token: Any, result: Any) -> None:
+        def acquired(result: Any) -> None:
             if isinstance(result, GantryError):
                 if result.code is not ErrorCode.UNAVAILABLE or not self._cluster.up:
                     on_done(token, result)
@@ -187,7 +190,17 @@ class ClusterCursors:
                 self._arm(cursor)
             on_done(token, result)
 
-        part.group.port.acquire(part.local, holder, count_max, bytes_max, None, acquired)
+        def late(result: Any) -> None:
+            """Whoever asked went on without it."""
+            part.ready = True
+            if not isinstance(result, GantryError):
+                part.group.port.settle([(part.local, delivery.offset, Outcome.RELEASE) for delivery in result])
+
+        question = partial(part.group.port.acquire, part.local, holder, count_max, bytes_max)
+        if len(self._cluster.groups) > 1:
+            self._patience.ask(part.group, question, acquired, late)
+        else:
+            question(None, lambda token, result: acquired(result))
 
     def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None:
         by_group: dict[int, list[tuple[int, int, Outcome]]] = {}

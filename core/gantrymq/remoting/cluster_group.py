@@ -53,6 +53,7 @@ class Group:
         "draining",
         "failures",
         "founder",
+        "hangs",
         "index",
         "inherited",
         "lights",
@@ -77,6 +78,8 @@ class Group:
         """Connected, with everything installed that the others have."""
         self.settled = False
         """Long enough in use that the other gateway processes have found it, too: new records may go there."""
+        self.hangs = False
+        """Connected, but an acquire is open for too long: it is asked for nothing more until it answers (cluster_patience.py)."""
         self.attempt = 0
         """Counts connections: what an earlier one still does is ignored."""
         self.failures = 0
@@ -153,7 +156,7 @@ class ClusterCursor:
 
     def ready_parts(self) -> list[Part]:
         """Parts that may have something."""
-        return [part for part in self.parts.values() if part.ready and part.group.ready]
+        return [part for part in self.parts.values() if part.ready and part.group.ready and not part.group.hangs]
 
     def parts_to_ask(self) -> list[Part]:
         """Parts in the order to ask them: groups that are being emptied first (what they have is the oldest), the others in turn."""

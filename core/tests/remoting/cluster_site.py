@@ -28,6 +28,8 @@ class Line:
         self.numbers = itertools.count()
         self.calls_left: int | None = None
         """Cut when so many calls were made."""
+        self.held: list[tuple[int, Any]] | None = None
+        """Answers that do not come yet, while the broker hangs."""
 
     @property
     def up(self) -> bool:
@@ -52,8 +54,19 @@ class Line:
 
         return call
 
+    def hang(self) -> None:
+        """No answer comes through until `thaw`, or the line is cut."""
+        self.held = []
+
+    def thaw(self) -> None:
+        held, self.held = self.held or [], None
+        for number, result in held:
+            self._answered(number, result)
+
     def _answered(self, number: int, result: Any) -> None:
-        if number in self.open:
+        if self.held is not None:
+            self.held.append((number, result))
+        elif number in self.open:
             token, on_done, _ = self.open.pop(number)
             on_done(token, result)
 
@@ -66,6 +79,7 @@ class Line:
         self.port.close()
         self.port = None
         self.calls_left = None
+        self.held = None
         calls, self.open = self.open, {}
         for token, on_done, error in calls.values():
             on_done(token, error)
