@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from gantrymq.client.consumer import PullConsumer
 from gantrymq.client.routes import MessageQueue
 from gantrymq.model.errors import GantryError
+from interop_tests.running import free_port
 from interop_tests.waiting import LIMIT_S, moment
 
 HERE = Path(__file__).parent
@@ -41,31 +41,12 @@ REAL_BROKER = [
 """Marks of tests that start one."""
 
 
-def free_port(*around: int) -> int:
-    """A port that is free, and those at these distances from it (a real broker also listens at -2 and +1)."""
-    while True:
-        held = [socket.socket()]
-        try:
-            held[0].bind(("127.0.0.1", 0))
-            port = int(held[0].getsockname()[1])
-            for distance in around:
-                if distance:
-                    held.append(socket.socket())
-                    held[-1].bind(("", port + distance))
-            return port
-        except OSError:
-            continue
-        finally:
-            for one in held:
-                one.close()
-
-
 class RealBroker:
     """RocketMQ with its NameServer on DIR/store."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.ns, self.port = free_port(0), free_port(-2, 0, 1)
+        self.ns, self.port = free_port(), free_port(-2, 1)
         self.address = f"127.0.0.1:{self.ns}"
         self.extra = ""
         """More settings, `key=value;key=value`."""

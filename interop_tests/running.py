@@ -36,18 +36,26 @@ def _first_port() -> int:
 _next_port = itertools.count(_first_port())
 
 
-def free_port() -> int:
-    """A port on which nobody listens."""
-    for number in _next_port:
-        port = PORTS[number % len(PORTS)]
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port
-    raise AssertionError("unreachable")
+def free_port(*around: int) -> int:
+    """A port on which nobody listens, nor at these distances from it: a real RocketMQ broker takes those at -2 and +1, too."""
+    low, high = min(0, 0, *around), max(0, 0, *around)
+    while True:
+        first = next(_next_port) % len(PORTS)
+        for _ in range(high - low):
+            next(_next_port)
+        block = PORTS[first : first + high - low + 1]
+        if len(block) == high - low + 1 and all(map(_is_free, block)):
+            return block[-low]
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
 
 
 class Process:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
@@ -28,7 +27,7 @@ from gantrymq.client import (
     SimpleConsumer,
 )
 from gantrymq.model.errors import GantryError
-from interop_tests.running import Gantry
+from interop_tests.running import Gantry, free_port
 from interop_tests.waiting import moment, until_async
 
 PEER = Path(__file__).parent / "bench" / "peers" / "rocketmq.sh"
@@ -61,12 +60,7 @@ class RocketMQ:
 
     def __init__(self, directory: Path) -> None:
         self._directory = str(directory)
-        held = [socket.socket() for _ in range(2)]
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        self._ports = [str(one.getsockname()[1]) for one in held]
-        for one in held:
-            one.close()
+        self._ports = [str(free_port()), str(free_port(-2, 1))]
         self.nameserver = f"127.0.0.1:{self._ports[0]}"
 
     def _run(self, *arguments: str, roles: str = "") -> None:

@@ -13,8 +13,7 @@ import pytest
 from interop_tests.differential.accepted import ACCEPTED, Accepted
 from interop_tests.differential.sides import Side, differences
 from interop_tests.differential.steps import script
-from interop_tests.real_broker import free_port
-from interop_tests.running import Gantry
+from interop_tests.running import Gantry, free_port
 
 PEER = Path(__file__).parents[1] / "bench" / "peers" / "rocketmq.sh"
 PREFIX = "diff"
@@ -32,7 +31,7 @@ pytestmark = [
 @pytest.fixture
 def sides(tmp_path: Path) -> Iterator[tuple[Side, Side]]:
     """(RocketMQ, ours), both new."""
-    nameserver, broker = free_port(0), free_port(-2, 0, 1)
+    nameserver, broker = free_port(), free_port(-2, 1)
     directory = str(tmp_path / "real")
     environment = os.environ | {"RMQ_XMX": "512m", "RMQ_XMX_OTHER": "192m"}
     command = ["bash", str(PEER), "start", directory, str(nameserver), str(broker)]

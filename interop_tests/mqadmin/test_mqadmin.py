@@ -7,13 +7,12 @@ import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from socket import create_server
 
 import pytest
 
 from interop_tests.mqadmin import driver
 from interop_tests.mqadmin.commands import EVERYWHERE, NOT_RUN, STEPS, Step, normal
-from interop_tests.running import Gantry
+from interop_tests.running import Gantry, free_port
 from interop_tests.waiting import until
 
 pytestmark = [
@@ -24,18 +23,6 @@ pytestmark = [
 
 UNTIL_S = 40.0
 TRIES_MAX = 4
-
-
-def free_port() -> int:
-    """A free port whose neighbour (the real broker's HA port) is free, too."""
-    while True:
-        with create_server(("127.0.0.1", 0)) as one:
-            port: int = one.getsockname()[1]
-            try:
-                with create_server(("127.0.0.1", port + 1)):
-                    return port
-            except OSError:
-                continue
 
 
 class Side:
@@ -63,7 +50,7 @@ class Side:
 @pytest.fixture
 def sides(tmp_path: Path) -> Iterator[list[Side]]:
     """The real cluster and ours."""
-    nameserver, broker = free_port(), free_port()
+    nameserver, broker = free_port(), free_port(-2, 1)
     real = tmp_path / "real"
     environment = os.environ | {"RMQ_XMX": "512m", "RMQ_XMX_OTHER": "192m"}
     command = [str(driver.PEER), "start", str(real), str(nameserver), str(broker)]
