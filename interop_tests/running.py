@@ -38,7 +38,7 @@ _next_port = itertools.count(_first_port())
 
 def free_port(*around: int) -> int:
     """A port on which nobody listens, nor at these distances from it: a real RocketMQ broker takes those at -2 and +1, too."""
-    low, high = min(0, 0, *around), max(0, 0, *around)
+    low, high = min([0, *around]), max([0, *around])
     while True:
         first = next(_next_port) % len(PORTS)
         for _ in range(high - low):
