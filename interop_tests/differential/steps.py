@@ -36,8 +36,9 @@ class Step:
     until: Mapping[str, str] = field(default_factory=dict)
     keep: Mapping[str, str] = field(default_factory=dict)
     pushed_on: str = ""
-    may_push_on: str = ""
     """Wait for a request of the broker on this connection; it belongs to what is compared."""
+    may_push_on: str = ""
+    """Answer a request of the broker on this connection if one comes before the step's answer."""
 
 
 def without(fields: Fields, *names: str) -> dict[str, object]:

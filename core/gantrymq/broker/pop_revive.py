@@ -160,10 +160,10 @@ class Revive:
         if old is not None:  # put again by the real broker (ck rePut)
             old.entries.append(delivery.offset)
             return
+        # Everything is read: a checkpoint that lacks something must not stay pending.
+        wait_ms = max(found.pop_ms + int(value["it"]) - self._broker.clock.now_ms(), 0) + LATER_MS
         found.entries.append(delivery.offset)
         self._pending[key] = found
-        broker = self._broker
-        wait_ms = max(found.pop_ms + int(value["it"]) - broker.clock.now_ms(), 0) + LATER_MS
         self._later(key, wait_ms)
 
     def _later(self, key: tuple[str, str, int, int, int], wait_ms: int) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from gantrymq.client.handlers import RetryLater, call_handler, restore_topic
 from gantrymq.client.link import Link
-from gantrymq.client.records import decode_records
+from gantrymq.client.records import readable_records
 from gantrymq.client.routes import MessageQueue, loads
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode, ResponseCode
@@ -96,7 +96,13 @@ async def _running(consumer: PushConsumer, link: Link, command: Command) -> None
 
 
 async def _handle_one(consumer: PushConsumer, link: Link, command: Command) -> None:
-    message = decode_records(command.body, command.fields.get("brokerName", ""))[0]
+    messages = readable_records(
+        command.body, command.fields.get("brokerName", ""), f"{link.address}: a message to handle"
+    )
+    if not messages:
+        link.answer(command, ResponseCode.SYSTEM_ERROR, "the message cannot be read")
+        return
+    message = messages[0]
     restore_topic(message, consumer.group)
     subscribed = consumer.handler_of(message.topic)
     if subscribed is None:

@@ -8,6 +8,7 @@ one that is half open: a request timed out, and nothing at all was heard since i
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable
 from typing import Final, cast
@@ -15,6 +16,8 @@ from typing import Final, cast
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.codec import Command, FrameError, FrameReader, encode
 from gantrymq.remoting.constants import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
+
+_log = logging.getLogger(__name__)
 
 Done = Callable[[Command | GantryError], None]
 """Called exactly once per posted request, on the loop; must not raise."""
@@ -77,11 +80,20 @@ class Link(asyncio.Protocol):
                 waiting = self._pending.pop(command.opaque, None)
                 if waiting is not None:
                     waiting[0](command)
-            elif self._serve is None or not self._serve(self, command):
+            elif not self._served(command):
                 text = f"request code {command.code} is not supported by this client"
                 self.answer(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
         if broken:
             self.abort(broken)
+
+    def _served(self, command: Command) -> bool:
+        """A request of the server's that nobody here understands must not end the connection, on which others wait."""
+        try:
+            return self._serve is not None and self._serve(self, command)
+        except Exception:
+            _log.exception("%s: a request with code %d of the server cannot be handled", self.address, command.code)
+            self.answer(command, ResponseCode.SYSTEM_ERROR, "the client cannot handle this request")
+            return True
 
     def pause_writing(self) -> None:
         self._can_write.clear()

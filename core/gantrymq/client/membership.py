@@ -17,7 +17,7 @@ import msgspec
 
 from gantrymq.client.link import Link, Links
 from gantrymq.client.messages import own_host
-from gantrymq.client.records import decode_records
+from gantrymq.client.records import readable_records
 from gantrymq.client.routes import RouteCache
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -186,7 +186,7 @@ class Membership:
         return member is not None and member.serve(link, command)
 
     def _check(self, link: Link, command: Command) -> bool:
-        messages = decode_records(command.body)
+        messages = readable_records(command.body, "", f"{link.address}: a transaction check")
         group = messages[0].property(props.PRODUCER_GROUP) if messages else ""
         check = next((check for check in self._producers.get(group, ()) if check is not None), None)
         if check is None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from gantrymq.client.client import Client
 from gantrymq.client.errors import expect_success, number
 from gantrymq.client.link import REQUEST_TIMEOUT_S
-from gantrymq.client.records import ReceivedMessage, decode_records
+from gantrymq.client.records import ReceivedMessage, readable_records
 from gantrymq.client.routes import MessageQueue
 from gantrymq.model import sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -151,7 +151,7 @@ async def pull_once(
     code = RequestCode.LITE_PULL_MESSAGE if lite else RequestCode.PULL_MESSAGE
     answer = await link.request(Command(code, fields), REQUEST_TIMEOUT_S + wait_s)
     result, raw = parse_pull(answer, queue, link.address)
-    messages = decode_records(raw, queue.broker)
+    messages = readable_records(raw, queue.broker, f"{link.address}: {queue}")
     if subscription.tags:  # the broker compares hashes; two tags may have the same
         messages = [message for message in messages if message.tag in subscription.tags]
     return PullResult(messages, result.next_offset, result.min_offset, result.max_offset, result.moved)

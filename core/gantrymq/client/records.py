@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import ipaddress
+import logging
 import struct
 import zlib
 from typing import Any, Final
@@ -15,6 +16,8 @@ from typing import Any, Final
 from gantrymq.model import compression, sysflag
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
+
+_log = logging.getLogger(__name__)
 
 #   0  total size        4      40  born timestamp   8
 #   4  magic             4      48  born host        8, IPv6: 20
@@ -205,6 +208,31 @@ def decode_records(data: bytes, broker: str = "") -> list[ReceivedMessage]:
         if size < RECORD_BYTES_MIN or size > end - position:
             raise _illegal(f"byte {position}: a record of {size} bytes, {end - position} bytes are there")
         result.append(_decode_one(data, position, position + size, broker))
+        position += size
+    return result
+
+
+def readable_records(data: bytes, broker: str, where: str) -> list[ReceivedMessage]:
+    """Records in `data` that can be read. One that cannot is left out, with a line of the log that names `where` it came from and its queue
+    offset; behind one that does not even say how long it is nothing is read (the Java client does the same: MessageDecoder.decodesBatch)."""
+    try:
+        return decode_records(data, broker)
+    except GantryError:
+        pass
+    result: list[ReceivedMessage] = []
+    position, end = 0, len(data)
+    while position < end:
+        size = _SIZE.unpack_from(data, position)[0] if end - position >= RECORD_BYTES_MIN else 0
+        if not RECORD_BYTES_MIN <= size <= end - position:
+            _log.error("%s: byte %d of an answer is no record; %d bytes are left out", where, position, end - position)
+            break
+        try:
+            result.append(_decode_one(data, position, position + size, broker))
+        except GantryError as error:
+            queue_offset = HEADS[0].unpack_from(data, position)[5]
+            _log.error(
+                "%s: the record at queue offset %d cannot be read and is left out: %s", where, queue_offset, error
+            )
         position += size
     return result
 

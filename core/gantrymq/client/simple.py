@@ -15,7 +15,7 @@ from gantrymq.client.client import Client, Part
 from gantrymq.client.errors import expect_success, number
 from gantrymq.client.link import REQUEST_TIMEOUT_S
 from gantrymq.client.pulling import Subscription
-from gantrymq.client.records import ReceivedMessage, decode_records
+from gantrymq.client.records import ReceivedMessage, readable_records
 from gantrymq.client.routes import MessageQueue
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -96,7 +96,8 @@ def receipts_of(fields: dict[str, str], messages: Sequence[ReceivedMessage], gro
         if key in starts:
             row = seen[key] = seen.get(key, -1) + 1
             listed = offsets.get(key)
-            if listed is not None and len(listed) > row:
+            # By its value: records that could not be read are left out. By its place only where it stands in another queue, too (LMQ).
+            if listed is not None and len(listed) > row and offset not in listed:
                 offset = listed[row]
             handle = f"{starts[key]} {popped_ms} {invisible_ms} {revive} {key[0]} {broker} {key[1]} {offset}"
         elif not handle:
@@ -218,7 +219,7 @@ class SimpleConsumer(Part):
         if answer.code in _NOTHING:
             return []
         expect_success(answer, what, link.address)
-        messages = decode_records(answer.body, queue.broker)
+        messages = readable_records(answer.body, queue.broker, f"{link.address}: {queue}")
         try:
             receipts = receipts_of(answer.fields, messages, self.group, queue.broker)
         except (KeyError, ValueError, IndexError) as error:

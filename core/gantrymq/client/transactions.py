@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from gantrymq.client.errors import expect_success
 from gantrymq.client.link import Link
 from gantrymq.client.messages import OutMessage, SendResult, parse_offset_message_id
-from gantrymq.client.records import ReceivedMessage, decode_records
+from gantrymq.client.records import ReceivedMessage, readable_records
 from gantrymq.client.sending import Sender
 from gantrymq.model import properties as props
 from gantrymq.model import sysflag
@@ -115,7 +115,7 @@ class Transactions:
 
     async def _answer(self, link: Link, command: Command) -> None:
         assert self._check is not None
-        message = decode_records(command.body)[0]
+        message = readable_records(command.body, "", f"{link.address}: a transaction check")[0]
         try:
             fate = Fate(await call(self._check, message) or Fate.UNKNOWN)
         except Exception:

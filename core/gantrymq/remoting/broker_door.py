@@ -33,7 +33,7 @@ from gantrymq.remoting.calls import CALL_MS, Calls, OnAnswer
 from gantrymq.remoting.clients import Clients
 from gantrymq.remoting.codec import PREFIX, Command, SendResponses, response
 from gantrymq.remoting.constants import FLAG_ONEWAY, REGION, RequestCode, ResponseCode
-from gantrymq.remoting.door import RemotingDoor, code_of
+from gantrymq.remoting.door import RemotingDoor, code_name, code_of
 from gantrymq.remoting.gateway_server import GatewaySession
 from gantrymq.remoting.gateway_wire import FIRST_CODE, LAST_CODE
 from gantrymq.remoting.groups import Groups
@@ -356,6 +356,11 @@ class BrokerDoor(RemotingDoor):
             super().handle(command)
         except Cold as cold:
             self._wait_for(cold, command)
+        except OSError as error:  # one record that the disk cannot read must not end the connection
+            log.error("%s: %s: %s", self.link.peer, code_name(command.code), error)
+            self.refuse(
+                command, ResponseCode.SYSTEM_ERROR, f"the broker's disk cannot read what was asked for: {error}"
+            )
 
     def _wait_for(self, cold: Cold, command: Command) -> None:
         """What the request reads is not in memory: handle it again when it is. Handlers change nothing before their last read."""

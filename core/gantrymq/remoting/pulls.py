@@ -8,14 +8,16 @@ compares the tags themselves.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.topics import PERM_READ
 from gantrymq.model import names, sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.remoting.codec import PREFIX
+from gantrymq.remoting.codec import PREFIX, Command
 from gantrymq.remoting.constants import FLAG_ONEWAY, MASTER_ID, VERSION, RequestCode, ResponseCode
+from gantrymq.remoting.door import code_of
 from gantrymq.remoting.filters import ALL, Filter, FilterError, compile_filter, select
 from gantrymq.remoting.headers import PullHeader, parse
 from gantrymq.remoting.subscription_calls import SubscriptionCalls
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
     from gantrymq.broker.topics import Topic
     from gantrymq.remoting.broker_door import BrokerDoor
     from gantrymq.remoting.clients import Clients
-    from gantrymq.remoting.codec import Command
+
+log = logging.getLogger(__name__)
 
 COUNT_MAX: Final = 1024
 """Records in one answer; RocketMQ's default is 32, which its clients ask for."""
@@ -262,6 +265,9 @@ class Pulls:
         except Cold as cold:  # it stays among its door's waiters, and may expire meanwhile
             self._broker.fetch(cold, waiter, self._woken)
             return
+        except (GantryError, OSError) as error:  # the disk cannot read what is there: the consumer asks again
+            self._fail(waiter, error)
+            return
         if answer.code == RETRY and answer.next_offset >= answer.max_offset:
             waiter.offset = answer.next_offset
             self._wait(waiter)
@@ -289,6 +295,13 @@ class Pulls:
         if answer.count:
             self._broker.stats.read_records(waiter.topic.name, waiter.group, answer.count, answer.pieces)
         write(waiter.door, waiter.opaque, answer)
+        waiter.door.link.mark()
+
+    def _fail(self, waiter: Waiter, error: GantryError | OSError) -> None:
+        log.error("topic %s, queue %d, offset %d: %s", waiter.topic.name, waiter.queue_id, waiter.offset, error)
+        self._forget(waiter)
+        code = code_of(error.code) if isinstance(error, GantryError) else int(ResponseCode.SYSTEM_ERROR)
+        waiter.door.refuse(Command(int(RequestCode.PULL_MESSAGE), opaque=waiter.opaque), code, str(error))
         waiter.door.link.mark()
 
     def _forget(self, waiter: Waiter) -> None:

@@ -174,6 +174,20 @@ def owing(now_ms: int, node: Node) -> None:
 RETRY = f"%RETRY%{GROUP}_{TOPIC}"
 
 
+@pytest.mark.parametrize("missing", ["it", "so", "pt", "n"])
+def test_a_checkpoint_that_lacks_something_does_not_stay_pending(missing: str) -> None:
+    node = node_with_topic()
+    node.broker.topics.create(TopicConfig(REVIVE, 8, 8))
+    node.send(6)
+    value = {"so": 0, "pt": node.clock.now_ms(), "it": 10_000, "n": 5}
+    revive(node, "ck", **{name: number for name, number in value.items() if name != missing})
+    pass_ms(node, 10_000 + pop_revive.LATER_MS + 100)
+    assert not node.broker.pops._revive._pending
+    cursor = node.broker.cursors.find(f"{REVIVE}/0", pop_revive.CURSOR_GROUP)
+    assert cursor is not None
+    assert cursor.window.floor == 1
+
+
 @pytest.mark.parametrize("crash", [False, True])
 def test_what_a_real_broker_owed_is_delivered_again(crash: bool) -> None:
     node = node_with_topic()

@@ -50,6 +50,37 @@ async def backwards(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
             del waiting[:3]
 
 
+async def asks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Asks the client something with each request, answers what it said, and then the request."""
+    frames, open_requests, said = FrameReader(), [], []
+    while data := await reader.read(65536):
+        for command in frames.feed(data):
+            if command.flag & FLAG_RESPONSE:
+                said.append(command.code)
+                writer.write(response(open_requests.pop(0), 0, str(said)))
+            else:
+                open_requests.append(command)
+                writer.write(encode(Command(77, {}, b"", 5)))
+
+
+def test_a_request_of_the_server_that_cannot_be_handled_does_not_end_the_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work(links: Links, address: str) -> None:
+        def serve(link: Link, command: Command) -> bool:
+            raise ValueError("odd")
+
+        links.serve = serve
+        link = await links.get(address)
+        for said in ("[1]", "[1, 1]"):
+            answer = await link.request(Command(1))
+            assert answer.remark == said
+        assert await links.get(address) is link
+
+    with_server(asks, work)
+    assert "code 77 of the server cannot be handled" in caplog.text
+
+
 def test_answers_in_any_order_and_any_split() -> None:
     async def work(links: Links, address: str) -> None:
         link = await links.get(address)

@@ -119,6 +119,24 @@ def test_checks_that_cannot_be_answered_are_not(cluster: FakeCluster) -> None:
     run(main())
 
 
+def test_a_check_whose_record_is_damaged_does_not_break_the_connection(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with Producer(cluster.nameserver, group="payers", check=lambda message: Fate.COMMIT) as producer:
+            await producer.send("alone", b"1")
+            (link,) = [one for one in producer.client.links.open_links() if one.address == cluster.broker().address]
+            for body in (b"nonsense", half_message("payers").replace(b"\xda\xa3\x20\xa7", b"abcd", 1)):
+                question = Command(RequestCode.CHECK_TRANSACTION_STATE, {}, body, flag=2)
+                await asyncio.to_thread(cluster.push, "broker-a", question)
+            await until(lambda: "queue offset 7" in caplog.text)
+            await producer.send("alone", b"2")
+            assert link.is_open
+
+    run(main())
+    assert "is no record" in caplog.text
+
+
 def test_a_local_transaction_that_raises_leaves_the_fate_to_the_check(cluster: FakeCluster) -> None:
     async def local(message: OutMessage, transaction_id: str) -> Fate:
         raise ValueError("no")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from core.tests.client.fake_cluster import make_record
 from gantrymq.client import records
-from gantrymq.client.records import decode_records, inflate
+from gantrymq.client.records import decode_records, inflate, readable_records
 from gantrymq.model import sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
 
@@ -104,3 +104,20 @@ def test_the_limit_is_above_what_a_broker_takes() -> None:
     from gantrymq.model.limits import BODY_BYTES_CEILING
 
     assert records.INFLATED_BYTES_MAX >= 2 * BODY_BYTES_CEILING
+
+
+def test_a_record_that_cannot_be_read_is_left_out_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    good = [make_record("t", 0, number, b"%d" % number) for number in range(3)]
+    magic = good[1][:4] + b"abcd" + good[1][8:]
+    found = readable_records(good[0] + magic + good[2], "b", "t/b/0")
+    assert [message.body for message in found] == [b"0", b"2"]
+    assert "t/b/0: the record at queue offset 1 cannot be read" in caplog.text
+    caplog.clear()
+    endless = b"\xff" * 4 + good[1][4:]
+    assert [message.body for message in readable_records(good[0] + endless + good[2], "b", "t/b/0")] == [b"0"]
+    assert f"byte {len(good[0])} of an answer is no record" in caplog.text
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_break_the_reader(data: bytes) -> None:
+    readable_records(data, "b", "t/b/0")

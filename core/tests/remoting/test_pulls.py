@@ -1,6 +1,8 @@
 """Pulls: codes and offsets as RocketMQ's, filters, long polling, limits."""
 
+import errno
 import struct
+from typing import Any
 
 import pytest
 
@@ -346,3 +348,34 @@ def test_compacted_topic_is_pulled_over_its_gaps(bench: Bench) -> None:
     assert bodies_of(answer.body) == [b"298", b"new"]
     answer = pull(link, maxMsgNums=1)
     assert (bodies_of(answer.body), offsets(answer)[0]) == ([b"297"], 298)
+
+
+def unreadable(*_arguments: Any) -> Any:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_pull_of_what_the_disk_cannot_read_is_refused_and_the_connection_stays(
+    bench: Bench,
+) -> None:
+    link = bench.connect()
+    send(link)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench.store, "read_records", unreadable)
+        answer = pull(link)
+        assert (answer.code, "cannot read" in (answer.remark or "")) == (Answer.SYSTEM_ERROR, True)
+    assert pull(link).code == 0
+    assert link.closed_by is None
+
+
+def test_a_poll_that_is_woken_by_what_the_disk_cannot_read_is_answered(bench: Bench) -> None:
+    link, other = bench.connect(), bench.connect()
+    send(other)
+    assert link.feed(pull_frame(opaque=9, queueOffset=1, **SUSPEND)) == b""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench.store, "read_records", unreadable)
+        assert send(other).code == 0
+        bench.turn.run_until_quiet()
+    (answer,) = answers(link.take())
+    assert (answer.code, answer.opaque) == (Answer.SYSTEM_ERROR, 9)
+    assert bench.doors.pulls.waiting == 0
+    assert pull(link, queueOffset=1).code == 0
