@@ -11,7 +11,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -31,7 +31,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PORT: Final = 5557
-"""RocketMQ's Prometheus exporter (BrokerConfig.metricsPromExporterPort)."""
+"""Of a process with a broker: RocketMQ's Prometheus exporter (BrokerConfig.metricsPromExporterPort)."""
+
+GATEWAY_PORT: Final = 5558
+NAMESERVER_PORT: Final = 5559
+"""Of processes with nothing else, so that one of each on a machine is always found at the same place."""
+
+FURTHER_PORTS: Final = range(5560, 5576)
+"""Taken in turn where the own one is in use: a machine runs a few processes of a kind."""
 
 HEAD_BYTES_MAX: Final = 16 * 1024
 """A request line and its headers; Prometheus sends 300 bytes."""
@@ -72,7 +79,7 @@ class MetricsConfig:
         metadata={
             "min": 0,
             "max": 65535,
-            "help": "HTTP port; 0 takes a free one; not given: 5557, or a free one where another process has it",
+            "help": "HTTP port; 0 takes a free one; not given: 5557 with a broker, 5558 for gateways, 5559 for a nameserver, or the first free one from 5560 on where another process has it",
         },
     )
     enabled: bool = field(default=True, metadata={"help": "false: no metrics door"})
@@ -360,18 +367,33 @@ class MetricsService:
 
         if config.port is not None:
             return [await context.listen(accept, context.host, config.port)]
-        try:
-            return [await context.listen(accept, context.host, PORT)]
-        except ListenError as error:
-            bound: tuple[str, int] = await context.listen(accept, context.host, 0)
-            log.info("%s; metrics are on port %d (--set metrics.port=N chooses one)", error.strerror, bound[1])
-            return [bound]
+        own = port_of(context.shared.get("services", ()))
+        taken = ""
+        for port in (own, *FURTHER_PORTS):
+            try:
+                bound: tuple[str, int] = await context.listen(accept, context.host, port)
+            except ListenError as error:
+                taken = taken or str(error.strerror)
+                continue
+            break
+        else:
+            bound = await context.listen(accept, context.host, 0)
+        if bound[1] != own:
+            log.info("%s; metrics are on port %d (--set metrics.port=N chooses one)", taken, bound[1])
+        return [bound]
 
     async def drain(self, deadline_s: float) -> None:
         """See `Service`."""
 
     async def stop(self) -> None:
         """See `Service`."""
+
+
+def port_of(services: Collection[str]) -> int:
+    """Where a process with these services has its metrics if nobody says it."""
+    if "broker" in services:
+        return PORT
+    return GATEWAY_PORT if set(services) - {MetricsService.name, "nameserver"} else NAMESERVER_PORT
 
 
 def show_process(metrics: Metrics, listeners: dict[str, list[Any]]) -> None:

@@ -297,7 +297,7 @@ class Server:
             connections_max=raise_file_limit(server.connections_max),
         )
         self._host = PumpHost(self._turn.at_write, self._wheel, limits)
-        self._shared["metrics"] = metrics = Metrics()
+        self._shared |= {"metrics": (metrics := Metrics()), "services": [each.name for each in self._plan.services]}
         self._host.traffic.show(metrics)
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
 
 from gantrymq.health import Health
@@ -12,14 +16,22 @@ from gantrymq.metrics_service import (
     BODY_BYTES_MAX,
     CONNECTIONS_MAX,
     FRESH_MS,
+    FURTHER_PORTS,
+    GATEWAY_PORT,
     HEAD_BYTES_MAX,
     IDLE_MS,
+    NAMESERVER_PORT,
+    PORT,
     REQUEST_MS,
+    MetricsConfig,
     MetricsDoor,
+    MetricsService,
     Pages,
     Scrape,
 )
+from gantrymq.net.listen import ListenError
 from gantrymq.net.testing import FakeLink, ManualClock, ManualTurn, ManualWheel
+from gantrymq.services import ServiceContext
 
 
 class World:
@@ -210,3 +222,41 @@ def test_shutdown_lets_an_answer_out(world: World, monkeypatch: pytest.MonkeyPat
     world.turn.run_until_quiet()
     assert status(busy.take()) == 200
     assert busy.closed_by == idle.closed_by == "close"
+
+
+def started_at(services: list[str], config: MetricsConfig, taken: set[int]) -> int:
+    """The port that the service takes in a process with these services."""
+
+    async def listen(accept: Any, host: str, port: int) -> tuple[str, int]:
+        if port in taken:
+            raise ListenError(errno.EADDRINUSE, f"cannot listen on {host}:{port}")
+        return host, port or 40_000
+
+    world = World()
+    context: Any = ServiceContext(
+        config=config, sections={}, host="127.0.0.1", data=Path(), clock=world.clock, turn=world.turn, wheel=world.wheel,
+        nameservers=[], listen=listen, spawn=print,
+        shared={"metrics": world.metrics, "health": world.health, "services": services},
+    )  # fmt: skip
+    ((_, port),) = anyio.run(MetricsService().start, context)
+    return port
+
+
+def test_processes_of_each_kind_have_a_port_of_their_own() -> None:
+    config = MetricsConfig()
+    assert started_at(["metrics", "nameserver", "broker", "mqtt"], config, set()) == PORT
+    assert started_at(["metrics", "broker"], config, set()) == PORT
+    assert started_at(["metrics", "mqtt", "amqp"], config, set()) == GATEWAY_PORT
+    assert started_at(["metrics", "nameserver"], config, set()) == NAMESERVER_PORT
+    assert len({PORT, GATEWAY_PORT, NAMESERVER_PORT, *FURTHER_PORTS}) == 3 + len(FURTHER_PORTS)
+
+
+def test_a_port_that_is_taken_is_followed_by_the_next_ones() -> None:
+    config = MetricsConfig()
+    taken = {PORT}
+    for port in FURTHER_PORTS:
+        assert started_at(["metrics", "broker"], config, taken) == port
+        taken.add(port)
+    assert started_at(["metrics", "broker"], config, taken) == 40_000
+    with pytest.raises(ListenError):
+        started_at(["metrics", "broker"], MetricsConfig(port=PORT), taken)
