@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
-import os
 import random
-import shutil
 import socket
 import time
 from collections import Counter
@@ -19,12 +17,12 @@ import pytest
 from gantrymq.remoting.codec import Command, FrameReader, encode
 from gantrymq.remoting.constants import RequestCode
 from gantrymq.store import record
+from interop_tests.java.official import printed
 from interop_tests.real_broker import SIZES, RealBroker
 from interop_tests.running import Gantry
-from interop_tests.test_remoting_foreign import command, needs
+from interop_tests.test_remoting_foreign import needs
 from interop_tests.waiting import LIMIT_S
 
-HERE = Path(__file__).parent
 TOPIC, GROUP = "popped", "pop-group"
 QUEUES = 2
 
@@ -228,21 +226,8 @@ REAL = [
 @pytest.mark.java
 @pytest.mark.timeout(420)
 def test_java_client_sees_what_it_sees_with_rocketmq(own_server: Gantry, tmp_path: Path) -> None:
-    needs("java", "javac", "mvn")
-    project = shutil.copytree(HERE / "java", tmp_path / "java")
-    resolved = command("mvn", "-q", "-B", "dependency:build-classpath", "-Dmdep.outputFile=classpath", cwd=project)
-    if resolved.returncode:
-        pytest.skip(f"Maven cannot get rocketmq-client: {resolved.stdout[-500:]}")
-    classpath = (project / "classpath").read_text().strip()
-    source = project / "src" / "main" / "java" / "Pop.java"
-    compiled = command("javac", "-d", project / "classes", "-cp", classpath, source, cwd=project)
-    assert compiled.returncode == 0, compiled.stderr
-    path = os.pathsep.join([str(project / "classes"), classpath])
     doors = own_server.doors
-    done = command("java", f"-Duser.home={tmp_path}", "-cp", path, "Pop", doors["nameserver"], doors["broker"], "jpop", "40",
-                   cwd=project, timeout_s=120)  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines() == REAL
+    assert printed("Pop", tmp_path, doors["nameserver"], doors["broker"], "jpop", "40") == REAL
 
 
 @pytest.mark.slow

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from interop_tests.java.official import printed
 from interop_tests.running import Gantry
 
 HERE = Path(__file__).parent
@@ -57,22 +57,7 @@ def test_node(own_server: Gantry, tmp_path: Path) -> None:
 @pytest.mark.java
 @pytest.mark.timeout(420)
 def test_java(own_server: Gantry, tmp_path: Path) -> None:
-    needs("java", "javac", "mvn")
-    project = shutil.copytree(HERE / "java", tmp_path / "java")
-    resolved = command("mvn", "-q", "-B", "dependency:build-classpath", "-Dmdep.outputFile=classpath", cwd=project)
-    if resolved.returncode:
-        pytest.skip(f"Maven cannot get rocketmq-client: {resolved.stdout[-500:]}")
-    classpath = (project / "classpath").read_text().strip()
-    source = project / "src" / "main" / "java" / "Talk.java"
-    compiled = command("javac", "-d", project / "classes", "-cp", classpath, source, cwd=project)
-    assert compiled.returncode == 0, compiled.stderr
-    path = os.pathsep.join([str(project / "classes"), classpath])
-    done = command(
-        "java", f"-Duser.home={tmp_path}", "-cp", path, "Talk", own_server.doors["nameserver"], "java-talk", str(COUNT),
-        cwd=project, timeout_s=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = done.stdout.splitlines()
+    lines = printed("Talk", tmp_path, own_server.doors["nameserver"], "java-talk", str(COUNT))
     kinds = ("even", "odd")
     wanted = [f"pull m{i} {kinds[i % 2]} k{i} d{i}" for i in range(2 * COUNT)] + ["pull large100000 large klarge null"]
     assert sorted(line for line in lines if line.startswith("pull ")) == sorted(wanted)

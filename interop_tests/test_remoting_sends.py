@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from gantrymq.client.admin import Admin
+from interop_tests.java import official
 from interop_tests.real_broker import PEER, RealBroker, all_of
 from interop_tests.running import Gantry
 
@@ -37,14 +38,10 @@ def classpath(version: str, directory: Path) -> str:
         return subprocess.run(
             ["bash", str(PEER), "classpath"], capture_output=True, text=True, check=True
         ).stdout.strip()
-    project = shutil.copytree(PROJECT, directory / "java")
-    resolved = subprocess.run(
-        ["mvn", "-q", "-B", f"-Drocketmq.version={version}", "dependency:build-classpath", "-Dmdep.outputFile=classpath"],
-        cwd=project, capture_output=True, text=True, timeout=250,
-    )  # fmt: skip
-    if resolved.returncode:
-        pytest.skip(f"Maven cannot get rocketmq-client {version}: {resolved.stdout[-500:]}")
-    return (project / "classpath").read_text().strip()
+    try:
+        return official.jars(version, directory)
+    except official.Unavailable as why:
+        pytest.skip(str(why))
 
 
 def seen(nameserver: str, name: str, jars: str, home: Path, header: str = "JSON") -> list[str]:

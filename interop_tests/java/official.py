@@ -1,4 +1,4 @@
-"""The official Java clients: their jars, and Scenarios.java of this directory in a JVM."""
+"""The official Java clients: their jars, and the programs of this directory in a JVM."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from queue import Empty, Queue
+
+import pytest
 
 HERE = Path(__file__).parent
 SOURCES = HERE / "src" / "main" / "java"
@@ -51,10 +53,9 @@ def jars(version: str, directory: Path) -> str:
     return found
 
 
-def compiled(version: str, classpath: str, directory: Path) -> Path:
-    """Directory of the classes."""
+def compiled(names: Iterable[str], classpath: str, directory: Path) -> Path:
+    """Directory of the classes of these sources."""
     classes = directory / "classes"
-    names = COMMON if version.startswith("4.") else (*COMMON, LATER)
     words = [
         "-nowarn",
         "--release",
@@ -70,6 +71,21 @@ def compiled(version: str, classpath: str, directory: Path) -> Path:
     return classes
 
 
+def printed(program: str, directory: Path, *arguments: str, version: str = "5.3.3") -> list[str]:
+    """What one of the other programs here prints to its end; skips the test where there is no such client."""
+    if missing():
+        pytest.skip(missing())
+    try:
+        classpath = jars(version, directory)
+    except Unavailable as why:
+        pytest.skip(str(why))
+    classes = compiled([f"{program}.java"], classpath, directory)
+    words = [f"-Duser.home={directory}", "-cp", f"{classes}{os.pathsep}{classpath}", program, *arguments]
+    done = subprocess.run(["java", *words], capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout.splitlines()
+
+
 class Jvm:
     """Runs all scenarios. `outside(what)` does what they ask for; `results`: scenario to "ok" or what was wrong."""
 
@@ -77,7 +93,7 @@ class Jvm:
         self, version: str, directory: Path, nameservers: str, broker: str, prefix: str, binary: bool = False
     ) -> None:
         classpath = jars(version, directory)
-        classes = compiled(version, classpath, directory)
+        classes = compiled(COMMON if version.startswith("4.") else (*COMMON, LATER), classpath, directory)
         self._log = directory / "java.err"
         self.results: dict[str, str] = {}
         self.times: dict[str, str] = {}

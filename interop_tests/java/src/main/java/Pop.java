@@ -38,6 +38,7 @@ public final class Pop {
         topic = args[2];
         int count = Integer.parseInt(args[3]);
         DefaultMQProducer producer = new DefaultMQProducer("pop_producer");
+        producer.setSendMsgTimeout(60_000);
         producer.setNamesrvAddr(args[0]);
         producer.start();
         api = producer.getDefaultMQProducerImpl().getMqClientFactory().getMQClientAPIImpl();

@@ -49,6 +49,7 @@ public final class Sends {
         nameserver = args[0];
         topic = args[1];
         producer = new DefaultMQProducer(topic + "-producer");
+        producer.setSendMsgTimeout(60_000);
         producer.setNamesrvAddr(nameserver);
         producer.start();
         retries();
@@ -109,6 +110,7 @@ public final class Sends {
     static void requests() throws Exception {
         String name = topic + "-requests";
         DefaultMQProducer replier = new DefaultMQProducer(name + "-replier");
+        replier.setSendMsgTimeout(60_000);
         replier.setNamesrvAddr(nameserver);
         replier.setInstanceName("replier");
         replier.start();

@@ -24,6 +24,7 @@ public final class Talk {
         String topic = args[1];
         int count = Integer.parseInt(args[2]);
         DefaultMQProducer producer = new DefaultMQProducer("java_producer");
+        producer.setSendMsgTimeout(60_000);
         producer.setNamesrvAddr(nameserver);
         producer.start();
         producer.createTopic("TBW102", topic, 4, Map.of());
