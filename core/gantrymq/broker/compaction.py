@@ -17,11 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from gantrymq.broker.live import RECORDS_BYTES, RECORDS_STEP, Slices, patient, run_for
+from gantrymq.broker.live import RECORDS_BYTES, RECORDS_STEP
+from gantrymq.broker.slices import HELD, Sliced, Slices, patient
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.store import record
-from gantrymq.store.cold import Cold
 from gantrymq.store.compaction import CompactedFile, CompactionWriter
 from gantrymq.store.consume_queue import HOLE_SIZE
 
@@ -82,8 +82,7 @@ class Compaction:
         self._broker = broker
         self._store = store
         self._background = background
-        self._job: Slices[None] | None = None
-        self._waiting = False
+        self._work = Sliced(store, self._slice, background.later, self._stopped)
         self._needed_from = 0
         self.runs = 0
         """Since the start."""
@@ -98,18 +97,18 @@ class Compaction:
     def _tick(self, now_ms: int) -> None:
         if self._broker.closed:
             return
-        if self._job is None and self._store.failure is None:
+        if not self.busy and self._store.failure is None:
             self.begin()
         self._broker.wheel.call_at(now_ms + LOOK_MS, self._tick)
 
     @property
     def busy(self) -> bool:
         """A run is under way."""
-        return self._job is not None
+        return self._work.job is not None
 
     def begin(self, force: bool = False) -> None:
         """Compact what is due; `force`: whatever is not compacted."""
-        self._job = self._run(force)
+        self._work.job = self._run(force)
         self._slice()
 
     def _queues(self) -> list[tuple[str, int]]:
@@ -164,38 +163,11 @@ class Compaction:
     # --- slices
 
     def _slice(self) -> None:
-        if not self._broker.closed and self.step(SLICE_US):
+        if not self._broker.closed and self._work.step(SLICE_US):
             self._background.later(self._slice)
 
-    def step(self, budget_us: int) -> bool:
-        """A slice. True: call again soon."""
-        if self._job is None or self._waiting:
-            return False
-        try:
-            wanted = run_for(self._job, budget_us)
-        except StopIteration:
-            self._job = None
-            return False
-        except (GantryError, OSError) as error:
-            log.warning("compaction stopped: %s; it is tried again in %d s", error, LOOK_MS // 1000)
-            self._job = None
-            return False
-        if isinstance(wanted, Cold):
-            self._fetch(wanted)
-        elif wanted < 0:
-            self._waiting = True
-        return wanted == 0
-
-    def _fetch(self, cold: Cold) -> None:
-        self._waiting = True
-        try:
-            self._store.fetch(cold, self, Compaction._woken)
-        except GantryError:
-            self._background.later(self._woken)
-
-    def _woken(self) -> None:
-        self._waiting = False
-        self._slice()
+    def _stopped(self, error: Exception) -> None:
+        log.warning("compaction stopped: %s; it is tried again in %d s", error, LOOK_MS // 1000)
 
     def _thread(self, work: Callable[[], None]) -> Slices[None]:
         """Wait for a thread; raises what it raised."""
@@ -203,12 +175,12 @@ class Compaction:
 
         def done(failure: OSError | None) -> None:
             answer.append(failure)
-            if self._waiting:
-                self._woken()
+            if self._work.waiting:
+                self._work.wake()
 
         self._background.in_thread(work, done)
         while not answer:
-            yield -1
+            yield HELD
         if answer[0] is not None:
             raise answer[0]
 
@@ -238,8 +210,8 @@ class Compaction:
             yield from self._copy(part, writer)
             while store.flushed_position < limit:
                 self._broker.request_flush()
-                self._background.later(self._woken)
-                yield -1
+                self._background.later(self._work.wake)
+                yield HELD
             yield from self._thread(lambda: made.append(writer.finish(part.end)))
         finally:
             if not made:

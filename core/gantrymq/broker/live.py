@@ -1,19 +1,17 @@
 """What is alive in the oldest segment: computed when the segment is about to go, not counted while messages pass.
 
 Alive are: entries that a cursor has not done (AMQP queues, MQTT sessions, webhooks), entries that were moved before, rows of
-tables, and acknowledgements of cursors that still exist. `Survey.run` is a generator, so that the loop can do it in slices: it
-yields the microseconds that it took, or a `Cold` that must be fetched before it is resumed.
+tables, and acknowledgements of cursors that still exist. `Survey.run` is done in slices (`slices.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from gantrymq.broker.acks import ACK_TOPIC, cursors_in
+from gantrymq.broker.slices import Slices, patient
 from gantrymq.broker.tables import KEY_PROPERTY
 from gantrymq.model import names
-from gantrymq.store.cold import Cold
 from gantrymq.store.consume_queue import HOLE_SIZE
 from gantrymq.store.moved import MOVED_TOPIC, cost
 
@@ -21,10 +19,6 @@ if TYPE_CHECKING:
     from gantrymq.broker.cursors import Cursor, Cursors
     from gantrymq.broker.tables import Tables
     from gantrymq.store.message_store import MessageStore
-
-T = TypeVar("T")
-Slices = Generator[int | Cold, None, T]
-"""Work in slices: see the module."""
 
 UNITS_STEP = 512
 """Queue units looked at in one slice."""
@@ -36,26 +30,6 @@ READ_US = 15
 UNIT_US = 1
 RECORD_US = 12
 NOT_TABLES = frozenset({ACK_TOPIC, MOVED_TOPIC, "rmq_sys_gantry_dispatch", "rmq_sys_gantry_filler"})
-
-
-def patient(call: Callable[[], T]) -> Slices[T]:
-    """The call's result, after as many fetches as it takes."""
-    while True:
-        try:
-            return call()
-        except Cold as cold:
-            yield cold
-
-
-def run_for(job: Slices[T], budget_us: int) -> int | Cold:
-    """Let the job work about that long: what it waits for (a `Cold`, or a negative number), or 0: it has more to do. StopIteration is
-    its end."""
-    while budget_us > 0:
-        took = next(job)
-        if isinstance(took, Cold) or took < 0:
-            return took
-        budget_us -= took
-    return 0
 
 
 class Survey:

@@ -11,7 +11,8 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.acks import encode_range
-from gantrymq.broker.live import CURSOR_US, READ_US, UNIT_US, UNITS_STEP, Slices, patient
+from gantrymq.broker.live import CURSOR_US, READ_US, UNIT_US, UNITS_STEP
+from gantrymq.broker.slices import Slices, patient
 from gantrymq.model.limits import BODY_BYTES_CEILING
 from gantrymq.store.consume_queue import HOLE_SIZE
 

@@ -2,8 +2,8 @@
 
 One segment at a time: survey what is alive; if that is little, write it again at the log's end (moved records, rows, state of
 cursors), wait until that is on stable storage, then remove the segment. Nothing is remembered on disk: after a crash at any place
-the whole of it is done again, and what was moved already is found moved. All of it runs on the loop in slices of `step`; unlinking
-and nothing else in a thread.
+the whole of it is done again, and what was moved already is found moved. All of it runs on the loop in slices; unlinking and
+nothing else in a thread.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.acks import ACK_TOPIC, RECORD_BYTES_MAX
-from gantrymq.broker.live import Slices, Survey, patient, run_for
+from gantrymq.broker.live import Survey
 from gantrymq.broker.moved import MOVED_MAX
 from gantrymq.broker.pins import Pins
+from gantrymq.broker.slices import HELD, Sliced, Slices, patient
 from gantrymq.broker.tables import item_message
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
-from gantrymq.store.cold import Cold
 from gantrymq.store.moved import places_of, wrap
 from gantrymq.store.retention import DiskLevel, disk_level, used_ratio, why_now
 
@@ -74,9 +74,7 @@ class Retention:
         self.metrics: Metrics | None = None
         """Where to show what queues pin."""
         self._passed: dict[int, tuple[int, int]] = {}
-        self._job: Slices[None] | None = None
-        self._waiting = False
-        """A fetch or a thread will wake the job."""
+        self.work = Sliced(store, self._go_on, self._pause, self._stopped)
         self._due_at = 0
         self._broken = False
         """A file could not be unlinked: deleting the one behind it would leave a hole in the log."""
@@ -107,10 +105,10 @@ class Retention:
     def check(self, now_ms: int) -> None:
         """Look at the disk; begin a job if something is due."""
         self._look_at_disk()
-        if self._job is None and now_ms >= self._due_at and self._store.failure is None and not self._broken:
+        if self.work.job is None and now_ms >= self._due_at and self._store.failure is None and not self._broken:
             self._due_at = now_ms + DUE_MS
             self._broker.arm_background()  # on an idle broker nobody else makes the checkpoint that deletion waits for
-            self._job = self._run(now_ms)
+            self.work.job = self._run(now_ms)
             self._slice(now_ms)
 
     def _look_at_disk(self) -> None:
@@ -165,48 +163,27 @@ class Retention:
     # --- slices
 
     def _slice(self, now_ms: int) -> None:
-        if not self._broker.closed and self.step(SLICE_US):
+        if not self._broker.closed and self.work.step(SLICE_US):
             self._broker.wheel.call_at(now_ms + SLICE_EVERY_MS, self._slice)
 
-    def step(self, budget_us: int) -> bool:
-        """A slice of the job under way. True: call again soon. Never raises."""
-        if self._job is None or self._waiting:
-            return False
-        try:
-            wanted = run_for(self._job, budget_us)
-        except StopIteration:
-            self._job = None
-            return False
-        except (GantryError, OSError, ValueError) as error:
-            self._job = None
-            full = isinstance(error, GantryError) and error.code is ErrorCode.STORE_FULL
-            self.staying = f"it could not be emptied: {error}"
-            if full:
-                log.warning("the oldest segment stays: there is no room to write again what is alive in it")
-            else:
-                log.exception("retention stopped in the middle; it begins anew in %d s", STAY_MS // 1000)
-            self._due_at = self._broker.wheel.now_ms() + STAY_MS
-            return False
-        if isinstance(wanted, Cold):
-            self._fetch(wanted)
-        elif wanted < 0:
-            self._pause()
-        return wanted == 0
-
-    def _fetch(self, cold: Cold) -> None:
-        self._waiting = True
-        try:
-            self._store.fetch(cold, self, Retention._woken)
-        except GantryError:
-            self._pause()
-
-    def _pause(self) -> None:
-        self._waiting = True
-        self._broker.wheel.call_at(self._broker.wheel.now_ms() + RETRY_MS, lambda now_ms: self._woken())
-
-    def _woken(self) -> None:
-        self._waiting = False
+    def _go_on(self) -> None:
         self._slice(self._broker.wheel.now_ms())
+
+    def _pause(self, call: Callable[[], None]) -> None:
+        self._broker.wheel.call_at(self._broker.wheel.now_ms() + RETRY_MS, lambda now_ms: call())
+
+    def _until(self, holds: Callable[[], object]) -> Slices[None]:
+        while not holds():
+            self._pause(self.work.wake)
+            yield HELD
+
+    def _stopped(self, error: Exception) -> None:
+        self.staying = f"it could not be emptied: {error}"
+        if isinstance(error, GantryError) and error.code is ErrorCode.STORE_FULL:
+            log.warning("the oldest segment stays: there is no room to write again what is alive in it")
+        else:
+            log.exception("retention stopped in the middle; it begins anew in %d s", STAY_MS // 1000)
+        self._due_at = self._broker.wheel.now_ms() + STAY_MS
 
     # --- the job
 
@@ -279,8 +256,7 @@ class Retention:
             yield from self._write_states(survey)
             target = self._store.written_position
             self._broker.request_flush()
-            while self._store.flushed_position < target:
-                yield -1
+            yield from self._until(lambda: self._store.flushed_position >= target)
             self._passed = survey.passed
             self.staying = ""
             return True
@@ -364,8 +340,7 @@ class Retention:
             yield SLICE_US // 2
         answer: list[OSError | None] = []
         self._in_thread(removal.unlink, answer.append)
-        while not answer:
-            yield -1
+        yield from self._until(lambda: answer)
         if answer[0] is not None:
             self._broken = True
             log.critical(

@@ -89,17 +89,17 @@ class KeepingNode(Node):
         retention._due_at = 0
         retention.check(self.wheel.now_ms())
         for _ in range(100_000):
-            if retention._job is None:
+            if retention.work.job is None:
                 break
             self.flush()
             if self.store.cold is not None and self.store.cold.queued:
                 callback, value = self.posted.get(timeout=30)
                 callback(value)
-            elif retention._waiting:
+            elif retention.work.waiting:
                 self.wheel.advance(100)
             else:
-                retention.step(1_000)
-        assert retention._job is None
+                retention.work.step(1_000)
+        assert retention.work.job is None
         self.turn.run_until_quiet()
         return retention.deleted - before
 

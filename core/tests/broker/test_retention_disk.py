@@ -69,7 +69,7 @@ def test_slices_keep_to_their_budget() -> None:
     node.clock.advance(2 * 3_600_000)
     node.retention.check(node.wheel.now_ms())
     slices = 1
-    while node.retention.step(100):
+    while node.retention.work.step(100):
         slices += 1
     assert slices > 10
 
