@@ -138,6 +138,15 @@ def change_attributes(attributes: dict[str, str], text: str) -> None:
         attributes[key] = value
 
 
+def create_static_topic(door: BrokerDoor, command: Command) -> None:
+    """UPDATE_AND_CREATE_STATIC_TOPIC: a topic whose logical queues move between brokers. Queues stay where they are here."""
+    door.refuse(
+        command,
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        "static topics (logical queues that move between brokers) do not exist here; create an ordinary topic (updateTopic)",
+    )
+
+
 def delete_topic(door: BrokerDoor, command: Command) -> None:
     """DELETE_TOPIC_IN_BROKER: an unknown topic is deleted already; answered as `create_topic`."""
     name = parse(command.fields, headers.TopicHeader).topic
@@ -211,6 +220,7 @@ def clean(door: BrokerDoor, command: Command) -> None:
 HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
     RequestCode.UPDATE_AND_CREATE_TOPIC: create_topic,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: create_topics,
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: create_static_topic,
     RequestCode.DELETE_TOPIC_IN_BROKER: delete_topic,
     RequestCode.GET_ALL_TOPIC_CONFIG: all_topics,
     RequestCode.GET_TOPIC_CONFIG: get_topic,

@@ -337,6 +337,12 @@ def change_invisible(door: BrokerDoor, command: Command) -> None:
     door.connection.respond(command, ResponseCode.SUCCESS, None, fields)
 
 
+def rollback(door: BrokerDoor, command: Command) -> None:
+    """POP_ROLLBACK: move what RocksDB holds of pops back into the revive topics (AdminBrokerProcessor.transferPopToFsStore). There is one
+    place for them here, so nothing is to be moved; a real broker without popConsumerKVServiceEnable answers the same."""
+    write_done(door, command)
+
+
 def _with_codes(handler: Callable[[BrokerDoor, Command], None]) -> Callable[[BrokerDoor, Command], None]:
     def handle(door: BrokerDoor, command: Command) -> None:
         try:
@@ -357,6 +363,7 @@ def _table() -> dict[int, Callable[[BrokerDoor, Command], None]]:
         (RequestCode.PEEK_MESSAGE, peek),
         (RequestCode.NOTIFICATION, notification),
         (RequestCode.POLLING_INFO, polling_info),
+        (RequestCode.POP_ROLLBACK, rollback),
     ):
         table[int(code)] = table[int(code) & 0xFFFF] = _with_codes(handler)
     return table

@@ -33,6 +33,14 @@ if TYPE_CHECKING:
 KEPT_FLAGS: Final = sysflag.COMPRESSED | sysflag.MULTI_TAGS | sysflag.COMPRESSION_MASK
 """Bits of sysFlag that a sender decides; host widths and transaction state are ours."""
 
+SPECIAL_FLAGS: Final = sysflag.TRANSACTION_MASK | sysflag.INNER_BATCH
+"""Bits of sysFlag that say more of a message than how it is written."""
+
+NO_INNER_BATCH: Final = (
+    "the message is an inner batch (sysFlag 128, INNER_NUM), which only a topic with queue.type=BatchCQ takes; there are none here: "
+    "send a batch as SEND_BATCH_MESSAGE"
+)
+
 Header = SendHeaderV2 | SendHeader
 
 NO_LMQ: tuple[str, ...] = ()
@@ -54,6 +62,7 @@ _POP_CK: Final = "POP_CK\x01"
 _DISPATCH: Final = props.MULTI_DISPATCH + "\x01"
 _REPLY_TO: Final = "REPLY_TO_CLIENT\x01"
 _PRIORITY: Final = "_SYS_MSG_PRIORITY_\x01"
+_INNER_NUM: Final = "INNER_NUM\x01"
 _SHARDING: Final = props.SHARDING_KEY + "\x01"
 
 
@@ -131,11 +140,8 @@ class Sends:
             text, queue_id, intake, lmq = self._look_closer(text, topic, queue_id, header.reconsume_times)
         if topic.takes is not None:
             check_type(topic.takes, name, text)
-        if flags & sysflag.TRANSACTION_MASK and intake != HALF:
-            raise GantryError(
-                ErrorCode.MESSAGE_ILLEGAL,
-                f"sysFlag {flags} marks a transaction, but the message has no property {props.TRAN_MSG}=true",
-            )
+        if flags & SPECIAL_FLAGS:
+            check_flags(flags, intake)
         if not unique:
             unique = self.unique.make()
             text = f"{text}{_UNIQ}{unique}\x02"
@@ -177,6 +183,8 @@ class Sends:
         """(properties, queue, intake, light queues) of a message whose properties may ask for more than to be stored."""
         if "POP_CK" in text:  # a receipt of an earlier delivery (SendMessageProcessor.clearReservedProperties)
             text = without(text, _POP_CK)
+        if "INNER_NUM" in text and value_of(text, _INNER_NUM):
+            raise GantryError(ErrorCode.MESSAGE_ILLEGAL, NO_INNER_BATCH)
         intake, lmq = PLAIN, NO_LMQ
         if "DELAY" in text or "TIMER_D" in text or "TRAN_MSG" in text:
             intake = intake_of(text, attempts or 0)
@@ -282,6 +290,17 @@ class Sends:
         if message.queue_id < 0:
             message.queue_id = queue_id if queue_id >= 0 else self._topics[message.topic].queue_for(message)
         return self._broker.store.check(message)
+
+
+def check_flags(flags: int, intake: int) -> None:
+    """What sysFlag says must be so. Raises MESSAGE_ILLEGAL."""
+    if flags & sysflag.INNER_BATCH:  # HookUtils.checkInnerBatch
+        raise GantryError(ErrorCode.MESSAGE_ILLEGAL, NO_INNER_BATCH)
+    if intake != HALF:
+        raise GantryError(
+            ErrorCode.MESSAGE_ILLEGAL,
+            f"sysFlag {flags} marks a transaction, but the message has no property {props.TRAN_MSG}=true",
+        )
 
 
 def check_type(wanted: str, topic: str, text: str) -> None:

@@ -578,3 +578,8 @@ def test_cold_records_are_leased_when_they_are_there(tmp_path: Path, monkeypatch
     assert bodies(later(arrive())) == [b"m0", b"m1", b"m2"]
     bench.close()
     reads.stop()
+
+
+@pytest.mark.parametrize("code", [200056, 200056 & 0xFFFF])
+def test_rollback_of_the_pop_store_has_nothing_to_do(bench: Bench, code: int) -> None:
+    assert ask(bench.connect(), code).code == 0

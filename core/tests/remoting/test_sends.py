@@ -494,6 +494,19 @@ def test_long_tag_is_refused(bench: Bench) -> None:
         assert (answer.code, answer.remark) == (13, "the message is illegal: its tag has over 4096 bytes")
 
 
+def test_an_inner_batch_is_refused_and_says_why(bench: Bench) -> None:
+    link = bench.connect()
+    for answer in (send(link, f="128"), send(link, properties="UNIQ_KEY\x01u\x02INNER_NUM\x012\x02")):
+        assert (answer.code, "BatchCQ" in (answer.remark or "")) == (Answer.MESSAGE_ILLEGAL, True)
+    assert send(link, properties="UNIQ_KEY\x01u\x02MY_INNER_NUM\x012\x02").code == 0
+
+
+def test_static_topics_are_refused_and_say_why(bench: Bench) -> None:
+    answer = ask(bench.connect(), Code.UPDATE_AND_CREATE_STATIC_TOPIC, b"{}", topic="S", readQueueNums=1)
+    assert (answer.code, "static topics" in (answer.remark or "")) == (Answer.REQUEST_CODE_NOT_SUPPORTED, True)
+    assert bench.broker.topics.get("S") is None
+
+
 def create_typed(link: FakeLink, name: str, kind: str) -> Command:
     return ask(
         link, Code.UPDATE_AND_CREATE_TOPIC, topic=name, readQueueNums=1, writeQueueNums=1, perm=6, defaultTopic="TBW102",
