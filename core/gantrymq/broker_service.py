@@ -78,9 +78,9 @@ class BrokerService:
             delay_levels=context.sections["timer"].delay_levels,
         )
         loop = asyncio.get_running_loop()
-        store, clean = await self._load(context, store_config)
+        store, whole = await self._load(context, store_config)
         snapshot_files = SnapshotFiles(store.files, context.data / "gantry" / "snapshots")
-        broker = self._open(context, store, clean, snapshot_files)
+        broker = self._open(context, store, whole, snapshot_files)
         self._start_flusher(context, store_config, broker)
         self._worker = ThreadPoolExecutor(1, "gantry-background")
         background = Worker(self._worker, loop)
@@ -111,7 +111,7 @@ class BrokerService:
         return [bound]
 
     async def _load(self, context: ServiceContext, config: StoreConfig) -> tuple[MessageStore, bool]:
-        """The store, recovered; whether it had been closed cleanly."""
+        """The store, recovered; whether it has all that it ever had."""
         store = MessageStore(OsFileSystem(), context.data, config, context.clock)
         progress = RecoveryProgress(context.clock.monotonic_ms)
         try:
@@ -120,9 +120,9 @@ class BrokerService:
             progress.close()
         self._store = store
         log.info("store: %s", report)
-        return store, report.clean
+        return store, report.clean or report.whole
 
-    def _open(self, context: ServiceContext, store: MessageStore, clean: bool, snapshots: SnapshotFiles) -> Broker:
+    def _open(self, context: ServiceContext, store: MessageStore, whole: bool, snapshots: SnapshotFiles) -> Broker:
         """The broker with what it owed, another broker's work in the meantime taken over; the export of its configuration."""
         sections = context.sections
         broker = Broker(
@@ -143,7 +143,7 @@ class BrokerService:
                 broker.delays.others_timers = TimerTakeover(store.files, path, store, export.others_timers)
             return rows
 
-        broker.open(not clean, take_over)
+        broker.open(not whole, take_over)
         loop = asyncio.get_running_loop()
         export.start(broker.tables, context.wheel, partial(loop.run_in_executor, None))
         export.keep_delays(broker.delays.floors)

@@ -266,8 +266,9 @@ class MessageStore(StoreReader, DerivedFiles):
             return report
         if derived < self._positions.derived:  # killed from here on, the next start must not trust what is cut now
             self._positions.save(min(flushed, end), derived, sync=True)
-        whole = own_crash and not report.cut_bytes and not report.quarantined
-        self._queues.cut_from(derived, whole and nothing_lost(self.files, self._own))
+        sound = own_crash and not report.cut_bytes and not report.quarantined
+        report.whole = sound and nothing_lost(self.files, self._own)
+        self._queues.cut_from(derived, report.whole)
         self._index.cut(derived, self._store_ms_at)
         replay = Replay(self._log, self._queues, self._lights, self._index, self._appender)
         replay.run(min(derived, max(self._lights.log_position, low)), derived, end, report, dispatched)

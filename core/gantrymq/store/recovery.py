@@ -58,6 +58,8 @@ class RecoveryReport:
     """(position, bytes) of damaged places that fillers stand in now."""
     records: int = 0
     """Records dispatched again."""
+    whole: bool = False
+    """After a crash: everything that was written is there (`abort.nothing_lost`)."""
 
     def __str__(self) -> str:
         checked = f"not closed cleanly; checked the log from {self.start} to {self.end}"
