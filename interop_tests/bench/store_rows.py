@@ -1,0 +1,62 @@
+"""What the cases of `./run bench store` share: a line of its table, stores that go when they were measured, messages as a door makes them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gantrymq.clock import SystemClock
+from gantrymq.model.message import Message
+from gantrymq.store.config import StoreConfig
+from gantrymq.store.files import OsFileSystem
+from gantrymq.store.message_store import MessageStore
+
+BATCH: Final = 256
+"""Records per append: what a loaded broker gathers in one turn of its loop."""
+PULL_BYTES: Final = 256 * 1024
+"""A pull's default size."""
+MIB: Final = 1024 * 1024
+
+
+@dataclass
+class Row:
+    """One line of the table."""
+
+    name: str
+    target: str
+    result: str
+    reached: bool
+    raw: dict[str, Any]
+
+
+@contextmanager
+def opened(directory: Path, **settings: Any) -> Iterator[MessageStore]:
+    """A new store, closed and removed at the end."""
+    store = MessageStore(OsFileSystem(), directory, StoreConfig(**settings), SystemClock())
+    store.load()
+    try:
+        yield store
+    finally:
+        store.close()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def batches(count: int, body: bytes, batch: int = BATCH) -> list[list[Message]]:
+    """Messages as a door makes them, with UNIQ_KEY, over four queues."""
+    return [
+        [
+            Message("Bench", body, b"UNIQ_KEY\x01%032d\x02" % number, "", (f"{number:032d}",), number & 3)
+            for number in range(first, first + batch)
+        ]
+        for first in range(0, count, batch)
+    ]
+
+
+def at_share(values: list[float], share: float) -> float:
+    """A quantile."""
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
