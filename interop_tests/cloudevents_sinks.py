@@ -28,6 +28,12 @@ class Hook:
 Answer = int | tuple[int, dict[str, str]]
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+    """Five, as inherited, are soon there at the same time: the sixth would try again after a second, then three."""
+
+
 class Sink:
     """`answer(hook)` decides the status (and headers); every delivery is kept in `hooks`, in order of arrival."""
 
@@ -57,8 +63,7 @@ class Sink:
             def log_message(self, *args: object) -> None:
                 """Quiet."""
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
+        self.server = _Server(("127.0.0.1", 0), Handler)
         self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         self.thread.start()
 
