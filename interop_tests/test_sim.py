@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ STEPS = 2_000
 SHORT = 800
 EVERYDAY_SEEDS = (1, 2, 3)
 CRASH_SEEDS = range(1_000, 1_020)
+SLOW_SEEDS = range(35, 56)
+SLOW_BOX_S = 60.0
 SEEDS_MAX = 8
 """A planted fault is found by one of so many seeds."""
 
@@ -44,6 +47,18 @@ def test_invariants_hold_under_many_seeds() -> None:
     assert sum(result.crashes - result.losses for result in results) > 10, "hardly any process was killed"
     assert sum(result.losses for result in results) > 10, "hardly any power was lost"
     assert {result.sync for result in results} == {True, False}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_invariants_hold_for_a_minute() -> None:
+    """Whole runs of fixed seeds, as many as a minute takes."""
+    begun = time.monotonic()
+    for seed in SLOW_SEEDS:
+        result = Simulation(seed).run()
+        assert not result.failure, "\n".join([*result.events, told(result), result.failure])
+        if time.monotonic() - begun > SLOW_BOX_S:
+            break
 
 
 def test_a_seed_replays_to_the_last_event() -> None:
