@@ -3,6 +3,7 @@ installed package the compiled one."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import tomllib
@@ -36,3 +37,28 @@ def test_no_listed_module_defines_a_struct() -> None:
     for path in MODULES:
         text = (ROOT / path).read_text("utf-8")
         assert "msgspec.Struct" not in text, path
+
+
+def names_of_two_types(source: str) -> set[str]:
+    """Variables that two handlers of one function bind to errors of different types."""
+    found = set()
+    for function in ast.walk(ast.parse(source)):
+        if isinstance(function, ast.FunctionDef):
+            handlers = [node for node in ast.walk(function) if isinstance(node, ast.ExceptHandler) and node.type]
+            bound = {(handler.name, ast.unparse(handler.type)) for handler in handlers if handler.name and handler.type}
+            names = [name for name, _ in bound]
+            found |= {f"{function.name}: {name}" for name in names if names.count(name) > 1}
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_errors_of_two_types_have_two_names(path: str) -> None:
+    """mypyc gives a variable the type of its first handler: one of another type then raises TypeError."""
+    assert not names_of_two_types((ROOT / path).read_text("utf-8"))
+
+
+def test_names_of_two_types_are_found() -> None:
+    body = "    try: pass\n    except A as e: pass\n    except {} as {}: pass\n"
+    assert names_of_two_types("def f():\n" + body.format("B", "e")) == {"f: e"}
+    for other in (("A", "e"), ("B", "x")):
+        assert not names_of_two_types("def f():\n" + body.format(*other))

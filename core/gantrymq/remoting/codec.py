@@ -11,7 +11,6 @@ docs/formats/remoting.md.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -30,6 +29,7 @@ from gantrymq.remoting.constants import (
     Language,
     RequestCode,
 )
+from gantrymq.remoting.frame_headers import JsonOut, decode_json, decode_loose, decode_send, encode_json
 from gantrymq.remoting.headers import HeaderError, SendHeaderV2, parse
 
 PREFIX: Final = struct.Struct(">II")
@@ -100,62 +100,18 @@ class Command:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Command):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+        return self._key() == other._key()
 
     __hash__ = None  # type: ignore[assignment]
+
+    def _key(self) -> tuple[object, ...]:
+        head = self.code, self.opaque, self.flag, self.language, self.version
+        return *head, self.remark, self.fields, self.body, self.send
 
     def __repr__(self) -> str:
         what = "response" if self.is_response else "request"
         rest = f"{self.fields!r}, remark={self.remark!r}, {len(self.body)} bytes"
         return f"Command({what} {self.code}, opaque={self.opaque}, {rest})"
-
-
-class _JsonHeader(msgspec.Struct):
-    code: int
-    opaque: int = 0
-    flag: int = 0
-    version: int = 0
-    language: str | int | None = "JAVA"
-    remark: str | None = None
-    extFields: dict[str, str] | None = None
-
-
-class _LooseHeader(msgspec.Struct):
-    code: int
-    opaque: int = 0
-    flag: int = 0
-    version: int = 0
-    language: str | int | None = "JAVA"
-    remark: str | None = None
-    extFields: dict[str, str | int | float | bool | None] | None = None
-
-
-class _SendHeader(msgspec.Struct, gc=False):
-    code: int
-    extFields: SendHeaderV2
-    opaque: int = 0
-    flag: int = 0
-    version: int = 0
-    language: str | int | None = "JAVA"
-
-
-class _JsonOut(msgspec.Struct, omit_defaults=True):
-    """Key order as fastjson writes it."""
-
-    code: int
-    extFields: Mapping[str, str] | None = None
-    flag: int | None = None
-    language: str | None = None
-    opaque: int | None = None
-    remark: str | None = None
-    serializeTypeCurrentRPC: str | None = None
-    version: int | None = None
-
-
-_decode_json = msgspec.json.Decoder(_JsonHeader).decode
-_decode_loose = msgspec.json.Decoder(_LooseHeader, strict=False).decode
-_decode_send = msgspec.json.Decoder(_SendHeader, strict=False).decode
-_encode_json = msgspec.json.Encoder().encode
 
 
 def _language(value: str | int | None) -> int:
@@ -174,11 +130,11 @@ def decode_json_header(header: bytes, body: bytes) -> Command:
     """Command of a JSON header, keys in any order; raises `FrameError`."""
     try:
         try:
-            wire = _decode_json(header)
+            wire = decode_json(header)
             fields = wire.extFields or {}
         except msgspec.ValidationError:
             # Some clients write numbers and nulls into extFields, where Java has a map of strings.
-            loose = _decode_loose(header)
+            loose = decode_loose(header)
             fields = {name: _text(value) for name, value in (loose.extFields or {}).items() if value is not None}
             return Command(
                 _int32(loose.code, "code"), fields, body, _int32(loose.opaque, "opaque"),
@@ -231,7 +187,7 @@ def _decode_typed_send(header: bytes, body: bytes) -> Command | None:
     """Command with `send`, or None if the header is not what it looked like: the general way then says
     why."""
     try:
-        wire = _decode_send(header)
+        wire = decode_send(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     code = wire.code
@@ -359,8 +315,8 @@ class FrameReader:
 def encode_header(command: Command) -> bytes:
     """JSON header in fastjson's key order; empty fields and remark are left out, as Java does."""
     language = command.language
-    return _encode_json(
-        _JsonOut(
+    return encode_json(
+        JsonOut(
             command.code,
             command.fields or None,
             command.flag,
@@ -435,7 +391,7 @@ class SendResponses:
         self.template = (
             b'{"code":0,"extFields":{"MSG_REGION":%b,"TRACE_ON":"true","msgId":"%b%%016X","queueId":"%%d",'
             b'"queueOffset":"%%d"},"flag":1,"language":"JAVA","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
-        ) % (_encode_json(region).replace(b"%", b"%%"), self.host.encode(), VERSION)
+        ) % (encode_json(region).replace(b"%", b"%%"), self.host.encode(), VERSION)
 
     def frame(self, opaque: int, physical_offset: int, queue_id: int, queue_offset: int) -> bytes:
         """Whole frame of a successful answer."""

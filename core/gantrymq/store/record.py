@@ -145,8 +145,8 @@ def decode(buffer: Readable, at: int = 0, *, check_crc: bool = True) -> Message:
         raise RecordError("CRC of the body")
     try:
         topic = str(buffer[topic_at : properties_at - 2], "utf-8")
-    except UnicodeDecodeError as error:
-        raise RecordError("topic is not UTF-8") from error
+    except UnicodeDecodeError as undecodable:
+        raise RecordError("topic is not UTF-8") from undecodable
     properties = bytes(buffer[properties_at:end])
     message = Message(topic, body, properties, "", (), queue_id, born_ms)
     if b"INNER_MULTI_" in properties or MORE_MARK in properties:

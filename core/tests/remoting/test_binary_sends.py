@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gantrymq.remoting import binary_sends
 from gantrymq.remoting.binary_sends import LAYOUT_BYTES_MAX, LAYOUTS_MAX, BinarySends
 from gantrymq.remoting.codec import Command, FrameReader, encode
 from gantrymq.remoting.headers import SendHeaderV2, parse
@@ -97,12 +96,13 @@ def test_long_constant_parts_are_not_kept() -> None:
     assert learned(long).find(*begin_of(long)) is None
 
 
-def test_layouts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layouts_are_bounded() -> None:
     assert LAYOUTS_MAX == 1024
-    monkeypatch.setattr(binary_sends, "LAYOUTS_MAX", 2)
     known = BinarySends()
-    for group in ("one", "two2", "three"):
-        fields = FIELDS | {"a": group}
+    many = [FIELDS | {"a": f"group{number}"} for number in range(LAYOUTS_MAX + 1)]
+    for fields in many[:-1]:
         known.learn(*begin_of(fields), parsed(fields))
-    assert known.find(*begin_of(FIELDS | {"a": "one"})) is None
-    assert known.find(*begin_of(FIELDS | {"a": "three"})) is not None
+    assert known.find(*begin_of(many[0])) is not None
+    known.learn(*begin_of(many[-1]), parsed(many[-1]))
+    assert known.find(*begin_of(many[0])) is None
+    assert known.find(*begin_of(many[-1])) is not None

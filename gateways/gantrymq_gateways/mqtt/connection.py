@@ -244,9 +244,10 @@ class MqttConnection:
         except MalformedPacket as error:
             self._violation(events, str(error))
             return False
-        except codec.UnsupportedVersion as error:
-            self._refuse_version(error.level)
-            self._violation(events, f"MQTT protocol level {error.level} is not supported, use 3.1.1 (level 4)")
+        except codec.UnsupportedVersion as unsupported:
+            level = unsupported.level
+            self._refuse_version(level)
+            self._violation(events, f"MQTT protocol level {level} is not supported, use 3.1.1 (level 4)")
             return False
         if isinstance(packet, Publish):
             if packet.qos == 2:
