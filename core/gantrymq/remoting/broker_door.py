@@ -43,6 +43,7 @@ from gantrymq.remoting.locks import QueueLocks
 from gantrymq.remoting.pop_requests import PopRequests
 from gantrymq.remoting.pressure import NEVER_SHED, UNACKED_BYTES_MAX, Pressure
 from gantrymq.remoting.pulls import Pulls, Waiter
+from gantrymq.remoting.route_finder import RouteFinder
 from gantrymq.remoting.sends import Sends, UniqueKeys, remark_of
 from gantrymq.store.cold import Cold
 
@@ -91,6 +92,7 @@ class BrokerDoors:
         self.address = ""
         self.nameservers: list[str] = []
         """Addresses that the broker registers with, for tools to see."""
+        self.routes = RouteFinder(lambda: self.nameservers)
         self.listeners: dict[str, list[Any]] = {}
         """Open ports of this process by service, for people to see how many connections each has."""
         self.started_ms = broker.clock.now_ms()

@@ -109,22 +109,41 @@ def mode_of(door: BrokerDoor, topic: str, group: str) -> RequestMode:
 
 
 def query_assignment(door: BrokerDoor, command: Command) -> None:
-    """QUERY_ASSIGNMENT: the queues of this broker that a client reads, and whether it pulls or pops them."""
+    """QUERY_ASSIGNMENT: the topic's queues, at every broker, that a client reads, and whether it pulls or pops them."""
     request = decode(command.body, AssignmentRequest)
     mode = mode_of(door, request.topic, request.consumer_group)
-    door.connection.respond(command, body=encode(Assignments(_assign(door, request, mode))))
 
+    def found(others: dict[str, int] | None) -> None:
+        if door.open:
+            queues = _queues(door, request.topic, others or {})
+            assignments = Assignments(_assign(door, request, mode, queues))
+            door.connection.respond(command, body=encode(assignments))
+            door.link.mark()
 
-def _assign(door: BrokerDoor, request: AssignmentRequest, mode: RequestMode) -> list[Assignment] | None:
-    broker = door.shared.broker
-    topic = broker.topics.topics.get(request.topic)
-    if topic is None or topic.system:
-        return None
-    name = broker.config.name
     if request.topic.startswith(names.LMQ_PREFIX):
-        queues = [QueueName(request.topic, name, 0)]
+        found(None)
     else:
-        queues = [QueueName(request.topic, name, number) for number in range(topic.config.read_queues)]
+        door.shared.routes.find(request.topic, found)
+
+
+def _queues(door: BrokerDoor, topic: str, others: dict[str, int]) -> list[QueueName]:
+    """All queues of a topic that can be read, in the order that every broker gives them (MessageQueue.compareTo). `others`: what
+    the nameservers say, which may be older than what this broker knows of itself."""
+    broker = door.shared.broker
+    here = broker.topics.topics.get(topic)
+    if here is not None and here.system:
+        return []
+    counts = {name: count for name, count in others.items() if name != broker.config.name}
+    if here is not None:
+        counts[broker.config.name] = 1 if topic.startswith(names.LMQ_PREFIX) else here.config.read_queues
+    return [QueueName(topic, name, number) for name in sorted(counts) for number in range(counts[name])]
+
+
+def _assign(
+    door: BrokerDoor, request: AssignmentRequest, mode: RequestMode, queues: list[QueueName]
+) -> list[Assignment] | None:
+    if not queues:
+        return None
     if request.message_model != "BROADCASTING":
         clients = sorted(door.shared.clients.client_ids(request.consumer_group))
         strategy = STRATEGIES.get(request.strategy_name)
