@@ -170,11 +170,23 @@ def test_first_io_error_stops_the_store(tmp_path: Path, call: str, number: int) 
     disk.check()
 
 
-@pytest.mark.parametrize("number", [5, 8, 12, 20])
-def test_full_disk_refuses_and_goes_on(tmp_path: Path, number: int) -> None:
+@pytest.fixture(scope="module")
+def at_start(tmp_path_factory: pytest.TempPathFactory) -> int:
+    """How often a start writes before the script sends anything."""
+    place = tmp_path_factory.mktemp("start")
+    trace = ["strace", "-f", "-qq", "-o", str(place / "calls"), "-e", "trace=pwrite64,write"]
+    script = [sys.executable, "-m", "interop_tests.crash.disk_script", str(place / "data"), str(place / "notes")]
+    subprocess.run([*trace, *script, "life", "1"], cwd=ROOT, check=True, timeout=200)
+    before, _, _ = (place / "calls").read_text().partition('"S life 0')
+    return before.count(" pwrite64(")
+
+
+@pytest.mark.parametrize("number", [1, 4, 8, 16])
+def test_full_disk_refuses_and_goes_on(tmp_path: Path, at_start: int, number: int) -> None:
     disk = Disk(tmp_path)
+    first = at_start + number
     done = disk.run(
-        f"pwrite64:error=ENOSPC:when={number}..{number + 4}", f"{VECTORED}:error=ENOSPC:when={number}..{number + 4}"
+        f"pwrite64:error=ENOSPC:when={first}..{first + 4}", f"{VECTORED}:error=ENOSPC:when={number}..{number + 4}"
     )
     assert done.returncode == 0, done.stderr
     notes = (tmp_path / "notes").read_text().splitlines()
