@@ -149,6 +149,10 @@ class ConsumerOffsets:
         """Groups that committed an offset of the topic."""
         return list(self._of_topic.get(topic, ()))
 
+    def groups(self) -> list[str]:
+        """Groups with committed offsets."""
+        return [group for group, topics in self._topics_of.items() if topics]
+
     def topics_of(self, group: str) -> list[str]:
         """Topics that the group committed an offset of."""
         return list(self._topics_of.get(group, ()))
@@ -198,6 +202,7 @@ class ConsumerOffsets:
                 self._dirty[topic, group] = None
                 if table == "reset":
                     self._dirty_resets.add((topic, group))
+                    self._reset_keys.add(key)  # a row that was to go is still there
         arm()
 
     def take_dirty(self, everything: bool = True) -> list[Row]:

@@ -202,6 +202,20 @@ def test_offsets_that_a_full_disk_refuses_are_written_later(node: WaitingNode) -
     assert node.reborn(clean=False).broker.offsets.query("g", "t", 0) == 1
 
 
+def test_a_reset_that_was_taken_while_the_disk_was_full_does_not_come_again(node: WaitingNode) -> None:
+    node.call("submit", [Message("t", b"p", queue_id=0)])
+    node.broker.reset_offset("g", "t", 0, 1)
+    node.wait(FLUSH_MS + 100)
+    assert node.broker.tables.rows("reset") == {"t@g": b'{"0":1}'}
+    with full_disk(node.files):
+        assert node.broker.offsets.take_reset("g", "t", 0) == 1
+        node.broker.write_offsets(0)
+        node.wait(FLUSH_MS + 100)
+    node.wait(2 * FLUSH_MS)
+    assert node.broker.tables.rows("reset") == {}
+    assert node.reborn(clean=False).broker.offsets.resets == {}
+
+
 def test_a_topic_that_a_full_disk_refuses_is_written_later(node: WaitingNode) -> None:
     with full_disk(node.files):
         node.broker.topics.create(TopicConfig("first", 8, 8))
