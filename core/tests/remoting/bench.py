@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
@@ -15,6 +18,9 @@ from gantrymq.remoting.constants import RequestCode
 from gantrymq.store.config import StoreConfig
 from gantrymq.store.files import OsFileSystem
 from gantrymq.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from gantrymq.store.files import Buffer
 
 TOPIC = "T"
 
@@ -27,6 +33,20 @@ class Context:
     turn: ManualTurn
 
 
+class Files(OsFileSystem):
+    """A disk that takes no byte while it is `full`."""
+
+    full = False
+
+    def pwrite(self, handle: int, data: Buffer, at: int) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().pwrite(handle, data, at)
+
+    def pwritev(self, handle: int, parts: Sequence[Buffer], at: int) -> None:
+        self.pwrite(handle, b"".join(parts), at)
+
+
 class Bench:
     """`connect()` gives a link; `ask` sends one request over it and returns the answer."""
 
@@ -35,7 +55,8 @@ class Bench:
         self.wheel = ManualWheel(self.clock)
         self.turn = ManualTurn()
         config = StoreConfig(commitlog_file_size=1 << 20, index_slots=1000, index_entries=4000)
-        self.store = MessageStore(OsFileSystem(), root, config, self.clock)
+        self.files = Files()
+        self.store = MessageStore(self.files, root, config, self.clock)
         self.store.load()
         self.broker = Broker(
             self.store,

@@ -231,14 +231,9 @@ def test_a_batch_that_cannot_be_written_takes_its_entries_back(bench: Bench) -> 
     send(link, b"one", to(A))
     queue = bench.store._queues.find(A, 0)
     assert queue is not None
-    write = bench.store._log.write_parts
-
-    def fail(at: int, parts: list[bytes], count: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    bench.store._log.write_parts = fail  # type: ignore[method-assign]
+    bench.files.full = True
     assert send(link, b"two", to(A, B)).code == Answer.SERVICE_NOT_AVAILABLE
-    bench.store._log.write_parts = write  # type: ignore[method-assign]
+    bench.files.full = False
     assert queue.next_offset == 1
     assert send(link, b"three", to(A, B)).code == 0
     assert [bodies(link, name) for name in (A, B)] == [[b"one", b"three"], [b"three"]]

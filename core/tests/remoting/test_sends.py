@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.errors import GantryError
 from gantrymq.model.message import Message
 from gantrymq.net.testing import FakeLink
 from gantrymq.remoting.batch_sends import BATCH_STEP, BATCHES_MAX, items_of
@@ -176,11 +176,7 @@ def test_missing_field_of_a_typed_send_is_named(bench: Bench) -> None:
 def test_store_full_is_told_to_every_producer(bench: Bench) -> None:
     link = bench.connect()
     send(link)
-
-    def full(batch: object, lights: object) -> int:
-        raise GantryError(ErrorCode.STORE_FULL, "disk full")
-
-    bench.store.append = full  # type: ignore[assignment,method-assign]
+    bench.files.full = True
     found = answers(link.feed(send_frame(opaque=1) + send_frame(opaque=2)))
     assert [answer.code for answer in found] == [Answer.SERVICE_NOT_AVAILABLE] * 2
     assert "no space" in (found[0].remark or "")
