@@ -5,6 +5,7 @@ All queues are looked at before anything is leased, so that a read that waits fo
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.model import names
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from gantrymq.remoting.pop_wire import PopHeader
     from gantrymq.store.consume_queue import Unit
     from gantrymq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
 
 RETRY_EVERY: Final = 5
 """One pop of so many reads the retry topics first, the others last (popFromRetryProbability 20 %)."""
@@ -244,27 +247,45 @@ class Pop:
         stats = self._door.shared.broker.stats
         stats.read(place.topic, self._subject.group, len(found.offsets), sum(map(len, found.pieces)))
         mark = mark_of(place.topic)
-        answer.add_queue(mark, place.queue_id, found.offsets)
-        if ordered:
-            answer.add_counts(mark, place.queue_id, found.offsets, found.counts)
         name = self._subject.topic.name
         # The client finds a light queue's offset in the record's properties, but only while reconsumeTimes is 0.
         light = bool(found.counts) and name.startswith(names.LMQ_PREFIX)
-        if place.topic == name and not light:
-            answer.pieces += found.pieces
-        else:
-            answer.pieces += self._with_receipts(answer, place, found, mark)
+        offsets, pieces = found.offsets, found.pieces
+        if place.topic != name or light:
+            offsets, pieces = self._with_receipts(answer, place, found, mark)
+        if not offsets:
+            return
+        answer.add_queue(mark, place.queue_id, offsets)
+        if ordered:
+            answer.add_counts(mark, place.queue_id, offsets, found.counts)
+        answer.pieces += pieces
 
-    def _with_receipts(self, answer: Answer, place: Place, found: Look, mark: str) -> list[bytes]:
+    def _with_receipts(self, answer: Answer, place: Place, found: Look, mark: str) -> tuple[list[int], list[bytes]]:
         """Records of a retry topic, or a light queue, as if they stood in the topic that was asked for, with the receipt as a
-        property: the client could not tell them otherwise (popResponseReturnActualRetryTopic=false)."""
+        property: the client could not tell them otherwise (popResponseReturnActualRetryTopic=false). With their offsets: a damaged one
+        is left out, its lease ends like any other."""
         name = self._door.shared.broker.config.name
         data = b"".join(found.pieces)
         pieces: list[bytes] = []
+        offsets: list[int] = []
         at = 0
         start = found.offsets[0]
         for offset in found.offsets:
-            message = record.decode(data, at)
+            size = int.from_bytes(data[at : at + 4], "big")
+            try:
+                message = record.decode(data, at)
+            except record.RecordError as error:
+                log.error(
+                    "%s/%d, offset %d: the record is damaged and left out: %s",
+                    place.topic,
+                    place.queue_id,
+                    offset,
+                    error,
+                )
+                if size < record.RECORD_SIZE_MIN:
+                    break
+                at += size
+                continue
             at += message.size
             receipt = f"{start} {answer.pop_ms} {answer.invisible_ms} {answer.revive_queue} {mark} {name} {place.queue_id} {offset}"
             text = message.properties
@@ -274,7 +295,8 @@ class Pop:
             message.topic = self._subject.topic.name
             message.queue_id, message.queue_offset = place.queue_id, offset
             pieces.append(record.encode(message))
-        return pieces
+            offsets.append(offset)
+        return offsets, pieces
 
     def go_on(self) -> None:
         """Look at the rest in the next turn, if it waits."""

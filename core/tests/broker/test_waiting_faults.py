@@ -117,6 +117,31 @@ def test_a_record_that_cannot_be_read_holds_up_nothing_and_is_given_up_in_the_en
     assert again.bodies() == node.bodies(), "nothing comes twice"
 
 
+@pytest.mark.parametrize("pairs", WAYS)
+def test_a_record_whose_bytes_are_damaged_is_left_out_at_once(
+    node: WaitingNode, pairs: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = SCHEDULE_TOPIC if "DELAY" in pairs else TIMER_TOPIC
+    for body in (b"bad", b"b"):
+        node.later(body, **pairs)
+    position = node.store.units(topic, 0, 0, 1)[0][0]
+    real = node.store.get_many
+
+    def get_many(refs: Any) -> Any:
+        return [None if ref[0] == position else found for ref, found in zip(refs, real(refs), strict=True)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.store, "get_many", get_many)
+        node.wait(2_000)
+    assert node.bodies() == [b"b"]
+    assert node.broker.delays.damaged.value == 1
+    assert "offset 0: no record with a topic" in caplog.text
+    again = node.reborn(clean=False)
+    again.wait(5_000)
+    assert again.bodies()[0] == b"b"
+    assert again.broker.delays.levels.pending() == again.broker.delays.timers.pending() == 0
+
+
 def test_a_record_set_aside_waits_while_its_topic_is_refused(node: WaitingNode) -> None:
     node.later(b"bad", DELAY=1)
     with pytest.MonkeyPatch.context() as patch:
