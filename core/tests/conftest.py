@@ -23,6 +23,7 @@ PLAIN_ONLY = {
     "remoting/test_pulls.py::test_a_slow_reader_gets_no_more_until_it_reads": "sets a limit",
     "remoting/test_pulls.py::test_many_pulls_of_one_read_are_spread_over_turns": "sets a limit",
     "remoting/test_reply_requests.py::test_client_that_does_not_read": "sets a limit",
+    "remoting/test_reply_requests.py::test_a_client_is_sent_only_so_many_replies": "sets a limit",
     "remoting/test_pressure.py::test_one_connection_with_too_much_under_way": "sets a limit",
     "remoting/test_pressure.py::test_a_large_frame_counts_whole_however_it_arrives": "sets a limit",
     "remoting/test_pressure.py::test_what_is_never_shed": "sets a limit",
