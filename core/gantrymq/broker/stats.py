@@ -248,9 +248,11 @@ class BrokerStats:
         index = int(of_gets)
         return (self.put_total, self.get_total)[index], self._morning[index], self._yesterday[index]
 
-    def table(self, name: str) -> list[tuple[str, int]]:
-        """(key, value) of all counters of a name, as they stand now."""
-        return [(place[1], item.value) for place, item in self._items.items() if place[0] == name]
+    def tables(self, name: str, count: int) -> Iterator[list[tuple[str, int]]]:
+        """(key, value) of all counters of a name, of `count` counters at a time."""
+        items = list(self._items.items())
+        for first in range(0, len(items), count):
+            yield [(place[1], item.value) for place, item in items[first : first + count] if place[0] == name]
 
     def rates(self, name: str) -> Iterator[tuple[float, str, int]]:
         """(per second over the last minute, key, value) of all counters of a name."""

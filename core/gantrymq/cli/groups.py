@@ -18,6 +18,7 @@ from gantrymq.cli.screen import (
     ago,
     facts,
     lag_text,
+    listing,
     number,
     plain,
     show_rows,
@@ -153,35 +154,59 @@ async def show_list(admin: Admin, system: bool, again: bool, interval_s: float, 
     trends: dict[str, Trend] = {}
 
     async def look() -> tuple[Sequence[Any], RenderableType]:
-        names = await _all_groups(admin, system)
-        found = await tools.gather([lambda name=name: look_at(admin, name) for name in names])  # type: ignore[misc]
-        found.sort(key=lambda each: (-each.lag, each.group))
-        made = table("group", ">lag", ">rate/s", ">members", "topics", *(["lag lately"] if again else []))
-        rows = []
-        for each in found:
-            trend = trends.setdefault(each.group, Trend())
-            trend.add(each.lag)
-            topics = sorted(
-                {row["topic"] for row in each.queues if not row["topic"].startswith(RETRY_PREFIX)}
-                | {*each.subscriptions}
-            )
-            topics = [name for name in topics if not name.startswith(RETRY_PREFIX)]
-            rows.append(
-                {
-                    "group": each.group,
-                    "lag": each.lag,
-                    "rate": each.rate,
-                    "members": len(each.members),
-                    "topics": topics,
-                }
-            )
-            made.add_row(
-                plain(each.group), lag_text(each.lag, bool(each.members)), number(each.rate), str(len(each.members) or "-"),
-                plain(", ".join(topics) or "-"), *([f"[cyan]{spark(trend.values)}[/cyan]"] if again else []),
-            )  # fmt: skip
-        return rows, made if rows else "no groups"
+        rows = await _rows_of_brokers(admin, system)
+        if rows is None:
+            names = await _all_groups(admin, system)
+            found = await tools.gather([lambda name=name: look_at(admin, name) for name in names])  # type: ignore[misc]
+            rows = [_row(each) for each in found]
+        rows.sort(key=lambda row: (-(row["lag"] or 0), row["group"]))
+        if as_lines:
+            return rows, ""
+        cells = []
+        for row in rows:
+            lately = []
+            if again:
+                trend = trends.setdefault(row["group"], Trend())
+                trend.add(row["lag"] or 0)
+                lately = [f"[cyan]{spark(trend.values)}[/cyan]"]
+            cells.append((
+                plain(row["group"]), lag_text(row["lag"], bool(row["members"])), number(row["rate"]), str(row["members"] or "-"),
+                plain(", ".join(row["topics"]) or "-"), *lately,
+            ))  # fmt: skip
+        columns = ("group", ">lag", ">rate/s", ">members", "topics", *(["lag lately"] if again else []))
+        return rows, listing(columns, cells) if rows else "no groups"
 
     await watch(look, again, interval_s, as_lines)
+
+
+def _row(found: Look) -> dict[str, Any]:
+    topics = {row["topic"] for row in found.queues} | {*found.subscriptions}
+    return {
+        "group": found.group, "lag": found.lag, "rate": found.rate, "members": len(found.members),
+        "topics": sorted([name for name in topics if not name.startswith(RETRY_PREFIX)]),
+    }  # fmt: skip
+
+
+async def _rows_of_brokers(admin: Admin, system: bool) -> list[dict[str, Any]] | None:
+    """One question to each broker; None if one of them does not answer it."""
+    rows: dict[str, dict[str, Any]] = {}
+    members: dict[str, set[str]] = {}
+    for address in (await tools.masters(admin)).values():
+        found = await tools.group_list(admin, address)
+        if found is None:
+            return None
+        for each in found:
+            name = each["group"]
+            if not system and is_system_group(name):
+                continue
+            row = rows.setdefault(name, {"group": name, "lag": 0, "rate": 0.0, "members": 0, "topics": []})
+            row["lag"] = row["lag"] + each["lag"] if each["lag"] is not None and row["lag"] is not None else None
+            row["rate"] += each["rate"]
+            topics = [topic for topic in each["topics"] if not topic.startswith(RETRY_PREFIX)]
+            row["topics"] = sorted({*row["topics"], *topics})
+            members.setdefault(name, set()).update(each["members"])
+            row["members"] = len(members[name])
+    return list(rows.values())
 
 
 async def _all_groups(admin: Admin, system: bool) -> list[str]:

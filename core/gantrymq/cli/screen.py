@@ -8,9 +8,11 @@ from typing import Any, Final
 
 import anyio
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
-from rich.markup import escape
+from rich.markup import escape, render
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -29,6 +31,9 @@ NARROW: Final = 60
 SPARK_MAX: Final = 30
 """Values of a sparkline: half a minute at one look a second."""
 
+ROWS_MAX: Final = 500
+"""Rows that are worth a table: nobody reads more of them on a screen."""
+
 UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 TIMES: Final = (("d", 86_400), ("h", 3_600), ("min", 60))
@@ -46,6 +51,11 @@ def size(count: float) -> str:
 def number(count: float) -> str:
     """A count with separators; a rate below ten with one digit behind the point."""
     return f"{count:,.1f}" if 0 < count < 10 and count != int(count) else f"{count:,.0f}"
+
+
+def maybe(count: float | None) -> str:
+    """A count, or that it is not known yet."""
+    return "?" if count is None else number(count)
 
 
 def span(ms: float) -> str:
@@ -117,6 +127,36 @@ def table(*columns: str, title: str = "", caption: str = "") -> Table:
     return made
 
 
+class Lines:
+    """Rows as lines, as wide as their longest cells: a table of rich takes 2 ms a row."""
+
+    def __init__(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        self._columns = columns
+        self._rows = rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        rights = [column.startswith(">") for column in self._columns]
+        cells = [[column.lstrip(">") for column in self._columns]]
+        cells += [[render(cell).plain if "[" in cell else cell for cell in row] for row in self._rows]
+        widths = [max([cell_len(row[place]) for row in cells]) for place in range(len(self._columns))]
+        for row in cells:
+            padded = [
+                " " * (width - cell_len(cell)) + cell if right else cell + " " * (width - cell_len(cell))
+                for cell, width, right in zip(row, widths, rights, strict=True)
+            ]
+            yield Segment("  ".join(padded).rstrip() + "\n")
+
+
+def listing(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> RenderableType:
+    """A table of cells with markup (`table` says what `>` means); lines where there are more than `ROWS_MAX` rows."""
+    if len(rows) > ROWS_MAX:
+        return Lines(columns, rows)
+    made = table(*columns)
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
 def facts(rows: Sequence[tuple[str, object]], title: str = "") -> Table:
     """Names and values."""
     made = Table(show_header=False, title=title or None, box=None, padding=(0, 1), pad_edge=False)
@@ -128,8 +168,10 @@ def facts(rows: Sequence[tuple[str, object]], title: str = "") -> Table:
     return made
 
 
-def lag_text(lag: int, online: bool = True) -> str:
+def lag_text(lag: int | None, online: bool = True) -> str:
     """A lag, red where nobody works on it."""
+    if lag is None:
+        return "?"
     if not lag:
         return "[green]0[/green]"
     return f"[yellow]{lag:,}[/yellow]" if online else f"[red]{lag:,}[/red]"

@@ -11,7 +11,20 @@ from rich.console import RenderableType
 
 from gantrymq.cli import options
 from gantrymq.cli.options import Broker, Cluster, Interval, Json, Nameserver, System, Watch, Yes
-from gantrymq.cli.screen import CONSOLE, Trend, ago, number, plain, show_rows, spark, stacked, table, watch
+from gantrymq.cli.screen import (
+    CONSOLE,
+    Trend,
+    ago,
+    listing,
+    maybe,
+    number,
+    plain,
+    show_rows,
+    spark,
+    stacked,
+    table,
+    watch,
+)
 from gantrymq.client import tools
 from gantrymq.client.admin import Admin
 from gantrymq.model.errors import ConfigError, ErrorCode, GantryError
@@ -49,20 +62,42 @@ async def show_list(admin: Admin, system: bool, names_only: bool, as_lines: bool
         for name in names:
             typer.echo(name)
         return
-    rows = await tools.gather([lambda name=name: _row(admin, name) for name in names])  # type: ignore[misc]
+    rows = await _rows_of_brokers(admin, names)
+    if rows is None:
+        rows = await tools.gather([lambda name=name: _row(admin, name) for name in names])  # type: ignore[misc]
 
     def make() -> RenderableType:
-        made = table("topic", "brokers", ">queues", ">messages")
-        for row in rows:
-            if "error" in row:
-                made.add_row(plain(row["topic"]), f"[red]{plain(row['error'])}[/red]", "?", "?")
-            else:
-                made.add_row(
-                    plain(row["topic"]), plain(", ".join(row["brokers"])), str(row["queues"]), number(row["messages"])
-                )
-        return made
+        cells = [
+            (plain(row["topic"]), f"[red]{plain(row['error'])}[/red]", "?", "?")
+            if "error" in row
+            else (plain(row["topic"]), plain(", ".join(row["brokers"])), str(row["queues"]), maybe(row["messages"]))
+            for row in rows
+        ]
+        return listing(("topic", "brokers", ">queues", ">messages"), cells)
 
     show_rows(rows, as_lines, make, "no topics")
+
+
+async def _rows_of_brokers(admin: Admin, names: list[str]) -> list[dict[str, Any]] | None:
+    """One question to each broker; None if one of them does not answer it."""
+    rows: dict[str, dict[str, Any]] = {}
+    try:
+        for broker, address in (await tools.masters(admin)).items():
+            found = await tools.topic_list(admin, address)
+            if found is None:
+                return None
+            for name, queues, messages in found:
+                row = rows.setdefault(name, {"topic": name, "brokers": [], "queues": 0, "messages": 0})
+                row["brokers"].append(broker)
+                row["queues"] += queues
+                known = messages is not None and row["messages"] is not None
+                row["messages"] = row["messages"] + messages if known else None
+    except GantryError as error:
+        if error.code is not ErrorCode.UNAVAILABLE:
+            raise
+        return None
+    nowhere = "no broker that answers has it"
+    return [rows.get(name) or {"topic": name, "error": nowhere} for name in names]
 
 
 async def _row(admin: Admin, name: str) -> dict[str, Any]:

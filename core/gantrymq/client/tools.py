@@ -16,7 +16,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting import java_properties
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode, ResponseCode
-from gantrymq.remoting.overview_codes import DRAIN, GROUP_WISHES, OVERVIEW
+from gantrymq.remoting.overview_codes import DRAIN, GROUP_LIST, GROUP_WISHES, OVERVIEW, TOPIC_LIST
 
 T = TypeVar("T")
 
@@ -28,6 +28,9 @@ ASK_CLIENT_S: Final = 5.0
 
 TABLE_S: Final = 15.0
 """Tables of 20,000 topics take a broker seconds, in slices."""
+
+LIST_S: Final = 60.0
+"""...and all ends of their queues, the first time after a start, more of them."""
 
 NOBODY: Final = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SYSTEM_ERROR)
 """How brokers say that nobody of a group is connected."""
@@ -154,6 +157,26 @@ async def topic_stats(admin: Admin, address: str, topic: str) -> list[dict[str, 
         for queue, value in _queues(found.get("offsetTable") or {})
     ]  # fmt: skip
     return sorted(rows, key=lambda row: (row["broker"], row["queue"]))
+
+
+async def topic_list(admin: Admin, address: str) -> list[tuple[str, int, int | None]] | None:
+    """(name, queues, messages; None: not known yet) of every topic of a broker; None where it is none of ours."""
+    return await _list(admin, address, TOPIC_LIST, "topics")
+
+
+async def group_list(admin: Admin, address: str) -> list[dict[str, Any]] | None:
+    """`group`, `lag`, `rate`, `topics` and `members` (client ids) of every group of a broker; None where it is none of ours."""
+    return await _list(admin, address, GROUP_LIST, "groups")
+
+
+async def _list(admin: Admin, address: str, code: int, name: str) -> list[Any] | None:
+    try:
+        found: list[Any] = (await _json(admin, address, code, {}, f"list of {name}", LIST_S))[name]
+    except BrokerError as error:
+        if error.response_code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return None
+        raise
+    return found
 
 
 async def topic_groups(admin: Admin, address: str, topic: str) -> list[str]:

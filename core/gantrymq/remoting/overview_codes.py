@@ -13,3 +13,10 @@ DRAIN: Final = 60121
 
 GROUP_WISHES: Final = 60122
 """Field `group`: what each connected member of a consumer group wants of each topic."""
+
+TOPIC_LIST: Final = 60123
+"""All topics: `{"topics": [[name, queues, messages or null], ...]}`; null: nobody has used the topic since a start after a crash."""
+
+GROUP_LIST: Final = 60124
+"""All groups, those that only have offsets, too: `{"groups": [{"group", "lag", "rate", "topics", "members": [client id, ...]}, ...]}`; lag null:
+as above."""

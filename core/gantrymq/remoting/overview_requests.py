@@ -15,6 +15,7 @@ from gantrymq.broker.lags import LagSweep
 from gantrymq.broker.topics import PERM_READ, PERM_WRITE
 from gantrymq.model import names
 from gantrymq.remoting import json_bodies as bodies
+from gantrymq.remoting import overview_lists
 from gantrymq.remoting.cluster_group import DRAINING, GROUP_TABLES, STATE_TABLE
 from gantrymq.remoting.headers import parse
 from gantrymq.remoting.overview_codes import DRAIN, GROUP_WISHES, OVERVIEW
@@ -85,12 +86,12 @@ def _overview(door: BrokerDoor, with_backlog: bool) -> Steps:
         {"topic": key.rpartition("@")[0], "group": key.rpartition("@")[2], "rate": rate, "out": value}
         for rate, key, value in readers
     ]
-    sweep = LagSweep(broker)
+    sweep = LagSweep(broker, ROWS_MAX)
     yield from sweep.steps()
     seen["lag"] = sweep.total
     seen["groups"] = [
         {"group": group, "topic": topic, "lag": lag, "members": _members(door, group)}
-        for lag, topic, group in sweep.behind[:ROWS_MAX]
+        for lag, topic, group in sweep.behind
     ]
     if with_backlog:
         seen["backlog"] = yield from _backlog(broker)
@@ -161,4 +162,5 @@ HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
     OVERVIEW: overview,
     DRAIN: drain,
     GROUP_WISHES: group_wishes,
+    **overview_lists.HANDLERS,
 }

@@ -533,6 +533,10 @@ class QueueTable:
             topic = self.topic(name)
         return topic
 
+    def __contains__(self, name: str) -> bool:
+        """Whether a topic ever had a record."""
+        return name in self._names
+
     def names(self) -> list[str]:
         return list(self._names)
 

@@ -29,6 +29,7 @@ from gantrymq.store.derived import (
     INDEX_PENDING_MAX,
     DerivedFiles,
 )
+from gantrymq.store.ends import RememberedEnds
 from gantrymq.store.index_file import Index
 from gantrymq.store.light_queues import LightQueues
 from gantrymq.store.positions import Checkpoint, Positions, Sizes, load_checkpoint, save_checkpoint
@@ -87,6 +88,7 @@ class MessageStore(StoreReader, DerivedFiles):
         self._index = Index(files, self._store / "index", config.index_slots, config.index_entries)
         self._lights = LightQueues(files, self._own / "light")
         self._positions = Positions(files, self._own / "positions")
+        self._ends = RememberedEnds(files, self._own / "ends")
         self._appender = Appender(self._log, self._queues, self._lights)
         self._appender.delays_ms = delays_of(config.delay_levels)
         self.compacted = CompactedQueues(files, self._own / "compaction")
@@ -180,6 +182,7 @@ class MessageStore(StoreReader, DerivedFiles):
         report = self._recover(clean, own_crash, indexed, progress)
         self._index.load_slots()
         note_boot(self.files, self._own, self.config.transient_pool)
+        self._ends.load(self._appender.position)
         self.compacted.cut(self._queues.find)
         self._log.hot_from = self._log.opened_at = self._appender.position
         if self.config.transient_pool:
@@ -291,6 +294,7 @@ class MessageStore(StoreReader, DerivedFiles):
                     return
                 self.sync_checkpoint(checkpoint)
                 self._lights.save_table()
+                self._ends.save(self._appender.position, self._queues.open_topics)
                 self.files.remove(self._store / "abort")
                 self.files.sync_dir(self._store)
         finally:

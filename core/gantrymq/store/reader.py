@@ -18,6 +18,7 @@ from gantrymq.store import record
 from gantrymq.store.cold import Cold
 from gantrymq.store.compaction import VIRTUAL
 from gantrymq.store.consume_queue import HOLE, HOLE_SIZE
+from gantrymq.store.ends import Ends, RememberedEnds, of_topic
 from gantrymq.store.moved import MOVED_TOPIC, unwrap
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class StoreReader:
     _appender: Appender
     compacted: CompactedQueues
     """Old parts of compacted queues, whose records the log may have lost."""
+    _ends: RememberedEnds
     cold: ColdReads | None = None
     """The threads that read what is not in memory; None: reads wait."""
 
@@ -104,6 +106,13 @@ class StoreReader:
     def used_topics(self) -> Mapping[str, Topic]:
         """Topics that somebody has used since the start; the queues of others cost no memory yet."""
         return self._queues.open_topics
+
+    def known_ends(self, topic: str) -> Ends | None:
+        """Sums of maximum and minimum offsets of a topic's queues; None: nobody has used it since the start, and nothing is remembered."""
+        found = self._queues.open_topics.get(topic)
+        if found is not None:
+            return of_topic(found)
+        return self._ends.get(topic) if topic in self._queues else (0, 0)
 
     def end_sum(self, topic: str) -> int:
         """`max_offset` of all queues of a topic together."""

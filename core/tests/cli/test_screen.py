@@ -7,6 +7,7 @@ from io import StringIO
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from gantrymq.cli import screen
 from gantrymq.cli.screen import (
@@ -103,3 +104,16 @@ def test_watching_without_a_terminal_prints_one_below_the_other(monkeypatch: pyt
     with pytest.raises(KeyboardInterrupt):
         anyio.run(watch, look, True, 0.001, False)
     assert console.file.getvalue() == "look 1\nlook 2\n"  # type: ignore[attr-defined]
+
+
+def test_long_lists_are_lines() -> None:
+    rows = [("[red]a[/red]", str(number)) for number in range(screen.ROWS_MAX)]
+    assert isinstance(screen.listing(("name", ">count"), rows), Table)
+    rows.append((screen.plain("[b]日本"), "1,000"))
+    console = Console(width=20)
+    with console.capture() as capture:
+        console.print(screen.listing(("name", ">count"), rows))
+    lines = capture.get().splitlines()
+    assert len(lines) == screen.ROWS_MAX + 2
+    assert lines[:3] == ["name     count", "a            0", "a            1"]
+    assert lines[-1] == "[b]日本  1,000"

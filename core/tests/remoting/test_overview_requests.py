@@ -14,10 +14,10 @@ from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.port import Start
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.model.message import Message
-from gantrymq.remoting import overview_requests
+from gantrymq.remoting import overview_lists, overview_requests
 from gantrymq.remoting.cluster_group import DRAINING, STATE_TABLE
 from gantrymq.remoting.constants import RequestCode as Code
-from gantrymq.remoting.overview_codes import DRAIN, GROUP_WISHES, OVERVIEW
+from gantrymq.remoting.overview_codes import DRAIN, GROUP_LIST, GROUP_WISHES, OVERVIEW, TOPIC_LIST
 from tests.remoting.bench import Bench, ask
 
 
@@ -113,7 +113,60 @@ def test_a_sweep_pauses_and_leaves_system_topics_out(bench: Bench, monkeypatch: 
         fill(bench, f"t{number}", 2)
         bench.broker.offsets.commit("CG", f"t{number}", 0, 1)
     bench.broker.offsets.commit("CG", "SCHEDULE_TOPIC_XXXX", 0, 0)
-    sweep = LagSweep(bench.broker)
-    assert len(list(sweep.steps())) == 4
-    assert (sweep.total, sweep.places, sweep.unknown) == (6, 6, 0)
-    assert {topic for _, topic, _ in sweep.behind} == {f"t{number}" for number in range(6)}
+    fill(bench, "t3", 5)
+    sweep = LagSweep(bench.broker, 2)
+    assert len(list(sweep.steps())) == 5
+    assert (sweep.total, sweep.places, sweep.unknown) == (11, 6, 0)
+    assert sweep.behind[0] == (6, "t3", "CG")
+    assert (len(sweep.behind), sweep.behind_count) == (2, 6)
+
+
+def lists(bench: Bench) -> tuple[dict[str, tuple[int, int | None]], dict[str, dict[str, Any]]]:
+    link = bench.connect()
+    topics = json.loads(ask(link, TOPIC_LIST).body)["topics"]
+    groups = json.loads(ask(link, GROUP_LIST).body)["groups"]
+    return {name: (queues, messages) for name, queues, messages in topics}, {row["group"]: row for row in groups}
+
+
+def test_lists_of_all_topics_and_groups(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview_lists, "WORK_PER_STEP", 2)
+    monkeypatch.setattr(overview_lists, "ROWS_PER_PART", 2)
+    for number in range(5):
+        fill(bench, f"t{number}", number + 1)
+        bench.broker.offsets.commit("pull", f"t{number}", 0, min(number, 2))
+    bench.broker.offsets.commit("pull", "gone", 0, 7)
+    subscription = {"topic": "t1", "subString": "*", "subVersion": 1}
+    group = {"groupName": "push", "subscriptionDataSet": [subscription]}
+    body = {"clientID": "c1", "producerDataSet": [], "consumerDataSet": [group]}
+    assert ask(bench.connect(), Code.HEART_BEAT, json.dumps(body).encode()).code == 0
+    topics, groups = lists(bench)
+    assert {name: topics[name][1] for name in topics if name.startswith("t")} == {f"t{n}": n + 1 for n in range(5)}
+    assert topics["t2"][0] == bench.broker.topics.topics["t2"].config.write_queues
+    assert not any(name.startswith("rmq_sys_gantry") for name in topics)
+    assert (groups["pull"]["lag"], groups["pull"]["topics"]) == (8, [f"t{number}" for number in range(5)])
+    assert (groups["push"]["members"], groups["push"]["topics"]) == (["c1"], ["t1"])
+
+
+def test_lists_open_a_bounded_number_of_topics(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        fill(bench, f"t{number}", 1)
+        bench.broker.offsets.commit("CG", f"t{number}", 0, 0)
+    opened = dict(bench.store.used_topics)
+    monkeypatch.setattr(overview_lists, "OPENED_MAX", 2)
+    unused = {name for name in opened if name.startswith("t")}
+
+    def known_ends(name: str) -> tuple[int, int] | None:
+        return None if name in unused else (1, 0)
+
+    def end_sum(name: str) -> int:
+        unused.discard(name)
+        return 1
+
+    monkeypatch.setattr(bench.store, "known_ends", known_ends)
+    monkeypatch.setattr(bench.store, "end_sum", end_sum)
+    topics, groups = lists(bench)
+    assert [topics[f"t{number}"][1] for number in range(5)].count(None) == 3
+    assert groups["CG"]["lag"] is None
+    topics, groups = lists(bench)
+    assert [topics[f"t{number}"][1] for number in range(5)] == [1] * 5
+    assert groups["CG"]["lag"] == 5

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gantrymq.model.message import Message
+from gantrymq.net.testing import ManualClock
 from gantrymq.store import record
 from gantrymq.store.config import StoreConfig
 from gantrymq.store.consume_queue import HOLE_SIZE
@@ -15,7 +16,6 @@ from gantrymq.store.message_store import MessageStore
 from gantrymq.store.positions import Sizes
 from gantrymq.store.recovery import FILLER_BYTES_MAX, RecoveryReport, fillers
 from gantrymq.store.testing import MemoryFileSystem, PowerCut
-from tests.store.test_crash_states import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -282,7 +282,7 @@ def test_queues_are_opened_after_a_kill_only_where_records_were_behind_the_check
     config = StoreConfig(commitlog_file_size=65536, consumequeue_file_size=2000, transient_pool=late_log)
 
     def opened() -> MessageStore:
-        store = MessageStore(files, Path("/d"), config, FakeClock())
+        store = MessageStore(files, Path("/d"), config, ManualClock())
         store.load()
         return store
 
@@ -304,7 +304,7 @@ def test_queues_are_opened_after_a_kill_only_where_records_were_behind_the_check
 def test_a_kill_under_recovery_after_a_loss_of_power_forgets_nothing() -> None:
     """The queues of the first start after it are not all cut yet: the second must not take them as they are."""
     first = MemoryFileSystem()
-    store = MessageStore(first, Path("/d"), SMALL, FakeClock())
+    store = MessageStore(first, Path("/d"), SMALL, ManualClock())
     store.load()
     for number in range(6):
         store.append([Message(f"topic{number}", b"x", queue_id=0)], [()])
@@ -312,13 +312,13 @@ def test_a_kill_under_recovery_after_a_loss_of_power_forgets_nothing() -> None:
     # Units are there, the log's bytes are not.
     lost = first.after_power_loss(lambda path, count: ["commitlog" not in str(path)] * count)
     probe = lost.after_process_crash()
-    MessageStore(probe, Path("/d"), SMALL, FakeClock()).load()
+    MessageStore(probe, Path("/d"), SMALL, ManualClock()).load()
     for cut in range(len(probe.operations)):
         files = lost.after_process_crash()
         files.power_cut_at = cut
         with pytest.raises(PowerCut):
-            MessageStore(files, Path("/d"), SMALL, FakeClock()).load()
-        again = MessageStore(files.after_process_crash(), Path("/d"), SMALL, FakeClock())
+            MessageStore(files, Path("/d"), SMALL, ManualClock()).load()
+        again = MessageStore(files.after_process_crash(), Path("/d"), SMALL, ManualClock())
         again.load()
         for topic in again.topics():
             assert again.max_offset(topic, 0) == 0, (cut, topic)
@@ -326,14 +326,14 @@ def test_a_kill_under_recovery_after_a_loss_of_power_forgets_nothing() -> None:
 
 def test_a_file_system_that_lost_the_end_of_the_log_while_the_machine_ran_on() -> None:
     files = MemoryFileSystem()
-    store = MessageStore(files, Path("/d"), SMALL, FakeClock())
+    store = MessageStore(files, Path("/d"), SMALL, ManualClock())
     store.load()
     for number in range(6):
         store.append([Message(f"topic{number}", b"x", queue_id=0)], [()])
     store.flush_derived()
     lost = files.after_power_loss(lambda path, count: ["commitlog" not in str(path)] * count)
     lost._boots = files._boots
-    store = MessageStore(lost, Path("/d"), SMALL, FakeClock())
+    store = MessageStore(lost, Path("/d"), SMALL, ManualClock())
     store.load()
     for number in range(6):
         assert store.max_offset(f"topic{number}", 0) == 0
