@@ -8,25 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gantrymq.model.message import Message
+from gantrymq.net.testing import ManualClock
 from gantrymq.store.config import StoreConfig
 from gantrymq.store.message_store import MessageStore
 from gantrymq.store.testing import MemoryFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-class FakeClock:
-    """Stands still until told otherwise."""
-
-    def __init__(self) -> None:
-        self.ms = 1_700_000_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_ms(self) -> int:
-        return self.ms
 
 
 class Bench:
@@ -36,7 +24,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.files = MemoryFileSystem()
-        self.clock = FakeClock()
+        self.clock = ManualClock()
         self.settings: dict[str, int] = {
             "commitlog_file_size": 64 * 1024, "consumequeue_file_size": 400, "index_slots": 50, "index_entries": 40,
             "queue_files_max": 8,

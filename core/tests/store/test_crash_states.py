@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gantrymq.model.message import Message
+from gantrymq.net.testing import ManualClock
 from gantrymq.store.config import StoreConfig
 from gantrymq.store.message_store import MessageStore
 from gantrymq.store.testing import MemoryFileSystem, PowerCut
@@ -19,22 +20,11 @@ CONFIG = StoreConfig(
 )  # fmt: skip
 
 
-class FakeClock:
-    def __init__(self) -> None:
-        self.ms = 1_700_000_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_ms(self) -> int:
-        return self.ms
-
-
 class Workload:
     """A deterministic stream of batches; remembers what was attempted, appended and flushed."""
 
     def __init__(self, files: MemoryFileSystem, seed: int, big_fanout: bool = True) -> None:
-        self.clock = FakeClock()
+        self.clock = ManualClock()
         self.random = random.Random(seed)
         self.files = files
         self.store = MessageStore(files, ROOT, CONFIG, self.clock)
@@ -47,7 +37,7 @@ class Workload:
     def run(self, steps: int) -> None:
         self.store.load()
         for step in range(steps):
-            self.clock.ms += 30
+            self.clock.advance(30)
             batch, lights = [], []
             for _ in range(self.random.randrange(1, 5)):
                 key = f"K{len(self.attempted)}"
@@ -123,13 +113,13 @@ def files_that_count(files: MemoryFileSystem) -> dict[Path, bytes]:
 
 
 def recover_and_check(files: MemoryFileSystem, work: Workload, must_have: set[str]) -> None:
-    store = MessageStore(files, ROOT, CONFIG, FakeClock())
+    store = MessageStore(files, ROOT, CONFIG, ManualClock())
     report = store.load()
     assert not report.quarantined
     check_store(store, work, must_have)
     once = files_that_count(files)
     again = files.after_process_crash()
-    second = MessageStore(again, ROOT, CONFIG, FakeClock())
+    second = MessageStore(again, ROOT, CONFIG, ManualClock())
     assert second.load().end == report.end
     assert files_that_count(again) == once
     check_store(second, work, must_have)
@@ -137,7 +127,7 @@ def recover_and_check(files: MemoryFileSystem, work: Workload, must_have: set[st
     assert end > report.end
     second.close()
     assert again.open_handles == 0
-    third = MessageStore(again, ROOT, CONFIG, FakeClock())
+    third = MessageStore(again, ROOT, CONFIG, ManualClock())
     assert third.load().clean
     assert third.get(third.units("after", 0, 0, 1)[0][0]) is not None
     third.close()
@@ -192,10 +182,10 @@ def test_killed_while_recovering() -> None:
     work.run(STEPS)
     crashed = files.after_process_crash()
     probe = crashed.after_process_crash()
-    MessageStore(probe, ROOT, CONFIG, FakeClock()).load()
+    MessageStore(probe, ROOT, CONFIG, ManualClock()).load()
     for cut in range(len(probe.operations)):
         again = crashed.after_process_crash()
         again.power_cut_at = cut
         with pytest.raises(PowerCut):
-            MessageStore(again, ROOT, CONFIG, FakeClock()).load()
+            MessageStore(again, ROOT, CONFIG, ManualClock()).load()
         recover_and_check(again.after_process_crash(), work, {key for _, key in work.appended})

@@ -31,7 +31,7 @@ def test_many_queues_and_light_queues_are_written_in_slices(
         original(handle, data, at)
 
     monkeypatch.setattr(bench.files, "pwrite", counted)
-    bench.clock.ms += 2000
+    bench.clock.advance(2000)
     rounds = 0
     while True:
         more = store.run_background(1)
@@ -49,7 +49,7 @@ def test_many_queues_and_light_queues_are_written_in_slices(
         if not more and not store.index_lag_records:
             break
     assert rounds >= 300 // derived.QUEUES_PER_SLICE + 5000 * (RUN.size + 20) // light_stream.FRAME_BYTES_MAX
-    bench.clock.ms += 2000
+    bench.clock.advance(2000)
     store.run_background(1)
     bench.crash()
     again = bench.open()

@@ -69,7 +69,7 @@ def test_checkpoint_gives_way_to_a_flush(bench: Bench) -> None:
     store = bench.open()
     for number in range(30):
         store.append([Message(f"t{number}", b"", queue_id=0)], [()])
-    bench.clock.ms += 60_000
+    bench.clock.advance(60_000)
     while store.run_background(1000):
         pass
     flushed: list[int] = []

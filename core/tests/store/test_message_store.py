@@ -35,7 +35,7 @@ def test_append_sets_fields_and_is_readable_at_once(bench: Bench, message_of: Ca
     assert end == store.written_position == store.dispatched_position == sum(message.size for message in batch)
     assert [message.queue_offset for message in batch] == [0, 1, 0]
     assert [message.physical_offset for message in batch] == [0, batch[0].size, batch[0].size + batch[1].size]
-    assert batch[0].store_ms == batch[0].born_ms == bench.clock.ms
+    assert batch[0].store_ms == batch[0].born_ms == bench.clock.wall_ms
     assert store.units("T", 0, 0, 10) == [
         (0, batch[0].size, java_hash("red")), (batch[1].physical_offset, batch[1].size, 0),
     ]  # fmt: skip
@@ -307,7 +307,7 @@ def test_units_are_written_after_a_second_or_64_kib(bench: Bench, message_of: Ca
     store.append([message_of(1)], [()])
     store.run_background(100)
     assert written() == 0
-    bench.clock.ms += 1000
+    bench.clock.advance(1000)
     store.run_background(100)
     assert written() == 1
     store.append([Message("T", b"", queue_id=0) for _ in range(4000)], [()] * 4000)
@@ -319,7 +319,7 @@ def test_store_time_never_goes_back(bench: Bench, message_of: Callable[..., Mess
     store = bench.open()
     first, second = message_of(1), message_of(2)
     store.append([first], [()])
-    bench.clock.ms -= 5000
+    bench.clock.wall_ms -= 5000
     store.append([second], [()])
     assert second.store_ms == first.store_ms
 
@@ -328,12 +328,12 @@ def test_offset_by_time(bench: Bench, message_of: Callable[..., Message]) -> Non
     store = bench.open()
     times = []
     for number in range(10):
-        bench.clock.ms += 10 * (number % 2)
+        bench.clock.advance(10 * (number % 2))
         message = message_of(number)
         if number % 3 == 0:
             message.sys_flag, message.born_host = 0x10, bytes(20)
         store.append([message], [()])
-        times.append(bench.clock.ms)
+        times.append(bench.clock.wall_ms)
     for ms in range(times[0] - 5, times[-1] + 6):
         first = next((n for n, at in enumerate(times) if at >= ms), 10)
         last = max([n for n, at in enumerate(times) if at <= ms], default=0)
@@ -344,7 +344,7 @@ def test_offset_by_time(bench: Bench, message_of: Callable[..., Message]) -> Non
 def test_query_sees_pending_and_indexed_newest_first(bench: Bench) -> None:
     store = bench.open()
     for number in range(30):
-        bench.clock.ms += 1000
+        bench.clock.advance(1000)
         text = f"UNIQ_KEY\x01U{number}\x02KEYS\x01order x{number % 3}\x02"
         keys = (f"U{number}", "order", f"x{number % 3}")
         store.append([Message("T", b"%d" % number, text.encode(), "", keys, 0)], [()])
@@ -369,7 +369,7 @@ def test_derived_positions_follow(bench: Bench, message_of: Callable[..., Messag
     while store.run_background(1000):
         pass
     assert store.indexed_position == store.written_position
-    bench.clock.ms += 60_000
+    bench.clock.advance(60_000)
     while store.run_background(1000):
         pass
     checkpoint = store.take_checkpoint()
@@ -389,7 +389,7 @@ def test_the_index_lags_by_a_bounded_time_also_where_the_loop_is_never_idle(
     store.append([message_of(number) for number in range(500)], [()] * 500)
     longest = 0
     for number in range(500, 1500):
-        bench.clock.ms += 10
+        bench.clock.advance(10)
         store.append([message_of(number)], [()])  # and never `run_background`
         longest = max(longest, store.index_lag_ms)
     assert longest <= derived.INDEX_LAG_MS_MAX + 500 * 10 / derived.ENTRIES_PER_SLICE_MIN
@@ -407,7 +407,7 @@ def test_the_index_follows_closely_however_much_is_appended(bench: Bench, messag
 def test_queries_look_through_what_is_not_indexed_yet(bench: Bench, message_of: Callable[..., Message]) -> None:
     store = bench.open()
     store.append([message_of(number) for number in range(50)], [()] * 50)
-    bench.clock.ms += 700
+    bench.clock.advance(700)
     assert (store.index_lag_records, store.index_lag_ms) == (50, 700)
     assert store.query("T", "K49", 9, 0, 1 << 60)[0].queue_offset == 49
     assert store.run_background(40)

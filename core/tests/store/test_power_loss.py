@@ -13,10 +13,11 @@ from collections.abc import Callable
 import pytest
 
 from gantrymq.model.message import Message
+from gantrymq.net.testing import ManualClock
 from gantrymq.store.message_store import MessageStore
 from gantrymq.store.testing import MemoryFileSystem, PowerCut
 from tests.store.crash_states import CrashFiles, Loss, LyingFiles
-from tests.store.test_crash_states import CONFIG, ROOT, FakeClock, Workload, recover_and_check
+from tests.store.test_crash_states import CONFIG, ROOT, Workload, recover_and_check
 
 STATES_MAX = 1000
 """Of one moment: of a history with more (a record of many pages) as many are drawn by lot."""
@@ -32,7 +33,7 @@ class Short(Workload):
     def run(self, steps: int) -> None:
         self.store.load()
         for step in range(steps):
-            self.clock.ms += 30
+            self.clock.advance(30)
             batch, lights = [], []
             for _ in range(1 + step % 2):
                 key = f"K{len(self.attempted)}"
@@ -118,10 +119,10 @@ def drawn_states(seed: int, steps: int, stride: int, per_moment: int, at_recover
 def interrupted(files: CrashFiles, lot: random.Random) -> CrashFiles:
     """What is left when the power fails once more, at a step of recovery chosen by lot."""
     probe = files.after_process_crash()
-    MessageStore(probe, ROOT, CONFIG, FakeClock()).load()
+    MessageStore(probe, ROOT, CONFIG, ManualClock()).load()
     files.power_cut_at = lot.randrange(len(probe.operations))
     with pytest.raises(PowerCut):
-        MessageStore(files, ROOT, CONFIG, FakeClock()).load()
+        MessageStore(files, ROOT, CONFIG, ManualClock()).load()
     return files.drawn(lot)
 
 
@@ -150,32 +151,32 @@ def test_power_loss_at_every_step_of_recovery(seed: int) -> None:
     work.run(14)
     state = files.drawn(lot)
     probe = state.after_process_crash()
-    MessageStore(probe, ROOT, CONFIG, FakeClock()).load()
+    MessageStore(probe, ROOT, CONFIG, ManualClock()).load()
     for cut in range(len(probe.operations)):
         again = state.after_process_crash()
         again.power_cut_at = cut
         with pytest.raises(PowerCut):
-            MessageStore(again, ROOT, CONFIG, FakeClock()).load()
+            MessageStore(again, ROOT, CONFIG, ManualClock()).load()
         recover_and_check(again.drawn(lot), work, acked(work))
 
 
 def test_names_left_unsynced_by_a_killed_process_are_synced_by_the_next() -> None:
     files = CrashFiles()
-    store = MessageStore(files, ROOT, CONFIG, FakeClock())
+    store = MessageStore(files, ROOT, CONFIG, ManualClock())
     store.load()
     for _ in range(3):
         store.append([Message("t", bytes(40_000), queue_id=0)], [()])
     after = files.after_process_crash()
-    second = MessageStore(after, ROOT, CONFIG, FakeClock())
+    second = MessageStore(after, ROOT, CONFIG, ManualClock())
     second.load()
     end = second.flush()
-    third = MessageStore(after.after_power_loss(lambda path, count: [False] * count), ROOT, CONFIG, FakeClock())
+    third = MessageStore(after.after_power_loss(lambda path, count: [False] * count), ROOT, CONFIG, ManualClock())
     assert third.load().end == end
 
 
 def test_segment_behind_a_lost_one_is_a_torn_tail() -> None:
     files = CrashFiles()
-    store = MessageStore(files, ROOT, CONFIG, FakeClock())
+    store = MessageStore(files, ROOT, CONFIG, ManualClock())
     store.load()
     store.append([Message("t", b"flushed", queue_id=0)], [()])
     end = store.flush()
@@ -184,7 +185,7 @@ def test_segment_behind_a_lost_one_is_a_torn_tail() -> None:
     lost = ROOT / "store" / "commitlog" / f"{CONFIG.commitlog_file_size:020d}"
     versions, names = files.choices()
     state = files.state(Loss(versions, {name: name != lost for name in names}))
-    again = MessageStore(state, ROOT, CONFIG, FakeClock())
+    again = MessageStore(state, ROOT, CONFIG, ManualClock())
     assert again.load().end >= end
     assert again.max_offset("t", 0) == 2
     assert len([name for name in state.snapshot() if name.parent == lost.parent]) == 1
@@ -207,7 +208,7 @@ def test_a_disk_that_lies_is_found_out(make: Callable[[MemoryFileSystem], Worklo
 
 def test_no_room_for_the_note_of_a_flush_stops_nothing() -> None:
     files = CrashFiles()
-    store = MessageStore(files, ROOT, CONFIG, FakeClock())
+    store = MessageStore(files, ROOT, CONFIG, ManualClock())
     store.load()
     store.append([Message("t", b"1", queue_id=0)], [()])
     store.flush()
@@ -219,7 +220,7 @@ def test_no_room_for_the_note_of_a_flush_stops_nothing() -> None:
     assert checkpoint is not None
     store.sync_checkpoint(checkpoint)
     assert store.failure is None
-    again = MessageStore(files.after_power_loss(lambda path, count: [False] * count), ROOT, CONFIG, FakeClock())
+    again = MessageStore(files.after_power_loss(lambda path, count: [False] * count), ROOT, CONFIG, ManualClock())
     assert again.load().end == end
 
 
@@ -235,11 +236,11 @@ def test_killed_while_an_unreadable_index_is_made_again() -> None:
         left.datasync(handle)
         left.close(handle)
     probe = left.after_process_crash()
-    MessageStore(probe, ROOT, CONFIG, FakeClock()).load()
+    MessageStore(probe, ROOT, CONFIG, ManualClock()).load()
     everything = {key for _, key in work.appended}
     for cut in range(0, len(probe.operations), 2):
         again = left.after_process_crash()
         again.power_cut_at = cut
         with pytest.raises(PowerCut):
-            MessageStore(again, ROOT, CONFIG, FakeClock()).load()
+            MessageStore(again, ROOT, CONFIG, ManualClock()).load()
         recover_and_check(again.after_process_crash(), work, everything)
