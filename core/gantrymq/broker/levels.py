@@ -63,7 +63,7 @@ def queue_of(level: int) -> str:
 class Level:
     """One level's state in memory."""
 
-    __slots__ = ("anchors", "aside", "at", "base", "busy", "cursor", "delay_ms", "handle", "number", "waits")
+    __slots__ = ("anchors", "aside", "at", "base", "busy", "cursor", "delay_ms", "handle", "looks", "number", "waits")
 
     def __init__(self, number: int, delay_ms: int, cursor: Cursor, mono_ms: int, wall_ms: int) -> None:
         self.number = number
@@ -73,6 +73,8 @@ class Level:
         """Next offset to look at; below it everything is done or on its way."""
         self.aside: dict[int, int] = {}
         """Offsets below `at` whose records cannot be read, and how often that was tried."""
+        self.looks = False
+        """Another attempt at these is due."""
         self.base = (mono_ms, wall_ms)
         self.anchors: deque[tuple[int, int, int]] = deque()
         """(offset, monotonic time, wall time): records from that offset on were sent then, or a little later."""
@@ -301,34 +303,35 @@ class Levels:
 
     def _put_aside(self, level: Level, offset: int, error: OSError) -> None:
         log.error("%s, offset %d: cannot be read, tried again later: %s", level.cursor.queue, offset, error)
-        if not level.aside:
-            self._look_later(level)
         level.aside[offset] = 1
+        self._look_later(level)
 
     def _look_later(self, level: Level) -> None:
-        wheel = self._broker.wheel
-        wheel.call_at(wheel.now_ms() + UNREADABLE_MS, lambda now_ms: self._look_again(level))
+        if not level.looks:
+            level.looks = True
+            wheel = self._broker.wheel
+            wheel.call_at(wheel.now_ms() + UNREADABLE_MS, lambda now_ms: self._look_again(level, list(level.aside)))
 
-    def _look_again(self, level: Level) -> None:
-        """Another attempt at what was set aside, a slice of it."""
+    def _look_again(self, level: Level, left: list[int]) -> None:
+        """Another attempt at what was set aside: a slice of these now, the others in the next turns."""
         if self._broker.closed:
             return
-        offsets = [offset for offset, tries in level.aside.items() if tries != IN_FLIGHT][:STEP]
+        offsets = [offset for offset in left[:STEP] if level.aside.get(offset, IN_FLIGHT) != IN_FLIGHT]
         cursors, cursor = self._broker.cursors, level.cursor
         try:
             units = [(cursors.units(cursor, offset, 1) or [HOLE])[0] for offset in offsets]
             found = read_each(self._broker.store, [unit[:2] for unit in units])
         except Cold as cold:
-            self._broker.fetch(cold, level.aside, lambda aside: self._look_again(level))
+            self._broker.fetch(cold, level.aside, lambda aside: self._look_again(level, left))
             return
         except OSError as error:
             log.error("%s: %d records cannot be read: %s", cursor.queue, len(level.aside), error)
+            level.looks = False
             self._look_later(level)
             return
         for offset, waiting in zip(offsets, found, strict=True):
             if isinstance(waiting, OSError):
-                tries = level.aside.pop(offset) + 1  # to the end: the next slice begins with others
-                level.aside[offset] = tries
+                tries = level.aside[offset] = level.aside[offset] + 1
                 if tries >= UNREADABLE_TRIES:
                     self._give_up(level, offset, f"the disk could not read it {tries} times: {waiting}")
                 continue
@@ -336,6 +339,10 @@ class Levels:
             if message is not None:
                 level.aside[offset] = IN_FLIGHT
                 self._broker.submit([message], (level, offset, message), self._aside_stored)
+        if len(left) > STEP:
+            self._broker.turn.at_deliver(lambda: self._look_again(level, left[STEP:]))
+            return
+        level.looks = False
         if level.aside:
             self._look_later(level)
 

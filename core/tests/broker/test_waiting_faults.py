@@ -14,7 +14,7 @@ from gantrymq.broker.pop_dead import AGAIN_MS
 from gantrymq.broker.refused import FULL_RETRY_MS, Refused
 from gantrymq.broker.tables import item_message, row_of
 from gantrymq.broker.topics import TopicConfig
-from gantrymq.broker.waiting import UNREADABLE_MS, UNREADABLE_TRIES
+from gantrymq.broker.waiting import STEP, UNREADABLE_MS, UNREADABLE_TRIES
 from gantrymq.model.errors import ErrorCode
 from gantrymq.model.message import Message
 from gantrymq.model.names import SCHEDULE_TOPIC
@@ -151,6 +151,19 @@ def test_a_record_set_aside_waits_while_its_topic_is_refused(node: WaitingNode) 
         node.wait(UNREADABLE_MS)
     node.wait(UNREADABLE_MS)
     assert node.bodies() == [b"bad"]
+
+
+def test_all_that_was_set_aside_comes_when_it_can_be_read(node: WaitingNode) -> None:
+    bodies = [b"%d" % number for number in range(3 * STEP + 7)]
+    for body in bodies:
+        node.later(body, DELAY=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.store, "get_many", broken)
+        node.wait(3_000)
+        assert len(node.broker.delays.levels.by_number[1].aside) == len(bodies)
+    node.wait(UNREADABLE_MS)
+    assert node.bodies() == bodies
+    assert node.broker.delays.levels.pending() == 0
 
 
 def test_beyond_the_limit_of_records_set_aside_the_level_waits(
