@@ -31,7 +31,7 @@ from gantrymq.remoting import (
 )
 from gantrymq.remoting.calls import CALL_MS, Calls, OnAnswer
 from gantrymq.remoting.clients import Clients
-from gantrymq.remoting.codec import PREFIX, Command, SendResponses, response
+from gantrymq.remoting.codec import PREFIX, Command, SendResponses, as_command, response
 from gantrymq.remoting.constants import FLAG_ONEWAY, REGION, RequestCode, ResponseCode
 from gantrymq.remoting.door import RemotingDoor, code_name, code_of
 from gantrymq.remoting.gateway_server import GatewaySession
@@ -44,11 +44,12 @@ from gantrymq.remoting.pop_requests import PopRequests
 from gantrymq.remoting.pressure import NEVER_SHED, UNACKED_BYTES_MAX, Pressure
 from gantrymq.remoting.pulls import Pulls, Waiter
 from gantrymq.remoting.route_finder import RouteFinder
+from gantrymq.remoting.send_shapes import Alike
 from gantrymq.remoting.sends import Sends, UniqueKeys, remark_of
 from gantrymq.store.cold import Cold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gantrymq.broker.broker import Broker
     from gantrymq.services import ServiceContext
@@ -175,11 +176,19 @@ class BrokerDoor(RemotingDoor):
         self._read_bytes += len(data)
         connection = self.connection
         shared = self.shared
-        make = shared.sends.message
+        make, make_like = shared.sends.message, shared.sends.message_like
         host, host_flag = self._born_host, self._host_flag
         batch: list[Message] = []
-        commands: list[Command] = []
-        for command in connection.receive_data(data):
+        commands: list[Command | Alike] = []
+        for command in connection.receive_sends(data):
+            if not isinstance(command, Command):
+                try:
+                    batch.append(make_like(command, host, host_flag))
+                except GantryError as error:
+                    self.refuse(as_command(command), code_of(error.code), error.text)
+                    continue
+                commands.append(command)
+                continue
             send = command.send
             if send is None or command.code != _SEND_V2 or command.flag & 1:
                 self.handle(command)
@@ -207,13 +216,13 @@ class BrokerDoor(RemotingDoor):
         if connection.outbox:
             self.link.mark()
 
-    def _refuse_sends(self, commands: list[Command]) -> None:
+    def _refuse_sends(self, commands: Sequence[Command | Alike]) -> None:
         self.shared.pressure.connection_sends += len(commands)
         text = f"[OVERLOAD] {self._unacked_bytes} bytes of this connection's sends wait for the disk; send again later"
         for command in commands:
-            self.refuse(command, ResponseCode.SYSTEM_BUSY, text)
+            self.refuse(as_command(command), ResponseCode.SYSTEM_BUSY, text)
 
-    def _stored(self, token: tuple[list[Message], list[Command], int], results: Any) -> None:
+    def _stored(self, token: tuple[list[Message], list[Command | Alike], int], results: Any) -> None:
         """The broker is done with a batch of sends: render their answers."""
         batch, commands, size = token
         self._open_sends -= 1
@@ -225,15 +234,19 @@ class BrokerDoor(RemotingDoor):
         if isinstance(results, GantryError):
             results = [results.code] * len(batch)
         for message, command, result in zip(batch, commands, results, strict=True):
-            if command.flag & FLAG_ONEWAY:
-                continue
+            if isinstance(command, Command):
+                if command.flag & FLAG_ONEWAY:
+                    continue
+                opaque = command.opaque
+            else:
+                opaque = command[4]
             if type(result) is int:
                 # SendResponses.frame, without a call per message.
-                header = template % (message.physical_offset, message.queue_id, result, command.opaque)
+                header = template % (message.physical_offset, message.queue_id, result, opaque)
                 size = len(header)
                 outbox.append(pack(size + 4, size) + header)
             else:
-                outbox.append(response(command, code_of(result), remark_of(result, message)))
+                outbox.append(response(as_command(command), code_of(result), remark_of(result, message)))
         self.link.mark()
         if self._closing:
             self.shutdown()

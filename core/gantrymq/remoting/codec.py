@@ -16,7 +16,6 @@ from typing import Final
 import msgspec
 
 from gantrymq.model.limits import FRAME_BYTES_MAX
-from gantrymq.remoting.binary_sends import BinarySends
 from gantrymq.remoting.constants import (
     BINARY_CODE_MAX,
     FLAG_ONEWAY,
@@ -31,6 +30,7 @@ from gantrymq.remoting.constants import (
 )
 from gantrymq.remoting.frame_headers import JsonOut, decode_json, decode_loose, decode_send, encode_json
 from gantrymq.remoting.headers import HeaderError, SendHeaderV2, parse
+from gantrymq.remoting.send_shapes import Alike, SendShape, SendShapes, header_of
 
 PREFIX: Final = struct.Struct(">II")
 """Length of the rest of the frame; serialize type and header length."""
@@ -46,7 +46,7 @@ _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
 _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _OTHER: Final = int(Language.OTHER)
 _BINARY_SENDS: Final = (_INT16.pack(_SEND), _INT16.pack(_BATCH))
-_binary_sends: Final = BinarySends()
+_send_shapes: Final = SendShapes()
 _SEND_STARTS: Final = (b'{"code":%d,' % _SEND, b'{"code":%d,' % _BATCH)
 
 
@@ -202,24 +202,37 @@ def _decode_typed_send(header: bytes, body: bytes) -> Command | None:
 
 
 def _decode_binary_send(header: bytes, body: bytes) -> Command:
-    """Command with `send`, and with `fields` unless its header was like an earlier one; raises `FrameError`."""
-    if len(header) > _BINARY.size + 4:
-        code, language, version, opaque, flag, remark_size = _BINARY.unpack_from(header)
-        if remark_size == 0 and _INT32.unpack_from(header, _BINARY.size)[0] == len(header) - _BINARY.size - 4:
-            try:
-                send = _binary_sends.find(header, _BINARY.size + 4)
-            except UnicodeDecodeError:
-                send = None
-            if send is not None:
-                return Command(code, None, body, opaque, flag, None, language, version, send)
+    """Command with `send` and `fields`; raises `FrameError`."""
     command = decode_binary_header(header, body)
     try:
         command.send = parse(command.fields, SendHeaderV2)
     except HeaderError:
-        return command  # the door parses the fields again and answers what is wrong
-    if command.remark is None and _INT32.unpack_from(header, _BINARY.size)[0] == len(header) - _BINARY.size - 4:
-        _binary_sends.learn(header, _BINARY.size + 4, command.send)
+        pass  # the door parses the fields again and answers what is wrong
     return command
+
+
+def _learn(marker: int, header: bytes, command: Command) -> None:
+    """Remember the shape of an ordinary send."""
+    send = command.send
+    if send is None or command.code != _SEND or command.flag:
+        return
+
+    def decode(probe: bytes) -> tuple[SendHeaderV2 | None, int]:
+        try:
+            again = _decode_typed_send(probe, b"") if marker < 1 << 24 else _decode_binary_send(probe, b"")
+        except FrameError:
+            again = None
+        return (again.send, again.opaque) if again is not None else (None, 0)
+
+    _send_shapes.learn(marker, header, send, (command.language, command.version), decode)
+
+
+def as_command(received: Command | Alike) -> Command:
+    """A send that was told by its likeness, as the command that the general way would have made."""
+    if isinstance(received, Command):
+        return received
+    shape, _, _, _, opaque, body = received
+    return Command(_SEND, None, body, opaque, 0, None, shape.language, shape.version, header_of(received))
 
 
 def _what_is(total: int) -> str:
@@ -240,13 +253,17 @@ class FrameReader:
     """Cuts a byte stream into commands. Holds at most one unfinished frame (`FRAME_BYTES_MAX`) and the last
     chunk."""
 
-    __slots__ = ("_need", "_pending", "_typed_sends")
+    __slots__ = ("_need", "_pending", "_shape", "_typed_sends", "_unlike")
 
     def __init__(self, typed_sends: bool = False) -> None:
         self._typed_sends = typed_sends
         self._pending = bytearray()
         self._need = 0
         """Bytes that must be in `_pending` before it is worth looking again."""
+        self._shape: SendShape | None = None
+        """Of the last send that was like another."""
+        self._unlike = 0
+        """Sends since then that were like none."""
 
     @property
     def pending_bytes(self) -> int:
@@ -256,6 +273,10 @@ class FrameReader:
     def feed(self, data: bytes) -> list[Command]:
         """All commands that `data` completes, in order. Raises `FrameError`; the reader is of no use after
         that."""
+        return [as_command(one) for one in self.read(data)]
+
+    def read(self, data: bytes) -> list[Command | Alike]:
+        """As `feed`; with `typed_sends`, ordinary sends that are like earlier ones stay as they are told from those."""
         pending = self._pending
         if pending:
             pending += data
@@ -263,8 +284,8 @@ class FrameReader:
                 return []
             data = bytes(pending)
             pending.clear()
-        commands: list[Command] = []
-        typed = self._typed_sends
+        commands: list[Command | Alike] = []
+        typed, shape = self._typed_sends, self._shape
         at, size = 0, len(data)
         try:
             while size - at >= 8:
@@ -276,12 +297,31 @@ class FrameReader:
                 if end > size:
                     self._need = end - at
                     break
+                if shape is not None and marker == shape.marker:
+                    sent = shape.match(data, at + 8, body_at, end)
+                    if sent is not None:
+                        commands.append(sent)
+                        at = end
+                        continue
+                if typed:
+                    sent = _send_shapes.find(marker, data, at + 8, body_at, end)
+                    if sent is not None:
+                        shape = self._shape = sent[0]
+                        self._unlike = 0
+                        commands.append(sent)
+                        at = end
+                        continue
                 command = None
                 # Java, and most clients after it, write the keys in alphabetical order: code first.
                 if typed and marker < 1 << 24 and data.startswith(_SEND_STARTS, at + 8):
                     command = _decode_typed_send(data[at + 8 : body_at], data[body_at:end])
                 if command is None:
                     command = self._decode(marker >> 24, data[at + 8 : body_at], data[body_at:end])
+                if command.send is not None:
+                    # The 1st, 2nd, 4th, 8th...: learning takes as long as 50 sends, in vain where each is unlike all others.
+                    self._unlike += 1
+                    if self._unlike & (self._unlike - 1) == 0:
+                        _learn(marker, data[at + 8 : body_at], command)
                 commands.append(command)
                 at = end
             else:
@@ -291,7 +331,7 @@ class FrameReader:
                     if total > FRAME_BYTES_MAX - 4 or total < 4:
                         self._refuse(total, 0)
         except FrameError as error:
-            error.commands = commands
+            error.commands = [as_command(one) for one in commands]
             raise
         if at < size:
             pending += memoryview(data)[at:] if at else data

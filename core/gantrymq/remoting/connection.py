@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 from gantrymq.remoting import codec
-from gantrymq.remoting.codec import Command, FrameError, FrameReader
+from gantrymq.remoting.codec import Command, FrameError, FrameReader, as_command
 from gantrymq.remoting.constants import FLAG_ONEWAY, Language, ResponseCode
+from gantrymq.remoting.send_shapes import Alike
 
 REMARK_CHARS_MAX: Final = 2000
 """A remark quotes what the peer sent; it must not echo megabytes."""
@@ -34,13 +35,17 @@ class Connection:
 
     def receive_data(self, data: bytes) -> list[Command]:
         """Commands that `data` completes, responses of the peer included. Never raises; see `error`."""
+        return [as_command(one) for one in self.receive_sends(data)]
+
+    def receive_sends(self, data: bytes) -> list[Command | Alike]:
+        """As `receive_data`; see `FrameReader.read`."""
         if self.error:
             return []
         try:
-            return self._reader.feed(data)
+            return self._reader.read(data)
         except FrameError as error:
             self.error = str(error)
-            return error.commands
+            return [*error.commands]
 
     def respond(
         self,

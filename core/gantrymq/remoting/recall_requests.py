@@ -16,7 +16,7 @@ from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import DELAYED
 from gantrymq.model.names import RETRY_PREFIX
-from gantrymq.remoting.codec import PREFIX, response
+from gantrymq.remoting.codec import PREFIX, as_command, response
 from gantrymq.remoting.constants import FLAG_ONEWAY, REGION, RequestCode, ResponseCode
 from gantrymq.remoting.door import code_of
 from gantrymq.remoting.headers import parse
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gantrymq.model.message import Message
     from gantrymq.remoting.broker_door import BrokerDoor
     from gantrymq.remoting.codec import Command
+    from gantrymq.remoting.send_shapes import Alike
 
 ILLEGAL_OPERATION: Final = 604
 """ResponseCode.ILLEGAL_OPERATION: a handle that names nothing that could be recalled here."""
@@ -72,13 +73,13 @@ def parse_handle(text: str) -> Handle:
     return Handle(words[1], words[2], number_of(words[3]), words[4])
 
 
-def submit_aside(door: BrokerDoor, batch: list[Message], commands: list[Command]) -> None:
+def submit_aside(door: BrokerDoor, batch: list[Message], commands: list[Command | Alike]) -> None:
     """Take the messages that are not plain out of a batch of sends and submit them by themselves."""
     door.shared.sends.aside = False
     rows = [row for row, message in enumerate(batch) if message.intake]
     if not rows:
         return
-    asked = [(batch[row], commands[row], batch[row].topic, batch[row].queue_id) for row in rows]
+    asked = [(batch[row], as_command(commands[row]), batch[row].topic, batch[row].queue_id) for row in rows]
     for row in reversed(rows):
         del batch[row], commands[row]
 

@@ -18,6 +18,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import PROPERTIES_BYTES_MAX, TAG_BYTES_MAX
 from gantrymq.model.message import HALF, PLAIN, Message
 from gantrymq.remoting.headers import SendHeader, SendHeaderV2
+from gantrymq.remoting.send_shapes import Alike, SendShape, header_of
 from gantrymq.remoting.specials import intake_of, light_queues, priority_queue, value_of, without
 from gantrymq.store.schedule import TIMER_TOPIC
 
@@ -81,6 +82,24 @@ class UniqueKeys:
         self._count = (self._count + 1) & 0xFFFF
         ms = (self._clock.now_ms() - self._start_ms) & 0xFFFFFFFF
         return f"{self._prefix}{ms:08X}{self._count:04X}"
+
+
+class Plan:
+    """What messages of one shape have in common. Only ordinary ones have a plan, for a topic that anybody may send to."""
+
+    __slots__ = ("after", "before", "flag", "flags", "keys", "reconsume_times", "tag", "topic")
+
+    def __init__(self, like: Message, shape: SendShape, cluster: str) -> None:
+        """`like`: one of them, made the general way."""
+        self.topic = like.topic
+        self.tag = like.tag
+        self.keys = like.keys[1:]
+        self.before = shape.before.encode("utf-8", "surrogatepass")
+        after = shape.after if shape.after[-1] == "\x02" else shape.after + "\x02"
+        self.after = (after + cluster).encode("utf-8", "surrogatepass")
+        self.flag = like.flag
+        self.flags = like.sys_flag
+        self.reconsume_times = like.reconsume_times
 
 
 class Sends:
@@ -175,6 +194,42 @@ class Sends:
             message.reconsume_times = header.reconsume_times & 0x7FFFFFFF
         if marks != 1:
             message.sharding_key = value_of(text, _SHARDING)
+        return message
+
+    def message_like(self, sent: Alike, born_host: bytes, host_flag: int) -> Message:
+        """As `message` of a send that is like earlier ones."""
+        shape, queue_id, born_ms, unique, _, body = sent
+        plan: Plan | None = shape.plan
+        if plan is None:
+            return self._plan(sent, born_host, host_flag)
+        topic = self._topics.get(plan.topic)
+        if topic is None or topic.special or topic.takes is not None or queue_id >= topic.write_queues:
+            return self.message(header_of(sent), body, born_host, host_flag)
+        key = unique.decode()
+        message = Message(
+            plan.topic,
+            body,
+            plan.before + unique + plan.after,
+            plan.tag,
+            (key, *plan.keys) if plan.keys else (key,),
+            queue_id,
+            born_ms,
+        )
+        message.born_host = born_host
+        message.sys_flag = plan.flags | host_flag
+        message.flag = plan.flag
+        message.reconsume_times = plan.reconsume_times
+        return message
+
+    def _plan(self, sent: Alike, born_host: bytes, host_flag: int) -> Message:
+        """The first message of a shape, or one of a shape that has more to it: made the general way."""
+        shape = sent[0]
+        message = self.message(header_of(sent), sent[5], born_host, host_flag)
+        topic = self._topics.get(message.topic)
+        plain = shape.before.count("_") + shape.after.count("_") == 1 and "DELAY" not in shape.before + shape.after
+        if plain and topic is not None and not topic.special and message.queue_id >= 0:
+            shape.plan = Plan(message, shape, self._cluster)
+            shape.plan.flags &= ~host_flag
         return message
 
     def _look_closer(
