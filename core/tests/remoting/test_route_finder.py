@@ -22,6 +22,13 @@ from tests.remoting.test_pop_modes import heartbeat
 from tests.remoting.test_registrar import WAIT_S, Nameserver, until
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a test does not say otherwise, an answer may take its time and is young for ever."""
+    monkeypatch.setattr(module, "ANSWER_S", WAIT_S)
+    monkeypatch.setattr(module, "FRESH_S", 1_000.0)
+
+
 def registration(broker: str, topics: dict[str, tuple[int, int]]) -> tuple[dict[str, str], bytes]:
     """Fields and body of REGISTER_BROKER: topics with their read queues and permission."""
     header = RegisterBrokerHeader(broker, f"127.0.0.1:{20_000 + len(broker)}", "C", "127.0.0.1:1", 0, compressed=False)
