@@ -91,6 +91,7 @@ def test_a_full_disk_keeps_no_stop_from_being_clean(files: MemoryFileSystem) -> 
 
     files.fault = fault
     store.close()
+    files.fault = lambda operation, path: None
     store = MessageStore(files, ROOT, CONFIG, ManualClock())
     assert store.load().clean
     assert store.known_ends("A") is None
