@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from gantrymq.clock import SystemClock
 from gantrymq.model.message import Message
+from gantrymq.store.cold import Cold
 from gantrymq.store.config import StoreConfig
 from gantrymq.store.files import OsFileSystem
 from gantrymq.store.message_store import MessageStore
@@ -20,6 +21,7 @@ BATCH: Final = 256
 PULL_BYTES: Final = 256 * 1024
 """A pull's default size."""
 MIB: Final = 1024 * 1024
+Found = TypeVar("Found")
 
 
 @dataclass
@@ -54,6 +56,16 @@ def batches(count: int, body: bytes, batch: int = BATCH) -> list[list[Message]]:
         ]
         for first in range(0, count, batch)
     ]
+
+
+def warmly(store: MessageStore, read: Callable[[], Found]) -> Found:
+    """A read of what should be in memory; where the kernel has dropped it, or is writing it, it is read again."""
+    while True:
+        try:
+            return read()
+        except Cold as cold:
+            for path, at, count in cold.wanted:
+                store.files.read_file(path, count, at, 0)
 
 
 def at_share(values: list[float], share: float) -> float:
