@@ -311,15 +311,21 @@ def test_nameservers() -> None:
             parse_nameservers(text, "NAMESRV_ADDR")
 
 
-def test_loopback() -> None:
+def test_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolve(host: str, port: None) -> list[tuple[object, ...]]:
+        if host != "localhost":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(0, 0, 0, "", ("127.0.0.1", 0)), (0, 0, 0, "", ("::1", 0, 0, 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     assert is_loopback("127.0.0.1")
     assert is_loopback("::1")
     assert is_loopback("localhost")
     assert not is_loopback("0.0.0.0")
     assert not is_loopback("::")
     assert not is_loopback("")
-    with pytest.raises(ConfigError):
-        is_loopback("no.such.host.invalid")
+    with pytest.raises(ConfigError, match="Name or service not known"):
+        is_loopback("no.such.host")
 
 
 def test_atomic_write_replaces(tmp_path: Path) -> None:
