@@ -12,7 +12,7 @@ from gantrymq.client.records import decode_records
 pytest.importorskip("pyspark")
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(400),
     pytest.mark.filterwarnings("ignore"),  # pyspark's and pandas' own
 ]
 
@@ -30,7 +30,7 @@ def source(spark: Any, cluster: FakeCluster, stream: bool = False, **options: st
 
 
 def run(query: Any) -> None:
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(300)
     assert query.exception() is None
 
 
