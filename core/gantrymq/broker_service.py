@@ -175,7 +175,7 @@ class BrokerService:
 
     def _start_flusher(self, context: ServiceContext, config: StoreConfig, broker: Broker) -> None:
         post = asyncio.get_running_loop().call_soon_threadsafe
-        flusher = Flusher(broker.store, config.flush_interval_ms, config.flush == "sync", post)
+        flusher = Flusher(broker.store, config.flush_interval_ms, post)
         flusher.on_flushed = broker.gate.advance
 
         def on_failed(error: GantryError) -> None:

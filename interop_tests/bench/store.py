@@ -103,7 +103,7 @@ def append_large(directory: Path, quick: bool) -> Row:
     for turn in range(4):
         work = batches(count, body, 64)
         with opened(directory / str(turn)) as store:
-            flusher = Flusher(store, 60_000, False, lambda callback, value: None)
+            flusher = Flusher(store, 60_000, lambda callback, value: None)
             flusher.start()
             begun = time.perf_counter()
             append_all(store, work)
@@ -137,7 +137,7 @@ def sync_flush(directory: Path, quick: bool) -> Row:
             def post(_: object, value: object, arrived: SimpleQueue[Any] = arrived) -> None:
                 arrived.put(value)
 
-            flusher = Flusher(store, 60_000, True, post)
+            flusher = Flusher(store, 60_000, post)
             flusher.start()
             work = batches(count, b"x" * 128, writers)
             begun = time.perf_counter()

@@ -172,7 +172,7 @@ def cold_reader(directory: Path, quick: bool) -> Row:
         loop = asyncio.get_running_loop()
         cold = ColdReads(store.files, loop.call_soon_threadsafe)
         store.read_without_waiting(cold)
-        flusher = Flusher(store, 500, False, loop.call_soon_threadsafe)
+        flusher = Flusher(store, 500, loop.call_soon_threadsafe)
         flusher.start()
         await ping(store, 0.5)
         alone = [await ping(store, WINDOW_S) for _ in range(WINDOWS - 1)]
@@ -349,7 +349,7 @@ def loop_stall(directory: Path, quick: bool) -> Row:
         loop = asyncio.get_running_loop()
         cold = ColdReads(store.files, loop.call_soon_threadsafe)
         store.read_without_waiting(cold)
-        flusher = Flusher(store, 100, False, loop.call_soon_threadsafe)
+        flusher = Flusher(store, 100, loop.call_soon_threadsafe)
         flusher.start()
         scanner = Scanner(store, loop, count)
         scanner.offset = count // 2  # the first half is for retention

@@ -173,6 +173,8 @@ class OsFileSystem:
 
     def pwrite(self, handle: int, data: Buffer, at: int) -> None:
         done = os.pwrite(handle, data, at)
+        if type(data) is bytes and done == len(data):
+            return
         view = memoryview(data).cast("B")
         while done < len(view):
             done += os.pwrite(handle, view[done:], at + done)

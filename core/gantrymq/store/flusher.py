@@ -30,11 +30,10 @@ class Flusher:
     """One per store. `post(callback, value)` runs `callback(value)` on the loop (loop.call_soon_threadsafe)."""
 
     def __init__(
-        self, store: MessageStore, interval_ms: int, sync: bool, post: Callable[[Callable[[Any], None], Any], object]
+        self, store: MessageStore, interval_ms: int, post: Callable[[Callable[[Any], None], Any], object]
     ) -> None:
         self._store = store
         self._interval_s = interval_ms / 1000
-        self._sync = sync
         self._post = post
         self._wake = Event()
         self._stopping = False

@@ -478,11 +478,6 @@ class Index:
             self.list[-1].cut(position, store_ms_at)
             self.unsynced.add(self.list[-1].path)
 
-    @property
-    def next_position(self) -> int:
-        """Records below or at this position may already be in the index."""
-        return self.list[-1].end_position if self.list else -1
-
     def add(self, records: list[tuple[str, tuple[str, ...], int, int]]) -> None:
         """Index records (topic, keys, physical offset, store ms) under each of their keys, of which each has one."""
         rest = records

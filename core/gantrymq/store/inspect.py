@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from gantrymq.store.files import Buffer, FileSystem
 
 UNITS_AT_ONCE: Final = 4096
-SEGMENT_MIN: Final = 4096
 _WINDOW: Final = 1024 * 1024
 
 

@@ -217,10 +217,6 @@ class StoreReader:
         """Offset that the next entry of a light queue will take."""
         return self._lights.next_offset(light)
 
-    def light_min_offset(self, light: int) -> int:
-        """Offset of a light queue's oldest entry that was not trimmed; the maximum if there is none."""
-        return self._lights.min_offset(light)
-
     def light_units(self, light: int, offset: int, count: int) -> list[Unit]:
         """As `units`, for a light queue; entries below its minimum are lost offsets."""
         return self._lights.read(light, offset, count)

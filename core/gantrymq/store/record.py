@@ -22,7 +22,6 @@ from zlib import crc32
 from gantrymq.model import sysflag
 from gantrymq.model.limits import PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX
 from gantrymq.model.message import Message
-from gantrymq.model.names import LMQ_PREFIX, OWN_LIGHT_PREFIX
 
 if TYPE_CHECKING:
     import mmap
@@ -198,17 +197,6 @@ def split_dispatch(properties: bytes) -> tuple[bytes, bytes]:
             (dispatch if pair.startswith(_DISPATCH_NAMES) else own).append(pair)
     tail = b"\x02" if own and (dispatch or properties.endswith(b"\x02")) else b""
     return b"\x02".join(own) + tail, b"\x02".join(dispatch) + (b"\x02" if dispatch else b"")
-
-
-def client_queues(dispatch: bytes) -> tuple[str, ...]:
-    """The clients' own light queues that dispatch pairs name; a message that waits for its topic keeps them there."""
-    for pair in dispatch.split(b"\x02"):
-        if pair.startswith(DISPATCH_MARK):
-            found = pair[len(DISPATCH_MARK) :].decode("utf-8", "replace").split(",")
-            return tuple(
-                [name for name in found if name.startswith(LMQ_PREFIX) and not name.startswith(OWN_LIGHT_PREFIX)]
-            )
-    return ()
 
 
 def dispatch_of(dispatch: bytes) -> tuple[list[tuple[str, int]], int]:

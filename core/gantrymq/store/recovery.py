@@ -19,7 +19,7 @@ from gantrymq.store import record
 from gantrymq.store.commit_log import file_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from gantrymq.store.commit_log import CommitLog
@@ -295,23 +295,6 @@ def fillers(at: int, size: int, at_segment_end: bool) -> bytes:
 def origin_of(message: Message) -> int:
     """Position of the record that a continuation record belongs to, -1 if it names none."""
     return int(CONTINUATION.unpack_from(message.body)[0]) if len(message.body) >= CONTINUATION.size else -1
-
-
-def scan(log_: CommitLog, start: int, end: int) -> Iterator[Message]:
-    """Every record in [start, end), which is known to be valid; reads in large pieces."""
-    at, window, window_at = start, b"", start
-    while at < end:
-        place = at - window_at
-        if place + record.BLANK_SIZE > len(window) or place + int.from_bytes(window[place : place + 4], "big") > len(
-            window
-        ):
-            need = int.from_bytes(log_.read(at, 4), "big")
-            window, window_at = log_.read(at, max(_WINDOW, need)), at
-            place = 0
-        size, magic = record.PREFIX.unpack_from(window, place)
-        if magic != record.MAGIC_BLANK:
-            yield record.decode(window, place, check_crc=False)
-        at += size
 
 
 def continuation_pairs(message: Message) -> list[tuple[int, int]]:

@@ -28,7 +28,7 @@ def test_requests_end_in_one_post_per_flush(bench: Bench) -> None:
     store = bench.open()
     seen: list[int] = []
     arrived = Event()
-    flusher = Flusher(store, 60_000, True, post_now)
+    flusher = Flusher(store, 60_000, post_now)
 
     def on_flushed(position: int) -> None:
         seen.append(position)
@@ -51,7 +51,7 @@ def test_an_io_error_is_posted_once_and_ends_the_thread(bench: Bench) -> None:
     bench.files.fault = lambda name, path: OSError(errno.EIO, "I/O error") if name == "datasync" else None
     failed: list[ErrorCode] = []
     ended = Event()
-    flusher = Flusher(store, 60_000, True, post_now)
+    flusher = Flusher(store, 60_000, post_now)
 
     def on_failed(error: Any) -> None:
         failed.append(error.code)
@@ -73,7 +73,7 @@ def test_checkpoint_gives_way_to_a_flush(bench: Bench) -> None:
     while store.run_background(1000):
         pass
     flushed: list[int] = []
-    flusher = Flusher(store, 60_000, True, post_now)
+    flusher = Flusher(store, 60_000, post_now)
     flusher.on_flushed = flushed.append
     original = bench.files.datasync
 
@@ -118,7 +118,7 @@ def test_whole_store_on_the_real_file_system(tmp_path: Path, bench: Bench) -> No
     files = OsFileSystem()
     store = MessageStore(files, tmp_path, config, bench.clock)
     store.load()
-    flusher = Flusher(store, 60_000, True, post_now)
+    flusher = Flusher(store, 60_000, post_now)
     messages = [Message("T", bytes([n]) * 3000, b"UNIQ_KEY\x01K%d\x02" % n, "", (f"K{n}",), n % 3) for n in range(100)]
     for message in messages:
         store.append([message], [(1,)])
@@ -156,7 +156,7 @@ def test_what_a_checkpoint_flushed_is_posted_too() -> None:
 
     store = Store()
     posted: list[int] = []
-    flusher = Flusher(store, 500, True, lambda callback, value: posted.append(value))  # type: ignore[arg-type]
+    flusher = Flusher(store, 500, lambda callback, value: posted.append(value))  # type: ignore[arg-type]
     store.flushed_position = 10  # by a checkpoint, while an acknowledgement waits for it
     flusher._flush()
     flusher._flush()
