@@ -167,7 +167,7 @@ def test_an_order_to_recall_on_the_wheel_is_carried_out() -> None:
     start = node.clock.now_ms()
     node.later(b"x", TIMER_DELIVER_MS=start + 100_500)
     node.later(b"y", TIMER_DELIVER_MS=start + 100_500)
-    node.broker.delays.timers.targets = lambda *arguments: []  # type: ignore[method-assign]
+    node.broker.delays.timers._known = lambda *arguments: []  # type: ignore[method-assign]
     node.later(b"0", TIMER_DELIVER_MS=start + 100_001, TIMER_DEL_UNIQKEY="t+Ux", UNIQ_KEY="Ux")
     where = positions(node)
     files = node.files.after_process_crash()  # a clean stop would append them again
