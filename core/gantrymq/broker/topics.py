@@ -168,6 +168,8 @@ class TopicTable:
         """Called for each topic object made (the router looks which routes concern it)."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after each change that nameservers must learn."""
+        self.on_name: Callable[[str], None] = lambda name: None
+        """Called with the name of each topic that came, changed or went."""
 
     def load(self, values: dict[str, bytes]) -> None:
         """Take over the table as replayed from the log."""
@@ -303,6 +305,7 @@ class TopicTable:
     def _changed(self, name: str) -> None:
         self.version += 1
         self.changes.append(name)
+        self.on_name(name)
         self.on_change()
 
     def all_changed(self) -> None:

@@ -24,10 +24,12 @@ DLQ_PREFIX: Final = "%DLQ%"
 
 AUTO_CREATE_TEMPLATE: Final = "TBW102"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+"""Where clients write what became of their messages, unless they name another topic."""
 
 ROCKETMQ_SYSTEM_TOPICS: Final = frozenset(
     {
-        AUTO_CREATE_TEMPLATE, SCHEDULE_TOPIC, "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC",
+        AUTO_CREATE_TEMPLATE, SCHEDULE_TOPIC, "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", TRACE_TOPIC,
         "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
     }
 )  # fmt: skip

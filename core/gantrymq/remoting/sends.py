@@ -17,6 +17,7 @@ from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import PROPERTIES_BYTES_MAX, TAG_BYTES_MAX
 from gantrymq.model.message import HALF, PLAIN, Message
+from gantrymq.remoting.constants import REGION
 from gantrymq.remoting.headers import SendHeader, SendHeaderV2
 from gantrymq.remoting.send_shapes import Alike, SendShape, header_of
 from gantrymq.remoting.specials import intake_of, light_queues, priority_queue, value_of, without
@@ -58,6 +59,8 @@ _TAGS: Final = props.TAGS + "\x01"
 _KEYS: Final = props.KEYS + "\x01"
 _UNIQ: Final = props.UNIQ_KEY + "\x01"
 _TAGS_SIZE: Final = len(_TAGS)
+_TRACED: Final = f"MSG_REGION\x01{REGION}\x02TRACE_ON\x01true\x02"
+"""What RocketMQ's broker adds to every message (AbstractSendMessageProcessor.buildMsgContext)."""
 _UNIQ_SIZE: Final = len(_UNIQ)
 _POP_CK: Final = "POP_CK\x01"
 _DISPATCH: Final = props.MULTI_DISPATCH + "\x01"
@@ -87,16 +90,17 @@ class UniqueKeys:
 class Plan:
     """What messages of one shape have in common. Only ordinary ones have a plan, for a topic that anybody may send to."""
 
-    __slots__ = ("after", "before", "flag", "flags", "keys", "reconsume_times", "tag", "topic")
+    __slots__ = ("after", "before", "flag", "flags", "keys", "own", "reconsume_times", "tag", "topic")
 
-    def __init__(self, like: Message, shape: SendShape, cluster: str) -> None:
-        """`like`: one of them, made the general way."""
+    def __init__(self, like: Message, shape: SendShape, own: str) -> None:
+        """`like`: one of them, made the general way. `own`: what the broker adds to the properties."""
+        self.own = own
         self.topic = like.topic
         self.tag = like.tag
         self.keys = like.keys[1:]
         self.before = shape.before.encode("utf-8", "surrogatepass")
         after = shape.after if shape.after[-1] == "\x02" else shape.after + "\x02"
-        self.after = (after + cluster).encode("utf-8", "surrogatepass")
+        self.after = (after + own).encode("utf-8", "surrogatepass")
         self.flag = like.flag
         self.flags = like.sys_flag
         self.reconsume_times = like.reconsume_times
@@ -118,7 +122,16 @@ class Sends:
         self.aside = False
         """Some message since this was reset is not plain: the door answers it differently."""
         self._cluster = f"{props.CLUSTER}\x01{broker.config.cluster}\x02"
+        self._own = self._cluster
+        """Properties of the broker's own, at the end of each message's."""
+        self._look_for_traces(names.TRACE_TOPIC)
+        broker.topics.on_name = self._look_for_traces
         self.unique = UniqueKeys(broker.clock, host)
+
+    def _look_for_traces(self, name: str) -> None:
+        """Consumers that trace leave out messages without a region (AsyncTraceDispatcher), so where there are traces each has one."""
+        if name == names.TRACE_TOPIC:
+            self._own = self._cluster + (_TRACED if name in self._topics else "")
 
     def show(self, metrics: Metrics) -> None:
         """Register the counters of what came back."""
@@ -179,7 +192,7 @@ class Sends:
         message = Message(
             name,
             body,
-            (text + self._cluster).encode("utf-8", "surrogatepass"),
+            (text + self._own).encode("utf-8", "surrogatepass"),
             tag,
             (unique, *keys_text.split()) if keys_text else (unique,),
             queue_id,
@@ -200,7 +213,7 @@ class Sends:
         """As `message` of a send that is like earlier ones."""
         shape, queue_id, born_ms, unique, _, body = sent
         plan: Plan | None = shape.plan
-        if plan is None:
+        if plan is None or plan.own is not self._own:
             return self._plan(sent, born_host, host_flag)
         topic = self._topics.get(plan.topic)
         if topic is None or topic.special or topic.takes is not None or queue_id >= topic.write_queues:
@@ -228,7 +241,7 @@ class Sends:
         topic = self._topics.get(message.topic)
         plain = shape.before.count("_") + shape.after.count("_") == 1 and "DELAY" not in shape.before + shape.after
         if plain and topic is not None and not topic.special and message.queue_id >= 0:
-            shape.plan = Plan(message, shape, self._cluster)
+            shape.plan = Plan(message, shape, self._own)
             shape.plan.flags &= ~host_flag
         return message
 

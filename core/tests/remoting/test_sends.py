@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gantrymq.broker.topics import TopicConfig
+from gantrymq.model import names
 from gantrymq.model.errors import GantryError
 from gantrymq.model.message import Message
 from gantrymq.net.testing import FakeLink
@@ -82,6 +84,27 @@ def test_missing_unique_key_is_made(bench: Bench) -> None:
     assert len(set(keys)) == 2
     assert all(len(key) == 32 and int(key, 16) for key in keys)
     assert stored(bench)[1].tag == "x"
+
+
+def test_messages_have_a_region_where_there_are_traces(bench: Bench) -> None:
+    """Consumers that trace leave out messages without one."""
+    link = bench.connect()
+
+    def regions() -> list[tuple[str, str]]:
+        """Of messages sent like the ones before them, and not."""
+        before = len(stored(bench))
+        for number in range(4):
+            assert send(link, b"x", f"UNIQ_KEY\x01{number:032}\x02TAGS\x01t\x02", e="0").code == 0
+        assert send(link, b"x", "", e="0").code == 0
+        found = stored(bench)[before:]
+        assert [message.property("CLUSTER") for message in found] == ["DefaultCluster"] * 5
+        return [(message.property("MSG_REGION"), message.property("TRACE_ON")) for message in found]
+
+    assert regions() == [("", "")] * 5
+    bench.broker.topics.create(TopicConfig(names.TRACE_TOPIC, 1, 1))
+    assert regions() == [("DefaultRegion", "true")] * 5
+    bench.broker.delete_topic(names.TRACE_TOPIC)
+    assert regions() == [("", "")] * 5
 
 
 def test_oneway_send_is_stored_and_not_answered(bench: Bench) -> None:
