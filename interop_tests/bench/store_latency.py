@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from gantrymq.broker_service import SWITCH_S
 from gantrymq.clock import SystemClock
 from gantrymq.model.message import Message
 from gantrymq.server import GC_YOUNG_MAX
@@ -208,12 +209,13 @@ def cold_reader(directory: Path, quick: bool) -> Row:
 
 
 def run_on_loop(function: Callable[[], Any]) -> Any:
-    """On uvloop and with the collector's settings, as the server does."""
+    """On uvloop and with the server's settings of the collector and the interpreter."""
     import uvloop
 
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_YOUNG_MAX, 10, 10)
+    sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(function())
 
