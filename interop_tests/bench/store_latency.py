@@ -2,7 +2,8 @@
 
 Latencies are told twice: as the clock saw them, and without what other programs took: the time in which a thread could have run and another
 one had the CPU (the second figure of /proc/PID/task/TID/schedstat). A turn in which the thread never gave its CPU away of itself cannot have
-waited for anything, a lock, the interpreter's or the disk: such a turn counts by its CPU time, because the rest is the hypervisor's.
+waited for anything, a lock, the interpreter's or the disk: such a turn counts by its CPU time, because the rest is the hypervisor's. Where it
+did, the time in which another thread of ours, perhaps the lock's holder, was kept from a CPU is taken out as well.
 """
 
 from __future__ import annotations
@@ -220,18 +221,32 @@ def run_on_loop(function: Callable[[], Any]) -> Any:
         return runner.run(function())
 
 
-class RunQueue:
-    """How long this thread has waited for a CPU."""
+class RunQueues:
+    """How long threads of this process have waited for a CPU."""
 
     def __init__(self) -> None:
-        self._handle = os.open(schedstat(), os.O_RDONLY)
+        self._handles: dict[int, int] = {}
+        self._mine = threading.get_native_id()
 
-    def ms(self) -> float:
-        """Since it began."""
-        return int(os.pread(self._handle, 64, 0).split()[1]) / 1e6
+    def ms(self) -> tuple[float, float]:
+        """(the calling thread, all others), each since it began."""
+        waits = {}
+        for thread in threading.enumerate():
+            number = thread.native_id
+            if number is None:
+                continue
+            try:
+                if number not in self._handles:
+                    self._handles[number] = os.open(f"/proc/{os.getpid()}/task/{number}/schedstat", os.O_RDONLY)
+                waits[number] = int(os.pread(self._handles[number], 64, 0).split()[1]) / 1e6
+            except (OSError, IndexError):  # it has ended
+                continue
+        mine = waits.pop(self._mine)
+        return mine, sum(waits.values())
 
     def close(self) -> None:
-        os.close(self._handle)
+        for handle in self._handles.values():
+            os.close(handle)
 
 
 class Retention:
@@ -295,28 +310,32 @@ class Watch:
 
     def __init__(self) -> None:
         self.turns = Turns()
-        self._queue = RunQueue()
+        self._queues = RunQueues()
 
     def begin(self) -> None:
         """A turn begins."""
-        self._waited, self._given = self._queue.ms(), resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        self._waits = self._queues.ms()
+        self._given = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
         self._cpu, self._clock = time.thread_time(), time.perf_counter()
 
     def end(self) -> None:
         """It has ended."""
         clock = (time.perf_counter() - self._clock) * 1e3
         cpu = (time.thread_time() - self._cpu) * 1e3
-        net = max(clock - self._queue.ms() + self._waited, 0)
-        if resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw == self._given:
+        given = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        mine, others = [after - before for after, before in zip(self._queues.ms(), self._waits, strict=True)]
+        net = max(clock - mine, 0)
+        if given == self._given:
             net = min(net, cpu)
         else:
+            net = max(net - max(others, 0), min(net, cpu))
             self.turns.blocked += 1
         self.turns.clock.append(clock)
         self.turns.net.append(net)
         self.turns.cpu.append(cpu)
 
     def close(self) -> None:
-        self._queue.close()
+        self._queues.close()
 
 
 async def machine_turns(seconds: float, turn_ms: float) -> Turns:
