@@ -29,6 +29,9 @@ from gantrymq.model.errors import ErrorCode, GantryError
 SORTS: Final = ("rate", "total", "name")
 """What the key s goes through: topics by rate, groups by lag; by messages in all; by name."""
 
+MEDIUM: Final = 80
+"""From so many columns on the table of brokers has everything."""
+
 WIDE: Final = 110
 """From so many columns on topics and groups stand beside each other."""
 
@@ -156,7 +159,7 @@ def ordered(rows: list[dict[str, Any]], name: str, value: str, sort: str) -> lis
 
 
 def box(*columns: str, title: str) -> Table:
-    """A table without lines, so that many rows fit."""
+    """A table without lines, so that many rows fit. Columns beginning with `>` are numbers, and are kept whole; names are cut."""
     made = Table(
         box=None,
         padding=(0, 1, 0, 0),
@@ -171,7 +174,7 @@ def box(*columns: str, title: str) -> Table:
         made.add_column(
             column.lstrip(">"),
             justify="right" if right else "left",
-            no_wrap=True,
+            no_wrap=right,
             overflow="ellipsis",
             header_style="dim",
         )
@@ -181,7 +184,7 @@ def box(*columns: str, title: str) -> Table:
 def picture(figures: Figures, sort: str, paused: bool, width: int, height: int, keys: bool = True) -> RenderableType:
     """The whole screen. `height`: lines at most."""
     narrow = width < NARROW
-    brokers = broker_table(figures, narrow, max(height // 4, 2))
+    brokers = broker_table(figures, width, max(height // 4, 2))
     links = "  ".join([f"{name} [bold]{number(count)}[/bold]" for name, count in sorted(figures.connections.items())])
     links_text = Text.from_markup(f"[bold]connections[/bold]  {links or '-'}")
     left = max(height - brokers.row_count - 9 - len(links_text) // width, 6)
@@ -229,28 +232,26 @@ def head_line(figures: Figures, sort: str, paused: bool, narrow: bool) -> Text:
     return Text.from_markup("  ".join(words), overflow="ellipsis")
 
 
-def broker_table(figures: Figures, narrow: bool, rows_max: int) -> Table:
-    """Rates, log, what is not flushed."""
-    columns = (
-        ["broker", ">in/s", ">out/s", ">log"]
-        if narrow
-        else ["broker", "state", ">in/s", ">out/s", ">bytes/s", ">log", ">unflushed", ">up", "in lately"]
-    )
-    made = box(*columns, title="brokers")
+def broker_table(figures: Figures, width: int, rows_max: int) -> Table:
+    """Rates, log, what is not flushed: as much of it as fits beside the names."""
+    known = [">in/s", ">out/s", ">log"]
+    if width >= NARROW:
+        known = ["state", ">in/s", ">out/s", ">bytes/s", ">log", ">up"]
+    if width >= MEDIUM:
+        known = ["state", ">in/s", ">out/s", ">bytes/s", ">log", ">unflushed", ">up", "in lately"]
+    made = box("broker", *known, title="brokers")
     for row in figures.brokers[:rows_max]:
         if "error" in row:
-            made.add_row(plain(row["name"]), *([] if narrow else ["[red]no answer[/red]"]))
+            made.add_row(plain(row["name"]), *(["[red]no\u00a0answer[/red]"] if "state" in known else []))
             continue
         rates = figures.rates[row["name"]]
-        put, get, log = number(rates.put.rate()), number(rates.get.rate()), size(row["logEnd"] - row["logBegin"])
-        if narrow:
-            made.add_row(plain(row["name"]), put, get, log)
-            continue
-        made.add_row(
-            plain(row["name"]), state_text(row), put, get, size(rates.bytes.rate()), log,
-            size(row["logEnd"] - row.get("flushed", row["logEnd"])), span(row["now"] - row["started"]),
-            f"[cyan]{spark(rates.put.values[-20:])}[/cyan]",
-        )  # fmt: skip
+        cells = {
+            "state": state_text(row).replace(" ", "\u00a0"), ">in/s": number(rates.put.rate()), ">out/s": number(rates.get.rate()),
+            ">bytes/s": size(rates.bytes.rate()), ">log": size(row["logEnd"] - row["logBegin"]),
+            ">unflushed": size(row["logEnd"] - row.get("flushed", row["logEnd"])), ">up": span(row["now"] - row["started"]),
+            "in lately": f"[cyan]{spark(rates.put.values[-20:])}[/cyan]",
+        }  # fmt: skip
+        made.add_row(plain(row["name"]), *[cells[name] for name in known])
     return made
 
 

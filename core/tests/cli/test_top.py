@@ -61,10 +61,10 @@ def test_what_is_gone_is_forgotten() -> None:
 def test_a_broker_that_does_not_answer_is_shown() -> None:
     figures = Figures()
     figures.take([row("a", 1_000, {"t": 1}), {"name": "b", "address": "b:1", "error": "cannot be reached"}], {})
-    assert any("b " in line and "no answer" in line for line in shown(figures, 120, 30))
+    assert any("b " in line and "no\u00a0answer" in line for line in shown(figures, 120, 30))
 
 
-@pytest.mark.parametrize(("width", "height"), [(40, 20), (59, 24), (80, 24), (110, 30), (200, 60)])
+@pytest.mark.parametrize(("width", "height"), [(40, 20), (59, 24), (60, 24), (79, 24), (80, 24), (110, 30), (200, 60)])
 def test_it_fits_the_screen(width: int, height: int) -> None:
     figures = Figures()
     topics = {f"a-topic-with-quite-a-long-name-{number}": number * 100_000 for number in range(100)}
@@ -82,6 +82,24 @@ def test_it_fits_the_screen(width: int, height: int) -> None:
     assert "topics" in text
     assert "groups" in text
     assert "mqtt 12" in text
+
+
+@pytest.mark.parametrize("width", [50, 60, 79, 80, 110, 140])
+def test_names_are_cut_and_numbers_are_whole(width: int) -> None:
+    long = "of-a-very-long-name-indeed-longer-than-any-screen-has-columns-for-it"
+    figures = Figures()
+    for look in (1, 2, 3):
+        groups = [{"group": f"readers-{long}", "topic": f"topic-{long}", "lag": 1_234_567, "members": 1}]
+        topics = {f"topic-{long}": look * 7_654_321}
+        state = {"refused": "the disk has no room left"} if look == 3 else {}
+        figures.take([row(f"broker-{long}", 1_000_000 * look, topics, groups=groups, **state)], {})
+    lines = shown(figures, width, 30)
+    assert all(len(line) <= width for line in lines)
+    text = "\n".join(lines)
+    for whole in ("1,234,567", "22,962,963", "2.8 GiB", "7,654"):
+        assert whole in text, whole
+    assert len([line for line in lines if line.startswith("broker-")]) == 1, "no row is two lines"
+    assert not any("…" in line for line in lines if line.startswith(("gantry", "connections")))
 
 
 def test_keys() -> None:
