@@ -103,6 +103,9 @@ class Snapshots:
         self._settle = settle
         self._covered: dict[str, int] = {}
         """Offsets that the newest snapshot covers."""
+        self._own: list[str] = []
+        self._looked = 0
+        """Topics of the store that `_own_topics` has looked at."""
         self.tail = Tail(0, {})
         """Of what was rendered last."""
 
@@ -189,14 +192,18 @@ class Snapshots:
         )
 
     def _offsets(self) -> dict[str, int]:
-        return {
-            topic: self._store.max_offset(topic, 0)
-            for topic in self._store.topics()
-            if topic in (ACK_TOPIC, MOVED_TOPIC) or table_of(topic)
-        }
+        return {topic: self._store.max_offset(topic, 0) for topic in self._own_topics()}
 
     def _names(self) -> list[str]:
-        return [table for topic in self._store.topics() if (table := table_of(topic))]
+        return [table for topic in self._own_topics() if (table := table_of(topic))]
+
+    def _own_topics(self) -> list[str]:
+        """Of tables and of cursors. Topics are never taken away from the store's list: only those that came are looked at."""
+        topics = self._store.topics()
+        own = self._own
+        own += [topic for topic in topics[self._looked :] if topic in (ACK_TOPIC, MOVED_TOPIC) or table_of(topic)]
+        self._looked = len(topics)
+        return own
 
     def render(self) -> Generator[bytes | Cold, None, None]:
         """The blocks of a snapshot, each some 300 us of work; or a `Cold` that must be fetched before it goes on."""
@@ -334,8 +341,11 @@ class SnapshotWork:
     def is_due(self, now_ms: int) -> bool:
         """Enough has changed."""
         changes = self._snapshots.changes()
+        at_last = now_ms - self._last_ms >= self.interval_ms
+        if changes * (10 if at_last else 1) < self.records:
+            return False  # whatever the size is, which takes milliseconds to count
         wanted = max(self.records, self._snapshots.size() // SHARE)
-        return changes >= wanted or (now_ms - self._last_ms >= self.interval_ms and changes * 10 >= wanted)
+        return changes >= wanted or (at_last and changes * 10 >= wanted)
 
     def begin(self) -> None:
         """Make one."""

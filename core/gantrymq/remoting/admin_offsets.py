@@ -182,14 +182,18 @@ def all_offsets(door: BrokerDoor, command: Command) -> None:
 
 
 def _all_offsets(door: BrokerDoor) -> Steps:
-    places = door.shared.broker.offsets.pairs()
+    offsets = door.shared.broker.offsets
     parts: list[bytes] = []
-    for first in range(0, len(places), PLACES_PER_STEP):
-        if first:
-            yield None
-        some = {f"{topic}@{group}": queues for topic, group, queues in places[first : first + PLACES_PER_STEP]}
-        parts.append(bodies.encode(some)[1:-1])
-    return b'{"offsetTable":{%b}}' % b",".join(parts)
+    some: dict[str, dict[int, int]] = {}
+    for topic in [topic for topic, _ in offsets.by_topic()]:
+        for group in offsets.groups_of(topic):
+            some[f"{topic}@{group}"] = offsets.all_of(group, topic)
+            if len(some) >= PLACES_PER_STEP:
+                parts.append(bodies.encode(some)[1:-1])
+                some = {}
+                yield None
+    parts.append(bodies.encode(some)[1:-1])
+    return b'{"offsetTable":{%b}}' % b",".join([part for part in parts if part])
 
 
 HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
