@@ -205,6 +205,7 @@ def light_end(server: Gantry, name: str) -> int:
         return int(remoting_wire.call(sock, 30, {"topic": name, "queueId": "0"})[2]["offset"])
 
 
+@pytest.mark.crash
 @pytest.mark.timeout(240)
 def test_a_killed_server_leaves_no_damage(tmp_path: Path) -> None:
     server = Gantry(tmp_path, "combined", SMALL_FILES)
