@@ -418,32 +418,6 @@ def test_ordered_change_keeps_the_pop_time(bench: Bench) -> None:
     assert ack(link, beyond).code == Answer.MESSAGE_ILLEGAL
 
 
-def test_a_damaged_record_of_a_retry_topic_is_left_out_and_the_others_come(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    fill(bench, 1)
-    retry = f"%RETRY%{GROUP}_{TOPIC}"
-    bench.broker.topics.create(TopicConfig(retry, 1, 1))
-    link = bench.connect()
-    link.feed(b"".join([send_frame(b"again%d" % n, b=retry, j="1") for n in range(3)]))
-    real = bench.store.read_records
-
-    def damaged(units: Any, bytes_max: int) -> Any:
-        pieces, taken = real(units, bytes_max)
-        return [piece.replace(b"again1", b"gaian1") for piece in pieces], taken
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bench.store, "read_records", damaged)
-        found = pop(link, queueId=-1)
-    assert sorted(bodies(found)) == [b"again0", b"again2", b"m0"]
-    for one in found:  # with the receipt of its own offset
-        assert ack(link, one).code == 0
-    assert f"{retry}/0, offset 1: the record is damaged" in caplog.text
-    place = bench.broker.pops.known(GROUP, retry, 0)
-    assert place is not None
-    assert [place.cursor.window.is_done(offset) for offset in range(3)] == [True, False, True]
-
-
 def test_retry_topic_of_a_real_broker(bench: Bench) -> None:
     fill(bench, 1)
     bench.broker.topics.create(TopicConfig(f"%RETRY%{GROUP}_{TOPIC}", 1, 1))
