@@ -18,6 +18,7 @@ from gantrymq.cli import options
 from gantrymq.cli.options import Interval, Json, Nameserver, Watch, Yes
 from gantrymq.cli.screen import (
     CONSOLE,
+    MEDIUM,
     Trend,
     facts,
     number,
@@ -353,7 +354,9 @@ async def do_cluster(admin: Admin, again: bool, interval_s: float, as_lines: boo
     async def look() -> tuple[Sequence[Any], RenderableType]:
         info = await admin.cluster()
         found = {row["name"]: row for row in await look_at_all(admin)} if info.brokers else {}
-        made = table("cluster", "broker", ">id", "address", "state", ">in/s", ">out/s", ">log", ">behind")
+        wide = CONSOLE.width >= MEDIUM  # else what can be had elsewhere (`gantry broker list`) is left out
+        where = ("cluster", "broker", ">id", "address") if wide else ("broker", ">id")
+        made = table(*where, "state", ">in/s", ">out/s", ">log", ">behind")
         rows = []
         for name, brokers in sorted(info.clusters.items()):
             for broker in brokers:
@@ -362,7 +365,10 @@ async def do_cluster(admin: Admin, again: bool, interval_s: float, as_lines: boo
                     rows.append(
                         {"cluster": name, "broker": broker, "id": key, "address": address, **_figures(row, rates)}
                     )
-                    made.add_row(plain(name), plain(broker), str(key), plain(address), *_cells(row, rates))
+                    cells = (
+                        (plain(name), plain(broker), str(key), plain(address)) if wide else (plain(broker), str(key))
+                    )
+                    made.add_row(*cells, *_cells(row, rates))
         parts = [
             f"nameserver {plain(address)}: {await _nameserver_state(admin, address)}"
             for address in list(admin.client.routes.nameservers)

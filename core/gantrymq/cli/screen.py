@@ -28,6 +28,9 @@ LINES: Final = box.SIMPLE_HEAD
 NARROW: Final = 60
 """Below so many columns nothing is padded."""
 
+MEDIUM: Final = 80
+"""From so many columns on nothing is left out."""
+
 SPARK_MAX: Final = 30
 """Values of a sparkline: half a minute at one look a second."""
 

@@ -22,15 +22,12 @@ from rich.text import Text
 from gantrymq.cli import options
 from gantrymq.cli.brokers import Rates, look_at_all, state_text
 from gantrymq.cli.options import Json, Nameserver
-from gantrymq.cli.screen import CONSOLE, NARROW, Trend, lag_text, number, plain, show_rows, size, span, spark
+from gantrymq.cli.screen import CONSOLE, MEDIUM, NARROW, Trend, lag_text, number, plain, show_rows, size, span, spark
 from gantrymq.client.admin import Admin
 from gantrymq.model.errors import ErrorCode, GantryError
 
 SORTS: Final = ("rate", "total", "name")
 """What the key s goes through: topics by rate, groups by lag; by messages in all; by name."""
-
-MEDIUM: Final = 80
-"""From so many columns on the table of brokers has everything."""
 
 WIDE: Final = 110
 """From so many columns on topics and groups stand beside each other."""

@@ -126,6 +126,10 @@ def _result(
         return GantryError(ErrorCode.MESSAGE_ILLEGAL, f"send to {queue}: answer of {address} without ids: {fields!r}")
 
 
+TURNS_MAX: Final = 10_000
+"""Topics whose next queue is remembered: some 150 bytes each. Then they all begin anew."""
+
+
 class Sender:
     """Sends what a producer hands it. One per producer, on the client's loop."""
 
@@ -134,7 +138,8 @@ class Sender:
         self.settings = settings
         self.faults = BrokerFaults()
         self._ids = UniqueIds()
-        self._turn = 0
+        self._turns: dict[str, int] = {}
+        """By topic, or topics that are sent to by turns would each get one queue."""
         self._posted_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -389,20 +394,25 @@ class Sender:
         elif self.settings.selector is not None:
             chosen = self.settings.selector(message, queues)
         else:
-            self._turn += 1
-            chosen = queues[self._turn % len(queues)]
+            turn = self._turns.get(message.topic, 0) + 1
+            if turn == 1 and len(self._turns) >= TURNS_MAX:
+                self._turns.clear()
+            self._turns[message.topic] = turn
+            chosen = queues[turn % len(queues)]
             now_ms = asyncio.get_running_loop().time() * 1000
             if chosen.broker == outgoing.broker or not self.faults.is_available(chosen.broker, now_ms):
-                chosen = self._choose_again(queues, outgoing.broker, now_ms) or chosen
+                chosen = self._choose_again(queues, outgoing.broker, now_ms, turn) or chosen
         outgoing.broker = chosen.broker  # whoever tries again takes another
         return chosen
 
-    def _choose_again(self, queues: Sequence[MessageQueue], not_broker: str, now_ms: float) -> MessageQueue | None:
+    def _choose_again(
+        self, queues: Sequence[MessageQueue], not_broker: str, now_ms: float, turn: int
+    ) -> MessageQueue | None:
         """A queue of a broker that is well and was not tried last, else of one that was not tried last."""
         others = [queue for queue in queues if queue.broker != not_broker]
         well = [queue for queue in others if self.faults.is_available(queue.broker, now_ms)]
         found = well or others
-        return found[self._turn % len(found)] if found else None
+        return found[turn % len(found)] if found else None
 
     def _command(self, outgoing: Outgoing, queue: MessageQueue) -> Command:
         message = outgoing.message

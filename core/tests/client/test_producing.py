@@ -179,6 +179,28 @@ def test_selector_and_queue(nameserver: str, topic: str) -> None:
     run(main())
 
 
+def test_topics_that_are_sent_to_by_turns_each_use_all_their_queues(
+    nameserver: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        topics = [f"{topic}-{number}" for number in range(4)]
+        for one in topics:
+            await make(nameserver, one, 4)
+        async with Producer(nameserver) as producer:
+            for _ in range(2):
+                used = [[(await producer.send(one, b"x")).queue.queue_id for one in topics] for _ in range(4)]
+                for queues in zip(*used, strict=True):
+                    assert sorted(queues) == [0, 1, 2, 3]
+            monkeypatch.setattr(sending, "TURNS_MAX", 2)
+            for one in topics:
+                await producer.send(one, b"x")
+            await make(nameserver, f"{topic}-4", 4)
+            await producer.send(f"{topic}-4", b"x")
+            assert len(producer._sender._turns) <= 2
+
+    run(main())
+
+
 def test_a_transaction_is_seen_if_and_only_if_it_is_committed(nameserver: str, topic: str) -> None:
     async def main() -> None:
         await make(nameserver, topic, 1)
