@@ -494,7 +494,7 @@ class QueueTable:
         files, directory = self._files.files, self._files.root / name
         for queue_name in files.list_dir(directory):
             bases = positions_in(files, directory / queue_name) if queue_name.isdecimal() else []
-            for base in {*bases[:1], *bases[-1:]}:
+            for base in set(bases[:1] + bases[-1:]):
                 handle = files.open(directory / queue_name / file_name(base), False)
                 try:
                     self._warm_end(handle)
