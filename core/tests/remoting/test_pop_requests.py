@@ -546,7 +546,7 @@ def test_a_poll_waits_for_a_peer_that_takes_no_answers(bench: Bench, monkeypatch
 
 
 def test_cold_records_are_leased_when_they_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.remoting.bench.OsFileSystem", ColdDisk)
+    monkeypatch.setattr("tests.remoting.bench.Files", ColdDisk)
     bench = Bench(tmp_path)
     fill(bench, 3)
     bench.close()
