@@ -352,8 +352,7 @@ class Broker:
 
     def _append_turn(self) -> None:
         self._append_armed = False
-        pending, self._pending = self._pending, []
-        internal, self._internal = self._internal, []
+        pending, internal, self._pending, self._internal = self._pending, self._internal, [], []
         messages: list[Message] = []
         lights: list[tuple[int, ...]] = []
         hits: list[tuple[Message, Hit]] = []
@@ -364,9 +363,10 @@ class Broker:
         if self.transactions.dirty:
             messages.extend(self.transactions.records())
             internal.insert(0, ([], self.transactions.stored, None, None))
-        messages.extend([Message(ACK_TOPIC, body, queue_id=0) for body in self.cursors.take_bodies()])
-        internal.extend(self._internal)
-        self._internal = []
+        if (bodies := self.cursors.take_bodies()) or self._internal:
+            messages.extend([Message(ACK_TOPIC, body, queue_id=0) for body in bodies])
+            internal.extend(self._internal)
+            self._internal = []
         stored = len(lights)
         if first := [message for entry in internal for message in entry[0]] if internal else []:
             messages, lights = first + messages, [()] * len(first) + lights

@@ -31,8 +31,8 @@ from gantrymq.remoting import (
 )
 from gantrymq.remoting.calls import CALL_MS, Calls, OnAnswer
 from gantrymq.remoting.clients import Clients
-from gantrymq.remoting.codec import PREFIX, Command, SendResponses, as_command, response
-from gantrymq.remoting.constants import FLAG_ONEWAY, REGION, RequestCode, ResponseCode
+from gantrymq.remoting.codec import Command, SendResponses, as_command, response
+from gantrymq.remoting.constants import FLAG_ONEWAY, FLAG_RESPONSE, REGION, RequestCode, ResponseCode
 from gantrymq.remoting.door import RemotingDoor, code_name, code_of
 from gantrymq.remoting.gateway_server import GatewaySession
 from gantrymq.remoting.gateway_wire import FIRST_CODE, LAST_CODE
@@ -230,7 +230,7 @@ class BrokerDoor(RemotingDoor):
         if not self.open:
             return
         outbox = self.connection.outbox
-        template, pack = self.shared.responses.template, PREFIX.pack
+        template, prefixes = self.shared.responses.template, self.shared.responses.prefixes
         if isinstance(results, GantryError):
             results = [results.code] * len(batch)
         for message, command, result in zip(batch, commands, results, strict=True):
@@ -243,8 +243,7 @@ class BrokerDoor(RemotingDoor):
             if type(result) is int:
                 # SendResponses.frame, without a call per message.
                 header = template % (message.physical_offset, message.queue_id, result, opaque)
-                size = len(header)
-                outbox.append(pack(size + 4, size) + header)
+                outbox.append(prefixes[len(header)] + header)
             else:
                 outbox.append(response(as_command(command), code_of(result), remark_of(result, message)))
         self.link.mark()
@@ -355,7 +354,7 @@ class BrokerDoor(RemotingDoor):
 
     def handle(self, command: Command) -> None:
         """See `RemotingDoor`; typed sends that are no batch come from deferred or odd requests."""
-        if command.is_response:
+        if command.flag & FLAG_RESPONSE:
             for calls in (self._calls, self._replies):
                 if calls is not None and calls.answered(command):
                     break

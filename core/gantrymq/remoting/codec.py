@@ -48,6 +48,8 @@ _OTHER: Final = int(Language.OTHER)
 _BINARY_SENDS: Final = (_INT16.pack(_SEND), _INT16.pack(_BATCH))
 _send_shapes: Final = SendShapes()
 _SEND_STARTS: Final = (b'{"code":%d,' % _SEND, b'{"code":%d,' % _BATCH)
+_ANY_SENDS: Final = (*_SEND_STARTS, *_BINARY_SENDS)
+_INT32_MAX: Final = 0x7FFFFFFF
 
 
 class FrameError(Exception):
@@ -142,10 +144,12 @@ def decode_json_header(header: bytes, body: bytes) -> Command:
             )  # fmt: skip
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError(f"header is not a Remoting JSON header: {error}") from None
+    code, opaque, flag, language = wire.code, wire.opaque, wire.flag, wire.language
+    if not (0 <= code <= _INT32_MAX and 0 <= opaque <= _INT32_MAX and 0 <= flag <= _INT32_MAX):
+        code, opaque, flag = _int32(code, "code"), _int32(opaque, "opaque"), _int32(flag, "flag")
     return Command(
-        _int32(wire.code, "code"), fields, body, _int32(wire.opaque, "opaque"), _int32(wire.flag, "flag"),
-        wire.remark, _language(wire.language), wire.version,
-    )  # fmt: skip
+        code, fields, body, opaque, flag, wire.remark, 0 if language == "JAVA" else _language(language), wire.version
+    )
 
 
 def _text(value: str | int | float | bool | None) -> str:
@@ -211,11 +215,11 @@ def _decode_binary_send(header: bytes, body: bytes) -> Command:
     return command
 
 
-def _learn(marker: int, header: bytes, command: Command) -> None:
+def _learn(marker: int, header: bytes, command: Command) -> SendShape | None:
     """Remember the shape of an ordinary send."""
     send = command.send
     if send is None or command.code != _SEND or command.flag:
-        return
+        return None
 
     def decode(probe: bytes) -> tuple[SendHeaderV2 | None, int]:
         try:
@@ -224,7 +228,7 @@ def _learn(marker: int, header: bytes, command: Command) -> None:
             again = None
         return (again.send, again.opaque) if again is not None else (None, 0)
 
-    _send_shapes.learn(marker, header, send, (command.language, command.version), decode)
+    return _send_shapes.learn(marker, header, send, (command.language, command.version), decode)
 
 
 def as_command(received: Command | Alike) -> Command:
@@ -261,7 +265,7 @@ class FrameReader:
         self._need = 0
         """Bytes that must be in `_pending` before it is worth looking again."""
         self._shape: SendShape | None = None
-        """Of the last send that was like another."""
+        """Of the last send that was like another, or was learned."""
         self._unlike = 0
         """Sends since then that were like none."""
 
@@ -303,7 +307,7 @@ class FrameReader:
                         commands.append(sent)
                         at = end
                         continue
-                if typed:
+                if typed and data.startswith(_ANY_SENDS, at + 8):
                     sent = _send_shapes.find(marker, data, at + 8, body_at, end)
                     if sent is not None:
                         shape = self._shape = sent[0]
@@ -321,7 +325,7 @@ class FrameReader:
                     # The 1st, 2nd, 4th, 8th...: learning takes as long as 50 sends, in vain where each is unlike all others.
                     self._unlike += 1
                     if self._unlike & (self._unlike - 1) == 0:
-                        _learn(marker, data[at + 8 : body_at], command)
+                        shape = self._shape = _learn(marker, data[at + 8 : body_at], command) or shape
                 commands.append(command)
                 at = end
             else:
@@ -423,7 +427,7 @@ class SendResponses:
     MSG_REGION.
     """
 
-    __slots__ = ("host", "template")
+    __slots__ = ("host", "prefixes", "template")
 
     def __init__(self, host: bytes, region: str) -> None:
         self.host = host.hex().upper()
@@ -432,9 +436,11 @@ class SendResponses:
             b'{"code":0,"extFields":{"MSG_REGION":%b,"TRACE_ON":"true","msgId":"%b%%016X","queueId":"%%d",'
             b'"queueOffset":"%%d"},"flag":1,"language":"JAVA","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
         ) % (encode_json(region).replace(b"%", b"%%"), self.host.encode(), VERSION)
+        largest = len(self.template % ((1 << 63) - 1, -(1 << 31), -(1 << 63), -(1 << 31)))
+        self.prefixes = [PREFIX.pack(size + 4, size) for size in range(largest + 1)]
+        """By the length of the header."""
 
     def frame(self, opaque: int, physical_offset: int, queue_id: int, queue_offset: int) -> bytes:
         """Whole frame of a successful answer."""
         header = self.template % (physical_offset, queue_id, queue_offset, opaque)
-        size = len(header)
-        return PREFIX.pack(size + 4, size) + header
+        return self.prefixes[len(header)] + header

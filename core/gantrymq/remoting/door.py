@@ -14,7 +14,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.api import Link, Wheel
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.connection import Connection
-from gantrymq.remoting.constants import RequestCode, ResponseCode
+from gantrymq.remoting.constants import FLAG_RESPONSE, RequestCode, ResponseCode
 from gantrymq.remoting.headers import HeaderError
 from gantrymq.remoting.json_bodies import BodyError
 
@@ -98,7 +98,7 @@ class RemotingDoor:
 
     def handle(self, command: Command) -> None:
         """One request; responses to our one-way notices are dropped."""
-        if command.is_response:
+        if command.flag & FLAG_RESPONSE:
             return
         handler = self.table.get(command.code)
         if handler is None:

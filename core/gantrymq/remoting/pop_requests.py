@@ -245,7 +245,7 @@ def acknowledge(door: BrokerDoor, command: Command) -> None:
             return
     except (KeyError, ValueError, IndexError):
         pass  # the checks below say what is wrong
-    _acknowledge_checked(door, command)
+    _checked(door, command)
 
 
 def _acknowledge_checked(door: BrokerDoor, command: Command) -> None:
@@ -353,11 +353,13 @@ def _with_codes(handler: Callable[[BrokerDoor, Command], None]) -> Callable[[Bro
     return handle
 
 
+_checked: Final = _with_codes(_acknowledge_checked)
+
+
 def _table() -> dict[int, Callable[[BrokerDoor, Command], None]]:
     table: dict[int, Callable[[BrokerDoor, Command], None]] = {}
     for code, handler in (
         (RequestCode.POP_MESSAGE, pop),
-        (RequestCode.ACK_MESSAGE, acknowledge),
         (RequestCode.BATCH_ACK_MESSAGE, batch_acknowledge),
         (RequestCode.CHANGE_MESSAGE_INVISIBLETIME, change_invisible),
         (RequestCode.PEEK_MESSAGE, peek),
@@ -366,6 +368,7 @@ def _table() -> dict[int, Callable[[BrokerDoor, Command], None]]:
         (RequestCode.POP_ROLLBACK, rollback),
     ):
         table[int(code)] = table[int(code) & 0xFFFF] = _with_codes(handler)
+    table[int(RequestCode.ACK_MESSAGE)] = table[int(RequestCode.ACK_MESSAGE) & 0xFFFF] = acknowledge
     return table
 
 

@@ -9,7 +9,6 @@ here and by who builds messages, is kept with them. What is not alike goes the g
 from __future__ import annotations
 
 import re
-from operator import itemgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,7 +56,7 @@ class SendShape:
         "_born",
         "_born_ms",
         "_constant",
-        "_order",
+        "_opaque_first",
         "_unpack",
         "after",
         "before",
@@ -80,6 +79,7 @@ class SendShape:
         self.plan: Any = None
         """Made and used by who builds messages."""
         ordered = sorted(places, key=lambda place: int(place.start))
+        self._opaque_first = ordered[0] is places[3]
         layout, at = ">", 0
         for place in ordered:
             number = place == _BINARY_OPAQUE and marker & _BINARY
@@ -88,16 +88,18 @@ class SendShape:
         form = Struct(f"{layout}{len(header) - at}s")
         self._unpack = form.unpack_from
         self._constant = form.unpack(header)[::2]
-        self._order: Callable[[Any], Any] = itemgetter(*[2 * ordered.index(place) + 1 for place in places])
         self._born = b""
         self._born_ms = 0
 
     def match(self, data: bytes, at: int, body_at: int, end: int) -> Alike | None:
         """The send whose header begins at `at`, if it is like this one; `marker` was compared."""
-        parts = self._unpack(data, at)
-        if parts[::2] != self._constant:
+        first, one, second, two, third, three, fourth, four, fifth = self._unpack(data, at)
+        if (first, second, third, fourth, fifth) != self._constant:
             return None
-        queue, born, unique, opaque = self._order(parts)
+        if self._opaque_first:
+            opaque, queue, born, unique = one, two, three, four
+        else:
+            queue, born, unique, opaque = one, two, three, four
         queue_id = QUEUE_IDS.get(queue)
         # An UNIQ_KEY of letters and digits means the same in JSON, and nothing else, whatever it is.
         if queue_id is None or not unique.isalnum():
@@ -156,12 +158,12 @@ class SendShapes:
         parsed: SendHeaderV2,
         sender: tuple[int, int],
         decode: Callable[[bytes], tuple[SendHeaderV2 | None, int]],
-    ) -> None:
+    ) -> SendShape | None:
         """Remember the shape of a header that the general way understood as `parsed`. `decode`: that way; it has to understand a header
         with other values in the places that were found exactly so."""
         places = _places(marker, header) if START.stop <= len(header) <= HEADER_BYTES_MAX else None
         if places is None:
-            return
+            return None
         values = [header[place] for place in places]
         others = [b"1" * len(value) for value in values]
         queue, born, unique, number = others
@@ -175,8 +177,10 @@ class SendShapes:
             properties=text.replace(f"{_UNIQ_KEY}{old}\x02", f"{_UNIQ_KEY}{unique.decode()}\x02"),
         )  # fmt: skip
         if text.count(_UNIQ_KEY) != 1 or decode(bytes(probe)) != (expected, wanted):
-            return
-        self._keep(SendShape(marker, header, places, parsed, sender), header)
+            return None
+        shape = SendShape(marker, header, places, parsed, sender)
+        self._keep(shape, header)
+        return shape
 
     def forget(self) -> None:
         """Know none."""
@@ -202,4 +206,8 @@ def _places(marker: int, header: bytes) -> list[slice] | None:
         if len(found) != 1:
             return None
         places.append(slice(*found[0].span(1)))
-    return [*places, _BINARY_OPAQUE] if marker & _BINARY else places
+    if marker & _BINARY:
+        places.append(_BINARY_OPAQUE)
+    queue, born, unique, opaque = [int(place.start) for place in places]
+    # Java's fields are in alphabetical order, those of others at least sorted; the opaque stands behind or before them.
+    return places if queue < born < unique and not queue < opaque < unique else None

@@ -148,6 +148,18 @@ def test_a_field_that_stands_twice_or_elsewhere_is_not_learned() -> None:
         assert all(isinstance(reader.read(frame)[0], Command) for _ in range(4))
 
 
+def test_the_opaque_may_stand_before_the_fields_but_not_among_them() -> None:
+    header = frame_of(FIELDS, 17)[8:-4]
+    for place, alike in ((b'"extFields"', True), (b'"f":"0"', False)):
+        moved = header.replace(b'"opaque":17,', b"").replace(place, b'"opaque":17,' + place, 1)
+        frame = codec.frame(moved, b"body")
+        reader = FrameReader(typed_sends=True)
+        found = reader.read(frame) + reader.read(frame.replace(b'"opaque":17', b'"opaque":18'))
+        assert isinstance(found[1], Command) is not alike
+        if alike:
+            assert codec.as_command(found[1]).opaque == 18
+
+
 @BOTH
 def test_two_tags_of_one_producer_are_both_known(binary: bool) -> None:
     frames = [frame_of(FIELDS | {"i": f"UNIQ_KEY\x01AB12\x02TAGS\x01{tag}\x02"}, 7, binary) for tag in "xyz"]
