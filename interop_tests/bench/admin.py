@@ -35,6 +35,7 @@ FILES_MAX: Final = 4096
 TOPICS_PER_REQUEST: Final = 5_000
 WINDOW: Final = 256
 READY_S: Final = 120.0
+STOP_S: Final = 300.0
 QUIET_S: Final = 3.0
 """Background work after a start, and the flush of offsets, are over by then."""
 ROUTE_TOPICS: Final = 100_000
@@ -88,7 +89,7 @@ class Server:
     def end(self, number: int = signal.SIGTERM) -> None:
         """Stop it."""
         self.process.send_signal(number)
-        self.process.wait(60)
+        self.process.wait(STOP_S)
 
     def scrape(self) -> str:
         """The page of metrics."""
