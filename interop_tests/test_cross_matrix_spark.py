@@ -17,7 +17,7 @@ from interop_tests.test_cross_matrix import CHECKS, EXIT_KIND, by_name, paired, 
 from interop_tests.test_spark_source import nameserver, spark, until_known
 
 __all__ = ["spark"]
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400), pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(scope="module")

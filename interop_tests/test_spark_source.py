@@ -13,9 +13,10 @@ import pytest
 from gantrymq.client import BlockingAdmin, BlockingProducer, BlockingPullConsumer, OutMessage
 from interop_tests.cloudevents_sinks import assigned
 from interop_tests.running import Gantry
+from interop_tests.spark_streams import begun, run
 
 pytest.importorskip("pyspark")
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400), pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(scope="session")
@@ -104,8 +105,7 @@ def test_from_topic_to_topic(spark: Any, server: Gantry, tmp_path: Path) -> None
     ).load()
     out = frame.selectExpr("body", "tag", "concat('alert-', keys) as keys", "properties").writeStream.format("gantry")
     out = out.options(nameserver=nameserver(server), topic="spark-out", checkpointLocation=str(tmp_path))
-    query = out.trigger(availableNow=True).start()
-    assert query.awaitTermination(250)
+    run(out.trigger(availableNow=True).start)
     with BlockingPullConsumer(nameserver(server), group="spark-check") as consumer:
         consumer.assign("spark-out")
         received = []
@@ -121,10 +121,8 @@ def test_the_sink_loses_nothing_when_the_server_is_killed(spark: Any, own_server
     frame = reader(spark, own_server, "spark-in", stream=True, **options).load()
     out = frame.select("body").writeStream.format("gantry").option("topic", "spark-out")
     out = out.options(nameserver=nameserver(own_server), checkpointLocation=str(tmp_path / "checkpoint"))
-    query = out.trigger(availableNow=True).start()
+    query = begun(out.trigger(availableNow=True).start)
     try:
-        while not query.recentProgress and query.isActive:
-            query.awaitTermination(1)
         own_server.kill_and_restart()
         assert query.awaitTermination(250)
     finally:
@@ -138,11 +136,8 @@ def test_a_stream_goes_on_after_the_server_was_killed(spark: Any, own_server: Ga
     out = str(tmp_path / "out")
     frame = reader(spark, own_server, "spark-crash", stream=True, startingOffsets="earliest").load()
     writer = frame.writeStream.format("parquet").option("path", out)
-    query = (
-        writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(processingTime="100 milliseconds")
-        .start()
-    )
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = begun(writer.trigger(processingTime="100 milliseconds").start)
     try:
         query.processAllAvailable()
         own_server.kill_and_restart()

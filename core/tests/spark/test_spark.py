@@ -8,6 +8,7 @@ import pytest
 
 from core.tests.client.fake_cluster import FakeCluster
 from gantrymq.client.records import decode_records
+from interop_tests.spark_streams import run
 
 pytest.importorskip("pyspark")
 pytestmark = [
@@ -27,11 +28,6 @@ def fill(cluster: FakeCluster, count: int, first: int = 0) -> None:
 def source(spark: Any, cluster: FakeCluster, stream: bool = False, **options: str) -> Any:
     reader = (spark.readStream if stream else spark.read).format("gantry")
     return reader.options(**{"nameserver": cluster.nameserver, "topic": "telemetry", **options})
-
-
-def run(query: Any) -> None:
-    assert query.awaitTermination(300)
-    assert query.exception() is None
 
 
 def sink(frame: Any, cluster: FakeCluster, checkpoint: Path, **options: str) -> Any:
@@ -97,9 +93,7 @@ def test_stream_in_several_batches_and_again_from_its_checkpoint(
     def once() -> Any:
         frame = source(spark, cluster, stream=True, startingOffsets="earliest", maxOffsetsPerTrigger="300").load()
         writer = frame.writeStream.format("parquet").option("path", out).option("checkpointLocation", checkpoint)
-        query = writer.trigger(availableNow=True).start()
-        run(query)
-        return query
+        return run(writer.trigger(availableNow=True).start)
 
     progress = [entry["numInputRows"] for entry in once().recentProgress if entry["numInputRows"]]
     assert progress == [300, 300, 300, 100]
@@ -145,11 +139,11 @@ def test_stream_from_topic_to_topic(spark: Any, cluster: FakeCluster, tmp_path: 
     fill(cluster, 500)
     frame = source(spark, cluster, stream=True, startingOffsets="earliest", tags="hot").load()
     alerts = frame.selectExpr("concat('alert ', cast(body as string)) as body", "tag", "properties")
-    run(sink(alerts, cluster, tmp_path / "checkpoint", topic="alerts"))
+    run(lambda: sink(alerts, cluster, tmp_path / "checkpoint", topic="alerts"))
     assert sorted(m.body for m in stored(cluster, "alerts")) == sorted(b"alert %d" % n for n in range(0, 500, 2))
     assert {m.property("place") for m in stored(cluster, "alerts")} == {"hall"}
     fill(cluster, 10, first=500)
-    run(sink(alerts, cluster, tmp_path / "checkpoint", topic="alerts"))
+    run(lambda: sink(alerts, cluster, tmp_path / "checkpoint", topic="alerts"))
     assert len(stored(cluster, "alerts")) == 255
 
 
@@ -160,5 +154,5 @@ def test_windows_over_event_time(spark: Any, cluster: FakeCluster, tmp_path: Pat
     )
     counts = frame.load().withWatermark("bornTimestamp", "1 second").groupBy("tag", "bornTimestamp").count()
     writer = counts.writeStream.format("memory").queryName("counts").outputMode("complete")
-    run(writer.trigger(availableNow=True).start())
+    run(writer.trigger(availableNow=True).start)
     assert spark.sql("select sum(count) as total from counts").collect()[0].total == 100
