@@ -3,6 +3,7 @@ test. `real` and `gantry` share a directory, are not started yet, and run in tur
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,13 @@ from interop_tests.running import Gantry
 
 LIMIT_S = 900.0
 """For every test here at least: it only ends one that hangs. Longer than the time boxes of CI's stages: on a slow machine they cut off, and nothing fails."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def abandoned() -> Iterator[None]:
+    """What a module's clients left behind is collected here, not in somebody else's test or at the end of the run."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="module", params=["combined", "separated"])
@@ -67,3 +75,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if Path(__file__).parent in item.path.parents:
             present = item.get_closest_marker("timeout")
             item.add_marker(pytest.mark.timeout(max([LIMIT_S, *(present.args if present else ())])), append=False)
+            # Foreign clients leave sockets to the garbage collector.
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
