@@ -48,7 +48,11 @@ EVERYWHERE: Final[tuple[Rule, ...]] = (
         r"\1=<n>",
         "tables and topics are records of the log, too",
     ),
-    (r"MSG_REGION=DefaultRegion, |, TRACE_ON=true|TRACE_ON=true, ", "", "the same for every message: not stored here before the first trace"),
+    (
+        r"MSG_REGION=DefaultRegion, |, TRACE_ON=true|TRACE_ON=true, ",
+        "",
+        "the same for every message: not stored here before the first trace",
+    ),
 )
 
 DROPPED: Final = re.compile(
