@@ -124,6 +124,14 @@ class DerivedFiles:
         self._checkpoint = self._make_checkpoint()
         return False
 
+    def _catch_up(self, appended: int) -> None:
+        """The index is too far behind for the background work: index more than was `appended`; while slots are written, end that first,
+        for what is indexed now changes slots that are written already, and a checkpoint would never come."""
+        if self._sweeping:
+            self._sweep()
+        else:
+            self._index_some(max(appended * 2, ENTRIES_PER_SLICE_MIN))
+
     def _index_some(self, records: int) -> None:
         pending = self._appender.index_pending
         slice_ = [pending.popleft() for _ in range(min(records, len(pending)))]

@@ -23,7 +23,6 @@ from gantrymq.store.commit_log import FULL_ERRORS, CommitLog
 from gantrymq.store.compaction import CompactedQueues
 from gantrymq.store.consume_queue import QueueFiles, QueueTable
 from gantrymq.store.derived import (
-    ENTRIES_PER_SLICE_MIN,
     INDEX_BEHIND_MAX,
     INDEX_LAG_MS_MAX,
     INDEX_PENDING_MAX,
@@ -357,7 +356,7 @@ class MessageStore(StoreReader, DerivedFiles):
         pending = self._appender.index_pending
         behind_max = INDEX_PENDING_MAX if self._sweeping else INDEX_BEHIND_MAX
         if pending and (len(pending) > behind_max or now_ms - pending[0][3] > INDEX_LAG_MS_MAX):
-            self._index_some(max(len(batch) * 2, ENTRIES_PER_SLICE_MIN))
+            self._catch_up(len(batch))
         if self._buffer_full:
             raise GantryError(ErrorCode.STORE_FULL, f"no space left for {self._store}")
         if self._derived_full:

@@ -404,6 +404,27 @@ def test_the_index_follows_closely_however_much_is_appended(bench: Bench, messag
     assert store.query("T", "K7", 9, 0, 1 << 60)
 
 
+def test_a_checkpoint_comes_also_where_the_loop_is_never_idle(bench: Bench, message_of: Callable[..., Message]) -> None:
+    bench.settings["index_slots"] = 200_000  # 50 chunks: several slices
+    store = bench.open()
+    for number in range(2000):
+        store.append([message_of(number)], [()])
+    bench.clock.advance(60_000)
+    store.run_background(0)
+    indexed = store.indexed_position
+    for number in range(2000, 2500):
+        bench.clock.advance(100)
+        store.append([message_of(number)], [()])  # and never `run_background` again
+        if (checkpoint := store.take_checkpoint()) is not None:
+            break
+    else:
+        pytest.fail("no checkpoint")
+    store.sync_checkpoint(checkpoint)
+    assert store.derived_position >= indexed > 0
+    while store.index_lag_ms > derived.INDEX_LAG_MS_MAX:
+        store.append([message_of(number)], [()])
+
+
 def test_queries_look_through_what_is_not_indexed_yet(bench: Bench, message_of: Callable[..., Message]) -> None:
     store = bench.open()
     store.append([message_of(number) for number in range(50)], [()] * 50)
