@@ -42,7 +42,7 @@ ACCEPTED = (
         ALL, r"fields\.transactionId",
     ),
     Accepted(
-        "MSG_REGION and TRACE_ON are not stored: 39 bytes per message that are the same in each",
+        "MSG_REGION and TRACE_ON are stored only where there is `RMQ_SYS_TRACE_TOPIC`: 39 bytes per message that are the same in each",
         ALL, r"(body\.\d+|pushed\.fields)\.properties\.(MSG_REGION|TRACE_ON)",
     ),
     Accepted(
