@@ -134,6 +134,11 @@ public class Pages {
         return true;
     }
 
+    private static boolean sampled(Map<String, String> stats) {
+        String transferred = stats.getOrDefault("getTransferredTps", stats.getOrDefault("getTransferedTps", ""));
+        return !stats.getOrDefault("putTps", "").isBlank() && !transferred.isBlank();
+    }
+
     private void cluster() throws Exception {
         ClusterInfo info = until("a cluster", admin::examineBrokerClusterInfo, found -> !found.getBrokerAddrTable().isEmpty());
         say("cluster", "clusters", new TreeMap<>(info.getClusterAddrTable()));
@@ -141,7 +146,8 @@ public class Pages {
             broker = data.selectBrokerAddr();
             brokerName = data.getBrokerName();
             say("cluster", "broker", data.getCluster() + "/" + brokerName + " " + new TreeSet<>(data.getBrokerAddrs().keySet()));
-            Map<String, String> stats = admin.fetchBrokerRuntimeStats(broker).getTable();
+            // A broker that has just started has no samples of its rates: the page shows nothing until it has.
+            Map<String, String> stats = until("rates", () -> admin.fetchBrokerRuntimeStats(broker).getTable(), Pages::sampled);
             for (String key : new String[] {"putTps", "msgPutTotalTodayMorning", "msgPutTotalYesterdayMorning",
                 "msgPutTotalTodayNow", "msgGetTotalTodayMorning", "msgGetTotalYesterdayMorning", "msgGetTotalTodayNow"}) {
                 say("cluster", key, number(stats.get(key)));
