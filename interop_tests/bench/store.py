@@ -117,7 +117,7 @@ def append_large(directory: Path, quick: bool) -> Row:
     return Row(
         "append, 16 KiB bodies, against a loop of pwrite", ">= 0.7 x",
         f"{cpu:.2f} x per second of CPU, {clock:.2f} x by the clock ({max(ours)[0] / MIB:,.0f} of {max(plain)[0] / MIB:,.0f} MiB/s)",
-        max(clock, cpu) >= 0.7, {"ours": ours, "plain": plain},
+        clock >= 0.7, {"ours": ours, "plain": plain},
     )  # fmt: skip
 
 
@@ -181,7 +181,7 @@ def raw_read(directory: Path, quick: bool) -> Row:
             cpu.append(count / (time.process_time() - used))
     return Row(
         "sequential read, raw blocks", "2,000,000/s", f"{max(cpu):,.0f} per second of CPU ({max(rates):,.0f}/s by the clock)",
-        max(*cpu, *rates) >= 2_000_000, {"per_s": rates, "per_cpu_s": cpu},
+        max(rates) >= 2_000_000, {"per_s": rates, "per_cpu_s": cpu},
     )  # fmt: skip
 
 
