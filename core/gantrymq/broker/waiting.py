@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.broker.tables import item_message
@@ -97,10 +98,8 @@ def keep_readable(broker: Broker, message: Message) -> None:
 
 def read_each(store: MessageStore, refs: Sequence[tuple[int, int]]) -> list[Message | OSError | None]:
     """As `get_many`, with the error in the place of each record that the disk cannot read. Raises `Cold`."""
-    try:
+    with suppress(OSError):  # then one after the other, to find out which
         return list(store.get_many(refs))
-    except OSError:
-        pass
     found: list[Message | OSError | None] = []
     wanted: list[Any] = []
     for ref in refs:

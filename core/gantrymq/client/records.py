@@ -11,6 +11,7 @@ import ipaddress
 import logging
 import struct
 import zlib
+from contextlib import suppress
 from typing import Any, Final
 
 from gantrymq.model import compression, sysflag
@@ -215,10 +216,8 @@ def decode_records(data: bytes, broker: str = "") -> list[ReceivedMessage]:
 def readable_records(data: bytes, broker: str, where: str) -> list[ReceivedMessage]:
     """Records in `data` that can be read. One that cannot is left out, with a line of the log that names `where` it came from and its queue
     offset; behind one that does not even say how long it is nothing is read (the Java client does the same: MessageDecoder.decodesBatch)."""
-    try:
+    with suppress(GantryError):  # then one after the other, to find out which
         return decode_records(data, broker)
-    except GantryError:
-        pass
     result: list[ReceivedMessage] = []
     position, end = 0, len(data)
     while position < end:
