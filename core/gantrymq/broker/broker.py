@@ -544,9 +544,9 @@ class Broker:
         except GantryError:
             self.request_flush()  # as above
             return
-        if more:
+        if more or (self.store.units_waiting and not self.closed):
             self._background_armed = True
-            self.wheel.call_at(now_ms + 1, self._background)
+            self.wheel.call_at(now_ms + (1 if more else BACKGROUND_EVERY_MS), self._background)
 
     def _arm_append(self) -> None:
         if not self._append_armed:

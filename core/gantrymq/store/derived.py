@@ -91,6 +91,11 @@ class DerivedFiles:
     def _fail(self, error: BaseException) -> GantryError:
         raise NotImplementedError
 
+    @property
+    def units_waiting(self) -> bool:
+        """Units will be due for writing though nothing more is appended: the background work is to be asked again."""
+        return self._units_since >= 0 and not self._derived_full and self._failure is None
+
     def run_background(self, budget_us: int) -> bool:
         """A slice of deferred work: index entries (2 us each) or due writes (0.3 us per unit). True: call again soon."""
         if self._failure is not None:

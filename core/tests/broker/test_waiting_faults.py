@@ -18,6 +18,7 @@ from gantrymq.broker.waiting import STEP, UNREADABLE_MS, UNREADABLE_TRIES
 from gantrymq.model.errors import ErrorCode
 from gantrymq.model.message import Message
 from gantrymq.model.names import SCHEDULE_TOPIC
+from gantrymq.store.derived import UNITS_PENDING_MS
 from gantrymq.store.schedule import TIMER_TOPIC
 from gantrymq.store.testing import MemoryFileSystem
 from tests.broker.node import Node, full_disk
@@ -364,3 +365,15 @@ def test_dead_letters_that_cannot_be_read_hold_up_no_other_deadline() -> None:
         assert node.store.max_offset(f"%DLQ%{GROUP}", 0) == 1
     pass_ms(node, AGAIN_MS + 100)
     assert node.store.max_offset(f"%DLQ%{GROUP}", 0) == 2
+
+
+def test_queue_units_are_written_in_time_though_nothing_more_is_appended(node: WaitingNode) -> None:
+    node.broker.topics.create(TopicConfig("first", 4, 4))
+    for _ in range(20):
+        node.wait(50)  # the first checkpoint, which writes them as well
+    node.broker.topics.create(TopicConfig("last", 4, 4))
+    node.wait(10)
+    assert node.store.units_waiting
+    for _ in range(UNITS_PENDING_MS // 50 + 4):  # the first look comes long before they are due
+        node.wait(50)
+    assert not node.store.units_waiting
