@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 settings.register_profile(
     "gantry",
@@ -22,6 +23,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("gantry")
+# Hypothesis also draws literals of the project's modules, all that are imported by then. Which those are depends on the tests that this worker
+# had before; without them the examples are the same in every run.
+if not os.environ.get("GANTRY_RANDOM_TESTS"):
+    assert callable(providers._get_local_constants)
+    providers._get_local_constants = lambda: providers._local_constants
 
 _OWN = pytest.StashKey[Path]()
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 
 from gantrymq.client import BlockingPullConsumer, BrokerError, MessageQueue
 from interop_tests.waiting import until
@@ -18,8 +20,9 @@ def assigned(consumer: BlockingPullConsumer, topic: str) -> list[MessageQueue]:
 
 @dataclass
 class Hook:
-    """One delivery as it arrived. `headers`: names in lower case."""
+    """One delivery as it arrived. `number`: how many had come before; `headers`: names in lower case."""
 
+    number: int
     path: str
     headers: dict[str, str]
     body: bytes
@@ -35,11 +38,13 @@ class _Server(ThreadingHTTPServer):
 
 
 class Sink:
-    """`answer(hook)` decides the status (and headers); every delivery is kept in `hooks`, in order of arrival."""
+    """`answer(hook)` decides the status (and headers); every delivery that has been answered is kept in `hooks`, in order of arrival: the
+    thread of one may be overtaken by the next one's between its answer and the list."""
 
     def __init__(self, answer: Callable[[Hook], Answer] = lambda hook: 204) -> None:
         self.answer = answer
         self.hooks: list[Hook] = []
+        self.arrivals = count()
         self.changed = threading.Condition()
         sink = self
 
@@ -48,16 +53,17 @@ class Sink:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length", "0")))
-                hook = Hook(self.path, {name.lower(): value for name, value in self.headers.items()}, body)
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                hook = Hook(next(sink.arrivals), self.path, headers, body)
                 answer = sink.answer(hook)
-                status, headers = answer if isinstance(answer, tuple) else (answer, {})
+                status, more = answer if isinstance(answer, tuple) else (answer, {})
                 self.send_response(status)
-                for name, value in headers.items():
+                for name, value in more.items():
                     self.send_header(name, value)
                 self.send_header("content-length", "0")
                 self.end_headers()
                 with sink.changed:
-                    sink.hooks.append(hook)
+                    insort(sink.hooks, hook, key=lambda hook: hook.number)
                     sink.changed.notify_all()
 
             def log_message(self, *args: object) -> None:

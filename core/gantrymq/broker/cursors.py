@@ -162,12 +162,12 @@ class Cursors:
                 known.update(dict.fromkeys(cursors_in(entries), offset))
         return known
 
-    def replay(self, body: bytes, offset: int = 0, known: dict[int, int] | None = None) -> None:
-        """Apply one acknowledgement record; entries of deleted cursors are skipped, and those that a snapshot held: `known`: by
-        cursor, up to which `offset` of the topic."""
+    def replay(self, body: bytes, at: int = 0, known: dict[int, int] | None = None) -> None:
+        """Apply one acknowledgement record, which is `at` that offset of the topic; entries of deleted cursors are skipped, and those that a
+        snapshot held: `known`: by cursor, up to which offset of the topic."""
         for kind, cursor_id, offsets in decode(body):
             cursor = self.by_id.get(cursor_id)
-            if cursor is None or (known and known.get(cursor_id, 0) > offset):
+            if cursor is None or (known and known.get(cursor_id, 0) > at):
                 continue
             window = cursor.window
             if kind is AckKind.RANGE:

@@ -346,7 +346,6 @@ class SyncModel(Model):
 EVERYDAY = settings(
     max_examples=15,
     stateful_step_count=30,
-    derandomize=True,
     deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),

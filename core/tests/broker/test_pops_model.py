@@ -230,6 +230,4 @@ class PopMachine(RuleBasedStateMachine):
 
 
 TestPops = PopMachine.TestCase
-TestPops.settings = settings(
-    max_examples=30, stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+TestPops.settings = settings(max_examples=30, stateful_step_count=40, suppress_health_check=list(HealthCheck))

@@ -238,7 +238,7 @@ class RetentionMachine(RuleBasedStateMachine):
 
 class TestRetention(RetentionMachine.TestCase):
     settings = settings(
-        max_examples=25, stateful_step_count=25, deadline=None, derandomize=True,
+        max_examples=25, stateful_step_count=25,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
     )  # fmt: skip
 

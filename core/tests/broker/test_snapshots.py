@@ -185,6 +185,30 @@ def test_what_changes_while_it_is_rendered_counts_once() -> None:
     assert after.snapshots.changes() == 0
 
 
+def test_every_entry_of_a_record_is_held_by_the_snapshot_or_replayed() -> None:
+    """One record speaks of several cursors and in several kinds of entries: each is for the record's place in the log, not for an offset in
+    an entry before it."""
+    node, cursor = filled()
+    other = node.call("open_cursor", "t/0", "h", EARLIEST).cursor
+    mine, theirs = (node.call("acquire", number, 1, 15, 1 << 20) for number in (cursor, other))
+    node.work.begin()
+    node.work.step(1)  # the head: from here on records are replayed
+    last = [(cursor, mine[-1].offset, Outcome.REQUEUE), (other, theirs[-1].offset, Outcome.REQUEUE)]
+    node.port.settle(last)
+    node.turn.run_until_quiet()
+    while node.snapshots.tail.limit == 0:
+        node.work.step(1)
+    node.port.settle([(cursor, mine[0].offset, Outcome.REQUEUE), (cursor, mine[1].offset, Outcome.ACK)])
+    node.port.settle([(other, theirs[0].offset, Outcome.REQUEUE), (other, theirs[1].offset, Outcome.ACK)])
+    node.turn.run_until_quiet()
+    node.finish()
+    after = same_both_ways(node.disk.after_process_crash())
+    for number, first in ((cursor, mine), (other, theirs)):
+        window = after.broker.cursors.by_id[number].window
+        assert window.is_done(first[1].offset)
+        assert window.counts[first[-1].offset] == node.broker.cursors.by_id[number].window.counts[first[-1].offset]
+
+
 def test_a_finished_one_outlives_power() -> None:
     node, _ = filled()
     node.make()

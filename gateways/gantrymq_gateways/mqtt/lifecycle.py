@@ -286,8 +286,8 @@ class Lifecycle:
 
         def ended(error: GantryError | None) -> None:
             del self._creating[text]
-            for token, on_done in waiting:
-                on_done(token, error if error is not None else made[0])
+            for waiter, done in waiting:
+                done(waiter, error if error is not None else made[0])
 
         run(self._make_light(text, made), ended)
 
