@@ -8,7 +8,6 @@ kept only where those cannot rebuild it. Out: the same backwards, and messages o
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -32,6 +31,9 @@ NATIVE_BYTES_MAX: Final = PROPERTIES_BYTES_MAX - 4096
 
 TTL_MS_MAX: Final = 0xFFFFFFFF
 """RabbitMQ's largest expiration: 32 bits."""
+
+NUMBER_DIGITS_MAX: Final = 18
+"""Digits of a number in a property: milliseconds of any time that a client can name, and always 63 bits."""
 
 KEY: Final = "GANTRY_AMQP_KEY"
 """Routing key of a message to the default exchange whose topic is a shortened name, which cannot be turned back."""
@@ -132,6 +134,11 @@ def _native_pairs(properties: Properties) -> list[tuple[str, str]]:
     return pairs
 
 
+def _number(text: str) -> int:
+    """A property's number, -1 for what is none: native producers write what they like, and `int` itself refuses 4,301 digits."""
+    return int(text) if len(text) <= NUMBER_DIGITS_MAX and text.isascii() and text.isdecimal() else -1
+
+
 def _fits(value: str) -> bool:
     return "\x01" not in value and "\x02" not in value
 
@@ -147,12 +154,12 @@ def _from_pairs(native: dict[str, str], expiration: str | None) -> Properties:
             foreign = _CE_HEADER + name[len(props.CE_PREFIX) :]
         if len(foreign.encode()) <= SHORTSTR_BYTES_MAX:
             headers.append((foreign, Field("S", value.encode())))
-    priority = native.get(props.PRIORITY, "")
+    priority = _number(native.get(props.PRIORITY, ""))
     return Properties(
         content_type=_short(native.get(props.CONTENT_TYPE) or native.get(props.CE_PREFIX + "datacontenttype")),
         headers=headers or None,
         delivery_mode=1 if native.get(props.QOS) == "0" else 2,
-        priority=int(priority) if priority.isdecimal() and int(priority) < 256 else None,
+        priority=priority if 0 <= priority < 256 else None,
         correlation_id=_short(native.get(props.CORRELATION_ID)),
         reply_to=_short(native.get(props.REPLY_TO)),
         expiration=expiration,
@@ -183,8 +190,7 @@ def render(message: Message, exchange_of: dict[str, str]) -> Rendered:
     """How AMQP shows a message. `exchange_of`: names of exchanges by topic, for topics whose name was shortened."""
     native = message.property_map()
     topic = message.topic
-    expiry = native.get(props.EXPIRES_AT, "")
-    expires_at_ms = int(expiry) if expiry.isdecimal() else 0
+    expires_at_ms = max(_number(native.get(props.EXPIRES_AT, "")), 0)
     # A record that was read from the log has its exchange in the properties only.
     origin = message.exchange or native.get(props.EXCHANGE)
     if origin == DEFAULT_EXCHANGE:
@@ -194,14 +200,24 @@ def render(message: Message, exchange_of: dict[str, str]) -> Rendered:
         exchange = origin or exchange_of.get(topic) or names.decode_escapes(topic, "")
         key = names.decode_escapes(message.tag, ".")
     tail = shortstr(_short(exchange) or "") + shortstr(_short(key) or "")
-    exact = native.get(props.AMQP_HEADER)
-    if exact:
-        try:
-            return Rendered(tail, base64.b64decode(exact, validate=True), expires_at_ms)
-        except binascii.Error:
-            pass
+    exact = _exact(native.get(props.AMQP_HEADER))
+    if exact is not None:
+        return Rendered(tail, exact, expires_at_ms)
     expiration = str(max(expires_at_ms - message.born_ms, 0)) if expires_at_ms else None
     return Rendered(tail, encode_properties(_from_pairs(native, expiration)), expires_at_ms)
+
+
+def _exact(text: str | None) -> bytes | None:
+    """The property list that an AMQP publisher sent. Any native producer can write that property, so what no client could read
+    (AMQP 4.2.6.1) does not count: it would end the connection of every consumer that it is delivered to."""
+    if not text:
+        return None
+    try:
+        exact = base64.b64decode(text, validate=True)
+        decode_properties(exact)
+    except ValueError:  # binascii.Error, MalformedError, Utf8Error and ValueTypeError are all one
+        return None
+    return exact if len(exact) <= HEADER_BYTES_MAX else None
 
 
 def body_of(message: Message, bytes_max: int = BODY_BYTES_CEILING) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import zlib
 
 import lz4.frame
@@ -30,7 +31,7 @@ def message(exchange: str, key: str, raw: bytes) -> Message:
 
 def shown(made: Message) -> tuple[str, str, Properties]:
     rendered = render(made, {})
-    exchange, at = read_shortstr(rendered.tail, 0)
+    _, at = read_shortstr(rendered.tail, 0)
     key, _ = read_shortstr(rendered.tail, at)
     return exchange, key, decode_properties(rendered.properties)
 
@@ -194,3 +195,55 @@ def test_compressed_bodies() -> None:
     assert body_of(made) == b"no zlib"
     made.body = lz4.frame.compress(b"x" * 1000)
     assert body_of(made) == b"x" * 1000
+
+
+def native(*pairs: tuple[str, str]) -> Message:
+    return Message("orders", b"x", props.encode(list(pairs)), "")
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "9" * 300, "٣", "²", "-1", "1e3"])
+def test_numbers_of_native_producers_that_are_none(text: str) -> None:
+    """A producer of another door writes what it likes: such a record must not end every connection that it is delivered to."""
+    rendered = render(native((props.EXPIRES_AT, text), (props.PRIORITY, text)), {})
+    properties = decode_properties(rendered.properties)
+    assert (properties.expiration, properties.priority, rendered.expires_at_ms) == (None, None, 0)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\xff",
+        b"\xff\xff",
+        b"\x80\x00\x05abc",
+        b"\x80\x00\x02\xff\xff",
+        b"\x20\x00\x00\x00\x00\x03\x01a?",
+        b"\x00\x00" + b"x" * HEADER_BYTES_MAX,
+    ],
+)
+def test_a_forged_property_list_is_not_passed_on(raw: bytes) -> None:
+    """AMQP 4.2.6.1: no client could read these."""
+    forged = native((props.AMQP_HEADER, base64.b64encode(raw).decode()), ("device", "d1"))
+    assert decode_properties(render(forged, {}).properties).headers == [("device", Field("S", b"d1"))]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(
+                [props.EXPIRES_AT, props.PRIORITY, props.AMQP_HEADER, props.EXCHANGE, props.QOS, "GANTRY_AMQP_KEY", "h"]
+            ),
+            st.text(max_size=40),
+        ),
+        max_size=6,
+    ),
+    st.text(max_size=300),
+)
+def test_every_native_record_can_be_shown(pairs: list[tuple[str, str]], tag: str) -> None:
+    made = Message(
+        "orders", b"", "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode("utf-8", "replace"), tag
+    )
+    rendered = render(made, {})
+    decode_properties(rendered.properties)
+    _, at = read_shortstr(rendered.tail, 0)
+    _, end = read_shortstr(rendered.tail, at)
+    assert end == len(rendered.tail)
