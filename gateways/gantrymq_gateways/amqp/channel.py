@@ -45,7 +45,6 @@ class Channel(PublishingChannel):
         "busy",
         "cancels",
         "consumers",
-        "dead",
         "door",
         "draining",
         "last_queue",
@@ -69,7 +68,6 @@ class Channel(PublishingChannel):
         """Steps are on their way; events wait in the backlog."""
         self.draining = False
         """The backlog is being worked off further up the stack."""
-        self.dead = False
 
     def reply(self, name: str, *arguments: Any) -> None:
         """A method to the peer, unless the channel is gone."""

@@ -205,9 +205,13 @@ class Connection:
         if not error.connection:
             state = self._channels.get(channel)
             if state is not None and state.phase is not _Phase.CLOSING and self._state is State.RUNNING:
+                crossed = state.phase is _Phase.DRAINING
                 state.phase = _Phase.CLOSING
                 _forget_content(state)
                 self.send(channel, "channel.close", error.code, text, number >> 16, number & 0xFFFF)
+                if crossed:
+                    # AMQP 1.5.2.6: the peer's own channel.close has come already, and it waits for the answer.
+                    self.send(channel, "channel.close-ok")
                 self.on_failure(channel, text)
             return
         if self._state in (State.CLOSING, State.SILENT, State.ENDED):

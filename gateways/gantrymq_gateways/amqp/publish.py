@@ -157,10 +157,12 @@ class Batch:
 class PublishingChannel:
     """The publishing side of a channel."""
 
-    __slots__ = ("confirmed", "confirming", "number", "pending", "published")
+    __slots__ = ("confirmed", "confirming", "dead", "number", "pending", "published")
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.dead = False
+        """The channel is closed. Its number may be open again (AMQP 1.5.2.5): what is stored late is then not the new one's business."""
         self.confirming = False
         self.published = 0
         """Sequence number of the last message since confirm.select."""
@@ -301,7 +303,7 @@ class Publisher:
 
     def _confirm(self, channel: PublishingChannel, upto: int) -> None:
         count = upto - channel.confirmed
-        if count > 0 and channel.confirming:
+        if count > 0 and channel.confirming and not channel.dead:
             self._owner.send_frames(ack_frame(channel.number, upto, count > 1))
         channel.confirmed = max(channel.confirmed, upto)
 
@@ -314,12 +316,13 @@ class Publisher:
             if code is ErrorCode.NO_ROUTE:
                 # Not an error: RabbitMQ confirms what no queue wanted, after its basic.return.
                 event = batch.returns.get(index)
-                if event is not None:
+                if event is not None and not channel.dead:
                     self._return(channel.number, event)
                 continue
             if batch.numbered:
                 self._confirm(channel, first + index - 1)
-                self._owner.send_frames(nack_frame(channel.number, first + index, False))
+                if not channel.dead:
+                    self._owner.send_frames(nack_frame(channel.number, first + index, False))
                 channel.confirmed = first + index
             if code in PASSING:
                 if not batch.numbered:

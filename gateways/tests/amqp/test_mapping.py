@@ -31,7 +31,7 @@ def message(exchange: str, key: str, raw: bytes) -> Message:
 
 def shown(made: Message) -> tuple[str, str, Properties]:
     rendered = render(made, {})
-    _, at = read_shortstr(rendered.tail, 0)
+    exchange, at = read_shortstr(rendered.tail, 0)
     key, _ = read_shortstr(rendered.tail, at)
     return exchange, key, decode_properties(rendered.properties)
 
