@@ -341,8 +341,10 @@ class StoreReader:
     def _decode(self, position: int, size: int) -> Message | None:
         if position >= VIRTUAL:
             return self._decode_old(position, size)
-        if not self._log.min_position <= position <= self._appender.position - record.RECORD_SIZE_MIN:
-            return None
+        if size == HOLE_SIZE or not (
+            self._log.min_position <= position <= self._appender.position - record.RECORD_SIZE_MIN
+        ):
+            return None  # no record has the size of a hole, and reading as much would take seconds
         if not size:
             size = int.from_bytes(self._log.read(position, 4), "big")
         if size < record.RECORD_SIZE_MIN or position + size > self._appender.position:

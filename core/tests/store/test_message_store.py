@@ -438,3 +438,24 @@ def test_queries_look_through_what_is_not_indexed_yet(bench: Bench, message_of: 
         pass
     assert (store.index_lag_records, store.index_lag_ms, store.indexed_position) == (0, 0, store.written_position)
     assert store.query("T", "K49", 9, 0, 1 << 60)[0].queue_offset == 49
+
+
+def test_a_hole_costs_no_read_however_long_the_log_is(bench: Bench, message_of: Callable[..., Message]) -> None:
+    """Its unit says position 0 and 2 GiB: in a longer log that would be a whole segment read into memory."""
+    store = bench.open()
+    store.append([message_of(0)], [(7,)])
+    store.append([message_of(1)], [(7,)])
+    store.trim_light(7, 1)
+    units = store.light_units(7, 0, 2)
+    end = store._appender.position
+    store._appender.position = 1 << 33
+    reads: list[int] = []
+    read = store._log.read
+    store._log.read = lambda at, count: reads.append(count) or read(at, count)  # type: ignore[assignment, func-returns-value]
+    found = store.get_many([unit[:2] for unit in units])
+    assert found[0] is None
+    assert found[1] is not None
+    assert found[1].physical_offset == units[1][0]
+    assert max(reads) < 1 << 20
+    store._appender.position = end
+    store.close()
