@@ -69,6 +69,7 @@ class Event:
 
 
 _ATTRIBUTE_NAME = re.compile(r"[a-z0-9]+\Z")
+_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,9})\Z")
 # spec.md, Type System: String without U+0000-1F, U+007F-9F, noncharacters and lone surrogates.
 _NOT_IN_STRINGS = re.compile(
     "[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff"
@@ -105,6 +106,18 @@ def check_name(name: str) -> None:
         raise EventError(f"attribute name {name[:64]!r}: only lower-case letters and digits are allowed")
     if name in ("data", "data_base64"):
         raise EventError("an attribute must not be named 'data'")
+
+
+def is_name(name: str) -> bool:
+    """True if `name` may name an attribute."""
+    return _ATTRIBUTE_NAME.match(name) is not None and name != "data"
+
+
+def is_of_type(value: str, kind: str) -> bool:
+    """True if the canonical string `value` is of the type that `Event.types` calls `kind` (spec.md, Type System)."""
+    if kind == "i":
+        return _INTEGER.match(value) is not None and -(2**31) <= int(value) < 2**31
+    return value in ("true", "false") if kind == "b" else kind == "e" and not value
 
 
 def is_string(value: str) -> bool:

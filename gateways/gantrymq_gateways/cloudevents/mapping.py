@@ -28,7 +28,7 @@ from gantrymq_gateways.cloudevents.constants import (
     REQUIRED,
     SPECVERSION,
 )
-from gantrymq_gateways.cloudevents.event import DataState, Event, is_string, media_kind
+from gantrymq_gateways.cloudevents.event import DataState, Event, is_name, is_of_type, is_string, media_kind
 
 _PREFIX: Final = props.CE_PREFIX
 _PREFIX_LENGTH: Final = len(_PREFIX)
@@ -91,15 +91,20 @@ def from_message(message: Message, source: str, long_topics: Mapping[str, str] =
     """
     pairs = props.decode(message.properties)
     body = inflated(message)
-    attributes = {name[_PREFIX_LENGTH:]: value for name, value in pairs.items() if name.startswith(_PREFIX)}
+    attributes = {
+        name[_PREFIX_LENGTH:]: value
+        for name, value in pairs.items()
+        # A native producer names its properties as it likes; what no attribute may be called (spec.md, Naming) is left out.
+        if name.startswith(_PREFIX) and is_name(name[_PREFIX_LENGTH:])
+    }
     if any(name not in attributes for name in REQUIRED) or attributes["specversion"] != SPECVERSION:
         return _synthetic(message, pairs, source, body, long_topics)
     types: dict[str, str] = {}
     for item in pairs.get(ATTRIBUTE_TYPES, "").split():
         name, _, kind = item.partition("=")
-        if kind == "e":
+        if kind == "e" and is_name(name):
             attributes.setdefault(name, "")
-        if name in attributes:
+        if name in attributes and is_of_type(attributes[name], kind):
             types[name] = kind
     content_type = attributes.get("datacontenttype")
     if content_type is not None and media_kind(content_type) is None:
