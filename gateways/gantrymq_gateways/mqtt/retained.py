@@ -97,11 +97,12 @@ class RetainedStore:
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"a retained message of {len(payload)} bytes; message.body_bytes_max is {self.body_bytes_max}",
             )
-        if row_key(topic) in self._by_key:
-            return
-        if len(self._by_key) >= self.count_max:
+        old = self._by_key.get(row_key(topic))
+        if old is None and len(self._by_key) >= self.count_max:
             raise GantryError(ErrorCode.LIMIT_REACHED, f"mqtt.retained_max ({self.count_max}) is reached")
-        if self.size_bytes + len(topic) + len(payload) > self.bytes_max:
+        # What takes another one's place counts by what it adds: else many small ones could be made large ones later.
+        growth = len(topic) + len(payload) if old is None else len(payload) - len(old.payload)
+        if growth > 0 and self.size_bytes + growth > self.bytes_max:
             raise GantryError(ErrorCode.LIMIT_REACHED, f"mqtt.retained_bytes_max ({self.bytes_max}) is reached")
 
     def storing(self, key: str, value: bytes | None) -> None:

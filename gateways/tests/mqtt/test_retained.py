@@ -56,6 +56,17 @@ def test_limits() -> None:
         store.check_room("c", b"x" * 100)
 
 
+def test_the_limit_of_bytes_holds_for_what_is_replaced_too() -> None:
+    store = RetainedStore(2, 100)
+    store.load({row_key(topic): row_value(topic, b"x" * 45, 0) or b"" for topic in ("a", "b")})
+    store.check_room("a", b"x" * 53)
+    with pytest.raises(GantryError, match="retained_bytes_max"):
+        store.check_room("a", b"x" * 54)
+    store.bytes_max = 10
+    store.check_room("a", b"x" * 45)
+    store.check_room("a", b"x")
+
+
 def test_a_body_of_exactly_the_limit_is_kept_with_the_longest_topic() -> None:
     store = RetainedStore(1, 1 << 30, 70_000)
     store.check_room("t" * 65_535, b"x" * 70_000)
