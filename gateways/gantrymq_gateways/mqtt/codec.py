@@ -341,6 +341,8 @@ def _decode_subscribe(reader: _Reader) -> Subscribe:
         if qos > 2:
             raise MalformedPacket(f"requested QoS byte {qos:#x} [MQTT-3-8.3-4]")
         filters.append((text, qos))
+        if len(filters) > c.FILTERS_MAX:
+            raise MalformedPacket(f"more than {c.FILTERS_MAX} filters in one SUBSCRIBE")
     if not filters:
         raise MalformedPacket("SUBSCRIBE without a topic filter [MQTT-3.8.3-3]")
     return Subscribe(packet_id, filters)
@@ -361,6 +363,8 @@ def _decode_unsubscribe(reader: _Reader) -> Unsubscribe:
         text = reader.text()
         check_filter(text)
         filters.append(text)
+        if len(filters) > c.FILTERS_MAX:
+            raise MalformedPacket(f"more than {c.FILTERS_MAX} filters in one UNSUBSCRIBE")
     if not filters:
         raise MalformedPacket("UNSUBSCRIBE without a topic filter [MQTT-3.10.3-2]")
     return Unsubscribe(packet_id, filters)

@@ -98,3 +98,6 @@ TOPIC_LEVELS_MAX: Final = 128
 
 TOPIC_CACHE_MAX: Final = 20_000
 """Distinct topics kept parsed per gateway process; at the limit the cache starts anew (about 5 MB at 60-byte topics)."""
+
+FILTERS_MAX: Final = 10_000
+"""Filters in one SUBSCRIBE or UNSUBSCRIBE. The largest packet has room for a million, which would hold up everybody for seconds."""

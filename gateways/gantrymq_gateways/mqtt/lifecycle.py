@@ -19,7 +19,13 @@ from gantrymq_gateways.mqtt.deliver import Outlet
 from gantrymq_gateways.mqtt.fanout import Fanout
 from gantrymq_gateways.mqtt.retained import RetainedStore
 from gantrymq_gateways.mqtt.routes import KIND
-from gantrymq_gateways.mqtt.sessions import PersistentSession, Session, SessionTools, VolatileSession
+from gantrymq_gateways.mqtt.sessions import (
+    RETAINED_WAITING_MAX,
+    PersistentSession,
+    Session,
+    SessionTools,
+    VolatileSession,
+)
 from gantrymq_gateways.mqtt.steps import Call, Serial, Steps, call, run
 from gantrymq_gateways.mqtt.tables import (
     FILTER_TABLE,
@@ -140,7 +146,7 @@ class Lifecycle:
         session.on_owed = lambda text: self.serial.put(client_id, self._paid(client_id, text), self.report)
         for text, kept, cursor in opened:
             session.add(text, kept.qos, cursor)
-            if kept.owed:
+            if kept.owed and len(session.retained) <= RETAINED_WAITING_MAX:  # else it stays owed
                 session.send_retained(self.kept.match(text), kept.qos, text)
         self.live[client_id] = session
         client.accepted(session, present, epoch)
@@ -184,6 +190,7 @@ class Lifecycle:
         """Install the routes, then answer with one code per filter [MQTT-3.8.4-5], then send what is retained."""
         codes: list[int] = []
         fresh: dict[str, int] = {}
+        refused: tuple[str, GantryError] | None = None
         stored = self.table.get(session.client_id) if isinstance(session, PersistentSession) else None
         cursors: dict[str, int] = {}
         subscribed: Collection[str] = ()
@@ -202,8 +209,12 @@ class Lifecycle:
                 fresh[text] = qos
                 codes.append(qos)
             except GantryError as error:
-                log.warning("client %s: subscription to %r refused: %s", session.client_id, text[:128], error)
+                refused = refused or (text, error)
                 codes.append(c.SUBACK_FAILURE)
+        if refused is not None:
+            text, error = refused
+            count = f"{codes.count(c.SUBACK_FAILURE)} of {len(codes)} subscriptions refused, first"
+            log.warning("client %s: %s %r: %s", session.client_id, count, text[:128], error)
         if stored is not None and fresh:
             for text, qos in fresh.items():
                 stored.filters[text].owed = any(min(message.qos, qos) for message in self.kept.match(text))

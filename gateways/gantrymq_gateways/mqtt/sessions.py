@@ -31,6 +31,10 @@ READ_MAX: Final = 256
 ACQUIRE_BYTES: Final = 1024 * 1024
 """Bodies fetched ahead for one session, all its filters together."""
 
+RETAINED_WAITING_MAX: Final = 500_000
+"""Retained messages that wait for one client, some 40 MiB: five filters that all match everything kept by default. Who asks for more
+without reading is cut off."""
+
 MATCHES_CACHE_MAX: Final = 1_000
 """Topics of one session whose matching filters are kept."""
 
@@ -84,7 +88,10 @@ class Session:
         self.outlet = outlet
         self.fail = fail
         """Close the connection, with the reason."""
-        self.retained: deque[tuple[Retained, int, Owed | None]] = deque()
+        self.retained: deque[tuple[Retained, int, Owed | None, str]] = deque()
+        """What new subscriptions found, its granted QoS, and the filter."""
+        self._found: set[str] = set()
+        """Filters that found something since nothing waited last."""
         self.attached = True
         self.on_owed: Callable[[str], None] = lambda text: None
         """All retained messages of a filter were acknowledged."""
@@ -96,7 +103,16 @@ class Session:
             owed = Owed(text, sum(1 for message in messages if min(message.qos, granted)))
             if not owed.left:
                 owed = None
-        self.retained.extend([(message, min(message.qos, granted), owed) for message in messages])
+        if len(self.retained) > RETAINED_WAITING_MAX:
+            self.fail(f"more than {RETAINED_WAITING_MAX} retained messages wait for it")
+        if not self.attached:
+            return
+        if text in self._found and messages:
+            # Subscribed again before it had them all: they are sent once more [MQTT-3.8.4-3], but not three times.
+            self.retained = deque([entry for entry in self.retained if entry[3] != text])
+        if messages:
+            self._found.add(text)
+        self.retained.extend([(message, min(message.qos, granted), owed, text) for message in messages])
         self.outlet.direct = False
 
     @property
@@ -132,12 +148,13 @@ class Session:
         """True if nothing retained waits any more."""
         outlet = self.outlet
         while self.retained:
-            message, qos, owed = self.retained[0]
+            message, qos, owed, _ = self.retained[0]
             if outlet.blocked or (qos and outlet.room() <= 0):
                 return False
             self.retained.popleft()
             # [MQTT-3.3.1-8]: retain is 1 because the subscription is new.
             outlet.publish(message.topic.encode(), message.payload, qos << 1 | 1, owed)
+        self._found.clear()
         return True
 
 

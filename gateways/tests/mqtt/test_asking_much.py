@@ -1,0 +1,81 @@
+"""A client that asks for much in few bytes: filters by the thousand, retained messages again and again, without reading."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from gantrymq_gateways.mqtt import codec, lifecycle, sessions
+from gantrymq_gateways.mqtt import constants as c
+from gantrymq_gateways.mqtt.codec import MalformedPacket, Subscribe, Unsubscribe
+from gateways.tests.mqtt.world import World
+
+
+def decode(packet: Subscribe | Unsubscribe) -> codec.Packet:
+    data = codec.encode_packet(packet)
+    found = codec.packet_end(data, 0)
+    assert found is not None
+    return codec.decode_packet(data, 0, *found)
+
+
+def test_filters_in_one_packet_are_counted() -> None:
+    most = ["a"] * c.FILTERS_MAX
+    assert decode(Unsubscribe(1, most)) == Unsubscribe(1, most)
+    assert decode(Subscribe(1, [(text, 0) for text in most])) == Subscribe(1, [(text, 0) for text in most])
+    for packet in (Unsubscribe(1, [*most, "a"]), Subscribe(1, [(text, 0) for text in [*most, "a"]])):
+        with pytest.raises(MalformedPacket, match="more than 10000 filters"):
+            decode(packet)
+
+
+def test_refused_filters_of_one_packet_take_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    client = World(subscriptions_max=2).client("c")
+    with caplog.at_level(logging.WARNING):
+        codes = client.subscribe(*[f"t/{number}" for number in range(50)])
+    assert codes == [1, 1] + [0x80] * 48
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == "client c: 48 of 50 subscriptions refused, first 't/2': mqtt.subscriptions_max (2) is reached"
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("mode", ["immediate", "late"])
+def test_asking_again_does_not_pile_retained_messages_up(clean: bool, mode: str) -> None:
+    """[MQTT-3.8.4-3]: sent again, but what still waits for the same filter is not sent twice more."""
+    world = World(mode)
+    for number in range(20):
+        world.client("p").publish(f"t/{number}", retain=True)
+    client = world.client("c", acks=False, clean=clean)
+    client.link.waiting = 10_000_000
+    for _ in range(30):
+        client.subscribe("t/#")
+    session = client.door.session
+    assert session is not None
+    assert len(session.retained) <= 20
+
+
+def test_who_asks_for_ever_more_without_reading_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "RETAINED_WAITING_MAX", 50)
+    world = World(inflight_max=1)
+    for number in range(20):
+        world.client("p").publish(f"t/{number}", retain=True)
+    client = world.client("c", acks=False)
+    for text in ("t/#", "+/#", "#", "t/+"):
+        client.send(Subscribe(7, [(text, 1)]))
+    assert client.closed
+    assert client.door.session is None
+
+
+def test_a_session_that_is_owed_too_much_can_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(inflight_max=1)
+    for number in range(20):
+        world.client("p").publish(f"t/{number}", retain=True)
+    client = world.client("c", acks=False, clean=False)
+    client.subscribe("t/#", "+/#", "#", "t/+")
+    client.link.lose()
+    world.settle()
+    monkeypatch.setattr(lifecycle, "RETAINED_WAITING_MAX", 50)
+    monkeypatch.setattr(sessions, "RETAINED_WAITING_MAX", 50)
+    again = world.client("c", clean=False)
+    assert not again.closed
+    world.settle()
+    assert {topic for topic, _ in again.messages()} == {f"t/{number}" for number in range(20)}
