@@ -282,6 +282,8 @@ class Terminal:
         if self.pid == 0:
             os.environ.update({"NAMESRV_ADDR": nameserver, "TERM": "xterm-256color", **environment})
             os.environ.pop("COLUMNS", None)
+            # A shell without job control starts what is to run in the background with SIGINT ignored, and that is inherited.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.execv(sys.executable, [sys.executable, "-m", "gantrymq", "top", "--interval", "0.3"])
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
 
@@ -301,8 +303,11 @@ class Terminal:
 
     def end(self) -> int:
         """Exit code; the screen must be given back."""
+        end = time.monotonic() + LIMIT_S
         try:
             while select.select([self.fd], [], [], LIMIT_S)[0]:
+                if time.monotonic() > end:  # it paints for ever
+                    os.kill(self.pid, signal.SIGKILL)
                 data = os.read(self.fd, 65536)
                 if not data:
                     break
