@@ -337,6 +337,26 @@ class Pops:
             self.on_ready(place)
         return len(done)
 
+    def acknowledge_run(self, place: Place, offsets: list[int], pop_ms: int) -> bool:
+        """As `acknowledge` for offsets, ascending, that one delivery at `pop_ms` holds; False, with nothing done, for any others."""
+        cursor = place.cursor
+        inflight = cursor.window.inflight
+        held = inflight.get(offsets[0], 0)
+        lease = self.leases.by_id.get(held)
+        if lease is None or lease.pop_ms != pop_ms:
+            return False
+        for offset in offsets:
+            if inflight.get(offset) != held:
+                return False
+        lease.left -= len(offsets)
+        if not lease.left:
+            self.leases.end(lease)
+        self._cursors.settle_run(cursor, offsets)
+        self._commit(place)
+        if place.ordered and not inflight:
+            self.on_ready(place)
+        return True
+
     def acknowledge_one(self, place: Place, offset: int, pop_ms: int) -> bool:
         """As `acknowledge` for one offset that the delivery at `pop_ms` holds; False, with nothing done, for any other."""
         inflight = place.cursor.window.inflight

@@ -29,6 +29,7 @@ from gantrymq.remoting import (
     retry_requests,
     transaction_requests,
 )
+from gantrymq.remoting.ack_shapes import Acks
 from gantrymq.remoting.calls import CALL_MS, Calls, OnAnswer
 from gantrymq.remoting.clients import Clients
 from gantrymq.remoting.codec import Command, SendResponses, as_command, response
@@ -181,6 +182,9 @@ class BrokerDoor(RemotingDoor):
         batch: list[Message] = []
         commands: list[Command | Alike] = []
         for command in connection.receive_sends(data):
+            if isinstance(command, Acks):
+                pop_requests.acknowledge_run(self, command)
+                continue
             if not isinstance(command, Command):
                 try:
                     batch.append(make_like(command, host, host_flag))

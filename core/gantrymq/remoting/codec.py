@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from gantrymq.model.limits import FRAME_BYTES_MAX
+from gantrymq.remoting.ack_shapes import ACK_CODE, ACK_START, Acks, AckShape, AckShapes, Fields
 from gantrymq.remoting.constants import (
     BINARY_CODE_MAX,
     FLAG_ONEWAY,
@@ -47,6 +48,7 @@ _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _OTHER: Final = int(Language.OTHER)
 _BINARY_SENDS: Final = (_INT16.pack(_SEND), _INT16.pack(_BATCH))
 _send_shapes: Final = SendShapes()
+_ack_shapes: Final = AckShapes()
 _SEND_STARTS: Final = (b'{"code":%d,' % _SEND, b'{"code":%d,' % _BATCH)
 _ANY_SENDS: Final = (*_SEND_STARTS, *_BINARY_SENDS)
 _INT32_MAX: Final = 0x7FFFFFFF
@@ -239,6 +241,35 @@ def as_command(received: Command | Alike) -> Command:
     return Command(_SEND, None, body, opaque, 0, None, shape.language, shape.version, header_of(received))
 
 
+def _learn_ack(header: bytes) -> None:
+    """Remember the shape of an acknowledgement that waits for an answer."""
+
+    def decode(probe: bytes) -> tuple[Fields, int]:
+        again = decode_json_header(probe, b"")
+        return again.fields, again.opaque
+
+    try:
+        command = decode_json_header(header, b"")
+        if not command.flag and command.remark is None:
+            _ack_shapes.learn(header, command.fields, (command.language, command.version), decode)
+    except FrameError:
+        return  # whoever decodes it in earnest says so
+
+
+def as_commands(received: list[Command | Alike | Acks]) -> list[Command]:
+    """What was told by its likeness as the commands that the general way would have made."""
+    commands: list[Command] = []
+    for one in received:
+        if isinstance(one, Acks):
+            shape = one.shape
+            for offset, opaque in zip(one.offsets, one.opaques, strict=True):
+                fields = one.fields(offset)
+                commands.append(Command(ACK_CODE, fields, b"", int(opaque), 0, None, shape.language, shape.version))
+        else:
+            commands.append(as_command(one))
+    return commands
+
+
 def _what_is(total: int) -> str:
     """Guess from the first four bytes what a peer speaks that is not Remoting."""
     word = total.to_bytes(4, "big")
@@ -257,7 +288,7 @@ class FrameReader:
     """Cuts a byte stream into commands. Holds at most one unfinished frame (`FRAME_BYTES_MAX`) and the last
     chunk."""
 
-    __slots__ = ("_need", "_pending", "_shape", "_typed_sends", "_unlike")
+    __slots__ = ("_ack_shape", "_need", "_pending", "_shape", "_typed_sends", "_unlike", "_unlike_acks")
 
     def __init__(self, typed_sends: bool = False) -> None:
         self._typed_sends = typed_sends
@@ -268,6 +299,9 @@ class FrameReader:
         """Of the last send that was like another, or was learned."""
         self._unlike = 0
         """Sends since then that were like none."""
+        self._ack_shape: AckShape | None = None
+        self._unlike_acks = 0
+        """The same of acknowledgements."""
 
     @property
     def pending_bytes(self) -> int:
@@ -277,10 +311,10 @@ class FrameReader:
     def feed(self, data: bytes) -> list[Command]:
         """All commands that `data` completes, in order. Raises `FrameError`; the reader is of no use after
         that."""
-        return [as_command(one) for one in self.read(data)]
+        return as_commands(self.read(data))
 
-    def read(self, data: bytes) -> list[Command | Alike]:
-        """As `feed`; with `typed_sends`, ordinary sends that are like earlier ones stay as they are told from those."""
+    def read(self, data: bytes) -> list[Command | Alike | Acks]:
+        """As `feed`; with `typed_sends`, ordinary sends and acknowledgements that are like earlier ones stay as they are told from those."""
         pending = self._pending
         if pending:
             pending += data
@@ -288,7 +322,7 @@ class FrameReader:
                 return []
             data = bytes(pending)
             pending.clear()
-        commands: list[Command | Alike] = []
+        commands: list[Command | Alike | Acks] = []
         typed, shape = self._typed_sends, self._shape
         at, size = 0, len(data)
         try:
@@ -315,6 +349,14 @@ class FrameReader:
                         commands.append(sent)
                         at = end
                         continue
+                if typed and body_at == end and data.startswith(ACK_START, at + 8):
+                    run = commands[-1] if commands else None
+                    acks = self._like_ack(marker, data, at, run if isinstance(run, Acks) else None)
+                    if acks is not None:
+                        if acks is not run:
+                            commands.append(acks)
+                        at = acks.end
+                        continue
                 command = None
                 # Java, and most clients after it, write the keys in alphabetical order: code first.
                 if typed and marker < 1 << 24 and data.startswith(_SEND_STARTS, at + 8):
@@ -335,11 +377,26 @@ class FrameReader:
                     if total > FRAME_BYTES_MAX - 4 or total < 4:
                         self._refuse(total, 0)
         except FrameError as error:
-            error.commands = [as_command(one) for one in commands]
+            error.commands = as_commands(commands)
             raise
         if at < size:
             pending += memoryview(data)[at:] if at else data
         return commands
+
+    def _like_ack(self, marker: int, data: bytes, at: int, run: Acks | None) -> Acks | None:
+        """The acknowledgements whose frames begin at `at`, if they are like an earlier one; see `AckShape.match`."""
+        shape = self._ack_shape
+        found = shape.match(data, at, run) if shape is not None and shape.marker == marker else None
+        if found is None:
+            found = _ack_shapes.find(marker, data, at, run)
+            if found is not None:
+                self._ack_shape = found.shape
+                self._unlike_acks = 0
+            else:  # as sends are learned
+                self._unlike_acks += 1
+                if marker < 1 << 24 and self._unlike_acks & (self._unlike_acks - 1) == 0:
+                    _learn_ack(data[at + 8 : at + 8 + marker])
+        return found
 
     def _decode(self, kind: int, header: bytes, body: bytes) -> Command:
         if kind == HEADER_JSON:

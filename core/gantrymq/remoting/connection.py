@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from gantrymq.remoting import codec
-from gantrymq.remoting.codec import Command, FrameError, FrameReader, as_command
+from gantrymq.remoting.ack_shapes import Acks
+from gantrymq.remoting.codec import Command, FrameError, FrameReader, as_commands
 from gantrymq.remoting.constants import FLAG_ONEWAY, Language, ResponseCode
 from gantrymq.remoting.send_shapes import Alike
 
@@ -35,9 +36,9 @@ class Connection:
 
     def receive_data(self, data: bytes) -> list[Command]:
         """Commands that `data` completes, responses of the peer included. Never raises; see `error`."""
-        return [as_command(one) for one in self.receive_sends(data)]
+        return as_commands(self.receive_sends(data))
 
-    def receive_sends(self, data: bytes) -> list[Command | Alike]:
+    def receive_sends(self, data: bytes) -> list[Command | Alike | Acks]:
         """As `receive_data`; see `FrameReader.read`."""
         if self.error:
             return []

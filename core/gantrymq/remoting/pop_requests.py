@@ -12,6 +12,7 @@ from gantrymq.broker.topics import PERM_READ
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting import pop_modes
+from gantrymq.remoting.codec import as_commands
 from gantrymq.remoting.constants import FLAG_ONEWAY, RequestCode, ResponseCode
 from gantrymq.remoting.filters import FilterError, compile_filter
 from gantrymq.remoting.headers import parse
@@ -34,6 +35,7 @@ from gantrymq.remoting.pop_wire import (
     offsets_of,
     real_topic,
     write,
+    write_all_done,
     write_done,
 )
 
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.pops import Place
     from gantrymq.broker.topics import Topic
+    from gantrymq.remoting.ack_shapes import Acks
     from gantrymq.remoting.broker_door import BrokerDoor
     from gantrymq.remoting.codec import Command
     from gantrymq.remoting.groups import Groups
@@ -230,6 +233,17 @@ def peek(door: BrokerDoor, command: Command) -> None:
     count = min(max(header.max_msg_nums, 1), COUNT_MAX)
     answer = requests.subject(header.consumer_group, topic).peek(header.queue_id, count)
     write(door, command.opaque, answer)
+
+
+def acknowledge_run(door: BrokerDoor, acks: Acks) -> None:
+    """ACK_MESSAGE, several of one delivery. All are done or, if one of them counts no more, each is looked at by itself."""
+    pops, shape = door.shared.pops.pops, acks.shape
+    place = pops.known(shape.group, shape.topic, acks.queue_id)
+    if place is not None and pops.acknowledge_run(place, acks.offsets, acks.pop_ms):
+        write_all_done(door, acks.opaques)
+        return
+    for command in as_commands([acks]):
+        door.handle(command)
 
 
 def acknowledge(door: BrokerDoor, command: Command) -> None:

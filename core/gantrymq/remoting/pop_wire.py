@@ -40,6 +40,7 @@ _HEADER: Final = (
 _DONE: Final = (
     b'{"code":0,"flag":1,"language":"JAVA","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
 )
+_DONE_HEAD, _DONE_TAIL = _DONE.replace(b"%d", b"\0").split(b"\0")
 
 
 class PopHeader(msgspec.Struct, rename="camel", gc=False):
@@ -251,3 +252,10 @@ def write_done(door: BrokerDoor, command: Command) -> None:
         header = _DONE % command.opaque
         size = len(header)
         door.connection.outbox.append(PREFIX.pack(size + 4, size) + header)
+
+
+def write_all_done(door: BrokerDoor, opaques: list[bytes]) -> None:
+    """As `write_done` for acknowledgements whose opaques have the same number of digits."""
+    size = len(_DONE_HEAD) + len(opaques[0]) + len(_DONE_TAIL)
+    head = PREFIX.pack(size + 4, size) + _DONE_HEAD
+    door.connection.outbox.append(head + (_DONE_TAIL + head).join(opaques) + _DONE_TAIL)

@@ -1,0 +1,229 @@
+"""Headers of acknowledgements, told by their likeness to earlier ones: pop consumers send one per message.
+
+Those of one consumer differ in the queue, the receipt, the offset and the opaque; all else stays as it is. So a header is cut at the places of an
+earlier one of the same length, as those of sends are (send_shapes.py), and one that continues a run (same queue and delivery, a higher offset)
+is no more than its offset and its opaque. What is not alike goes the general way, and is remembered for the next.
+"""
+
+from __future__ import annotations
+
+import re
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from gantrymq.remoting.constants import RequestCode
+from gantrymq.remoting.send_shapes import HEADER_BYTES_MAX, OPAQUE_MAX, QUEUE_IDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SHAPES_MAX: Final = 1024
+"""Of the process, forgotten all at once beyond it: two mebibytes with `HEADER_BYTES_MAX`. A connection keeps the last one that it used."""
+SHAPES_PER_LENGTH: Final = 8
+"""Of headers of one length, the newest: those of other groups and topics. More of them would be compared in vain."""
+
+ACK_CODE: Final = int(RequestCode.ACK_MESSAGE)
+ACK_START: Final = b'{"code":%d,' % ACK_CODE
+"""Binary headers have no room for the code."""
+
+Fields = dict[str, str]
+
+_PREFIX: Final = Struct(">II")
+"""Of a frame: length of the rest, length of the header (codec.py)."""
+_OPAQUE_LARGEST: Final = b"%d" % OPAQUE_MAX
+# The last group of each is a part that varies: receipt, offset, queue, opaque.
+_PARTS: Final = [
+    re.compile(part)
+    for part in (
+        rb'"extraInfo":"([!#-\[\]-~ ]+)"', rb'"offset":"([0-9]{1,18})"', rb'"queueId":"([0-9]{1,4})"', rb'"opaque":([0-9]{1,10})[,}]',
+    )
+]  # fmt: skip
+# start, pop time, invisible time, revive queue, mark, broker, queue, offset (ExtraInfoUtil.buildExtraInfo)
+_RECEIPT: Final = re.compile(
+    rb"[0-9]{1,18} ([0-9]{1,18}) -?[0-9]{1,18} [0-9]{1,4} [012] [!#-\[\]-~]+ [0-9]{1,4} ([0-9]{1,18})"
+)
+
+
+class Acks:
+    """Acknowledgements that came behind one another: of one delivery, its offsets ascending. `opaques`: as they are written."""
+
+    __slots__ = ("end", "head", "offsets", "opaques", "pop_ms", "queue", "shape")
+
+    def __init__(self, shape: AckShape, queue: bytes, head: bytes, pop_ms: int) -> None:
+        self.shape = shape
+        self.queue = queue
+        self.head = head
+        """The receipts, without the offset at their end."""
+        self.pop_ms = pop_ms
+        self.offsets: list[int] = []
+        self.opaques: list[bytes] = []
+        self.end = 0
+        """Where the last frame ends in the bytes that it was told from."""
+
+    @property
+    def queue_id(self) -> int:
+        """The queue's number."""
+        return QUEUE_IDS[self.queue]
+
+    def goes_on(self, shape: AckShape, queue: bytes, head: bytes, offset: int) -> bool:
+        """Whether an acknowledgement belongs to this run."""
+        return shape is self.shape and queue == self.queue and head == self.head and offset > self.offsets[-1]
+
+    def fields(self, offset: int) -> Fields:
+        """The fields of the header that the general way would have made."""
+        info = f"{self.head.decode()}{offset}"
+        return self.shape.fields | {"extraInfo": info, "offset": str(offset), "queueId": self.queue.decode()}
+
+
+class AckShape:
+    """The parts of a header that do not vary. `marker`: second word of its frame, the header's length."""
+
+    __slots__ = (
+        "_constant",
+        "_each",
+        "_head",
+        "_info",
+        "_offset",
+        "_opaque",
+        "_opaque_long",
+        "_pop_ms",
+        "_queue",
+        "_size",
+        "fields",
+        "group",
+        "language",
+        "marker",
+        "topic",
+        "version",
+    )
+
+    def __init__(self, header: bytes, places: list[slice], fields: Fields, sender: tuple[int, int]) -> None:
+        """`places`: of receipt, offset, queue and opaque in `header`. `sender`: language and version."""
+        self.marker = len(header)
+        frame = _PREFIX.pack(len(header) + 4, len(header)) + header
+        places = [slice(place.start + _PREFIX.size, place.stop + _PREFIX.size) for place in places]
+        self.fields = fields
+        self.group, self.topic = fields["consumerGroup"], fields["topic"]
+        self.language, self.version = sender
+        ordered = sorted(places, key=lambda place: int(place.start))
+        self._info, self._offset, self._queue, self._opaque = [2 * ordered.index(place) + 1 for place in places]
+        layout, at = "", 0
+        for place in ordered:
+            layout += f"{place.start - at}s{place.stop - place.start}s"
+            at = place.stop
+        form = Struct(f"{layout}{len(frame) - at}s")
+        self._each = form.iter_unpack
+        self._size = form.size
+        self._constant = form.unpack(frame)[::2]
+        self._opaque_long = places[3].stop - places[3].start == len(_OPAQUE_LARGEST)
+        self._head = b""
+        self._pop_ms = 0
+
+    def match(self, data: bytes, at: int, run: Acks | None) -> Acks | None:
+        """The acknowledgement whose frame begins at `at`, if it is like this one, and those behind it that continue its run: added to `run`
+        if they continue that, else a new run. All of the frame must be in `data`."""
+        constant, size, head = self._constant, self._size, self._head
+        acks: Acks | None = None
+        stop = at + (len(data) - at) // size * size
+        for parts in self._each(memoryview(data)[at:stop]):
+            if parts[::2] != constant:
+                break
+            offset, opaque = parts[self._offset], parts[self._opaque]
+            if parts[self._info] != head + offset:
+                if acks is not None or not self._receipt(parts[self._info], offset):
+                    break
+                head = self._head
+            # What stands in a string of digits means the same in JSON; int() takes more than Java does.
+            if (
+                not offset.isdigit()
+                or not opaque.isdigit()
+                or opaque[0] == 0x30
+                or (offset[0] == 0x30 and len(offset) > 1)
+            ):
+                break
+            if self._opaque_long and opaque > _OPAQUE_LARGEST:
+                break
+            queue, number = parts[self._queue], int(offset)
+            if acks is None:
+                if queue not in QUEUE_IDS:
+                    break
+                if run is None or not run.goes_on(self, queue, head, number):
+                    run = Acks(self, queue, head, self._pop_ms)
+                acks, offsets, opaques = run, run.offsets, run.opaques
+            elif queue != acks.queue or number <= offsets[-1]:
+                break
+            offsets.append(number)
+            opaques.append(opaque)
+            at += size
+        if acks is not None:
+            acks.end = at
+        return acks
+
+    def _receipt(self, info: bytes, offset: bytes) -> bool:
+        """A receipt of another delivery; its last word is the offset once more."""
+        found = _RECEIPT.fullmatch(info)
+        if found is None or found[2] != offset:
+            return False
+        self._head = info[: found.start(2)]
+        self._pop_ms = int(found[1])
+        return True
+
+
+class AckShapes:
+    """Those of all connections, by length of the header."""
+
+    __slots__ = ("_count", "_shapes")
+
+    def __init__(self) -> None:
+        self._shapes: dict[int, list[AckShape]] = {}
+        self._count = 0
+
+    def find(self, marker: int, data: bytes, at: int, run: Acks | None) -> Acks | None:
+        """As `AckShape.match`, for any that was learned. `marker`: of the frame at `at`."""
+        for shape in self._shapes.get(marker, ()):
+            found = shape.match(data, at, run)
+            if found is not None:
+                return found
+        return None
+
+    def learn(
+        self, header: bytes, fields: Fields, sender: tuple[int, int], decode: Callable[[bytes], tuple[Fields, int]]
+    ) -> None:
+        """Remember the shape of a header that the general way understood as `fields`. `decode`: that way; it has to understand a header
+        with other values in the places that were found exactly so."""
+        places = _places(header) if len(header) <= HEADER_BYTES_MAX else None
+        if places is None or not {"consumerGroup", "topic"} <= fields.keys():
+            return
+        info, offset, queue, number = [b"1" * (place.stop - place.start) for place in places]
+        probe = bytearray(header)
+        for place, value in zip(places, (info, offset, queue, number), strict=True):
+            probe[place] = value
+        others = {"extraInfo": info.decode(), "offset": offset.decode(), "queueId": queue.decode()}
+        if decode(bytes(probe)) == (fields | others, int(number)):
+            self._keep(AckShape(header, places, fields, sender))
+
+    def forget(self) -> None:
+        """Know none."""
+        self._shapes.clear()
+        self._count = 0
+
+    def _keep(self, shape: AckShape) -> None:
+        if self._count >= SHAPES_MAX:
+            self.forget()
+        shapes = self._shapes.setdefault(shape.marker, [])
+        if len(shapes) >= SHAPES_PER_LENGTH:
+            del shapes[0]
+            self._count -= 1
+        shapes.append(shape)
+        self._count += 1
+
+
+def _places(header: bytes) -> list[slice] | None:
+    """Where receipt, offset, queue and opaque stand; None if one of them is not there exactly once."""
+    places: list[slice] = []
+    for finder in _PARTS:
+        found = list(finder.finditer(header))
+        if len(found) != 1:
+            return None
+        places.append(slice(*found[0].span(1)))
+    return places
