@@ -19,17 +19,25 @@ class Everywhere:
     """`call(group)` must come out the same when it is done twice. `on_done` gets None or the first failure.
 
     A group that is lost meanwhile is no failure: it gets the change from the others when it is back. A group that answers slowly holds
-    up this call until its connection is given up, and nothing else.
+    up this call until its connection is given up, and nothing else. `first`: the group that has it before the others get it,
+    and without which nobody gets it.
     """
 
-    __slots__ = ("_call", "_cluster", "_done", "_error", "_on_done", "_reached")
+    __slots__ = ("_call", "_cluster", "_done", "_error", "_first", "_on_done", "_reached")
 
-    def __init__(self, cluster: ClusterPort, call: Callable[[Group], Steps], on_done: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        cluster: ClusterPort,
+        call: Callable[[Group], Steps],
+        on_done: Callable[[Any], None],
+        first: Group | None = None,
+    ) -> None:
         self._cluster = cluster
         self._call = call
         self._on_done = on_done
         self._done: set[tuple[int, int]] = set()
         self._error: GantryError | None = None
+        self._first = first
         self._reached = 0
         self._go()
 
@@ -38,6 +46,8 @@ class Everywhere:
         if not groups or self._error is not None:
             self._finish()
             return
+        if self._first in groups:
+            groups = [self._first]
         self._done.update([(group.index, group.attempt) for group in groups])
 
         def run(group: Group, token: Any, done: Done) -> None:
@@ -49,7 +59,7 @@ class Everywhere:
         for group, result in zip(groups, results, strict=True):
             if not isinstance(result, GantryError):
                 self._reached += 1
-            elif group.port.up and self._error is None:
+            elif (group.port.up or group is self._first) and self._error is None:
                 self._error = result
         self._go()
 

@@ -166,8 +166,10 @@ def _lights_and_cursors(cluster: ClusterPort, group: Group, others: list[Group],
     """Every group's cursors in its own light queues have one here, too, before a route can fill them."""
     yield from _drop_gone(group, others, gone)
     for other in others:
+        # Ours before theirs: what another gateway makes meanwhile is there first at its maker, then here.
+        ours = list(group.lights.items())
         alive: dict[str, bytes] = yield partial(other.port.watch_table, "light", None)
-        for light, local in list(group.lights.items()):
+        for light, local in ours:
             tag, own = split_light(light)
             at_other = str(own) in alive if tag == other.tag else light in other.lights
             if other is _decider(cluster, group, others, tag) and not at_other:  # deleted while this group was away

@@ -341,10 +341,12 @@ class ClusterPort:
     # Routes and taps.
 
     def add_route(self, route: Route, token: Any, on_done: Done) -> None:
-        if route.light and self.maker_of(route.light) is None:
+        maker = self.maker_of(route.light) if route.light else None
+        if route.light and maker is None:
             on_done(token, unavailable("of this queue"))
             return
-        Everywhere(self, lambda group: self._route_at(group, route), partial(on_done, token))
+        # The maker of its queue first: a group that another gateway brings up to date loses routes that the maker does not have.
+        Everywhere(self, lambda group: self._route_at(group, route), partial(on_done, token), maker)
 
     def _route_at(self, group: Group, route: Route) -> Steps:
         light = (yield from self.light_at(group, route.light)) if route.light else 0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gantrymq.broker.port import END, Outcome, Route
+from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.cluster_port import SETTLE_MS, ClusterPort
 from tests.remoting.cluster_site import Site, message, publish, queue, take
 
@@ -141,3 +144,75 @@ def test_cursors_of_groups_made_meanwhile_are_one_at_both_gateways(
             port.settle([(cursor, delivery.offset, Outcome.ACK) for delivery in deliveries])
         site.run()
     assert sorted(got) == sorted(bodies)
+
+
+def test_a_route_that_is_being_made_is_not_stale_at_a_group_that_joins_another_gateway(
+    site: Site, pair: tuple[ClusterPort, ClusterPort]
+) -> None:
+    """The maker of the queue is slow to take the route; meanwhile the other gateway brings the other group up to date."""
+    one, other = pair
+    light, cursor = queue(site, one)
+    maker = one.maker_of(light)
+    assert maker is not None
+    slow = site.line(one, maker.name)
+    waiting: list[Any] = []
+    slow.add_route = lambda *args: waiting.append(args)  # type: ignore[attr-defined]
+    made: list[Any] = []
+    one.add_route(Route("late", "prefix", None, "b", light), None, lambda token, result: made.append(result))
+    site.run()
+    rest = site.line(other, "b" if maker.name == "a" else "a")
+    rest.cut()
+    rest.mend()
+    site.run()
+    del slow.add_route  # type: ignore[attr-defined]
+    slow.add_route(*waiting.pop())
+    site.wait(SETTLE_MS + 100)
+    assert made == [None]
+    assert routes(site, "a") == routes(site, "b") == {"r0", "late"}
+    assert all(isinstance(one, int) for one in site.call(other, "submit", [message("t0", b"x", "b")]))
+    assert take(site, one, cursor) == [b"x"]
+
+
+def test_a_route_whose_maker_is_lost_meanwhile_is_not_made(site: Site, pair: tuple[ClusterPort, ClusterPort]) -> None:
+    one, _ = pair
+    light, _ = queue(site, one)
+    maker = one.maker_of(light)
+    assert maker is not None
+    line = site.line(one, maker.name)
+    line.calls_left = 0
+    result = site.call(one, "add_route", Route("late", "prefix", None, "b", light))
+    assert isinstance(result, GantryError)
+    assert result.code is ErrorCode.UNAVAILABLE
+    line.mend()
+    site.wait(SETTLE_MS + 100)
+    assert routes(site, "a") == routes(site, "b") == {"r0"}
+
+
+def test_a_light_queue_that_is_made_while_its_group_joins_another_gateway_stays(
+    site: Site, pair: tuple[ClusterPort, ClusterPort]
+) -> None:
+    """What the maker said comes late: by then the other gateway knows of a queue that was not there when it said so."""
+    one, other = pair
+    site.call(one, "ensure_topic", "t0", True)
+    group = site.gateways[1][1]["b"]
+    held: list[Any] = []
+    source = site.line(other, "a")
+
+    def watch_table(table: str, on_change: Any, token: Any, on_done: Any) -> None:
+        if table != "light" or held:
+            source.port.watch_table(table, on_change, token, on_done)  # type: ignore[union-attr]
+        else:
+            source.port.watch_table(table, on_change, token, lambda *answer: held.append((on_done, answer)))  # type: ignore[union-attr]
+
+    source.watch_table = watch_table  # type: ignore[attr-defined]
+    group.cut()
+    group.mend()
+    site.run()
+    assert held, "the join has asked"
+    made = [queue(site, one, number) for number in range(2)]  # at each group one
+    on_done, answer = held[0]
+    on_done(*answer)
+    site.wait(SETTLE_MS + 100)
+    bodies = publish(site, one, TOPICS, EACH)
+    for _, cursor in made:
+        assert sorted(take(site, one, cursor)) == sorted(bodies)
