@@ -1,6 +1,6 @@
 """The body of an acknowledgement record (topic `rmq_sys_gantry_ack`): what changed in which cursor. Format: docs/formats/acks.md.
 
-An entry is kind (1 byte), cursor id (8), then: RANGE first (8) last (8) | LIST, BACK count (4) offsets (8 each) | MARK offset (8) |
+An entry is kind (1 byte), cursor id (8), then: RANGE first (8) last (8) | LIST, BACK count (4) offsets (8 each) | MARK, CUT offset (8) |
 BITS first offset (8) count of bytes (4) bytes | COUNT offset (8) deliveries (8). Big-endian. A record holds everything that one loop turn settled.
 """
 
@@ -45,6 +45,8 @@ class AckKind(IntEnum):
     """Done: one bit per offset from the first on, lowest bit first."""
     COUNT = 5
     """Delivered so many times: replaces what was counted before."""
+    CUT = 6
+    """Nothing from that offset on was ever done: what older entries say of it was said of records that are lost."""
 
 
 BITS_BYTES_MAX = 32 * 1024
@@ -75,7 +77,7 @@ def cursors_in(body: bytes) -> set[int]:
             at += _HEAD.size
             if kind is AckKind.RANGE or kind is AckKind.COUNT:
                 at += _PAIR.size
-            elif kind is AckKind.MARK:
+            elif kind is AckKind.MARK or kind is AckKind.CUT:
                 at += _OFFSET.size
             elif kind is AckKind.BITS:
                 at += _OFFSET.size + _COUNT.size + _COUNT.unpack_from(body, at + _OFFSET.size)[0]
@@ -108,12 +110,12 @@ def encode_range(cursor: int, first: int, last: int) -> bytes:
 
 
 def encode_one(kind: AckKind, cursor: int, offset: int) -> bytes:
-    """MARK."""
+    """MARK or CUT."""
     return _ONE.pack(kind, cursor, offset)
 
 
 def decode(body: bytes) -> Iterator[tuple[AckKind, int, list[int]]]:
-    """Entries of a record; RANGE gives [first, last], MARK one offset, COUNT [offset, deliveries]; BITS comes as LIST. Raises ValueError for a malformed body."""
+    """Entries of a record; RANGE gives [first, last], MARK and CUT one offset, COUNT [offset, deliveries]; BITS comes as LIST. Raises ValueError for a malformed body."""
     at, end = 0, len(body)
     try:
         while at < end:
@@ -123,7 +125,7 @@ def decode(body: bytes) -> Iterator[tuple[AckKind, int, list[int]]]:
             if kind is AckKind.RANGE or kind is AckKind.COUNT:
                 yield kind, cursor, list(_PAIR.unpack_from(body, at))
                 at += _PAIR.size
-            elif kind is AckKind.MARK:
+            elif kind is AckKind.MARK or kind is AckKind.CUT:
                 yield kind, cursor, list(_OFFSET.unpack_from(body, at))
                 at += _OFFSET.size
             elif kind is AckKind.BITS:

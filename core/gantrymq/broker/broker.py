@@ -92,6 +92,7 @@ class Broker:
         self.topics_config = topics_config
         self.gateway_config = gateway_config
         self.tables = Tables()
+        self.tables.watch("light", partial(deletions.light_row, store))
         self.topics = TopicTable(lambda name, row: self.put_rows([("topic", name, row)]), topics_config.auto_create_max)
         self.topics.strict, self.topics.typed = sync_flush, topics_config.check_message_type
         self.router = Router(route_sets, self.topics.topics)
@@ -112,7 +113,7 @@ class Broker:
         """Synchronous flush: called once per turn that parked something (the flusher's group commit)."""
         self._pending: list[tuple[Sequence[Message], Any, Done]] = []
         self._internal: list[_Internal] = []
-        self._refused = Refused(wheel, self._arm_append)
+        self._refused = Refused(wheel, self._arm_append, self.cursors)
         self._append_armed = False
         self._deliver_armed = False
         self._light_waiters: dict[int, dict[object, Callable[[], None]]] = {}
@@ -138,7 +139,7 @@ class Broker:
 
     def keep_snapshots(self, files: SnapshotFiles) -> Snapshots:
         """Start from the newest snapshot there; they are made by `SnapshotWork` and `Snapshots.write_now`."""
-        self.snapshots = Snapshots(files, self.store, self.tables, self.cursors, self._write_acks)
+        self.snapshots = Snapshots(files, self.store, self.tables, self.cursors, self.write_acks)
         return self.snapshots
 
     def open(self, cut_offsets: bool = True, take_over: Callable[[], Rows] = list) -> None:
@@ -170,6 +171,7 @@ class Broker:
         for message in replay_topic(self.store, ACK_TOPIC, begin):
             self.cursors.replay(message.body, message.queue_offset, known)
         self.cursors.recovered()
+        self.write_acks()
         if MOVED_TOPIC in self.store.topics():
             self.cursors.moved.load(loaded.moved, self.store.log_min_position, self.cursors.is_live)
             self.cursors.moved.replay(self.store, self.cursors.is_live, loaded.offsets.get(MOVED_TOPIC, 0))
@@ -207,6 +209,12 @@ class Broker:
         """As `put`: rows (table, key, value) of several tables in one batch, in this order."""
         self._internal.append((*self._of_rows(rows), on_done, token))
         self._arm_append()
+
+    def drop_rows(self, rows: Rows, token: Any, on_done: Done | None) -> None:
+        """As `put_rows`, of what is gone from memory already: a full disk that refuses it gets it again, whatever the caller does then."""
+        self.put_rows(rows)
+        if on_done is not None:
+            self.when_stored(token, on_done)
 
     def _of_rows(self, rows: Rows) -> tuple[list[Message], Callable[[], None]]:
         def apply() -> None:
@@ -310,7 +318,7 @@ class Broker:
     def remove_routes(self, route_ids: Sequence[str], token: Any, on_done: Done | None) -> None:
         """As RoutePort.remove_routes."""
         known = [route_id for route_id in route_ids if self.router.remove(route_id)]
-        self.put("route", [(route_id, None) for route_id in known], token, on_done)
+        self.drop_rows([("route", route_id, None) for route_id in known], token, on_done)
 
     def create_light(self, token: Any, on_done: Done) -> None:
         """As QueuePort.create_light."""
@@ -321,21 +329,8 @@ class Broker:
 
     def delete_light(self, light: int, token: Any, on_done: Done | None) -> None:
         """As QueuePort.delete_light."""
-        rows = [("light", str(light))]
-        for route_id in self.router.routes_of_light(light):
-            self.router.remove(route_id)
-            rows.append(("route", route_id))
-        for cursor in self.cursors.of_queue(f"~{light}"):
-            self.cursors.delete(cursor)
-            rows.append(("cursor", str(cursor.id)))
         self._light_waiters.pop(light, None)
-
-        def apply() -> None:
-            for table, key in rows:
-                self.tables.apply(table, key, None)
-            self.store.delete_light(light)
-
-        self._write_internal([item_message(table, key, None) for table, key in rows], apply, on_done, token)
+        self.drop_rows(deletions.delete_light(self, light), token, on_done)
 
     def next_port(self) -> int:
         """A number for a new BrokerPort."""
@@ -375,7 +370,7 @@ class Broker:
             try:
                 end = self.store.append(messages, lights)
             except GantryError as error:
-                self._refuse(answers, internal, error)
+                self._refuse(answers, internal, error, bodies)
                 if error.code is ErrorCode.STORE_FAILED:
                     self.request_flush()  # its thread finds the store stopped, and says so
                 return
@@ -479,10 +474,12 @@ class Broker:
         if parked:
             self.request_flush()
 
-    def _refuse(self, answers: list[_Asked], internal: list[_Internal], error: GantryError) -> None:
+    def _refuse(self, answers: list[_Asked], internal: list[_Internal], error: GantryError, acks: list[bytes]) -> None:
         alone = [messages for messages, _, on_done, _ in internal if on_done is None and messages]
-        if alone and error.code is ErrorCode.STORE_FULL:
-            self._internal.insert(0, (*self._of_rows(self._refused.keep(alone)), None, None))
+        if error.code is ErrorCode.STORE_FULL:
+            self._refused.acknowledgements(acks)
+            if alone:
+                self._internal.insert(0, (*self._of_rows(self._refused.keep(alone)), None, None))
         for _, _, on_done, token in internal:
             if on_done is not None:
                 on_done(token, error)
@@ -570,13 +567,15 @@ class Broker:
         return any(message.topic == topic for entry in self._internal for message in entry[0])
 
     def append_ack(self, body: bytes) -> None:
-        """Write an acknowledgement record at once."""
+        """Write an acknowledgement record at once, or, where the disk is full, when it has room."""
         try:
             self.store.append([Message(ACK_TOPIC, body, queue_id=0)], [()])
         except GantryError as error:
             log.error("an acknowledgement record was not stored (%s): entries may be delivered again", error.text)
+            self._refused.acknowledgements([body])
 
-    def _write_acks(self) -> None:
+    def write_acks(self) -> None:
+        """Make records of everything that cursors settled."""
         for body in self.cursors.take_bodies():
             self.append_ack(body)
 
@@ -592,8 +591,7 @@ class Broker:
 
     def _wake_cursor(self, cursor: Cursor, port: int) -> None:
         def call() -> None:
-            watcher = cursor.watchers.get(port)
-            if watcher is not None:
+            if (watcher := cursor.watchers.get(port)) is not None:
                 watcher(cursor.id)
 
         self._woken[("watch", cursor.id, port)] = call

@@ -10,6 +10,7 @@ import json
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Protocol
 
 from gantrymq.broker.acks import (
@@ -38,6 +39,9 @@ WAITING_GROUPS = frozenset({"~delay", "~timer"})
 a million long, is not made at start."""
 ACQUIRE_MAX = 4096
 """Entries leased by one call: one call must not stall the loop."""
+
+STATES_AT_ONCE = 64
+"""Cursors whose whole state one turn writes, where single acknowledgements were refused."""
 
 RUN_MIN = 4
 """Skipped runs from this length on are RANGE entries of 25 bytes; shorter ones are offsets of 8 bytes in the cursor's LIST."""
@@ -136,6 +140,11 @@ class Cursors:
         self._back: dict[int, list[int]] = {}
         self._runs: list[bytes] = []
         """Entries for whole runs that were skipped."""
+        self._unwritten: dict[int, None] = {}
+        """Cursors with acknowledgements that a full disk refused: their whole state is written when it has room. No more of them than
+        there are cursors, whatever is settled meanwhile."""
+        self._due: list[int] = []
+        """...of these, those whose turn it is."""
         self._next_id = 1
         self.on_deleted: Callable[[Cursor], None] = lambda cursor: None
         """Called for each cursor that is forgotten."""
@@ -180,18 +189,22 @@ class Cursors:
             elif kind is AckKind.BACK:
                 for offset in offsets:
                     window.counts[offset] = window.counts.get(offset, 0) + 1
+            elif kind is AckKind.CUT:
+                window.cut(offsets[0])
             else:
                 window.marked = max(window.marked, offsets[0])
 
     def recovered(self) -> None:
-        """Replay is over: bring back what was in flight; nothing may point beyond its queue's end."""
+        """Replay is over: bring back what was in flight; nothing may point beyond its queue's end. What did is cut, and the caller
+        has that written (`take_bodies`) before the queue gets other records: the next start must not take them for done."""
         for cursor in self.by_id.values():
             window = cursor.window
             end = self.end(cursor)
             if window.next_offset > end:
                 log.warning("cursor %d (%s, group %s) was at %d, its queue ends at %d: cut to the end",
                             cursor.id, cursor.queue, cursor.group, window.next_offset, end)  # fmt: skip
-                cursor.window = window = AckWindow(min(window.floor, end))
+                window.cut(end)
+                self._due.append(cursor.id)
             window.counts = {
                 offset: count
                 for offset, count in window.counts.items()
@@ -223,7 +236,12 @@ class Cursors:
         cursor = Cursor(self._next_id, queue, group, start)
         self._next_id += 1
         self._insert(cursor)
-        return cursor, [(str(cursor.id), json.dumps([queue, group, start]).encode()), self.next_row()]
+        return cursor, self.rows_of(cursor)
+
+    def rows_of(self, cursor: Cursor) -> list[tuple[str, bytes]]:
+        """The table rows that make it durable."""
+        definition = json.dumps([cursor.queue, cursor.group, cursor.window.floor]).encode()
+        return [(str(cursor.id), definition), self.next_row()]
 
     def next_row(self) -> tuple[str, bytes]:
         """The row that keeps ids from being used twice."""
@@ -238,8 +256,8 @@ class Cursors:
             ids.discard(cursor.id)
             if not ids:
                 del self._of_queue[cursor.queue]
-        self._acked.pop(cursor.id, None)
-        self._back.pop(cursor.id, None)
+        for table in (self._acked, self._back, self._unwritten):
+            table.pop(cursor.id, None)
         cursor.watchers.clear()
         cursor.armed.clear()
         self.on_deleted(cursor)
@@ -434,13 +452,18 @@ class Cursors:
 
     def take_bodies(self) -> list[bytes]:
         """Bodies of the records for everything settled since the last call."""
-        if not (self._runs or self._back or self._acked):
+        if not (self._runs or self._back or self._acked or self._due):
             return []  # asked once per turn
         entries, self._runs = self._runs, []
         for kind, changed in ((AckKind.BACK, self._back), (AckKind.LIST, self._acked)):
             for cursor_id, offsets in changed.items():
                 entries.extend(encode_offsets(kind, cursor_id, offsets))
             changed.clear()
+        due, self._due = self._due, []
+        for cursor_id in due:  # behind the entries above, which are in the state
+            if cursor_id in self.by_id:
+                entries.append(encode_one(AckKind.CUT, cursor_id, self.by_id[cursor_id].window.floor))
+                entries += self.state_of(cursor_id)
         bodies: list[bytes] = []
         part: list[bytes] = []
         size = 0
@@ -454,6 +477,18 @@ class Cursors:
         if part:
             bodies.append(b"".join(part))
         return bodies
+
+    def refused(self, bodies: Sequence[bytes]) -> None:
+        """These records did not come into the log: `write_again` when it may have room."""
+        for body in bodies:
+            self._unwritten.update(dict.fromkeys(cursors_in(body)))
+
+    def write_again(self) -> bool:
+        """The next `take_bodies` has the state of some cursors with refused records; True: there are more of them."""
+        self._due += islice(self._unwritten, STATES_AT_ONCE)
+        for cursor_id in self._due:
+            self._unwritten.pop(cursor_id, None)
+        return bool(self._unwritten)
 
     def _insert(self, cursor: Cursor) -> None:
         self.by_id[cursor.id] = cursor

@@ -86,8 +86,7 @@ class Delays:
         if self.others_timers is not None:
             self.others_timers(self.timers)
         if self.others_levels is not None or self.others_timers is not None:
-            for body in self._broker.cursors.take_bodies():
-                self._broker.append_ack(body)
+            self._broker.write_acks()
             self._broker.store.flush()
         self.levels.open()
         self.timers.open()

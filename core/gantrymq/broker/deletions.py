@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gantrymq.broker.config_export import Rows
     from gantrymq.broker.cursors import Cursor
     from gantrymq.broker.tables import Tables
+    from gantrymq.store.message_store import MessageStore
 
 POP_GROUP: Final = "pop:"
 """Groups of cursors that belong to pop consumers: these end with the topic or the group. A gateway's cursor outlives its topic."""
@@ -69,6 +70,21 @@ def delete_topic(broker: Broker, name: str) -> bool:
     config.deleting = None
     broker.put_rows(first + rest + last)
     return True
+
+
+def delete_light(broker: Broker, light: int) -> Rows:
+    """Forget a light queue with its routes and cursors; the rows that delete them. The store forgets it when they are stored."""
+    rows: Rows = [("light", str(light), None)]
+    for route_id in broker.router.routes_of_light(light):
+        broker.router.remove(route_id)
+        rows.append(("route", route_id, None))
+    return rows + _end(broker, broker.cursors.of_queue(f"~{light}"))
+
+
+def light_row(store: MessageStore, key: str, value: bytes | None) -> None:
+    """A row of table `light` changed."""
+    if value is None:
+        store.delete_light(int(key))
 
 
 def delete_group(broker: Broker, name: str, known: bool, clean_offsets: bool) -> None:

@@ -140,19 +140,22 @@ class LocalBrokerPort:
     def _open_cursor(self, queue: str, group: str, start: Start, token: Any, on_done: Done) -> None:
         broker = self._broker
         try:
-            found = broker.cursors.find(queue, group)
-            if found is not None:
-                on_done(token, broker.cursors.info(found))
+            cursor = broker.cursors.find(queue, group)
+            if cursor is not None and str(cursor.id) in broker.tables.rows("cursor"):
+                on_done(token, broker.cursors.info(cursor))
                 return
-            offset = self._start_offset(queue, start)
-            cursor, rows = broker.cursors.create(queue, group, offset)
+            if cursor is None:
+                cursor, rows = broker.cursors.create(queue, group, self._start_offset(queue, start))
+            else:  # a full disk may have refused its rows
+                rows = broker.cursors.rows_of(cursor)
         except GantryError as error:
             on_done(token, error)
             return
 
         def done(token: Any, result: object) -> None:
-            on_done(token, result if isinstance(result, GantryError) else broker.cursors.info(cursor))
+            on_done(token, result if isinstance(result, GantryError) else broker.cursors.info(opened))
 
+        opened = cursor
         broker.put("cursor", rows, token, done)
 
     def _start_offset(self, queue: str, start: Start) -> int:
@@ -177,10 +180,10 @@ class LocalBrokerPort:
     def delete_cursor(self, cursor: int, token: Any, on_done: Done) -> None:
         found = self._broker.cursors.by_id.get(cursor)
         if found is None:
-            on_done(token, None)
+            self._broker.when_stored(token, on_done)  # also behind a deletion that a full disk has refused
             return
         self._broker.cursors.delete(found)
-        self._broker.put("cursor", [(str(cursor), None)], token, on_done)
+        self._broker.drop_rows([("cursor", str(cursor), None)], token, on_done)
 
     def acquire(self, cursor: int, holder: int, count_max: int, bytes_max: int, token: Any, on_done: Done) -> None:
         cursors = self._broker.cursors

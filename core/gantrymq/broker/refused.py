@@ -1,13 +1,14 @@
-"""Rows of tables that a full disk refused and that nobody waits for.
+"""Rows of tables and acknowledgements that a full disk refused and that nobody waits for.
 
 They stand in memory already (a topic that was made, a group that a client brought along): nobody would come again with them, so the
-broker does, in the order in which they were handed over, until the disk takes them.
+broker does, in the order in which they were handed over, until the disk takes them. Of acknowledgements only the cursors are remembered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from gantrymq.broker.cursors import Cursors
 from gantrymq.broker.tables import Row, row_of
 from gantrymq.model.message import Message
 from gantrymq.net.api import Wheel
@@ -19,9 +20,10 @@ FULL_RETRY_MS = 1_000
 class Refused:
     """When to come again; `again` asks for an append turn."""
 
-    def __init__(self, wheel: Wheel, again: Callable[[], None]) -> None:
+    def __init__(self, wheel: Wheel, again: Callable[[], None], cursors: Cursors) -> None:
         self._wheel = wheel
         self._again = again
+        self._cursors = cursors
         self._armed = False
 
     def keep(self, entries: Sequence[Sequence[Message]]) -> list[Row]:
@@ -36,11 +38,23 @@ class Refused:
             replaced.update(row[:2] for row in rows)
             newest_first.append(rows)
         kept = [row for rows in reversed(newest_first) for row in rows]
-        if kept and not self._armed:
+        if kept:
+            self._later()
+        return kept
+
+    def acknowledgements(self, bodies: Sequence[bytes]) -> None:
+        """These records were refused: without them all that was settled would come again after a start."""
+        if bodies:
+            self._cursors.refused(bodies)
+            self._later()
+
+    def _later(self) -> None:
+        if not self._armed:
             self._armed = True
             self._wheel.call_at(self._wheel.now_ms() + FULL_RETRY_MS, self._retry)
-        return kept
 
     def _retry(self, now_ms: int) -> None:
         self._armed = False
+        if self._cursors.write_again():
+            self._later()
         self._again()

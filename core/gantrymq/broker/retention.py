@@ -317,7 +317,8 @@ class Retention:
         cursors = self._broker.cursors
         waiting = list(survey.acked)
         while waiting:
-            bodies = cursors.take_bodies()
+            self._broker.write_acks()
+            bodies: list[bytes] = []
             part: list[bytes] = []
             size = 0
             while waiting and size < WRITE_BYTES:

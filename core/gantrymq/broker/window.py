@@ -182,6 +182,24 @@ class AckWindow:
         self.done_range(self.next_offset, queue_end - 1)
         return dropped
 
+    def cut(self, end: int) -> None:
+        """Offsets from `end` on were never acquired: the queue lost the records that had them."""
+        if end >= self.next_offset:
+            return
+        self.next_offset = end
+        self.floor = min(self.floor, end)
+        keep = end - self._base
+        if keep > 0:
+            del self._bits[(keep + 7) >> 3 :]
+            if keep & 7 and len(self._bits) > keep >> 3:
+                self._bits[-1] &= (1 << (keep & 7)) - 1
+        else:
+            self._bits.clear()
+            self._base = end & ~7
+        self.inflight = {offset: holder for offset, holder in self.inflight.items() if offset < end}
+        self.returned = [offset for offset in self.returned if offset < end]
+        self.counts = {offset: count for offset, count in self.counts.items() if offset < end}
+
     def recover(self) -> None:
         """After replay: what was in flight or possibly delivered and is not done comes back, lowest first."""
         self.inflight.clear()

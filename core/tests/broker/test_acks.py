@@ -38,8 +38,9 @@ def test_a_run_without_holes_is_one_range() -> None:
 
 
 def test_mark_and_range() -> None:
-    body = encode_one(AckKind.MARK, 3, 99) + encode_range(4, 1, 2)
-    assert list(decode(body)) == [(AckKind.MARK, 3, [99]), (AckKind.RANGE, 4, [1, 2])]
+    body = encode_one(AckKind.MARK, 3, 99) + encode_range(4, 1, 2) + encode_one(AckKind.CUT, 5, 7)
+    assert list(decode(body)) == [(AckKind.MARK, 3, [99]), (AckKind.RANGE, 4, [1, 2]), (AckKind.CUT, 5, [7])]
+    assert cursors_in(body) == {3, 4, 5}
 
 
 @pytest.mark.parametrize("cut", [1, 5, 9, 12, 16])

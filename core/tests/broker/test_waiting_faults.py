@@ -269,7 +269,7 @@ def test_a_topic_that_a_full_disk_refuses_is_written_later(node: WaitingNode) ->
 
 
 def test_what_a_full_disk_refuses_is_kept_once_per_key(node: WaitingNode) -> None:
-    refused = Refused(node.broker.wheel, lambda: None)
+    refused = Refused(node.broker.wheel, lambda: None, node.broker.cursors)
     deletion = [
         item_message("topic", "t2", b"begin"),
         item_message("offset", "g", None),

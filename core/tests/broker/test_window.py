@@ -73,6 +73,14 @@ class WindowMachine(RuleBasedStateMachine):
         self.back.clear()
         self.next = self.end
 
+    @precondition(lambda self: self.next > 5)
+    @rule(data=st.data())
+    def lose(self, data: st.DataObject) -> None:
+        self.next = self.end = end = data.draw(st.integers(5, self.next))
+        self.window.cut(end)
+        for offsets in (self.flight, self.back, self.finished):
+            offsets.intersection_update(range(end))
+
     @rule()
     def restart(self) -> None:
         self.window = AckWindow.load(self.window.dump())

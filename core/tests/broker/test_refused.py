@@ -1,0 +1,172 @@
+"""What a full disk refuses although it is done in memory: it comes into the log when there is room, and holds after a restart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gantrymq.broker import cursors as cursors_module
+from gantrymq.broker.port import EARLIEST, END, Delivery, Outcome, Route
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import Message
+from tests.broker.node import Node, full_disk
+from tests.store.crash_states import CrashFiles
+
+if TYPE_CHECKING:
+    from gantrymq.store.testing import MemoryFileSystem
+
+FULL_MS = 5_000
+
+
+def queue(node: Node, tag: str = "a") -> tuple[int, int]:
+    """A light queue with a route for a tag, and its cursor."""
+    light = node.call("create_light")
+    node.call("add_route", Route(f"r{light}", "prefix", None, tag, light))
+    return light, node.call("open_cursor", f"~{light}", "g", EARLIEST).cursor
+
+
+def send(node: Node, count: int, tag: str = "a", first: int = 0) -> None:
+    batch = [Message("t", b"%d" % number, b"TAGS\x01%b\x02" % tag.encode(), tag, queue_id=0)
+             for number in range(first, first + count)]  # fmt: skip
+    assert all(isinstance(result, int) for result in node.call("submit", batch))
+
+
+def take(node: Node, cursor: int, count: int = 99) -> list[Delivery]:
+    found: list[Delivery] = node.call("acquire", cursor, 1, count, 1 << 30)
+    return found
+
+
+def bodies(found: list[Delivery]) -> list[int]:
+    return [int(delivery.message.body) for delivery in found]
+
+
+def settle(node: Node, cursor: int, found: list[Delivery], outcome: Outcome = Outcome.ACK) -> None:
+    node.port.settle([(cursor, delivery.offset, outcome) for delivery in found])
+    node.turn.run_until_quiet()
+
+
+def wait(node: Node) -> None:
+    node.wheel.advance(FULL_MS)
+    node.turn.run_until_quiet()
+
+
+def killed(node: Node) -> Node:
+    return Node(node.files.after_process_crash(), False)  # type: ignore[arg-type]
+
+
+def refused(node: Node, method: str, *args: Any) -> None:
+    """The disk is full: the caller is told so."""
+    box: list[Any] = []
+    getattr(node.port, method)(*args, None, lambda token, result: box.append(result))
+    node.turn.run_until_quiet()
+    assert isinstance(box[0], GantryError)
+    assert box[0].code is ErrorCode.STORE_FULL
+
+
+@pytest.fixture
+def files() -> MemoryFileSystem:
+    return CrashFiles()
+
+
+def test_acknowledgements_come_into_the_log_when_there_is_room(files: MemoryFileSystem) -> None:
+    node = Node(files, False)
+    _, cursor = queue(node)
+    send(node, 10)
+    found = take(node, cursor)
+    settle(node, cursor, found[:2])
+    with full_disk(files):
+        settle(node, cursor, found[2:7:2])
+        settle(node, cursor, found[8:9], Outcome.REQUEUE)
+        wait(node)
+        settle(node, cursor, found[3:4])
+    again = killed(node)
+    assert bodies(take(again, cursor)) == [2, 3, 4, 5, 6, 7, 8, 9]  # nothing could be written
+    wait(node)
+    again = killed(node)
+    left = take(again, cursor)
+    assert bodies(left) == [5, 7, 8, 9]
+    assert again.broker.cursors.get(cursor).window.counts == {8: 1}
+
+
+def test_a_count_is_not_doubled_by_the_state(files: MemoryFileSystem) -> None:
+    """The state holds what the same record says entry by entry."""
+    node = Node(files, False)
+    _, cursor = queue(node)
+    send(node, 2)
+    with full_disk(files):
+        settle(node, cursor, take(node, cursor), Outcome.REQUEUE)
+    node.wheel.advance(FULL_MS)  # the state is due in the next turn...
+    node.port.settle([(cursor, delivery.offset, Outcome.REQUEUE) for delivery in take(node, cursor)])
+    node.turn.run_until_quiet()
+    wait(node)
+    assert node.broker.cursors.get(cursor).window.counts == {0: 2, 1: 2}
+    assert killed(node).broker.cursors.get(cursor).window.counts == {0: 2, 1: 2}
+
+
+def test_a_purge_that_was_refused_holds(files: MemoryFileSystem) -> None:
+    node = Node(files, False)
+    _, cursor = queue(node)
+    send(node, 5)
+    with full_disk(files):
+        assert node.call("purge", cursor) == 5
+    wait(node)
+    assert take(killed(node), cursor) == []
+
+
+def test_many_cursors_are_written_a_part_at_a_time(files: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cursors_module, "STATES_AT_ONCE", 2)
+    node = Node(files, False)
+    queues = [queue(node)[1] for _ in range(5)]
+    send(node, 3)
+    with full_disk(files):
+        for cursor in queues:
+            settle(node, cursor, take(node, cursor, 2))
+        node.port.delete_cursor(queues[4], None, lambda token, result: None)
+        node.turn.run_until_quiet()
+    node.wheel.advance(1_000)
+    node.turn.run_until_quiet()
+    again = killed(node)
+    assert [len(take(again, cursor)) for cursor in queues[:4]] == [1, 1, 3, 3]
+    wait(node)
+    again = killed(node)
+    assert [len(take(again, cursor)) for cursor in queues[:4]] == [1, 1, 1, 1]
+    assert again.broker.cursors.by_id.keys() == set(queues[:4])
+
+
+def test_a_cursor_whose_row_was_refused_is_made_durable_when_it_is_opened_again(files: MemoryFileSystem) -> None:
+    """Its owner is told that it could not be opened, and tries again: what comes from then on is not skipped by a restart."""
+    node = Node(files, False)
+    light = queue(node)[0]
+    send(node, 3)
+    with full_disk(files):
+        refused(node, "open_cursor", f"~{light}", "late", END)
+        refused(node, "open_cursor", f"~{light}", "late", END)
+    cursor = node.call("open_cursor", f"~{light}", "late", END).cursor
+    send(node, 2, first=3)
+    settle(node, cursor, take(node, cursor, 1))
+    again = killed(node)
+    assert again.call("open_cursor", f"~{light}", "late", END).cursor == cursor
+    assert bodies(take(again, cursor)) == [4]
+
+
+def test_what_was_deleted_stays_deleted(files: MemoryFileSystem) -> None:
+    """Route, cursor and light queue are gone from memory at once; their rows go when there is room, whatever the caller does."""
+    node = Node(files, False)
+    light, cursor = queue(node)
+    other, kept = queue(node, "b")
+    send(node, 2, "a")
+    with full_disk(files):
+        refused(node, "remove_routes", [f"r{other}"])
+        refused(node, "delete_cursor", kept)
+        refused(node, "delete_light", light)
+        refused(node, "delete_cursor", kept)  # not: it is gone already
+    wait(node)
+    assert node.store.light_max_offset(light) == 0
+    again = killed(node)
+    tables = again.broker.tables
+    assert (tables.rows("route"), tables.rows("light").keys()) == ({}, {"next", str(other)})
+    assert again.broker.cursors.by_id == {}
+    send(again, 2, "b")
+    assert again.store.light_max_offset(other) == 0
+    assert cursor != kept
