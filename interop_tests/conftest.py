@@ -9,9 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from gantrymq.client.client import Client
+from gantrymq.client.link import Link, Links
+from gantrymq.client.producer import Producer
 from interop_tests.clients import ClientTable, mark
 from interop_tests.real_broker import SIZES, RealBroker
 from interop_tests.running import Gantry
+
+PATIENCE_S = 30.0
+"""For one request of the native client. Its own three seconds, which are RocketMQ's, pass while a Java broker compiles itself."""
 
 LIMIT_S = 900.0
 """For every test here at least: it only ends one that hangs. Longer than the time boxes of CI's stages: on a slow machine they cut off, and nothing fails."""
@@ -22,6 +28,18 @@ def abandoned() -> Iterator[None]:
     """What a module's clients left behind is collected here, not in somebody else's test or at the end of the run."""
     yield
     gc.collect()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patience() -> Iterator[None]:
+    """The native client waits longer, where a test does not say how long."""
+    with pytest.MonkeyPatch.context() as patch:
+        for call in (Client.ask, Link.post, Link.request):
+            patch.setattr(call, "__defaults__", (PATIENCE_S,))
+        patch.setattr(Links.get, "__defaults__", (PATIENCE_S, True))
+        group = Producer.__init__.__defaults__
+        patch.setattr(Producer.__init__, "__defaults__", (*group[:3], PATIENCE_S, *group[4:]))
+        yield
 
 
 @pytest.fixture(scope="module", params=["combined", "separated"])

@@ -4,9 +4,6 @@ in the middle."""
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-import subprocess
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,12 +24,11 @@ from gantrymq.client import (
     SimpleConsumer,
 )
 from gantrymq.model.errors import GantryError
+from interop_tests.real_broker import REAL_BROKER, peer
 from interop_tests.running import Gantry, free_port
 from interop_tests.waiting import moment, until_async
 
-PEER = Path(__file__).parent / "bench" / "peers" / "rocketmq.sh"
-
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 
 class Ours:
@@ -63,46 +59,36 @@ class RocketMQ:
         self._ports = [str(free_port()), str(free_port(-2, 1))]
         self.nameserver = f"127.0.0.1:{self._ports[0]}"
 
-    def _run(self, *arguments: str, roles: str = "") -> None:
-        env = {**os.environ, "RMQ_XMX": "512m"} | ({"RMQ_ROLES": roles} if roles else {})
-        done = subprocess.run(["bash", str(PEER), *arguments], env=env, capture_output=True, text=True, timeout=280)
-        assert done.returncode == 0, done.stdout + done.stderr
-
     def start(self) -> None:
-        self._run("start", self._directory, *self._ports)
+        peer("start", self._directory, *self._ports)
 
     @staticmethod
     def _role(role: str) -> str:
         return "namesrv" if role == "nameserver" else role
 
     def kill(self, role: str) -> None:
-        self._run("kill", self._directory, self._role(role))
+        peer("kill", self._directory, self._role(role))
 
     def restart(self, role: str) -> None:
-        self._run("start", self._directory, *self._ports, roles=self._role(role))
+        peer("start", self._directory, *self._ports, RMQ_ROLES=self._role(role))
 
     def stop(self) -> None:
-        self._run("stop", self._directory)
+        peer("kill", self._directory)
 
 
-NEEDS_JAVA = pytest.mark.skipif(
-    not shutil.which("java") or not shutil.which("mvn"), reason="needs a JDK and Maven for the real broker"
-)
-
-
-@pytest.fixture(scope="module", params=["gantry", pytest.param("rocketmq", marks=[pytest.mark.java, NEEDS_JAVA])])
+@pytest.fixture(scope="module", params=["gantry", pytest.param("rocketmq", marks=REAL_BROKER)])
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ours | RocketMQ]:
     directory = tmp_path_factory.mktemp(request.param)
     cluster = Ours(directory) if request.param == "gantry" else RocketMQ(directory)
-    cluster.start()
     try:
+        cluster.start()
         yield cluster
     finally:
         cluster.stop()
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 280))
+    asyncio.run(asyncio.wait_for(work, 800))
 
 
 async def create(nameserver: str, *topics: str) -> None:

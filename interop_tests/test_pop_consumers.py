@@ -17,10 +17,9 @@ import pytest
 from gantrymq.remoting.codec import Command, FrameReader, encode
 from gantrymq.remoting.constants import RequestCode
 from gantrymq.store import record
-from interop_tests.java.official import printed
+from interop_tests.java import official
 from interop_tests.real_broker import SIZES, RealBroker
 from interop_tests.running import Gantry
-from interop_tests.test_remoting_foreign import needs
 from interop_tests.waiting import LIMIT_S
 
 TOPIC, GROUP = "popped", "pop-group"
@@ -208,11 +207,11 @@ REAL = [
     "back m0 times 1 others 4 topic true",
     "stale ack OK",
     "new ack OK",
-    "ordered FOUND [m0/0/0/0/3000/order/0broker-a00, m1/0/1/0/3000/order/0broker-a01] rest 4[]",
+    "ordered FOUND [m0/0/0/0/10000/order/0broker-a00, m1/0/1/0/10000/order/0broker-a01] rest 4[]",
     "blocked POLLING_NOT_FOUND [] rest 0[]",
-    "same attempt FOUND [m0/0/0/0/3000/order/0broker-a00, m1/0/1/0/3000/order/0broker-a01] rest 4[]",
-    "ordered again FOUND [m0/1/0/0/3000/order/0broker-a00, m1/1/1/0/3000/order/0broker-a01] rest 4[]",
-    "ordered next FOUND [m2/0/2/2/3000/order/0broker-a02, m3/0/3/2/3000/order/0broker-a03] rest 2[]",
+    "same attempt FOUND [m0/0/0/0/10000/order/0broker-a00, m1/0/1/0/10000/order/0broker-a01] rest 4[]",
+    "ordered again FOUND [m0/1/0/0/10000/order/0broker-a00, m1/1/1/0/10000/order/0broker-a01] rest 4[]",
+    "ordered next FOUND [m2/0/2/2/10000/order/0broker-a02, m3/0/3/2/10000/order/0broker-a03] rest 2[]",
     "waits true",
     "woken FOUND [late/0/0/0/60000/any/0broker-a10][]",
     "failed one again, times 1",
@@ -224,18 +223,17 @@ REAL = [
 
 @pytest.mark.slow
 @pytest.mark.java
-@pytest.mark.timeout(420)
 def test_java_client_sees_what_it_sees_with_rocketmq(own_server: Gantry, tmp_path: Path) -> None:
     doors = own_server.doors
-    assert printed("Pop", tmp_path, doors["nameserver"], doors["broker"], "jpop", "40") == REAL
+    assert official.printed("Pop", tmp_path, doors["nameserver"], doors["broker"], "jpop", "40") == REAL
 
 
 @pytest.mark.slow
 @pytest.mark.java
-@pytest.mark.timeout(300)
 def test_unacknowledged_pops_on_one_directory_of_two_brokers(tmp_path: Path) -> None:
     """RocketMQ, ours, RocketMQ: what was popped and not acknowledged at the one is delivered by the next, and nothing else again."""
-    needs("java", "mvn")
+    if official.missing():
+        pytest.skip(official.missing())
     real = RealBroker(tmp_path / "data")
     gantry = Gantry(tmp_path, settings=SIZES)
     first = {b"%d" % number for number in range(8)}

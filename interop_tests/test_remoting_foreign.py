@@ -34,7 +34,6 @@ def needs(*programs: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(360)
 def test_node(own_server: Gantry, tmp_path: Path) -> None:
     needs("node", "npm")
     project = shutil.copytree(HERE / "node", tmp_path / "node", ignore=shutil.ignore_patterns("node_modules"))
@@ -55,7 +54,6 @@ def test_node(own_server: Gantry, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.java
-@pytest.mark.timeout(420)
 def test_java(own_server: Gantry, tmp_path: Path) -> None:
     lines = printed("Talk", tmp_path, own_server.doors["nameserver"], "java-talk", str(COUNT))
     kinds = ("even", "odd")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -15,43 +14,17 @@ import pytest
 
 from gantrymq.client.admin import Admin
 from interop_tests.java import official
-from interop_tests.real_broker import PEER, RealBroker, all_of
+from interop_tests.real_broker import RealBroker, all_of
 from interop_tests.running import Gantry
 
-PROJECT = Path(__file__).parent / "java"
-PROGRAM = PROJECT / "src" / "main" / "java" / "Sends.java"
-
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
-needs_java = pytest.mark.skipif(not shutil.which("java") or not shutil.which("mvn"), reason="needs a JDK and Maven")
+pytestmark = [pytest.mark.slow]
+needs_java = pytest.mark.skipif(bool(official.missing()), reason=official.missing())
 
 ACCEPTED = {
     # A queue's own place in a record: the real broker's offsets of light queues count from its own start.
     "light": re.compile(r"offsets .*"),
 }
 """Differences by kind of line, cut out before comparing."""
-
-
-def classpath(version: str, directory: Path) -> str:
-    if version == "5.3.3":
-        done = subprocess.run(["bash", str(PEER), "install"], capture_output=True, timeout=250)
-        assert done.returncode == 0, done.stderr
-        return subprocess.run(
-            ["bash", str(PEER), "classpath"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-    try:
-        return official.jars(version, directory)
-    except official.Unavailable as why:
-        pytest.skip(str(why))
-
-
-def seen(nameserver: str, name: str, jars: str, home: Path, header: str = "JSON") -> list[str]:
-    options = [f"-Duser.home={home}", f"-Drocketmq.serialize.type={header}"]
-    done = subprocess.run(
-        ["java", *options, "-Drocketmq.client.rebalance.waitInterval=1000", "-cp", jars, str(PROGRAM), nameserver, name],
-        capture_output=True, text=True, timeout=300, env={"PATH": os.environ["PATH"]},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout.splitlines()
 
 
 def of_kind(lines: list[str], *kinds: str) -> list[str]:
@@ -75,7 +48,8 @@ WANTED_RETRY = [
 @pytest.mark.parametrize(("version", "header"), [("4.9.8", "JSON"), ("5.3.3", "ROCKETMQ")])
 def test_java(own_server: Gantry, tmp_path: Path, version: str, header: str) -> None:
     """`header`: how the client writes its requests; 5.3.3 with JSON is compared with the real broker below."""
-    lines = seen(own_server.doors["nameserver"], "s" + version[0], classpath(version, tmp_path), tmp_path, header)
+    arguments = (own_server.doors["nameserver"], "s" + version[0])
+    lines = official.printed("Sends", tmp_path, *arguments, version=version, header=header)
     assert of_kind(lines, "retry", "retry-dead") == WANTED_RETRY
     times = {"4.9.8": 1, "5.3.3": 2}[version]  # how the client itself counts
     assert of_kind(lines, "ordered-dead") == [
@@ -95,14 +69,13 @@ def test_java(own_server: Gantry, tmp_path: Path, version: str, header: str) -> 
 @needs_java
 @pytest.mark.java
 def test_the_real_broker_shows_the_same(own_server: Gantry, tmp_path: Path) -> None:
-    jars = classpath("5.3.3", tmp_path)
     peer = RealBroker(tmp_path / "peer")
     (tmp_path / "peer").mkdir()
     try:
-        theirs = seen(peer.start().address, "same", jars, tmp_path)
+        theirs = official.printed("Sends", tmp_path, peer.start().address, "same")
     finally:
         peer.kill()
-    ours = seen(own_server.doors["nameserver"], "same", jars, tmp_path)
+    ours = official.printed("Sends", tmp_path, own_server.doors["nameserver"], "same")
     for kind, pattern in ACCEPTED.items():
         theirs = [pattern.sub("", line) if line.startswith(kind) else line for line in theirs]
         ours = [pattern.sub("", line) if line.startswith(kind) else line for line in ours]

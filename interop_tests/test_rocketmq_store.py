@@ -49,8 +49,8 @@ def dumped(directory: Path, topic: str, queue: int) -> list[dict[str, Any]]:
 
 def test_a_killed_real_broker_is_taken_over(real: RealBroker, gantry: Gantry, tmp_path: Path) -> None:
     real.start()
-    for topic, queues in (("Plain", 2), ("Big", 1), ("Delayed", 1), ("Light", 1), ("Gone", 1), ("Decided", 1)):
-        real.topic(topic, queues)
+    real.topic("Plain", queues=2)
+    real.topic("Big", "Delayed", "Light", "Gone", "Decided", queues=1)
     real.java("Produce.java", "all")
     theirs, _ = real.consume("lookers", "Plain", "Decided", "Light")
     written = until(

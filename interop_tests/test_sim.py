@@ -22,7 +22,7 @@ SHORT = 800
 EVERYDAY_SEEDS = (1, 2, 3)
 CRASH_SEEDS = range(1_000, 1_020)
 SLOW_SEEDS = range(35, 56)
-SLOW_BOX_S = 60.0
+SLOW_BOX_S = 30.0
 SEEDS_MAX = 8
 """A planted fault is found by one of so many seeds."""
 
@@ -51,8 +51,8 @@ def test_invariants_hold_under_many_seeds() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_invariants_hold_for_a_minute() -> None:
-    """Whole runs of fixed seeds, as many as a minute takes."""
+def test_invariants_hold_under_more_seeds() -> None:
+    """Whole runs of fixed seeds, as many as half a minute takes: each is the same in every run."""
     begun = time.monotonic()
     for seed in SLOW_SEEDS:
         result = Simulation(seed).run()

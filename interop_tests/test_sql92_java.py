@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-from pathlib import Path
-
 import pytest
 
 from gantrymq.model.sql92 import EvaluationError, ExpressionError, parse
+from interop_tests.java import official
 from interop_tests.sql92.cases import answers, at_random
 
-PEER = Path(__file__).parent / "bench" / "peers" / "rocketmq.sh"
 CASES = 10_000
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.java,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(
-        not shutil.which("java") or not shutil.which("mvn"), reason="needs a JDK and Maven for RocketMQ's classes"
-    ),
+    pytest.mark.skipif(bool(official.missing()), reason=official.missing()),
 ]
 
 
 @pytest.fixture(scope="module")
 def classpath() -> str:
-    done = subprocess.run(["bash", str(PEER), "classpath"], capture_output=True, text=True, timeout=200, check=True)
-    return done.stdout.split()[-1]
+    return official.needed(official.peer_jars)
 
 
 def ours(text: str, properties: str) -> str:

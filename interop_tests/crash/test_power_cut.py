@@ -34,7 +34,7 @@ EXT4_IOC_SHUTDOWN = 0x8004587D
 NO_LOG_FLUSH = 2
 """EXT4_GOING_FLAGS_NOLOGFLUSH: nothing more reaches the device."""
 CUTS = 6
-EXIT_S = 60.0
+EXIT_S = 200.0
 
 
 class Image:

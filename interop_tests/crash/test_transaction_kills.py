@@ -23,7 +23,7 @@ TOPIC = "fates"
 COMMIT, ROLLBACK = 8, 12
 WINDOW = 40
 SMALL = ("store.commitlog_file_size=262144", "store.consumequeue_file_size=4000", "store.checkpoint_interval_ms=200",
-         "transactions.check_interval_ms=86400000")  # fmt: skip
+         "transactions.check_interval_ms=86400000", "broker.pending_ms_max=60000")  # fmt: skip
 
 
 class Decider(threading.Thread):

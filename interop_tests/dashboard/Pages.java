@@ -57,7 +57,8 @@ public class Pages {
     private static final String AWAY = "AwayReaders";
     private static final int QUEUES = 4;
     private static final int MESSAGES = 20;
-    private static final long LIMIT_MS = 60_000;
+    private static final long CALL_MS = 60_000;
+    private static final long LIMIT_MS = 120_000;
 
     private final String nameserver;
     private final DefaultMQAdminExt admin;
@@ -71,7 +72,8 @@ public class Pages {
 
     private Pages(String nameserver) {
         this.nameserver = nameserver;
-        admin = new DefaultMQAdminExt(8000L);
+        admin = new DefaultMQAdminExt(CALL_MS);
+        admin.setMqClientApiTimeout((int) CALL_MS);
         admin.setNamesrvAddr(nameserver);
         admin.setInstanceName("admin-" + nameserver.replace(':', '-'));
     }
@@ -177,6 +179,7 @@ public class Pages {
         until("a route", () -> admin.examineTopicRouteInfo(TOPIC), found -> !found.getQueueDatas().isEmpty());
         consumer = new DefaultMQPushConsumer(GROUP, true, null);
         consumer.setNamesrvAddr(nameserver);
+        consumer.setMqClientApiTimeout((int) CALL_MS);
         consumer.setInstanceName("consumer-" + nameserver.replace(':', '-'));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setPersistConsumerOffsetInterval(200);
@@ -187,6 +190,8 @@ public class Pages {
         consumer.start();
         producer = new DefaultMQProducer(MixAll.SELF_TEST_PRODUCER_GROUP, null, true, TopicValidator.RMQ_SYS_TRACE_TOPIC);
         producer.setNamesrvAddr(nameserver);
+        producer.setMqClientApiTimeout((int) CALL_MS);
+        producer.setSendMsgTimeout((int) CALL_MS);
         producer.setInstanceName("producer-" + nameserver.replace(':', '-'));
         producer.start();
         // Traces of consumers begin when there is the topic for them, which the first trace of a producer makes.
@@ -207,9 +212,9 @@ public class Pages {
             }
         }
         say("topics", "list", own);
-        Set<String> system = producer.getDefaultMQProducerImpl().getmQClientFactory().getMQClientAPIImpl().getSystemTopicList(20000L).getTopicList();
+        Set<String> system = producer.getDefaultMQProducerImpl().getmQClientFactory().getMQClientAPIImpl().getSystemTopicList(CALL_MS).getTopicList();
         say("topics", "systemList", system.contains(TopicValidator.RMQ_SYS_SCHEDULE_TOPIC) + " " + system.contains(TopicValidator.RMQ_SYS_TRANS_HALF_TOPIC));
-        Map<String, TopicConfig> all = admin.getAllTopicConfig(broker, 10000L).getTopicConfigTable();
+        Map<String, TopicConfig> all = admin.getAllTopicConfig(broker, CALL_MS).getTopicConfigTable();
         say("topics", "typeOf", all.get(TOPIC).getAttributes().get("message.type"));
         say("topics", "retryTopicListed", all.containsKey("%RETRY%" + GROUP));
         TopicStatsTable stats = admin.examineTopicStats(TOPIC);
@@ -231,13 +236,13 @@ public class Pages {
     }
 
     private void consumers() throws Exception {
-        Map<String, SubscriptionGroupConfig> all = admin.getAllSubscriptionGroup(broker, 30000L).getSubscriptionGroupTable();
+        Map<String, SubscriptionGroupConfig> all = admin.getAllSubscriptionGroup(broker, CALL_MS).getSubscriptionGroupTable();
         say("consumers", "list", all.containsKey(GROUP) + " " + all.containsKey(AWAY) + " orderly=" + all.get(GROUP).isConsumeMessageOrderly());
         ConsumeStats stats = until("no lag", () -> admin.examineConsumeStats(GROUP),
             found -> found.computeTotalDiff() == 0 && consumed(found) == MESSAGES);
         say("consumers", "lag", stats.computeTotalDiff() + " tps=" + (stats.getConsumeTps() >= 0));
         Map<String, String> shown = new TreeMap<>();
-        for (Map.Entry<MessageQueue, OffsetWrapper> entry : admin.examineConsumeStats(broker, GROUP, null, 3000).getOffsetTable().entrySet()) {
+        for (Map.Entry<MessageQueue, OffsetWrapper> entry : admin.examineConsumeStats(broker, GROUP, null, CALL_MS).getOffsetTable().entrySet()) {
             OffsetWrapper offset = entry.getValue();
             boolean topic = entry.getKey().getTopic().equals(TOPIC);
             shown.put(entry.getKey().getTopic() + "/" + entry.getKey().getQueueId(),
@@ -246,7 +251,7 @@ public class Pages {
         say("consumers", "details", shown);
         say("consumers", "ofTopic", admin.examineConsumeStats(GROUP, TOPIC).getOffsetTable().size());
         try {
-            say("consumers", "away", admin.examineConsumeStats(broker, AWAY, null, 3000).getOffsetTable().size());
+            say("consumers", "away", admin.examineConsumeStats(broker, AWAY, null, CALL_MS).getOffsetTable().size());
         } catch (MQBrokerException error) {
             say("consumers", "away", error.getClass().getSimpleName());
         }
@@ -291,7 +296,8 @@ public class Pages {
                 say("messages", "track", track.getTrackType());
             }
         }
-        List<MessageExt> byKey = admin.queryMessage(TOPIC, "key-7", 64, 0, System.currentTimeMillis()).getMessageList();
+        List<MessageExt> byKey = until("a message by its key",
+            () -> admin.queryMessage(TOPIC, "key-7", 64, 0, System.currentTimeMillis()).getMessageList(), found -> !found.isEmpty());
         say("messages", "byKey", byKey.size() + " " + shown(byKey.get(0)));
         try {
             admin.queryMessage(TOPIC, "no-such-key", 64, 0, System.currentTimeMillis());
@@ -307,6 +313,8 @@ public class Pages {
     private List<String> byTime(String topic, long from, long to) throws Exception {
         DefaultMQPullConsumer puller = new DefaultMQPullConsumer(MixAll.TOOLS_CONSUMER_GROUP);
         puller.setNamesrvAddr(nameserver);
+        puller.setMqClientApiTimeout((int) CALL_MS);
+        puller.setConsumerPullTimeoutMillis(CALL_MS);
         puller.setInstanceName("puller-" + System.nanoTime());
         puller.start();
         try {
@@ -415,7 +423,7 @@ public class Pages {
         admin.deleteTopicInBroker(masters, TOPIC);
         admin.deleteTopicInNameServer(nameservers, TOPIC);
         until("nothing left", admin::fetchAllTopicList, found -> found.getTopicList().stream().noneMatch(name -> name.contains(TOPIC) || name.contains(GROUP)));
-        Map<String, SubscriptionGroupConfig> groups = admin.getAllSubscriptionGroup(broker, 30000L).getSubscriptionGroupTable();
+        Map<String, SubscriptionGroupConfig> groups = admin.getAllSubscriptionGroup(broker, CALL_MS).getSubscriptionGroupTable();
         say("delete", "groups", groups.containsKey(GROUP) + " " + groups.containsKey(AWAY));
     }
 }

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from interop_tests.java import official
 from interop_tests.mqadmin import driver
-from interop_tests.mqadmin.test_mqadmin import free_port
-from interop_tests.running import Gantry
+from interop_tests.real_broker import REAL_BROKER, RUN_S, peer
+from interop_tests.running import Gantry, free_port
 
 PAGES = ("cluster", "topics", "consumers", "messages", "trace", "producer", "dlq", "dashboard", "reset", "delete")
 SOURCE = Path(__file__).parent / "Pages.java"
-RUN_S = 240
-"""Some 20 s are usual; the consumer itself needs most of them."""
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(1200),
-    pytest.mark.skipif(bool(driver.missing()), reason=driver.missing()),
-]
+pytestmark = REAL_BROKER
 
 
-def shown(nameserver: str, classes: Path, jars: str, home: Path) -> list[str]:
+def shown(nameserver: str, classpath: str, home: Path) -> list[str]:
     """What the pages show of a cluster, in their order."""
     home.mkdir()
     words = [
-        "java", "-Xmx256m", "-XX:+UseSerialGC", *driver.OPENS, f"-Duser.home={home}", f"-Drocketmq.home.dir={home}",
-        "-cp", f"{classes}{os.pathsep}{jars}", "Pages", nameserver,
+        "java", "-Xmx256m", *official.PATIENT, *driver.OPENS, f"-Duser.home={home}", f"-Drocketmq.home.dir={home}",
+        "-cp", classpath, "Pages", nameserver,
     ]  # fmt: skip
     done = subprocess.run(words, capture_output=True, text=True, timeout=RUN_S, check=False)
     lines = done.stdout.splitlines()
@@ -40,27 +35,23 @@ def shown(nameserver: str, classes: Path, jars: str, home: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """The pages of a RocketMQ cluster and of ours, one after the other."""
+    """The pages of a RocketMQ cluster and of ours."""
     directory = tmp_path_factory.mktemp("dashboard")
-    jars = driver.classpath()
-    classes = directory / "classes"
-    subprocess.run(["javac", "-nowarn", "-d", str(classes), "-cp", jars, str(SOURCE)], check=True, timeout=120)
-    found = {}
-    nameserver, broker = free_port(), free_port()
-    real = directory / "real"
-    environment = os.environ | {"RMQ_XMX": "512m", "RMQ_XMX_OTHER": "192m"}
-    try:
-        command = [str(driver.PEER), "start", str(real), str(nameserver), str(broker)]
-        subprocess.run(command, check=True, env=environment, timeout=900, stdout=subprocess.DEVNULL)
-        found["RocketMQ"] = shown(f"127.0.0.1:{nameserver}", classes, jars, directory / "home-real")
-    finally:
-        subprocess.run([str(driver.PEER), "stop", str(real)], check=False, timeout=90, stdout=subprocess.DEVNULL)
+    classpath = official.classes_of(SOURCE, official.needed(official.peer_jars))
+    found: dict[str, list[str]] = {}
+    nameserver, broker = free_port(), free_port(-2, 1)
+    real = str(directory / "real")
     gantry = Gantry(directory)
-    try:
-        gantry.start()
-        found["GantryMQ"] = shown(gantry.doors["nameserver"], classes, jars, directory / "home-ours")
-    finally:
-        gantry.stop()
+    with ThreadPoolExecutor(2) as together:  # most of their time is the consumer's waiting
+        try:
+            gantry.start()
+            ours = together.submit(shown, gantry.doors["nameserver"], classpath, directory / "home-ours")
+            peer("start", real, str(nameserver), str(broker))
+            found["RocketMQ"] = shown(f"127.0.0.1:{nameserver}", classpath, directory / "home-real")
+            found["GantryMQ"] = ours.result()
+        finally:
+            peer("kill", real)
+            gantry.stop()
     return found
 
 

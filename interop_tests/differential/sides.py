@@ -17,7 +17,7 @@ from interop_tests.differential.steps import NAMESERVER, Step
 from interop_tests.waiting import until
 
 ANSWER_S = 60.0
-SETTLES_S = 30.0
+SETTLES_S = 90.0
 NOTICES = (40, 39, 307)
 """Requests of a broker that come when they like: changed members, transactions to check, what a client subscribes to."""
 

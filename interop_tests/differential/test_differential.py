@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,19 +10,12 @@ import pytest
 from interop_tests.differential.accepted import ACCEPTED, Accepted
 from interop_tests.differential.sides import Side, differences
 from interop_tests.differential.steps import script
+from interop_tests.real_broker import REAL_BROKER, peer
 from interop_tests.running import Gantry, free_port
 
-PEER = Path(__file__).parents[1] / "bench" / "peers" / "rocketmq.sh"
 PREFIX = "diff"
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.java,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(
-        not all(map(shutil.which, ("java", "javac", "mvn"))), reason="needs a JDK 17 and Maven for the real RocketMQ"
-    ),
-]
+pytestmark = REAL_BROKER
 
 
 @pytest.fixture
@@ -33,15 +23,10 @@ def sides(tmp_path: Path) -> Iterator[tuple[Side, Side]]:
     """(RocketMQ, ours), both new."""
     nameserver, broker = free_port(), free_port(-2, 1)
     directory = str(tmp_path / "real")
-    environment = os.environ | {"RMQ_XMX": "512m", "RMQ_XMX_OTHER": "192m"}
-    command = ["bash", str(PEER), "start", directory, str(nameserver), str(broker)]
     gantry = Gantry(tmp_path)
     made: list[Side] = []
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
-        if done.returncode and "resolve RocketMQ" in done.stderr:
-            pytest.skip(f"Maven cannot get RocketMQ: {done.stderr[-300:]}")
-        assert done.returncode == 0, done.stdout + done.stderr
+        peer("start", directory, str(nameserver), str(broker))
         gantry.start()
         made.append(Side(f"127.0.0.1:{nameserver}", f"127.0.0.1:{broker}", PREFIX))
         made.append(Side(gantry.doors["nameserver"], gantry.doors["broker"], PREFIX))
@@ -49,7 +34,7 @@ def sides(tmp_path: Path) -> Iterator[tuple[Side, Side]]:
     finally:
         for side in made:
             side.close()
-        subprocess.run(["bash", str(PEER), "kill", directory], check=False, timeout=90, stdout=subprocess.DEVNULL)
+        peer("kill", directory)
         for process in gantry.processes:
             process.kill()
 

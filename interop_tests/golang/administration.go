@@ -34,8 +34,10 @@ func adminTopics(s *site) error {
 		return err
 	}
 	for number := 0; number < 2; number++ { // the client stores a deletion at the broker, then at each nameserver
-		err = tool.DeleteTopic(background, admin.WithTopicDelete(s.topic), admin.WithBrokerAddrDelete(s.broker),
-			admin.WithNameSrvAddr(s.nameservers))
+		err = patiently(func() error {
+			return tool.DeleteTopic(background, admin.WithTopicDelete(s.topic), admin.WithBrokerAddrDelete(s.broker),
+				admin.WithNameSrvAddr(s.nameservers))
+		})
 		if err != nil {
 			return fmt.Errorf("deletion %d: %w", number, err)
 		}

@@ -67,7 +67,7 @@ func consumeTags(s *site) error {
 		return err
 	}
 	for _, tag := range []string{"A", "B", "C", "D", "A"} {
-		if _, err := from.SendSync(background, primitive.NewMessage(s.topic, []byte(tag)).WithTag(tag)); err != nil {
+		if _, err := send(from, primitive.NewMessage(s.topic, []byte(tag)).WithTag(tag)); err != nil {
 			return err
 		}
 	}
@@ -90,7 +90,7 @@ func consumeSQL(s *site) error {
 	for number, body := range bodies("sql", 10) {
 		message := primitive.NewMessage(s.topic, []byte(body))
 		message.WithProperty("a", fmt.Sprint(number))
-		if _, err := from.SendSync(background, message); err != nil {
+		if _, err := send(from, message); err != nil {
 			return err
 		}
 	}
@@ -106,7 +106,7 @@ func consumeSQL(s *site) error {
 	return check(len(got.bodies()) == 4, "came: %v", got.bodies())
 }
 
-// failing handles a message in vain until it came `times` times, and notes what the deliveries said.
+// failing handles a message in vain `times` times, and notes what the deliveries said.
 type failing struct {
 	lock  sync.Mutex
 	times int
@@ -126,11 +126,25 @@ func (f *failing) counts() []int32 {
 	return append([]int32(nil), f.said...)
 }
 
+// tells whether the deliveries said all of 0 to `last` and nothing else. One may come twice: a consumer that does not hear in time
+// that its message was taken back sends it back again.
+func (f *failing) saidUpTo(last int32) bool {
+	found := map[int32]bool{}
+	for _, each := range f.counts() {
+		if each > last {
+			return false
+		}
+		found[each] = true
+	}
+	return len(found) == int(last)+1
+}
+
 // A delay level of 1 is a second.
 func (f *failing) concurrently(ctx context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
 	here, _ := primitive.GetConcurrentlyCtx(ctx)
 	here.DelayLevelWhenNextConsume = 1
-	if f.next(messages[0]) {
+	f.next(messages[0])
+	if int(messages[0].ReconsumeTimes) >= f.times {
 		return consumer.ConsumeSuccess, nil
 	}
 	return consumer.ConsumeRetryLater, nil
@@ -161,11 +175,7 @@ func consumeRetry(s *site) error {
 	if _, err := s.consumer(everything, handling.concurrently); err != nil {
 		return err
 	}
-	if err := eventually("three deliveries", func() bool { return len(handling.counts()) >= 3 }); err != nil {
-		return err
-	}
-	said := handling.counts()
-	return check(said[0] == 0 && said[1] == 1 && said[2] == 2, "the deliveries count %v", said)
+	return eventually("three deliveries", func() bool { return handling.saidUpTo(2) })
 }
 
 func consumeRetryOrdered(s *site) error {
@@ -199,7 +209,7 @@ func consumeDead(s *site) error {
 	if err != nil {
 		return err
 	}
-	return check(len(handling.counts()) == 2, "the deliveries count %v", handling.counts())
+	return check(handling.saidUpTo(1), "the deliveries count %v", handling.counts())
 }
 
 // A consumer begins where the one before it ended; what that one had not yet noted at its end comes again. So one of a few
@@ -243,11 +253,19 @@ func (s *site) puller() (rocketmq.PullConsumer, error) {
 	if err := made.Subscribe(s.topic, everything); err != nil {
 		return nil, err
 	}
-	if err := made.Start(); err != nil {
+	if err := patiently(made.Start); err != nil {
 		return nil, err
 	}
 	s.closing = append(s.closing, func() { _ = made.Shutdown() })
 	return made, nil
+}
+
+func pullFrom(puller rocketmq.PullConsumer, queue *primitive.MessageQueue, offset int64, count int) (result *primitive.PullResult, err error) {
+	err = patiently(func() error {
+		result, err = puller.PullFrom(background, queue, offset, count)
+		return err
+	})
+	return result, err
 }
 
 func pull(s *site) error {
@@ -264,7 +282,11 @@ func pull(s *site) error {
 		return err
 	}
 	defer tool.Close()
-	found, err := tool.FetchPublishMessageQueues(background, s.topic)
+	var found []*primitive.MessageQueue
+	err = patiently(func() (err error) {
+		found, err = tool.FetchPublishMessageQueues(background, s.topic)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -275,7 +297,7 @@ func pull(s *site) error {
 	got := &seen{}
 	for _, queue := range found {
 		for offset := int64(0); ; { // not beyond the end: the client would wait there for 20 s
-			result, err := puller.PullFrom(background, queue, offset, 7)
+			result, err := pullFrom(puller, queue, offset, 7)
 			if err != nil {
 				return err
 			}
@@ -289,10 +311,10 @@ func pull(s *site) error {
 			}
 		}
 	}
-	if !got.has(wanted) || len(got.all()) != len(wanted) {
+	if !got.has(wanted) || len(got.bodies()) != len(wanted) {
 		return fmt.Errorf("came: %v", got.bodies())
 	}
-	far, err := puller.PullFrom(background, found[0], 1000, 7)
+	far, err := pullFrom(puller, found[0], 1000, 7)
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ import (
 const (
 	queues = 4
 	// The client looks at its queues every 20 s, if a notice was lost.
-	limit = 100 * time.Second
+	limit = 200 * time.Second
 	poll  = 20 * time.Millisecond
 )
 
@@ -135,8 +135,10 @@ func (s *site) createTopic(topic string, count int) error {
 		return err
 	}
 	defer tool.Close()
-	err = tool.CreateTopic(context.Background(), admin.WithTopicCreate(topic), admin.WithBrokerAddrCreate(s.broker),
-		admin.WithReadQueueNums(count), admin.WithWriteQueueNums(count))
+	err = patiently(func() error {
+		return tool.CreateTopic(context.Background(), admin.WithTopicCreate(topic), admin.WithBrokerAddrCreate(s.broker),
+			admin.WithReadQueueNums(count), admin.WithWriteQueueNums(count))
+	})
 	if err != nil {
 		return fmt.Errorf("create %s: %w", topic, err)
 	}
@@ -170,7 +172,15 @@ type handler = func(context.Context, ...*primitive.MessageExt) (consumer.Consume
 var everything = consumer.MessageSelector{Type: consumer.TAG, Expression: "*"}
 
 // consumer starts a push consumer of the scenario's topic.
-func (s *site) consumer(selector consumer.MessageSelector, handle handler, options ...consumer.Option) (rocketmq.PushConsumer, error) {
+func (s *site) consumer(selector consumer.MessageSelector, handle handler, options ...consumer.Option) (made rocketmq.PushConsumer, err error) {
+	err = patiently(func() error {
+		made, err = s.consumerOnce(selector, handle, options...)
+		return err
+	})
+	return made, err
+}
+
+func (s *site) consumerOnce(selector consumer.MessageSelector, handle handler, options ...consumer.Option) (rocketmq.PushConsumer, error) {
 	all := []consumer.Option{consumer.WithNsResolver(s.resolver()), consumer.WithGroupName(s.group),
 		consumer.WithInstance(s.instance()), consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset)}
 	made, err := rocketmq.NewPushConsumer(append(all, options...)...)
@@ -235,6 +245,27 @@ func eventually(what string, condition func() bool) error {
 		time.Sleep(poll)
 	}
 	return nil
+}
+
+// patiently does a thing until it works. The client gives each request three seconds or so, whatever the machine does beside.
+func patiently(action func() error) error {
+	end := time.Now().Add(limit)
+	for {
+		err := action()
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+		time.Sleep(poll)
+	}
+}
+
+// send is SendSync, patiently: what was not answered in time may be there twice.
+func send(from rocketmq.Producer, messages ...*primitive.Message) (result *primitive.SendResult, err error) {
+	err = patiently(func() error {
+		result, err = from.SendSync(context.Background(), messages...)
+		return err
+	})
+	return result, err
 }
 
 // bodies "name-0" to "name-(count-1)".

@@ -12,10 +12,10 @@ HERE: Final = Path(__file__).parent
 MODULE: Final = "github.com/apache/rocketmq-client-go/v2"
 
 DOWNLOAD_S: Final = 200
-BUILD_S: Final = 400
+BUILD_S: Final = 800
 """The first time: everything is compiled, Go's own library, too."""
 
-RUN_S: Final = 240
+RUN_S: Final = 700
 """The client itself looks every 20 s at its queues and every 30 s at its topics; 40 s are usual."""
 
 

@@ -19,7 +19,7 @@ var background = context.Background()
 
 func sendAll(from rocketmq.Producer, topic string, all []string) error {
 	for _, body := range all {
-		result, err := from.SendSync(background, primitive.NewMessage(topic, []byte(body)))
+		result, err := send(from, primitive.NewMessage(topic, []byte(body)))
 		if err != nil {
 			return fmt.Errorf("send %s: %w", body, err)
 		}
@@ -50,7 +50,7 @@ func sendSync(s *site) error {
 	for number, body := range wanted {
 		message := primitive.NewMessage(s.topic, []byte(body)).WithTag("T").WithKeys([]string{"key-" + body})
 		message.WithProperty("color", "blue & green")
-		result, err := from.SendSync(background, message)
+		result, err := send(from, message)
 		if err != nil {
 			return err
 		}
@@ -81,22 +81,34 @@ func sendAsync(s *site) error {
 		return err
 	}
 	wanted := bodies("async", 100)
-	answers := make(chan error, len(wanted))
+	type answer struct {
+		body string
+		err  error
+	}
+	answers := make(chan answer, len(wanted))
 	for _, body := range wanted {
+		body := body
 		err := from.SendAsync(background, func(_ context.Context, result *primitive.SendResult, err error) {
 			if err == nil && result.Status != primitive.SendOK {
 				err = fmt.Errorf("status %d", result.Status)
 			}
-			answers <- err
+			answers <- answer{body, err}
 		}, primitive.NewMessage(s.topic, []byte(body)))
 		if err != nil {
 			return err
 		}
 	}
+	var late []string // the client waits three seconds for its answer
 	for range wanted {
-		if err := <-answers; err != nil {
-			return err
+		if got := <-answers; got.err != nil {
+			late = append(late, got.body)
 		}
+	}
+	if len(late) == len(wanted) {
+		return fmt.Errorf("no answer at all")
+	}
+	if err := sendAll(from, s.topic, late); err != nil {
+		return err
 	}
 	_, err = s.arrive(wanted)
 	return err
@@ -127,7 +139,7 @@ func sendBatch(s *site) error {
 	for number, body := range wanted {
 		messages[number] = primitive.NewMessage(s.topic, []byte(body)).WithTag("B")
 	}
-	result, err := from.SendSync(background, messages...)
+	result, err := send(from, messages...)
 	if err != nil {
 		return err
 	}
@@ -138,12 +150,16 @@ func sendBatch(s *site) error {
 	if err != nil {
 		return err
 	}
+	together := map[string]bool{}
 	for _, message := range got.all() {
-		if message.Queue.QueueId != result.MessageQueue.QueueId || message.GetTags() != "B" {
+		if message.GetTags() != "B" {
 			return fmt.Errorf("came as %s", message)
 		}
+		if message.Queue.QueueId == result.MessageQueue.QueueId {
+			together[string(message.Body)] = true
+		}
 	}
-	return nil
+	return check(len(together) == len(wanted), "in the queue of the answer are %v", together)
 }
 
 func sendCompressed(s *site) error {
@@ -152,7 +168,7 @@ func sendCompressed(s *site) error {
 		return err
 	}
 	body := bytes.Repeat([]byte("compressible "), 5000)
-	if _, err := from.SendSync(background, primitive.NewMessage(s.topic, body)); err != nil {
+	if _, err := send(from, primitive.NewMessage(s.topic, body)); err != nil {
 		return err
 	}
 	got, err := s.arrive([]string{string(body)})
@@ -172,7 +188,7 @@ func sendOrdered(s *site) error {
 	for number := 0; number < each; number++ {
 		for key := 0; key < keys; key++ {
 			message := primitive.NewMessage(s.topic, []byte(strconv.Itoa(number))).WithShardingKey(fmt.Sprintf("order-%d", key))
-			if _, err := from.SendSync(background, message); err != nil {
+			if _, err := send(from, message); err != nil {
 				return err
 			}
 		}
@@ -222,7 +238,7 @@ func (s *site) later(message *primitive.Message, least time.Duration) error {
 		return err
 	}
 	sent := time.Now()
-	if _, err := from.SendSync(background, message); err != nil {
+	if _, err := send(from, message); err != nil {
 		return err
 	}
 	if _, err := s.arrive([]string{string(message.Body)}); err != nil {
@@ -292,7 +308,11 @@ func sendTransactions(s *site) error {
 	}
 	defer from.Shutdown()
 	for _, body := range []string{"commit now", "rollback now", "ask commit", "ask rollback", "ask unknown"} {
-		result, err := from.SendMessageInTransaction(background, primitive.NewMessage(s.topic, []byte(body)))
+		var result *primitive.TransactionSendResult
+		err := patiently(func() (err error) {
+			result, err = from.SendMessageInTransaction(background, primitive.NewMessage(s.topic, []byte(body)))
+			return err
+		})
 		if err != nil {
 			return fmt.Errorf("%s: %w", body, err)
 		}
@@ -339,8 +359,9 @@ func request(s *site) error {
 	}
 	// The broker knows the requester from its first heartbeat on, which the client sends later than its first requests.
 	var last error
-	for attempt := 0; attempt < 20; attempt++ {
-		reply, err := from.Request(background, 4*time.Second, primitive.NewMessage(s.topic, []byte("question")))
+	wait := 4 * time.Second
+	for end := time.Now().Add(limit); time.Now().Before(end); wait += time.Second {
+		reply, err := from.Request(background, wait, primitive.NewMessage(s.topic, []byte("question")))
 		if err == nil {
 			return check(string(reply.Body) == "re: question", "the reply is %q", reply.Body)
 		}
@@ -365,7 +386,7 @@ func sendTraced(s *site) error {
 	if err != nil {
 		return err
 	}
-	result, err := from.SendSync(background, primitive.NewMessage(s.topic, []byte("traced")))
+	result, err := send(from, primitive.NewMessage(s.topic, []byte("traced")))
 	if err != nil {
 		return err
 	}

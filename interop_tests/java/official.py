@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
+import re
 import shutil
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -20,68 +24,144 @@ COMMON = ("Scenarios.java", "Sending.java", "Consuming.java", "Faults.java")
 LATER = "Scenarios5.java"
 """Compiled for clients of the 5.x line only."""
 
+PEER = HERE.parent / "bench" / "peers" / "rocketmq.sh"
+
 AT_A_TIME = 8
-QUIET_S = 120.0
+QUIET_S = 300.0
 """No line for so long: the JVM hangs."""
+
+JAVA_MIN = 17
+DOWNLOAD_S = 240.0
+"""Maven is given up after so long; what it has by then is there the next time."""
+COMPILE_S = 300.0
+RUN_S = 600.0
+"""Only ends what hangs: half a minute is usual."""
+
+PATIENT = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dcom.rocketmq.remoting.client.connect.timeout=30000",
+)
+"""Options of a short-lived JVM on a busy machine: little work at its start, and no connection given up after three seconds."""
 
 
 class Unavailable(Exception):
     """Why there is no such client here."""
 
 
+@functools.cache
 def missing() -> str:
-    """Why no Java client can run here; empty: it can."""
+    """Why no Java client and no real broker can run here; empty: they can."""
     found = [name for name in ("java", "javac", "mvn") if not shutil.which(name)]
-    return f"{', '.join(found)} not installed (a JDK 11 or newer and Maven are needed)" if found else ""
+    if found:
+        return f"{', '.join(found)} not installed (a JDK {JAVA_MIN} or newer and Maven are needed)"
+    try:
+        said = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"java cannot be run: {error}"
+    number = re.search(r'version "(\d+)', said)
+    if number is None or int(number[1]) < JAVA_MIN:
+        return f"a JDK {JAVA_MIN} or newer is needed, java is {said.splitlines()[:1]}"
+    return ""
 
 
-def jars(version: str, directory: Path) -> str:
-    """Class path of rocketmq-client, fetched by Maven the first time. Raises Unavailable."""
+def needed(find: Callable[[], str]) -> str:
+    """What `find` gives; where it says Unavailable, the test is skipped."""
+    if missing():
+        pytest.skip(missing())
+    try:
+        return find()
+    except Unavailable as why:
+        pytest.skip(str(why))
+
+
+def _fetched(words: list[str], directory: str) -> tuple[str, str]:
+    """(what it printed, why it did not work) of a command that asks Maven's repositories."""
+    environment = os.environ | {
+        "MAVEN_OPTS": f"{os.environ.get('MAVEN_OPTS', '')} -Daether.connector.connectTimeout=15000 -Dmaven.wagon.http.connectionTimeout=15000"
+    }
+    try:
+        done = subprocess.run(
+            words, cwd=directory, env=environment, capture_output=True, text=True, timeout=DOWNLOAD_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "", f"Maven did not bring it within {DOWNLOAD_S:g} s"
+    return done.stdout, f"{done.stdout[-300:]}{done.stderr[-500:]}" if done.returncode else ""
+
+
+@functools.cache
+def _client(version: str) -> tuple[str, str]:
     known = CACHE / f"rocketmq-client-{version}.classpath"
     if known.exists() and all(Path(jar).exists() for jar in known.read_text().split(os.pathsep)):
-        return known.read_text()
-    shutil.copy(HERE / "pom.xml", directory)
+        return known.read_text(), ""
     words = ["-q", "-B", f"-Drocketmq.version={version}", "dependency:build-classpath", "-Dmdep.outputFile=classpath"]
-    done = subprocess.run(["mvn", *words], cwd=directory, capture_output=True, text=True, timeout=250, check=False)
-    if done.returncode:
-        raise Unavailable(f"Maven cannot get rocketmq-client {version}: {done.stdout[-500:]}")
-    found = (directory / "classpath").read_text().strip()
+    with tempfile.TemporaryDirectory(prefix="gantry-maven-") as directory:
+        shutil.copy(HERE / "pom.xml", directory)
+        _, why = _fetched(["mvn", *words], directory)
+        if why:
+            return "", f"Maven cannot get rocketmq-client {version}: {why}"
+        found = (Path(directory) / "classpath").read_text().strip()
     CACHE.mkdir(parents=True, exist_ok=True)
-    made = directory / "known"
+    made = known.with_name(f"{known.name}.{os.getpid()}")
     made.write_text(found)
-    shutil.move(made, known)
+    made.replace(known)
+    return found, ""
+
+
+@functools.cache
+def _peer() -> tuple[str, str]:
+    printed, why = _fetched(["bash", str(PEER), "classpath"], "/")
+    return ("", f"Maven cannot get RocketMQ 5.3.3: {why}") if why else (printed.split()[-1], "")
+
+
+def jars(version: str) -> str:
+    """Class path of rocketmq-client, fetched by Maven the first time; asked once per run. Raises Unavailable."""
+    found, why = _client(version)
+    if why:
+        raise Unavailable(why)
     return found
+
+
+def peer_jars() -> str:
+    """Class path of a whole RocketMQ 5.3.3, likewise."""
+    found, why = _peer()
+    if why:
+        raise Unavailable(why)
+    return found
+
+
+@functools.cache
+def classes_of(source: Path, classpath: str) -> str:
+    """Class path with the class of a program of one file, compiled once per run: `java X.java` compiles at each start."""
+    made = Path(tempfile.mkdtemp(prefix="gantry-classes-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    _compile([source], classpath, made)
+    return f"{made}{os.pathsep}{classpath}"
+
+
+def _compile(sources: Iterable[Path], classpath: str, classes: Path) -> None:
+    words = ["-J-XX:TieredStopAtLevel=1", "-nowarn", "--release", "11", "-d", str(classes), "-cp", classpath]
+    done = subprocess.run(
+        ["javac", *words, *map(str, sources)], capture_output=True, text=True, timeout=COMPILE_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def compiled(names: Iterable[str], classpath: str, directory: Path) -> Path:
     """Directory of the classes of these sources."""
     classes = directory / "classes"
-    words = [
-        "-nowarn",
-        "--release",
-        "11",
-        "-d",
-        str(classes),
-        "-cp",
-        classpath,
-        *(str(SOURCES / name) for name in names),
-    ]
-    done = subprocess.run(["javac", *words], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    _compile([SOURCES / name for name in names], classpath, classes)
     return classes
 
 
-def printed(program: str, directory: Path, *arguments: str, version: str = "5.3.3") -> list[str]:
-    """What one of the other programs here prints to its end; skips the test where there is no such client."""
-    if missing():
-        pytest.skip(missing())
-    try:
-        classpath = jars(version, directory)
-    except Unavailable as why:
-        pytest.skip(str(why))
-    classes = compiled([f"{program}.java"], classpath, directory)
-    words = [f"-Duser.home={directory}", "-cp", f"{classes}{os.pathsep}{classpath}", program, *arguments]
-    done = subprocess.run(["java", *words], capture_output=True, text=True, timeout=280, check=False)
+def printed(program: str, directory: Path, *arguments: str, version: str = "5.3.3", header: str = "JSON") -> list[str]:
+    """What one of the other programs here prints to its end; skips the test where there is no such client. `header`: how it writes requests."""
+    classpath = classes_of(SOURCES / f"{program}.java", needed(lambda: jars(version)))
+    words = [
+        *PATIENT, f"-Duser.home={directory}", f"-Drocketmq.serialize.type={header}",
+        "-Drocketmq.client.rebalance.waitInterval=1000", "-cp", classpath, program, *arguments,
+    ]  # fmt: skip
+    done = subprocess.run(["java", *words], capture_output=True, text=True, timeout=RUN_S, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout.splitlines()
 
@@ -92,14 +172,14 @@ class Jvm:
     def __init__(
         self, version: str, directory: Path, nameservers: str, broker: str, prefix: str, binary: bool = False
     ) -> None:
-        classpath = jars(version, directory)
+        classpath = jars(version)
         classes = compiled(COMMON if version.startswith("4.") else (*COMMON, LATER), classpath, directory)
         self._log = directory / "java.err"
         self.results: dict[str, str] = {}
         self.times: dict[str, str] = {}
         with self._log.open("wb") as errors:
             self._process = subprocess.Popen(
-                ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Duser.home={directory}",
+                ["java", "-Xmx256m", *PATIENT, f"-Duser.home={directory}",
                  f"-Drocketmq.serialize.type={'ROCKETMQ' if binary else 'JSON'}",
                  "-Drocketmq.client.rebalance.waitInterval=1000", "-cp", f"{classes}{os.pathsep}{classpath}", "Scenarios", nameservers, broker, prefix, str(AT_A_TIME)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,

@@ -111,6 +111,7 @@ public class Driver extends MQAdminStartup {
             case "!consume": { // nameserver group topic tags
                 DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(words[2]);
                 consumer.setNamesrvAddr(words[1]);
+                consumer.setMqClientApiTimeout(60_000);
                 consumer.setInstanceName("consumer-" + words[1].replace(':', '-') + "-" + words[2]);
                 consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
                 consumer.setPersistConsumerOffsetInterval(500);
@@ -143,6 +144,8 @@ public class Driver extends MQAdminStartup {
         if (producer == null) {
             producer = new DefaultMQProducer(group, null, group.endsWith("Traced"), null);
             producer.setNamesrvAddr(nameserver);
+            producer.setMqClientApiTimeout(60_000);
+            producer.setSendMsgTimeout(60_000);
             producer.setInstanceName("producer-" + nameserver.replace(':', '-') + "-" + group);
             producer.start();
             PRODUCERS.put(nameserver + group, producer);

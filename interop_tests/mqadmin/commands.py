@@ -20,7 +20,7 @@ class Step:
     words: str
     must: str = ""
     rules: tuple[Rule, ...] = ()
-    limit_ms: int = 30_000
+    limit_ms: int = 120_000
     compared: bool = True
     until: str = ""
     """Repeat until what it prints matches: what the command shows follows a moment later."""

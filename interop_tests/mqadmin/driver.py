@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import struct
 import subprocess
 from contextlib import suppress
@@ -12,23 +11,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from interop_tests.java import official
+
 HERE: Final = Path(__file__).resolve().parent
-PEER: Final = HERE.parent / "bench" / "peers" / "rocketmq.sh"
 OPENS: Final = [
     f"--add-opens=java.base/{package}=ALL-UNNAMED"
     for package in ("java.nio", "java.util", "java.lang", "jdk.internal.ref")
 ] + ["--add-exports=java.base/sun.nio.ch=ALL-UNNAMED"]
-
-
-def missing() -> str:
-    """Why mqadmin cannot run here; empty: it can."""
-    found = [name for name in ("java", "javac", "mvn") if not shutil.which(name)]
-    return f"{', '.join(found)} not installed (a JDK 17 and Maven are needed)" if found else ""
-
-
-def classpath() -> str:
-    """RocketMQ's jars, fetched if need be."""
-    return subprocess.run([PEER, "classpath"], check=True, capture_output=True, text=True, timeout=900).stdout.strip()
 
 
 def compiled(jars: str) -> Path:
@@ -38,8 +27,9 @@ def compiled(jars: str) -> Path:
     made = Path(jars.split(os.pathsep)[0]).parent.parent / f"driver-{name}"
     if not made.exists():
         building = made.with_name(f"{made.name}.{os.getpid()}")
-        subprocess.run(["javac", "-d", str(building), "-cp", jars, str(source)], check=True, timeout=120)
-        building.rename(made)
+        subprocess.run(["javac", "-d", str(building), "-cp", jars, str(source)], check=True, timeout=official.COMPILE_S)
+        with suppress(OSError):  # another process was faster
+            building.rename(made)
     return made
 
 
@@ -47,11 +37,11 @@ class Driver:
     """The JVM; commands run one after the other."""
 
     def __init__(self, home: Path) -> None:
-        jars = classpath()
+        jars = official.needed(official.peer_jars)
         (home / "logs").mkdir(parents=True, exist_ok=True)
         self._errors = (home / "driver.err").open("wb")
         self._process = subprocess.Popen(
-            ["java", "-Xmx384m", "-XX:+UseSerialGC", *OPENS, f"-Duser.home={home}", f"-Drocketmq.home.dir={home}",
+            ["java", "-Xmx384m", *official.PATIENT, *OPENS, f"-Duser.home={home}", f"-Drocketmq.home.dir={home}",
              "-cp", f"{compiled(jars)}{os.pathsep}{jars}", "Driver"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
             cwd=home,  # consumerStatus leaves directories where it runs

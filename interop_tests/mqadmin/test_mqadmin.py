@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,16 +10,13 @@ import pytest
 
 from interop_tests.mqadmin import driver
 from interop_tests.mqadmin.commands import EVERYWHERE, NOT_RUN, STEPS, Step, normal
+from interop_tests.real_broker import REAL_BROKER, peer
 from interop_tests.running import Gantry, free_port
 from interop_tests.waiting import until
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(1500),
-    pytest.mark.skipif(bool(driver.missing()), reason=driver.missing()),
-]
+pytestmark = REAL_BROKER
 
-UNTIL_S = 40.0
+UNTIL_S = 120.0
 TRIES_MAX = 4
 
 
@@ -51,19 +46,17 @@ class Side:
 def sides(tmp_path: Path) -> Iterator[list[Side]]:
     """The real cluster and ours."""
     nameserver, broker = free_port(), free_port(-2, 1)
-    real = tmp_path / "real"
-    environment = os.environ | {"RMQ_XMX": "512m", "RMQ_XMX_OTHER": "192m"}
-    command = [str(driver.PEER), "start", str(real), str(nameserver), str(broker)]
-    subprocess.run(command, check=True, env=environment, timeout=900, stdout=subprocess.DEVNULL)
+    real = str(tmp_path / "real")
     ours = Gantry(tmp_path)
     try:
+        peer("start", real, str(nameserver), str(broker))
         ours.start()
         yield [
             Side("RocketMQ", f"127.0.0.1:{nameserver}", f"127.0.0.1:{broker}", tmp_path / "real-files"),
             Side("GantryMQ", ours.doors["nameserver"], ours.doors["broker"], tmp_path / "our-files"),
         ]
     finally:
-        subprocess.run([str(driver.PEER), "stop", str(real)], check=False, timeout=90, stdout=subprocess.DEVNULL)
+        peer("kill", real)
         ours.stop()
 
 
@@ -72,8 +65,9 @@ def run(java: driver.Driver, step: Step, side: Side) -> str:
     if not step.until:
         text = java.run(*words, limit_ms=step.limit_ms)
         for _ in range(TRIES_MAX - 1):
-            # The tool's own limit, on a machine that is busy with something else.
-            if "RemotingTimeoutException" not in text or "send" in step.name.lower():
+            # The tool's own limit, on a machine that is busy with something else. What may have been sent is not sent again.
+            late = "getTopicRouteInfoFromNameServer" if "send" in step.name.lower() else ""
+            if "RemotingTimeoutException" not in text or late not in text:
                 break
             text = java.run(*words, limit_ms=step.limit_ms)
         return text

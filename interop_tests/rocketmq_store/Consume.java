@@ -25,6 +25,7 @@ public class Consume {
     static void run(String[] arguments) throws Exception {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(arguments[1]);
         consumer.setNamesrvAddr(arguments[0]);
+        consumer.setMqClientApiTimeout(60000);
         consumer.setVipChannelEnabled(false);
         consumer.start();
         for (int place = 2; place < arguments.length; place++) {
@@ -32,7 +33,7 @@ public class Consume {
                 long offset = consumer.minOffset(queue);
                 long end = consumer.maxOffset(queue);
                 while (offset < end) {
-                    PullResult result = consumer.pull(queue, "*", offset, 32, 10000);
+                    PullResult result = consumer.pull(queue, "*", offset, 32, 60000);
                     if (result.getPullStatus() == PullStatus.FOUND) {
                         for (MessageExt message : result.getMsgFoundList()) {
                             Map<String, Object> line = new LinkedHashMap<>();

@@ -26,8 +26,9 @@ public class Produce {
 
     static DefaultMQProducer producer(DefaultMQProducer made) throws Exception {
         made.setNamesrvAddr(nameserver);
+        made.setMqClientApiTimeout(60000);
         made.setVipChannelEnabled(false);
-        made.setSendMsgTimeout(20000);
+        made.setSendMsgTimeout(60000);
         made.start();
         return made;
     }
@@ -102,6 +103,7 @@ public class Produce {
     static void consume(String group, int upTo) throws Exception {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(group);
         consumer.setNamesrvAddr(nameserver);
+        consumer.setMqClientApiTimeout(60000);
         consumer.setVipChannelEnabled(false);
         consumer.setRegisterTopics(new HashSet<>(Arrays.asList("Plain")));
         consumer.start();

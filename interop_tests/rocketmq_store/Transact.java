@@ -41,8 +41,9 @@ public class Transact {
     static void run(String[] arguments) throws Exception {
         TransactionMQProducer producer = new TransactionMQProducer(arguments[1]);
         producer.setNamesrvAddr(arguments[0]);
+        producer.setMqClientApiTimeout(60000);
         producer.setVipChannelEnabled(false);
-        producer.setSendMsgTimeout(20000);
+        producer.setSendMsgTimeout(60000);
         producer.setHeartbeatBrokerInterval(500);
         producer.setPollNameServerInterval(500);
         producer.setTransactionListener(new TransactionListener() {

@@ -188,7 +188,7 @@ def answers(classpath: str, cases: list[Case]) -> list[str]:
         input=given,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=True,
     )
     found = done.stdout.split()

@@ -5,9 +5,11 @@ import java.util.Date;
 import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.concurrent.ConcurrentSkipListSet;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
@@ -45,9 +47,9 @@ final class Consuming extends Scenarios {
     /** Two members, three queues each or so: together everything once. */
     static void clustering() throws Exception {
         try (Collector one = Collector.of("clustering", "*"); Collector two = Collector.of("clustering", "*")) {
-            until(() -> queues(one) > 0 && queues(two) > 0 && queues(one) + queues(two) == 4, 40, () -> queues(one) + " and " + queues(two));
+            until(() -> queues(one) > 0 && queues(two) > 0 && queues(one) + queues(two) == 4, () -> queues(one) + " and " + queues(two));
             send("clustering", names("c", 40));
-            until(() -> one.got.size() + two.got.size() >= 40, 40, () -> one.got.size() + " and " + two.got.size());
+            until(() -> one.got.size() + two.got.size() >= 40, () -> one.got.size() + " and " + two.got.size());
             check(!one.got.isEmpty() && !two.got.isEmpty(), "one of the two got nothing");
             Collection<MessageExt> all = new ArrayList<>(one.got);
             all.addAll(two.got);
@@ -79,7 +81,7 @@ final class Consuming extends Scenarios {
             members.add(member);
         }
         for (Collector member : members) {
-            until(() -> queues(member) == 4, 40, () -> queues(member) + " queues");
+            until(() -> queues(member) == 4, () -> queues(member) + " queues");
         }
         send("broadcast", names("b", 20));
         for (Collector member : members) {
@@ -91,7 +93,8 @@ final class Consuming extends Scenarios {
     /** Consumed in vain, again after a second, then dead. */
     static void retry() throws Exception {
         SendResult sent = producer.send(message("retry-dead-letter", "tag", "vain"));
-        List<Integer> times = new ArrayList<>();
+        // A set: a consumer that waits too long for the answer to its sending back does it once more.
+        Set<Integer> times = new ConcurrentSkipListSet<>();
         DefaultMQPushConsumer consumer = consumer("retry-dead-letter");
         consumer.setMaxReconsumeTimes(1);
         consumer.subscribe(topic("retry-dead-letter"), "*");
@@ -103,7 +106,7 @@ final class Consuming extends Scenarios {
         consumer.start();
         String dead = "%DLQ%" + prefix + "-retry-dead-letter";
         MessageExt one = pulled(new MessageQueue(dead, sent.getMessageQueue().getBrokerName(), 0), topic("retry-dead-letter"), 1).get(0);
-        same(times, List.of(0, 1));
+        same(times, Set.of(0, 1));
         same(List.of(text(one), one.getMsgId(), one.getReconsumeTimes()), List.of("vain", sent.getMsgId(), 2));
         consumer.shutdown();
     }
@@ -112,6 +115,8 @@ final class Consuming extends Scenarios {
         DefaultMQPullConsumer reader = new DefaultMQPullConsumer(prefix + "-reader");
         reader.setNamesrvAddr(nameservers);
         reader.setRegisterTopics(Set.of(registered)); // whose route tells it the broker
+        reader.setMqClientApiTimeout(CALL_MS);
+        reader.setConsumerPullTimeoutMillis(CALL_MS);
         reader.start();
         List<MessageExt> found = new ArrayList<>();
         until(() -> {
@@ -126,7 +131,7 @@ final class Consuming extends Scenarios {
                 throw new IllegalStateException(error);
             }
             return found.size() >= count;
-        }, 40, () -> found.size() + " of " + count + " in " + queue);
+        }, () -> found.size() + " of " + count + " in " + queue);
         reader.shutdown();
         return found;
     }
@@ -159,18 +164,20 @@ final class Consuming extends Scenarios {
         }
     }
 
-    /** The client pulls with a subscription that is newer than what its last heartbeat said; the next one would come half a minute later. */
+    /** The client pulls with a subscription that is newer than what its last heartbeat said, and the next one comes when all is over. */
     static void sqlLostHeartbeat() throws Exception {
-        try (Collector seen = Collector.sql("sql-lost-heartbeat", "price > 17")) {
-            until(() -> queues(seen) == 4, 40, () -> queues(seen) + " queues");
+        DefaultMQPushConsumer silent = consumer("sql-lost-heartbeat");
+        silent.setInstanceName("silent"); // a client of its own, with its own heartbeats
+        silent.setHeartbeatBrokerInterval(20 * LIMIT_S * 1000);
+        try (Collector seen = new Collector(silent)) {
+            silent.subscribe(topic("sql-lost-heartbeat"), MessageSelector.bySql("price > 17"));
+            silent.start();
+            until(() -> queues(seen) == 4, () -> queues(seen) + " queues");
             for (var data : seen.consumer.getDefaultMQPushConsumerImpl().getSubscriptionInner().values()) {
                 data.setSubVersion(System.currentTimeMillis() + 1000);
             }
-            long begun = System.currentTimeMillis();
             sendPriced("sql-lost-heartbeat");
             seen.exactly(Set.of("p18", "p19"));
-            long took = System.currentTimeMillis() - begun;
-            check(took < 20_000, "only after " + took + " ms, with the next heartbeat");
         }
     }
 
@@ -178,6 +185,8 @@ final class Consuming extends Scenarios {
         send("pull", names("p", 40));
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(prefix + "-pull");
         consumer.setNamesrvAddr(nameservers);
+        consumer.setMqClientApiTimeout(CALL_MS);
+        consumer.setConsumerPullTimeoutMillis(CALL_MS);
         consumer.start();
         Set<String> found = new TreeSet<>();
         for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(topic("pull"))) {
@@ -194,7 +203,7 @@ final class Consuming extends Scenarios {
             same(consumer.pull(queue, "*", at + 5, 7).getPullStatus(), PullStatus.OFFSET_ILLEGAL);
             consumer.updateConsumeOffset(queue, at);
             consumer.getDefaultMQPullConsumerImpl().getOffsetStore().persist(queue);
-            until(() -> committed(consumer, queue) == end, 20, () -> "committed " + committed(consumer, queue) + ", not " + end);
+            until(() -> committed(consumer, queue) == end, () -> "committed " + committed(consumer, queue) + ", not " + end);
         }
         same(found, names("p", 40));
         consumer.shutdown();
@@ -211,20 +220,21 @@ final class Consuming extends Scenarios {
     static DefaultLitePullConsumer lite(String scenario) {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(prefix + "-" + scenario);
         consumer.setNamesrvAddr(nameservers);
+        consumer.setMqClientApiTimeout(CALL_MS);
+        consumer.setConsumerPullTimeoutMillis(CALL_MS);
         consumer.setPullThreadNums(8); // each queue's long poll keeps one
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setAutoCommit(false);
         return consumer;
     }
 
-    static Set<String> polled(DefaultLitePullConsumer consumer, Set<String> wanted) throws Exception {
+    static void polled(DefaultLitePullConsumer consumer, Set<String> wanted) throws Exception {
         Set<String> seen = new TreeSet<>();
         until(() -> {
-            consumer.poll(200).forEach(one -> check(seen.add(text(one)), text(one) + " twice"));
+            consumer.poll(200).forEach(one -> seen.add(text(one)));
             return seen.containsAll(wanted);
-        }, 40, () -> "polled " + seen);
+        }, () -> "polled " + seen);
         same(seen, wanted);
-        return seen;
     }
 
     static void liteSubscribe() throws Exception {
@@ -242,7 +252,7 @@ final class Consuming extends Scenarios {
                 } catch (MQClientException error) {
                     throw new IllegalStateException(error);
                 }
-            }, 20, () -> "not committed " + queue);
+            }, () -> "not committed " + queue);
         }
         first.shutdown();
         send("lite-pull-subscribe", names("m", 5));
@@ -253,6 +263,7 @@ final class Consuming extends Scenarios {
         second.shutdown();
     }
 
+    /** What the client was just fetching when it is told to seek comes, too: so a message may come twice. */
     static void liteAssign() throws Exception {
         send("lite-pull-assign", names("l", 12));
         DefaultLitePullConsumer consumer = lite("lite-pull-assign");
@@ -264,12 +275,13 @@ final class Consuming extends Scenarios {
         }
         polled(consumer, names("l", 12));
         MessageQueue one = queues.iterator().next();
-        long end = producer.maxOffset(one);
-        consumer.seek(one, end - 1);
-        List<MessageExt> last = new ArrayList<>();
-        until(() -> last.addAll(consumer.poll(200)), 20, () -> "nothing after a seek");
-        same(last.size(), 1);
-        same(last.get(0).getQueueOffset(), end - 1);
+        long last = producer.maxOffset(one) - 1;
+        consumer.seek(one, last);
+        List<MessageExt> found = new ArrayList<>();
+        until(() -> {
+            found.addAll(consumer.poll(200));
+            return found.stream().anyMatch(each -> each.getQueueId() == one.getQueueId() && each.getQueueOffset() == last);
+        }, () -> "nothing after a seek");
         consumer.shutdown();
     }
 
@@ -279,7 +291,7 @@ final class Consuming extends Scenarios {
         outside("remake from-timestamp");
         send("from-timestamp", names("old", 5));
         long next = (System.currentTimeMillis() / 1000 + 1) * 1000; // the client's format knows seconds only
-        until(() -> System.currentTimeMillis() >= next + 50, 5, () -> "the next second");
+        until(() -> System.currentTimeMillis() >= next + 50, () -> "the next second");
         send("from-timestamp", names("new", 5));
         Collector seen = new Collector(consumer("from-timestamp"));
         seen.consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_TIMESTAMP);
@@ -297,11 +309,11 @@ final class Consuming extends Scenarios {
         try (Collector seen = Collector.of("offset-reset", "*")) {
             seen.exactly(names("r", 10));
             until(() -> seen.consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().values().stream()
-                .allMatch(queue -> queue.getMsgCount().get() == 0), 20, () -> "messages still in hand");
+                .allMatch(queue -> queue.getMsgCount().get() == 0), () -> "messages still in hand");
             var offsets = producer.getDefaultMQProducerImpl().getMqClientFactory().getMQClientAPIImpl()
-                .invokeBrokerToResetOffset(broker, topic("offset-reset"), prefix + "-offset-reset", begun, true, 10_000);
+                .invokeBrokerToResetOffset(broker, topic("offset-reset"), prefix + "-offset-reset", begun, true, CALL_MS);
             same(offsets.size(), 4);
-            until(() -> seen.got.size() >= 20, 40, () -> "seen " + seen.counts());
+            until(() -> seen.got.size() >= 20, () -> "seen " + seen.counts());
             seen.counts().forEach((body, times) -> same(body + " " + times, body + " 2"));
         }
     }

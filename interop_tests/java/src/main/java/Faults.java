@@ -80,14 +80,14 @@ final class Faults extends Scenarios {
                 synchronized (again) {
                     return acknowledged.size() + again.size() >= MESSAGES;
                 }
-            }, 60, () -> acknowledged.size() + " acknowledged, " + again.size() + " failed");
+            }, () -> acknowledged.size() + " acknowledged, " + again.size() + " failed");
             outside("broker-is-back");
             for (int number : again) {
                 stored(stubborn(producer, message("broker-restart", "tag", "r" + number)));
                 acknowledged.add("r" + number);
             }
             same(acknowledged.size(), MESSAGES);
-            until(() -> seen.counts().keySet().containsAll(acknowledged), 60, () -> {
+            until(() -> seen.counts().keySet().containsAll(acknowledged), () -> {
                 Set<String> missing = new TreeSet<>(acknowledged);
                 missing.removeAll(seen.counts().keySet());
                 return missing.size() + " acknowledged and not delivered: " + missing;

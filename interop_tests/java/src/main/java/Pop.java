@@ -29,6 +29,11 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 
 /** Arguments: nameserver, broker address, topic, messages of the push consumer. Pops with the official client and prints what it saw. */
 public final class Pop {
+    /** How long a call may take on a machine that does much else. */
+    private static final int CALL_MS = 60_000;
+    private static final int LIMIT_MS = 120_000;
+    /** Long enough that two more requests come before it ends. */
+    private static final int ORDERED_MS = 10_000;
     private static MQClientAPIImpl api;
     private static String broker;
     private static String topic;
@@ -38,7 +43,8 @@ public final class Pop {
         topic = args[2];
         int count = Integer.parseInt(args[3]);
         DefaultMQProducer producer = new DefaultMQProducer("pop_producer");
-        producer.setSendMsgTimeout(60_000);
+        producer.setSendMsgTimeout(CALL_MS);
+        producer.setMqClientApiTimeout(CALL_MS);
         producer.setNamesrvAddr(args[0]);
         producer.start();
         api = producer.getDefaultMQProducerImpl().getMqClientFactory().getMQClientAPIImpl();
@@ -52,7 +58,7 @@ public final class Pop {
     }
 
     private static String route(DefaultMQProducer producer, String name) throws Exception {
-        for (int i = 0; i < 100; i++) {
+        for (int i = 0; i < 600; i++) {
             try {
                 return producer.fetchPublishMessageQueues(name).get(0).getBrokerName();
             } catch (Exception error) {
@@ -95,23 +101,27 @@ public final class Pop {
         System.out.println("stale ack " + ackWith("g3", again, old));
         System.out.println("new ack " + ack("g3", back));
 
-        PopResult ordered = pop("g4", 0, 2, 3_000, 0, true, "a1", "*");
+        PopResult ordered = pop("g4", 0, 2, ORDERED_MS, 0, true, "a1", "*");
         show("ordered", ordered, true);
-        show("blocked", pop("g4", 0, 2, 3_000, 0, true, "a2", "*"), true);
-        show("same attempt", pop("g4", 0, 2, 3_000, 0, true, "a1", "*"), true);
-        Thread.sleep(3_500);
-        PopResult later = pop("g4", 0, 2, 3_000, 0, true, "a3", "*");
+        show("blocked", pop("g4", 0, 2, ORDERED_MS, 0, true, "a2", "*"), true);
+        show("same attempt", pop("g4", 0, 2, ORDERED_MS, 0, true, "a1", "*"), true);
+        PopResult later;
+        long end = System.currentTimeMillis() + LIMIT_MS;
+        do {
+            Thread.sleep(200);
+            later = pop("g4", 0, 2, ORDERED_MS, 0, true, "a3", "*");
+        } while (later.getMsgFoundList() == null && System.currentTimeMillis() < end);
         show("ordered again", later, true);
         for (MessageExt one : later.getMsgFoundList()) {
             ack("g4", one);
         }
-        show("ordered next", pop("g4", 0, 2, 3_000, 0, true, "a4", "*"), true);
+        show("ordered next", pop("g4", 0, 2, ORDERED_MS, 0, true, "a4", "*"), true);
 
-        CompletableFuture<PopResult> waiting = popAsync("g5", 1, 32, 60_000, 10_000, false, null, "*");
+        CompletableFuture<PopResult> waiting = popAsync("g5", 1, 32, 60_000, 30_000, false, null, "*");
         Thread.sleep(500);
         System.out.println("waits " + !waiting.isDone());
         producer.send(new Message(topic, "late", "late", bytes("late")), new MessageQueue(topic, name, 1));
-        show("woken", waiting.get(15, TimeUnit.SECONDS), false);
+        show("woken", waiting.get(CALL_MS, TimeUnit.MILLISECONDS), false);
     }
 
     private static void push(String nameserver, DefaultMQProducer producer, int count) throws Exception {
@@ -121,6 +131,7 @@ public final class Pop {
         TreeSet<String> failed = new TreeSet<>();
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(nameserver);
+        consumer.setMqClientApiTimeout(CALL_MS);
         consumer.subscribe(pushTopic, "*");
         consumer.setClientRebalance(false);
         consumer.registerMessageListener((MessageListenerConcurrently) (found, context) -> {
@@ -140,7 +151,7 @@ public final class Pop {
         });
         for (int i = 0; i < 50; i++) {
             try {
-                api.setMessageRequestMode(broker, pushTopic, group, MessageRequestMode.POP, 0, 3_000);
+                api.setMessageRequestMode(broker, pushTopic, group, MessageRequestMode.POP, 0, CALL_MS);
                 break;
             } catch (Exception error) {
                 Thread.sleep(200);
@@ -150,13 +161,13 @@ public final class Pop {
         for (int i = 0; i < count; i++) {
             producer.send(new Message(pushTopic, "t", "k" + i, bytes("p" + i)));
         }
-        long end = System.currentTimeMillis() + 60_000;
+        long end = System.currentTimeMillis() + LIMIT_MS;
         while (seen.size() < count && System.currentTimeMillis() < end) {
             Thread.sleep(100);
         }
         TreeSet<String> assigned = new TreeSet<>();
         for (MessageQueueAssignment one : api.queryAssignment(broker, pushTopic, group,
-                consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId(), "AVG", MessageModel.CLUSTERING, 3_000)) {
+                consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId(), "AVG", MessageModel.CLUSTERING, CALL_MS)) {
             assigned.add(one.getMode() + " " + one.getMessageQueue().getQueueId());
         }
         System.out.println("assigned " + assigned);
@@ -185,7 +196,7 @@ public final class Pop {
         header.setOrder(order);
         header.setAttemptId(attempt);
         CompletableFuture<PopResult> done = new CompletableFuture<>();
-        api.popMessageAsync("broker-a", broker, header, poll + 5_000, new PopCallback() {
+        api.popMessageAsync("broker-a", broker, header, poll + CALL_MS, new PopCallback() {
             @Override
             public void onSuccess(PopResult result) {
                 done.complete(result);
@@ -201,7 +212,7 @@ public final class Pop {
 
     private static PopResult pop(String group, int queue, int count, long invisible, long poll, boolean order, String attempt, String tags)
             throws Exception {
-        return popAsync(group, queue, count, invisible, poll, order, attempt, tags).get(20, TimeUnit.SECONDS);
+        return popAsync(group, queue, count, invisible, poll, order, attempt, tags).get(LIMIT_MS, TimeUnit.MILLISECONDS);
     }
 
     private static String ack(String group, MessageExt one) throws Exception {
@@ -217,8 +228,8 @@ public final class Pop {
         header.setOffset(ExtraInfoUtil.getQueueOffset(parts));
         header.setExtraInfo(receipt);
         CompletableFuture<String> done = new CompletableFuture<>();
-        api.ackMessageAsync(broker, 3_000, answer(done), header);
-        return done.get(5, TimeUnit.SECONDS);
+        api.ackMessageAsync(broker, CALL_MS, answer(done), header);
+        return done.get(CALL_MS, TimeUnit.MILLISECONDS);
     }
 
     private static String change(String group, MessageExt one, long invisible) throws Exception {
@@ -232,8 +243,8 @@ public final class Pop {
         header.setExtraInfo(receipt);
         header.setInvisibleTime(invisible);
         CompletableFuture<String> done = new CompletableFuture<>();
-        api.changeInvisibleTimeAsync("broker-a", broker, header, 3_000, answer(done));
-        return done.get(5, TimeUnit.SECONDS);
+        api.changeInvisibleTimeAsync("broker-a", broker, header, CALL_MS, answer(done));
+        return done.get(CALL_MS, TimeUnit.MILLISECONDS);
     }
 
     private static AckCallback answer(CompletableFuture<String> done) {

@@ -35,6 +35,10 @@ import org.apache.rocketmq.common.message.MessageExt;
  * a line on standard input says that it is done. What an older client cannot do is in Scenarios5.
  */
 public class Scenarios {
+    /** How long anything may take on a machine that does much else: half a second is usual, a few for what waits for a rebalance. */
+    static final int LIMIT_S = 120;
+    static final int CALL_MS = 60_000;
+
     /** One scenario. */
     interface Scenario {
         void run() throws Exception;
@@ -105,7 +109,8 @@ public class Scenarios {
         DefaultMQProducer made = new DefaultMQProducer(prefix + "-" + name);
         made.setNamesrvAddr(nameservers);
         made.setPollNameServerInterval(1000);
-        made.setSendMsgTimeout(10_000);
+        made.setSendMsgTimeout(CALL_MS); // a send that is repeated would be there twice
+        made.setMqClientApiTimeout(CALL_MS);
         made.start();
         return made;
     }
@@ -115,6 +120,7 @@ public class Scenarios {
         made.setNamesrvAddr(nameservers);
         made.setPollNameServerInterval(1000);
         made.setPersistConsumerOffsetInterval(1000);
+        made.setMqClientApiTimeout(CALL_MS);
         made.setConsumeThreadMin(2);
         made.setConsumeThreadMax(2);
         made.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -155,10 +161,10 @@ public class Scenarios {
         check(wanted.equals(seen), "seen " + seen + ", not " + wanted);
     }
 
-    static void until(BooleanSupplier condition, int seconds, java.util.function.Supplier<String> what) throws Exception {
-        long end = System.currentTimeMillis() + seconds * 1000L;
+    static void until(BooleanSupplier condition, java.util.function.Supplier<String> what) throws Exception {
+        long end = System.currentTimeMillis() + LIMIT_S * 1000L;
         while (!condition.getAsBoolean()) {
-            check(System.currentTimeMillis() < end, "not within " + seconds + " s: " + what.get());
+            check(System.currentTimeMillis() < end, "not within " + LIMIT_S + " s: " + what.get());
             Thread.sleep(20);
         }
     }
@@ -191,8 +197,8 @@ public class Scenarios {
         }
 
         MessageExt next() throws Exception {
-            MessageExt one = got.poll(40, TimeUnit.SECONDS);
-            check(one != null, "no message within 40 s");
+            MessageExt one = got.poll(LIMIT_S, TimeUnit.SECONDS);
+            check(one != null, "no message within " + LIMIT_S + " s");
             return one;
         }
 
@@ -204,7 +210,7 @@ public class Scenarios {
 
         /** Exactly these bodies, each once. */
         Collection<MessageExt> exactly(Set<String> wanted) throws Exception {
-            until(() -> counts().keySet().containsAll(wanted), 40, () -> "seen " + counts().keySet());
+            until(() -> counts().keySet().containsAll(wanted), () -> "seen " + counts().keySet());
             Map<String, Integer> once = new HashMap<>();
             wanted.forEach(each -> once.put(each, 1));
             same(counts(), new TreeMap<>(once));
@@ -230,7 +236,7 @@ public class Scenarios {
     }
 
     static <T> T again(Callable<T> action) throws Exception {
-        long end = System.currentTimeMillis() + 40_000;
+        long end = System.currentTimeMillis() + LIMIT_S * 1000L;
         while (true) {
             try {
                 return action.call();

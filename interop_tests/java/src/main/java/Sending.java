@@ -78,7 +78,7 @@ final class Sending extends Scenarios {
                 }
             });
         }
-        check(all.await(30, TimeUnit.SECONDS), all.getCount() + " sends without an answer");
+        check(all.await(LIMIT_S, TimeUnit.SECONDS), all.getCount() + " sends without an answer");
         same(failed, Set.of());
         try (Collector seen = Collector.of("async", "*")) {
             seen.exactly(names("a", 200));
@@ -138,7 +138,7 @@ final class Sending extends Scenarios {
         }
         // Before: a queue that moves to the new member while messages are in hand is at-least-once.
         until(() -> members.stream().allMatch(one -> Consuming.queues(one) > 0) && members.stream().mapToInt(Consuming::queues).sum() == 4,
-            40, () -> "the queues are not shared");
+            () -> "the queues are not shared");
         List<Integer> wanted = new ArrayList<>();
         for (int i = 0; i < 20; i++) {
             wanted.add(i);
@@ -148,7 +148,7 @@ final class Sending extends Scenarios {
             }
         }
         Map<String, List<Integer>> all = Map.of("red", wanted, "green", wanted, "blue", wanted);
-        until(() -> seen.values().stream().mapToInt(List::size).sum() >= 60, 100, () -> "seen " + seen);
+        until(() -> seen.values().stream().mapToInt(List::size).sum() >= 60, () -> "seen " + seen);
         same(new TreeMap<>(seen), new TreeMap<>(all));
         same(wrong, Set.of());
         members.forEach(DefaultMQPushConsumer::shutdown);
@@ -162,16 +162,21 @@ final class Sending extends Scenarios {
             stored(producer.send(one));
             MessageExt got = seen.next();
             long took = System.currentTimeMillis() - begun;
-            check(took >= 1000 && took < 20_000, "after " + took + " ms, not one second");
+            check(took >= 1000, "after " + took + " ms, not one second");
             same(text(got), "late");
         }
     }
 
-    /** Committed, rolled back, undecided and then committed by the check, and a local transaction that breaks: asked again as well. */
+    /**
+     * Committed, rolled back, undecided and then committed by the check, and a local transaction that breaks: asked again as well. Who takes
+     * long to decide is asked about that, too, and says the same.
+     */
     static void transaction() throws Exception {
         Set<String> asked = new ConcurrentSkipListSet<>();
         TransactionMQProducer sender = new TransactionMQProducer(prefix + "-transactions");
         sender.setNamesrvAddr(nameservers);
+        sender.setSendMsgTimeout(CALL_MS);
+        sender.setMqClientApiTimeout(CALL_MS);
         sender.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object wanted) {
@@ -184,7 +189,7 @@ final class Sending extends Scenarios {
             @Override
             public LocalTransactionState checkLocalTransaction(MessageExt message) {
                 asked.add(text(message));
-                return text(message).equals("undone") ? LocalTransactionState.ROLLBACK_MESSAGE : LocalTransactionState.COMMIT_MESSAGE;
+                return Set.of("undone", "no").contains(text(message)) ? LocalTransactionState.ROLLBACK_MESSAGE : LocalTransactionState.COMMIT_MESSAGE;
             }
         });
         sender.start();
@@ -194,9 +199,8 @@ final class Sending extends Scenarios {
             sender.sendMessageInTransaction(message("transaction", "tag", "lost"), LocalTransactionState.UNKNOW);
             sender.sendMessageInTransaction(message("transaction", "tag", "undone"), LocalTransactionState.UNKNOW);
             sender.sendMessageInTransaction(message("transaction", "tag", "broken"), null);
-            until(() -> asked.size() == 3, 40, () -> "asked about " + asked);
+            until(() -> asked.containsAll(Set.of("lost", "undone", "broken")), () -> "asked about " + asked);
             seen.exactly(Set.of("yes", "lost", "broken"));
-            same(asked, Set.of("lost", "undone", "broken"));
         }
         sender.shutdown();
     }
@@ -209,7 +213,7 @@ final class Sending extends Scenarios {
         server.registerMessageListener((MessageListenerConcurrently) (found, context) -> {
             for (MessageExt one : found) {
                 try {
-                    replier.send(MessageUtil.createReplyMessage(one, bytes("re: " + text(one))), 5000);
+                    replier.send(MessageUtil.createReplyMessage(one, bytes("re: " + text(one))), CALL_MS);
                 } catch (Exception error) {
                     error.printStackTrace();
                 }
@@ -232,9 +236,9 @@ final class Sending extends Scenarios {
                     answers.add(String.valueOf(error));
                     all.countDown();
                 }
-            }, 30_000);
+            }, LIMIT_S * 1000L);
         }
-        check(all.await(35, TimeUnit.SECONDS), "replies " + answers);
+        check(all.await(2 * LIMIT_S, TimeUnit.SECONDS), "replies " + answers);
         same(answers, names("re: q", 10));
         server.shutdown();
         replier.shutdown();
@@ -260,17 +264,19 @@ final class Sending extends Scenarios {
         SendResult sent = producer.send(new Message(topic("query"), "tag", "blue sky", bytes("found")));
         producer.send(new Message(topic("query"), "tag", "grey", bytes("another")));
         String where = topic("query");
-        same(text(producer.viewMessage(where, sent.getMsgId())), "found");
-        same(text(producer.viewMessage(where, sent.getOffsetMsgId())), "found");
+        // The client gives each of its questions a few seconds of its own.
+        same(text(again(() -> producer.viewMessage(where, sent.getMsgId()))), "found");
+        same(text(again(() -> producer.viewMessage(where, sent.getOffsetMsgId()))), "found");
         for (String key : new String[] {"blue", "sky"}) {
-            List<MessageExt> found = producer.queryMessage(where, key, 32, begun, System.currentTimeMillis() + 60_000).getMessageList();
+            List<MessageExt> found = again(() -> producer.queryMessage(where, key, 32, begun, System.currentTimeMillis() + 60_000)).getMessageList();
             same(texts(found), List.of("found"));
             same(found.get(0).getMsgId(), sent.getMsgId());
         }
         MessageQueue queue = sent.getMessageQueue();
-        same(producer.maxOffset(queue), sent.getQueueOffset() + 1);
-        same(producer.minOffset(queue), 0L);
-        same(producer.searchOffset(queue, begun), 0L);
-        same(producer.earliestMsgStoreTime(queue), producer.viewMessage(where, sent.getOffsetMsgId()).getStoreTimestamp());
+        same(again(() -> producer.maxOffset(queue)), sent.getQueueOffset() + 1);
+        same(again(() -> producer.minOffset(queue)), 0L);
+        same(again(() -> producer.searchOffset(queue, begun)), 0L);
+        same(again(() -> producer.earliestMsgStoreTime(queue)),
+            again(() -> producer.viewMessage(where, sent.getOffsetMsgId())).getStoreTimestamp());
     }
 }

@@ -29,6 +29,9 @@ import org.apache.rocketmq.common.message.MessageQueue;
 
 /** Arguments: nameserver, name. Sends in every way, consumes in vain, asks and answers; prints one line per thing seen, sorted. */
 public final class Sends {
+    /** How long anything may take on a machine that does much else. */
+    static final int LIMIT_S = 120;
+    static final int CALL_MS = 60_000;
     static final Collection<String> SEEN = new ConcurrentSkipListSet<>();
     static String nameserver;
     static String topic;
@@ -49,7 +52,8 @@ public final class Sends {
         nameserver = args[0];
         topic = args[1];
         producer = new DefaultMQProducer(topic + "-producer");
-        producer.setSendMsgTimeout(60_000);
+        producer.setSendMsgTimeout(CALL_MS);
+        producer.setMqClientApiTimeout(CALL_MS);
         producer.setNamesrvAddr(nameserver);
         producer.start();
         retries();
@@ -81,7 +85,7 @@ public final class Sends {
             return ConsumeConcurrentlyStatus.RECONSUME_LATER;
         });
         consumer.start();
-        check(twice.await(40, TimeUnit.SECONDS), "two deliveries");
+        check(twice.await(LIMIT_S, TimeUnit.SECONDS), "two deliveries");
         dead("retry-dead", name + "-group", sent.getMsgId());
         consumer.shutdown();
     }
@@ -102,7 +106,7 @@ public final class Sends {
             return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT;
         });
         consumer.start();
-        check(twice.await(60, TimeUnit.SECONDS), "two deliveries in order");
+        check(twice.await(LIMIT_S, TimeUnit.SECONDS), "two deliveries in order");
         dead("ordered-dead", name + "-group", sent.getMsgId());
         consumer.shutdown();
     }
@@ -110,7 +114,8 @@ public final class Sends {
     static void requests() throws Exception {
         String name = topic + "-requests";
         DefaultMQProducer replier = new DefaultMQProducer(name + "-replier");
-        replier.setSendMsgTimeout(60_000);
+        replier.setSendMsgTimeout(CALL_MS);
+        replier.setMqClientApiTimeout(CALL_MS);
         replier.setNamesrvAddr(nameserver);
         replier.setInstanceName("replier");
         replier.start();
@@ -123,7 +128,7 @@ public final class Sends {
                 }
                 try {
                     byte[] answer = ("re: " + new String(one.getBody(), StandardCharsets.UTF_8)).getBytes(StandardCharsets.UTF_8);
-                    replier.send(MessageUtil.createReplyMessage(one, answer), 3000);
+                    replier.send(MessageUtil.createReplyMessage(one, answer), CALL_MS);
                 } catch (InterruptedException stopped) {
                     return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;  // the reply is there, and all is over, before the send returns
                 } catch (Exception error) {
@@ -149,9 +154,9 @@ public final class Sends {
                     SEEN.add("no reply " + error);
                     all.countDown();
                 }
-            }, 30_000);
+            }, LIMIT_S * 1000L);
         }
-        check(all.await(40, TimeUnit.SECONDS), "ten replies");
+        check(all.await(2 * LIMIT_S, TimeUnit.SECONDS), "ten replies");
         consumer.shutdown();
         replier.shutdown();
     }
@@ -209,6 +214,7 @@ public final class Sends {
     static DefaultMQPushConsumer consumer(String name, int attempts) {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(name + "-group");
         consumer.setNamesrvAddr(nameserver);
+        consumer.setMqClientApiTimeout(CALL_MS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setMaxReconsumeTimes(attempts);
         return consumer;
@@ -233,10 +239,11 @@ public final class Sends {
     static List<MessageExt> pull(MessageQueue queue, int count) throws Exception {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("reader-" + Math.abs(queue.hashCode()));
         consumer.setNamesrvAddr(nameserver);
+        consumer.setMqClientApiTimeout(CALL_MS);
         consumer.setRegisterTopics(Set.of(topic + "-retry"));  // whose route tells it the broker: light queues have none
         consumer.start();
         List<MessageExt> found = new ArrayList<>();
-        long end = System.currentTimeMillis() + 40_000;
+        long end = System.currentTimeMillis() + LIMIT_S * 1000L;
         while (found.size() < count && System.currentTimeMillis() < end) {
             try {
                 PullResult result = consumer.pullBlockIfNotFound(queue, "*", found.size(), count - found.size());

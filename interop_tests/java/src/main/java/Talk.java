@@ -25,6 +25,7 @@ public final class Talk {
         int count = Integer.parseInt(args[2]);
         DefaultMQProducer producer = new DefaultMQProducer("java_producer");
         producer.setSendMsgTimeout(60_000);
+        producer.setMqClientApiTimeout(60_000);
         producer.setNamesrvAddr(nameserver);
         producer.start();
         producer.createTopic("TBW102", topic, 4, Map.of());
@@ -45,7 +46,7 @@ public final class Talk {
         pull.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         pull.subscribe(topic, "*");
         pull.start();
-        long end = System.currentTimeMillis() + 40_000;
+        long end = System.currentTimeMillis() + 120_000;
         while (pulled.size() < 2 * count + 1 && System.currentTimeMillis() < end) {
             for (MessageExt found : pull.poll(1000)) {
                 note(pulled, found);
@@ -70,7 +71,7 @@ public final class Talk {
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         push.start();
-        even.await(40, TimeUnit.SECONDS);
+        even.await(120, TimeUnit.SECONDS);
         push.shutdown();
         System.out.println("pushed " + pushed.size());
         producer.shutdown();
