@@ -74,10 +74,12 @@ class Outlet(Protocol):
 class Ledger:
     """Deliveries of one channel that wait for an answer, by delivery tag."""
 
-    __slots__ = ("credit_max", "next_tag", "open", "prefetch_shared")
+    __slots__ = ("consumed", "credit_max", "next_tag", "open", "prefetch_shared")
 
     def __init__(self, credit_max: int) -> None:
         self.open: dict[int, tuple[Queue, int, Consumer | None]] = {}
+        self.consumed = 0
+        """Those of consumers: prefetch is about them, not about what basic.get fetched (rabbit_channel: record_sent)."""
         self.next_tag = 1
         self.prefetch_shared = 0
         """basic.qos with global set: all consumers of the channel together; 0 without limit."""
@@ -88,20 +90,26 @@ class Ledger:
         tag = self.next_tag
         self.next_tag = tag + 1
         self.open[tag] = (queue, offset, consumer)
+        if consumer is not None:
+            self.consumed += 1
         return tag
 
     def credit(self) -> int:
         """How many more deliveries may wait for an answer."""
-        limit = self.credit_max
-        if self.prefetch_shared and self.prefetch_shared < limit:
-            limit = self.prefetch_shared
-        return limit - len(self.open)
+        credit = self.credit_max - len(self.open)
+        if self.prefetch_shared and self.prefetch_shared - self.consumed < credit:
+            credit = self.prefetch_shared - self.consumed
+        return credit
 
     def take(self, tag: int, multiple: bool) -> list[tuple[Queue, int, Consumer | None]] | None:
         """Remove what an answer is about, oldest first; None for an unknown tag. Tag 0 with `multiple`: everything."""
         if not multiple:
             entry = self.open.pop(tag, None)
-            return None if entry is None else [entry]
+            if entry is None:
+                return None
+            if entry[2] is not None:
+                self.consumed -= 1
+            return [entry]
         if tag == 0:
             return self.take_all()
         if tag not in self.open:
@@ -111,12 +119,15 @@ class Ledger:
             if open_tag > tag:
                 break
             tags.append(open_tag)
-        return [self.open.pop(open_tag) for open_tag in tags]
+        found = [self.open.pop(open_tag) for open_tag in tags]
+        self.consumed -= sum([entry[2] is not None for entry in found])
+        return found
 
     def take_all(self) -> list[tuple[Queue, int, Consumer | None]]:
         """Everything, oldest first."""
         found = list(self.open.values())
         self.open.clear()
+        self.consumed = 0
         return found
 
 

@@ -115,6 +115,24 @@ def test_shared_prefetch_counts_all_consumers_of_a_channel(server: Server) -> No
     assert len(out) == 3
 
 
+def test_what_was_got_does_not_count_as_prefetched(server: Server) -> None:
+    """RabbitMQ's limiter knows consumers alone: who fetched one without answering yet still gets his prefetch."""
+    peer = server.client()
+    peer.declare("q")
+    peer.ask(*[publish(1, "", "q", b"%d" % n) for n in range(6)])
+    peer.call("basic.get", 0, "q", False)
+    peer.call("basic.get", 0, "q", False)
+    peer.call("basic.qos", 0, 2, True)
+    out = peer.call("basic.consume", 0, "q", "c", False, False, False, False, [])
+    assert [m.body for _, m in out[1:]] == [b"2", b"3"]
+    assert peer.call("basic.ack", 1, False) == []
+    assert peer.call("basic.nack", 2, True, False) == []
+    ((_, message),) = peer.call("basic.ack", 3, True)
+    assert message.body == b"4"
+    ((_, message),) = peer.call("basic.ack", 0, True)[:1]
+    assert message.body == b"5"
+
+
 def test_lost_connection_requeues_and_frees_exclusive_queues(server: Server) -> None:
     peer, other = server.client(), server.client()
     peer.declare("q")
