@@ -55,6 +55,9 @@ CLOSING_MS: Final = 5_000
 SILENT_HALVES_MAX: Final = 6
 """Half heartbeat intervals without a byte after which the peer is gone (RabbitMQ drops after two to three intervals)."""
 
+ASSEMBLING_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bodies begun and not complete, all channels of a connection together: 2,047 channels could begin 8 GiB of them."""
+
 _PUBLISH_IDS: Final = c.NUMBER_PUBLISH.to_bytes(4, "big")
 
 
@@ -99,8 +102,7 @@ class _Channel:
     """Arguments of a basic.publish whose content is not complete."""
     properties: bytes | None = None
     size: int = 0
-    received: int = 0
-    pieces: list[bytes] = field(default_factory=list)
+    body: bytearray = field(default_factory=bytearray)
 
 
 class Connection:
@@ -114,6 +116,7 @@ class Connection:
         self._out: list[bytes] = []
         self._payload_max = FRAME_MAX_BEFORE_TUNE - c.FRAME_OVERHEAD
         self._channels: dict[int, _Channel] = {}
+        self._assembling = 0
         self._now = now_ms
         self._deadline: int | None = now_ms + HANDSHAKE_MS
         self._half_ms = 0
@@ -207,7 +210,7 @@ class Connection:
             if state is not None and state.phase is not _Phase.CLOSING and self._state is State.RUNNING:
                 crossed = state.phase is _Phase.DRAINING
                 state.phase = _Phase.CLOSING
-                _forget_content(state)
+                self._forget_content(state)
                 self.send(channel, "channel.close", error.code, text, number >> 16, number & 0xFFFF)
                 if crossed:
                     # AMQP 1.5.2.6: the peer's own channel.close has come already, and it waits for the answer.
@@ -304,7 +307,7 @@ class Connection:
             or channel != number
             or class_id != c.CLASS_BASIC
             or weight
-            or size < CONTENT_OVERHEAD + 2
+            or not CONTENT_OVERHEAD + 2 <= size <= self._payload_max
             or tail >= end
             or data[tail] != c.FRAME_END
             or body_size > self._settings.body_bytes_max
@@ -533,8 +536,7 @@ class Connection:
             self._connection_error(error, events, c.NUMBER_PUBLISH)
             return
         if size > self._settings.body_bytes_max:
-            limit = self._settings.body_bytes_max
-            text = f"message size {size} is larger than configured max size {limit}"
+            text = f"message size {size} is larger than configured max size {self._settings.body_bytes_max}"
             self.fail(AmqpError(c.PRECONDITION_FAILED, text), number, c.NUMBER_PUBLISH)
             events.append(ChannelFailed(number))
             return
@@ -544,22 +546,30 @@ class Connection:
             self._content_complete(channel, number, events)
 
     def _content_body(self, channel: _Channel, number: int, payload: bytes, events: list[Event]) -> None:
-        channel.received += len(payload)
-        if channel.received > channel.size:
-            text = (
-                f"content body of {channel.received} octets is longer than the {channel.size} that its header announced"
-            )
+        body = channel.body
+        body += payload
+        self._assembling += len(payload)
+        if len(body) > channel.size:
+            text = f"content body of {len(body)} octets is longer than the {channel.size} that its header announced"
             self._connection_error(AmqpError(c.FRAME_ERROR, text, connection=True), events, c.NUMBER_PUBLISH)
-            return
-        channel.pieces.append(payload)
-        if channel.received == channel.size:
+        elif len(body) == channel.size:
             self._content_complete(channel, number, events)
+        elif self._assembling > ASSEMBLING_BYTES_MAX:
+            text = f"bodies of over {ASSEMBLING_BYTES_MAX} octets are begun on this connection and not complete"
+            self.fail(AmqpError(c.RESOURCE_ERROR, text), number, c.NUMBER_PUBLISH)
+            events.append(ChannelFailed(number))
 
     def _content_complete(self, channel: _Channel, number: int, events: list[Event]) -> None:
         arguments, properties = channel.publish, channel.properties
         if arguments is not None and properties is not None:
-            events.append(Publish(number, arguments, properties, b"".join(channel.pieces)))
-        _forget_content(channel)
+            events.append(Publish(number, arguments, properties, bytes(channel.body)))
+        self._forget_content(channel)
+
+    def _forget_content(self, channel: _Channel) -> None:
+        channel.publish = channel.properties = None
+        channel.size = 0
+        self._assembling -= len(channel.body)
+        channel.body = bytearray()
 
     # Failures.
 
@@ -587,9 +597,3 @@ class Connection:
             self._state = State.ENDED
             self._deadline = None
             events.append(Ended(reason, abort))
-
-
-def _forget_content(channel: _Channel) -> None:
-    channel.publish = channel.properties = None
-    channel.size = channel.received = 0
-    channel.pieces = []

@@ -1,0 +1,126 @@
+"""Frames by chance for the connection: what a stream means does not depend on how the network cut it, and holds bounded memory."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gantrymq_gateways.amqp import connection as connections
+from gantrymq_gateways.amqp.codec import FRAME, HEADER, HEARTBEAT_FRAME, content_frames
+from gantrymq_gateways.amqp.connection import Connection
+from gantrymq_gateways.amqp.constants import PROTOCOL_HEADER
+from gantrymq_gateways.amqp.events import ChannelFailed, Event, Publish, Settings
+from gateways.tests.amqp.peer import call, parse, publish
+
+FRAME_MAX = 4096
+OPENING = (
+    PROTOCOL_HEADER
+    + call(0, "connection.start-ok", [], "PLAIN", b"\0guest\0guest", "en_US")
+    + call(0, "connection.tune-ok", 2047, FRAME_MAX, 0)
+    + call(0, "connection.open", "/", "", False)
+)
+
+
+def new() -> Connection:
+    connection = Connection(Settings([], body_bytes_max=10_000), lambda user, password: True, 0)
+    connection.receive_data(OPENING, 0)
+    assert connection.running
+    connection.data_to_send()
+    return connection
+
+
+def frame(kind: int, channel: int, payload: bytes) -> bytes:
+    return FRAME.pack(kind, channel, len(payload)) + payload + b"\xce"
+
+
+def header(channel: int, size: int, properties: bytes = b"\0\0", class_id: int = 60, weight: int = 0) -> bytes:
+    return HEADER.pack(2, channel, 12 + len(properties), class_id, weight, size) + properties + b"\xce"
+
+
+def message(channel: int, size: int) -> bytes:
+    """In frames as large as they may be."""
+    begin = call(channel, "basic.publish", 0, "e", "k", False, False)
+    return begin + content_frames(channel, b"\0\0", bytes(size), FRAME_MAX)
+
+
+CHANNEL = st.sampled_from([1, 1, 1, 2, 0])
+SIZE = st.sampled_from([0, 1, 5, 4088, 4089, 5000, 10_000, 10_001])
+PIECES = st.one_of(
+    CHANNEL.map(lambda channel: call(channel, "channel.open", "")),
+    CHANNEL.map(lambda channel: call(channel, "channel.close", 200, "", 0, 0)),
+    CHANNEL.map(lambda channel: call(channel, "channel.close-ok")),
+    CHANNEL.map(lambda channel: call(channel, "basic.publish", 0, "e", "k", True, False)),
+    CHANNEL.map(lambda channel: call(channel, "basic.ack", 1, False)),
+    st.builds(publish, CHANNEL, st.just("e"), st.just("k"), SIZE.map(bytes)),
+    st.builds(message, CHANNEL, SIZE),
+    st.builds(header, CHANNEL, SIZE, st.sampled_from([b"\0\0", b"", b"\0" * 5000]), st.sampled_from([60, 60, 10]), st.sampled_from([0, 1])),
+    st.builds(frame, st.sampled_from([3, 3, 3, 1, 2, 8, 9]), CHANNEL, SIZE.map(bytes)),
+    st.sampled_from([HEARTBEAT_FRAME, b"\xce", b"GET / HTTP/1.1\r\n", call(0, "connection.close", 200, "", 0, 0)]),
+)  # fmt: skip
+
+
+@settings(max_examples=400)
+@given(st.lists(PIECES, min_size=1, max_size=8), st.lists(st.integers(0, 30_000), max_size=6))
+def test_cuts_mean_nothing(pieces: list[bytes], cuts: list[int]) -> None:
+    stream = call(1, "channel.open", "") + b"".join(pieces)
+    whole = new()
+    expected = whole.receive_data(stream, 0)
+    connection = new()
+    events: list[Event] = []
+    places = sorted({0, len(stream), *[cut for cut in cuts if cut < len(stream)]})
+    for start, end in itertools.pairwise(places):
+        events += connection.receive_data(stream[start:end], 0)
+    assert events == expected
+    assert connection.data_to_send() == whole.data_to_send()
+
+
+def test_a_header_over_the_frame_limit_is_refused_also_in_one_piece() -> None:
+    """AMQP 4.2.3: frame-max binds content headers too."""
+    connection = new()
+    connection.receive_data(call(1, "channel.open", ""), 0)
+    connection.data_to_send()
+    begin = call(1, "basic.publish", 0, "e", "k", False, False)
+    assert connection.receive_data(begin + header(1, 0, b"\0" * 5000), 0) == []
+    ((_, name, arguments),) = parse(connection.data_to_send())
+    assert (name, arguments[1]) == (
+        "connection.close",
+        "FRAME_ERROR - type 2, all octets = <<>>: {frame_too_large,5012,4088}",
+    )
+
+
+def test_bodies_that_are_begun_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On many channels at once; the one that goes too far is closed, and what it held is free."""
+    monkeypatch.setattr(connections, "ASSEMBLING_BYTES_MAX", 10_000)
+    connection = new()
+    for channel in (1, 2, 3):
+        connection.receive_data(call(channel, "channel.open", ""), 0)
+    connection.data_to_send()
+    begin = [
+        call(n, "basic.publish", 0, "e", "k", False, False) + header(n, 8000) + frame(3, n, bytes(4000))
+        for n in (1, 2, 3)
+    ]
+    assert connection.receive_data(begin[0] + begin[1], 0) == []
+    assert connection.receive_data(begin[2], 0) == [ChannelFailed(3)]
+    ((channel, name, arguments),) = parse(connection.data_to_send())
+    assert (channel, name, arguments[0]) == (3, "channel.close", 506)
+    (event,) = connection.receive_data(frame(3, 2, bytes(4000)), 0)
+    assert isinstance(event, Publish)
+    assert len(event.body) == 8000
+    for _ in range(5):
+        assert len(connection.receive_data(message(2, 6000), 0)) == 1
+    connection.receive_data(frame(3, 1, bytes(4000)), 0)
+    assert connection._assembling == 0
+
+
+def test_empty_body_frames_take_no_memory() -> None:
+    connection = new()
+    connection.receive_data(
+        call(1, "channel.open", "") + call(1, "basic.publish", 0, "e", "k", False, False) + header(1, 5), 0
+    )
+    for _ in range(1000):
+        assert connection.receive_data(frame(3, 1, b""), 0) == []
+    assert len(connection._channels[1].body) == 0
+    assert connection.receive_data(content_frames(1, b"\0\0", b"12345", 4096)[-13:], 0)[0].body == b"12345"  # type: ignore[union-attr]
