@@ -1,10 +1,10 @@
 """`./run bench native`: what a native message costs, beside a real RocketMQ broker and beside our own compiled build, in one run.
 
-usage: bench native [--quick] [--only WORD ...] [--peers rocketmq] [--[no-]compiled] [--json FILE] [--markdown FILE]
+usage: bench native [--quick] [--only WORD ...] [--peers rocketmq] [--[no-]compiled] [--realtime] [--json FILE] [--markdown FILE]
 
 Figures are CPU of the broker's process (all threads) per message, in microseconds; the servers are measured in turns, case by case, because a
 machine's speed drifts. "Compiled" is `./run exec compiled`, measured where that environment exists (`--compiled` makes it). Latency is of the native
-Python client on both sides. The targets are those of the project's own plan: ratios to RocketMQ's figure of the same run.
+Python client on both sides; on a machine that has other work, `--realtime` tells what remains without it. The targets are those of the project's own plan: ratios to RocketMQ's figure of the same run.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from interop_tests.bench import latency
 from interop_tests.bench.__main__ import WIDTH_WITHOUT_TERMINAL, Server, gantry, generator, peer
+from interop_tests.bench.remoting_wire import call, connect
 
 PLAIN, COMPILED, ROCKETMQ = "gantry", "compiled", "rocketmq"
 SYNC = "sync"
@@ -33,6 +36,13 @@ SYNC = "sync"
 WARM_UP = 200_000
 """Messages that a JVM gets before anything is measured: its compilers are done then."""
 REPEATS = 3
+COLD_RATE = 50_000
+"""Messages/s of the group that reads cold data. As fast as it can it would take a processor of its own, and most of the broker's."""
+PULL_MESSAGE, GET_MAX_OFFSET = 11, 30
+PHYSICAL_OFFSET = slice(28, 36)
+"""In a record."""
+
+COLUMNS = (TextColumn("{task.description:<45}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
 
 Figure = float | None
 
@@ -162,40 +172,86 @@ def latencies(seconds: int, cold: bool, which: str) -> Callable[[Server], dict[s
         key = (server.name, f"latency{cold}")
         if key not in _latencies:
             arguments = ["--nameserver", server.doors["nameserver"], "--rate", "10000", "--seconds", str(seconds)]
-            with cold_reader(server) if cold else ExitStack():
+            if _realtime:
+                arguments.append("--realtime")
+            with ExitStack() as stack:
+                if cold:
+                    stack.enter_context(cold_reader(server))
+                before = from_disk(server.pid)
+                if _realtime:
+                    stack.enter_context(hurried(server.pid))
                 done = subprocess.run(
                     [sys.executable, "-m", "interop_tests.bench.latency", *arguments],
                     capture_output=True, text=True, timeout=seconds * 3 + 60, check=False,
                 )  # fmt: skip
-            _latencies[key] = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {}
+            got = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {}
+            _latencies[key] = got | {"mib_from_disk": round((from_disk(server.pid) - before) / (1 << 20), 1)}
         got = _latencies[key]
-        rate = got.get("producer_rate")
-        return {"figure": got.get(which), "note": f"{rate}/s sent, {got.get('received')} received", "raw": got}
+        note = f"{got.get('producer_rate')}/s sent, {got.get('received')} received, {got['mib_from_disk']} MiB read from the disk"
+        return {"figure": got.get(which), "note": note, "raw": got}
 
     return run
 
 
+def from_disk(pid: int) -> int:
+    """Bytes that a process has had read from the disk so far."""
+    lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes"))
+
+
 _latencies: dict[tuple[str, str], dict[str, Any]] = {}
+_realtime: list[bool] = []
+"""Not empty: latency rows run before all other programs of the machine."""
+
+
+@contextmanager
+def hurried(pid: int) -> Iterator[None]:
+    """A server whose threads run before all other programs."""
+    latency.hurry(pid)
+    try:
+        yield
+    finally:
+        latency.hurry(pid, False)
 
 
 @contextmanager
 def cold_reader(server: Server) -> Iterator[None]:
-    """A group that pulls a topic from its first message on, again and again, its files put out of memory each time."""
+    """A group that pulls a topic from its first message on, again and again, five times as fast as messages are sent; the topic's files and the
+    log up to its last message are put out of memory twice a second."""
     fill(server, "NativePull", WARM_UP)
-    command = [
-        sys.executable, str(Path(__file__).with_name("remoting_pull.py")), server.doors["broker"], "--topic", "NativePull",
-        "--batch", "32", "--runs", "1000", "--group", "COLD",
+    here = Path(__file__).parent
+    reader = [
+        sys.executable, str(here / "remoting_pull.py"), server.doors["broker"], "--topic", "NativePull", "--batch", "32", "--runs", "1000",
+        "--rate", str(COLD_RATE), "--group", "COLD",
     ]  # fmt: skip
-    stop = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    evict = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("evict.py")), server.data], stdout=subprocess.DEVNULL
-    )
-    try:
+    place = str(_last_position(server.doors["broker"], "NativePull"))
+    store = Path(server.data) if (Path(server.data) / "commitlog").is_dir() else Path(server.data) / "store"
+    with ExitStack() as stack:
+        for command in ([sys.executable, str(here / "evict.py"), str(store), "NativePull", place], reader):
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            if _realtime:
+                latency.hurry(process.pid)
         yield
-    finally:
-        for process in (stop, evict):
-            process.kill()
-            process.wait()
+        if process.poll() is not None:
+            raise OSError(f"the cold reader ended with status {process.returncode}")
+
+
+def _last_position(address: str, topic: str) -> int:
+    """Where the log's last message of a topic begins."""
+    found = 0
+    with connect(address) as sock:
+        for queue in range(4):
+            where = {"topic": topic, "queueId": str(queue)}
+            last = int(call(sock, GET_MAX_OFFSET, where)[2]["offset"]) - 1
+            fields = {
+                "consumerGroup": "COLD", "queueOffset": str(last), "maxMsgNums": "1", "sysFlag": "4", "commitOffset": "0",
+                "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+            }  # fmt: skip
+            body = call(sock, PULL_MESSAGE, where | fields)[4]
+            found = max(found, int.from_bytes(body[PHYSICAL_OFFSET], "big"))
+    return found
 
 
 def rows(count: int, seconds: int) -> list[Row]:
@@ -224,12 +280,17 @@ def rows(count: int, seconds: int) -> list[Row]:
     ]  # fmt: skip
 
 
-def measure(row: Row, servers: dict[str, Server], repeats: int) -> None:
-    """Each server in turn, `repeats` times; the median counts."""
+def times(row: Row, repeats: int) -> int:
+    """Rounds of a row: those that compare within a run, or take long, have one."""
+    return 1 if row.unit in ("ms", "x") else repeats
+
+
+def measure(row: Row, servers: dict[str, Server], repeats: int, step: Callable[[str], None]) -> None:
+    """Each server in turn, `repeats` times; the median counts. `step(what)` is called before each run."""
     results: dict[str, list[dict[str, Any]]] = {}
-    times = 1 if row.unit in ("ms", "x") else repeats
-    for _ in range(times):
+    for _ in range(times(row, repeats)):
         for name, server in servers.items():
+            step(f"{row.name}: {name}")
             try:
                 got = row.run(server)
             except (OSError, ValueError, subprocess.SubprocessError) as error:
@@ -304,6 +365,30 @@ def start(stack: ExitStack, name: str, directory: Path, sync: bool) -> Server:
     return stack.enter_context(gantry(where, python, name, ("store.flush=sync",) if sync else ()))
 
 
+def measure_all(
+    chosen: list[Row], names: list[str], directory: Path, sync: bool, repeats: int, console: Console
+) -> None:
+    """Start the servers, warm them up, and measure every row."""
+    with ExitStack() as stack:
+        progress = stack.enter_context(Progress(*COLUMNS, console=console, transient=True))
+        task = progress.add_task("", total=len(names) * (2 + sum([times(row, repeats) for row in chosen])))
+
+        def step(what: str) -> None:
+            progress.update(task, description=what, advance=int(bool(progress.tasks[0].description)))
+
+        servers = {}
+        for name in names:
+            step(f"{name}: start")
+            servers[name] = start(stack, name, directory, sync)
+        for name, server in servers.items():
+            step(f"{name}: warm up")
+            fill(server, "Warm", WARM_UP // (1 if name == ROCKETMQ else 10))
+        for row in chosen:
+            if not console.is_terminal:
+                console.print(f"{row.name} ...", style="dim")
+            measure(row, servers, repeats, step)
+
+
 def main(arguments: list[str]) -> int:
     """See the module."""
     parser = argparse.ArgumentParser(
@@ -315,9 +400,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--compiled", action=argparse.BooleanOptionalAction, default=None, help="measure the compiled build, too"
     )
+    parser.add_argument(
+        "--realtime",
+        action="store_true",
+        help="latency: server and clients before all other programs of the machine (Linux, root)",
+    )
     parser.add_argument("--json", type=Path, help="write every raw figure here")
     parser.add_argument("--markdown", type=Path, help="write the table here")
     args = parser.parse_args(arguments)
+    if args.realtime:
+        _realtime.append(True)
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH_WITHOUT_TERMINAL + 40)
@@ -331,16 +423,9 @@ def main(arguments: list[str]) -> int:
     try:
         for sync in (False, True):
             chosen = [row for row in found if row.sync is sync]
-            if not chosen:
-                continue
-            with ExitStack() as stack:
-                servers = {name: start(stack, name, directory, sync) for name in names}
-                for name, server in servers.items():
-                    fill(server, "Warm", WARM_UP // (1 if name == ROCKETMQ else 10))
-                for row in chosen:
-                    console.print(f"{row.name} ...", style="dim")
-                    measure(row, servers, 1 if args.quick else REPEATS)
-            _filled.clear()
+            if chosen:
+                measure_all(chosen, names, directory, sync, 1 if args.quick else REPEATS, console)
+                _filled.clear()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     cells = table_of(found, names)
