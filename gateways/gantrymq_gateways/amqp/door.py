@@ -80,6 +80,11 @@ def amqp_error(error: GantryError) -> AmqpError:
     return AmqpError(code, error.text, connection=code >= 500)
 
 
+def _body_bytes(event: Event) -> int:
+    """What an event that waits holds besides itself."""
+    return len(event.body) if isinstance(event, Publish) else 0
+
+
 class AmqpDoor:
     """See the module and `net.api.Door`."""
 
@@ -99,6 +104,7 @@ class AmqpDoor:
         self._holds: set[str] = set()
         self._out_bytes = 0
         self._waiting = 0
+        self._waiting_bytes = 0
         self._deadline: int | None = None
         self._blocked_until = 0
         self._closing = False
@@ -253,7 +259,8 @@ class AmqpDoor:
         if channel.busy or channel.backlog:
             channel.backlog.append(event)
             self._waiting += 1
-            if self._waiting > BACKLOG_MAX:
+            self._waiting_bytes += _body_bytes(event)
+            if self._waiting > BACKLOG_MAX or self._waiting_bytes > self.gateway.config.inbound_bytes_max:
                 self._hold("backlog", True)
             return
         self._handle_now(channel, event)
@@ -330,6 +337,7 @@ class AmqpDoor:
         while backlog and not channel.busy:
             event = backlog.popleft()
             self._waiting -= 1
+            self._waiting_bytes -= _body_bytes(event)
             if channel.dead and not (self._orphaned and isinstance(event, Publish)):
                 continue
             waiting = len(backlog)
@@ -337,8 +345,7 @@ class AmqpDoor:
             if len(backlog) > waiting:
                 break
         channel.draining = False
-        if self._waiting <= BACKLOG_MAX // 2:
-            self._hold("backlog", False)
+        self._take_more()
         if not channel.busy:
             self._end_of_chunk()
         self._finish_closing()
@@ -447,7 +454,9 @@ class AmqpDoor:
         channel = self._channels.pop(number, None)
         if channel is not None:
             self._waiting -= len(channel.backlog)
+            self._waiting_bytes -= sum(map(_body_bytes, channel.backlog))
             channel.backlog.clear()
+            self._take_more()
             channel.release()
             self._end_of_chunk()
 
@@ -505,6 +514,11 @@ class AmqpDoor:
             self._link.close()
 
     # Reading and deadlines.
+
+    def _take_more(self) -> None:
+        """Read again when the backlog is half of what stopped us."""
+        if self._waiting <= BACKLOG_MAX // 2 and self._waiting_bytes <= self.gateway.config.inbound_bytes_max // 2:
+            self._hold("backlog", False)
 
     def _hold(self, reason: str, on: bool) -> None:
         """Stop reading while there is a reason to."""

@@ -123,6 +123,22 @@ def test_unstored_bodies_stop_reading() -> None:
     assert peer.link.reading
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_bodies_behind_a_slow_method_stop_reading(dies: bool) -> None:
+    """The log is asked for nothing yet, so its limit does not see them."""
+    server = Server(config=AmqpConfig(inbound_bytes_max=5000), mode="late")
+    peer = server.client()
+    peer.declare("a")
+    slow = call(1, "queue.declare", 0, "b", False, True, False, dies, False, [])
+    if dies:
+        slow += call(1, "basic.ack", 99, False)
+    peer.door.received(slow + publish(1, "", "a", b"x" * 1000) * 6)
+    assert not peer.link.reading
+    server.settle()
+    assert peer.link.reading
+    assert server.client().count("a") == (0 if dies else 6)
+
+
 def test_blocked_publisher_is_told_and_its_message_sent_again() -> None:
     server = Server()
     peer = server.client()
