@@ -81,6 +81,8 @@ class Model(RuleBasedStateMachine):
         self.places: list[Place] = []
         self.number = 0
         self.waiting: list[list[Any]] = []
+        self.seconds = 0
+        """Since the last flush."""
 
     # --- queues
 
@@ -150,9 +152,14 @@ class Model(RuleBasedStateMachine):
         self.node.flush()
         assert all(self.waiting), "not acknowledged, though flushed"
         self.waiting.clear()
+        self.seconds = 0
 
     @rule()
     def background(self) -> None:
+        """A second; the disk does not stand still for so long that senders are refused (`pending_ms_max`)."""
+        self.seconds += 1
+        if self.seconds >= 3:
+            self.flush()
         self.node.background()
 
     def _ready(self, place: Place) -> list[int]:
