@@ -37,6 +37,13 @@ PIPELINE_MAX: Final = 64
 """Requests of one connection without an answer; above it reading stops until answers go out."""
 PIPELINE_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bodies of one connection without an answer; the same."""
+REQUESTS_PER_TURN: Final = 32
+"""Requests of one connection handled before others have their turn: a few milliseconds."""
+CHUNKS_PER_TURN: Final = 100
+"""Chunks of one connection's bodies read before others have their turn: each costs some 30 us, whatever its size."""
+CHUNKS_MAX: Final = 10_000
+CHUNK_BYTES_MIN: Final = 64
+"""A body has at most `CHUNKS_MAX` chunks and one more for each of so many bytes; a chunk per byte is minutes of work for a few megabytes."""
 HEAD_DEADLINE_MS: Final = 15_000
 """From the first byte of a request to the end of its headers."""
 BODY_DEADLINE_MS: Final = 30_000

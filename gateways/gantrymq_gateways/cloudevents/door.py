@@ -12,7 +12,7 @@ import msgspec
 from gantrymq.model.errors import GantryError
 from gantrymq.net.api import Link
 from gantrymq_gateways.cloudevents.codec import FormatError
-from gantrymq_gateways.cloudevents.constants import BATCH_TYPE, STRUCTURED_TYPE
+from gantrymq_gateways.cloudevents.constants import BATCH_TYPE, REQUESTS_PER_TURN, STRUCTURED_TYPE
 from gantrymq_gateways.cloudevents.problems import Problem, problem_of
 from gantrymq_gateways.cloudevents.publish import BatchJob, Publisher, Respond, respond_problem
 from gantrymq_gateways.cloudevents.server_connection import Request, ServerConnection
@@ -79,6 +79,9 @@ class EventDoor:
         self._link: Link | None = None
         self._paused = False
         self._handling = False
+        self._continuing = False
+        """The next turn goes on with what is here already."""
+        self._eof = False
         self._armed_ms: int | None = None
 
     def connected(self, link: Link) -> None:
@@ -97,12 +100,26 @@ class EventDoor:
         now_ms = self._clock.monotonic_ms()
         requests = self._requests
         requests.extend(self._connection.receive_data(data, now_ms))
-        while requests and self._job is None:
+        budget = REQUESTS_PER_TURN
+        while requests and self._job is None and budget:
+            budget -= 1
             self._dispatch(requests.popleft())
-            if not requests:
+            if not requests and not self._connection.unfinished:
                 requests.extend(self._connection.receive_data(b"", now_ms))
         self._handling = False
+        if (not budget or self._connection.unfinished) and not self._continuing:
+            self._continuing = True
+            self._publisher.around.turn.at_append(self._go_on)
         self._settle()
+
+    def _go_on(self) -> None:
+        self._continuing = False
+        if self._link is None:
+            return
+        self._handle(b"")
+        if self._eof and not self._continuing:
+            self._connection.receive_eof()
+            self._settle()
 
     def _continue(self) -> None:
         """One more slice of a large batch; what was sent behind it waits, so that order is kept."""
@@ -127,7 +144,7 @@ class EventDoor:
             self._link = None
             link.close()
             return
-        if connection.is_full() is not self._paused:
+        if (connection.is_full() or self._continuing) is not self._paused:
             self._paused = not self._paused
             if self._paused:
                 link.pause_reading()
@@ -187,6 +204,9 @@ class EventDoor:
 
     def eof(self) -> bool:
         """See `Door`."""
+        if self._continuing:
+            self._eof = True
+            return True
         self._connection.receive_eof()
         self._settle()
         return not self._connection.finished

@@ -18,6 +18,9 @@ import h11
 from gantrymq_gateways.cloudevents.constants import (
     BODY_DEADLINE_MS,
     BODY_PROGRESS_BYTES,
+    CHUNK_BYTES_MIN,
+    CHUNKS_MAX,
+    CHUNKS_PER_TURN,
     HEAD_BYTES_MAX,
     HEAD_DEADLINE_MS,
     HEADERS_MAX,
@@ -84,12 +87,16 @@ class ServerConnection:
         self._method = ""
         self._chunks: list[bytes] = []
         self._body_bytes = 0
+        self._chunk_count = 0
+        self._chunks_left = 0
         self._progress_bytes = 0
         self._head_since: int | None = None
         self._body_until = 0
         self._idle_since: int | None = None
         self.reading = True
         """False: nothing more is read from this peer (an error, `Connection: close`, or shutdown)."""
+        self.unfinished = False
+        """True: there is more to parse, and `receive_data` wants to be called again in the next turn."""
         self.finished = False
         """True: everything is answered and the connection is to be closed."""
         self.refused = ""
@@ -101,6 +108,8 @@ class ServerConnection:
         """Take what the socket gave (empty: nothing new, but answers made room) and return the whole requests."""
         requests: list[Request] = []
         self._idle_since = None
+        self.unfinished = False
+        self._chunks_left = CHUNKS_PER_TURN
         if not self.reading:
             return requests
         self._in += data
@@ -157,7 +166,7 @@ class ServerConnection:
         del self._in[: end + 4]
         self._parser, self._head = parser, event
         self._open_slot(close)
-        self._body_bytes = self._progress_bytes = 0
+        self._body_bytes = self._progress_bytes = self._chunk_count = 0
         self._head_since = None
         self._body_until = now_ms + BODY_DEADLINE_MS
         if parser.they_are_waiting_for_100_continue:
@@ -182,13 +191,20 @@ class ServerConnection:
             parser.receive_data(bytes(self._in))
             self._in.clear()
         while True:
+            if not self._chunks_left:
+                self.unfinished = True
+                return None
             event = parser.next_event()
             kind = type(event)
             if kind is h11.Data:
+                self._chunks_left -= 1
+                self._chunk_count += 1
                 self._chunks.append(bytes(event.data))  # type: ignore[union-attr]
                 self._body_bytes += len(event.data)  # type: ignore[union-attr]
                 if self._body_bytes > self._request_bytes_max:
                     raise Problem(413, f"the body has over {self._request_bytes_max} bytes")
+                if self._chunk_count > CHUNKS_MAX + self._body_bytes // CHUNK_BYTES_MIN:
+                    raise Problem(400, f"the body comes in over {CHUNKS_MAX} chunks of under {CHUNK_BYTES_MIN} bytes")
             elif kind is h11.EndOfMessage:
                 return self._complete(parser, head)
             elif event is h11.NEED_DATA:
