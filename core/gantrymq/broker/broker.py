@@ -172,6 +172,7 @@ class Broker:
             self.cursors.replay(message.body, message.queue_offset, known)
         self.cursors.recovered()
         self.write_acks()
+        deletions.forget_lights(self)
         if MOVED_TOPIC in self.store.topics():
             self.cursors.moved.load(loaded.moved, self.store.log_min_position, self.cursors.is_live)
             self.cursors.moved.replay(self.store, self.cursors.is_live, loaded.offsets.get(MOVED_TOPIC, 0))

@@ -81,6 +81,14 @@ def delete_light(broker: Broker, light: int) -> Rows:
     return rows + _end(broker, broker.cursors.of_queue(f"~{light}"))
 
 
+def forget_lights(broker: Broker) -> None:
+    """At a start: light queues that were deleted shortly before a crash, which the store had not written down yet."""
+    rows, cursors, router = broker.tables.rows("light"), broker.cursors, broker.router
+    for light in broker.store.light_ids():
+        if str(light) not in rows and not cursors.of_queue(f"~{light}") and not router.routes_of_light(light):
+            broker.store.delete_light(light)
+
+
 def light_row(store: MessageStore, key: str, value: bytes | None) -> None:
     """A row of table `light` changed."""
     if value is None:

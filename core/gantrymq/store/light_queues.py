@@ -24,6 +24,7 @@ from gantrymq.store.light_table import (
     FRONT,
     GONE,
     NEAR,
+    NEXT,
     NONE,
     NUMBER,
     PAGE_MASK,
@@ -81,6 +82,13 @@ class LightQueues(LightStream):
         """The queue's maximum offset; 0 for one that never had an entry or is deleted."""
         page = self.table.pages.get(light >> PAGE_SHIFT)
         return max(page[(light & PAGE_MASK) * WIDTH], 0) if page is not None else 0
+
+    def ids(self) -> list[int]:
+        """Queues that ever had an entry and are not deleted."""
+        found = []
+        for number, page in self.table.pages.items():
+            found += [number << PAGE_SHIFT | place for place, end in enumerate(page[NEXT::WIDTH]) if end > 0]
+        return found
 
     def min_offset(self, light: int) -> int:
         """Entries below it are trimmed."""

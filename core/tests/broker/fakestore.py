@@ -66,6 +66,9 @@ class FakeStore:
             (at, self.log[at // 100].size, 0) for at in self.queues.get((topic, queue_id), [])[offset : offset + count]
         ]
 
+    def light_ids(self) -> list[int]:
+        return [light for light, entries in self.lights.items() if entries]
+
     def light_max_offset(self, light: int) -> int:
         return len(self.lights.get(light, ()))
 

@@ -170,3 +170,20 @@ def test_what_was_deleted_stays_deleted(files: MemoryFileSystem) -> None:
     send(again, 2, "b")
     assert again.store.light_max_offset(other) == 0
     assert cursor != kept
+
+
+def test_a_light_queue_that_was_deleted_is_no_ghost_after_a_crash(files: MemoryFileSystem) -> None:
+    """Its row is in the log; that its entries are gone was to be written a second later."""
+    node = Node(files, False)
+    light, cursor = queue(node)
+    other, _ = queue(node, "b")
+    send(node, 3, "a")
+    send(node, 2, "b")
+    node.background()
+    node.call("delete_light", light)
+    again = killed(node)
+    assert again.store.light_ids() == [other]
+    assert again.store.light_live_units == 2
+    assert again.broker.cursors.find(f"~{light}", "g") is None
+    again.background()
+    assert killed(again).store.light_ids() == [other]
