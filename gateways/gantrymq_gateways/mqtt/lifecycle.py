@@ -212,9 +212,8 @@ class Lifecycle:
                 refused = refused or (text, error)
                 codes.append(c.SUBACK_FAILURE)
         if refused is not None:
-            text, error = refused
             count = f"{codes.count(c.SUBACK_FAILURE)} of {len(codes)} subscriptions refused, first"
-            log.warning("client %s: %s %r: %s", session.client_id, count, text[:128], error)
+            log.warning("client %s: %s %r: %s", session.client_id, count, refused[0][:128], refused[1])
         if stored is not None and fresh:
             for text, qos in fresh.items():
                 stored.filters[text].owed = any(min(message.qos, qos) for message in self.kept.match(text))
