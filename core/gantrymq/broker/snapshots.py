@@ -114,6 +114,7 @@ class Snapshots:
     def load(self) -> Loaded:
         """The newest snapshot that is true of the log; an empty one if there is none. Reads wait for the disk."""
         self._files.abandon()
+        self._own_topics()  # 7 ms for 20,000 topics: now and not on the loop
         for name in self._files.names():
             try:
                 loaded, tail = self._read(name)
@@ -363,7 +364,12 @@ class SnapshotWork:
             return
         size = sum([len(data) for data in self._chunk])
         for _ in range(max(1, budget_us // BLOCK_US)):
-            data = next(job, None)
+            try:
+                data = next(job, None)
+            except (GantryError, OSError) as error:  # a record cannot be read: without this nobody would ever try again
+                self._chunk = []
+                self._give_up(error)
+                return
             if data is None:
                 self._write(self._finish)
                 return
@@ -419,7 +425,7 @@ class SnapshotWork:
 
         self._in_thread(lambda: self._files.finish(limit), done)
 
-    def _give_up(self, failure: OSError) -> None:
+    def _give_up(self, failure: Exception) -> None:
         log.warning(
             "no snapshot of tables and cursors: %s; the next one is tried in %d s", failure, self.interval_ms // 1000
         )

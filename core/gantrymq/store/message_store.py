@@ -468,7 +468,9 @@ class MessageStore(StoreReader, DerivedFiles):
 
     def take_checkpoint(self, force: bool = False) -> Checkpoint | None:
         """The checkpoint that is due, for `sync_checkpoint`. `force`: make one now (loop thread only)."""
-        checkpoint, self._checkpoint = self._checkpoint, None
+        checkpoint = self._checkpoint
+        if checkpoint is not None:  # only then: the loop makes one while there is none, and it must not be lost
+            self._checkpoint = None
         if not force:
             return checkpoint
         made = self._make_checkpoint()

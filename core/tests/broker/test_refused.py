@@ -175,7 +175,7 @@ def test_what_was_deleted_stays_deleted(files: MemoryFileSystem) -> None:
 def test_a_light_queue_that_was_deleted_is_no_ghost_after_a_crash(files: MemoryFileSystem) -> None:
     """Its row is in the log; that its entries are gone was to be written a second later."""
     node = Node(files, False)
-    light, cursor = queue(node)
+    light, _ = queue(node)
     other, _ = queue(node, "b")
     send(node, 3, "a")
     send(node, 2, "b")

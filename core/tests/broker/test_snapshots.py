@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from pathlib import Path
 from typing import Any
@@ -313,6 +314,22 @@ def test_full_disk_gives_the_snapshot_up_and_nothing_else() -> None:
     assert node.disk.list_dir(PLACE) == []
     node.make()
     assert len(node.disk.list_dir(PLACE)) == 1
+
+
+def test_a_record_that_cannot_be_read_gives_up_this_one_and_not_all_to_come() -> None:
+    node, _ = filled()
+
+    def fault(operation: str, path: Path) -> OSError | None:
+        return OSError(errno.EIO, "bad sector") if operation == "pread" and "commitlog" in path.parts else None
+
+    node.work.begin()
+    node.disk.fault = fault
+    node.finish()
+    node.disk.fault = lambda operation, path: None
+    assert node.snapshot_files.names() == []
+    node.make()
+    assert len(node.snapshot_files.names()) == 1
+    same_both_ways(node.disk.after_process_crash())
 
 
 def test_large_rows_end_a_block_and_chunks_are_bounded() -> None:
