@@ -63,8 +63,8 @@ class Source:
 
 
 def project_files() -> list[str]:
-    """Files that are, or are about to be, in the repository."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    """Files that are, or are about to be, in the repository, also where the checkout is another user's, which git would not read."""
+    command = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout.split("\0")
     return sorted({name for name in names if name and (ROOT / name).is_file()})
 
