@@ -26,7 +26,7 @@ from gantrymq.broker.parts import Part
 from gantrymq.broker.pending import Pending
 from gantrymq.broker.pops import Pops
 from gantrymq.broker.port import Done, Route
-from gantrymq.broker.refused import Refused
+from gantrymq.broker.refused import Refused, append_fit
 from gantrymq.broker.routing import Router, route_from_bytes, route_to_bytes
 from gantrymq.broker.routing_api import RouteSet
 from gantrymq.broker.settings import Settings
@@ -202,6 +202,10 @@ class Broker:
         self._pending.append((batch, token, on_done))
         self._arm_append()
 
+    def is_last(self, batch: Sequence[Message]) -> bool:
+        """Nothing was submitted behind `batch` in this turn, which is not over: its submitter may still add to it."""
+        return bool(self._pending) and self._pending[-1][0] is batch
+
     def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done | None) -> None:
         """Rows of a table in one batch; in memory once stored. Without `on_done`, what a full disk refuses is written when it can be."""
         self.put_rows([(table, key, value) for key, value in items], token, on_done)
@@ -226,7 +230,8 @@ class Broker:
 
     def when_stored(self, token: Any, on_done: Done) -> None:
         """Call `on_done(token, None or GantryError)` when all that was handed over so far is as safe as an acknowledgement promises."""
-        self._write_internal([], None, on_done, token)
+        self._internal.append(([], None, on_done, token))
+        self._arm_append()
 
     def fetch(self, cold: Cold, call: Any, again: Callable[..., None], *arguments: Any) -> None:
         """Read what was cold, then `again(call, *arguments)`; `call` is the operation. Too much waits already: try a little later."""
@@ -369,7 +374,7 @@ class Broker:
         if messages:
             lights.extend([()] * (len(messages) - len(lights)))
             try:
-                end = self.store.append(messages, lights)
+                end = append_fit(self.store, messages, lights, hits, answers)
             except GantryError as error:
                 self._refuse(answers, internal, error, bodies)
                 if error.code is ErrorCode.STORE_FAILED:
@@ -556,12 +561,6 @@ class Broker:
         if not self._deliver_armed:
             self._deliver_armed = True
             self.turn.at_deliver(self._deliver)
-
-    def _write_internal(
-        self, messages: list[Message], apply: Callable[[], None] | None, on_done: Done | None, token: Any
-    ) -> None:
-        self._internal.append((messages, apply, on_done, token))
-        self._arm_append()
 
     def awaits_write(self, topic: str) -> bool:
         """Records for a system topic were handed over and are not stored yet."""

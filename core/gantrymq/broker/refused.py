@@ -6,12 +6,22 @@ broker does, in the order in which they were handed over, until the disk takes t
 
 from __future__ import annotations
 
+import logging
+import struct
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from gantrymq.broker.cursors import Cursors
 from gantrymq.broker.tables import Row, row_of
+from gantrymq.model.errors import ErrorCode
 from gantrymq.model.message import Message
 from gantrymq.net.api import Wheel
+from gantrymq.store import record
+
+if TYPE_CHECKING:
+    from gantrymq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
 
 FULL_RETRY_MS = 1_000
 """Rows that a full disk refused are handed to it again after this time, or with the next batch."""
@@ -58,3 +68,29 @@ class Refused:
         if self._cursors.write_again():
             self._later()
         self._again()
+
+
+def append_fit(
+    store: MessageStore, messages: list[Message], lights: list[tuple[int, ...]], hits: list[Any], answers: list[Any]
+) -> int:
+    """`store.append`. Where a field of some message fits no record (a flag of 40 bits) the others are stored, and its sender gets
+    MESSAGE_ILLEGAL: nobody looks for that beforehand, and one sender's mistake must not take the turn of all."""
+    try:
+        return store.append(messages, lights)
+    except (struct.error, TypeError, ValueError, OverflowError) as error:
+        unfit = {id(message) for message in messages if not record.fits(message)}
+        if not unfit:
+            raise
+        log.warning("%d messages that fit no record were refused; the last error: %s", len(unfit), error)
+    kept = [(message, targets) for message, targets in zip(messages, lights, strict=True) if id(message) not in unfit]
+    messages[:] = [message for message, _ in kept]
+    lights[:] = [targets for _, targets in kept]
+    hits[:] = [found for found in hits if id(found[0]) not in unfit]
+    for place, (token, on_done, results, batch, strict) in enumerate(answers):
+        if any(id(message) in unfit for message in batch):
+            results = [
+                ErrorCode.MESSAGE_ILLEGAL if id(message) in unfit else result
+                for message, result in zip(batch, results or [None] * len(batch), strict=True)
+            ]
+            answers[place] = (token, on_done, results, batch, strict)
+    return store.append(messages, lights)

@@ -10,8 +10,6 @@ of size 0x7FFFFFFF stands for an offset without a record (before the first one, 
 from __future__ import annotations
 
 import logging
-import sys
-from array import array
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +19,7 @@ from gantrymq.model.names import check_stored_topic, is_stored_topic
 from gantrymq.store.commit_log import file_name, positions_in
 from gantrymq.store.config import UNIT_SIZE
 from gantrymq.store.record import MAGIC_V1, MAGIC_V2
+from gantrymq.store.unit_words import Spans, places_of, spans_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,11 +45,9 @@ _UNITS: Final = [Struct(">" + "qiq" * count) for count in range(UNITS_PER_PACK +
 
 WINDOW_UNITS: Final = 200
 """Read at once when a queue's end is looked for: a page of the disk."""
-
-
-def tag_words(codes: frozenset[int]) -> frozenset[int]:
-    """Tag codes as `ConsumeQueue.select` compares them: the lower half (a tag's hash has 32 bits) read in this machine's order."""
-    return frozenset([int.from_bytes((code & 0xFFFFFFFF).to_bytes(4, "big"), sys.byteorder) for code in codes])
+PATHS_MAX: Final = 1024
+"""Paths of files that are read, kept because making one takes as long as reading 32 units: as many as there are queues in use at a time,
+at 600 bytes each. Beyond it all are forgotten."""
 
 
 def pack_units(flat: list[int]) -> bytes:
@@ -74,6 +71,8 @@ class QueueFiles:
         self.file_size = file_size
         self._handles_max = handles_max
         self._handles: dict[Path, int] = {}
+        self.paths: dict[tuple[ConsumeQueue, int], Path] = {}
+        """Of files that were read, by queue and first position."""
         self.unsynced: set[Path] = set()
         self.log_min = 0
         self.log_end = 1 << 62
@@ -200,6 +199,16 @@ class ConsumeQueue:
     def _path(self, base: int) -> Path:
         return self.directory / file_name(base)
 
+    def _read_file(self, base: int, at: int, length: int) -> bytes:
+        """`length` bytes from `at` on of the file that begins at `base`."""
+        paths = self._files.paths
+        path = paths.get((self, base))
+        if path is None:
+            if len(paths) >= PATHS_MAX:
+                paths.clear()
+            path = paths[self, base] = self._path(base)
+        return self._files.read(path, length, at - base, self._opened_at - base)
+
     def _first(self, base: int, low: int, high: int, cut_at: int) -> int:
         """Index of the first unit that is empty or (with `cut_at`) points at or above it; all before are neither."""
         handle = self._files.handle(self._path(base), False)
@@ -309,17 +318,40 @@ class ConsumeQueue:
             if not self._bases or base < self._bases[0]:
                 raise StoreCorruptError(f"{self.directory}: no file for offset {offset}")
             length = min(stop, base + size) - at
-            data = self._files.read(self._path(base), length, at - base, self._opened_at - base)
+            data = self._read_file(base, at, length)
             units.extend(UNIT.iter_unpack(data))
             at += length
         if end > written_end:
             units.extend(self.read(written_end, end - written_end))
         return units
 
+    def spans(self, offset: int, count: int) -> Spans | None:
+        """Where the records of up to `count` units from `offset` on lie, without taking the units apart one by one.
+
+        None where only `read` can tell: outside the queue, and where the units lie in two places or their records on both sides of a
+        multiple of 4 GiB. The size of a lost offset is `HOLE_SIZE`. May raise `Cold`.
+        """
+        pending = self.pending
+        end = min(offset + count, self.next_offset)
+        written_end = self.next_offset - len(pending) // 3
+        if not 0 <= offset < end:
+            return None
+        if offset >= written_end:
+            at, stop = (offset - written_end) * 3, (end - written_end) * 3
+            return pending[at:stop:3], pending[at + 1 : stop : 3], 0
+        at, length = offset * UNIT_SIZE, (end - offset) * UNIT_SIZE
+        base = at - at % self._files.file_size
+        if end > written_end or at + length > base + self._files.file_size or not self._bases or base < self._bases[0]:
+            return None
+        data = self._read_file(base, at, length)
+        if len(data) != length:
+            return None
+        return spans_of(data)
+
     def select(
         self, offset: int, count: int, codes: frozenset[int], words: frozenset[int]
     ) -> tuple[list[int], list[Unit]]:
-        """Of up to `count` units from `offset` on those with one of the tag codes, and their offsets. `words`: `tag_words(codes)`.
+        """Of up to `count` units from `offset` on those with one of the tag codes, and their offsets. `words`: `unit_words.tag_words(codes)`.
 
         A unit that is not wanted costs 20 to 50 ns: it is never taken apart. May raise `Cold`.
         """
@@ -335,8 +367,8 @@ class ConsumeQueue:
             if not self._bases or base < self._bases[0]:
                 raise StoreCorruptError(f"{self.directory}: no file for offset {at // UNIT_SIZE}")
             length = min(stop, base + size) - at
-            data = self._files.read(self._path(base), length, at - base, self._opened_at - base)
-            for place in _places(data, words):
+            data = self._read_file(base, at, length)
+            for place in places_of(data, words):
                 unit = UNIT.unpack_from(data, place * UNIT_SIZE)
                 if unit[1] != HOLE_SIZE:
                     offsets.append(at // UNIT_SIZE + place)
@@ -352,6 +384,11 @@ class ConsumeQueue:
                     offsets.append(first + place)
                     units.append((position, length, code))
         return offsets, units
+
+    @property
+    def unused(self) -> bool:
+        """It has never had a record."""
+        return not self.next_offset and not self._bases
 
     def expired_files(self) -> list[Path]:
         """Oldest files whose every unit is below `min_offset`; never the last one, which says where the queue goes on."""
@@ -384,23 +421,6 @@ class ConsumeQueue:
             at += length
             start += length
         self.pending = []
-
-
-def _places(data: bytes, words: frozenset[int]) -> list[int]:
-    """Places of the units whose tag word is one of `words`: five words a unit, the last is the lower half of the tag code."""
-    tags = array("I", data)[4::5]
-    if len(words) != 1:
-        return [place for place, word in enumerate(tags) if word in words]
-    packed = tags.tobytes()
-    (word,) = words
-    wanted = word.to_bytes(4, sys.byteorder)
-    places = []
-    at = packed.find(wanted)
-    while at >= 0:
-        if not at & 3:
-            places.append(at >> 2)
-        at = packed.find(wanted, at + 1)
-    return places
 
 
 class Topic:

@@ -15,7 +15,7 @@ record entered, with the offsets it took there.
 
 from __future__ import annotations
 
-from struct import Struct
+from struct import Struct, error
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
@@ -101,6 +101,15 @@ def encode(message: Message) -> bytes:
     return b"".join(
         (head, body, len(topic).to_bytes(2 if long else 1, "big"), topic, SHORT.pack(len(properties)), properties)
     )
+
+
+def fits(message: Message) -> bool:
+    """Whether every field has a place in a record."""
+    try:
+        encode(message)
+    except (error, TypeError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def blank(size: int) -> bytes:

@@ -187,3 +187,33 @@ def test_a_light_queue_that_was_deleted_is_no_ghost_after_a_crash(files: MemoryF
     assert again.broker.cursors.find(f"~{light}", "g") is None
     again.background()
     assert killed(again).store.light_ids() == [other]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("flag", 1 << 31), ("flag", -(1 << 31) - 1), ("born_ms", 1 << 63), ("reconsume_times", 1 << 31), ("queue_id", 1 << 31),
+        ("sys_flag", 1 << 31), ("prepared_offset", 1 << 63), ("body", "text"),
+    ],
+)  # fmt: skip
+def test_a_field_that_fits_no_record_is_its_senders_alone(files: MemoryFileSystem, field: str, value: object) -> None:
+    """What others sent in the same turn is stored, also what the broker itself has to write."""
+    node = Node(files, False)
+    light, cursor = queue(node)
+    send(node, 1)
+    settle(node, cursor, take(node, cursor))
+    batches = [
+        [Message("t", b"%d" % (10 * row + n), b"TAGS\x01a\x02", "a", queue_id=0) for n in range(3)] for row in range(3)
+    ]
+    setattr(batches[1][1], field, value)
+    results: list[Any] = []
+    for batch in batches:
+        node.port.submit(batch, None, lambda token, result: results.append(result))
+    node.port.put("things", [("key", b"value")], None, lambda token, result: results.append(result))
+    node.turn.run_until_quiet()
+    assert results == [None, [1, 2, 3], [4, ErrorCode.MESSAGE_ILLEGAL, 5], [6, 7, 8]]
+    assert node.store.queues_of("t") == [0]
+    again = killed(node)
+    assert again.broker.tables.rows("things") == {"key": b"value"}
+    assert bodies(take(again, cursor)) == [0, 1, 2, 10, 12, 20, 21, 22]
+    assert again.store.light_max_offset(light) == 9
