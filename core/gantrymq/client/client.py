@@ -12,6 +12,7 @@ from gantrymq.client.nameservers import DEFAULT_NAMESERVER, is_page, parse_names
 from gantrymq.client.routes import MessageQueue, RouteCache
 from gantrymq.model.errors import GantryError
 from gantrymq.remoting.codec import Command
+from gantrymq.remoting.constants import MASTER_ID
 
 
 class Client:
@@ -30,6 +31,13 @@ class Client:
 
     async def link_of(self, queue: MessageQueue, master_only: bool = False) -> Link:
         """Open link to the broker that has `queue`, at its new address if it has moved."""
+        kept = self.routes.fresh_route(queue.topic)
+        if kept is not None:
+            addresses = kept.brokers.get(queue.broker, {})
+            if MASTER_ID in addresses:
+                link = self.links.open_link(addresses[MASTER_ID])
+                if link is not None:
+                    return link
         route = await self.routes.publish_route(queue.topic)
         try:
             return await self.links.get(route.address(queue.broker, master_only), patient=False)

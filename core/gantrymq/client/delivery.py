@@ -29,6 +29,8 @@ SUSPEND_S: Final = 1.0
 """Before an orderly queue goes on after a failure (suspendCurrentQueueTimeMillis)."""
 CONSUME_TIMEOUT_S: Final = 900.0
 """A handler call that takes longer is cancelled and counts as failed (consumeTimeout)."""
+LOOKS: Final = 8
+"""A call is cancelled late by an eighth of its time at most."""
 SLICE_S: Final = 0.005
 """A worker lets others have the loop after this long."""
 LOCK_POLL_S: Final = 0.1
@@ -65,30 +67,31 @@ class Delivery(Protocol):
 
 
 class _Calls:
-    """Handler calls with their time limit."""
+    """Handler calls with their time limit: one timer looks at all of them now and then, so that a call costs no timer of its own."""
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
         self._loop = asyncio.get_running_loop()
+        self._due: dict[asyncio.Task[None], float] = {}
+        """Loop time by the worker that runs a call."""
+        self._late: set[asyncio.Task[None]] = set()
+        """Workers whose call was cancelled for it."""
+        self._looking = False
 
     async def failure(self, subscribed: Subscribed, messages: list[ReceivedMessage]) -> RetryLater | None:
         """Run the handler; None if it succeeded, else when to try again."""
-        task = asyncio.current_task()
+        task: asyncio.Task[None] | None = asyncio.current_task(self._loop)
         assert task is not None
-        late = False
-
-        def too_late() -> None:
-            nonlocal late
-            late = True
-            task.cancel()
-
-        timer = self._loop.call_later(self._terms.timeout_s, too_late)
+        self._due[task] = self._loop.time() + self._terms.timeout_s
+        if not self._looking:
+            self._looking = True
+            self._loop.call_later(self._terms.timeout_s / LOOKS, self._look)
         try:
             await call_handler(subscribed, messages, self._terms.pool)
         except RetryLater as later:
             return later
         except asyncio.CancelledError:
-            if not late:
+            if task not in self._late:
                 raise
             task.uncancel()
             _log.warning("%s: the handler took over %g s", messages[0], self._terms.timeout_s)
@@ -97,8 +100,18 @@ class _Calls:
             _log.warning("%s: the handler failed", messages[0], exc_info=True)
             return RetryLater()
         finally:
-            timer.cancel()
+            del self._due[task]
+            self._late.discard(task)
         return None
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        for task in [task for task, due in self._due.items() if due <= now and task not in self._late]:
+            self._late.add(task)
+            task.cancel()
+        self._looking = bool(self._due)
+        if self._looking:
+            self._loop.call_later(self._terms.timeout_s / LOOKS, self._look)
 
 
 class ConcurrentDelivery:
@@ -132,9 +145,12 @@ class ConcurrentDelivery:
             task = self._loop.create_task(self._work())
             self._workers.add(task)
             task.add_done_callback(self._workers.discard)
-            self._loop.call_soon(self._kick)
 
     async def _work(self) -> None:
+        if len(self._ready) > 1:
+            self._loop.call_soon(self._kick)
+        else:
+            self._kicked = False
         until = self._loop.time() + SLICE_S
         while self._ready:
             buffer, messages = self._ready.popleft()

@@ -24,6 +24,7 @@ DELAY_LEVELS: Final = 18
 
 _RESERVED: Final = frozenset({props.MULTI_DISPATCH, props.MULTI_QUEUE_OFFSET})
 KEYS_SEPARATOR: Final = " "
+_UNIQ_KEY: Final = f"{props.UNIQ_KEY}\x01"
 
 
 @dataclass(slots=True)
@@ -70,6 +71,8 @@ class SendResult(NamedTuple):
 def encode_properties(message: OutMessage, unique_id: str) -> str:
     """The text form for the wire, tag, keys, sharding key and UNIQ_KEY included. Raises NAME_INVALID, ILLEGAL_ARGUMENT or
     PROPERTIES_TOO_LARGE, naming what is wrong."""
+    if _is_plain(message) and unique_id.isalnum():
+        return f"{_UNIQ_KEY}{unique_id}\x02"
     pairs = dict(message.properties or ())
     for name in pairs:
         if name in _RESERVED:
@@ -100,15 +103,29 @@ def encode_properties(message: OutMessage, unique_id: str) -> str:
     return text
 
 
+def _is_plain(message: OutMessage) -> bool:
+    """Whether it has no property but its UNIQ_KEY."""
+    return not (
+        message.properties
+        or message.tag
+        or message.keys
+        or message.sharding_key
+        or message.priority >= 0
+        or _delays(message)
+    )
+
+
+def _delays(message: OutMessage) -> bool:
+    return bool(message.delay_level or message.deliver_at_ms or message.deliver_after_s)
+
+
 def check_message(message: OutMessage) -> None:
     """Raise NAME_INVALID, ILLEGAL_ARGUMENT or MESSAGE_TOO_LARGE for what no broker takes."""
     check_topic(message.topic)
     if message.tag and len(message.tag.encode("utf-8", "surrogatepass")) > TAG_BYTES_MAX:
         raise GantryError(ErrorCode.NAME_INVALID, f"the tag has over {TAG_BYTES_MAX} bytes")
-    delays = (message.delay_level, message.deliver_at_ms, message.deliver_after_s)
-    if sum(1 for delay in delays if delay) > 1 or min(delays) < 0 or message.delay_level > DELAY_LEVELS:
-        text = f"delay level, deliver_at_ms, deliver_after_s {delays}: allowed is one of them, a level of 1 to {DELAY_LEVELS}"
-        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
+    if _delays(message):
+        _check_delay(message)
     if not hasattr(
         message.body, "hex"
     ):  # typed as bytes, but not every caller checks types: a text is the usual mistake
@@ -117,6 +134,13 @@ def check_message(message: OutMessage) -> None:
     if len(message.body) > BODY_BYTES_CEILING:
         text = f"the body has {len(message.body)} bytes, at most {BODY_BYTES_CEILING} are allowed"
         raise GantryError(ErrorCode.MESSAGE_TOO_LARGE, text)
+
+
+def _check_delay(message: OutMessage) -> None:
+    delays = (message.delay_level, message.deliver_at_ms, message.deliver_after_s)
+    if sum(1 for delay in delays if delay) > 1 or min(delays) < 0 or message.delay_level > DELAY_LEVELS:
+        text = f"delay level, deliver_at_ms, deliver_after_s {delays}: allowed is one of them, a level of 1 to {DELAY_LEVELS}"
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
 
 
 def _own_address() -> bytes:

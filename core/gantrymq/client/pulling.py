@@ -154,4 +154,5 @@ async def pull_once(
     messages = readable_records(raw, queue.broker, f"{link.address}: {queue}")
     if subscription.tags:  # the broker compares hashes; two tags may have the same
         messages = [message for message in messages if message.tag in subscription.tags]
-    return PullResult(messages, result.next_offset, result.min_offset, result.max_offset, result.moved)
+    result.messages.extend(messages)
+    return result

@@ -11,7 +11,7 @@ docs/formats/remoting.md.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -311,7 +311,8 @@ class FrameReader:
     def feed(self, data: bytes) -> list[Command]:
         """All commands that `data` completes, in order. Raises `FrameError`; the reader is of no use after
         that."""
-        return as_commands(self.read(data))
+        commands = self.read(data)
+        return as_commands(commands) if self._typed_sends else cast("list[Command]", commands)
 
     def read(self, data: bytes) -> list[Command | Alike | Acks]:
         """As `feed`; with `typed_sends`, ordinary sends and acknowledgements that are like earlier ones stay as they are told from those."""
@@ -382,6 +383,17 @@ class FrameReader:
         if at < size:
             pending += memoryview(data)[at:] if at else data
         return commands
+
+    def lone(self, data: bytes) -> Alike | None:
+        """The send that `data` is, if it is one, whole, and like the last one. None: nothing was taken, `read` it."""
+        shape, size = self._shape, len(data)
+        if shape is None or self._pending or not 8 <= size <= FRAME_BYTES_MAX:
+            return None
+        total, marker = PREFIX.unpack_from(data)
+        if total + 4 != size or marker != shape.marker:
+            return None
+        body_at = 8 + (marker & 0xFFFFFF)
+        return shape.match(data, 8, body_at, size) if body_at <= size else None
 
     def _like_ack(self, marker: int, data: bytes, at: int, run: Acks | None) -> Acks | None:
         """The acknowledgements whose frames begin at `at`, if they are like an earlier one; see `AckShape.match`."""
