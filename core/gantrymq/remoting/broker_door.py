@@ -41,6 +41,7 @@ from gantrymq.remoting.groups import Groups
 from gantrymq.remoting.headers import HeaderError, SendHeader, SendHeaderV2, parse
 from gantrymq.remoting.jobs import Jobs
 from gantrymq.remoting.locks import QueueLocks
+from gantrymq.remoting.lone_sends import LoneSends
 from gantrymq.remoting.pop_requests import PopRequests
 from gantrymq.remoting.pressure import NEVER_SHED, UNACKED_BYTES_MAX, Pressure
 from gantrymq.remoting.pulls import Pulls, Waiter
@@ -111,6 +112,7 @@ class BrokerDoors:
         self.pops = PopRequests(broker, self.groups)
         self.sends = Sends(broker, LOOPBACK_HOST, self.groups, self._in_order)
         self.responses = SendResponses(LOOPBACK_HOST, REGION)
+        self.lone = LoneSends(broker, self.responses)
         broker.transactions.checks.producers = transaction_requests.ProducerClients(self)
 
     def set_address(self, address: str) -> None:
@@ -127,7 +129,7 @@ class BrokerDoors:
         host = host_bytes(address)
         self.broker.store.set_store_host(host)
         self.sends.unique = UniqueKeys(self.broker.clock, host)
-        self.responses = SendResponses(host, REGION)
+        self.responses = self.lone.responses = SendResponses(host, REGION)
 
     def _in_order(self, group: str) -> bool:
         """Some client of the group holds a queue: it consumes in order."""
@@ -172,11 +174,13 @@ class BrokerDoor(RemotingDoor):
         self._host_flag = 0 if len(self._born_host) == len(LOOPBACK_HOST) else sysflag.BORN_HOST_V6
 
     def received(self, data: bytes) -> None:
-        """All sends of one read become one batch of the log."""
+        """All sends of one read become one batch of the log; one that comes alone shares it with other connections' (`LoneSends`)."""
         self._active = True
-        self._read_bytes += len(data)
         connection = self.connection
         shared = self.shared
+        if (alone := connection.lone_send(data)) is not None and self._take_alone(alone, len(data)):
+            return
+        self._read_bytes += len(data)
         make, make_like = shared.sends.message, shared.sends.message_like
         host, host_flag = self._born_host, self._host_flag
         batch: list[Message] = []
@@ -219,6 +223,31 @@ class BrokerDoor(RemotingDoor):
             self.broken()
         if connection.outbox:
             self.link.mark()
+
+    def _take_alone(self, sent: Alike, size: int) -> bool:
+        """Submit a send that was alone in its read; False: it goes the way of all."""
+        sends = self.shared.sends
+        if self._unacked_bytes > UNACKED_BYTES_MAX:
+            return False
+        try:
+            message = sends.message_like(sent, self._born_host, self._host_flag)
+        except GantryError as error:
+            self.refuse(as_command(sent), code_of(error.code), error.text)
+            self.link.mark()
+            return True
+        if not self.shared.lone.take(self, sent, message):
+            self._submit([message], [sent], size)
+        return True
+
+    def _submit(self, batch: list[Message], commands: list[Command | Alike], size: int) -> None:
+        """Submit the sends of a read, which had `size` bytes."""
+        if self.shared.sends.aside:
+            recall_requests.submit_aside(self, batch, commands)
+            if not batch:
+                return
+        self._open_sends += 1
+        self._unacked_bytes += size
+        self.shared.broker.submit(batch, (batch, commands, size), self._stored)
 
     def _refuse_sends(self, commands: Sequence[Command | Alike]) -> None:
         self.shared.pressure.connection_sends += len(commands)

@@ -38,6 +38,10 @@ class Connection:
         """Commands that `data` completes, responses of the peer included. Never raises; see `error`."""
         return as_commands(self.receive_sends(data))
 
+    def lone_send(self, data: bytes) -> Alike | None:
+        """The send, if `data` is just one, whole, and like an earlier one; None: `receive_sends` tells what it is."""
+        return None if self.error else self._reader.lone(data)
+
     def receive_sends(self, data: bytes) -> list[Command | Alike | Acks]:
         """As `receive_data`; see `FrameReader.read`."""
         if self.error:
