@@ -98,6 +98,8 @@ class BrokerStats:
         self._cluster = cluster
         self._items: dict[tuple[str, str], Item] = {}
         self._of_queue: dict[ConsumeQueue, tuple[Item, Item] | None] = {}
+        self._of_group: dict[tuple[str, str], tuple[Item, Item]] = {}
+        """Of topic and group, as long as `_items` has them."""
         self._wheel: Wheel | None = None
         self._tick = 0
         self.put_total = 0
@@ -145,9 +147,12 @@ class BrokerStats:
         nums, size = self._item(TOPIC_PUT_NUMS, topic), self._item(TOPIC_PUT_SIZE, topic)
         return (nums, size) if nums is not None and size is not None else None
 
-    def read_records(self, topic: str, group: str, count: int, pieces: Sequence[bytes | memoryview]) -> None:
-        """As `read`; `pieces`: the records, the first of which begins the first piece."""
-        size = sum(map(len, pieces))
+    def read_records(
+        self, topic: str, group: str, count: int, pieces: Sequence[bytes | memoryview], size: int = -1
+    ) -> None:
+        """As `read`; `pieces`: the records, the first of which begins the first piece, `size` bytes together (-1: not counted yet)."""
+        if size < 0:
+            size = sum(map(len, pieces))
         self.read(topic, group, count, size)
         self.answer_messages.observe(count)
         self.answer_bytes.observe(size)
@@ -158,11 +163,15 @@ class BrokerStats:
     def read(self, topic: str, group: str, count: int, size: int) -> None:
         """One answer gave `count` messages of a topic to a group."""
         self.get_total += count
-        key = f"{topic}@{group}"
-        for name, value in ((GROUP_GET_NUMS, count), (GROUP_GET_SIZE, size)):
-            item = self._item(name, key)
-            if item is not None:
-                item.add(value)
+        pair = self._of_group.get((topic, group))
+        if pair is None:
+            key = f"{topic}@{group}"
+            nums, sizes = self._item(GROUP_GET_NUMS, key), self._item(GROUP_GET_SIZE, key)
+            if nums is None or sizes is None:
+                return
+            pair = self._of_group[topic, group] = nums, sizes
+        pair[0].add(count)
+        pair[1].add(size)
 
     def sent_back(self, topic: str, group: str) -> None:
         """A consumer sent a message back."""
@@ -182,6 +191,7 @@ class BrokerStats:
         for name, key in [place for place in self._items if place[1] == topic or place[1].startswith(prefix)]:
             del self._items[name, key]
         self._of_queue.clear()
+        self._of_group.clear()
 
     # Sampling.
 
@@ -212,6 +222,7 @@ class BrokerStats:
                 if wall_ms - item.moved_ms > IDLE_MS_MAX and self._items.get(place) is item:
                     del self._items[place]
                     self._of_queue.clear()
+                    self._of_group.clear()
         if self._wheel is not None:
             self._wheel.call_at(self._wheel.now_ms() + 1, lambda now_ms: self._slice(items, tick, wall_ms))
 

@@ -18,7 +18,8 @@ from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.sql92 import Expression, ExpressionError, parse
 from gantrymq.store import record
-from gantrymq.store.consume_queue import HOLE_SIZE, tag_words
+from gantrymq.store.consume_queue import HOLE_SIZE
+from gantrymq.store.unit_words import tag_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

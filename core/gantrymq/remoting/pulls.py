@@ -71,7 +71,7 @@ class RefusedSubscription(GantryError):
 class Answer:
     """What a look at a queue gave. `status`: RocketMQ's GetMessageStatus, the remark of the answer."""
 
-    __slots__ = ("code", "count", "max_offset", "min_offset", "next_offset", "pieces", "status")
+    __slots__ = ("code", "count", "max_offset", "min_offset", "next_offset", "pieces", "size", "status")
 
     def __init__(self, code: int, status: bytes, next_offset: int, min_offset: int, max_offset: int) -> None:
         self.code = code
@@ -82,6 +82,8 @@ class Answer:
         self.pieces: list[bytes] = []
         self.count = 0
         """Messages in `pieces`."""
+        self.size = 0
+        """Bytes of `pieces`."""
 
 
 class Waiter:
@@ -153,7 +155,7 @@ class Pulls:
             self._park(waiter, min(header.suspend_timeout_millis, SUSPEND_MS_MAX))
             return
         if answer.count:
-            self._broker.stats.read_records(topic.name, header.consumer_group, answer.count, answer.pieces)
+            self._broker.stats.read_records(topic.name, header.consumer_group, answer.count, answer.pieces, answer.size)
         write(door, command.opaque, answer)
 
     def _reset(self, door: BrokerDoor, opaque: int, header: PullHeader) -> bool:
@@ -219,7 +221,14 @@ class Pulls:
         broker = self._broker
         store = broker.store
         name = topic.name
-        low, high = broker.min_offset(name, queue_id), store.max_offset(name, queue_id)
+        queue = store.queue(name, queue_id)
+        compacted = store.compacted.queues
+        current = broker.topics.topics.get(name)
+        if queue is None or compacted or broker.kept_from or current is None or current.config.first_offsets:
+            low = broker.min_offset(name, queue_id)
+        else:
+            low = queue.min_offset
+        high = queue.next_offset if queue is not None else 0
         if high <= low and offset != high:
             # An empty queue, or one whose records are all gone.
             return Answer(MOVED, b"NO_MESSAGE_IN_QUEUE", max(low, high), low, high)
@@ -229,15 +238,15 @@ class Pulls:
             return Answer(NOT_FOUND, b"OFFSET_OVERFLOW_ONE", offset, low, high)
         if offset > high:
             return Answer(MOVED, b"OFFSET_OVERFLOW_BADLY", high, low, high)
-        if wanted is ALL and offset >= store.compacted.end(name, queue_id):
-            units = store.units(name, queue_id, offset, count)
-            pieces, taken = store.read_records(units, bytes_max)
+        if wanted is ALL and queue is not None and (not compacted or offset >= store.compacted.end(name, queue_id)):
+            pieces, taken, size = store.read_queue(queue, offset, count, bytes_max)
             answer = Answer(FOUND, b"FOUND", offset + taken, low, high)
-            answer.pieces, answer.count = pieces, taken
+            answer.pieces, answer.count, answer.size = pieces, taken, size
         else:
             found = select(store, name, queue_id, offset, wanted, count, bytes_max)
             answer = Answer(FOUND, b"FOUND", found.next_offset, low, high)
             answer.pieces, answer.count = found.pieces, len(found.offsets)
+            answer.size = sum(map(len, found.pieces))
         if not answer.pieces:
             answer.code, answer.status = RETRY, b"NO_MATCHED_MESSAGE"
         return answer
@@ -293,7 +302,7 @@ class Pulls:
     def _finish(self, waiter: Waiter, answer: Answer) -> None:
         self._forget(waiter)
         if answer.count:
-            self._broker.stats.read_records(waiter.topic.name, waiter.group, answer.count, answer.pieces)
+            self._broker.stats.read_records(waiter.topic.name, waiter.group, answer.count, answer.pieces, answer.size)
         write(waiter.door, waiter.opaque, answer)
         waiter.door.link.mark()
 
@@ -326,12 +335,9 @@ def write(door: BrokerDoor, opaque: int, answer: Answer) -> None:
     outbox = door.connection.outbox
     size = len(header)
     if answer.pieces:
-        body = 0
-        for piece in answer.pieces:
-            body += len(piece)
-        outbox.append(PREFIX.pack(size + 4 + body, size) + header)
+        outbox.append(PREFIX.pack(size + 4 + answer.size, size) + header)
         outbox += answer.pieces
-        door.pull_bytes += body
+        door.pull_bytes += answer.size
     else:
         outbox.append(PREFIX.pack(size + 4, size) + header)
 

@@ -16,6 +16,7 @@ from gantrymq.store.write_buffer import BUFFER_BYTES_MAX
 
 if TYPE_CHECKING:
     import mmap
+    from collections.abc import Sequence
     from pathlib import Path
 
     from gantrymq.store.cold import ColdReads
@@ -30,6 +31,10 @@ that everything waits."""
 PART_BYTES_MIN: Final = 1024
 """Average size of a batch's parts from which `pwritev` is faster than joining them (measured: 0.84 against 1.44 us for a record of
 16 KiB, 0.31 against 0.28 at 4 KiB, 0.19 against 0.05 at 128 bytes)."""
+GAP_BYTES_MAX: Final = 4096
+"""Between two records that are wanted, read rather than skipped: a read costs a microsecond, as long as copying so much."""
+SPAN_BYTES_MAX: Final = 256 * 1024
+"""Read at once for records that lie among others: what `pread_now` has a buffer for."""
 SEGMENT_HANDLES_MAX: Final = 64
 """Descriptors kept open for flushed segments; a log may have thousands."""
 RESERVE_STEP: Final = 64 * 1024 * 1024
@@ -230,6 +235,31 @@ class CommitLog:
             if data:
                 return self._read_file(segment, at, begin - at) + data[: at + count - begin]
         return self._read_file(segment, at, count)
+
+    def read_many(self, places: Sequence[int], sizes: Sequence[int], base: int, total: int) -> list[bytes] | None:
+        """Records at `base` + ascending places, `total` bytes in all: neighbours in one piece, others cut out of the map, or of one read.
+
+        None where they are in two segments, or so far apart that reading each alone is cheaper. May raise `Cold`.
+        """
+        first = base + places[0]
+        span = base + places[-1] + sizes[-1] - first
+        begin = first - first % self.file_size
+        if first + span > begin + self.file_size or span < total:
+            return None
+        if span == total:
+            return [self.read(first, total)]
+        segment = self._segments.get(begin)
+        view: mmap.mmap | bytes | None = None
+        if first >= self.hot_from and segment is not None and (self.buffer is None or not self.buffer.bytes):
+            view = segment.view
+        if view is None:
+            if span > SPAN_BYTES_MAX or span > total + GAP_BYTES_MAX * len(sizes):
+                return None
+            view = self.read(first, span)
+            begin = first
+        if base != begin:
+            places = [place + (base - begin) for place in places]
+        return [view[place : place + size] for place, size in zip(places, sizes, strict=True)]
 
     def _read_file(self, segment: Segment, at: int, count: int) -> bytes:
         start = at - segment.base

@@ -270,12 +270,27 @@ class ConsumeQueue:
             return low
         while low < high:
             middle = (low + high) // 2
-            position, size, _ = self._unit_of(middle)
-            if size == HOLE_SIZE or position < self._files.log_min:
-                low = middle + 1
+            found, position = self._past_holes(middle, high)
+            if found < high and position < self._files.log_min:
+                low = found + 1
             else:
                 high = middle
-        return low
+        return self._past_holes(low, self.next_offset)[0]
+
+    def _past_holes(self, offset: int, end: int) -> tuple[int, int]:
+        """Offset and position of the first unit from `offset` on that is none; `end` if there is none below it. A lost record says nothing of
+        what lies before and behind it. Waits for the disk; nothing is pending."""
+        while offset < end:
+            at = offset * UNIT_SIZE
+            base = at - at % self._files.file_size
+            count = min(end - offset, WINDOW_UNITS, (base + self._files.file_size - at) // UNIT_SIZE)
+            handle = self._files.handle(self._path(base), False)
+            data = self._files.files.pread(handle, count * UNIT_SIZE, at - base)
+            for position, size, _ in UNIT.iter_unpack(data):
+                if size != HOLE_SIZE:
+                    return offset, position
+                offset += 1
+        return end, 0
 
     def _unit_of(self, offset: int) -> Unit:
         """One unit, waiting for the disk if need be: an append opens a queue, and must not come upon `Cold`."""

@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 QUERY_CANDIDATES_MAX: Final = 10_000
 """Records looked at for one query: many may share a hash or lie outside the time range."""
 
+HOLES_AT_ONCE: Final = 512
+"""Units read to find one that is no hole; the first one nearly always is."""
 OPENED_AHEAD_MAX: Final = 2_000
 """Topics opened though nobody asks: a kilobyte of memory per queue, 0.1 ms of the loop."""
 
@@ -183,9 +185,10 @@ class StoreReader:
             low = max(low, old.end)
         while low < high:
             middle = (low + high) // 2
-            at_ms = self._store_ms(queue.read(middle, 1)[0])
+            found, unit = _past_holes(queue, middle, high)
+            at_ms = self._store_ms(unit) if found < high else ms + 1
             if at_ms < ms or (at_ms == ms and not lower):
-                low = middle + 1
+                low = found + 1
             else:
                 high = middle
         return low if lower else max(low - 1, queue.min_offset)
@@ -430,3 +433,19 @@ class StoreReader:
                 break
             limit = QUERY_CANDIDATES_MAX
         return found
+
+
+def _past_holes(queue: ConsumeQueue, offset: int, end: int) -> tuple[int, Unit]:
+    """The first offset from `offset` on with a record, and its unit; `end` if there is none below it. A lost record has no time: what
+    lies before it is not older than what is looked for. May raise `Cold`."""
+    step = 1
+    while offset < end:
+        units = queue.read(offset, min(step, end - offset))
+        for unit in units:
+            if unit[1] != HOLE_SIZE:
+                return offset, unit
+            offset += 1
+        step = HOLES_AT_ONCE
+        if not units:
+            break
+    return end, HOLE

@@ -21,8 +21,9 @@ from gantrymq.remoting.filters import ALL, FilterError, compile_filter, select
 from gantrymq.remoting.pulls import Pulls
 from gantrymq.store import record
 from gantrymq.store.cold import Cold
-from gantrymq.store.consume_queue import HOLE, UNIT, tag_words
+from gantrymq.store.consume_queue import HOLE, UNIT
 from gantrymq.store.testing import MemoryFileSystem
+from gantrymq.store.unit_words import tag_words
 from tests.broker.test_cold_reads import Node
 from tests.remoting.bench import SUSPEND, Bench, answers, ask, pull, pull_frame, send, send_frame
 from tests.remoting.test_pulls import bodies_of, offsets

@@ -360,7 +360,7 @@ def test_a_pull_of_what_the_disk_cannot_read_is_refused_and_the_connection_stays
     link = bench.connect()
     send(link)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bench.store, "read_records", unreadable)
+        patch.setattr(bench.store, "read_queue", unreadable)
         answer = pull(link)
         assert (answer.code, "cannot read" in (answer.remark or "")) == (Answer.SYSTEM_ERROR, True)
     assert pull(link).code == 0
@@ -372,7 +372,7 @@ def test_a_poll_that_is_woken_by_what_the_disk_cannot_read_is_answered(bench: Be
     send(other)
     assert link.feed(pull_frame(opaque=9, queueOffset=1, **SUSPEND)) == b""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bench.store, "read_records", unreadable)
+        patch.setattr(bench.store, "read_queue", unreadable)
         assert send(other).code == 0
         bench.turn.run_until_quiet()
     (answer,) = answers(link.take())
