@@ -152,3 +152,19 @@ def test_length_of_the_files_that_are_there_wins() -> None:
     table.dirty.append(queue)
     table.write_pending()
     assert table_on(files, file_size=400).find("T", 0).read(0, 99) == [unit(n) for n in range(15)]  # type: ignore[union-attr]
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=60), st.integers(0, 62))
+def test_the_minimum_is_found_whatever_records_are_lost(lost: list[bool], kept_from: int) -> None:
+    files = MemoryFileSystem()
+    queue = queue_on(files)
+    for offset, gone in enumerate(lost):
+        queue.pending += HOLE if gone else unit(offset)
+        queue.next_offset += 1
+    queue.write_pending()
+    again = ConsumeQueue(QueueFiles(files, ROOT, 200, 8), ROOT / "T/0", 0)
+    again._files.log_min = kept_from * 100
+    again.open()
+    assert again.next_offset == len(lost)
+    kept = [offset for offset, gone in enumerate(lost) if not gone and offset >= kept_from]
+    assert again.min_offset == min(kept, default=len(lost))

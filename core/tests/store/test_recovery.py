@@ -344,3 +344,27 @@ def test_a_file_system_that_lost_the_end_of_the_log_while_the_machine_ran_on() -
             for message in store.get_many([unit[:2] for unit in store.units(f"topic{number}", 0, 0, 9)])
             if message
         ] == [b"y"]
+
+
+def test_a_time_is_found_whatever_records_are_lost(bench: Bench, message_of: Callable[..., Message]) -> None:
+    store = bench.open()
+    messages = [message_of(number) for number in range(15)]
+    for message in messages:
+        store.append([message], [()])
+        bench.clock.advance(1000)
+    store.flush()
+    bench.crash()
+    hurt = {3, 6, 7, 8, 11}
+    for number in hurt:
+        bench.damage(messages[number].physical_offset, b"\xff" * 20, *LOG)
+    again = bench.open()
+    units = again.units("T", 0, 0, 99)
+    assert {number for number, unit in enumerate(units) if unit[1] == HOLE_SIZE} == hurt
+    for number, message in enumerate(messages):
+        first = again.offset_by_time("T", 0, message.store_ms, True)
+        assert first <= number
+        assert {*range(first, number)} <= hurt, "nothing older"
+        last = again.offset_by_time("T", 0, message.store_ms, False)
+        assert number in hurt or last >= number
+        assert {*range(number + 1, last + 1)} <= hurt, "nothing younger"
+    again.close()
