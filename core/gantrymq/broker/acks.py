@@ -6,7 +6,6 @@ BITS first offset (8) count of bytes (4) bytes | COUNT offset (8) deliveries (8)
 
 from __future__ import annotations
 
-import itertools
 import struct
 import sys
 from array import array
@@ -93,9 +92,7 @@ def encode_offsets(kind: AckKind, cursor: int, offsets: list[int]) -> list[bytes
     """Entries for the offsets of one cursor; a run without holes becomes one RANGE."""
     if kind is AckKind.LIST:
         first, last = offsets[0], offsets[-1]
-        if last - first + 1 == len(offsets) and (
-            len(offsets) < 3 or all(b - a == 1 for a, b in itertools.pairwise(offsets))
-        ):
+        if last - first + 1 == len(offsets) and (len(offsets) < 3 or offsets == list(range(first, last + 1))):
             return [_RANGE.pack(AckKind.RANGE, cursor, first, last)]
     step = RECORD_BYTES_MAX // 16
     return [

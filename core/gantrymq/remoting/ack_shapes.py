@@ -80,14 +80,12 @@ class AckShape:
 
     __slots__ = (
         "_constant",
+        "_digits",
         "_each",
         "_head",
-        "_info",
-        "_offset",
-        "_opaque",
         "_opaque_long",
+        "_places",
         "_pop_ms",
-        "_queue",
         "_size",
         "fields",
         "group",
@@ -106,7 +104,8 @@ class AckShape:
         self.group, self.topic = fields["consumerGroup"], fields["topic"]
         self.language, self.version = sender
         ordered = sorted(places, key=lambda place: int(place.start))
-        self._info, self._offset, self._queue, self._opaque = [2 * ordered.index(place) + 1 for place in places]
+        self._places = [2 * ordered.index(place) + 1 for place in places]
+        self._digits = places[1].stop - places[1].start
         layout, at = "", 0
         for place in ordered:
             layout += f"{place.start - at}s{place.stop - place.start}s"
@@ -121,43 +120,44 @@ class AckShape:
 
     def match(self, data: bytes, at: int, run: Acks | None) -> Acks | None:
         """The acknowledgement whose frame begins at `at`, if it is like this one, and those behind it that continue its run: added to `run`
-        if they continue that, else a new run. All of the frame must be in `data`."""
+        if they continue that, else a new run. All of the first frame must be in `data`."""
         constant, size, head = self._constant, self._size, self._head
-        acks: Acks | None = None
-        stop = at + (len(data) - at) // size * size
-        for parts in self._each(memoryview(data)[at:stop]):
+        info_at, offset_at, queue_at, opaque_at = self._places
+        numbers: list[int] = []
+        opaques: list[bytes] = []
+        first, last = b"", -1
+        for parts in self._each(memoryview(data)[at : at + (len(data) - at) // size * size]):
             if parts[::2] != constant:
                 break
-            offset, opaque = parts[self._offset], parts[self._opaque]
-            if parts[self._info] != head + offset:
-                if acks is not None or not self._receipt(parts[self._info], offset):
+            offset, queue = parts[offset_at], parts[queue_at]
+            if parts[info_at] != head + offset:
+                if numbers or not self._receipt(parts[info_at], offset):
                     break
                 head = self._head
-            # What stands in a string of digits means the same in JSON; int() takes more than Java does.
-            if (
-                not offset.isdigit()
-                or not opaque.isdigit()
-                or opaque[0] == 0x30
-                or (offset[0] == 0x30 and len(offset) > 1)
-            ):
-                break
-            if self._opaque_long and opaque > _OPAQUE_LARGEST:
-                break
-            queue, number = parts[self._queue], int(offset)
-            if acks is None:
-                if queue not in QUEUE_IDS:
+            if queue != first:
+                if numbers or queue not in QUEUE_IDS:
                     break
-                if run is None or not run.goes_on(self, queue, head, number):
-                    run = Acks(self, queue, head, self._pop_ms)
-                acks, offsets, opaques = run, run.offsets, run.opaques
-            elif queue != acks.queue or number <= offsets[-1]:
+                first = queue
+            number = int(offset) if offset.isdigit() else -1  # int() takes more than Java does
+            if number <= last:
                 break
-            offsets.append(number)
-            opaques.append(opaque)
-            at += size
-        if acks is not None:
-            acks.end = at
-        return acks
+            last = number
+            numbers.append(number)
+            opaques.append(parts[opaque_at])
+        if not numbers or not self._are_opaques(opaques) or len(str(numbers[0])) != self._digits:
+            return None
+        if run is None or not run.goes_on(self, first, head, numbers[0]):
+            run = Acks(self, first, head, self._pop_ms)
+        run.offsets += numbers
+        run.opaques += opaques
+        run.end = at + size * len(numbers)
+        return run
+
+    def _are_opaques(self, opaques: list[bytes]) -> bool:
+        """All are numbers as they are written, of 31 bits; what stands in a string of digits means the same in JSON."""
+        if not b"".join(opaques).isdigit() or min(opaques)[0] == 0x30:
+            return False
+        return not self._opaque_long or max(opaques) <= _OPAQUE_LARGEST
 
     def _receipt(self, info: bytes, offset: bytes) -> bool:
         """A receipt of another delivery; its last word is the offset once more."""
