@@ -43,7 +43,7 @@ class Transact:
             assert self.process.poll() in (None, 0, 9), self.path.read_text()[-3000:]
             return text in self.path.read_text()
 
-        until(said, 120)
+        until(said, 300)
 
     def halted(self, key: str) -> None:
         """It sent that message and was gone."""
@@ -225,7 +225,7 @@ def test_a_real_broker_goes_on_with_ours_and_gives_them_back(real: RealBroker, t
             second.says("checked end")
             second.says("checked open")
             second.says("checked left")
-            until(lambda: set(real_keys(real)) >= {"end", "late", "left", "more", "open", "yes"}, 120)
+            until(lambda: set(keys(real.address)) >= {"end", "late", "left", "more", "open", "yes"}, 300)
             assert second.count("checked yes") == second.count("checked no") == second.count("checked late") == 0
         finally:
             second.close()

@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-READY_S = 30.0
-STOP_S = 15.0
+READY_S = 120.0
+STOP_S = 90.0
 POLL_S = 0.02
 DOORS = ("nameserver", "broker", "mqtt", "amqp", "cloudevents")
 

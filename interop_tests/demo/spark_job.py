@@ -10,6 +10,7 @@ import json
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ TOPICS = "telemetry,flights,pushes"
 UNION_TRIGGER = "500 milliseconds"
 ALERTS_TRIGGER = "2 seconds"
 POLL_S = 0.5
+RESTARTS_MAX = 10
+"""Spark gives the Python process of a stream's source ten seconds to start, whatever else the machine does; then a query goes on from its checkpoint."""
 BODY_CHARACTERS = 200
 TELEMETRY = "id STRING, device STRING, metric STRING, unit STRING, value DOUBLE, at DOUBLE"
 
@@ -94,14 +97,19 @@ def main(nameserver: str, directory: Path) -> None:
     sys.stdout = sys.stderr
     spark = session("gantry-demo", cores=2, quick=True, settings={"spark.local.dir": str(directory / "local")})
     spark.sparkContext.setLogLevel("WARN")
-    queries = [union_query(spark, nameserver, directory), alerts_query(spark, nameserver, directory)]
+    starts = [partial(start, spark, nameserver, directory) for start in (union_query, alerts_query)]
+    queries = [start() for start in starts]
+    restarts = RESTARTS_MAX
     say("started", version=spark.version)
     ended = threading.Event()
     threading.Thread(target=_wait_for_end, args=(ended,), daemon=True).start()
     while not ended.wait(POLL_S):
-        for query in queries:
+        for number, query in enumerate(queries):
             error = query.exception()
-            if error is not None:
+            if error is not None and "worker failed to connect back" in str(error) and restarts:
+                restarts -= 1
+                queries[number] = starts[number]()
+            elif error is not None:
                 say("failed", text=f"query {query.name}: {error}")
                 ended.wait()
     for query in queries:

@@ -33,11 +33,11 @@ DATA_SETS = {
 }
 MQTT_IN, AMQP_IN, WEBHOOK_IN, PULL_IN, SPARK_IN = "MQTT session", "AMQP queue", "webhook", "pull consumer", "Spark"
 
-FACES_S = 90.0
+FACES_S = 300.0
 """Until every consumer has shown the first messages: a JVM starts meanwhile."""
-ACKNOWLEDGE_S = 30.0
+ACKNOWLEDGE_S = 120.0
 """Beyond the traffic's own time, for what the kill left open."""
-CONVERGE_S = 60.0
+CONVERGE_S = 240.0
 TICK_S = 0.1
 
 

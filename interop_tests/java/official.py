@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 SOURCES = HERE / "src" / "main" / "java"
 CACHE = Path(os.environ.get("GANTRY_CACHE", "/var/tmp/gantry-peers"))
 
-COMMON = ("Scenarios.java", "Sending.java", "Consuming.java", "Faults.java")
+COMMON = ("Scenarios.java", "Sending.java", "Consuming.java", "Faults.java", "Patient.java")
 LATER = "Scenarios5.java"
 """Compiled for clients of the 5.x line only."""
 
@@ -135,7 +135,8 @@ def classes_of(source: Path, classpath: str) -> str:
     """Class path with the class of a program of one file, compiled once per run: `java X.java` compiles at each start."""
     made = Path(tempfile.mkdtemp(prefix="gantry-classes-"))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
-    _compile([source], classpath, made)
+    beside = [source.with_name("Patient.java")] if source.parent == SOURCES else []
+    _compile([source, *beside], classpath, made)
     return f"{made}{os.pathsep}{classpath}"
 
 

@@ -5,9 +5,11 @@ import com.alibaba.fastjson2.JSON;
 import java.util.Base64;
 import java.util.LinkedHashMap;
 import java.util.Map;
+import java.util.concurrent.Callable;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
@@ -22,6 +24,20 @@ public class Consume {
         System.exit(0);
     }
 
+    /** The client gives each of its questions a few seconds of its own, whatever the machine does beside. */
+    static <T> T again(Callable<T> question) throws Exception {
+        long end = System.currentTimeMillis() + 120000;
+        while (true) {
+            try {
+                return question.call();
+            } catch (MQClientException late) {
+                if (System.currentTimeMillis() > end) {
+                    throw late;
+                }
+            }
+        }
+    }
+
     static void run(String[] arguments) throws Exception {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(arguments[1]);
         consumer.setNamesrvAddr(arguments[0]);
@@ -29,9 +45,10 @@ public class Consume {
         consumer.setVipChannelEnabled(false);
         consumer.start();
         for (int place = 2; place < arguments.length; place++) {
-            for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(arguments[place])) {
-                long offset = consumer.minOffset(queue);
-                long end = consumer.maxOffset(queue);
+            String topic = arguments[place];
+            for (MessageQueue queue : again(() -> consumer.fetchSubscribeMessageQueues(topic))) {
+                long offset = again(() -> consumer.minOffset(queue));
+                long end = again(() -> consumer.maxOffset(queue));
                 while (offset < end) {
                     PullResult result = consumer.pull(queue, "*", offset, 32, 60000);
                     if (result.getPullStatus() == PullStatus.FOUND) {
@@ -50,7 +67,7 @@ public class Consume {
                     }
                     offset = result.getNextBeginOffset();
                 }
-                System.out.println("{\"committed\":" + consumer.fetchConsumeOffset(queue, true) + ",\"topic\":\"" + queue.getTopic()
+                System.out.println("{\"committed\":" + again(() -> consumer.fetchConsumeOffset(queue, true)) + ",\"topic\":\"" + queue.getTopic()
                     + "\",\"queueId\":" + queue.getQueueId() + "}");
             }
         }

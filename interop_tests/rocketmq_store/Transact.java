@@ -4,6 +4,7 @@
 // ends when its standard input does.
 
 import java.nio.charset.StandardCharsets;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
@@ -38,6 +39,19 @@ public class Transact {
         System.out.flush();
     }
 
+    /** On a busy machine the client may find no route, because another of its threads asks the nameserver too long: nothing was sent then. */
+    static TransactionSendResult sent(TransactionMQProducer producer, Message message, String state) throws Exception {
+        for (int attempt = 0; ; attempt++) {
+            try {
+                return producer.sendMessageInTransaction(message, state);
+            } catch (MQClientException error) {
+                if (attempt == 30 || error.getCause() == null || !String.valueOf(error.getCause().getMessage()).contains("No route info")) {
+                    throw error;
+                }
+            }
+        }
+    }
+
     static void run(String[] arguments) throws Exception {
         TransactionMQProducer producer = new TransactionMQProducer(arguments[1]);
         producer.setNamesrvAddr(arguments[0]);
@@ -64,7 +78,7 @@ public class Transact {
         for (int at = 3; at + 2 < arguments.length; at += 3) {
             byte[] body = ("body of " + arguments[at + 1]).getBytes(StandardCharsets.UTF_8);
             Message message = new Message(arguments[at], "tag", arguments[at + 1], body);
-            TransactionSendResult result = producer.sendMessageInTransaction(message, arguments[at + 2]);
+            TransactionSendResult result = sent(producer, message, arguments[at + 2]);
             say("sent " + arguments[at + 1] + " " + result.getSendStatus() + " " + result.getLocalTransactionState());
         }
         say("ready");

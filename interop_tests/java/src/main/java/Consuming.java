@@ -189,9 +189,9 @@ final class Consuming extends Scenarios {
         consumer.setConsumerPullTimeoutMillis(CALL_MS);
         consumer.start();
         Set<String> found = new TreeSet<>();
-        for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(topic("pull"))) {
-            long end = consumer.maxOffset(queue);
-            long at = Math.max(0, consumer.fetchConsumeOffset(queue, true));
+        for (MessageQueue queue : again(() -> consumer.fetchSubscribeMessageQueues(topic("pull")))) {
+            long end = again(() -> consumer.maxOffset(queue));
+            long at = Math.max(0, again(() -> consumer.fetchConsumeOffset(queue, true)));
             same(at, 0L);
             while (at < end) {
                 PullResult result = consumer.pull(queue, "*", at, 7);
@@ -268,7 +268,7 @@ final class Consuming extends Scenarios {
         send("lite-pull-assign", names("l", 12));
         DefaultLitePullConsumer consumer = lite("lite-pull-assign");
         consumer.start();
-        Collection<MessageQueue> queues = consumer.fetchMessageQueues(topic("lite-pull-assign"));
+        Collection<MessageQueue> queues = again(() -> consumer.fetchMessageQueues(topic("lite-pull-assign")));
         consumer.assign(queues);
         for (MessageQueue queue : queues) {
             consumer.seekToBegin(queue);

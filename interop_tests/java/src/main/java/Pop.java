@@ -30,7 +30,7 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 /** Arguments: nameserver, broker address, topic, messages of the push consumer. Pops with the official client and prints what it saw. */
 public final class Pop {
     /** How long a call may take on a machine that does much else. */
-    private static final int CALL_MS = 60_000;
+    private static final int CALL_MS = Patient.CALL_MS;
     private static final int LIMIT_MS = 120_000;
     /** Long enough that two more requests come before it ends. */
     private static final int ORDERED_MS = 10_000;
@@ -42,10 +42,7 @@ public final class Pop {
         broker = args[1];
         topic = args[2];
         int count = Integer.parseInt(args[3]);
-        DefaultMQProducer producer = new DefaultMQProducer("pop_producer");
-        producer.setSendMsgTimeout(CALL_MS);
-        producer.setMqClientApiTimeout(CALL_MS);
-        producer.setNamesrvAddr(args[0]);
+        DefaultMQProducer producer = new Patient("pop_producer", args[0]);
         producer.start();
         api = producer.getDefaultMQProducerImpl().getMqClientFactory().getMQClientAPIImpl();
         producer.createTopic("TBW102", topic, 2, Map.of());

@@ -37,7 +37,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 public class Scenarios {
     /** How long anything may take on a machine that does much else: half a second is usual, a few for what waits for a rebalance. */
     static final int LIMIT_S = 120;
-    static final int CALL_MS = 60_000;
+    static final int CALL_MS = Patient.CALL_MS;
 
     /** One scenario. */
     interface Scenario {
@@ -106,11 +106,8 @@ public class Scenarios {
     }
 
     static DefaultMQProducer producer(String name) throws Exception {
-        DefaultMQProducer made = new DefaultMQProducer(prefix + "-" + name);
-        made.setNamesrvAddr(nameservers);
+        DefaultMQProducer made = new Patient(prefix + "-" + name, nameservers);
         made.setPollNameServerInterval(1000);
-        made.setSendMsgTimeout(CALL_MS); // a send that is repeated would be there twice
-        made.setMqClientApiTimeout(CALL_MS);
         made.start();
         return made;
     }

@@ -23,10 +23,7 @@ public final class Talk {
         String nameserver = args[0];
         String topic = args[1];
         int count = Integer.parseInt(args[2]);
-        DefaultMQProducer producer = new DefaultMQProducer("java_producer");
-        producer.setSendMsgTimeout(60_000);
-        producer.setMqClientApiTimeout(60_000);
-        producer.setNamesrvAddr(nameserver);
+        DefaultMQProducer producer = new Patient("java_producer", nameserver);
         producer.start();
         producer.createTopic("TBW102", topic, 4, Map.of());
         for (int i = 0; i < count; i++) {
