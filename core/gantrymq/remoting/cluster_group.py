@@ -58,6 +58,7 @@ class Group:
         "inherited",
         "lights",
         "member",
+        "missed",
         "name",
         "pending",
         "port",
@@ -78,6 +79,8 @@ class Group:
         """Connected, with everything installed that the others have."""
         self.settled = False
         """Long enough in use that the other gateway processes have found it, too: new records may go there."""
+        self.missed = False
+        """A route was added, maybe, while it was not in use here: alone it would take messages that never reach that route's queue."""
         self.hangs = False
         """Connected, but an acquire is open for too long: it is asked for nothing more until it answers (cluster_patience.py)."""
         self.attempt = 0

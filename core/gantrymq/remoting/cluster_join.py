@@ -44,6 +44,8 @@ def join(cluster: ClusterPort, group: Group) -> Steps:
             if other is not group and (other.index, other.attempt) not in known
         ]
         if others or not begun:
+            if not others and group.missed:
+                _wait_for_who_knows(cluster)
             known.update([(other.index, other.attempt) for other in others])
             yield from _found(cluster, group, others)
             if others:
@@ -58,6 +60,13 @@ def join(cluster: ClusterPort, group: Group) -> Steps:
                 yield from call(group)
         else:
             return gone | own
+
+
+def _wait_for_who_knows(cluster: ClusterPort) -> None:
+    """A group that missed a change is not used before one that did not is back, unless none of those is registered any more."""
+    knowing = [other.name for other in cluster.groups if other.registered and not other.missed]
+    if knowing:
+        raise GantryError(ErrorCode.UNAVAILABLE, f"it missed changes, and {', '.join(knowing)} is not in use")
 
 
 def _gone(others: list[Group]) -> Steps:

@@ -92,6 +92,7 @@ class ClusterPort:
         if len(self.groups) >= GROUPS_MAX:
             raise GantryError(ErrorCode.LIMIT_REACHED, f"{GROUPS_MAX} broker groups were seen; restart the gateway")
         group = Group(name, len(self.groups), port)
+        group.missed = self.complete
         self.groups.append(group)
         port.watch_state(partial(self._group_state, group))
         return group
@@ -144,6 +145,7 @@ class ClusterPort:
             self.wheel.call_at(self.wheel.now_ms() + wait_ms, lambda now_ms: self._join(group, attempt))
             return
         group.complaint = ""
+        group.missed = False
         group.ready = True
         self._ready.append(group)
         self._ready.sort(key=lambda one: one.index)
@@ -345,8 +347,15 @@ class ClusterPort:
         if route.light and maker is None:
             on_done(token, unavailable("of this queue"))
             return
+
+        def added(error: Any) -> None:
+            if error is None:
+                for group in self.groups:
+                    group.missed = not group.ready
+            on_done(token, error)
+
         # The maker of its queue first: a group that another gateway brings up to date loses routes that the maker does not have.
-        Everywhere(self, lambda group: self._route_at(group, route), partial(on_done, token), maker)
+        Everywhere(self, lambda group: self._route_at(group, route), added, maker)
 
     def _route_at(self, group: Group, route: Route) -> Steps:
         light = (yield from self.light_at(group, route.light)) if route.light else 0

@@ -216,3 +216,43 @@ def test_a_light_queue_that_is_made_while_its_group_joins_another_gateway_stays(
     bodies = publish(site, one, TOPICS, EACH)
     for _, cursor in made:
         assert sorted(take(site, one, cursor)) == sorted(bodies)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_group_that_missed_a_route_is_not_used_alone(fresh: bool) -> None:
+    """What it took would never reach the route's queue, although it was acknowledged."""
+    site = Site("a", "b")
+    port = site.gateway()
+    site.line(port, "b").cut()
+    light, _ = queue(site, port)
+    site.line(port, "a").cut()
+    if fresh:
+        site.add_node("c")
+    else:
+        site.line(port, "b").mend()
+    site.wait(20_000)
+    assert not port.up
+    assert site.call(port, "submit", [message("t", b"")]) == [ErrorCode.UNAVAILABLE]
+    site.line(port, "a").mend()
+    site.wait(12_000)
+    assert [group.name for group in port.ready_groups()] == (["a", "c"] if fresh else ["a", "b"])
+    info = site.call(port, "open_cursor", f"~{light}", "g", END)
+    bodies = publish(site, port, 10, 20)
+    assert sorted(take(site, port, info.cursor)) == sorted(bodies)
+    site.line(port, "a").cut()
+    site.run()
+    assert port.up, "the other one knows everything now"
+
+
+def test_a_group_that_missed_a_route_is_used_when_those_that_know_are_given_up() -> None:
+    site = Site("a", "b")
+    port = site.gateway()
+    site.line(port, "b").cut()
+    queue(site, port)
+    site.line(port, "a").cut()
+    site.line(port, "b").mend()
+    site.wait(12_000)
+    assert not port.up
+    port.groups[0].registered = False  # the nameservers dropped it
+    site.wait(12_000)
+    assert [group.name for group in port.ready_groups()] == ["b"]
