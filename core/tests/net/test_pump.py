@@ -12,8 +12,8 @@ import uvloop
 
 from gantrymq.net.api import Link
 from gantrymq.net.listen import Listener, ListenError, listen
-from gantrymq.net.pump import Pump, PumpHost, PumpLimits, peer_name
-from gantrymq.net.testing import ManualClock, ManualWheel
+from gantrymq.net.pump import SLICE_BYTES, Pump, PumpHost, PumpLimits, peer_name
+from gantrymq.net.testing import ManualClock, ManualTurn, ManualWheel
 from gantrymq.net.turn import LoopTurn
 
 
@@ -424,3 +424,123 @@ def test_peer_names() -> None:
     assert peer_name(("2001:db8::1", 5, 0, 0)) == ("[2001:db8::1]:5", False)
     assert peer_name(("::ffff:127.0.0.1", 5, 0, 0)) == ("[::ffff:127.0.0.1]:5", True)
     assert peer_name("/tmp/socket") == ("unix", True)
+
+
+class BusyDoor(EchoDoor):
+    """Takes a fixed time for each piece that it is handed, on a clock of its own."""
+
+    now_s = 0.0
+    piece_s = 0.003
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[int] = []
+
+    def received(self, data: bytes) -> None:
+        BusyDoor.now_s += self.piece_s
+        self.pieces.append(len(data))
+        super().received(data)
+
+
+class Paused:
+    """A transport that notes whether it is read."""
+
+    def __init__(self) -> None:
+        self.reading = True
+        self.closed = False
+
+    def pause_reading(self) -> None:
+        assert self.reading
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        assert not self.reading
+        self.reading = True
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **more: None
+
+
+def busy() -> tuple[Pump, BusyDoor, Paused, ManualTurn]:
+    turn, door, transport = ManualTurn(), BusyDoor(), Paused()
+    BusyDoor.now_s = 0.0
+    host = PumpHost(turn.at_write, ManualWheel(ManualClock()), PumpLimits())
+    host.clock_s = lambda: BusyDoor.now_s
+    pump = Pump(host, lambda: door, set())
+    pump.connection_made(transport)  # type: ignore[arg-type]
+    return pump, door, transport, turn
+
+
+def test_much_at_once_is_handed_over_in_turns() -> None:
+    """One peer's 256 KiB of tiny requests must not have the loop for itself."""
+    pump, door, transport, turn = busy()
+    data = bytes(range(256)) * 1024
+    pump.data_received(data)
+    assert (door.pieces, transport.reading) == ([SLICE_BYTES, SLICE_BYTES], False)
+    turn.run_until_quiet()
+    assert (bytes(door.seen), transport.reading) == (data, True)
+    assert door.pieces == [SLICE_BYTES] * 8
+
+
+def test_what_is_quick_is_handed_over_in_one_turn() -> None:
+    pump, door, transport, _ = busy()
+    door.piece_s = 0.0001
+    pump.data_received(bytes(SLICE_BYTES * 8))
+    assert (len(door.seen), transport.reading) == (SLICE_BYTES * 8, True)
+    pump.data_received(bytes(SLICE_BYTES))
+    assert door.pieces == [SLICE_BYTES] * 9
+
+
+def test_a_door_that_pauses_gets_the_rest_when_it_resumes() -> None:
+    pump, door, transport, turn = busy()
+    pump.data_received(bytes(SLICE_BYTES * 4))
+    pump.pause_reading()
+    turn.run_until_quiet()
+    assert (len(door.pieces), transport.reading) == (2, False)
+    pump.resume_reading()
+    assert (len(door.pieces), transport.reading) == (2, False)
+    turn.run_until_quiet()
+    assert (len(door.pieces), transport.reading) == (4, True)
+
+
+def test_a_door_that_pauses_itself_gets_no_more_of_a_chunk() -> None:
+    pump, door, transport, turn = busy()
+    door.piece_s = 0.0
+    door.received = lambda data: (door.pieces.append(len(data)), pump.pause_reading())  # type: ignore[method-assign,assignment]
+    pump.data_received(bytes(SLICE_BYTES * 3))
+    for count in (1, 2, 3):
+        turn.run_until_quiet()
+        assert (len(door.pieces), transport.reading) == (count, False)
+        pump.resume_reading()
+    turn.run_until_quiet()
+    assert (len(door.pieces), transport.reading) == (3, True)
+
+
+def test_a_door_that_closes_gets_no_rest() -> None:
+    pump, door, transport, turn = busy()
+    pump.data_received(bytes(SLICE_BYTES * 4))
+    pump.close()
+    turn.run_until_quiet()
+    assert (len(door.pieces), transport.closed) == (2, True)
+    pump.connection_lost(None)
+    turn.run_until_quiet()
+    assert door.events == ["closed:"]
+
+
+def test_holds_of_door_and_turn_end_in_any_order() -> None:
+    pump, door, transport, turn = busy()
+    pump.pause_reading()
+    pump.data_received(bytes(SLICE_BYTES * 2))
+    pump.resume_reading()
+    turn.run_until_quiet()
+    pump.pause_reading()
+    pump.resume_reading()
+    assert (len(door.pieces), transport.reading) == (2, True)
