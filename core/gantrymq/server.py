@@ -286,8 +286,7 @@ class Server:
         server = self._plan.server
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(log_loop_error)
-        self._clock = SystemClock()
-        self._turn = LoopTurn(loop.call_soon)
+        self._clock, self._turn = SystemClock(), LoopTurn(loop.call_soon)
         self._wheel = TimerWheel(self._clock.monotonic_ms, loop.call_later)
         limits = PumpLimits(
             outbound_bytes_max=server.outbound_bytes_max,
@@ -297,6 +296,7 @@ class Server:
             connections_max=raise_file_limit(server.connections_max),
         )
         self._host = PumpHost(self._turn.at_write, self._wheel, limits)
+        self._turn.hold = self._host.traffic.gather.hold
         self._shared |= {"metrics": (metrics := Metrics()), "services": [each.name for each in self._plan.services]}
         self._host.traffic.show(metrics)
         async with anyio.create_task_group() as tasks:

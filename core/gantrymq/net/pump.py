@@ -23,6 +23,7 @@ from termios import TIOCOUTQ
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from gantrymq.net.api import ConnectionFactory, Door, Wheel
+from gantrymq.net.gather import Gather
 
 if TYPE_CHECKING:
     from gantrymq.metrics import Metrics
@@ -82,7 +83,7 @@ class PumpLimits:
 class Traffic:
     """Counters of the process's connections; plain attributes because they are touched per receive."""
 
-    __slots__ = ("accepted", "bytes_in", "bytes_out", "connections", "failed", "refused", "stalled")
+    __slots__ = ("accepted", "bytes_in", "bytes_out", "connections", "failed", "gather", "refused", "stalled")
 
     def __init__(self) -> None:
         self.accepted = 0
@@ -90,6 +91,7 @@ class Traffic:
         self.bytes_out = 0
         self.connections = 0
         self.failed = 0
+        self.gather = Gather()
         self.refused = 0
         self.stalled = 0
 
@@ -165,6 +167,7 @@ class Pump(asyncio.Protocol):
         "_host",
         "_live",
         "_marked",
+        "_period",
         "_progress_at_ms",
         "_reason",
         "_rest",
@@ -186,6 +189,7 @@ class Pump(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._state = OPEN
         self._flags = 0
+        self._period = 0
         self._marked = False
         self._full = False
         self._turning = False
@@ -226,6 +230,11 @@ class Pump(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._state != OPEN:
             return
+        gather = self._host.traffic.gather
+        gather.reads += 1
+        if self._period != gather.period:
+            self._period = gather.period
+            gather.active += 1
         self._host.traffic.bytes_in += len(data)
         if len(data) > SLICE_BYTES:
             self._receive_slices(data)

@@ -22,10 +22,12 @@ class LoopTurn:
     next turn, so that a callback that hands itself over again never starves the sockets.
     """
 
-    __slots__ = ("_append", "_arm", "_armed", "_deliver", "_write")
+    __slots__ = ("_append", "_arm", "_armed", "_deliver", "_write", "hold")
 
     def __init__(self, arm: Callable[[Callback], object]) -> None:
         self._arm = arm
+        self.hold: Callable[[], bool] = lambda: False
+        """Asked before a turn that appends. True: the turn comes after one more look at the sockets (`Gather`)."""
         self._armed = False
         self._append: list[Callback] = []
         self._deliver: list[Callback] = []
@@ -56,6 +58,9 @@ class LoopTurn:
         """One turn. `_armed` stays set meanwhile, so what a phase hands over never arms a second turn beside this one."""
         callbacks = self._append
         if callbacks:
+            if self.hold():
+                self._arm(self.run)
+                return
             self._append = []
             run_all(callbacks)
         callbacks = self._deliver

@@ -140,6 +140,21 @@ async def test_echo_and_peer_name() -> None:
 
 
 @on_loop
+async def test_reads_are_counted_and_each_connection_once_per_period() -> None:
+    async with Bench() as bench:
+        one, two = await bench.connect(), await bench.connect()
+        gather = bench.host.traffic.gather
+        for client, wanted in ((one, (1, 1)), (one, (2, 1)), (two, (3, 2))):
+            await send(client, b"x")
+            assert await read(client) == b"x"
+            assert (gather.reads, gather.active) == wanted
+        gather.period += 1
+        await send(one, b"x")
+        assert await read(one) == b"x"
+        assert (gather.reads, gather.active) == (4, 3)
+
+
+@on_loop
 async def test_one_write_per_turn_and_no_delay() -> None:
     async with Bench() as bench:
         client = await bench.connect()

@@ -61,3 +61,20 @@ def test_a_callback_that_raises_does_not_stop_the_others() -> None:
     turn.at_write(lambda: seen.append("write"))
     turn.run()
     assert seen == ["append", "write"]
+
+
+def test_a_turn_that_is_held_takes_place_after_another_arming() -> None:
+    armed: list[Callable[[], None]] = []
+    seen: list[str] = []
+    answers = [True, False]
+    turn = LoopTurn(armed.append)
+    turn.hold = lambda: answers.pop(0)
+    turn.at_write(lambda: seen.append("write"))
+    armed.pop()()
+    assert (seen, answers) == (["write"], [True, False])  # nothing is appended: not asked
+    turn.at_append(lambda: seen.append("first"))
+    armed.pop()()
+    assert (seen[1:], len(armed)) == ([], 1)
+    turn.at_append(lambda: seen.append("second"))
+    armed.pop()()
+    assert (seen[1:], armed, answers) == (["first", "second"], [], [])
