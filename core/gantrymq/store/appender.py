@@ -272,7 +272,7 @@ class Appender:
             while queue is not None and queue.pending and queue.pending[-3] >= start:
                 del queue.pending[-3:]
                 queue.next_offset -= 1
-            if topic is not None and queue is not None and queue.unused:
+            if topic is not None and queue is not None and not queue.next_offset:
                 del topic.queues[queue_id]  # made for this batch
         for light in {light for targets in lights for light in targets}:
             while self._lights.newest_pending(light) >= start:
