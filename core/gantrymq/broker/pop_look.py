@@ -61,6 +61,8 @@ def look(
     cursors: Cursors, store: MessageStore, cursor: Cursor, count: int, bytes_max: int, pick: Pick | None, end: int
 ) -> Look:
     """At most `count` entries and `bytes_max` bytes, at least one if any is ready. `end`: the queue's. Raises `Cold`."""
+    if pick is None and (quick := _quick(cursors, store, cursor, count, bytes_max, end)) is not None:
+        return quick
     found = Look()
     window = cursor.window
     found.end = window.next_offset
@@ -85,6 +87,25 @@ def look(
         offsets, units = _fresh(cursors, cursor, found, list(offsets), units, room, pick, end)
     if units:
         _read(cursors, store, cursor, found, offsets, units, bytes_max)
+    return found
+
+
+def _quick(cursors: Cursors, store: MessageStore, cursor: Cursor, count: int, bytes_max: int, end: int) -> Look | None:
+    """The ordinary case: new entries only, none lost, moved or compacted."""
+    window = cursor.window
+    at = window.next_offset
+    if window.returned or window.counts or at < cursor.recovered_below or cursor.queue in cursors.moved.queues:
+        return None
+    queue = store.queue(cursor.topic, cursor.queue_id)
+    if queue is None or store.compacted.queues or at >= end:
+        return None
+    read = store.read_span(queue, at, min(count, end - at), bytes_max)
+    if read is None:
+        return None
+    found = Look()
+    found.pieces = read[0]
+    found.end = at + read[1]
+    found.offsets = range(at, found.end)
     return found
 
 

@@ -266,6 +266,18 @@ class StoreReader:
 
         Neighbours need not be in one piece. Records that lie among those of other queues cost 0.2 us each.
         """
+        found = self.read_span(queue, offset, count, bytes_max)
+        if found is not None:
+            return found
+        units = queue.read(offset, count) if offset >= queue.min_offset else []
+        holes = any(unit[1] == HOLE_SIZE for unit in units)
+        pieces, taken = (self.read_records if holes else self.read_scattered)(units, bytes_max)
+        return pieces, taken, sum(map(len, pieces))
+
+    def read_span(
+        self, queue: ConsumeQueue, offset: int, count: int, bytes_max: int
+    ) -> tuple[list[bytes], int, int] | None:
+        """As `read_queue`; None where a record is lost or it takes more to find them. At least one record otherwise."""
         spans = queue.spans(offset, count) if offset >= queue.min_offset else None
         if spans is not None:
             places, sizes, base = spans
@@ -278,10 +290,7 @@ class StoreReader:
                 found = self._log.read_many(places, sizes, base, total)
                 if found is not None and sum(map(len, found)) == total:
                     return found, taken, total
-        units = queue.read(offset, count) if offset >= queue.min_offset else []
-        holes = any(unit[1] == HOLE_SIZE for unit in units)
-        pieces, taken = (self.read_records if holes else self.read_scattered)(units, bytes_max)
-        return pieces, taken, sum(map(len, pieces))
+        return None
 
     def read_scattered(self, units: Sequence[Unit], bytes_max: int) -> tuple[list[bytes], int]:
         """As `read_records`, for units that skip others: what lies between near ones is read with them and left out.

@@ -13,6 +13,7 @@ from gantrymq.broker.pops import INVISIBLE_MS_MAX, Place
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.model.message import Message
 from gantrymq.store import record
+from gantrymq.store.consume_queue import HOLE_SIZE
 from gantrymq.store.testing import MemoryFileSystem
 from tests.broker.keeping import KeepingNode
 from tests.broker.node import Node
@@ -287,3 +288,39 @@ def test_leases_across_a_restart(crash: bool) -> None:
     assert pop(node) == []
     pass_ms(node, 200)
     assert [(message.queue_offset, message.reconsume_times) for message in pop(node)] == [(2, 1), (3, 1)]
+
+
+def test_the_quick_way_gives_out_what_the_general_way_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = node_with_topic()
+    node.broker.topics.create(TopicConfig("other", 1, 1))
+    messages = [Message(name, bytes(7 * at), queue_id=0) for at in range(40) for name in (TOPIC, "other")]
+    node.broker.submit(messages, None, lambda *_: None)
+    node.turn.run_until_quiet()
+    queue = node.store.queue(TOPIC, 0)
+    quick_way, taken = pop_look._quick, []
+
+    def looked(place: Place, count: int, bytes_max: int) -> tuple[object, ...]:
+        found = node.broker.pops.look(place, count, bytes_max, None)
+        assert found is not None
+        return b"".join(found.pieces), list(found.offsets), found.end, found.back, found.gone, found.counts
+
+    def quick(*arguments: Any) -> Any:
+        taken.append(quick_way(*arguments))
+        return taken[-1]
+
+    place = place_of(node)
+    for lost in (False, True):
+        if lost:  # its record is not there any more
+            assert len(queue.pending) == 3 * 40
+            queue.pending[3 * 12 + 1] = HOLE_SIZE
+        for count, bytes_max in ((1, 1), (5, 1 << 20), (32, 1000), (32, 1 << 20), (100, 1 << 20)):
+            with monkeypatch.context() as patch:
+                patch.setattr(pop_look, "_quick", quick)
+                found = looked(place, count, bytes_max)
+                patch.setattr(pop_look, "_quick", lambda *_: None)
+                assert found == looked(place, count, bytes_max)
+    assert [one is not None for one in taken[:5]] == [True] * 5
+    assert taken[-1] is None
+    assert len(pop(node, 5)) == 5
+    pass_ms(node, 120_000)
+    assert [message.reconsume_times for message in pop(node, 7)] == [1] * 5 + [0] * 2

@@ -26,6 +26,7 @@ def test_a_damaged_record_of_a_retry_topic_is_left_out_and_the_others_come(
         return [piece.replace(b"again1", b"gaian1") for piece in pieces], taken
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench.store, "read_span", lambda *_: None)
         patch.setattr(bench.store, "read_records", damaged)
         found = pop(link, queueId=-1)
     assert sorted([one.body for one in found]) == [b"again0", b"again2", b"m0"]
