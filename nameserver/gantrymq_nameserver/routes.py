@@ -122,11 +122,15 @@ class RouteTable:
         old = self._live.get(key)
         if old is None and len(self._live) >= BROKERS_MAX:
             raise GantryError(ErrorCode.BUSY, f"{BROKERS_MAX} brokers are registered; stop some before adding more")
+        if old is not None and old.broker_name != live.broker_name:
+            # The process at this address has another name now; nobody answers for the old one any more.
+            self._remove(key, old)
+            old = None
         group = self._join(live, acting_master)
         version = wrapper.data_version
         # Equal versions of the same process: nothing changed, and write permissions taken away meanwhile stay
         # away.
-        changed = old is None or old.version != version or old.broker_name != live.broker_name
+        changed = old is None or old.version != version
         if old is not None:
             self._disown(key, old)
         live.owner, live.seen_ms = owner, now_ms

@@ -77,6 +77,18 @@ def test_a_broker_that_moved_to_a_new_connection_survives_the_old_one() -> None:
     assert names_in(routes, "T") == ["a"]
 
 
+def test_a_broker_with_a_new_name_at_its_old_address_leaves_no_ghost() -> None:
+    """Its old connection may still seem open: the old name would be in every route for good."""
+    routes = RouteTable()
+    register(routes, "a", "T", address="h:1", owner=1)
+    register(routes, "b", "T", address="h:1", owner=2)
+    assert names_in(routes, "T") == ["b"]
+    assert (list(routes.groups), routes.clusters) == (["b"], {"C": {"b"}})
+    assert routes.connection_closed(1) == []
+    routes.connection_closed(2)
+    assert (routes.topics, routes.groups, routes.clusters) == ({}, {}, {})
+
+
 def test_slave_learns_its_master_and_becomes_master() -> None:
     routes = RouteTable()
     live = Live("C", "a", 0, "m:1")
