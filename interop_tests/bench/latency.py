@@ -5,7 +5,7 @@
 Starts a server of its own unless a nameserver is given (ours or a RocketMQ cluster's). Producer and consumer are processes of their own; each
 message carries the times at which it was due and at which it was handed to the producer: `p..` counts from the latter, `due_p..` from the
 former, so that a producer that falls behind its timetable shows (timers of 1 ms are in it too). Both processes do what an application that cares
-for milliseconds does: once started, what there is is frozen for the garbage collector (docs/python-client.md). Prints one JSON line.
+for milliseconds does: once started, what there is is frozen for the garbage collector (docs/client.md). Prints one JSON line.
 
 With --realtime (root) clients and server run before all other programs of the machine: what remains is theirs and the kernel's.
 """

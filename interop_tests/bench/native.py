@@ -389,6 +389,8 @@ def measure_all(
         task = progress.add_task("", total=len(names) * (2 + sum([times(row, repeats) for row in chosen])))
 
         def step(what: str) -> None:
+            if not console.is_terminal:
+                console.print(f"{what} ...", style="dim")
             progress.update(task, description=what, advance=int(bool(progress.tasks[0].description)))
 
         servers = {}
@@ -399,8 +401,6 @@ def measure_all(
             step(f"{name}: warm up")
             fill(server, "Warm", WARM_UP // (1 if name == ROCKETMQ else 10))
         for row in chosen:
-            if not console.is_terminal:
-                console.print(f"{row.name} ...", style="dim")
             measure(row, servers, repeats, step)
 
 
