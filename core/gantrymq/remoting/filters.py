@@ -41,7 +41,7 @@ CACHED_CHARS_MAX: Final = 2 * 1024 * 1024
 many as there are subscriptions in use, and no more however many a client makes up. The oldest go."""
 
 FIRST_STEP: Final = 8
-"""Units looked at first, for each record that is wanted."""
+"""Units looked at for each record that is wanted, before it is known how many pass."""
 
 SCAN_STEP: Final = 2048
 SCAN_MAX: Final = 16_384
@@ -62,12 +62,14 @@ class FilterError(GantryError):
 class Filter:
     """A compiled subscription. `codes`: tag hashes that pass; None: no filter by tag. `sql`: the SQL92 expression, or None."""
 
-    __slots__ = ("codes", "sql", "words")
+    __slots__ = ("codes", "sql", "units_each", "words")
 
     def __init__(self, codes: frozenset[int] | None = None, sql: Expression | None = None) -> None:
         self.codes = codes
         self.sql = sql
         self.words = tag_words(codes) if codes is not None else frozenset()
+        self.units_each = FIRST_STEP
+        """Units looked at for each record that passed, last time: how many are worth looking at first."""
 
     def takes_unit(self, unit: Unit) -> bool:
         """What the queue's unit alone says: False if the record cannot pass."""
@@ -156,17 +158,19 @@ def parse_tags(expression: str) -> Filter | str:
 
 
 class Selection:
-    """Records of a queue that pass: `pieces` as they are stored, neighbours in one; `offsets` of each record taken.
+    """Records of a queue that pass: `pieces` as they are stored, neighbours perhaps in one; `offsets` of each record taken.
 
     `next_offset`: where to go on; everything before it was looked at.
     """
 
-    __slots__ = ("next_offset", "offsets", "pieces")
+    __slots__ = ("next_offset", "offsets", "pieces", "size")
 
     def __init__(self, next_offset: int) -> None:
         self.next_offset = next_offset
         self.offsets: list[int] = []
         self.pieces: list[bytes] = []
+        self.size = 0
+        """Bytes of `pieces`."""
 
 
 def select(
@@ -179,30 +183,37 @@ def select(
     if wanted.sql is not None:
         return _select_sql(store, topic, queue_id, offset, wanted, count, bytes_max)
     stop = min(store.max_offset(topic, queue_id), offset + SCAN_MAX)
-    matched: list[Unit] = []
     offsets: list[int] = []
+    positions: list[int] = []
+    sizes: list[int] = []
     at = offset
-    step = min(count * FIRST_STEP, SCAN_STEP)
-    while at < stop and len(matched) < count:
+    step = min(count * wanted.units_each, SCAN_STEP)
+    while at < stop and len(offsets) < count:
         step = min(step, stop - at)
         if wanted.codes is None:
             units = store.units(topic, queue_id, at, step)
-            places = [at + place for place, unit in enumerate(units) if unit[1] != HOLE_SIZE]
-            units = [units[place - at] for place in places]
+            places = [place for place, unit in enumerate(units) if unit[1] != HOLE_SIZE]
+            offsets += [at + place for place in places]
+            positions += [units[place][0] for place in places]
+            sizes += [units[place][1] for place in places]
         else:
-            places, units = store.select_units(topic, queue_id, at, step, wanted.codes, wanted.words)
-        offsets += places
-        matched += units
+            taken, where, lengths = store.select_units(topic, queue_id, at, step, wanted.codes, wanted.words)
+            offsets += taken
+            positions += where
+            sizes += lengths
         at += step
-        step = min(step * 2, SCAN_STEP)
-    if len(matched) >= count:
+        matched = len(offsets)
+        each = -(-(at - offset) // matched) if matched else step * 2
+        step = min(max(count - matched, 1) * each, SCAN_STEP)
+        wanted.units_each = min(each, SCAN_STEP)
+    if len(offsets) >= count:
         at = offsets[count - 1] + 1
-        del matched[count:], offsets[count:]
+        del positions[count:], sizes[count:], offsets[count:]
     found = Selection(at)
-    found.pieces, taken = store.read_scattered(matched, bytes_max)
-    if taken < len(matched):
-        found.next_offset = offsets[taken]
-        del offsets[taken:]
+    found.pieces, number, found.size = store.read_places(positions, sizes, bytes_max)
+    if number < len(offsets):
+        found.next_offset = offsets[number]
+        del offsets[number:]
     found.offsets = offsets
     return found
 
@@ -231,6 +242,7 @@ def _select_sql(
                 found.next_offset = at + place
                 return found
             total += len(data)
+            found.size = total
             found.pieces.append(data)
             found.offsets.append(at + place)
             if len(found.pieces) == count:

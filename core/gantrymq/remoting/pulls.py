@@ -246,7 +246,7 @@ class Pulls:
             found = select(store, name, queue_id, offset, wanted, count, bytes_max)
             answer = Answer(FOUND, b"FOUND", found.next_offset, low, high)
             answer.pieces, answer.count = found.pieces, len(found.offsets)
-            answer.size = sum(map(len, found.pieces))
+            answer.size = found.size
         if not answer.pieces:
             answer.code, answer.status = RETRY, b"NO_MATCHED_MESSAGE"
         return answer

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.model import properties as props
@@ -150,17 +150,19 @@ class StoreReader:
 
     def select_units(
         self, topic: str, queue_id: int, offset: int, count: int, codes: frozenset[int], words: frozenset[int]
-    ) -> tuple[list[int], list[Unit]]:
-        """(offsets, units) with one of the tag codes, of those that `units` gives; `words`: `unit_words.tag_words(codes)`."""
+    ) -> tuple[list[int], list[int], list[int]]:
+        """Of the units that `units` gives those with one of the tag codes: their offsets, their records' positions and sizes. `words`:
+        `unit_words.tag_words(codes)`."""
         queue = self._queues.find(topic, queue_id)
         if queue is not None and offset >= queue.min_offset and offset >= self.compacted.end(topic, queue_id):
             return queue.select(offset, count, codes, words)
-        offsets, units = [], []
-        for place, unit in enumerate(self.units(topic, queue_id, offset, count)):
-            if unit[2] in codes and unit[1] != HOLE_SIZE:
-                offsets.append(offset + place)
-                units.append(unit)
-        return offsets, units
+        units = self.units(topic, queue_id, offset, count)
+        places = [place for place, unit in enumerate(units) if unit[2] in codes and unit[1] != HOLE_SIZE]
+        return (
+            [offset + place for place in places],
+            [units[place][0] for place in places],
+            [units[place][1] for place in places],
+        )
 
     def _old_units(self, old: CompactedFile, queue: ConsumeQueue, offset: int, count: int) -> list[Unit]:
         units: list[Unit] = []
@@ -279,18 +281,31 @@ class StoreReader:
     ) -> tuple[list[bytes], int, int] | None:
         """As `read_queue`; None where a record is lost or it takes more to find them. At least one record otherwise."""
         spans = queue.spans(offset, count) if offset >= queue.min_offset else None
-        if spans is not None:
-            places, sizes, base = spans
-            taken, total = len(sizes), sum(sizes)
-            if bytes_max < total < HOLE_SIZE:
-                taken = max(1, bisect_right(list(accumulate(sizes)), bytes_max))
-                places, sizes = places[:taken], sizes[:taken]
-                total = sum(sizes)
-            if total < HOLE_SIZE:
-                found = self._log.read_many(places, sizes, base, total)
-                if found is not None and sum(map(len, found)) == total:
-                    return found, taken, total
-        return None
+        if spans is None:
+            return None
+        places, sizes, base = spans
+        return self._read_near(places, sizes, base, bytes_max)
+
+    def read_places(self, positions: list[int], sizes: list[int], bytes_max: int) -> tuple[list[bytes], int, int]:
+        """Records at ascending positions, as far as `bytes_max` allows (one at least): pieces, number of records, bytes."""
+        found = self._read_near(positions, sizes, 0, bytes_max) if positions else None
+        if found is not None:
+            return found
+        pieces, taken = self.read_scattered(list(zip(positions, sizes, repeat(0))), bytes_max)
+        return pieces, taken, sum(map(len, pieces))
+
+    def _read_near(
+        self, places: Sequence[int], sizes: Sequence[int], base: int, bytes_max: int
+    ) -> tuple[list[bytes], int, int] | None:
+        taken, total = len(sizes), sum(sizes)
+        if bytes_max < total < HOLE_SIZE:
+            taken = max(1, bisect_right(list(accumulate(sizes)), bytes_max))
+            places, sizes = places[:taken], sizes[:taken]
+            total = sum(sizes)
+        if total >= HOLE_SIZE or places[-1] >= VIRTUAL:
+            return None
+        found = self._log.read_many(places, sizes, base, total)
+        return (found, taken, total) if found is not None and sum(map(len, found)) == total else None
 
     def read_scattered(self, units: Sequence[Unit], bytes_max: int) -> tuple[list[bytes], int]:
         """As `read_records`, for units that skip others: what lies between near ones is read with them and left out.

@@ -31,18 +31,26 @@ def tag_words(codes: frozenset[int]) -> frozenset[int]:
     return frozenset([int.from_bytes((code & 0xFFFFFFFF).to_bytes(4, "big"), sys.byteorder) for code in codes])
 
 
-def places_of(data: bytes, words: frozenset[int]) -> list[int]:
-    """Places of the units whose tag word is one of `words`: five words a unit, the last is the lower half of the tag code."""
-    tags = array("I", data)[4::5]
-    if len(words) != 1:
-        return [place for place, word in enumerate(tags) if word in words]
-    packed = tags.tobytes()
-    (word,) = words
-    wanted = word.to_bytes(4, sys.byteorder)
-    places = []
-    at = packed.find(wanted)
-    while at >= 0:
-        if not at & 3:
-            places.append(at >> 2)
-        at = packed.find(wanted, at + 1)
-    return places
+def matching(data: bytes, words: frozenset[int]) -> tuple[list[int], list[int], list[int]]:
+    """Of these units those whose tag word is one of `words`: their places, their records' positions and sizes."""
+    table = array("I", data)
+    tags = table[4::5]
+    places: list[int] = []
+    if len(words) == 1:
+        packed = tags.tobytes()
+        (word,) = words
+        wanted = word.to_bytes(4, sys.byteorder)
+        at = packed.find(wanted)
+        while at >= 0:
+            if not at & 3:
+                places.append(at >> 2)
+            at = packed.find(wanted, at + 1)
+    else:
+        places = [place for place, word in enumerate(tags) if word in words]
+    if not places:
+        return [], [], []
+    if sys.byteorder == "little":
+        table.byteswap()
+    high, low, sizes = table[::5], table[1::5], table[2::5]
+    positions = [high[place] << 32 | low[place] for place in places]
+    return places, positions, [sizes[place] for place in places]

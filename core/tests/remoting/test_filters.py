@@ -368,7 +368,7 @@ def test_select_of_a_queue(tags: list[str | None], written: int, chosen: set[str
         queue.next_offset += 1
     found = queue.select(offset, count, wanted.codes, wanted.words)
     places = [place for place, unit in enumerate(units) if wanted.takes_unit(unit) and offset <= place < offset + count]
-    assert found == (places, [units[place] for place in places])
+    assert found == (places, [units[place][0] for place in places], [units[place][1] for place in places])
 
 
 def test_tag_words_are_what_stands_in_the_file() -> None:
@@ -392,8 +392,33 @@ def test_select_goes_on_where_it_stopped(bench: Bench, text: str, flushed: bool)
             part = select(bench.store, "T", 0, at, wanted, count, bytes_max)
             assert len(part.offsets) <= count
             assert part.next_offset > at
-            assert [record.decode(piece).queue_offset for piece in part.pieces] == part.offsets
+            data, place, stored = b"".join(part.pieces), 0, []
+            while place < len(data):
+                message = record.decode(data, place)
+                stored.append(message.queue_offset)
+                place += message.size
+            assert (stored, part.size) == (part.offsets, len(data))
             found += part.offsets
             at = part.next_offset
         units = bench.store.units("T", 0, 0, high)
         assert found == [place for place, unit in enumerate(units) if wanted.takes_unit(unit)]
+
+
+def test_what_is_looked_at_first_follows_what_passed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in ten passes: after the first answer a pull looks at ten units for each record that it wants, and no more."""
+    link = bench.connect()
+    frames = [send_frame(b"m", f"TAGS\x01{'one' if i % 10 == 9 else 'other'}\x02", opaque=i) for i in range(900)]
+    link.feed(b"".join(frames))
+    wanted = compile_filter("TAG", "one")
+    looked: list[int] = []
+    select_units = bench.store.select_units
+
+    def counted(topic: str, queue_id: int, offset: int, count: int, *rest: Any) -> Any:
+        looked.append(count)
+        return select_units(topic, queue_id, offset, count, *rest)
+
+    monkeypatch.setattr(bench.store, "select_units", counted)
+    at = 0
+    for _ in range(3):
+        at = select(bench.store, "T", 0, at, wanted, 20, 1 << 20).next_offset
+    assert (at, looked) == (600, [160, 40, 200, 200])

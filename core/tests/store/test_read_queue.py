@@ -180,3 +180,14 @@ def test_units_as_words(first: int, rows: list[tuple[int, int, int]]) -> None:
         places, sizes, base = found
         assert [place + base for place in places] == [unit[0] for unit in units]
         assert list(sizes) == [unit[1] for unit in units]
+
+
+def test_records_that_were_selected(bench: Bench, message_of: Callable[..., Message]) -> None:
+    store = bench.open()
+    fill(store, message_of)
+    for queue_id, step, bytes_max in ((0, 1, 1 << 20), (0, 1, 1000), (0, 3, 1 << 20), (1, 2, 1), (1, 2, 900)):
+        units = store.units("T", queue_id, 0, 100)[::step]
+        wanted, covered = store.read_scattered(units, bytes_max)
+        pieces, taken, size = store.read_places([unit[0] for unit in units], [unit[1] for unit in units], bytes_max)
+        assert (b"".join(pieces), taken, size) == (b"".join(wanted), covered, sum(map(len, wanted)))
+    assert store.read_places([], [], 1 << 20) == ([], 0, 0)
