@@ -19,6 +19,7 @@ from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
 from gantrymq.broker.config_export import Rows
 from gantrymq.broker.cursors import Cursor, Cursors
 from gantrymq.broker.delays import Delays
+from gantrymq.broker.deleting import Deleting
 from gantrymq.broker.hits import NO_HIT, Hit, Tap
 from gantrymq.broker.leases import Leases
 from gantrymq.broker.offsets import FLUSH_MS, OFFSET_TABLES, STEP_EVERY_MS, ConsumerOffsets
@@ -98,6 +99,7 @@ class Broker:
         self.router = Router(route_sets, self.topics.topics)
         self.topics.on_new = self.router.new_topic
         self.offsets = ConsumerOffsets()
+        self.deleting = Deleting(self)
         self.leases = Leases()
         self.stats = BrokerStats(clock, config.cluster)
         self.settings = Settings(self)
@@ -189,6 +191,7 @@ class Broker:
     def close(self) -> None:
         """Write what a clean stop writes: offsets, settled entries; the caller closes the store."""
         self.closed = True
+        self.deleting.finish_all()
         self._append_turn()  # what parts have sent on its way is stored before they note what is done
         for part in self.parts:
             part.close()
@@ -212,6 +215,8 @@ class Broker:
 
     def put_rows(self, rows: Rows, token: Any = None, on_done: Done | None = None) -> None:
         """As `put`: rows (table, key, value) of several tables in one batch, in this order."""
+        if self.deleting.jobs:
+            self.deleting.before_rows(rows)
         self._internal.append((*self._of_rows(rows), on_done, token))
         self._arm_append()
 
@@ -291,8 +296,7 @@ class Broker:
     def write_offsets(self, _now_ms: int, everything: bool = True) -> None:
         """Make the changed offsets records of the log: all of them, or a slice now and the others soon."""
         self._offsets_armed = False
-        rows = self.offsets.take_dirty(everything)
-        if rows:
+        if rows := self.offsets.take_dirty(everything):
             self.put_rows(rows, self._arm_offsets, partial(self.offsets.written, rows))
         if self.offsets.dirty:
             self._arm_offsets(STEP_EVERY_MS)
@@ -305,8 +309,7 @@ class Broker:
 
     def unwait(self, topic: Topic, queue_id: int, key: object) -> None:
         """Wait no longer."""
-        waiters = topic.waiters.get(queue_id)
-        if waiters is not None:
+        if (waiters := topic.waiters.get(queue_id)) is not None:
             waiters.pop(key, None)
             if not waiters:
                 del topic.waiters[queue_id]
@@ -511,8 +514,7 @@ class Broker:
                 tap.batch.append((message, numbers))
             if light_waiters:
                 for light in hit.lights:
-                    waiters = light_waiters.pop(light, None)
-                    if waiters:
+                    if waiters := light_waiters.pop(light, None):
                         woken.update(waiters)
         if woken or self._full_taps:
             self._arm_deliver()

@@ -3,22 +3,24 @@
     topic   tombstone with `deleting` (its retry topics) | tombstones of these | request modes, offsets, pop cursors | tombstone
     group   row with `deleted` | offsets, pop cursors, request modes | deletion of the row
 
-All of it is one batch of the log, in this order. A crash leaves a front part of it: nothing (not deleted), or at least the first
-record (deleted). A topic or group made again comes later in the log, when the rest of the batch is there: what it finds is
-always complete.
+All of it is one batch of the log, or, where it is much, several (broker/deleting.py), in this order. A crash leaves a front part of it: nothing
+(not deleted), or at least the first record (deleted). A topic or group made again comes later in the log, when all the rest is there: what it
+finds is always complete.
 """
 
 from __future__ import annotations
 
 import json
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from gantrymq.broker.offsets import OFFSET_TABLES
+from gantrymq.broker.deleting import SLICED_MIN
+from gantrymq.broker.offsets import OFFSET_TABLES, ROWS_STEP
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.model import names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.config_export import Rows
@@ -48,28 +50,51 @@ def delete_topic(broker: Broker, name: str) -> bool:
         return topics.delete(topic, {queue: store.max_offset(topic, queue) for queue in store.queues_of(topic)})
 
     groups = broker.offsets.groups_of(name)
+    known = _retries(broker, name, groups)
     config = tombstone(name)
     if config is None:
         return False
     broker.stats.forget_topic(name)
-    retries = [found for retry in retry_names(name, groups) if (found := tombstone(retry)) is not None]
-    rest: Rows = [("topic", retry.name, retry.to_bytes()) for retry in retries]
-    modes = broker.tables.rows(REQUEST_MODES)
-    rest += [(REQUEST_MODES, key, None) for key in modes if key.startswith(f"{name}@")]
-    for gone in (config, *retries):
-        rest += broker.offsets.drop_topic(gone.name)
-        queues = [f"{gone.name}/{queue}" for queue in store.queues_of(gone.name)]
-        cursors = [cursor for queue in queues for cursor in broker.cursors.of_queue(queue)]
-        rest += _end(broker, [cursor for cursor in cursors if cursor.group.startswith(POP_GROUP)])
+    retries = [found for retry in known if (found := tombstone(retry)) is not None]
+    tombstones: Rows = [("topic", retry.name, retry.to_bytes()) for retry in retries]
+    parts = _rest_of_topic(broker, [name, *[retry.name for retry in retries]])
     last: Rows = [("topic", name, config.to_bytes())]
-    if not rest:
-        broker.put_rows(last)
-        return True
     config.deleting = [retry.name for retry in retries]
     first: Rows = [("topic", name, config.to_bytes())]
     config.deleting = None
-    broker.put_rows(first + rest + last)
+    if len(groups) >= SLICED_MIN:
+        broker.deleting.begin("topic", name, first + tombstones, chain(parts, [last]))
+        return True
+    rest = tombstones + [row for rows in parts for row in rows]
+    broker.put_rows(first + rest + last if rest else last)
     return True
+
+
+def _retries(broker: Broker, name: str, groups: Sequence[str]) -> list[str]:
+    """Retry topics of these groups that exist."""
+    topics = broker.topics.topics
+    if 2 * len(groups) <= len(topics):
+        return [retry for retry in retry_names(name, groups) if retry in topics]
+    ends = (f"_{name}", f"+{name}")
+    found = [topic for topic in topics if topic.startswith(names.RETRY_PREFIX) and topic.endswith(ends)]
+    wanted = set(groups) if found else set()
+    return [topic for topic in found if topic[len(names.RETRY_PREFIX) : -len(name) - 1] in wanted]
+
+
+def _rest_of_topic(broker: Broker, gone: Sequence[str]) -> Iterator[Rows]:
+    """What goes with a topic and its retry topics, `gone`, in slices."""
+    modes = broker.tables.rows(REQUEST_MODES)
+    yield from _parts([(REQUEST_MODES, key, None) for key in modes if key.startswith(f"{gone[0]}@")])
+    for topic in gone:
+        yield from broker.offsets.drop([(topic, group) for group in broker.offsets.groups_of(topic)])
+        for queue in broker.store.queues_of(topic):
+            cursors = broker.cursors.of_queue(f"{topic}/{queue}")
+            yield from _end_all(broker, [cursor for cursor in cursors if cursor.group.startswith(POP_GROUP)])
+
+
+def _parts(rows: Rows) -> Iterator[Rows]:
+    for first in range(0, len(rows), ROWS_STEP):
+        yield rows[first : first + ROWS_STEP]
 
 
 def delete_light(broker: Broker, light: int) -> Rows:
@@ -97,37 +122,62 @@ def light_row(store: MessageStore, key: str, value: bytes | None) -> None:
 
 def delete_group(broker: Broker, name: str, known: bool, clean_offsets: bool) -> None:
     """Forget the row of a group and, if asked, its offsets. `known`: it has a row."""
-    rest: Rows = []
-    if clean_offsets:
-        rest += broker.offsets.drop_group(name)
-        rest += _end(broker, _of_pop_group(broker, POP_GROUP + name))
-        modes = broker.tables.rows(REQUEST_MODES)
-        rest += [(REQUEST_MODES, key, None) for key in modes if key.endswith(f"@{name}")]
-    last: Rows = [("group", name, None)] if known or rest else []
-    first: Rows = (
-        [("group", name, json.dumps({"groupName": name}).encode()[:-1] + b"," + DELETED + b"}")] if rest else []
-    )
-    if last:
-        broker.put_rows(first + rest + last)
+    broker.deleting.finish("group", name)
+    first: Rows = [("group", name, json.dumps({"groupName": name}).encode()[:-1] + b"," + DELETED + b"}")]
+    last: Rows = [("group", name, None)]
+    if not clean_offsets:
+        if known:
+            broker.put_rows(last)
+        return
+    topics = broker.offsets.topics_of(name)
+    parts = _rest_of_group(broker, name, topics, int(broker.cursors.next_row()[1]))
+    if max(len(topics), min(len(broker.cursors.by_id), len(broker.topics.topics))) >= SLICED_MIN:
+        broker.deleting.begin("group", name, first, chain(parts, [last]))
+        return
+    rest = [row for rows in parts for row in rows]
+    if known or rest:
+        broker.put_rows(first + rest + last if rest else last)
 
 
-def _of_pop_group(broker: Broker, group: str) -> list[Cursor]:
-    """The group's cursors: among all cursors, or by every queue's name, whichever are fewer."""
+def _rest_of_group(broker: Broker, name: str, topics: Sequence[str], first_id: int) -> Iterator[Rows]:
+    """What goes with a group, in slices; cursors from `first_id` on were made meanwhile and stay."""
+    yield from broker.offsets.drop([(topic, name) for topic in topics])
+    for cursors in _of_pop_group(broker, POP_GROUP + name):
+        yield from _end_all(broker, [cursor for cursor in cursors if cursor.id < first_id])
+    modes = broker.tables.rows(REQUEST_MODES)
+    yield from _parts([(REQUEST_MODES, key, None) for key in modes if key.endswith(f"@{name}")])
+
+
+def _of_pop_group(broker: Broker, group: str) -> Iterator[list[Cursor]]:
+    """The group's cursors: among all cursors, or by every queue's name, whichever are fewer. In slices, some of them empty."""
     cursors, topics = broker.cursors, broker.topics.topics
     if len(cursors.by_id) <= len(topics):
-        return [cursor for cursor in cursors.by_id.values() if cursor.group == group]
-    found = [
-        cursors.find(f"{topic.name}/{queue}", group)
-        for topic in topics.values()
-        for queue in range(topic.config.read_queues)
-    ]
-    return [cursor for cursor in found if cursor is not None]
+        ids = list(cursors.by_id)
+        for first in range(0, len(ids), ROWS_STEP):
+            found = [cursors.by_id.get(cursor_id) for cursor_id in ids[first : first + ROWS_STEP]]
+            yield [cursor for cursor in found if cursor is not None and cursor.group == group]
+        return
+    names_ = list(topics)
+    for first in range(0, len(names_), ROWS_STEP):
+        some = [topics[name] for name in names_[first : first + ROWS_STEP] if name in topics]
+        found = [
+            cursors.find(f"{topic.name}/{queue}", group) for topic in some for queue in range(topic.config.read_queues)
+        ]
+        yield [cursor for cursor in found if cursor is not None]
 
 
-def _end(broker: Broker, cursors: list[Cursor]) -> Rows:
-    for cursor in cursors:
+def _end_all(broker: Broker, cursors: Sequence[Cursor]) -> Iterator[Rows]:
+    for first in range(0, len(cursors), ROWS_STEP):
+        yield _end(broker, cursors[first : first + ROWS_STEP])
+    if not cursors:
+        yield []
+
+
+def _end(broker: Broker, cursors: Sequence[Cursor]) -> Rows:
+    alive = [cursor for cursor in cursors if broker.cursors.by_id.get(cursor.id) is cursor]
+    for cursor in alive:
         broker.cursors.delete(cursor)
-    return [("cursor", str(cursor.id), None) for cursor in cursors]
+    return [("cursor", str(cursor.id), None) for cursor in alive]
 
 
 def unfinished(tables: Tables, queues_of: Callable[[str], list[int]], max_offset: Callable[[str, int], int]) -> Rows:

@@ -7,7 +7,7 @@ consumed in that time. Table `reset` has the same form: offsets that a tool set 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -46,6 +46,10 @@ class ConsumerOffsets:
         self._dirty_resets: set[tuple[str, str]] = set()
         self._reset_keys: set[str] = set()
         """Keys that have a row."""
+        self.deleting: Mapping[tuple[str, str], object] = {}
+        """Deletions under way (broker/deleting.py)..."""
+        self.before_change: Callable[[str, str], None] = lambda topic, group: None
+        """...and who is told of each change meanwhile."""
 
     def __len__(self) -> int:
         """(topic, group) pairs."""
@@ -100,6 +104,8 @@ class ConsumerOffsets:
         return self._set(group, topic, queue_id, offset)
 
     def _set(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        if self.deleting:
+            self.before_change(topic, group)
         queues = self._of_topic.get(topic, {}).get(group)
         if queues is None:
             if self._count >= PLACES_MAX:
@@ -118,6 +124,8 @@ class ConsumerOffsets:
         """As `commit`, for a tool: the group's consumer goes on there, wherever it is. Raises LIMIT_REACHED."""
         if self._reset_count >= RESETS_MAX and queue_id not in self.resets.get((topic, group), ()):
             raise GantryError(ErrorCode.LIMIT_REACHED, f"{RESETS_MAX} reset queues wait for their consumers")
+        if self.deleting:
+            self.before_change(topic, group)
         first = not self._dirty
         self._set(group, topic, queue_id, offset)
         self._keep_reset(topic, group, queue_id, offset)
@@ -165,13 +173,11 @@ class ConsumerOffsets:
         """Every topic and group with its offsets; not to be changed."""
         return [(topic, group, queues) for topic, groups in self._of_topic.items() for group, queues in groups.items()]
 
-    def drop_topic(self, topic: str) -> list[Row]:
-        """Forget all offsets of a deleted topic; the rows that delete them from the tables."""
-        return [row for group in self.groups_of(topic) for row in self._drop(topic, group)]
-
-    def drop_group(self, group: str) -> list[Row]:
-        """Forget all offsets of a deleted group; the rows that delete them from the tables."""
-        return [row for topic in self.topics_of(group) for row in self._drop(topic, group)]
+    def drop(self, pairs: Sequence[tuple[str, str]]) -> Iterator[list[Row]]:
+        """Forget the offsets of topics and groups, `ROWS_STEP` of them in one step; the rows that delete them from the tables."""
+        for first in range(0, len(pairs), ROWS_STEP):
+            step = [pair for pair in pairs[first : first + ROWS_STEP] if pair[1] in self._of_topic.get(pair[0], ())]
+            yield [row for topic, group in step for row in self._drop(topic, group)]
 
     def _drop(self, topic: str, group: str) -> list[Row]:
         groups, topics = self._of_topic[topic], self._topics_of[group]

@@ -6,6 +6,8 @@ import random
 
 import pytest
 
+from gantrymq.broker import deletions, offsets
+from gantrymq.broker.deleting import STEP_EVERY_MS
 from gantrymq.broker.deletions import REQUEST_MODES, _of_pop_group
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.model.message import Message
@@ -107,6 +109,17 @@ def delete_group(node: Node) -> None:
 STORIES = [(delete_topic, check_topic), (delete_group, check_group)]
 
 
+@pytest.fixture(params=[False, True], ids=["one-batch", "slices"])
+def sliced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """A row at a time."""
+    if request.param:
+        monkeypatch.setattr(deletions, "SLICED_MIN", 0)
+        monkeypatch.setattr(deletions, "ROWS_STEP", 1)
+        monkeypatch.setattr(offsets, "ROWS_STEP", 1)
+    return bool(request.param)
+
+
+@pytest.mark.usefixtures("sliced")
 @pytest.mark.parametrize(("delete", "check"), STORIES)
 def test_deleted_whole(delete, check) -> None:  # type: ignore[no-untyped-def]
     files = CrashFiles()
@@ -122,8 +135,9 @@ def test_deleted_whole(delete, check) -> None:  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize(("delete", "check"), STORIES)
-def test_every_crash_state(delete, check) -> None:  # type: ignore[no-untyped-def]
-    """The power goes at every change of the disk from the deletion on, in four ways; what was acknowledged stays."""
+def test_every_crash_state(delete, check, sliced: bool) -> None:  # type: ignore[no-untyped-def]
+    """The power goes at every change of the disk from the deletion on (of slices at every third), in four ways; what was acknowledged
+    stays."""
 
     def run(files: CrashFiles, said: list[object]) -> None:
         node = Node(files, True)
@@ -139,7 +153,7 @@ def test_every_crash_state(delete, check) -> None:  # type: ignore[no-untyped-de
     run(probe, marks)  # type: ignore[arg-type]
     assert marks[1:] == [None]
     seen = set()
-    for cut in range(int(str(marks[0])), len(probe.operations)):
+    for cut in range(int(str(marks[0])), len(probe.operations), 3 if sliced else 1):
         for mode in MODES:
             files, said = CrashFiles(), []
             files.power_cut_at = cut
@@ -187,13 +201,100 @@ def test_every_front_part_of_the_batch(delete, check) -> None:  # type: ignore[n
     assert ends[-1] > 3
 
 
+def end_of(node: Node) -> None:
+    node.wheel.advance(1000)
+    node.turn.run_until_quiet()
+    assert not node.broker.deleting.jobs
+
+
+@pytest.mark.parametrize("sliced", [True], indirect=True)
+@pytest.mark.parametrize(("delete", "check"), STORIES)
+def test_slices_come_to_an_end_by_themselves_and_at_a_stop(delete, check, sliced: bool) -> None:  # type: ignore[no-untyped-def]
+    assert sliced
+    node = Node(CrashFiles(), False)
+    prepare(node)
+    delete(node)
+    node.turn.run_until_quiet()
+    assert node.broker.deleting.jobs
+    steps = 0
+    while node.broker.deleting.jobs:
+        node.wheel.advance(STEP_EVERY_MS)
+        node.turn.run_until_quiet()
+        steps += 1
+    assert steps > 3
+    check(node, True)
+    other = Node(CrashFiles(), False)
+    prepare(other)
+    delete(other)
+    other.stop()
+    assert not other.broker.deleting.jobs
+    check(Node(other.files, False), True)
+
+
+@pytest.mark.parametrize("sliced", [True], indirect=True)
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("steps", [0, 2])
+def test_what_is_made_again_meanwhile_is_not_taken_for_what_goes(steps: int, crash: bool, sliced: bool) -> None:
+    assert sliced
+    node = Node(CrashFiles(), False)
+    broker = node.broker
+    prepare(node)
+
+    def some_steps() -> None:
+        node.turn.run_until_quiet()
+        for _ in range(steps):
+            node.wheel.advance(STEP_EVERY_MS)
+            node.turn.run_until_quiet()
+        assert broker.deleting.jobs
+
+    delete_topic(node)
+    some_steps()
+    broker.topics.create(TopicConfig("t", 2, 2))
+    assert not broker.deleting.jobs
+    assert broker.offsets.query("h", "t", 0) == -1
+    delete_group(node)
+    some_steps()
+    broker.commit_offset("g", "u", 1, 1)
+    assert not broker.deleting.jobs
+    groups = Groups(broker)
+    groups.delete("h", True)
+    some_steps()
+    groups.set(GroupConfig("h"))
+    assert not broker.deleting.jobs
+    groups.delete("h", True)
+    some_steps()
+    _, rows = broker.cursors.create("u/1", "pop:h", 0)
+    broker.put("cursor", rows, None, None)
+    broker.write_offsets(0)
+    node.turn.run_until_quiet()
+    if crash:
+        node = Node(node.files.after_process_crash(), False)
+    else:
+        end_of(node)
+    assert "t" in node.broker.topics.topics
+    pairs = {(topic, group): queues for topic, group, queues in node.broker.offsets.pairs()}
+    pairs.pop(("u", "h"), None)  # what a start says of a pop consumer's cursor
+    assert pairs == {("u", "g"): {1: 1}}
+    assert cursor_groups(node) == {("t/0", "gateway"), ("u/1", "pop:h")}
+
+
+def test_retry_topics_are_found_either_way() -> None:
+    node = Node(CrashFiles(), False)
+    prepare(node)
+    assert deletions._retries(node.broker, "t", ["g", "h"]) == [*RETRIES]
+    for number in range(9):
+        node.broker.topics.create(TopicConfig(f"more-{number}", 1, 1))
+    assert deletions._retries(node.broker, "t", ["g", "h"]) == [*RETRIES]
+    assert deletions._retries(node.broker, "t", ["h"]) == []
+
+
 def test_cursors_of_a_group_are_found_either_way() -> None:
     node = Node(CrashFiles(), False)
     prepare(node)
-    few = {cursor.queue for cursor in _of_pop_group(node.broker, "pop:g")}
+    few = {cursor.queue for part in _of_pop_group(node.broker, "pop:g") for cursor in part}
     for number in range(len(node.broker.topics.topics) * 2):
         node.broker.cursors.create(f"u/{number % 2}", f"gateway-{number}", 0)
-    many = {cursor.queue for cursor in _of_pop_group(node.broker, "pop:g")}
+    many = {cursor.queue for part in _of_pop_group(node.broker, "pop:g") for cursor in part}
     assert few == many == {"t/0", "u/0"}
 
 

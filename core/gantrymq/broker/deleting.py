@@ -1,0 +1,89 @@
+"""Deletions of thousands of rows, a slice at a time (deletions.py says what goes).
+
+The first batch decides; a start that finds it alone finishes the rest. Until the last slice is written, whoever makes something of the same
+name again, or commits an offset that is about to go, has the rest written first: what he makes is never taken for what goes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gantrymq.broker.broker import Broker
+    from gantrymq.broker.config_export import Rows
+
+SLICED_MIN: Final = 1_000
+"""Offsets, or queues and cursors to look through, from which a deletion is made in slices; a smaller one is one batch."""
+STEP_EVERY_MS: Final = 5
+"""Twenty thousand offsets take half a second, of which the loop works a fifth."""
+
+
+class Deleting:
+    """The deletions under way. Loop thread."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.jobs: dict[tuple[str, str], Iterator[Rows]] = {}
+        """By table (`topic` or `group`) and name, the rows that are still to be written."""
+        broker.offsets.deleting, broker.offsets.before_change = self.jobs, self.before_offset
+        self._armed = False
+        self._writing = False
+
+    def begin(self, table: str, name: str, first: Rows, rest: Iterator[Rows]) -> None:
+        """Write the rows that decide, and then the rest."""
+        self._put(first)
+        self.jobs[table, name] = rest
+        self._arm()
+
+    def _put(self, rows: Rows) -> None:
+        self._writing = True
+        try:
+            self._broker.put_rows(rows)
+        finally:
+            self._writing = False
+
+    def _arm(self) -> None:
+        if self.jobs and not self._armed:
+            self._armed = True
+            wheel = self._broker.wheel
+            wheel.call_at(wheel.now_ms() + STEP_EVERY_MS, self._step)
+
+    def _step(self, _now_ms: int) -> None:
+        self._armed = False
+        if not self.jobs:
+            return
+        key = next(iter(self.jobs))
+        rows = next(self.jobs[key], None)
+        if rows is None:
+            del self.jobs[key]
+        elif rows:
+            self._put(rows)
+        self._arm()
+
+    def finish(self, table: str, name: str) -> None:
+        """Write at once what is left of it."""
+        rest = self.jobs.pop((table, name), None)
+        if rest is not None:
+            self._put([row for rows in rest for row in rows])
+
+    def finish_all(self) -> None:
+        """At a stop."""
+        for table, name in list(self.jobs):
+            self.finish(table, name)
+
+    def before_rows(self, rows: Rows) -> None:
+        """Called while there are jobs, before rows are handed over."""
+        if self._writing:
+            return
+        for table, key, value in rows:
+            if (table, key) in self.jobs:
+                self.finish(table, key)
+            elif table == "cursor" and value is not None and b'"pop:' in value:
+                self.finish_all()  # of a topic or group that goes, perhaps
+
+    def before_offset(self, topic: str, group: str) -> None:
+        """Called while there are jobs, before an offset is committed."""
+        self.finish("topic", topic)
+        self.finish("group", group)
