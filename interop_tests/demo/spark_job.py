@@ -25,7 +25,7 @@ TOPICS = "telemetry,flights,pushes"
 UNION_TRIGGER = "500 milliseconds"
 ALERTS_TRIGGER = "2 seconds"
 POLL_S = 0.5
-RESTARTS_MAX = 10
+RESTARTS_MAX = 40
 """Spark gives the Python process of a stream's source ten seconds to start, whatever else the machine does; then a query goes on from its checkpoint."""
 BODY_CHARACTERS = 200
 TELEMETRY = "id STRING, device STRING, metric STRING, unit STRING, value DOUBLE, at DOUBLE"

@@ -4,6 +4,8 @@
 // ends when its standard input does.
 
 import java.nio.charset.StandardCharsets;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.TransactionListener;
@@ -53,6 +55,7 @@ public class Transact {
     }
 
     static void run(String[] arguments) throws Exception {
+        Set<String> deciding = ConcurrentHashMap.newKeySet();
         TransactionMQProducer producer = new TransactionMQProducer(arguments[1]);
         producer.setNamesrvAddr(arguments[0]);
         producer.setMqClientApiTimeout(60000);
@@ -70,6 +73,10 @@ public class Transact {
             }
 
             public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                if (deciding.contains(message.getKeys())) { // a slow machine: asked before the first word is out
+                    say("early " + message.getKeys());
+                    return LocalTransactionState.UNKNOW;
+                }
                 say("checked " + message.getKeys() + " " + message.getTopic() + " " + new String(message.getBody(), StandardCharsets.UTF_8));
                 return state(arguments[2]);
             }
@@ -78,7 +85,9 @@ public class Transact {
         for (int at = 3; at + 2 < arguments.length; at += 3) {
             byte[] body = ("body of " + arguments[at + 1]).getBytes(StandardCharsets.UTF_8);
             Message message = new Message(arguments[at], "tag", arguments[at + 1], body);
+            deciding.add(message.getKeys());
             TransactionSendResult result = sent(producer, message, arguments[at + 2]);
+            deciding.remove(message.getKeys());
             say("sent " + arguments[at + 1] + " " + result.getSendStatus() + " " + result.getLocalTransactionState());
         }
         say("ready");
