@@ -150,4 +150,4 @@ def test_requests_by_chance(seed: int) -> None:
         link.lose()
     routes = chance.server.state.routes
     assert (routes.groups, routes.topics, routes.clusters) == ({}, {}, {})
-    assert not (routes._live or routes._owned or routes._topics_of or routes._wiped)
+    assert (routes._live, routes._owned, routes._topics_of, routes._wiped) == ({}, {}, {}, {})

@@ -102,14 +102,16 @@ class Lifecycle:
         """Take the client id, find or begin the session, answer."""
         lease = GROUP_PREFIX + client_id
         epoch = yield call(self.port.take_lease, lease, True, client.taken_over)
+        begun = False
         try:
             if not client.gone:
                 if connect.clean:
                     yield from self._connect_clean(client, client_id, epoch)
                 else:
                     yield from self._connect_persistent(client, client_id, epoch)
+                begun = not client.gone
         finally:
-            if client.gone:
+            if not begun:  # also after a failure: a lease that nobody has would keep the session from expiring
                 self.port.drop_lease(lease, epoch)
 
     def _connect_clean(self, client: Client, client_id: str, epoch: int) -> Steps:

@@ -10,10 +10,11 @@ import pytest
 from gantrymq.broker.port import Outcome
 from gantrymq.model import properties as props
 from gantrymq.model import sysflag
+from gantrymq.model.errors import ErrorCode
 from gantrymq_gateways.mqtt import codec
 from gantrymq_gateways.mqtt import constants as c
 from gantrymq_gateways.mqtt.codec import Ack, ConnAck, Connect, Disconnect, Publish, SubAck, Subscribe
-from gateways.tests.mqtt.world import World, will
+from gateways.tests.mqtt.world import Client, World, will
 
 FAKE = ["immediate", "late", "shuffled"]
 REAL = ["local", "remote"]
@@ -444,3 +445,21 @@ def test_settled_in_one_call_per_turn(fake_world: World) -> None:
     assert len(sub.publishes()) == 20
     assert fake_world.port.calls.count("settle") <= 2
     assert Outcome.ACK == 0
+
+
+@pytest.mark.parametrize("failing", ["put", "open_cursor"])
+def test_a_connect_that_fails_holds_no_lease(failing: str) -> None:
+    """Else the session of a client that gives up would never expire."""
+    world = World(session_expiry_s=60)
+    client = world.client("c", clean=False)
+    client.subscribe("t")
+    client.disconnect()
+    world.port.fail_next(failing, ErrorCode.UNAVAILABLE)
+    again = Client(world)
+    again.send(Connect("new" if failing == "put" else "c", clean=False))
+    (answer,) = again.take()
+    assert isinstance(answer, ConnAck)
+    assert answer.code == 3
+    assert world.port.leases == {}
+    world.advance(200_000)
+    assert len(world.gateway.lifecycle.table) == 0
