@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from gantrymq.broker.port import BrokerPort, Outcome
+from gantrymq.broker.port import PASSING, BrokerPort, Outcome
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import BODY_BYTES_MAX
 from gantrymq.model.message import Message
@@ -34,6 +34,9 @@ LONG_TOPIC_TABLE: Final = "long_topic"
 
 SWEEP_MS: Final = 15_000
 """Between looks for expired sessions and unused filters: a quarter of the shortest time that it watches."""
+
+WILL_TRIES_MAX: Final = 300
+"""Attempts to store a will while the server is busy, half a minute by default; it holds up to 64 KiB so long."""
 
 START_RETRY_MS: Final = 1000
 """Until the next attempt to open, when the broker is back but refuses something."""
@@ -206,7 +209,7 @@ class MqttGateway:
             log.warning("%s: its will was not published: %s", peer, error)
             return
         message = Message(target.native, will.payload, target.properties, target.tag)
-        self.shell.port.submit([message], peer, _will_done)
+        self._submit_will(message, peer, WILL_TRIES_MAX)
         if will.retain:
             key, value = (
                 retained.row_key(target.topic),
@@ -215,17 +218,25 @@ class MqttGateway:
             self.kept.storing(key, value)
             self.shell.port.put(retained.TABLE, [(key, value)], (key, value), self._will_kept)
 
+    def _submit_will(self, message: Message, peer: str, tries: int) -> None:
+        """What the server has no room for now is tried again: nobody else would publish it [MQTT-3.1.2-8]."""
+
+        def done(token: object, result: Any) -> None:
+            code = result.code if isinstance(result, GantryError) else result[0]
+            if isinstance(code, int):
+                return
+            if code in PASSING and tries > 1 and not self._stopped:
+                at_ms = self.shell.clock.monotonic_ms() + self.config.busy_retry_ms
+                self.shell.wheel.call_at(at_ms, lambda now_ms: self._submit_will(message, peer, tries - 1))
+                return
+            log.warning(
+                "%s: its will was not stored: %s", peer, result if isinstance(result, GantryError) else code.value
+            )
+
+        self.shell.port.submit([message], None, done)
+
     def _will_kept(self, token: tuple[str, bytes | None], result: Any) -> None:
         failed = isinstance(result, GantryError)
         self.kept.stored(token[0], token[1], failed)
         if failed:
             log.warning("a retained will for %r was not stored: %s", token[0][:128], result)
-
-
-def _will_done(peer: str, result: Any) -> None:
-    if isinstance(result, GantryError) or not isinstance(result[0], int):
-        log.warning(
-            "%s: its will was not stored: %s",
-            peer,
-            result if isinstance(result, GantryError) else result[0].value,
-        )

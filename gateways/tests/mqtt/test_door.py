@@ -371,3 +371,24 @@ def test_a_door_whose_first_start_fails_says_so_once() -> None:
     port.run()
     assert [error.code for error in started] == [ErrorCode.BUSY]
     assert not gateway.ready
+
+
+@pytest.mark.parametrize("mode", ["immediate", "late"])
+@pytest.mark.parametrize("code", [ErrorCode.BUSY, ErrorCode.STORE_FULL])
+def test_a_will_that_finds_no_room_is_tried_again(mode: str, code: ErrorCode) -> None:
+    """[MQTT-3.1.2-8]: the client that left it can send it no more."""
+    world = World(mode)
+    refusals = [code] * 3
+    world.port.refuse = lambda message: refusals.pop() if refusals else None
+    world.client("c", will=will()).link.lose()
+    for _ in range(5):
+        world.advance(200)
+    assert [message.body for message in world.port.log] == [b"gone"]
+    world.port.refuse = lambda message: code
+    world.client("c", will=will()).link.lose()
+    for _ in range(400):
+        world.advance(100)
+    world.port.refuse = lambda message: None
+    for _ in range(5):
+        world.advance(200)
+    assert len(world.port.log) == 1
