@@ -176,6 +176,10 @@ class Cursors:
         snapshot held: `known`: by cursor, up to which offset of the topic."""
         for kind, cursor_id, offsets in decode(body):
             cursor = self.by_id.get(cursor_id)
+            if (
+                cursor_id >= self._next_id
+            ):  # its row never came into the log: no other cursor may take these for its own
+                self._next_id = cursor_id + 1
             if cursor is None or (known and known.get(cursor_id, 0) > at):
                 continue
             window = cursor.window

@@ -217,3 +217,19 @@ def test_a_field_that_fits_no_record_is_its_senders_alone(files: MemoryFileSyste
     assert again.broker.tables.rows("things") == {"key": b"value"}
     assert bodies(take(again, cursor)) == [0, 1, 2, 10, 12, 20, 21, 22]
     assert again.store.light_max_offset(light) == 9
+
+
+def test_the_id_of_a_cursor_whose_row_was_lost_is_not_used_again(files: MemoryFileSystem) -> None:
+    """Its acknowledgements stand in the log: the start after the next would take them for those of another cursor."""
+    node = Node(files, False)
+    light = queue(node)[0]
+    send(node, 3)
+    with full_disk(files):
+        refused(node, "open_cursor", f"~{light}", "lost", EARLIEST)
+    lost = node.broker.cursors.find(f"~{light}", "lost")
+    assert lost is not None
+    settle(node, lost.id, take(node, lost.id))
+    node = killed(node)
+    cursor = node.call("open_cursor", f"~{light}", "other", EARLIEST).cursor
+    assert cursor > lost.id
+    assert bodies(take(killed(node), cursor)) == [0, 1, 2]
