@@ -245,7 +245,10 @@ class ServerConnection:
     def receive_eof(self) -> None:
         """The peer sends nothing more; open requests are still answered."""
         if self._parser is not None:
-            self.finished = True  # Cut off in the middle of a body: nobody waits for an answer.
+            # Cut off in the middle of a body: nobody waits for its answer, but for those of whole requests before it (RFC 9112 9.3.2).
+            del self._slots[self._order.pop()]
+            self._parser = self._head = None
+            self._chunks = []
         self.reading = False
         self._flush()
 

@@ -262,6 +262,16 @@ def test_eof():
     assert conn.finished
 
 
+@pytest.mark.parametrize("rest", [POST[:-2], CHUNKED[:-9], POST[:20], b""])
+def test_requests_before_a_cut_off_one_are_still_answered(rest):
+    conn = connection()
+    (first,) = conn.receive_data(POST + rest, 0)
+    conn.receive_eof()
+    assert not conn.finished
+    assert answered(conn, first).startswith(b"HTTP/1.1 202 Accepted")
+    assert conn.finished
+
+
 def test_shutdown_answers_what_is_open():
     conn = connection()
     first, second = conn.receive_data(POST + POST, 0)
