@@ -25,7 +25,9 @@ TOPICS = "telemetry,flights,pushes"
 UNION_TRIGGER = "500 milliseconds"
 ALERTS_TRIGGER = "2 seconds"
 POLL_S = 0.5
-RESTARTS_MAX = 40
+RESTART_S = 15.0
+"""Until the process that was too late is gone: beside it the next one would be later still."""
+RESTARTS_MAX = 20
 """Spark gives the Python process of a stream's source ten seconds to start, whatever else the machine does; then a query goes on from its checkpoint."""
 BODY_CHARACTERS = 200
 TELEMETRY = "id STRING, device STRING, metric STRING, unit STRING, value DOUBLE, at DOUBLE"
@@ -108,6 +110,7 @@ def main(nameserver: str, directory: Path) -> None:
             error = query.exception()
             if error is not None and "worker failed to connect back" in str(error) and restarts:
                 restarts -= 1
+                ended.wait(RESTART_S)
                 queries[number] = starts[number]()
             elif error is not None:
                 say("failed", text=f"query {query.name}: {error}")
