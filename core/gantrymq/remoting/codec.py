@@ -29,8 +29,8 @@ from gantrymq.remoting.constants import (
     Language,
     RequestCode,
 )
-from gantrymq.remoting.frame_headers import JsonOut, decode_json, decode_loose, decode_send, encode_json
-from gantrymq.remoting.headers import HeaderError, SendHeaderV2, parse
+from gantrymq.remoting.frame_headers import JsonOut, decode_json, decode_loose, decode_pull, decode_send, encode_json
+from gantrymq.remoting.headers import HeaderError, PullHeader, SendHeaderV2, parse
 from gantrymq.remoting.send_shapes import Alike, SendShape, SendShapes, header_of
 
 PREFIX: Final = struct.Struct(">II")
@@ -50,6 +50,8 @@ _BINARY_SENDS: Final = (_INT16.pack(_SEND), _INT16.pack(_BATCH))
 _send_shapes: Final = SendShapes()
 _ack_shapes: Final = AckShapes()
 _SEND_STARTS: Final = (b'{"code":%d,' % _SEND, b'{"code":%d,' % _BATCH)
+_PULLS: Final = (int(RequestCode.PULL_MESSAGE), int(RequestCode.LITE_PULL_MESSAGE))
+_PULL_STARTS: Final = tuple([b'{"code":%d,' % code for code in _PULLS])
 _ANY_SENDS: Final = (*_SEND_STARTS, *_BINARY_SENDS)
 _INT32_MAX: Final = 0x7FFFFFFF
 
@@ -65,9 +67,9 @@ class FrameError(Exception):
 class Command:
     """One request or response. `language`: number of `constants.Language`; `send`: set instead of `fields`
     when the reader was asked for typed sends (`FrameReader(typed_sends=True)`) and this is SEND_MESSAGE_V2 or
-    SEND_BATCH_MESSAGE."""
+    SEND_BATCH_MESSAGE; `pull`: the same of PULL_MESSAGE and LITE_PULL_MESSAGE."""
 
-    __slots__ = ("body", "code", "fields", "flag", "language", "opaque", "remark", "send", "version")
+    __slots__ = ("body", "code", "fields", "flag", "language", "opaque", "pull", "remark", "send", "version")
 
     def __init__(
         self,
@@ -90,6 +92,7 @@ class Command:
         self.fields: dict[str, str] = {} if fields is None else fields
         self.body = body
         self.send = send
+        self.pull: PullHeader | None = None
 
     @property
     def is_response(self) -> bool:
@@ -110,7 +113,7 @@ class Command:
 
     def _key(self) -> tuple[object, ...]:
         head = self.code, self.opaque, self.flag, self.language, self.version
-        return *head, self.remark, self.fields, self.body, self.send
+        return *head, self.remark, self.fields, self.body, self.send, self.pull
 
     def __repr__(self) -> str:
         what = "response" if self.is_response else "request"
@@ -205,6 +208,22 @@ def _decode_typed_send(header: bytes, body: bytes) -> Command | None:
         code, None, body, opaque, wire.flag, None,
         0 if language == "JAVA" else _language(language), wire.version, wire.extFields,
     )  # fmt: skip
+
+
+def _decode_typed_pull(header: bytes, body: bytes) -> Command | None:
+    """Command with `pull`, or None, as `_decode_typed_send`."""
+    try:
+        wire = decode_pull(header)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    code, opaque, flag, language = wire.code, wire.opaque, wire.flag, wire.language
+    if code not in _PULLS or not (0 <= opaque <= _INT32_MAX and 0 <= flag <= _INT32_MAX):
+        return None
+    command = Command(
+        code, None, body, opaque, flag, wire.remark, 0 if language == "JAVA" else _language(language), wire.version
+    )
+    command.pull = wire.extFields
+    return command
 
 
 def _decode_binary_send(header: bytes, body: bytes) -> Command:
@@ -362,6 +381,8 @@ class FrameReader:
                 # Java, and most clients after it, write the keys in alphabetical order: code first.
                 if typed and marker < 1 << 24 and data.startswith(_SEND_STARTS, at + 8):
                     command = _decode_typed_send(data[at + 8 : body_at], data[body_at:end])
+                elif typed and marker < 1 << 24 and data.startswith(_PULL_STARTS, at + 8):
+                    command = _decode_typed_pull(data[at + 8 : body_at], data[body_at:end])
                 if command is None:
                     command = self._decode(marker >> 24, data[at + 8 : body_at], data[body_at:end])
                 if command.send is not None:

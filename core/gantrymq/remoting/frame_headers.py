@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gantrymq.remoting.headers import SendHeaderV2
+from gantrymq.remoting.headers import PullHeader, SendHeaderV2
 
 
 class JsonHeader(msgspec.Struct):
@@ -48,6 +48,18 @@ class TypedSend(msgspec.Struct, gc=False):
     language: str | int | None = "JAVA"
 
 
+class TypedPull(msgspec.Struct, gc=False):
+    """PULL_MESSAGE and LITE_PULL_MESSAGE, read likewise."""
+
+    code: int
+    extFields: PullHeader
+    opaque: int = 0
+    flag: int = 0
+    version: int = 0
+    language: str | int | None = "JAVA"
+    remark: str | None = None
+
+
 class JsonOut(msgspec.Struct, omit_defaults=True):
     """Key order as fastjson writes it."""
 
@@ -64,4 +76,5 @@ class JsonOut(msgspec.Struct, omit_defaults=True):
 decode_json = msgspec.json.Decoder(JsonHeader).decode
 decode_loose = msgspec.json.Decoder(LooseHeader, strict=False).decode
 decode_send = msgspec.json.Decoder(TypedSend, strict=False).decode
+decode_pull = msgspec.json.Decoder(TypedPull, strict=False).decode
 encode_json = msgspec.json.Encoder().encode

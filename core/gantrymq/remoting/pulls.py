@@ -134,7 +134,7 @@ class Pulls:
         """Answer a pull, or let it wait. Raises what `RemotingDoor.handle` turns into an answer."""
         if command.flag & FLAG_ONEWAY:
             return
-        header = parse(command.fields, PullHeader)
+        header = command.pull or parse(command.fields, PullHeader)
         topic = self._topic(header)
         wanted = self._filter(door, header)
         if header.sys_flag & sysflag.PULL_COMMIT_OFFSET and header.commit_offset >= 0:

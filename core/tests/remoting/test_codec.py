@@ -11,7 +11,7 @@ from gantrymq.model.limits import FRAME_BYTES_MAX
 from gantrymq.remoting import codec
 from gantrymq.remoting.codec import Command, FrameError, FrameReader, encode
 from gantrymq.remoting.constants import BINARY_CODE_MAX, Language, RequestCode
-from gantrymq.remoting.headers import parse
+from gantrymq.remoting.headers import HeaderError, PullHeader, parse
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
 COMMANDS = st.builds(
@@ -226,3 +226,79 @@ def test_send_response_template(physical: int, queue: int, offset: int, opaque: 
         "MSG_REGION": 'a"%d', "TRACE_ON": "true", "msgId": f"7F00000100002A9F{physical:016X}",
         "queueId": str(queue), "queueOffset": str(offset),
     }  # fmt: skip
+
+
+PULL_FIELDS = {"consumerGroup": "G", "topic": "T", "queueId": "3", "queueOffset": "12345", "maxMsgNums": "32", "sysFlag": "4",
+               "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+               "maxMsgBytes": "2147483647"}  # fmt: skip
+VALUES = [
+    "",
+    "0",
+    " 1",
+    "1 ",
+    "+1",
+    "-1",
+    "1.0",
+    "1.5",
+    "1e3",
+    "true",
+    "0x1",
+    "007",
+    "9" * 30,
+    "\u0661",
+    None,
+    True,
+    1,
+    1.0,
+    1.5,
+    -1,
+    10**30,
+]
+
+
+def pull_header(command: Command) -> PullHeader | str:
+    if command.pull is not None:
+        return command.pull
+    try:
+        return parse(command.fields, PullHeader)
+    except HeaderError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("name", [*PULL_FIELDS, "unknown"])
+def test_pulls_mean_the_same_read_in_one_pass(name: str) -> None:
+    for fields in (
+        {key: PULL_FIELDS[key] for key in PULL_FIELDS if key != name},
+        *[PULL_FIELDS | {name: value} for value in VALUES],
+    ):
+        for code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
+            header = {
+                "code": int(code),
+                "extFields": fields,
+                "flag": 2,
+                "language": "GO",
+                "opaque": 5,
+                "remark": "r",
+                "version": 9,
+            }
+            data = codec.frame(json.dumps(header, separators=(",", ":")).encode(), b"body")
+            (general,) = FrameReader().feed(data)
+            (typed,) = FrameReader(typed_sends=True).feed(data)
+            assert pull_header(typed) == pull_header(general)
+            fields_of_both = [
+                (c.code, c.opaque, c.flag, c.language, c.remark, c.version, c.body) for c in (typed, general)
+            ]
+            assert fields_of_both[0] == fields_of_both[1]
+
+
+def test_a_pull_is_read_in_one_pass_only_where_it_is_one() -> None:
+    text = json.dumps({"code": 11, "extFields": PULL_FIELDS, "opaque": 1}, separators=(",", ":"))
+    (command,) = FrameReader(typed_sends=True).feed(codec.frame(text.encode()))
+    assert command.pull is not None
+    for other in (
+        text[:-1] + ',"code":12}',
+        text.replace('"opaque":1', '"opaque":-1'),
+        text.replace('"code"', ' "code"'),
+    ):
+        (command,) = FrameReader(typed_sends=True).feed(codec.frame(other.encode()))
+        assert (command.pull, command.fields) == (None, PULL_FIELDS)
