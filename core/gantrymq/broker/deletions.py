@@ -11,7 +11,7 @@ finds is always complete.
 from __future__ import annotations
 
 import json
-from itertools import chain
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.deleting import SLICED_MIN
@@ -86,7 +86,7 @@ def _rest_of_topic(broker: Broker, gone: Sequence[str]) -> Iterator[Rows]:
     modes = broker.tables.rows(REQUEST_MODES)
     yield from _parts([(REQUEST_MODES, key, None) for key in modes if key.startswith(f"{gone[0]}@")])
     for topic in gone:
-        yield from broker.offsets.drop([(topic, group) for group in broker.offsets.groups_of(topic)])
+        yield from broker.offsets.drop(zip(repeat(topic), broker.offsets.groups_of(topic)))
         for queue in broker.store.queues_of(topic):
             cursors = broker.cursors.of_queue(f"{topic}/{queue}")
             yield from _end_all(broker, [cursor for cursor in cursors if cursor.group.startswith(POP_GROUP)])
@@ -141,7 +141,7 @@ def delete_group(broker: Broker, name: str, known: bool, clean_offsets: bool) ->
 
 def _rest_of_group(broker: Broker, name: str, topics: Sequence[str], first_id: int) -> Iterator[Rows]:
     """What goes with a group, in slices; cursors from `first_id` on were made meanwhile and stay."""
-    yield from broker.offsets.drop([(topic, name) for topic in topics])
+    yield from broker.offsets.drop(zip(topics, repeat(name)))
     for cursors in _of_pop_group(broker, POP_GROUP + name):
         yield from _end_all(broker, [cursor for cursor in cursors if cursor.id < first_id])
     modes = broker.tables.rows(REQUEST_MODES)

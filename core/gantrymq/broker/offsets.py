@@ -173,11 +173,12 @@ class ConsumerOffsets:
         """Every topic and group with its offsets; not to be changed."""
         return [(topic, group, queues) for topic, groups in self._of_topic.items() for group, queues in groups.items()]
 
-    def drop(self, pairs: Sequence[tuple[str, str]]) -> Iterator[list[Row]]:
+    def drop(self, pairs: Iterable[tuple[str, str]]) -> Iterator[list[Row]]:
         """Forget the offsets of topics and groups, `ROWS_STEP` of them in one step; the rows that delete them from the tables."""
-        for first in range(0, len(pairs), ROWS_STEP):
-            step = [pair for pair in pairs[first : first + ROWS_STEP] if pair[1] in self._of_topic.get(pair[0], ())]
-            yield [row for topic, group in step for row in self._drop(topic, group)]
+        waiting = iter(pairs)
+        while step := list(islice(waiting, ROWS_STEP)):
+            known = [pair for pair in step if pair[1] in self._of_topic.get(pair[0], ())]
+            yield [row for topic, group in known for row in self._drop(topic, group)]
 
     def _drop(self, topic: str, group: str) -> list[Row]:
         groups, topics = self._of_topic[topic], self._topics_of[group]
