@@ -343,8 +343,7 @@ class FrameReader:
             data = bytes(pending)
             pending.clear()
         commands: list[Command | Alike | Acks] = []
-        typed, shape = self._typed_sends, self._shape
-        at, size = 0, len(data)
+        typed, shape, at, size = self._typed_sends, self._shape, 0, len(data)
         try:
             while size - at >= 8:
                 total, marker = PREFIX.unpack_from(data, at)
