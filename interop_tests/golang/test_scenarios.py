@@ -15,7 +15,7 @@ SCENARIOS = (
     "topics", "groups",
 )  # fmt: skip
 
-QUICK = ("transactions.check_interval_ms=500", "transactions.timeout_ms=300")
+QUICK = ("transactions.check_interval_ms=500", "transactions.timeout_ms=300", "transactions.check_max=1000000")
 
 pytestmark = [
     pytest.mark.slow,

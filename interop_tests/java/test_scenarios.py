@@ -26,7 +26,7 @@ SCENARIOS = (
 SINCE_5 = ("timer", "recall", "pop", "compressed-lz4", "compressed-zstd")
 """The 4.9 client has no such thing."""
 
-QUICK = ("transactions.check_interval_ms=500", "transactions.timeout_ms=300")
+QUICK = ("transactions.check_interval_ms=500", "transactions.timeout_ms=300", "transactions.check_max=1000000")
 QUEUES = 4
 KILL_AFTER_S = 0.1
 
