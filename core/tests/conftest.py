@@ -15,6 +15,8 @@ PLAIN_ONLY = {
     "broker/test_limits.py::test_routes": "a stand-in for the store",
     "broker/test_limits.py::test_leases": "a stand-in for the store",
     "remoting/test_gateway_session.py::": "a stand-in for the store",
+    "broker/test_refused.py::test_a_field_that_fits_no_record_is_its_senders_alone[body-text]": "a text in place of bytes",
+    "store/test_message_store.py::test_a_hole_costs_no_read_however_long_the_log_is": "replaces a method",
     "store/test_index_file.py::test_hashes_of_many_keys_are_those_of_each": "sets a limit",
     "broker/test_deletions.py::test_every_front_part_of_the_batch": "replaces a method",
     "store/test_recovery.py::test_a_group_without_all_its_continuation_records_is_cut": "sets a limit",

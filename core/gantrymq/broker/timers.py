@@ -83,6 +83,10 @@ class Timers:
         self._slots = TimerSlots(0)
         self._seen = 0
         """Units below this offset are in the slots, in `_odd`, in flight or done."""
+        self._first_look = 0
+        """Nothing is delivered until what lay below this offset at the start is looked at: an order to recall may lie behind what is due."""
+        self._looking = 0
+        """Orders whose message is searched for."""
         self._odd: list[int] = []
         """Offsets whose record must be asked, descending."""
         self._inflight: set[int] = set()
@@ -129,6 +133,7 @@ class Timers:
         assert self.cursor is not None
         self._slots = TimerSlots(self._broker.clock.now_ms())
         self._seen = self.cursor.window.floor
+        self._first_look = self._broker.store.max_offset(TIMER_TOPIC, 0)
         self._odd = []
         self._dead = 0
         self._arm()
@@ -180,7 +185,8 @@ class Timers:
             return
         try:
             more = self._ask() if self._odd else self._read()
-            more |= self._fire(self._slots)
+            if not self._first_look or self._looked():
+                more |= self._fire(self._slots)
             if self._roll_to:
                 more |= self._roll()
         except Cold as cold:
@@ -198,6 +204,12 @@ class Timers:
         else:
             self._sleep()
 
+    def _looked(self) -> bool:
+        if self._seen < self._first_look or self._odd or self._looking:
+            return False
+        self._first_look = 0
+        return True
+
     def _again(self, _call: None) -> None:
         self._fetching = False
         self._step()
@@ -206,7 +218,7 @@ class Timers:
         if not self._waits:
             self._wait()
         next_ms = self._slots.next_ms()
-        if next_ms == NEVER or len(self._inflight) >= INFLIGHT_MAX:
+        if next_ms == NEVER or self._first_look or len(self._inflight) >= INFLIGHT_MAX:
             return
         broker = self._broker
         wheel = broker.wheel
@@ -276,6 +288,7 @@ class Timers:
             if targets is not None:
                 self.recall(targets, offset)
             else:
+                self._looking += 1
                 self._search(*wanted, partial(self._carry_out, offset))
         return True
 
@@ -290,6 +303,8 @@ class Timers:
         wheel.call_at(wheel.now_ms() + wait_ms, again)
 
     def _carry_out(self, order: int, found: list[int] | ErrorCode) -> None:
+        self._looking -= 1
+        self._arm()
         if isinstance(found, ErrorCode):
             self._ask_later(order, RETRY_MS if found is ErrorCode.BUSY else UNREADABLE_MS)
         else:

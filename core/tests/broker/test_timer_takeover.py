@@ -18,6 +18,7 @@ from gantrymq.broker.timer_takeover import (
     remove_wheel,
     wheel_units,
 )
+from gantrymq.broker.timers import ODD_STEP, Timers
 from gantrymq.model.dialect import read_json
 from gantrymq.model.errors import StoreCorruptError
 from gantrymq.model.names import SCHEDULE_TOPIC
@@ -177,6 +178,30 @@ def test_an_order_to_recall_on_the_wheel_is_carried_out() -> None:
     again = Life(files, node.clock)
     again.wait(101_000)
     assert again.bodies() == [b"y"]
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+@pytest.mark.parametrize("between", [0, ODD_STEP + 1])
+def test_an_order_to_recall_counts_though_its_message_became_due_meanwhile(
+    between: int, indexed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other broker had taken it in time; ours looks at all that it left before it delivers the first."""
+    node = Life(MemoryFileSystem())
+    start = node.clock.now_ms()
+    node.later(b"x", TIMER_DELIVER_MS=start + 100_500)
+    node.later(b"y", TIMER_DELIVER_MS=start + 100_500)
+    for _ in range(between):
+        node.later(b"between", TIMER_DELIVER_MS=start + 100_500)
+    node.broker.delays.timers._known = lambda *arguments: []  # type: ignore[method-assign]
+    node.later(b"0", TIMER_DELIVER_MS=start + 100_001, TIMER_DEL_UNIQKEY="t+Ux", UNIQ_KEY="Ux")
+    files = node.files.after_process_crash()
+    if not indexed:
+        monkeypatch.setattr(Timers, "_known", lambda *arguments: None)
+    put(files, CONFIG / cf.TIMERS, TimerCheck(start, 0, 0, 0).to_bytes())
+    node.clock.advance(200_000)
+    again = Life(files, node.clock)
+    again.wait(5_000)
+    assert sorted(again.bodies()) == [b"between"] * between + [b"y"]
 
 
 def test_levels_go_on_where_delay_offsets_say() -> None:
