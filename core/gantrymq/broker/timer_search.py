@@ -10,9 +10,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from gantrymq.model.errors import ErrorCode
+from gantrymq.model import properties as props
+from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.store.cold import Cold
-from gantrymq.store.schedule import PRECISION_MS
+from gantrymq.store.schedule import PRECISION_MS, number_of
 
 if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
@@ -31,6 +32,16 @@ READ_STEP: Final = 32
 Reads = Callable[[Sequence[int]], "Sequence[Message | OSError | None]"]
 OnFound = Callable[[list[int] | ErrorCode], None]
 """Gets the offsets that were found, or why they could not be looked for."""
+
+
+def is_target(message: Message, topic: str, unique: str, out_ms: int) -> bool:
+    """Whether an order for this key recalls it: same second, and no order itself."""
+    return (
+        message.property(props.REAL_TOPIC) == topic
+        and message.property(props.UNIQ_KEY) == unique
+        and number_of(message.property("TIMER_OUT_MS")) == out_ms
+        and not message.property("TIMER_DEL_UNIQKEY")
+    )
 
 
 class Search:
@@ -98,7 +109,7 @@ class Searches:
         except Cold as cold:
             self._broker.fetch(cold, search, self._again)
             return
-        except OSError as error:
+        except (OSError, GantryError) as error:
             log.error("a recall cannot look for its message: %s", error)
             result = ErrorCode.UNAVAILABLE
         self._waiting.popleft()

@@ -11,7 +11,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from gantrymq.broker.timer_search import Search, Searches
+from gantrymq.broker.timer_search import Search, Searches, is_target
 from gantrymq.broker.timer_slots import NEVER, TimerSlots
 from gantrymq.broker.waiting import (
     PASSING,
@@ -86,7 +86,7 @@ class Timers:
         self._first_look = 0
         """Nothing is delivered until what lay below this offset at the start is looked at: an order to recall may lie behind what is due."""
         self._looking = 0
-        """Orders whose message is searched for."""
+        """Orders whose message is searched for, or that wait for their search."""
         self._odd: list[int] = []
         """Offsets whose record must be asked, descending."""
         self._inflight: set[int] = set()
@@ -119,6 +119,7 @@ class Timers:
             cursor, rows = broker.cursors.create(QUEUE, GROUP, start)
             put_cursor(broker, cursor, rows)
         self.cursor = cursor
+        self._first_look = broker.store.max_offset(TIMER_TOPIC, 0)
         self._rebuild()
         return cursor
 
@@ -126,6 +127,7 @@ class Timers:
         """Another broker went on meanwhile: forget what was known; `done` are entries at or above `start` that it delivered."""
         self.cursor = new_cursor(self._broker, QUEUE, GROUP, start)
         self._broker.cursors.finish(self.cursor, done)
+        self._first_look = self._broker.store.max_offset(TIMER_TOPIC, 0)
         self._rebuild()
 
     def _rebuild(self) -> None:
@@ -133,7 +135,6 @@ class Timers:
         assert self.cursor is not None
         self._slots = TimerSlots(self._broker.clock.now_ms())
         self._seen = self.cursor.window.floor
-        self._first_look = self._broker.store.max_offset(TIMER_TOPIC, 0)
         self._odd = []
         self._dead = 0
         self._arm()
@@ -292,21 +293,24 @@ class Timers:
                 self._search(*wanted, partial(self._carry_out, offset))
         return True
 
-    def _ask_later(self, offset: int, wait_ms: int) -> None:
+    def _ask_later(self, offset: int, wait_ms: int, busy: bool = False) -> None:
         wheel, slots = self._broker.wheel, self._slots
 
         def again(_now_ms: int) -> None:
             if self._slots is slots:  # else it is read anew
                 self._odd.insert(0, offset)
-                self._arm()
+            self._looking -= busy
+            self._arm()
 
+        self._looking += busy
         wheel.call_at(wheel.now_ms() + wait_ms, again)
 
     def _carry_out(self, order: int, found: list[int] | ErrorCode) -> None:
         self._looking -= 1
         self._arm()
         if isinstance(found, ErrorCode):
-            self._ask_later(order, RETRY_MS if found is ErrorCode.BUSY else UNREADABLE_MS)
+            busy = found is ErrorCode.BUSY
+            self._ask_later(order, RETRY_MS if busy else UNREADABLE_MS, busy)
         else:
             self.recall(found, order)
 
@@ -573,16 +577,6 @@ def stamp_times(message: Message, store_ms: int, now_ms: int) -> None:
     text = b"TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (store_ms // PRECISION_MS * PRECISION_MS, now_ms)
     if len(message.properties) + len(text) <= 32_000:
         message.properties += text
-
-
-def is_target(message: Message, topic: str, unique: str, out_ms: int) -> bool:
-    """Whether an order for this key recalls it: same second, and no order itself."""
-    return (
-        message.property(props.REAL_TOPIC) == topic
-        and message.property(props.UNIQ_KEY) == unique
-        and number_of(message.property("TIMER_OUT_MS")) == out_ms
-        and not message.property("TIMER_DEL_UNIQKEY")
-    )
 
 
 def rolled(waiting: Message) -> Message | None:

@@ -9,6 +9,7 @@ import pytest
 
 from gantrymq.broker import config_files as cf
 from gantrymq.broker.config_export import EXPORT_MS, ConfigExport, Ends
+from gantrymq.broker.timer_search import SEARCHES_MAX
 from gantrymq.broker.timer_takeover import (
     CHECK,
     UNIT,
@@ -202,6 +203,26 @@ def test_an_order_to_recall_counts_though_its_message_became_due_meanwhile(
     again = Life(files, node.clock)
     again.wait(5_000)
     assert sorted(again.bodies()) == [b"between"] * between + [b"y"]
+
+
+def test_more_orders_than_searches_are_all_carried_out_before_anything_fires(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Life(MemoryFileSystem())
+    start = node.clock.now_ms()
+    count = SEARCHES_MAX + 6
+    for number in range(count):
+        node.later(b"%d" % number, TIMER_DELIVER_MS=start + 100_500)
+    node.later(b"y", TIMER_DELIVER_MS=start + 100_500)
+    node.broker.delays.timers._known = lambda *arguments: []  # type: ignore[method-assign]
+    for number in range(count):
+        key = f"U{number}"
+        node.later(b"0", TIMER_DELIVER_MS=start + 100_001, TIMER_DEL_UNIQKEY=f"t+{key}", UNIQ_KEY=key)
+    files = node.files.after_process_crash()
+    monkeypatch.setattr(Timers, "_known", lambda *arguments: None)
+    put(files, CONFIG / cf.TIMERS, TimerCheck(start, 0, 0, 0).to_bytes())
+    node.clock.advance(200_000)
+    again = Life(files, node.clock)
+    again.wait(20_000)
+    assert again.bodies() == [b"y"]
 
 
 def test_levels_go_on_where_delay_offsets_say() -> None:
