@@ -27,6 +27,10 @@ GROUP_TABLES: Final = frozenset({LIGHTS_TABLE, STATE_TABLE, GONE_TABLE})
 
 PENDING_MAX: Final = 100_000
 """Changes made while a group joins, which it gets at the end; beyond them the join begins anew, and reads them from the other groups."""
+MISSED_MAX: Final = 100_000
+"""Routes that a group missed, by name; beyond them it missed "some", whatever is removed: some 10 MB a group."""
+SOME_ROUTES: Final = ""
+"""In place of the names of routes that a group missed."""
 
 
 class GroupPort(BrokerPort, Protocol):
@@ -63,6 +67,7 @@ class Group:
         "pending",
         "port",
         "ready",
+        "refused_ms",
         "registered",
         "settled",
         "tap_handles",
@@ -79,8 +84,10 @@ class Group:
         """Connected, with everything installed that the others have."""
         self.settled = False
         """Long enough in use that the other gateway processes have found it, too: new records may go there."""
-        self.missed = False
-        """A route was added, maybe, while it was not in use here: alone it would take messages that never reach that route's queue."""
+        self.missed: set[str] = set()
+        """Routes that were added, maybe, while it was not in use here: alone it would take messages that never reach those routes' queues."""
+        self.refused_ms: int | None = None
+        """Since when it is not used because of those."""
         self.hangs = False
         """Connected, but an acquire is open for too long: it is asked for nothing more until it answers (cluster_patience.py)."""
         self.attempt = 0
@@ -101,6 +108,13 @@ class Group:
         self.lights: dict[int, int] = {}
         self.tap_handles: dict[int, int] = {}
         """Its handle of each of our taps."""
+
+    def miss(self, route_id: str) -> None:
+        """It does not have this route."""
+        if len(self.missed) >= MISSED_MAX:
+            self.missed = {SOME_ROUTES}
+        if SOME_ROUTES not in self.missed:
+            self.missed.add(route_id)
 
     def later(self, call: Callable[[Group], Steps]) -> None:
         """Done when it has everything else, before it is used."""

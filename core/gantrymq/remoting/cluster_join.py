@@ -7,6 +7,7 @@ out the same however often it is done.
 from __future__ import annotations
 
 import json
+import logging
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
@@ -23,9 +24,14 @@ from gantrymq.remoting.cluster_steps import Steps, pause
 if TYPE_CHECKING:
     from gantrymq.remoting.cluster_port import ClusterPort
 
+log = logging.getLogger(__name__)
+
 LEASE_TRIES: Final = 200
 LEASE_PAUSE_MS: Final = 50
 """Ten seconds for another gateway that makes the same light queue; it needs two answers of the group, or its lease ends with it."""
+MISSED_WAIT_MS: Final = 60_000
+"""A group that missed routes is refused for so long while those that have them stay away: two registrations of a broker, or its restart. Then
+all that is sent would be lost to everybody, not only to the queues of those routes."""
 
 
 def join(cluster: ClusterPort, group: Group) -> Steps:
@@ -44,8 +50,10 @@ def join(cluster: ClusterPort, group: Group) -> Steps:
             if other is not group and (other.index, other.attempt) not in known
         ]
         if others or not begun:
-            if not others and group.missed:
-                _wait_for_who_knows(cluster)
+            if others:
+                group.refused_ms = None
+            elif group.missed:
+                _wait_for_who_knows(cluster, group)
             known.update([(other.index, other.attempt) for other in others])
             yield from _found(cluster, group, others)
             if others:
@@ -62,11 +70,21 @@ def join(cluster: ClusterPort, group: Group) -> Steps:
             return gone | own
 
 
-def _wait_for_who_knows(cluster: ClusterPort) -> None:
-    """A group that missed a change is not used before one that did not is back, unless none of those is registered any more."""
-    knowing = [other.name for other in cluster.groups if other.registered and not other.missed]
-    if knowing:
-        raise GantryError(ErrorCode.UNAVAILABLE, f"it missed changes, and {', '.join(knowing)} is not in use")
+def _wait_for_who_knows(cluster: ClusterPort, group: Group) -> None:
+    """A group that missed a change is not used before one that did not is back, unless none of those is registered any more or comes in time."""
+    knowing = ", ".join([other.name for other in cluster.groups if other.registered and not other.missed])
+    if not knowing:
+        return
+    now_ms = cluster.wheel.now_ms()
+    if group.refused_ms is None:
+        group.refused_ms = now_ms
+    if now_ms - group.refused_ms < MISSED_WAIT_MS:
+        raise GantryError(ErrorCode.UNAVAILABLE, f"it missed changes, and {knowing} is not in use")
+    log.warning(
+        "broker group %s is used although it missed changes: %s was not in use for %d s. What is sent now does not reach "
+        "subscriptions and bindings that were made while %s was away",
+        group.name, knowing, MISSED_WAIT_MS // 1000, group.name,
+    )  # fmt: skip
 
 
 def _gone(others: list[Group]) -> Steps:

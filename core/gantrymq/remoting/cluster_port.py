@@ -21,7 +21,7 @@ from gantrymq.remoting import cluster_join
 from gantrymq.remoting.cluster_cursors import ClusterCursors
 from gantrymq.remoting.cluster_drain import ClusterDrain
 from gantrymq.remoting.cluster_everywhere import Everywhere
-from gantrymq.remoting.cluster_group import GONE_TABLE, LIGHTS_TABLE, Group, GroupPort
+from gantrymq.remoting.cluster_group import GONE_TABLE, LIGHTS_TABLE, SOME_ROUTES, Group, GroupPort
 from gantrymq.remoting.cluster_leases import ClusterLeases
 from gantrymq.remoting.cluster_names import (
     GROUPS_MAX,
@@ -92,7 +92,8 @@ class ClusterPort:
         if len(self.groups) >= GROUPS_MAX:
             raise GantryError(ErrorCode.LIMIT_REACHED, f"{GROUPS_MAX} broker groups were seen; restart the gateway")
         group = Group(name, len(self.groups), port)
-        group.missed = self.complete
+        if self.complete:
+            group.miss(SOME_ROUTES)
         self.groups.append(group)
         port.watch_state(partial(self._group_state, group))
         return group
@@ -117,6 +118,7 @@ class ClusterPort:
             self.joining.remove(group)
         if up:
             group.failures = 0
+            group.refused_ms = None
             self._join(group, group.attempt)
         elif group.ready:
             log.warning("broker group %s is gone; its queues wait until it is back", group.name)
@@ -145,7 +147,7 @@ class ClusterPort:
             self.wheel.call_at(self.wheel.now_ms() + wait_ms, lambda now_ms: self._join(group, attempt))
             return
         group.complaint = ""
-        group.missed = False
+        group.missed.clear()
         group.ready = True
         self._ready.append(group)
         self._ready.sort(key=lambda one: one.index)
@@ -351,7 +353,8 @@ class ClusterPort:
         def added(error: Any) -> None:
             if error is None:
                 for group in self.groups:
-                    group.missed = not group.ready
+                    if not group.ready:
+                        group.miss(route.route_id)
             on_done(token, error)
 
         # The maker of its queue first: a group that another gateway brings up to date loses routes that the maker does not have.
@@ -371,6 +374,8 @@ class ClusterPort:
             if error is not None:
                 on_done(token, error)
                 return
+            for group in self.groups:
+                group.missed.difference_update(ids)
             self.note_gone([cluster_join.gone_key("route", one) for one in ids], partial(on_done, token))
 
         Everywhere(self, remove, removed)

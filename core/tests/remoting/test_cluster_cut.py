@@ -8,6 +8,8 @@ import pytest
 
 from gantrymq.broker.port import END, Outcome, Route
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.remoting import cluster_group
+from gantrymq.remoting.cluster_join import MISSED_WAIT_MS
 from gantrymq.remoting.cluster_port import SETTLE_MS, ClusterPort
 from tests.remoting.cluster_site import Site, message, publish, queue, take
 
@@ -256,3 +258,77 @@ def test_a_group_that_missed_a_route_is_used_when_those_that_know_are_given_up()
     port.groups[0].registered = False  # the nameservers dropped it
     site.wait(12_000)
     assert [group.name for group in port.ready_groups()] == ["b"]
+
+
+def test_a_group_that_missed_a_route_is_used_when_those_that_know_stay_away(caplog: pytest.LogCaptureFixture) -> None:
+    """Registered, but out of reach of this gateway: an outage that does not end is worse than one queue without its messages."""
+    site = Site("a", "b")
+    port = site.gateway()
+    site.line(port, "b").cut()
+    light, _ = queue(site, port)
+    site.line(port, "a").cut()
+    site.line(port, "b").mend()
+    site.wait(MISSED_WAIT_MS - 5_000)
+    assert not port.up
+    site.wait(15_000)
+    assert [group.name for group in port.ready_groups()] == ["b"]
+    assert caplog.text.count("broker group b is used although it missed changes: a was not in use for 60 s") == 1
+    site.line(port, "b").cut()
+    site.line(port, "b").mend()
+    site.run()
+    assert port.up, "the same outage does not come again"
+    site.line(port, "a").mend()
+    site.wait(SETTLE_MS + 100)
+    assert routes(site, "a") == routes(site, "b") == {"r0"}
+    bodies = publish(site, port, TOPICS, EACH)
+    cursor = site.call(port, "open_cursor", f"~{light}", "g", END).cursor
+    assert sorted(take(site, port, cursor)) == sorted(bodies)
+
+
+def test_the_time_of_refusals_begins_anew_with_each_outage() -> None:
+    site = Site("a", "b")
+    port = site.gateway()
+    for number in range(2):
+        site.line(port, "b").cut()
+        queue(site, port, number)
+        site.line(port, "a").cut()
+        site.line(port, "b").mend()
+        site.wait(MISSED_WAIT_MS - 10_000)
+        assert not port.up
+        site.line(port, "a").mend()
+        site.wait(SETTLE_MS + 100)
+        assert len(port.ready_groups()) == 2
+
+
+def test_a_group_that_missed_only_what_is_gone_again_is_used_alone() -> None:
+    site = Site("a", "b")
+    port = site.gateway()
+    site.line(port, "b").cut()
+    queue(site, port, 1)
+    queue(site, port, 2)
+    assert site.call(port, "remove_routes", ["r1"]) is None
+    line = site.line(port, "a")
+    line.cut()
+    site.line(port, "b").mend()
+    site.wait(1_000)
+    assert not port.up, "it missed the other one"
+    site.line(port, "b").cut()
+    line.mend()
+    assert site.call(port, "remove_routes", ["r2"]) is None
+    line.cut()
+    site.line(port, "b").mend()
+    site.run()
+    assert [group.name for group in port.ready_groups()] == ["b"]
+
+
+def test_the_routes_that_a_group_missed_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_group, "MISSED_MAX", 3)
+    site = Site("a", "b")
+    port = site.gateway()
+    site.line(port, "b").cut()
+    for number in range(5):
+        queue(site, port, number)
+    (group,) = [group for group in port.groups if group.name == "b"]
+    assert len(group.missed) == 1
+    assert site.call(port, "remove_routes", [f"r{number}" for number in range(5)]) is None
+    assert group.missed, "nobody knows which"
