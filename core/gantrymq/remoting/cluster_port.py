@@ -350,15 +350,21 @@ class ClusterPort:
             on_done(token, unavailable("of this queue"))
             return
 
+        have: set[int] = set()
+
+        def add(group: Group) -> Steps:
+            yield from self._route_at(group, route)
+            have.add(group.index)
+
         def added(error: Any) -> None:
             if error is None:
                 for group in self.groups:
-                    if not group.ready:
+                    if group.index not in have:  # one that took it and was lost since then knows it
                         group.miss(route.route_id)
             on_done(token, error)
 
         # The maker of its queue first: a group that another gateway brings up to date loses routes that the maker does not have.
-        Everywhere(self, lambda group: self._route_at(group, route), added, maker)
+        Everywhere(self, add, added, maker)
 
     def _route_at(self, group: Group, route: Route) -> Steps:
         light = (yield from self.light_at(group, route.light)) if route.light else 0

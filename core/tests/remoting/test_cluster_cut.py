@@ -332,3 +332,34 @@ def test_the_routes_that_a_group_missed_are_bounded(monkeypatch: pytest.MonkeyPa
     assert len(group.missed) == 1
     assert site.call(port, "remove_routes", [f"r{number}" for number in range(5)]) is None
     assert group.missed, "nobody knows which"
+
+
+def test_a_group_that_took_a_route_and_was_lost_is_waited_for() -> None:
+    """It is lost before the other group answers, and that one is lost without having the route."""
+    site = Site("a", "b")
+    port = site.gateway()
+    light, _ = queue(site, port)
+    maker = port.maker_of(light)
+    assert maker is not None
+    first = site.line(port, maker.name)
+    other = "b" if maker.name == "a" else "a"
+    second = site.line(port, other)
+    waiting: list[Any] = []
+    second.add_route = lambda *args: waiting.append(args)  # type: ignore[attr-defined]
+    made: list[Any] = []
+    port.add_route(Route("late", "prefix", None, "b", light), None, lambda token, result: made.append(result))
+    site.run()
+    assert routes(site, maker.name) == {"r0", "late"}
+    del second.add_route  # type: ignore[attr-defined]
+    first.cut()
+    second.cut()
+    second.add_route(*waiting.pop())
+    site.run()
+    assert made == [None]
+    second.mend()
+    site.wait(20_000)
+    assert not port.up, "it would acknowledge messages that never reach the queue"
+    first.mend()
+    site.wait(12_000)
+    assert [group.name for group in port.ready_groups()] == ["a", "b"]
+    assert routes(site, "a") == routes(site, "b") == {"r0", "late"}
