@@ -227,6 +227,7 @@ class Lifecycle:
             for text, cursor in cursors.items():
                 session.add(text, fresh[text], cursor)
         answer(codes)
+        session.subscribed_again(fresh)
         for text, qos in fresh.items():
             session.send_retained(self.kept.match(text), qos, text)  # [MQTT-3.8.4-3]
         session.pump()

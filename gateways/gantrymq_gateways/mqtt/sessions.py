@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Protocol
@@ -96,6 +96,13 @@ class Session:
         self.on_owed: Callable[[str], None] = lambda text: None
         """All retained messages of a filter were acknowledged."""
 
+    def subscribed_again(self, filters: Iterable[str]) -> None:
+        """Forget what still waits for these: it is sent once more [MQTT-3.8.4-3], but not three times. One pass for a whole packet."""
+        again = self._found.intersection(filters)
+        if again:
+            self._found -= again
+            self.retained = deque([entry for entry in self.retained if entry[3] not in again])
+
     def send_retained(self, messages: list[Retained], granted: int, text: str) -> None:
         """Queue what a new subscription finds; call `pump` afterwards."""
         owed = None
@@ -107,9 +114,6 @@ class Session:
             self.fail(f"more than {RETAINED_WAITING_MAX} retained messages wait for it")
         if not self.attached:
             return
-        if text in self._found and messages:
-            # Subscribed again before it had them all: they are sent once more [MQTT-3.8.4-3], but not three times.
-            self.retained = deque([entry for entry in self.retained if entry[3] != text])
         if messages:
             self._found.add(text)
         self.retained.extend([(message, min(message.qos, granted), owed, text) for message in messages])

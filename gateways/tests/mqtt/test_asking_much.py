@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -51,6 +54,33 @@ def test_asking_again_does_not_pile_retained_messages_up(clean: bool, mode: str)
     session = client.door.session
     assert session is not None
     assert len(session.retained) <= 20
+
+
+class Counted(deque[Any]):
+    """Counts passes."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        Counted.passes += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_many_filters_asked_again_are_one_pass_over_what_waits(clean: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "deque", Counted)
+    world = World(inflight_max=1)
+    for number in range(20):
+        world.client("p").publish(f"t/{number}", retain=True)
+    client = world.client("c", acks=False, clean=clean)
+    filters = [f"t/{number}" for number in range(20)]
+    client.subscribe(*filters)
+    Counted.passes = 0
+    client.subscribe(*filters[1:15])
+    session = client.door.session
+    assert session is not None
+    assert Counted.passes == 1
+    assert sorted(entry[3] for entry in session.retained) == sorted(filters[1:])
 
 
 def test_who_asks_for_ever_more_without_reading_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
