@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gantrymq.client import pulling, routes, simple
 from gantrymq.client.client import Client
 from gantrymq.client.link import Link, Links
 from gantrymq.client.producer import Producer
@@ -36,6 +37,8 @@ def patience() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for call in (Client.ask, Link.post, Link.request):
             patch.setattr(call, "__defaults__", (PATIENCE_S,))
+        for module, name in ((routes, "ASK_TIMEOUT_S"), (pulling, "REQUEST_TIMEOUT_S"), (simple, "REQUEST_TIMEOUT_S")):
+            patch.setattr(module, name, PATIENCE_S)
         patch.setattr(Links.get, "__defaults__", (PATIENCE_S, True))
         group = Producer.__init__.__defaults__
         patch.setattr(Producer.__init__, "__defaults__", (*group[:3], PATIENCE_S, *group[4:]))
