@@ -31,9 +31,9 @@ def abandoned() -> Iterator[None]:
     gc.collect()
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def patience() -> Iterator[None]:
-    """The native client waits longer, where a test does not say how long."""
+    """The native client waits longer, where a test does not say how long; not in the tests of other directories."""
     with pytest.MonkeyPatch.context() as patch:
         for call in (Client.ask, Link.post, Link.request):
             patch.setattr(call, "__defaults__", (PATIENCE_S,))
