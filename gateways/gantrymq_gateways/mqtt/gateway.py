@@ -22,7 +22,7 @@ from gantrymq_gateways.mqtt.fanout import Fanout
 from gantrymq_gateways.mqtt.lifecycle import Lifecycle
 from gantrymq_gateways.mqtt.publish import Targets
 from gantrymq_gateways.mqtt.retained import RetainedStore
-from gantrymq_gateways.mqtt.sessions import SessionTools
+from gantrymq_gateways.mqtt.sessions import RETAINED_WAITING_FILTERS, RETAINED_WAITING_MAX, SessionTools
 from gantrymq_gateways.mqtt.steps import Steps, call, run
 from gantrymq_gateways.mqtt.tables import FILTER_TABLE, SESSION_TABLE
 from gantrymq_gateways.mqtt.topics import DeliveryTopics, LongTopics
@@ -81,7 +81,8 @@ class MqttGateway:
         self.kept = RetainedStore(config.retained_max, config.retained_bytes_max, body_bytes_max)
         port = shell.port
         self.fanout = Fanout(port, self.topics)
-        tools = SessionTools(port, self.topics, self.settle, config.volatile_entries_max)
+        waiting_max = max(RETAINED_WAITING_MAX, RETAINED_WAITING_FILTERS * config.retained_max)
+        tools = SessionTools(port, self.topics, self.settle, config.volatile_entries_max, waiting_max)
         self.lifecycle = Lifecycle(port, tools, self.fanout, self.kept, shell.clock.now_ms)
         self.lifecycle.sessions_max = config.sessions_max
         self.lifecycle.subscriptions_max = config.subscriptions_max

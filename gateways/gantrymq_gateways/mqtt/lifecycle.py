@@ -19,13 +19,7 @@ from gantrymq_gateways.mqtt.deliver import Outlet
 from gantrymq_gateways.mqtt.fanout import Fanout
 from gantrymq_gateways.mqtt.retained import RetainedStore
 from gantrymq_gateways.mqtt.routes import KIND
-from gantrymq_gateways.mqtt.sessions import (
-    RETAINED_WAITING_MAX,
-    PersistentSession,
-    Session,
-    SessionTools,
-    VolatileSession,
-)
+from gantrymq_gateways.mqtt.sessions import PersistentSession, Session, SessionTools, VolatileSession
 from gantrymq_gateways.mqtt.steps import Call, Serial, Steps, call, run
 from gantrymq_gateways.mqtt.tables import (
     FILTER_TABLE,
@@ -148,7 +142,7 @@ class Lifecycle:
         session.on_owed = lambda text: self.serial.put(client_id, self._paid(client_id, text), self.report)
         for text, kept, cursor in opened:
             session.add(text, kept.qos, cursor)
-            if kept.owed and len(session.retained) <= RETAINED_WAITING_MAX:  # else it stays owed
+            if kept.owed and len(session.retained) <= self.tools.retained_waiting_max:  # else it stays owed
                 session.send_retained(self.kept.match(text), kept.qos, text)
         self.live[client_id] = session
         client.accepted(session, present, epoch)

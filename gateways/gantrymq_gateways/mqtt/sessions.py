@@ -33,7 +33,10 @@ ACQUIRE_BYTES: Final = 1024 * 1024
 
 RETAINED_WAITING_MAX: Final = 500_000
 """Retained messages that wait for one client, some 40 MiB: five filters that all match everything kept by default. Who asks for more
-without reading is cut off."""
+without reading is cut off. Where more is kept, see RETAINED_WAITING_FILTERS."""
+
+RETAINED_WAITING_FILTERS: Final = 5
+"""Filters that all match everything which `mqtt.retained_max` allows, and may wait for one client: fewer would refuse one `#`."""
 
 MATCHES_CACHE_MAX: Final = 1_000
 """Topics of one session whose matching filters are kept."""
@@ -67,6 +70,7 @@ class SessionTools:
     topics: DeliveryTopics
     settle: Callable[[int, int, Outcome], None]
     volatile_entries_max: int
+    retained_waiting_max: int = RETAINED_WAITING_MAX
 
 
 class Owed:
@@ -110,8 +114,8 @@ class Session:
             owed = Owed(text, sum(1 for message in messages if min(message.qos, granted)))
             if not owed.left:
                 owed = None
-        if len(self.retained) > RETAINED_WAITING_MAX:
-            self.fail(f"more than {RETAINED_WAITING_MAX} retained messages wait for it")
+        if messages and len(self.retained) > self.tools.retained_waiting_max:
+            self.fail(f"more than {self.tools.retained_waiting_max} retained messages wait for it")
         if not self.attached:
             return
         if messages:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gantrymq_gateways.mqtt import codec, lifecycle, sessions
+from gantrymq_gateways.mqtt import codec, sessions
 from gantrymq_gateways.mqtt import constants as c
 from gantrymq_gateways.mqtt.codec import MalformedPacket, Subscribe, Unsubscribe
 from gateways.tests.mqtt.world import World
@@ -83,9 +83,9 @@ def test_many_filters_asked_again_are_one_pass_over_what_waits(clean: bool, monk
     assert sorted(entry[3] for entry in session.retained) == sorted(filters[1:])
 
 
-def test_who_asks_for_ever_more_without_reading_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "RETAINED_WAITING_MAX", 50)
+def test_who_asks_for_ever_more_without_reading_is_cut_off() -> None:
     world = World(inflight_max=1)
+    world.gateway.lifecycle.tools.retained_waiting_max = 50
     for number in range(20):
         world.client("p").publish(f"t/{number}", retain=True)
     client = world.client("c", acks=False)
@@ -95,7 +95,26 @@ def test_who_asks_for_ever_more_without_reading_is_cut_off(monkeypatch: pytest.M
     assert client.door.session is None
 
 
-def test_a_session_that_is_owed_too_much_can_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filter_that_finds_nothing_cuts_nobody_off() -> None:
+    world = World(inflight_max=1)
+    world.gateway.lifecycle.tools.retained_waiting_max = 10
+    for number in range(20):
+        world.client("p").publish(f"t/{number}", retain=True)
+    client = world.client("c", acks=False, clean=False)
+    assert client.subscribe("t/#") == [1]
+    assert client.subscribe("nothing/here") == [1]
+    assert not client.closed
+    client.send(Subscribe(9, [("t/+", 1)]))
+    assert client.closed
+
+
+def test_the_limit_of_what_waits_follows_what_may_be_kept() -> None:
+    """One filter may find all of it, and four more."""
+    for retained_max, waiting_max in ((0, 500_000), (100_000, 500_000), (10_000_000, 50_000_000)):
+        assert World(retained_max=retained_max).gateway.lifecycle.tools.retained_waiting_max == waiting_max
+
+
+def test_a_session_that_is_owed_too_much_can_come_back() -> None:
     world = World(inflight_max=1)
     for number in range(20):
         world.client("p").publish(f"t/{number}", retain=True)
@@ -103,8 +122,7 @@ def test_a_session_that_is_owed_too_much_can_come_back(monkeypatch: pytest.Monke
     client.subscribe("t/#", "+/#", "#", "t/+")
     client.link.lose()
     world.settle()
-    monkeypatch.setattr(lifecycle, "RETAINED_WAITING_MAX", 50)
-    monkeypatch.setattr(sessions, "RETAINED_WAITING_MAX", 50)
+    world.gateway.lifecycle.tools.retained_waiting_max = 50
     again = world.client("c", clean=False)
     assert not again.closed
     world.settle()
