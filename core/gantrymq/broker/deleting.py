@@ -1,7 +1,8 @@
 """Deletions of thousands of rows, a slice at a time (deletions.py says what goes).
 
-The first batch decides; a start that finds it alone finishes the rest. Until the last slice is written, whoever makes something of the same
-name again, or commits an offset that is about to go, has the rest written first: what he makes is never taken for what goes.
+The first batch decides; a start that finds it alone finishes the rest. Offsets are not seen from then on (offsets.py). Until the last slice is
+written, whoever makes something of the same name again, or commits an offset that is about to go, has the rest written first: what he makes is
+never taken for what goes.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def _rest_of_topic(broker: Broker, gone: Sequence[str]) -> Iterator[Rows]:
     modes = broker.tables.rows(REQUEST_MODES)
     yield from _parts([(REQUEST_MODES, key, None) for key in modes if key.startswith(f"{gone[0]}@")])
     for topic in gone:
-        yield from broker.offsets.drop(zip(repeat(topic), broker.offsets.groups_of(topic)))
+        yield from broker.offsets.drop_topic(topic)
         for queue in broker.store.queues_of(topic):
             cursors = broker.cursors.of_queue(f"{topic}/{queue}")
             yield from _end_all(broker, [cursor for cursor in cursors if cursor.group.startswith(POP_GROUP)])

@@ -47,7 +47,7 @@ class ConsumerOffsets:
         self._reset_keys: set[str] = set()
         """Keys that have a row."""
         self.deleting: Mapping[tuple[str, str], object] = {}
-        """Deletions under way (broker/deleting.py)..."""
+        """Deletions under way (broker/deleting.py): what is still here of their topics and groups is not seen any more..."""
         self.before_change: Callable[[str, str], None] = lambda topic, group: None
         """...and who is told of each change meanwhile."""
 
@@ -99,13 +99,17 @@ class ConsumerOffsets:
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Set an offset; True if this is the first change since the last `take_dirty`. Raises LIMIT_REACHED."""
+        if self.deleting:
+            self.before_change(topic, group)
         if self.resets and queue_id in self.resets.get((topic, group), ()):
             return False
         return self._set(group, topic, queue_id, offset)
 
+    def _going(self, topic: str, group: str) -> bool:
+        """Whoever commits to it has the old offsets dropped first: what is there is old."""
+        return ("topic", topic) in self.deleting or ("group", group) in self.deleting
+
     def _set(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        if self.deleting:
-            self.before_change(topic, group)
         queues = self._of_topic.get(topic, {}).get(group)
         if queues is None:
             if self._count >= PLACES_MAX:
@@ -135,6 +139,8 @@ class ConsumerOffsets:
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int:
         """Where the consumer that asks has to go on since a tool said so, once; -1: where it is. The caller has it written soon."""
+        if self.deleting and self._going(topic, group):
+            return -1
         queues = self.resets.get((topic, group))
         offset = queues.pop(queue_id, -1) if queues is not None else -1
         if offset >= 0:
@@ -147,23 +153,29 @@ class ConsumerOffsets:
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """The committed offset, or -1."""
+        if self.deleting and self._going(topic, group):
+            return -1
         return self._of_topic.get(topic, {}).get(group, {}).get(queue_id, -1)
 
     def all_of(self, group: str, topic: str) -> dict[int, int]:
         """Queue id to offset."""
+        if self.deleting and self._going(topic, group):
+            return {}
         return dict(self._of_topic.get(topic, {}).get(group, {}))
 
     def groups_of(self, topic: str) -> list[str]:
         """Groups that committed an offset of the topic."""
-        return list(self._of_topic.get(topic, ()))
+        groups = list(self._of_topic.get(topic, ()))
+        return [group for group in groups if not self._going(topic, group)] if self.deleting else groups
 
     def groups(self) -> list[str]:
         """Groups with committed offsets."""
-        return [group for group, topics in self._topics_of.items() if topics]
+        return [group for group, topics in self._topics_of.items() if topics and ("group", group) not in self.deleting]
 
     def topics_of(self, group: str) -> list[str]:
         """Topics that the group committed an offset of."""
-        return list(self._topics_of.get(group, ()))
+        topics = list(self._topics_of.get(group, ()))
+        return [topic for topic in topics if not self._going(topic, group)] if self.deleting else topics
 
     def by_topic(self) -> Iterable[tuple[str, dict[str, dict[int, int]]]]:
         """Every topic with its groups' offsets; not to be changed."""
@@ -179,6 +191,10 @@ class ConsumerOffsets:
         while step := list(islice(waiting, ROWS_STEP)):
             known = [pair for pair in step if pair[1] in self._of_topic.get(pair[0], ())]
             yield [row for topic, group in known for row in self._drop(topic, group)]
+
+    def drop_topic(self, topic: str) -> Iterator[list[Row]]:
+        """As `drop`, of all groups."""
+        return self.drop([(topic, group) for group in self._of_topic.get(topic, ())])
 
     def _drop(self, topic: str, group: str) -> list[Row]:
         groups, topics = self._of_topic[topic], self._topics_of[group]

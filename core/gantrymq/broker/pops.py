@@ -451,7 +451,10 @@ class Pops:
 
     def _commit_all(self) -> None:
         moved, self._moved = self._moved, set()
+        offsets = self._broker.offsets
         for place in moved:
+            if offsets.deleting:
+                offsets.before_change(place.topic, place.group)  # the place itself may go with it
             floor = place.cursor.window.floor
             if floor != place.committed and self._cursors.by_id.get(place.cursor.id) is place.cursor:
                 place.committed = floor

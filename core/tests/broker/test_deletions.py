@@ -278,6 +278,74 @@ def test_what_is_made_again_meanwhile_is_not_taken_for_what_goes(steps: int, cra
     assert cursor_groups(node) == {("t/0", "gateway"), ("u/1", "pop:h")}
 
 
+def seen_offsets(node: Node) -> list[object]:
+    """What whoever asks for offsets is told."""
+    known = node.broker.offsets
+    topics, groups = ("t", "u", *RETRIES), ("g", "h")
+    return [
+        [known.query(group, topic, 0) for topic in topics for group in groups],
+        [known.all_of(group, topic) for topic in topics for group in groups],
+        [sorted(known.groups_of(topic)) for topic in topics],
+        [sorted(known.topics_of(group)) for group in groups],
+        sorted(known.groups()),
+    ]
+
+
+@pytest.mark.parametrize("sliced", [True], indirect=True)
+def test_what_is_deleted_is_not_seen_from_the_answer_on(sliced: bool) -> None:
+    """A consumer that starts before the last slice must not take up the old offset, and commit it."""
+    assert sliced
+    node = Node(CrashFiles(), False)
+    prepare(node)
+    delete_group(node)
+    told = seen_offsets(node)
+    assert node.broker.deleting.jobs
+    end_of(node)
+    assert told == seen_offsets(node)
+    assert told[0] == [-1, 1, -1, 1, -1, -1]
+    delete_topic(node)
+    told = seen_offsets(node)
+    assert node.broker.deleting.jobs
+    end_of(node)
+    assert told == seen_offsets(node)
+    assert told[0] == [-1, -1, -1, 1, -1, -1]
+
+
+@pytest.mark.parametrize("sliced", [True], indirect=True)
+def test_an_old_reset_does_not_concern_who_commits_or_pulls_meanwhile(sliced: bool) -> None:
+    assert sliced
+    node = Node(CrashFiles(), False)
+    prepare(node)
+    for topic in ("t", "u"):
+        node.broker.reset_offset("g", topic, 0, 0)
+    delete_group(node)
+    assert node.broker.offsets.take_reset("g", "t", 0) == -1
+    assert node.broker.deleting.jobs
+    node.broker.commit_offset("g", "u", 0, 2)
+    assert node.broker.offsets.all_of("g", "u") == {0: 2}
+    assert not node.broker.offsets.resets
+
+
+@pytest.mark.parametrize("sliced", [True], indirect=True)
+def test_a_place_of_a_deleted_group_commits_nothing_more(sliced: bool) -> None:
+    """Its cursor goes some slices later: what is acknowledged until then must not bring the group's offset back."""
+    assert sliced
+    node = Node(CrashFiles(), False)
+    prepare(node)
+    pops = node.broker.pops
+    place = pops.place("g", "t", 0, True)
+    found = pops.look(place, 1, 1 << 20, None)
+    assert found is not None
+    pop_ms = pops.pop_ms()
+    pops.take(place, found, pop_ms, 60_000, False, None)
+    delete_group(node)
+    assert pops.acknowledge(place, found.offsets, pop_ms)
+    node.turn.run_until_quiet()
+    assert node.broker.offsets.query("g", "t", 0) == -1
+    end_of(node)
+    assert node.broker.offsets.groups() == ["h"]
+
+
 def test_retry_topics_are_found_either_way() -> None:
     node = Node(CrashFiles(), False)
     prepare(node)
