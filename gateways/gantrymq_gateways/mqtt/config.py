@@ -26,7 +26,8 @@ class MqttConfig:
     busy_retry_ms: int = field(default=100, metadata={"min": 1, "max": 10_000})
     """Between attempts to hand over what the server was too busy for; meanwhile its publisher is not read."""
     subscriptions_max: int = field(default=1_000, metadata={"min": 1, "max": 100_000})
-    """Filters of one session; more are refused with SUBACK 0x80. Each of a persistent session costs a cursor."""
+    """Filters of one session; more are refused with SUBACK 0x80. Each of a persistent session costs a cursor. One packet has at most
+    10000 filters, whatever is set here: more close the connection."""
     retained_max: int = field(default=100_000, metadata={"min": 0, "max": 10_000_000})
     """Topics with a retained message: all are held in memory. Beyond it a retained publish closes the connection."""
     retained_bytes_max: int = field(default=256 * 1024 * 1024, metadata={"min": 0})

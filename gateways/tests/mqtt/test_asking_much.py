@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +30,13 @@ def test_filters_in_one_packet_are_counted() -> None:
     for packet in (Unsubscribe(1, [*most, "a"]), Subscribe(1, [(text, 0) for text in [*most, "a"]])):
         with pytest.raises(MalformedPacket, match="more than 10000 filters"):
             decode(packet)
+
+
+def test_the_limit_of_one_packet_is_named_beside_the_setting() -> None:
+    """`mqtt.subscriptions_max` may be set higher than one packet can ask for."""
+    page = Path(__file__).parents[3] / "docs" / "operations" / "configuration.md"
+    (line,) = [line for line in page.read_text().splitlines() if line.startswith("| `mqtt.subscriptions_max`")]
+    assert f"at most {c.FILTERS_MAX} filters" in line
 
 
 def test_refused_filters_of_one_packet_take_one_line(caplog: pytest.LogCaptureFixture) -> None:
