@@ -364,13 +364,12 @@ class Broker:
         for batch, token, on_done in pending:
             results = self._prepare(batch, messages, lights, hits)
             answers.append((token, on_done, results, batch, self._strict))
-        if self.transactions.dirty:
-            messages.extend(self.transactions.records())
-            internal.insert(0, ([], self.transactions.stored, None, None))
         if (bodies := self.cursors.take_bodies()) or self._internal:
             messages.extend([Message(ACK_TOPIC, body, queue_id=0) for body in bodies])
-            internal.extend(self._internal)
-            self._internal = []
+            internal, self._internal = internal + self._internal, []
+        if self.transactions.dirty:  # behind the states of cursors, which do not have these decisions yet
+            messages.extend(self.transactions.records())
+            internal.insert(0, ([], self.transactions.stored, None, None))
         stored = len(lights)
         if first := [message for entry in internal for message in entry[0]] if internal else []:
             messages, lights = first + messages, [()] * len(first) + lights

@@ -6,7 +6,8 @@ import pytest
 
 from gantrymq.broker.port import EARLIEST, Delivery, Outcome, Route
 from gantrymq.model.message import Message
-from tests.broker.node import ROOT, Node
+from tests.broker.node import ROOT, Node, full_disk
+from tests.broker.test_transactions import end, prepare, started
 from tests.store.crash_states import CrashFiles
 
 LOG = ROOT / "store" / "commitlog" / ("0" * 20)
@@ -19,6 +20,26 @@ def take(node: Node, cursor: int) -> list[int]:
 
 def crashed(node: Node) -> Node:
     return Node(node.files.after_process_crash(), False)  # type: ignore[arg-type]
+
+
+class FullNode(Node):
+    """The disk is full while the broker opens; the store has repaired the log by then."""
+
+    def prepare(self) -> None:
+        open_ = self.broker.open
+
+        def opened() -> None:
+            with full_disk(self.files):
+                open_()
+
+        self.broker.open = opened  # type: ignore[method-assign, assignment]
+
+
+def lose(files: CrashFiles, *messages: Message) -> None:
+    handle = files.open(LOG, False)
+    for message in messages:
+        files.pwrite(handle, b"\xff" * 20, message.physical_offset)
+    files.close(handle)
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
@@ -36,10 +57,7 @@ def test_what_takes_a_lost_offset_is_delivered_after_any_number_of_starts(lost: 
     node.turn.run_until_quiet()
     node.flush()
     files = node.files.after_process_crash()
-    handle = files.open(LOG, False)
-    for message in batch[-lost:]:
-        files.pwrite(handle, b"\xff" * 20, message.physical_offset)
-    files.close(handle)
+    lose(files, *batch[-lost:])
     node = Node(files, False)
     assert node.store.max_offset("t", 0) == 5 - lost
     node.call("submit", [Message("t", b"%d" % number, queue_id=0) for number in range(10, 12)])
@@ -54,3 +72,23 @@ def test_what_takes_a_lost_offset_is_delivered_after_any_number_of_starts(lost: 
     node = crashed(node)
     for cursor in cursors:
         assert take(node, cursor) == []
+
+
+def test_a_fate_is_kept_where_the_cursor_of_half_messages_was_cut_on_a_full_disk() -> None:
+    """Its state is written late, in the batch of a decision that it does not have yet."""
+    node = started(CrashFiles())
+    halves = [prepare(node, b"%d" % number, f"u{number}") for number in range(3)]
+    assert end(node, halves[2], False) == [None]
+    node.flush()
+    files = node.files.after_process_crash()  # type: ignore[attr-defined]
+    lose(files, halves[2])
+    node = FullNode(files, False)
+    taker = prepare(node, b"other", "u9")
+    assert taker.queue_offset == 2
+    node.wheel.advance(1_000)
+    assert end(node, taker, False) == [None]
+    assert node.broker.transactions.pending == 2
+    for _ in range(2):
+        node = crashed(node)
+        assert node.broker.transactions.pending == 2
+        assert [half.offset for half, _ in node.broker.transactions.undecided(0, 9)[0]] == [0, 1]
