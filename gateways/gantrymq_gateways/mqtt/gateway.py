@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from gantrymq.broker.port import PASSING, BrokerPort, Outcome
+from gantrymq.broker.port import BrokerPort, Outcome
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import BODY_BYTES_MAX
 from gantrymq.model.message import Message
@@ -26,6 +26,7 @@ from gantrymq_gateways.mqtt.sessions import RETAINED_WAITING_FILTERS, RETAINED_W
 from gantrymq_gateways.mqtt.steps import Steps, call, run
 from gantrymq_gateways.mqtt.tables import FILTER_TABLE, SESSION_TABLE
 from gantrymq_gateways.mqtt.topics import DeliveryTopics, LongTopics
+from gantrymq_gateways.mqtt.wills import Wills
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +35,6 @@ LONG_TOPIC_TABLE: Final = "long_topic"
 
 SWEEP_MS: Final = 15_000
 """Between looks for expired sessions and unused filters: a quarter of the shortest time that it watches."""
-
-WILL_TRIES_MAX: Final = 300
-"""Attempts to store a will while the server is busy, half a minute by default; it holds up to 64 KiB so long."""
 
 START_RETRY_MS: Final = 1000
 """Until the next attempt to open, when the broker is back but refuses something."""
@@ -92,6 +90,7 @@ class MqttGateway:
         packet_bytes_max = body_bytes_max + HEADER_BYTES_MAX
         self.limits = ConnectionLimits(packet_bytes_max, config.connect_timeout_ms, config.keep_alive_s_max)
         self.doors: set[Peer] = set()
+        self.wills = Wills(port, shell.clock, shell.wheel, config.busy_retry_ms)
         self._settled: list[tuple[int, int, Outcome]] = []
         self._sweep_handle = 0
         self._generated = 0
@@ -108,6 +107,7 @@ class MqttGateway:
         self.ready = False
         self._stopped = True
         self.shell.wheel.cancel(self._sweep_handle)
+        self.wills.stop()
         self.flush_settled()
         self.fanout.close()
 
@@ -210,7 +210,7 @@ class MqttGateway:
             log.warning("%s: its will was not published: %s", peer, error)
             return
         message = Message(target.native, will.payload, target.properties, target.tag)
-        self._submit_will(message, peer, WILL_TRIES_MAX)
+        self.wills.publish(message, peer)
         if will.retain:
             key, value = (
                 retained.row_key(target.topic),
@@ -218,23 +218,6 @@ class MqttGateway:
             )
             self.kept.storing(key, value)
             self.shell.port.put(retained.TABLE, [(key, value)], (key, value), self._will_kept)
-
-    def _submit_will(self, message: Message, peer: str, tries: int) -> None:
-        """What the server has no room for now is tried again: nobody else would publish it [MQTT-3.1.2-8]."""
-
-        def done(token: object, result: Any) -> None:
-            code = result.code if isinstance(result, GantryError) else result[0]
-            if isinstance(code, int):
-                return
-            if code in PASSING and tries > 1 and not self._stopped:
-                at_ms = self.shell.clock.monotonic_ms() + self.config.busy_retry_ms
-                self.shell.wheel.call_at(at_ms, lambda now_ms: self._submit_will(message, peer, tries - 1))
-                return
-            log.warning(
-                "%s: its will was not stored: %s", peer, result if isinstance(result, GantryError) else code.value
-            )
-
-        self.shell.port.submit([message], None, done)
 
     def _will_kept(self, token: tuple[str, bytes | None], result: Any) -> None:
         failed = isinstance(result, GantryError)

@@ -1,0 +1,101 @@
+"""Wills that find no room in the log: tried again in batches, bounded in number, bytes and time."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from gantrymq.model.errors import ErrorCode
+from gantrymq_gateways.mqtt import wills
+from gateways.tests.mqtt.world import World, will
+
+
+def lose(world: World, count: int, payload: bytes = b"gone", retain: bool = False) -> None:
+    """So many clients connect and are lost, all of them while nothing can be stored."""
+    for number in range(count):
+        topic = f"will/{number}"
+        world.client(f"c{number}", will=will(topic, payload + b"%d" % number, retain=retain)).link.lose()
+    world.settle()
+
+
+@pytest.mark.parametrize("mode", ["immediate", "late"])
+def test_wills_that_wait_are_one_batch_per_attempt(mode: str) -> None:
+    world = World(mode)
+    world.port.refuse = lambda message: ErrorCode.BUSY
+    lose(world, 50)
+    assert world.gateway.wills.count == 50
+    world.port.submitted.clear()
+    for _ in range(20):
+        world.advance(100)
+    assert 10 <= len(world.port.submitted) <= 20
+    assert {len(batch) for batch in world.port.submitted} == {50}
+    world.port.refuse = lambda message: None
+    world.advance(200)
+    assert [message.body for message in world.port.log] == [b"gone%d" % number for number in range(50)]
+    assert (world.gateway.wills.count, world.gateway.wills.bytes) == (0, 0)
+
+
+def test_what_waits_goes_in_bounded_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wills, "BATCH_WILLS_MAX", 8)
+    world = World()
+    world.port.refuse = lambda message: ErrorCode.STORE_FULL
+    lose(world, 7)
+    monkeypatch.setattr(wills, "BATCH_BYTES_MAX", world.gateway.wills.bytes * 3 // 7)
+    lose(world, 2, b"x" * 1000)
+    world.port.submitted.clear()
+    world.port.refuse = lambda message: None
+    world.advance(400)
+    assert [len(batch) for batch in world.port.submitted] == [3, 3, 1, 1, 1]
+    assert len(world.port.log) == 9
+
+
+@pytest.mark.parametrize(("name", "limit"), [("WAITING_WILLS_MAX", 10), ("WAITING_BYTES_MAX", 300)])
+def test_more_wills_than_may_wait_are_lost_with_a_line(
+    name: str, limit: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(wills, name, limit)
+    world = World()
+    world.port.refuse = lambda message: ErrorCode.BUSY
+    lose(world, 30)
+    kept = world.gateway.wills.count
+    assert kept == 10 if name == "WAITING_WILLS_MAX" else 2 <= kept < 30
+    assert world.gateway.wills.bytes <= wills.WAITING_BYTES_MAX
+    assert sum("its will was not stored" in line for line in caplog.messages) == 30 - kept
+    world.port.refuse = lambda message: None
+    world.advance(1000)
+    assert len(world.port.log) == kept
+    assert world.gateway.wills.bytes == 0
+    lose(world, 1)
+    assert world.port.log[-1].body == b"gone0"
+
+
+@pytest.mark.parametrize("busy_retry_ms", [10, 100, 7_000])
+def test_a_will_is_given_up_after_half_a_minute(busy_retry_ms: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Not after a number of attempts: `mqtt.busy_retry_ms` may be anything."""
+    world = World(busy_retry_ms=busy_retry_ms)
+    world.port.refuse = lambda message: ErrorCode.BUSY
+    lose(world, 3)
+    world.advance(wills.WILL_RETRY_MS - 1_000)
+    assert world.gateway.wills.count == 3
+    with caplog.at_level(logging.WARNING):
+        world.advance(1_100 + busy_retry_ms)
+    assert world.gateway.wills.count == 0
+    assert [line for line in caplog.messages if "3 wills were not stored" in line]
+
+
+def test_a_stop_and_a_refusal_that_stays_end_the_attempts(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.port.refuse = lambda message: ErrorCode.BUSY
+    lose(world, 3)
+    world.port.refuse = lambda message: ErrorCode.TOPIC_LIMIT if message.body == b"gone1" else None
+    world.advance(200)
+    assert [message.body for message in world.port.log] == [b"gone0", b"gone2"]
+    assert sum("its will was not stored" in line for line in caplog.messages) == 1
+    world.port.refuse = lambda message: ErrorCode.BUSY
+    lose(world, 3)
+    world.gateway.stop()
+    world.port.submitted.clear()
+    world.advance(1_000)
+    assert world.port.submitted == []
+    assert "3 wills were not stored, first that of" in caplog.messages[-1]
