@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.config_export import Rows
@@ -28,14 +28,18 @@ class Deleting:
         self._broker = broker
         self.jobs: dict[tuple[str, str], Iterator[Rows]] = {}
         """By table (`topic` or `group`) and name, the rows that are still to be written."""
-        broker.offsets.deleting, broker.offsets.before_change = self.jobs, self.before_offset
+        self.going: dict[tuple[str, str], tuple[str, str]] = {}
+        """Table and name of all that goes, a topic's retry topics as well, to the key of its job."""
+        broker.offsets.deleting, broker.offsets.before_change = self.going, self.before_offset
         self._armed = False
         self._writing = False
 
-    def begin(self, table: str, name: str, first: Rows, rest: Iterator[Rows]) -> None:
-        """Write the rows that decide, and then the rest."""
+    def begin(self, table: str, names: Sequence[str], first: Rows, rest: Iterator[Rows]) -> None:
+        """Write the rows that decide, and then the rest. `names`: what is deleted, and what goes with it."""
         self._put(first)
-        self.jobs[table, name] = rest
+        key = table, names[0]
+        self.jobs[key] = rest
+        self.going.update({(table, name): key for name in names})
         self._arm()
 
     def _put(self, rows: Rows) -> None:
@@ -58,16 +62,21 @@ class Deleting:
         key = next(iter(self.jobs))
         rows = next(self.jobs[key], None)
         if rows is None:
-            del self.jobs[key]
+            self._end(key)
         elif rows:
             self._put(rows)
         self._arm()
 
+    def _end(self, key: tuple[str, str]) -> Iterator[Rows]:
+        for name in [name for name, job in self.going.items() if job == key]:
+            del self.going[name]
+        return self.jobs.pop(key)
+
     def finish(self, table: str, name: str) -> None:
         """Write at once what is left of it."""
-        rest = self.jobs.pop((table, name), None)
-        if rest is not None:
-            self._put([row for rows in rest for row in rows])
+        key = self.going.get((table, name))
+        if key is not None:
+            self._put([row for rows in self._end(key) for row in rows])
 
     def finish_all(self) -> None:
         """At a stop."""
@@ -79,12 +88,15 @@ class Deleting:
         if self._writing:
             return
         for table, key, value in rows:
-            if (table, key) in self.jobs:
+            if (table, key) in self.going:
                 self.finish(table, key)
+            elif table == "request_mode" and value is not None:
+                topic, _, group = key.partition("@")
+                self.before_offset(topic, group)
             elif table == "cursor" and value is not None and b'"pop:' in value:
                 self.finish_all()  # of a topic or group that goes, perhaps
 
     def before_offset(self, topic: str, group: str) -> None:
-        """Called while there are jobs, before an offset is committed."""
+        """Called while there are jobs, before an offset is committed (or a mode is set, whose key is the same)."""
         self.finish("topic", topic)
         self.finish("group", group)

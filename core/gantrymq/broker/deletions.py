@@ -57,13 +57,14 @@ def delete_topic(broker: Broker, name: str) -> bool:
     broker.stats.forget_topic(name)
     retries = [found for retry in known if (found := tombstone(retry)) is not None]
     tombstones: Rows = [("topic", retry.name, retry.to_bytes()) for retry in retries]
-    parts = _rest_of_topic(broker, [name, *[retry.name for retry in retries]])
+    gone = [name, *[retry.name for retry in retries]]
+    parts = _rest_of_topic(broker, gone, int(broker.cursors.next_row()[1]))
     last: Rows = [("topic", name, config.to_bytes())]
     config.deleting = [retry.name for retry in retries]
     first: Rows = [("topic", name, config.to_bytes())]
     config.deleting = None
     if len(groups) >= SLICED_MIN:
-        broker.deleting.begin("topic", name, first + tombstones, chain(parts, [last]))
+        broker.deleting.begin("topic", gone, first + tombstones, chain(parts, [last]))
         return True
     rest = tombstones + [row for rows in parts for row in rows]
     broker.put_rows(first + rest + last if rest else last)
@@ -81,14 +82,14 @@ def _retries(broker: Broker, name: str, groups: Sequence[str]) -> list[str]:
     return [topic for topic in found if topic[len(names.RETRY_PREFIX) : -len(name) - 1] in wanted]
 
 
-def _rest_of_topic(broker: Broker, gone: Sequence[str]) -> Iterator[Rows]:
-    """What goes with a topic and its retry topics, `gone`, in slices."""
+def _rest_of_topic(broker: Broker, gone: Sequence[str], first_id: int) -> Iterator[Rows]:
+    """What goes with a topic and its retry topics, `gone`, in slices; cursors from `first_id` on were made meanwhile and stay."""
     modes = broker.tables.rows(REQUEST_MODES)
     yield from _parts([(REQUEST_MODES, key, None) for key in modes if key.startswith(f"{gone[0]}@")])
     for topic in gone:
         yield from broker.offsets.drop_topic(topic)
         for queue in broker.store.queues_of(topic):
-            cursors = broker.cursors.of_queue(f"{topic}/{queue}")
+            cursors = [cursor for cursor in broker.cursors.of_queue(f"{topic}/{queue}") if cursor.id < first_id]
             yield from _end_all(broker, [cursor for cursor in cursors if cursor.group.startswith(POP_GROUP)])
 
 
@@ -132,7 +133,7 @@ def delete_group(broker: Broker, name: str, known: bool, clean_offsets: bool) ->
     topics = broker.offsets.topics_of(name)
     parts = _rest_of_group(broker, name, topics, int(broker.cursors.next_row()[1]))
     if max(len(topics), min(len(broker.cursors.by_id), len(broker.topics.topics))) >= SLICED_MIN:
-        broker.deleting.begin("group", name, first, chain(parts, [last]))
+        broker.deleting.begin("group", [name], first, chain(parts, [last]))
         return
     rest = [row for rows in parts for row in rows]
     if known or rest:

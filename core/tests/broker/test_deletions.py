@@ -292,23 +292,74 @@ def seen_offsets(node: Node) -> list[object]:
 
 
 @pytest.mark.parametrize("sliced", [True], indirect=True)
-def test_what_is_deleted_is_not_seen_from_the_answer_on(sliced: bool) -> None:
+@pytest.mark.parametrize(
+    ("delete", "left"), [(delete_group, [-1, 1, -1, 1, -1, -1]), (delete_topic, [-1, -1, 1, 1, -1, -1])]
+)
+def test_what_is_deleted_is_not_seen_from_the_answer_on(delete, left, sliced: bool) -> None:  # type: ignore[no-untyped-def]
     """A consumer that starts before the last slice must not take up the old offset, and commit it."""
     assert sliced
     node = Node(CrashFiles(), False)
     prepare(node)
-    delete_group(node)
+    delete(node)
     told = seen_offsets(node)
     assert node.broker.deleting.jobs
     end_of(node)
     assert told == seen_offsets(node)
-    assert told[0] == [-1, 1, -1, 1, -1, -1]
+    assert told[0] == left
+    assert not node.broker.deleting.going
+
+
+@pytest.mark.parametrize("sliced", [True], indirect=True)
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_retry_topic_made_again_meanwhile_stays(steps: int, crash: bool, sliced: bool) -> None:
+    """It goes with another topic, but whoever makes it again has the rest of that written first."""
+    assert sliced
+    node = Node(CrashFiles(), False)
+    broker = node.broker
+    prepare(node)
     delete_topic(node)
-    told = seen_offsets(node)
+    node.turn.run_until_quiet()
+    for _ in range(steps):
+        node.wheel.advance(STEP_EVERY_MS)
+        node.turn.run_until_quiet()
+    assert broker.deleting.jobs
+    broker.topics.create(TopicConfig(RETRIES[0], 1, 1))
+    broker.commit_offset("g", RETRIES[0], 0, 1)
+    if not crash:  # else its start would set the offset
+        _, rows = broker.cursors.create(f"{RETRIES[0]}/0", "pop:g", 1)
+        broker.put("cursor", rows, None, None)
+    broker.write_offsets(0)
+    node.turn.run_until_quiet()
+    if crash:
+        node = Node(node.files.after_process_crash(), False)
+    else:
+        end_of(node)
+        assert (f"{RETRIES[0]}/0", "pop:g") in cursor_groups(node)
+    assert RETRIES[0] in node.broker.topics.topics
+    assert node.broker.offsets.all_of("g", RETRIES[0]) == {0: 1}
+    assert "t" not in node.broker.topics.topics
+    assert not any(b'"deleting"' in row for row in node.broker.tables.rows("topic").values())
+
+
+@pytest.mark.parametrize("sliced", [True], indirect=True)
+@pytest.mark.parametrize("delete", [delete_topic, delete_group])
+def test_a_mode_and_a_cursor_set_meanwhile_stay(delete, sliced: bool) -> None:  # type: ignore[no-untyped-def]
+    assert sliced
+    node = Node(CrashFiles(), False)
+    prepare(node)
+    delete(node)
+    node.turn.run_until_quiet()
     assert node.broker.deleting.jobs
+    _, rows = node.broker.cursors.create("t/1", "pop:g", 0)
+    node.broker.put("cursor", rows, None, None)
+    assert not node.broker.deleting.jobs
+    Groups(node.broker).delete("h", True)
+    node.broker.put(REQUEST_MODES, [("u@h", b"{new}")], None, None)
+    node.turn.run_until_quiet()
     end_of(node)
-    assert told == seen_offsets(node)
-    assert told[0] == [-1, -1, -1, 1, -1, -1]
+    assert ("t/1", "pop:g") in cursor_groups(node)
+    assert node.broker.tables.rows(REQUEST_MODES)["u@h"] == b"{new}"
 
 
 @pytest.mark.parametrize("sliced", [True], indirect=True)
