@@ -247,12 +247,26 @@ func eventually(what string, condition func() bool) error {
 	return nil
 }
 
-// patiently does a thing until it works. The client gives each request three seconds or so, whatever the machine does beside.
+// passing tells whether an error says that an answer was late or a route is not known yet: no refusal of a server.
+func passing(err error) bool {
+	text := strings.ToLower(err.Error())
+	if strings.Contains(text, "code:") {
+		return false
+	}
+	for _, late := range []string{"timeout", "deadline exceeded", "route info not found", "topic not exist", "no queue is founded", "broker can not found"} {
+		if strings.Contains(text, late) {
+			return true
+		}
+	}
+	return false
+}
+
+// patiently does a thing until it works or is refused. The client gives each request three seconds or so, whatever the machine does beside.
 func patiently(action func() error) error {
 	end := time.Now().Add(limit)
 	for {
 		err := action()
-		if err == nil || time.Now().After(end) {
+		if err == nil || !passing(err) || time.Now().After(end) {
 			return err
 		}
 		time.Sleep(poll)

@@ -101,6 +101,9 @@ func sendAsync(s *site) error {
 	var late []string // the client waits three seconds for its answer
 	for range wanted {
 		if got := <-answers; got.err != nil {
+			if !passing(got.err) {
+				return fmt.Errorf("send %s: %w", got.body, got.err)
+			}
 			late = append(late, got.body)
 		}
 	}
@@ -366,6 +369,9 @@ func request(s *site) error {
 			return check(string(reply.Body) == "re: question", "the reply is %q", reply.Body)
 		}
 		last = err
+		if !passing(err) {
+			break
+		}
 	}
 	select {
 	case err := <-failed:

@@ -31,7 +31,7 @@ QUIET_S = 300.0
 """No line for so long: the JVM hangs."""
 
 JAVA_MIN = 17
-DOWNLOAD_S = 240.0
+DOWNLOAD_S = 600.0
 """Maven is given up after so long; what it has by then is there the next time."""
 COMPILE_S = 300.0
 RUN_S = 600.0
