@@ -283,11 +283,24 @@ class Pump(asyncio.Protocol):
         else:
             self._hold(HOLD_TURN, False)
 
+    def _hand_over_rest(self) -> None:
+        """The peer is gone, or ends its stream: no later turn is certain (TLS closes right after), so what it sent before is due now,
+        whoever paused and however long it takes. It is no more than was read at once."""
+        rest, self._rest = self._rest, b""
+        for at in range(0, len(rest), SLICE_BYTES):
+            if self._state != OPEN or self._door is None:
+                return
+            try:
+                self._door.received(rest[at : at + SLICE_BYTES])
+            except Exception as error:
+                self._failed(error)
+
     def eof_received(self) -> bool:
         """True keeps our own side open; it is closed at the end of the turn, after the outbox, unless the door keeps it."""
         self._flags |= EOF_SEEN
         if self._state == LINGERING:
             return False
+        self._hand_over_rest()
         if self._state == OPEN and self._door is not None:
             try:
                 if not self._door.eof():
@@ -315,8 +328,9 @@ class Pump(asyncio.Protocol):
             self._failed(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        door, self._door = self._door, None
         self._transport = None
+        self._hand_over_rest()
+        door, self._door = self._door, None
         self._state = CLOSED
         host = self._host
         self._leave_full()

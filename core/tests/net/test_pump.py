@@ -550,6 +550,49 @@ def test_a_door_that_closes_gets_no_rest() -> None:
     assert door.events == ["closed:"]
 
 
+@pytest.mark.parametrize("paused", [False, True])
+def test_what_was_read_before_the_end_of_the_stream_comes_before_it(paused: bool) -> None:
+    """asyncio's TLS reports the end right behind the data, in spite of a pause."""
+    pump, door, transport, turn = busy()
+    data = bytes(range(256)) * (SLICE_BYTES // 64)
+    seen: list[int] = []
+    door.eof = lambda: bool(seen.append(len(door.seen)))  # type: ignore[func-returns-value,method-assign]
+    pump.data_received(data)
+    assert len(door.seen) < len(data)
+    if paused:
+        pump.pause_reading()
+    pump.eof_received()
+    assert (seen, bytes(door.seen)) == ([len(data)], data)
+    turn.run_until_quiet()
+    assert (len(door.seen), transport.closed) == (len(data), True)
+
+
+def test_what_was_read_before_a_reset_is_not_lost() -> None:
+    pump, door, _, turn = busy()
+    data = bytes(range(256)) * (SLICE_BYTES // 64)
+    pump.data_received(data)
+    door.closed = lambda reason: door.events.append(f"{reason} after {len(door.seen)}")  # type: ignore[method-assign]
+    pump.connection_lost(ConnectionResetError("reset"))
+    assert (bytes(door.seen), door.events) == (data, [f"reset after {len(data)}"])
+    turn.run_until_quiet()
+    assert len(door.seen) == len(data)
+
+
+@pytest.mark.parametrize("end", [lambda pump: pump.eof_received(), lambda pump: pump.connection_lost(None)])
+@pytest.mark.parametrize(("word", "reason"), [(b"bye", ""), (b"boom", "ValueError: boom")])
+def test_a_door_that_closes_or_raises_gets_no_more_of_the_rest(
+    end: Callable[[Pump], object], word: bytes, reason: str
+) -> None:
+    pump, door, _, turn = busy()
+    pump.data_received(bytes(SLICE_BYTES * 2) + word.ljust(SLICE_BYTES) + bytes(SLICE_BYTES))
+    assert len(door.pieces) == 2
+    end(pump)
+    assert len(door.pieces) == 3
+    turn.run_until_quiet()
+    pump.connection_lost(None)
+    assert (len(door.pieces), door.events) == (3, [f"closed:{reason}"])
+
+
 def test_holds_of_door_and_turn_end_in_any_order() -> None:
     pump, door, transport, turn = busy()
     pump.pause_reading()
