@@ -145,6 +145,10 @@ class Cursors:
         there are cursors, whatever is settled meanwhile."""
         self._due: list[int] = []
         """...of these, those whose turn it is."""
+        self._cut: dict[int, int] = {}
+        """By cursor, where its queue's end cut it, until that is handed over to be written. Only what records were lost of."""
+        self._cutting: set[int] = set()
+        """Cut at this start, and handed over at least once."""
         self._next_id = 1
         self.on_deleted: Callable[[Cursor], None] = lambda cursor: None
         """Called for each cursor that is forgotten."""
@@ -208,6 +212,7 @@ class Cursors:
                 log.warning("cursor %d (%s, group %s) was at %d, its queue ends at %d: cut to the end",
                             cursor.id, cursor.queue, cursor.group, window.next_offset, end)  # fmt: skip
                 window.cut(end)
+                self._cut[cursor.id] = end
                 self._due.append(cursor.id)
             window.counts = {
                 offset: count
@@ -260,7 +265,7 @@ class Cursors:
             ids.discard(cursor.id)
             if not ids:
                 del self._of_queue[cursor.queue]
-        for table in (self._acked, self._back, self._unwritten):
+        for table in (self._acked, self._back, self._unwritten, self._cut):
             table.pop(cursor.id, None)
         cursor.watchers.clear()
         cursor.armed.clear()
@@ -465,9 +470,11 @@ class Cursors:
             changed.clear()
         due, self._due = self._due, []
         for cursor_id in due:  # behind the entries above, which are in the state
-            if cursor_id in self.by_id:
-                entries.append(encode_one(AckKind.CUT, cursor_id, self.by_id[cursor_id].window.floor))
-                entries += self.state_of(cursor_id)
+            state = self.state_of(cursor_id)
+            if cursor_id in self._cut:  # in one piece with the begin of the state, lest a crash leave the cut alone
+                self._cutting.add(cursor_id)
+                state[:1] = [b"".join([encode_one(AckKind.CUT, cursor_id, self._cut.pop(cursor_id)), *state[:1]])]
+            entries += state
         bodies: list[bytes] = []
         part: list[bytes] = []
         size = 0
@@ -485,7 +492,10 @@ class Cursors:
     def refused(self, bodies: Sequence[bytes]) -> None:
         """These records did not come into the log: `write_again` when it may have room."""
         for body in bodies:
-            self._unwritten.update(dict.fromkeys(cursors_in(body)))
+            found = cursors_in(body)
+            self._unwritten.update(dict.fromkeys(found))
+            if not self._cutting.isdisjoint(found):
+                self._cut.update({at: offsets[0] for kind, at, offsets in decode(body) if kind is AckKind.CUT})
 
     def write_again(self) -> bool:
         """The next `take_bodies` has the state of some cursors with refused records; True: there are more of them."""

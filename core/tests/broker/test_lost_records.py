@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gantrymq.broker import cursors as cursors_module
+from gantrymq.broker.acks import ACK_TOPIC
 from gantrymq.broker.port import EARLIEST, Delivery, Outcome, Route
 from gantrymq.model.message import Message
 from tests.broker.node import ROOT, Node, full_disk
@@ -72,6 +74,56 @@ def test_what_takes_a_lost_offset_is_delivered_after_any_number_of_starts(lost: 
     node = crashed(node)
     for cursor in cursors:
         assert take(node, cursor) == []
+
+
+def front_part(node: Node, count: int) -> int:
+    """The state of cursors is written, and the log ends behind `count` of its records; how many there are."""
+    append, sizes = node.store.append, []
+
+    def cut(batch, lights):  # type: ignore[no-untyped-def]
+        assert {message.topic for message in batch} == {ACK_TOPIC}
+        sizes.append(len(batch))
+        return append(batch[:count], lights[:count])
+
+    node.store.append = cut  # type: ignore[method-assign]
+    node.wheel.advance(1_000)
+    node.turn.run_until_quiet()
+    (size,) = sizes
+    return size
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_no_front_part_of_a_state_forgets_what_was_written_before(lost: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a cursor that was cut, too, and what has taken the lost offsets since was acknowledged. An entry is a record."""
+    monkeypatch.setattr(cursors_module, "RECORD_BYTES_MAX", 1)
+    count, of = 0, 1
+    while count <= of:
+        node = Node(CrashFiles(), False)
+        batch = [Message("t", b"%d" % number, queue_id=0) for number in range(8)]
+        node.call("submit", batch)
+        cursor = node.call("open_cursor", "t/0", "g", EARLIEST).cursor
+        assert take(node, cursor) == list(range(8))
+        node.port.settle([(cursor, offset, Outcome.ACK) for offset in (range(8) if lost else (0, 1, 2, 3, 5))])
+        node.turn.run_until_quiet()
+        node.flush()
+        if lost:
+            files = node.files.after_process_crash()  # type: ignore[attr-defined]
+            lose(files, *batch[-lost:])
+            node = FullNode(files, False)
+            node.call("submit", [Message("t", b"%d" % number, queue_id=0) for number in (10, 11)])
+            assert take(node, cursor) == [10, 11]
+            node.port.settle([(cursor, offset, Outcome.ACK) for offset in (6, 7)])
+            node.turn.run_until_quiet()
+        else:
+            with full_disk(node.files):
+                node.port.settle([(cursor, 7, Outcome.ACK)])
+                node.turn.run_until_quiet()
+        of = front_part(node, count)
+        found = take(crashed(node), cursor)
+        assert found in ([[]] if lost else [[4, 6, 7], [4, 6]])
+        count += 1
+    assert of > 1
+    assert 7 not in found
 
 
 def test_a_fate_is_kept_where_the_cursor_of_half_messages_was_cut_on_a_full_disk() -> None:
