@@ -90,7 +90,7 @@ class MqttGateway:
         packet_bytes_max = body_bytes_max + HEADER_BYTES_MAX
         self.limits = ConnectionLimits(packet_bytes_max, config.connect_timeout_ms, config.keep_alive_s_max)
         self.doors: set[Peer] = set()
-        self.wills = Wills(port, shell.clock, shell.wheel, config.busy_retry_ms)
+        self.wills = Wills(port, self.kept, shell.clock, shell.wheel, config.busy_retry_ms)
         self._settled: list[tuple[int, int, Outcome]] = []
         self._sweep_handle = 0
         self._generated = 0
@@ -210,17 +210,8 @@ class MqttGateway:
             log.warning("%s: its will was not published: %s", peer, error)
             return
         message = Message(target.native, will.payload, target.properties, target.tag)
-        self.wills.publish(message, peer)
+        row = None
         if will.retain:
-            key, value = (
-                retained.row_key(target.topic),
-                retained.row_value(target.topic, will.payload, min(will.qos, 1)),
-            )
-            self.kept.storing(key, value)
-            self.shell.port.put(retained.TABLE, [(key, value)], (key, value), self._will_kept)
-
-    def _will_kept(self, token: tuple[str, bytes | None], result: Any) -> None:
-        failed = isinstance(result, GantryError)
-        self.kept.stored(token[0], token[1], failed)
-        if failed:
-            log.warning("a retained will for %r was not stored: %s", token[0][:128], result)
+            key = retained.row_key(target.topic)
+            row = (key, retained.row_value(target.topic, will.payload, min(will.qos, 1)))
+        self.wills.publish(message, peer, row)

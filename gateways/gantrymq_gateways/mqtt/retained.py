@@ -71,6 +71,8 @@ class RetainedStore:
         self._root = _Level()
         self._by_key: dict[str, Retained] = {}
         self._pending: dict[str, list[bytes | None]] = {}
+        self.owed: dict[str, object] = {}
+        """Rows that are to be tried again should the table refuse them (wills.py); forgotten as soon as something newer comes."""
         self.count_max = count_max
         self.bytes_max = bytes_max
         self.body_bytes_max = body_bytes_max
@@ -84,6 +86,7 @@ class RetainedStore:
         self._root = _Level()
         self._by_key.clear()
         self._pending.clear()
+        self.owed.clear()
         self.size_bytes = 0
         for key, value in rows.items():
             self._apply(key, value)
@@ -108,6 +111,7 @@ class RetainedStore:
     def storing(self, key: str, value: bytes | None) -> None:
         """A row was handed to the table."""
         self._pending.setdefault(key, []).append(value)
+        self.owed.pop(key, None)
 
     def stored(self, key: str, value: bytes | None, failed: bool) -> None:
         """The table answered: whoever asks from now on finds it, whether `changed` has come or not."""
@@ -128,6 +132,8 @@ class RetainedStore:
             pending.remove(value)
             if not pending:
                 del self._pending[key]
+        else:
+            self.owed.pop(key, None)
         self._apply(key, value)
 
     def _apply(self, key: str, value: bytes | None) -> None:

@@ -1,13 +1,14 @@
 """Wills on their way to the log. What the server has no room for now waits here and is tried again: nobody else would publish it.
 
-All of a gateway wait in one queue with one timer; each attempt is one batch. So ten thousand clients lost at a time, while the server is busy
-anyway, add a batch per `mqtt.busy_retry_ms` to its work, not a hundred thousand submits a second.
+All of a gateway wait in one queue with one timer; each attempt is one batch. So ten thousand clients lost at a time, while the server is
+busy anyway, add a batch per `mqtt.busy_retry_ms` to its work, not a hundred thousand submits a second.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 from gantrymq.broker.port import PASSING, BrokerPort
@@ -15,6 +16,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.net.api import Wheel
 from gantrymq.services import Clock
+from gantrymq_gateways.mqtt.retained import TABLE, RetainedStore
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +27,8 @@ WAITING_WILLS_MAX: Final = 20_000
 """Wills that wait, about 10 MiB besides their bytes: all clients of a gateway that loses its network at a bad time."""
 
 WAITING_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Payloads and properties (topics may be long) of wills that wait: a client that comes back and drops again with 64 KiB each time must not fill the memory."""
+"""Payloads, properties (topics may be long) and retained rows of wills that wait: a client that comes back and drops again with 64 KiB
+each time must not fill the memory."""
 
 BATCH_WILLS_MAX: Final = 256
 """Wills in one attempt, some milliseconds of the broker."""
@@ -37,41 +40,57 @@ NEXT_MS: Final = 1
 """After an attempt of which nothing was refused: the others that wait follow at once, after those whose turn it is."""
 
 
+Row = tuple[str, bytes | None]
+"""Key and value of a retained will."""
+
+
 class _Will:
-    """One will and who left it."""
+    """One will, or the retained row of one, and who left it."""
 
-    __slots__ = ("message", "peer", "size", "until_ms")
+    __slots__ = ("message", "peer", "row", "size", "until_ms")
 
-    def __init__(self, message: Message, peer: str, until_ms: int) -> None:
-        self.message = message
+    def __init__(self, peer: str, until_ms: int, message: Message | None, row: Row | None) -> None:
         self.peer = peer
         self.until_ms = until_ms
-        self.size = len(message.body) + len(message.properties)
+        self.message = message
+        self.row = row
+        self.size = 0
+        if message is not None:
+            self.size += len(message.body) + len(message.properties)
+        if row is not None:
+            self.size += len(row[0]) + len(row[1] or b"")
 
 
 class Wills:
     """One gateway's."""
 
-    def __init__(self, port: BrokerPort, clock: Clock, wheel: Wheel, retry_ms: int) -> None:
+    def __init__(self, port: BrokerPort, kept: RetainedStore, clock: Clock, wheel: Wheel, retry_ms: int) -> None:
         self._port = port
+        self._kept = kept
         self._clock = clock
         self._wheel = wheel
         self._retry_ms = retry_ms
         self._waiting: deque[_Will] = deque()
         self.count = 0
-        """What waits and what is just tried again; `bytes`: their payloads and properties."""
+        """What waits and what is just tried again; `bytes`: their payloads, properties and rows."""
         self.bytes = 0
-        self._trying = False
+        self._open = 0
+        """Answers that an attempt still waits for."""
+        self._again: list[_Will] = []
+        """What it has to try once more."""
         self._handle = 0
         self._stopped = False
 
-    def publish(self, message: Message, peer: str) -> None:
-        """Store a will [MQTT-3.1.2-8], behind those that wait."""
-        will = _Will(message, peer, self._clock.monotonic_ms() + WILL_RETRY_MS)
+    def publish(self, message: Message, peer: str, row: Row | None) -> None:
+        """Store a will [MQTT-3.1.2-8], behind those that wait, and its retained row."""
+        until_ms = self._clock.monotonic_ms() + WILL_RETRY_MS
+        will = _Will(peer, until_ms, message, None)
         if self.count:
             self._wait(will, "others wait")
         else:
-            self._port.submit([message], will, self._submitted)
+            self._port.submit([message], [will], self._submitted)
+        if row is not None:
+            self._put([_Will(peer, until_ms, None, row)], self._row_put)
 
     def stop(self) -> None:
         """No more attempts."""
@@ -80,12 +99,43 @@ class Wills:
         self._lost(list(self._waiting), "the server stops")
         self._waiting.clear()
 
-    def _submitted(self, will: _Will, result: Any) -> None:
-        code = result.code if isinstance(result, GantryError) else result[0]
-        if code in PASSING and not self._stopped:
-            self._wait(will, code.value)
-        elif isinstance(code, ErrorCode):
-            self._lost([will], str(result) if isinstance(result, GantryError) else code.value)
+    def _put(self, wills: list[_Will], on_done: Callable[[list[_Will], Any], None]) -> None:
+        rows = [will.row for will in wills if will.row is not None]
+        for will, (key, value) in zip(wills, rows, strict=True):
+            self._kept.storing(key, value)
+            self._kept.owed[key] = will
+        self._port.put(TABLE, rows, wills, on_done)
+
+    def _submitted(self, wills: list[_Will], result: Any) -> None:
+        """The first attempt of a will."""
+        for will in self._refused(wills, result):
+            self._wait(will, _reason(result))
+
+    def _row_put(self, wills: list[_Will], result: Any) -> None:
+        """The first attempt of a row."""
+        self._submitted(wills, self._row_results(wills, result))
+
+    def _row_results(self, wills: list[_Will], result: Any) -> list[int | ErrorCode] | GantryError:
+        failed = isinstance(result, GantryError)
+        for will in wills:
+            if will.row is not None:
+                self._kept.stored(will.row[0], will.row[1], failed)
+        return result if isinstance(result, GantryError) else [0] * len(wills)
+
+    def _refused(self, wills: list[_Will], result: Any) -> list[_Will]:
+        """Those that shall be tried again; what is lost gets its line."""
+        codes = [result.code] * len(wills) if isinstance(result, GantryError) else result
+        again: list[_Will] = []
+        lost: list[_Will] = []
+        for will, code in zip(wills, codes, strict=True):
+            if code in PASSING and not self._stopped:
+                again.append(will)
+            elif isinstance(code, ErrorCode):
+                lost.append(will)
+            else:
+                self._forget_row(will)
+        self._lost(lost, _reason(result))
+        return again
 
     def _wait(self, will: _Will, reason: str) -> None:
         if self.count >= WAITING_WILLS_MAX or self.bytes + will.size > WAITING_BYTES_MAX:
@@ -94,7 +144,7 @@ class Wills:
         self.count += 1
         self.bytes += will.size
         self._waiting.append(will)
-        if not self._handle and not self._trying:
+        if not self._handle and not self._open:
             self._arm(self._retry_ms)
 
     def _arm(self, delay_ms: int) -> None:
@@ -103,31 +153,48 @@ class Wills:
     def _try(self, now_ms: int) -> None:
         self._handle = 0
         waiting = self._waiting
-        batch: list[_Will] = []
+        messages: list[_Will] = []
+        rows: list[_Will] = []
         size = 0
-        while waiting and len(batch) < BATCH_WILLS_MAX:
+        while waiting and len(messages) + len(rows) < BATCH_WILLS_MAX:
             size += waiting[0].size
-            if batch and size > BATCH_BYTES_MAX:
+            if (messages or rows) and size > BATCH_BYTES_MAX:
                 break
-            batch.append(waiting.popleft())
-        self._trying = True
-        self._port.submit([will.message for will in batch], batch, self._tried)
+            will = waiting.popleft()
+            if will.row is None:
+                messages.append(will)
+            elif self._kept.owed.get(will.row[0]) is will:
+                rows.append(will)
+            else:
+                # Something newer is retained there, of the client itself perhaps, which has returned.
+                self._leave(will)
+        self._open = 2
+        if messages:
+            batch = [will.message for will in messages if will.message is not None]
+            self._port.submit(batch, messages, self._tried)
+        else:
+            self._answered([])
+        if rows:
+            self._put(rows, self._rows_tried)
+        else:
+            self._answered([])
 
-    def _tried(self, batch: list[_Will], result: Any) -> None:
-        self._trying = False
-        codes = [result.code] * len(batch) if isinstance(result, GantryError) else result
-        again: list[_Will] = []
-        refused: list[_Will] = []
-        reason = ""
-        for will, code in zip(batch, codes, strict=True):
-            if code in PASSING:
-                again.append(will)
-                continue
+    def _rows_tried(self, wills: list[_Will], result: Any) -> None:
+        self._tried(wills, self._row_results(wills, result))
+
+    def _tried(self, wills: list[_Will], result: Any) -> None:
+        again = self._refused(wills, result)
+        for will in set(wills).difference(again):
             self._leave(will)
-            if isinstance(code, ErrorCode):
-                refused.append(will)
-                reason = str(result) if isinstance(result, GantryError) else code.value
-        self._lost(refused, reason)
+        self._answered(again)
+
+    def _answered(self, again: list[_Will]) -> None:
+        """A part of an attempt is over; after the last, what was refused waits in front, oldest first."""
+        self._again += again
+        self._open -= 1
+        if self._open:
+            return
+        again, self._again = sorted(self._again, key=lambda will: will.until_ms), []
         self._waiting.extendleft(reversed(again))
         if again:
             self._give_up()
@@ -150,8 +217,22 @@ class Wills:
         self.count -= 1
         self.bytes -= will.size
 
+    def _forget_row(self, will: _Will) -> None:
+        if will.row is not None and self._kept.owed.get(will.row[0]) is will:
+            del self._kept.owed[will.row[0]]
+
     def _lost(self, wills: list[_Will], reason: str) -> None:
+        for will in wills:
+            self._forget_row(will)
         if len(wills) == 1:
-            log.warning("%s: its will was not stored: %s", wills[0].peer, reason)
+            what = "will" if wills[0].row is None else "retained will"
+            log.warning("%s: its %s was not stored: %s", wills[0].peer, what, reason)
         elif wills:
             log.warning("%d wills were not stored, first that of %s: %s", len(wills), wills[0].peer, reason)
+
+
+def _reason(result: Any) -> str:
+    """The first refusal in a result."""
+    if isinstance(result, GantryError):
+        return str(result)
+    return next((code.value for code in result if isinstance(code, ErrorCode)), "")

@@ -8,6 +8,7 @@ import pytest
 
 from gantrymq.model.errors import ErrorCode
 from gantrymq_gateways.mqtt import wills
+from gantrymq_gateways.mqtt.retained import TABLE, row_value
 from gateways.tests.mqtt.world import World, will
 
 
@@ -99,3 +100,60 @@ def test_a_stop_and_a_refusal_that_stays_end_the_attempts(caplog: pytest.LogCapt
     world.advance(1_000)
     assert world.port.submitted == []
     assert "3 wills were not stored, first that of" in caplog.messages[-1]
+
+
+@pytest.mark.parametrize("mode", ["immediate", "late"])
+@pytest.mark.parametrize("code", [ErrorCode.BUSY, ErrorCode.STORE_FULL])
+def test_the_retained_row_of_a_will_is_tried_again_too(mode: str, code: ErrorCode) -> None:
+    world = World(mode)
+    world.port.refuse = lambda message: code
+    world.port.fail_next("put", *[code] * 12)
+    lose(world, 3, retain=True)
+    assert world.gateway.wills.count == 6
+    world.port.calls.clear()
+    for _ in range(4):
+        world.advance(100)
+    assert 2 <= world.port.calls.count("put") <= 4
+    world.port.refuse = lambda message: None
+    for _ in range(20):
+        world.advance(100)
+    assert world.client("new").subscribe("will/+") == [1]
+    assert sorted(world.clients[-1].messages()) == [(f"will/{n}", b"gone%d" % n) for n in range(3)]
+    assert (world.gateway.wills.count, world.gateway.wills.bytes, world.gateway.kept.owed) == (0, 0, {})
+
+
+def test_a_retained_will_is_given_up_after_half_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.port.fail_next("put", *[ErrorCode.STORE_FULL] * 10_000)
+    lose(world, 1, retain=True)
+    world.advance(wills.WILL_RETRY_MS - 1_000)
+    assert world.gateway.wills.count == 1
+    world.advance(1_200)
+    assert (world.gateway.wills.count, world.gateway.kept.owed) == (0, {})
+    assert "its retained will was not stored: no room for 30 s" in caplog.text
+
+
+@pytest.mark.parametrize("mode", ["immediate", "late"])
+def test_a_retained_will_that_waits_yields_to_what_came_later(mode: str) -> None:
+    """The client is back and says so: its row must not fall back to the will."""
+    world = World(mode)
+    world.port.fail_next("put", ErrorCode.STORE_FULL)
+    lose(world, 1, retain=True)
+    assert world.gateway.wills.count == 1
+    world.client("p").publish("will/0", b"back", retain=True)
+    world.advance(1_000)
+    client = world.client("new")
+    client.subscribe("will/+")
+    assert client.messages() == [("will/0", b"back")]
+    assert (world.gateway.wills.count, world.gateway.kept.owed) == (0, {})
+
+
+def test_a_retained_will_yields_to_another_gateway() -> None:
+    world = World()
+    world.port.fail_next("put", ErrorCode.STORE_FULL)
+    lose(world, 1, retain=True)
+    row = ("will/0", row_value("will/0", b"back", 1))
+    world.port.put(TABLE, [row], None, lambda token, result: None)
+    world.settle()
+    world.advance(1_000)
+    assert [message.payload for message in world.gateway.kept.match("will/0")] == [b"back"]
