@@ -12,6 +12,7 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from gantrymq_gateways.amqp import constants as c
+from gantrymq_gateways.amqp.assembling import Assembling
 from gantrymq_gateways.amqp.codec import (
     CONTENT,
     CONTENT_OVERHEAD,
@@ -37,12 +38,7 @@ from gantrymq_gateways.amqp.events import (
     Settings,
 )
 from gantrymq_gateways.amqp.login import credentials_of, text_or_empty
-from gantrymq_gateways.amqp.values import (
-    MalformedError,
-    Utf8Error,
-    ValueTypeError,
-    lookup,
-)
+from gantrymq_gateways.amqp.values import MalformedError, Utf8Error, ValueTypeError, lookup
 
 FRAME_MAX_BEFORE_TUNE: Final = 4096
 """Largest frame of a peer that has not logged in: nothing before tune-ok needs more."""
@@ -54,9 +50,6 @@ CLOSING_MS: Final = 5_000
 """How long a peer may take to answer connection.close."""
 SILENT_HALVES_MAX: Final = 6
 """Half heartbeat intervals without a byte after which the peer is gone (RabbitMQ drops after two to three intervals)."""
-
-ASSEMBLING_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bodies begun and not complete, all channels of a connection together: 2,047 channels could begin 8 GiB of them."""
 
 _PUBLISH_IDS: Final = c.NUMBER_PUBLISH.to_bytes(4, "big")
 
@@ -116,7 +109,7 @@ class Connection:
         self._out: list[bytes] = []
         self._payload_max = FRAME_MAX_BEFORE_TUNE - c.FRAME_OVERHEAD
         self._channels: dict[int, _Channel] = {}
-        self._assembling = 0
+        self._assembling = Assembling(settings.assembling, settings.body_bytes_max)
         self._now = now_ms
         self._deadline: int | None = now_ms + HANDSHAKE_MS
         self._half_ms = 0
@@ -548,14 +541,14 @@ class Connection:
     def _content_body(self, channel: _Channel, number: int, payload: bytes, events: list[Event]) -> None:
         body = channel.body
         body += payload
-        self._assembling += len(payload)
+        self._assembling.add(len(payload))
         if len(body) > channel.size:
             text = f"content body of {len(body)} octets is longer than the {channel.size} that its header announced"
             self._connection_error(AmqpError(c.FRAME_ERROR, text, connection=True), events, c.NUMBER_PUBLISH)
         elif len(body) == channel.size:
             self._content_complete(channel, number, events)
-        elif self._assembling > ASSEMBLING_BYTES_MAX:
-            text = f"bodies of over {ASSEMBLING_BYTES_MAX} octets are begun on this connection and not complete"
+        elif limit := self._assembling.exceeded():
+            text = f"bodies of over {limit} octets are begun on this connection and not complete"
             self.fail(AmqpError(c.RESOURCE_ERROR, text), number, c.NUMBER_PUBLISH)
             events.append(ChannelFailed(number))
 
@@ -568,8 +561,13 @@ class Connection:
     def _forget_content(self, channel: _Channel) -> None:
         channel.publish = channel.properties = None
         channel.size = 0
-        self._assembling -= len(channel.body)
+        self._assembling.add(-len(channel.body))
         channel.body = bytearray()
+
+    def forget_contents(self) -> None:
+        """The connection is gone, and with it all that was begun."""
+        for channel in self._channels.values():
+            self._forget_content(channel)
 
     # Failures.
 

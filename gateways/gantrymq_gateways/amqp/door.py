@@ -163,6 +163,7 @@ class AmqpDoor:
             log.info("%s: connection lost: %s", self._link.peer, reason)
         self._orphaned = self._orphaned or not self._released
         self._release()
+        self._connection.forget_contents()
         self.gateway.doors.discard(self)
 
     def writable(self) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gantrymq.model.limits import BODY_BYTES_MAX
+from gantrymq_gateways.amqp.assembling import Total
 from gantrymq_gateways.amqp.constants import Method
 from gantrymq_gateways.amqp.values import Table
 
@@ -19,6 +20,8 @@ class Settings:
     frame_max: int = 131072
     heartbeat_s: int = 60
     body_bytes_max: int = BODY_BYTES_MAX
+    assembling: Total = field(default_factory=Total)
+    """Shared by all connections."""
 
 
 @dataclass(slots=True)

@@ -138,14 +138,14 @@ class Peer:
         self.server = server
         self.link = FakeLink(server.wheel, server.turn)
         self.link.peer_is_loopback = loopback
-        settings = Settings(
+        self.settings = Settings(
             server_properties(server.config, "test"),
             server.config.channel_max,
             server.config.frame_max,
             server.config.heartbeat,
             server.body_bytes_max,
         )
-        self.door = AmqpDoor(server.gateway, settings)
+        self.door = AmqpDoor(server.gateway, self.settings)
         self.link.attach(self.door)
 
     def raw(self, data: bytes) -> bytes:

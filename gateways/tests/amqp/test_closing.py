@@ -53,3 +53,13 @@ def test_nothing_follows_connection_close() -> None:
     peer.door.received(publish(1, "", "q", b"x") + call(1, "basic.qos", 5, 0, False))
     server.settle()
     assert [item[1] for item in parse(peer.link.take())] == ["connection.close"]
+
+
+def test_a_body_that_was_begun_counts_no_more_when_its_connection_is_lost() -> None:
+    """The process would otherwise be full one day."""
+    peer = Server().client()
+    whole = publish(1, "", "q", bytes(300_000))
+    peer.door.received(whole[:200_000])
+    assert peer.settings.assembling.size > 100_000
+    peer.door.closed("reset by peer")
+    assert peer.settings.assembling.size == 0

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gantrymq_gateways.amqp import connection as connections
+from gantrymq_gateways.amqp import assembling
+from gantrymq_gateways.amqp.assembling import Assembling, Total
 from gantrymq_gateways.amqp.codec import FRAME, HEADER, HEARTBEAT_FRAME, content_frames
 from gantrymq_gateways.amqp.connection import Connection
 from gantrymq_gateways.amqp.constants import PROTOCOL_HEADER
@@ -24,8 +25,9 @@ OPENING = (
 )
 
 
-def new() -> Connection:
-    connection = Connection(Settings([], body_bytes_max=10_000), lambda user, password: True, 0)
+def new(total: Total | None = None) -> Connection:
+    settings = Settings([], body_bytes_max=10_000, assembling=total or Total())
+    connection = Connection(settings, lambda user, password: True, 0)
     connection.receive_data(OPENING, 0)
     assert connection.running
     connection.data_to_send()
@@ -93,7 +95,8 @@ def test_a_header_over_the_frame_limit_is_refused_also_in_one_piece() -> None:
 
 def test_bodies_that_are_begun_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """On many channels at once; the one that goes too far is closed, and what it held is free."""
-    monkeypatch.setattr(connections, "ASSEMBLING_BYTES_MAX", 10_000)
+    monkeypatch.setattr(assembling, "ASSEMBLING_BYTES_MAX", 10_000)
+    monkeypatch.setattr(assembling, "ASSEMBLING_BODIES_MAX", 1)
     connection = new()
     for channel in (1, 2, 3):
         connection.receive_data(call(channel, "channel.open", ""), 0)
@@ -112,7 +115,57 @@ def test_bodies_that_are_begun_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     for _ in range(5):
         assert len(connection.receive_data(message(2, 6000), 0)) == 1
     connection.receive_data(frame(3, 1, bytes(4000)), 0)
-    assert connection._assembling == 0
+    assert connection._assembling.size == 0
+
+
+def begun(channel: int, size: int) -> bytes:
+    """A message without the second half of its body."""
+    method = call(channel, "basic.publish", 0, "e", "k", False, False)
+    return method + header(channel, size) + frame(3, channel, bytes(size // 2))
+
+
+def test_many_channels_may_send_large_bodies_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the Java client and amqp091-go do: frame by frame, so that all bodies are begun at a time."""
+    monkeypatch.setattr(assembling, "ASSEMBLING_BYTES_MAX", 10_000)
+    connection = new()
+    channels = range(1, assembling.ASSEMBLING_BODIES_MAX + 1)
+    for channel in channels:
+        connection.receive_data(call(channel, "channel.open", ""), 0)
+    parts = [call(n, "basic.publish", 0, "e", "k", False, False) + header(n, 10_000) for n in channels]
+    assert connection.receive_data(b"".join(parts), 0) == []
+    for size in (4_000, 4_000, 1_999):
+        assert connection.receive_data(b"".join([frame(3, n, bytes(size)) for n in channels]), 0) == []
+    events = connection.receive_data(b"".join([frame(3, n, b"x") for n in channels]), 0)
+    assert [len(event.body) for event in events if isinstance(event, Publish)] == [10_000] * len(channels)
+    assert connection._assembling.size == 0
+
+
+@pytest.mark.parametrize("body_bytes_max", [65_536, 4 << 20, 15 << 20])
+def test_bodies_begun_are_limited_by_their_largest_size(body_bytes_max: int) -> None:
+    limit = max(64 << 20, 64 * body_bytes_max)
+    held = Assembling(Total(), body_bytes_max)
+    held.add(limit)
+    assert held.exceeded() == 0
+    held.add(1)
+    assert held.exceeded() == limit
+
+
+def test_a_full_process_closes_channels_of_those_that_hold_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assembling, "ASSEMBLING_BYTES_MAX", 10_000)
+    monkeypatch.setattr(assembling, "PROCESS_BYTES_MAX", 20_000)
+    total = Total()
+    large, small = new(total), new(total)
+    for channel in (1, 2, 3, 4, 5):
+        large.receive_data(call(channel, "channel.open", ""), 0)
+        small.receive_data(call(channel, "channel.open", ""), 0)
+    for channel in (1, 2, 3, 4):
+        assert large.receive_data(begun(channel, 8_000), 0) == []
+    assert small.receive_data(begun(1, 8_000), 0) == []
+    assert small.receive_data(begun(2, 4_000), 0) == []
+    assert large.receive_data(begun(5, 8_000), 0) == [ChannelFailed(5)]
+    large.forget_contents()
+    assert total.size == small._assembling.size == 6_000
+    assert small.receive_data(begun(3, 8_000), 0) == []
 
 
 def test_empty_body_frames_take_no_memory() -> None:
