@@ -181,12 +181,19 @@ def _end(broker: Broker, cursors: Sequence[Cursor]) -> Rows:
     return [("cursor", str(cursor.id), None) for cursor in alive]
 
 
+def decides(table: str, key: str, value: bytes | None) -> bool:
+    """Whether that row alone makes a start finish the deletion of its topic or group."""
+    if value is None:
+        return False
+    return (table == "topic" and b'"deleting":' in value) or (table == "group" and value.endswith(DELETED + b"}"))
+
+
 def unfinished(tables: Tables, queues_of: Callable[[str], list[int]], max_offset: Callable[[str, int], int]) -> Rows:
     """What is left of deletions that a crash cut short, as rows to write at start."""
     rows: Rows = []
     gone_topics: dict[str, TopicConfig] = {}
     for name, data in tables.rows("topic").items():
-        if b'"deleting":' not in data:
+        if not decides("topic", name, data):
             continue
         config = TopicConfig.from_bytes(name, data)
         gone_topics[name] = config
@@ -197,7 +204,7 @@ def unfinished(tables: Tables, queues_of: Callable[[str], list[int]], max_offset
                 if not other.deleted:
                     other.deleted = True
                     other.first_offsets = {str(queue): max_offset(retry, queue) for queue in queues_of(retry)}
-    gone_groups = {name for name, data in tables.rows("group").items() if data.endswith(DELETED + b"}")}
+    gone_groups = {name for name, data in tables.rows("group").items() if decides("group", name, data)}
     if not gone_topics and not gone_groups:
         return rows
     for table in (*OFFSET_TABLES, REQUEST_MODES):

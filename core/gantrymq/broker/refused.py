@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gantrymq.broker.cursors import Cursors
+from gantrymq.broker.deletions import decides
 from gantrymq.broker.tables import Row, row_of
 from gantrymq.model.errors import ErrorCode
 from gantrymq.model.message import Message
@@ -39,15 +40,24 @@ class Refused:
     def keep(self, entries: Sequence[Sequence[Message]]) -> list[Row]:
         """Rows of what was refused (records of tables, in the order handed over), without those that a later entry replaces.
 
-        So no more rows than the tables have keys, and the steps of one entry (a deletion's begin and end) stay as they were.
+        So no more rows than the tables have keys, and the steps of one entry (a deletion's begin and end) stay as they were. What decides
+        a deletion stays also where its end or a new row replaces it: the deletion's other rows must not be alone behind a crash. The first
+        one does for all of its key: up to the last row no other is left.
         """
         newest_first: list[list[Row]] = []
         replaced: set[tuple[str, str]] = set()
         for entry in reversed(entries):
-            rows = [row for row in map(row_of, entry) if row[:2] not in replaced]
+            rows = [row for row in map(row_of, entry) if row[:2] not in replaced or decides(*row)]
             replaced.update(row[:2] for row in rows)
             newest_first.append(rows)
-        kept = [row for rows in reversed(newest_first) for row in rows]
+        kept: list[Row] = []
+        decided: set[tuple[str, str]] = set()
+        for row in (row for rows in reversed(newest_first) for row in rows):
+            if decides(*row):
+                if row[:2] in decided:
+                    continue
+                decided.add(row[:2])
+            kept.append(row)
         if kept:
             self._later()
         return kept

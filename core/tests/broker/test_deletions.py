@@ -8,13 +8,14 @@ import pytest
 
 from gantrymq.broker import deletions, offsets
 from gantrymq.broker.deleting import STEP_EVERY_MS
-from gantrymq.broker.deletions import REQUEST_MODES, _of_pop_group
+from gantrymq.broker.deletions import REQUEST_MODES, _of_pop_group, decides
+from gantrymq.broker.tables import row_of
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.model.message import Message
 from gantrymq.remoting.groups import Groups
 from gantrymq.remoting.json_bodies import GroupConfig
 from gantrymq.store.testing import PowerCut
-from tests.broker.node import Node
+from tests.broker.node import Node, full_disk
 from tests.store.crash_states import MODES, CrashFiles, draw_mode
 
 RETRIES = ("%RETRY%g_t",)
@@ -395,6 +396,65 @@ def test_a_place_of_a_deleted_group_commits_nothing_more(sliced: bool) -> None:
     assert node.broker.offsets.query("g", "t", 0) == -1
     end_of(node)
     assert node.broker.offsets.groups() == ["h"]
+
+
+@pytest.mark.parametrize("sliced", [True], indirect=True)
+@pytest.mark.parametrize(("delete", "check"), STORIES)
+def test_every_front_part_of_slices_that_a_full_disk_held_up(delete, check, sliced: bool) -> None:  # type: ignore[no-untyped-def]
+    """All of them come in one batch when there is room; the log ends behind each record of it in turn."""
+    assert sliced
+    count, of, seen = 0, 1, []
+    while count <= of:
+        files = CrashFiles()
+        node = Node(files, False)
+        prepare(node)
+        with full_disk(files):
+            delete(node)
+            node.turn.run_until_quiet()
+            while node.broker.deleting.jobs:
+                node.wheel.advance(STEP_EVERY_MS)
+                node.turn.run_until_quiet()
+        append, sizes = node.store.append, []
+
+        def cut(batch, lights):  # type: ignore[no-untyped-def]
+            sizes.append(len(batch))  # noqa: B023
+            return append(batch[:count], lights[:count])  # noqa: B023
+
+        node.store.append = cut  # type: ignore[method-assign]
+        node.wheel.advance(1_000)
+        node.turn.run_until_quiet()
+        of = sizes[0]
+        seen.append(check(Node(files.after_power_loss(lambda path, changes: [True] * changes, -1), False), None))
+        count += 1
+    assert seen == [False] + [True] * of
+    assert of > 3
+
+
+def test_what_decides_a_deletion_is_kept_once_however_often_a_full_disk_refuses_it() -> None:
+    node = Node(CrashFiles(), False)
+    broker = node.broker
+    prepare(node)
+    with full_disk(node.files):
+        for _ in range(5):
+            assert broker.delete_topic("t")
+            Groups(broker).delete("g", True)
+            broker.topics.create(TopicConfig("t", 2, 2))
+            Groups(broker).set(GroupConfig("g"))
+            broker.commit_offset("g", "t", 0, 1)
+            broker.write_offsets(0)
+            node.turn.run_until_quiet()
+        ((messages, *_),) = broker._internal
+        rows = [row_of(message) for message in messages]
+        for wanted in (("topic", "t"), ("group", "g")):
+            assert [decides(*row) for row in rows if row[:2] == wanted] == [True, False]
+        others = [row[:2] for row in rows if not decides(*row)]
+        assert len(others) == len(set(others))
+    broker.write_offsets(0)
+    end_of(node)
+    again = Node(node.files.after_process_crash(), False)  # type: ignore[attr-defined]
+    assert "t" in again.broker.topics.topics
+    assert "g" in Groups(again.broker).configs
+    assert again.broker.offsets.query("g", "t", 0) == 1
 
 
 def test_retry_topics_are_found_either_way() -> None:
