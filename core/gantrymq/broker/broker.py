@@ -197,6 +197,7 @@ class Broker:
             part.close()
         self.write_offsets(0)
         self._append_turn()
+        self._refused.drain(self.write_acks)
 
     # Writing.
 

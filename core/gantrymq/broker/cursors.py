@@ -504,6 +504,10 @@ class Cursors:
             self._unwritten.pop(cursor_id, None)
         return bool(self._unwritten)
 
+    def unwritten(self) -> int:
+        """Cursors with refused records whose turn has not come."""
+        return len(self._unwritten)
+
     def _insert(self, cursor: Cursor) -> None:
         self.by_id[cursor.id] = cursor
         self._by_key[(cursor.queue, cursor.group)] = cursor

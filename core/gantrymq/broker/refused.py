@@ -68,6 +68,15 @@ class Refused:
             self._cursors.refused(bodies)
             self._later()
 
+    def drain(self, write: Callable[[], None]) -> None:
+        """At a stop: `write()` makes records of what is due. Until all is written, or nothing more of it can be."""
+        cursors, more = self._cursors, True
+        while more:
+            left = cursors.unwritten()
+            more = cursors.write_again()
+            write()
+            more = more and cursors.unwritten() < left
+
     def _later(self) -> None:
         if not self._armed:
             self._armed = True

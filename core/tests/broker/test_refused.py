@@ -134,6 +134,32 @@ def test_many_cursors_are_written_a_part_at_a_time(files: MemoryFileSystem, monk
     assert again.broker.cursors.by_id.keys() == set(queues[:4])
 
 
+def test_a_clean_stop_writes_all_that_was_refused(files: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timer would have come to a part of it."""
+    monkeypatch.setattr(cursors_module, "STATES_AT_ONCE", 2)
+    node = Node(files, False)
+    queues = [queue(node)[1] for _ in range(5)]
+    send(node, 3)
+    with full_disk(files):
+        for cursor in queues:
+            settle(node, cursor, take(node, cursor, 2))
+    node.stop()
+    again = Node(files, False)
+    assert [bodies(take(again, cursor)) for cursor in queues] == [[2]] * 5
+
+
+def test_a_disk_that_is_still_full_holds_no_stop_up(files: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cursors_module, "STATES_AT_ONCE", 2)
+    node = Node(files, False)
+    queues = [queue(node)[1] for _ in range(5)]
+    send(node, 3)
+    with full_disk(files):
+        for cursor in queues:
+            settle(node, cursor, take(node, cursor, 2))
+        node.broker.close()
+    assert [len(take(killed(node), cursor)) for cursor in queues] == [3] * 5
+
+
 def test_a_cursor_whose_row_was_refused_is_made_durable_when_it_is_opened_again(files: MemoryFileSystem) -> None:
     """Its owner is told that it could not be opened, and tries again: what comes from then on is not skipped by a restart."""
     node = Node(files, False)
