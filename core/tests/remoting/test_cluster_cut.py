@@ -285,19 +285,25 @@ def test_a_group_that_missed_a_route_is_used_when_those_that_know_stay_away(capl
     assert sorted(take(site, port, cursor)) == sorted(bodies)
 
 
-def test_the_time_of_refusals_begins_anew_with_each_outage() -> None:
+@pytest.mark.parametrize("leaves", [False, True])
+def test_the_time_of_refusals_begins_anew_with_each_outage(leaves: bool) -> None:
+    """Whether the one that is refused is there when the other one comes, or not."""
     site = Site("a", "b")
     port = site.gateway()
+    site.line(port, "b").cut()
     for number in range(2):
-        site.line(port, "b").cut()
         queue(site, port, number)
         site.line(port, "a").cut()
         site.line(port, "b").mend()
         site.wait(MISSED_WAIT_MS - 10_000)
         assert not port.up
+        if leaves:
+            site.line(port, "b").cut()
         site.line(port, "a").mend()
         site.wait(SETTLE_MS + 100)
-        assert len(port.ready_groups()) == 2
+        assert len(port.ready_groups()) == (1 if leaves else 2)
+        if not leaves:
+            site.line(port, "b").cut()
 
 
 def test_a_group_that_missed_only_what_is_gone_again_is_used_alone() -> None:
