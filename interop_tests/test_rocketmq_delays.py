@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from gantrymq.client.messages import OutMessage
 from gantrymq.client.producer import Producer
 from gantrymq.model.dialect import DialectError, read_json
 from gantrymq.model.errors import GantryError
-from interop_tests.real_broker import REAL_BROKER, RealBroker, check
+from interop_tests.real_broker import REAL_BROKER, SIZES, RealBroker, check
 from interop_tests.running import Gantry
 from interop_tests.waiting import LIMIT_S, until
 
@@ -26,6 +26,11 @@ pytestmark = REAL_BROKER
 DAY_MS = 86_400_000
 QUICK_NOTES = "flushDelayOffsetInterval=500"
 """By itself a real broker writes down how far it is in the delay levels every ten seconds: what is pending would have to wait for longer."""
+
+
+LONG = ((30_000, 4), (180_000, 7))
+"""Delays of what must be pending when the one broker is gone, and the level of that delay."""
+ARRIVAL_S = 400.0
 
 
 def now_ms() -> int:
@@ -89,9 +94,9 @@ def counts(nameserver: str) -> Counter[bytes]:
     return Counter([message.body for message in delivered(nameserver)])
 
 
-def expect(nameserver: str, sent: Waiting, bodies: set[bytes], twice: Set[bytes] = frozenset()) -> None:
-    """These have come and nothing that was not due, none early and each once; of `twice` each once or twice."""
-    until(lambda: set(counts(nameserver)) >= bodies, 200, (GantryError,))
+def expect(nameserver: str, sent: Waiting, bodies: set[bytes], twice: Set[bytes] = frozenset()) -> list[Any]:
+    """These have come and nothing that was not due, none early and each once; of `twice` each once or twice. Gives all that came."""
+    until(lambda: set(counts(nameserver)) >= bodies, ARRIVAL_S, (GantryError,))
     found = until(lambda: delivered(nameserver), ignored=(GantryError,))
     now = now_ms()  # what came due while they were asked for may be among them
     times = Counter([message.body for message in found])
@@ -99,6 +104,7 @@ def expect(nameserver: str, sent: Waiting, bodies: set[bytes], twice: Set[bytes]
     assert set(times) - bodies <= {body for body, due in sent.due.items() if due <= now} - sent.recalled
     for message in found:
         assert message.store_ms >= sent.due[message.body], message.body
+    return found
 
 
 def due(sent: Waiting) -> set[bytes]:
@@ -124,50 +130,84 @@ def until_timers_are_noted(directory: Path) -> None:
     until(lambda: int.from_bytes(path.read_bytes()[:8], "big") > now)
 
 
+Turn = Callable[[RealBroker, Gantry, Path, str, int, int], bool]
+
+
+def until_something_waits(turn: Turn, tmp_path: Path, how: str) -> None:
+    """`turn` on new directories, until timers and messages of a level were pending when the one broker was gone: on a machine where that takes
+    longer than their delays there is nothing to hand over."""
+    for number, (long_ms, level) in enumerate(LONG):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        real, gantry = RealBroker(directory / "data"), Gantry(directory, settings=SIZES)
+        try:
+            if turn(real, gantry, directory, how, long_ms, level):
+                return
+        finally:
+            real.kill()
+            for process in gantry.processes:
+                process.kill()
+    raise AssertionError("nothing was pending at any hand-over")
+
+
+def handed_over(found: list[Any], since_ms: int) -> bool:
+    """Something of each kind came from the broker that was started then."""
+    later = {message.body for message in found if message.store_ms >= since_ms}
+    return b"long2" in later and not later.isdisjoint({b"la", b"lb"})
+
+
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_what_a_real_broker_owes_is_delivered_by_ours(
-    real: RealBroker, gantry: Gantry, tmp_path: Path, how: str
-) -> None:
+def test_what_a_real_broker_owes_is_delivered_by_ours(tmp_path: Path, how: str) -> None:
+    until_something_waits(real_to_ours, tmp_path, how)
+
+
+def real_to_ours(real: RealBroker, gantry: Gantry, directory: Path, how: str, long_ms: int, level: int) -> bool:
+    """False if ours had nothing to deliver."""
     real.extra = QUICK_NOTES
     real.start()
     real.topic("Later", queues=1)
     sent = Waiting(real.address)
-    sent.timer(14_000, b"t14")
+    sent.timer(long_ms + 4_000, b"long4")
     sent.timer(
         2 * DAY_MS + DAY_MS // 2, b"far"
     )  # on the real broker's wheel it stands at a time before its own: it rolls
     sent.level(1, 1_000, b"l1")
-    sent.level(3, 10_000, b"l10a", b"l10b")
+    sent.level(level, long_ms, b"la", b"lb")
     sent.timer(2_000, b"t2a", b"t2b")
-    sent.timer(12_000, b"t12", b"never")
+    sent.timer(long_ms + 2_000, b"long2", b"never")
     sent.recall(b"never")
-    sent.timer(15_000, b"t15")
+    sent.timer(long_ms + 5_000, b"long5")
     expect(real.address, sent, {b"l1", b"t2a", b"t2b"})
     # The real broker writes down what it has delivered of timers every second.
-    until(lambda: read_config(tmp_path / "data", "delayOffset.json")["offsetTable"].get("1") == 1)
-    until_timers_are_noted(tmp_path / "data")
+    until(lambda: read_config(directory / "data", "delayOffset.json")["offsetTable"].get("1") == 1)
+    until_timers_are_noted(directory / "data")
     (real.stop if how == "stop" else real.kill)()
     late = due(sent) - {b"l1", b"t2a", b"t2b"}
     twice = late if how == "kill" else set()
+    since_ms = now_ms()
     gantry.start()
     nameserver = gantry.doors["nameserver"]
-    everything = {b"l1", b"t2a", b"t2b", b"t12", b"t14", b"t15", b"l10a", b"l10b"}
-    expect(nameserver, sent, everything, twice)
+    everything = {b"l1", b"t2a", b"t2b", b"long2", b"long4", b"long5", b"la", b"lb"}
+    found = expect(nameserver, sent, everything, twice)
     pending = gantry.process("up").log()
     assert "timers of another broker" in pending
     gantry.stop()
     gantry.processes.clear()
-    check(tmp_path / "data" / "store")
+    check(directory / "data" / "store")
     gantry.start()
     expect(gantry.doors["nameserver"], sent, everything, twice)
     gantry.stop()
     gantry.processes.clear()
+    return handed_over(found, since_ms)
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_what_ours_owes_is_delivered_by_a_real_broker(
-    real: RealBroker, gantry: Gantry, tmp_path: Path, how: str
-) -> None:
+def test_what_ours_owes_is_delivered_by_a_real_broker(tmp_path: Path, how: str) -> None:
+    until_something_waits(ours_to_real, tmp_path, how)
+
+
+def ours_to_real(real: RealBroker, gantry: Gantry, directory: Path, how: str, long_ms: int, level: int) -> bool:
+    """False if the real broker had nothing to deliver."""
     real.extra = QUICK_NOTES
     gantry.start()
     nameserver = gantry.doors["nameserver"]
@@ -180,20 +220,20 @@ def test_what_ours_owes_is_delivered_by_a_real_broker(
     sent = Waiting(nameserver)
     sent.timer(2_000, b"t2a")
     sent.timer(2 * DAY_MS + DAY_MS // 2, b"far")
-    sent.timer(12_000, b"t12", b"never")
+    sent.timer(long_ms + 2_000, b"long2", b"never")
     sent.level(1, 1_000, b"l1")
-    sent.level(3, 10_000, b"l10a", b"l10b")
+    sent.level(level, long_ms, b"la", b"lb")
     if how == "stop":
         sent.timer(2_000, b"t2b")  # behind pending ones: a clean stop appends those again
         sent.recall(b"never")
     expect(nameserver, sent, {b"l1", b"t2a"} | ({b"t2b"} if how == "stop" else set()))
 
     def noted() -> bool:
-        table = read_config(tmp_path / "data", "delayOffset.json")["offsetTable"]
-        return table.get("1") == 1 and "3" in table
+        table = read_config(directory / "data", "delayOffset.json")["offsetTable"]
+        return table.get("1") == 1 and str(level) in table
 
     until(noted)
-    timercheck = tmp_path / "data" / "store" / "config" / "timercheck"
+    timercheck = directory / "data" / "store" / "config" / "timercheck"
     until(lambda: timercheck.exists() and int.from_bytes(timercheck.read_bytes()[16:24], "big") >= 1)
     if how == "stop":
         gantry.stop()
@@ -202,12 +242,13 @@ def test_what_ours_owes_is_delivered_by_a_real_broker(
     late = due(sent) - {b"l1", b"t2a"}
     twice = late if how == "kill" else set()
     gantry.processes.clear()
-    check(tmp_path / "data" / "store")
+    check(directory / "data" / "store")
+    since_ms = now_ms()
     real.start()
-    everything = {b"l1", b"t2a", b"t12", b"l10a", b"l10b"} | ({b"t2b"} if how == "stop" else {b"never"})
-    expect(real.address, sent, everything, twice)
-    until(lambda: read_config(tmp_path / "data", "delayOffset.json")["offsetTable"].get("3") == 2)
-    until_timers_are_noted(tmp_path / "data")
+    everything = {b"l1", b"t2a", b"long2", b"la", b"lb"} | ({b"t2b"} if how == "stop" else {b"never"})
+    found = expect(real.address, sent, everything, twice)
+    until(lambda: read_config(directory / "data", "delayOffset.json")["offsetTable"].get(str(level)) == 2)
+    until_timers_are_noted(directory / "data")
     real.stop()
     gantry.start()
     expect(gantry.doors["nameserver"], sent, everything, twice)
@@ -215,4 +256,5 @@ def test_what_ours_owes_is_delivered_by_a_real_broker(
     assert "1 entries go on" in log  # the far one, once
     gantry.stop()
     gantry.processes.clear()
-    check(tmp_path / "data" / "store")
+    check(directory / "data" / "store")
+    return handed_over(found, since_ms)
