@@ -76,6 +76,8 @@ class Process:
         self.command = command
         self.doors: dict[str, str] = {}
         self.process: subprocess.Popen[bytes] | None = None
+        self.marked = 0
+        """Length of the log at `Gantry.mark_log`."""
 
     @property
     def log_path(self) -> Path:
@@ -215,6 +217,14 @@ class Gantry:
 
     def log(self) -> str:
         return "\n".join(process.log() for process in self.processes)
+
+    def mark_log(self) -> None:
+        """`new_log` begins here: a client's port may have been another client's before."""
+        for process in self.processes:
+            process.marked = len(process.log())
+
+    def new_log(self) -> str:
+        return "\n".join(process.log()[process.marked :] for process in self.processes)
 
 
 class Cluster(Gantry):

@@ -90,13 +90,16 @@ def neighbours(server: Gantry) -> Iterator[Neighbours]:
 
 @pytest.fixture(autouse=True)
 def undisturbed(request: pytest.FixtureRequest) -> Iterator[None]:
+    with_server = "server" in request.fixturenames
+    if with_server:
+        request.getfixturevalue("server").mark_log()
     yield
-    if "server" in request.fixturenames:
+    if with_server:
         request.getfixturevalue("neighbours").check()
 
 
 def lines_of(server: Gantry, peer: str) -> list[str]:
-    return [line for line in server.log().splitlines() if f" {peer}: " in line]
+    return [line for line in server.new_log().splitlines() if f" {peer}: " in line]
 
 
 def one_line(server: Gantry, peer: str, said: str = "") -> None:

@@ -15,6 +15,8 @@ PLAIN_ONLY = {
     "broker/test_limits.py::test_routes": "a stand-in for the store",
     "broker/test_limits.py::test_leases": "a stand-in for the store",
     "remoting/test_gateway_session.py::": "a stand-in for the store",
+    "broker/test_lost_records.py::test_no_front_part_of_a_state": "replaces a method",
+    "broker/test_lost_records.py::test_a_fate_is_kept_where_the_cursor_of_half_messages": "replaces a method",
     "broker/test_refused.py::test_a_field_that_fits_no_record_is_its_senders_alone[body-text]": "a text in place of bytes",
     "store/test_message_store.py::test_a_hole_costs_no_read_however_long_the_log_is": "replaces a method",
     "store/test_index_file.py::test_hashes_of_many_keys_are_those_of_each": "sets a limit",
