@@ -451,8 +451,9 @@ class FakePort:
             place.leased[offset] = holder
             place.counts[offset] = place.counts.get(offset, 0) + 1
             taken.append(Delivery(message, offset, place.counts[offset]))
-        if not self._ready(place):
+        if len(taken) < count_max:
             place.armed = True
+            self._maybe_ready(place)
         self._answer(on_done, token, taken)
 
     def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None:

@@ -324,6 +324,8 @@ class MqttDoor(Peer):
         if self.gone:
             return
         self.gone = True
+        if any(isinstance(event, Disconnect) for event in self._parked):
+            lost = False  # [MQTT-3.14.4-3]: DISCONNECT came, it only waited for what was sent before it.
         gateway = self._gateway
         gateway.doors.discard(self)
         started = self.connection.state is not State.AWAIT_CONNECT

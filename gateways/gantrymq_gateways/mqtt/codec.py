@@ -334,15 +334,23 @@ def _decode_connack(reader: _Reader) -> ConnAck:
 def _decode_subscribe(reader: _Reader) -> Subscribe:
     packet_id = reader.packet_id()
     filters: list[tuple[str, int]] = []
-    while reader.position < reader.end:
-        text = reader.text()
-        check_filter(text)
-        qos = reader.byte()
+    data, position, end = reader.data, reader.position, reader.end
+    while position < end:
+        start = position + 2
+        # There may be thousands, so no calls per field. At the packet's end `data` may end, too: slices then come out short.
+        stop = start + int.from_bytes(data[position:start], "big")
+        position = stop + 1
+        if position > end:
+            raise MalformedPacket("a field is longer than its packet")
+        qos = data[stop]
         if qos > 2:
             raise MalformedPacket(f"requested QoS byte {qos:#x} [MQTT-3-8.3-4]")
+        text = check_text(data[start:stop])
+        check_filter(text)
         filters.append((text, qos))
         if len(filters) > c.FILTERS_MAX:
             raise MalformedPacket(f"more than {c.FILTERS_MAX} filters in one SUBSCRIBE")
+    reader.position = position
     if not filters:
         raise MalformedPacket("SUBSCRIBE without a topic filter [MQTT-3.8.3-3]")
     return Subscribe(packet_id, filters)
@@ -359,12 +367,18 @@ def _decode_suback(reader: _Reader) -> SubAck:
 def _decode_unsubscribe(reader: _Reader) -> Unsubscribe:
     packet_id = reader.packet_id()
     filters: list[str] = []
-    while reader.position < reader.end:
-        text = reader.text()
+    data, position, end = reader.data, reader.position, reader.end
+    while position < end:
+        start = position + 2
+        position = start + int.from_bytes(data[position:start], "big")
+        if position > end:
+            raise MalformedPacket("a field is longer than its packet")
+        text = check_text(data[start:position])
         check_filter(text)
         filters.append(text)
         if len(filters) > c.FILTERS_MAX:
             raise MalformedPacket(f"more than {c.FILTERS_MAX} filters in one UNSUBSCRIBE")
+    reader.position = position
     if not filters:
         raise MalformedPacket("UNSUBSCRIBE without a topic filter [MQTT-3.10.3-2]")
     return Unsubscribe(packet_id, filters)

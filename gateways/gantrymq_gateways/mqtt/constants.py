@@ -93,8 +93,8 @@ CONNECT_BYTES_MAX: Final = 65_536
 
 STRING_BYTES_MAX: Final = 65_535
 
-TOPIC_LEVELS_MAX: Final = 128
-"""Levels in a topic or filter: 65,535 bytes of `/` would make every match walk 65,536 nodes."""
+TOPIC_LEVELS_MAX: Final = 201
+"""Levels in a topic or filter, as many as Mosquitto takes (200 separators): 65,535 bytes of `/` would make every match walk 65,536 nodes."""
 
 TOPIC_CACHE_MAX: Final = 20_000
 """Distinct topics kept parsed per gateway process; at the limit the cache starts anew (about 5 MB at 60-byte topics)."""

@@ -7,6 +7,7 @@ it defers itself (`VolatileSession.defer`), QoS 0 is dropped and counted.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Protocol
 
@@ -104,6 +105,28 @@ class Fanout:
         for token, on_done in waiting:
             on_done(token, result)
 
+    def leave(self, texts: Iterable[str], receiver: Receiver) -> list[str]:
+        """End all of a receiver's subscriptions at once. Filters that nobody has any more are the result: the caller takes their routes
+        away with `remove_unused`, which is most of the work, a few at a time."""
+        unused = []
+        for text in texts:
+            found = self._by_text.get(text)
+            if found is not None and found.receivers.pop(receiver, None) is not None and not found.receivers:
+                unused.append(text)
+        self._cache.clear()
+        return unused
+
+    def remove_unused(self, text: str) -> None:
+        """Take the route of a filter away if nobody came for it meanwhile."""
+        found = self._by_text.get(text)
+        if found is not None and not found.receivers:
+            self._remove(found)
+
+    def _remove(self, found: _Filter) -> None:
+        del self._by_text[found.text]
+        del self._by_number[found.number]
+        self._port.remove_volatile(self._tap, [found.number])
+
     def detach(self, text: str, receiver: Receiver) -> None:
         """End a subscription; the last one takes the route away."""
         found = self._by_text.get(text)
@@ -111,9 +134,7 @@ class Fanout:
             return
         self._cache.clear()
         if not found.receivers:
-            del self._by_text[text]
-            del self._by_number[found.number]
-            self._port.remove_volatile(self._tap, [found.number])
+            self._remove(found)
 
     def _resolve(self, numbers: tuple[int, ...]) -> list[tuple[Receiver, Outlet, int]]:
         """Each receiver once, at the highest QoS of its matching filters [MQTT-3.3.5-1]."""

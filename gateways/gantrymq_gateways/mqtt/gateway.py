@@ -80,7 +80,8 @@ class MqttGateway:
         port = shell.port
         self.fanout = Fanout(port, self.topics)
         waiting_max = max(RETAINED_WAITING_MAX, RETAINED_WAITING_FILTERS * config.retained_max)
-        tools = SessionTools(port, self.topics, self.settle, config.volatile_entries_max, waiting_max)
+        later = shell.turn.at_write
+        tools = SessionTools(port, self.topics, self.settle, config.volatile_entries_max, later, waiting_max)
         self.lifecycle = Lifecycle(port, tools, self.fanout, self.kept, shell.clock.now_ms)
         self.lifecycle.sessions_max = config.sessions_max
         self.lifecycle.subscriptions_max = config.subscriptions_max

@@ -19,9 +19,10 @@ from gantrymq_gateways.mqtt.deliver import Outlet
 from gantrymq_gateways.mqtt.fanout import Fanout
 from gantrymq_gateways.mqtt.retained import RetainedStore
 from gantrymq_gateways.mqtt.routes import KIND
-from gantrymq_gateways.mqtt.sessions import PersistentSession, Session, SessionTools, VolatileSession
-from gantrymq_gateways.mqtt.steps import Call, Serial, Steps, call, run
+from gantrymq_gateways.mqtt.sessions import Hold, PersistentSession, Session, SessionTools, VolatileSession, Waiting
+from gantrymq_gateways.mqtt.steps import Call, Serial, Steps, Work, call, pause, run
 from gantrymq_gateways.mqtt.tables import (
+    FILTER_GRACE_MS,
     FILTER_TABLE,
     SESSION_TABLE,
     SessionTable,
@@ -36,6 +37,12 @@ GROUP_PREFIX: Final = "mqtt:"
 
 HOLDER_BASE: Final = 1 << 40
 """Holders of this door count from here, so that they never meet another door's in the same broker."""
+
+FILTER_WORK, ADD_WORK, LEVEL_WORK = 128, 48, 1
+"""Units of `Work`, measured in microseconds: a filter installed or removed, one added to a session, a level of the retained topics looked at."""
+
+SAVE_MS: Final = FILTER_GRACE_MS // 4
+"""A SUBSCRIBE that takes longer stores what it has so far: a filter that is in no row is removed after its grace time."""
 
 RESEND_SESSIONS_MAX: Final = 10_000
 """Sessions whose unacknowledged packet identifiers are remembered while they are away; the oldest are forgotten first."""
@@ -76,6 +83,8 @@ class Lifecycle:
         self.now_ms = now_ms
         self.table = SessionTable()
         self.serial = Serial()
+        self.pause = pause(tools.later)
+        """Where one client asks for much, the others have their turn in between."""
         self.sessions_max = 0
         self.subscriptions_max = 0
         self.session_expiry_ms = 0
@@ -95,27 +104,33 @@ class Lifecycle:
     def connect(self, client: Client, connect: Connect, client_id: str) -> Steps:
         """Take the client id, find or begin the session, answer."""
         lease = GROUP_PREFIX + client_id
-        epoch = yield call(self.port.take_lease, lease, True, client.taken_over)
+        hold = Hold()
+
+        def lost(name: str) -> None:
+            hold.lose(name)
+            client.taken_over(name)
+
+        epoch = yield call(self.port.take_lease, lease, True, lost)
         begun = False
         try:
             if not client.gone:
                 if connect.clean:
-                    yield from self._connect_clean(client, client_id, epoch)
+                    yield from self._connect_clean(client, client_id, epoch, hold)
                 else:
-                    yield from self._connect_persistent(client, client_id, epoch)
+                    yield from self._connect_persistent(client, client_id, epoch, hold)
                 begun = not client.gone
         finally:
             if not begun:  # also after a failure: a lease that nobody has would keep the session from expiring
-                self.port.drop_lease(lease, epoch)
+                self.serial.put(client_id, self._left(client_id, epoch, hold), self.report)
 
-    def _connect_clean(self, client: Client, client_id: str, epoch: int) -> Steps:
-        yield from self.forget(client_id)  # [MQTT-3.1.2-6]
+    def _connect_clean(self, client: Client, client_id: str, epoch: int, hold: Hold) -> Steps:
+        yield from self.forget(client_id, hold)  # [MQTT-3.1.2-6]
         if not client.gone:
             session = VolatileSession(client_id, self.tools, client.outlet(), client.fail)
             self.live[client_id] = session
             client.accepted(session, False, epoch)
 
-    def _connect_persistent(self, client: Client, client_id: str, epoch: int) -> Steps:
+    def _connect_persistent(self, client: Client, client_id: str, epoch: int, hold: Hold) -> Steps:
         stored = self.table.get(client_id)
         present = stored is not None
         if stored is None:
@@ -125,27 +140,73 @@ class Lifecycle:
             stored = StoredSession()
             yield from self._store(client_id, stored)
         opened: list[tuple[str, StoredFilter, int]] = []
+        renewed = False
+        work = Work()
         for text, kept in stored.filters.items():
+            if work.spend(FILTER_WORK):
+                yield self.pause
+            if client.gone:
+                return
+            light = kept.light
             info = yield from self._open_again(client_id, text, kept)
+            renewed = renewed or kept.light != light
             if not kept.qos and info.ready:
                 # QoS 0 is for those who listen: what came while nobody did is not kept (docs/mapping/mqtt.md).
                 yield call(self.port.purge, info.cursor)
             opened.append((text, kept, info.cursor))
-        if client.gone:
-            return
-        self.table.connected(client_id)
+        if renewed and not client.gone:
+            yield from self._store(client_id, stored)  # A queue that is in no row is removed after a grace time.
         self._holder += 1
         session = PersistentSession(client_id, self.tools, client.outlet(), client.fail, self._holder)
-        session.resend = self._resend.pop(client_id, {})
+        session.hold = hold
+        session.held = True
+        session.resend = self._resend.get(client_id, {})
         if session.resend:
             session.outlet.next_id = max(session.resend.values()) % c.PACKET_ID_MAX + 1
-        session.on_owed = lambda text: self.serial.put(client_id, self._paid(client_id, text), self.report)
+        session.on_owed = partial(self._owed_no_more, session, set())
         for text, kept, cursor in opened:
             session.add(text, kept.qos, cursor)
-            if kept.owed and len(session.retained) <= self.tools.retained_waiting_max:  # else it stays owed
-                session.send_retained(self.kept.match(text), kept.qos, text)
+            if work.spend(ADD_WORK):
+                yield self.pause
+        found: dict[str, list[Waiting]] = {}
+        owed = {text: kept.qos for text, kept, _ in opened if kept.owed}
+        yield from self._find_retained(session, owed, found, work)  # what is too much stays owed
+        if client.gone:
+            session.detach()
+            return
+        session.send_retained(found)
+        session.held = False
+        self._resend.pop(client_id, None)
+        self.table.connected(client_id)
         self.live[client_id] = session
         client.accepted(session, present, epoch)
+
+    def _find_retained(
+        self, session: Session, granted: dict[str, int], found: dict[str, list[Waiting]], work: Work
+    ) -> Generator[Call, Any, bool]:
+        """What new subscriptions find, by filter. False: more than may wait; filters behind that one were not looked at."""
+        waiting = len(session.retained)
+        for text, qos in granted.items():
+            messages: list[Waiting] = []
+            for _ in session.find_retained(self.kept, text, qos, messages):
+                if messages and waiting > self.tools.retained_waiting_max:
+                    return False
+                if work.spend(LEVEL_WORK):
+                    yield self.pause
+            if messages:
+                found[text] = messages
+                waiting += len(messages)
+        return True
+
+    def _is_owed(self, text: str, qos: int, work: Work) -> Generator[Call, Any, bool]:
+        """Whether a new subscription finds retained messages that its client must acknowledge."""
+        if qos:
+            for message in self.kept.walk(text):
+                if message is not None and message.qos:
+                    return True
+                if work.spend(LEVEL_WORK):
+                    yield self.pause
+        return False
 
     def _open_again(self, client_id: str, text: str, kept: StoredFilter) -> Generator[Call, Any, CursorInfo]:
         """The session's place in a filter's queue; in a new queue if the old one was removed behind its back."""
@@ -160,6 +221,14 @@ class Lifecycle:
             info = yield call(self.port.open_cursor, f"~{kept.light}", group, END)
         return info
 
+    def _change(self, session: PersistentSession, change: Callable[[StoredSession], None]) -> Steps:
+        """Change a session's row as it is now, unless somebody else has the session: it is theirs then, and what they stored would be lost."""
+        stored = self.table.get(session.client_id)
+        if stored is not None and not session.hold.is_lost():
+            change(stored)
+            stored.left_ms = 0
+            yield from self._store(session.client_id, stored)
+
     def _store(self, client_id: str, stored: StoredSession) -> Steps:
         yield from self._write(client_id, stored.encode())
 
@@ -172,23 +241,43 @@ class Lifecycle:
             raise
         self.table.wrote_session(client_id, value, self.now_ms())
 
-    def _paid(self, client_id: str, text: str) -> Steps:
-        """All retained messages of a filter are acknowledged."""
-        stored = self.table.get(client_id)
-        if stored is not None and text in stored.filters and stored.filters[text].owed:
-            stored.filters[text].owed = False
-            stored.left_ms = 0
-            yield from self._store(client_id, stored)
+    def _owed_no_more(self, session: PersistentSession, paid: set[str], text: str) -> None:
+        """All retained messages of a filter are acknowledged. `paid`: filters whose row does not say so yet."""
+        paid.add(text)
+        if len(paid) == 1:
+            self.serial.put(session.client_id, self._paid(session, paid), self.report)
+
+    def _paid(self, session: PersistentSession, paid: set[str]) -> Steps:
+        yield self.pause  # One row for all filters that are paid in a turn: it holds every filter of the session.
+        texts = paid.copy()
+        paid.clear()
+
+        def pay(stored: StoredSession) -> None:
+            for kept in [stored.filters[text] for text in texts if text in stored.filters]:
+                kept.owed = False
+
+        yield from self._change(session, pay)
 
     # SUBSCRIBE and UNSUBSCRIBE
 
     def subscribe(self, session: Session, packet: Subscribe, answer: Callable[[list[int]], None]) -> Steps:
         """Install the routes, then answer with one code per filter [MQTT-3.8.4-5], then send what is retained."""
+        # A message that comes meanwhile may be in the queue of an old filter and of a new one: it is delivered once, when both are known.
+        session.held = True
+        try:
+            yield from self._subscribe(session, packet, answer)
+        finally:
+            session.held = False
+        session.pump()
+
+    def _subscribe(self, session: Session, packet: Subscribe, answer: Callable[[list[int]], None]) -> Steps:
         codes: list[int] = []
         fresh: dict[str, int] = {}
         refused: tuple[str, GantryError] | None = None
         stored = self.table.get(session.client_id) if isinstance(session, PersistentSession) else None
         cursors: dict[str, int] = {}
+        work = Work()
+        saved_ms = self.now_ms()
         subscribed: Collection[str] = ()
         if stored is not None:
             subscribed = stored.filters
@@ -207,24 +296,44 @@ class Lifecycle:
             except GantryError as error:
                 refused = refused or (text, error)
                 codes.append(c.SUBACK_FAILURE)
+            if work.spend(FILTER_WORK):
+                yield self.pause
+            if isinstance(session, PersistentSession) and stored is not None:
+                saved_ms = yield from self._save(session, stored, fresh, saved_ms)
         if refused is not None:
             count = f"{codes.count(c.SUBACK_FAILURE)} of {len(codes)} subscriptions refused, first"
             log.warning("client %s: %s %r: %s", session.client_id, count, refused[0][:128], refused[1])
-        if stored is not None and fresh:
-            for text, qos in fresh.items():
-                stored.filters[text].owed = any(min(message.qos, qos) for message in self.kept.match(text))
-            stored.left_ms = 0
-            yield from self._store(session.client_id, stored)
-        if not session.is_attached():
-            return
         if isinstance(session, PersistentSession):
+            if fresh and stored is not None:
+                for text, qos in fresh.items():
+                    stored.filters[text].owed = yield from self._is_owed(text, qos, work)
+                    saved_ms = yield from self._save(session, stored, fresh, saved_ms)
+                yield from self._save(session, stored, fresh, None)
             for text, cursor in cursors.items():
-                session.add(text, fresh[text], cursor)
-        answer(codes)
-        session.subscribed_again(fresh)
-        for text, qos in fresh.items():
-            session.send_retained(self.kept.match(text), qos, text)  # [MQTT-3.8.4-3]
-        session.pump()
+                if session.is_attached():
+                    session.add(text, fresh[text], cursor)
+                if work.spend(ADD_WORK):
+                    yield self.pause
+        if session.is_attached():
+            session.subscribed_again(fresh)
+            found: dict[str, list[Waiting]] = {}
+            few = yield from self._find_retained(session, fresh, found, work)
+            if session.is_attached():
+                answer(codes)
+                session.send_retained(found)  # [MQTT-3.8.4-3]
+                if not few:
+                    session.fail(f"more than {self.tools.retained_waiting_max} retained messages wait for it")
+
+    def _save(
+        self, session: PersistentSession, stored: StoredSession, fresh: dict[str, int], saved_ms: int | None
+    ) -> Generator[Call, Any, int]:
+        """Put what a SUBSCRIBE took into the session's row, if that is long ago (or None: now). Returns when it was done last."""
+        now_ms = self.now_ms()
+        if saved_ms is not None and now_ms - saved_ms < SAVE_MS:
+            return saved_ms
+        added = {text: stored.filters[text] for text in fresh}
+        yield from self._change(session, lambda row: row.filters.update(added))
+        return now_ms
 
     def _check_filter(self, subscribed: Collection[str], text: str) -> Steps:
         """Raise GantryError for filters that nobody may have; a topic comes into being at its first subscription."""
@@ -267,7 +376,7 @@ class Lifecycle:
         if not light:
             light = yield from self._light_queue(text)
         info: CursorInfo = yield call(self.port.open_cursor, f"~{light}", GROUP_PREFIX + session.client_id, END)
-        stored.filters[text] = StoredFilter(qos, light)
+        stored.filters[text] = StoredFilter(qos, light, known is not None and known.owed)
         return info.cursor
 
     def _light_queue(self, text: str) -> Generator[Call, Any, int]:
@@ -309,25 +418,39 @@ class Lifecycle:
     def unsubscribe(self, session: Session, packet: Unsubscribe, answer: Callable[[], None]) -> Steps:
         """End subscriptions; unknown filters are no error [MQTT-3.10.4-5]."""
         if isinstance(session, VolatileSession):
+            work = Work()
             for text in packet.filters:
                 if session.subscriptions.pop(text, None) is not None:
                     self.fanout.detach(text, session)
+                    if work.spend(FILTER_WORK):
+                        yield self.pause
         elif isinstance(session, PersistentSession) and session.is_attached():
             yield from self._unsubscribe_persistent(session, packet.filters)
         if session.is_attached():
             answer()
 
     def _unsubscribe_persistent(self, session: PersistentSession, filters: list[str]) -> Steps:
-        stored = self.table.get(session.client_id)
         ended = [text for text in dict.fromkeys(filters) if text in session.subscriptions]
-        if stored is None or not ended:
+        if not ended:
             return
-        cursors = [session.remove(text) for text in ended]
+        cursors: list[int] = []
+        work = Work()
         for text in ended:
-            stored.filters.pop(text, None)
-        yield from self._store(session.client_id, stored)
+            cursors.append(session.remove(text))
+            if work.spend(ADD_WORK):
+                yield self.pause
+
+        def take_out(stored: StoredSession) -> None:
+            for text in ended:
+                stored.filters.pop(text, None)
+
+        yield from self._change(session, take_out)
         for cursor in cursors:
+            if session.hold.is_lost():
+                return  # Who has the session now may have opened it.
             yield call(self.port.delete_cursor, cursor)
+            if work.spend(ADD_WORK):
+                yield self.pause
         if session.is_attached():
             session.pump()
 
@@ -341,9 +464,9 @@ class Lifecycle:
         if self.live.get(session.client_id) is session:
             del self.live[session.client_id]
         if isinstance(session, VolatileSession):
-            for text in session.subscriptions:
-                self.fanout.detach(text, session)
+            unused = self.fanout.leave(session.subscriptions, session)
             session.subscriptions.clear()
+            run(self._remove_unused(unused), self.report)
         elif isinstance(session, PersistentSession):
             self.flush_settled()
             self.port.release(session.holder)
@@ -351,30 +474,52 @@ class Lifecycle:
                 if len(self._resend) >= RESEND_SESSIONS_MAX:
                     self._resend.pop(next(iter(self._resend)))
                 self._resend[session.client_id] = session.resend
-            self.serial.put(session.client_id, self._left(session.client_id), self.report)
+            # Behind what is under way for the session: until then it is held, so that another taker is heard of.
+            self.serial.put(session.client_id, self._left(session.client_id, epoch, session.hold), self.report)
+            return
         self.port.drop_lease(GROUP_PREFIX + session.client_id, epoch)
 
-    def _left(self, client_id: str) -> Steps:
-        stored = self.table.get(client_id)
-        if stored is not None and client_id not in self.live:
-            stored.left_ms = self.now_ms()
-            yield from self._store(client_id, stored)
+    def _remove_unused(self, filters: list[str]) -> Steps:
+        """Take routes away that nobody needs any more."""
+        work = Work()
+        for text in filters:
+            self.fanout.remove_unused(text)
+            if work.spend(FILTER_WORK):
+                yield self.pause
 
-    def forget(self, client_id: str) -> Steps:
-        """End a stored session: its places in the light queues, then its row."""
+    def _left(self, client_id: str, epoch: int, hold: Hold) -> Steps:
+        """The session's client is gone: note when, and let the client id go."""
+        try:
+            stored = self.table.get(client_id)
+            if stored is not None and not hold.is_lost() and client_id not in self.live:
+                stored.left_ms = self.now_ms()
+                yield from self._store(client_id, stored)
+        finally:
+            self.port.drop_lease(GROUP_PREFIX + client_id, epoch)
+
+    def forget(self, client_id: str, hold: Hold) -> Steps:
+        """End a stored session: its places in the light queues, then its row. What is left when it is taken over is the taker's."""
         self._resend.pop(client_id, None)
         stored = self.table.get(client_id)
         if stored is None:
             return
+        work = Work()
         for kept in stored.filters.values():
+            if work.spend(FILTER_WORK):
+                yield self.pause
+            if hold.is_lost():
+                return
             try:
                 info: CursorInfo = yield call(self.port.open_cursor, f"~{kept.light}", GROUP_PREFIX + client_id, END)
             except GantryError as error:
                 if error.code is not ErrorCode.QUEUE_NOT_FOUND:
                     raise
                 continue
+            if hold.is_lost():
+                return
             yield call(self.port.delete_cursor, info.cursor)
-        yield from self._write(client_id, None)
+        if not hold.is_lost():
+            yield from self._write(client_id, None)
 
     def sweep(self) -> None:
         """Forget expired sessions and remove filters that nobody uses; called now and then."""
@@ -390,15 +535,18 @@ class Lifecycle:
 
     def _expire(self, client_id: str) -> Steps:
         lease = GROUP_PREFIX + client_id
+        hold = Hold()
         try:
-            epoch = yield call(self.port.take_lease, lease, False, lambda name: None)
+            epoch = yield call(self.port.take_lease, lease, False, hold.lose)
         except GantryError as error:
             if error.code is ErrorCode.LEASE_HELD:
                 return  # Connected, here or to another gateway.
             raise
         log.info("session of client %s expired", client_id)
-        yield from self.forget(client_id)
-        self.port.drop_lease(lease, epoch)
+        try:
+            yield from self.forget(client_id, hold)
+        finally:
+            self.port.drop_lease(lease, epoch)  # also after a failure: the next attempt must find it free
 
     def _remove_filter(self, light: int) -> Steps:
         yield call(self.port.remove_routes, [route_id(light)])

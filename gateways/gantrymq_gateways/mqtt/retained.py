@@ -21,14 +21,17 @@ KEY_BYTES_MAX: Final = 4000
 
 
 class Retained:
-    """One retained message. `topic`: as it was published."""
+    """What one topic retains. `topic`: as it was published. `payload` and `qos` change with the message, so whoever waits to send it sends
+    the newest: an older one, behind the newer as a live message, would be taken for the state."""
 
-    __slots__ = ("payload", "qos", "topic")
+    __slots__ = ("kept", "payload", "qos", "topic")
 
     def __init__(self, topic: str, payload: bytes, qos: int) -> None:
         self.topic = topic
         self.payload = payload
         self.qos = qos
+        self.kept = True
+        """False once the topic retains nothing any more."""
 
 
 class _Level:
@@ -137,14 +140,20 @@ class RetainedStore:
         self._apply(key, value)
 
     def _apply(self, key: str, value: bytes | None) -> None:
-        old = self._by_key.pop(key, None)
-        if old is not None:
-            self.size_bytes -= len(old.topic) + len(old.payload)
+        old = self._by_key.get(key)
         if value is None:
             if old is not None:
+                old.kept = False
+                del self._by_key[key]
+                self.size_bytes -= len(old.topic) + len(old.payload)
                 self._unlink(old.topic)
             return
         message = parse_value(value)
+        if old is not None:
+            self.size_bytes += len(message.payload) - len(old.payload)
+            old.payload = message.payload
+            old.qos = message.qos
+            return
         self._by_key[key] = message
         self.size_bytes += len(message.topic) + len(message.payload)
         level = self._root
@@ -168,31 +177,30 @@ class RetainedStore:
 
     def match(self, text: str) -> list[Retained]:
         """Retained messages whose topics match a filter, in no particular order."""
-        words = text.split("/")
-        levels = [self._root]
-        for index, word in enumerate(words):
-            if word == "#":
-                # `#` also matches the level above it (MQTT 4.7.1.2).
-                return [message for level in levels for message in self._all(level, index == 0)]
-            if word == "+":
-                levels = [
-                    below
-                    for level in levels
-                    for name, below in level.below.items()
-                    if index or not name.startswith("$")  # [MQTT-4.7.2-1]
-                ]
-            else:
-                levels = [level.below[word] for level in levels if word in level.below]
-            if not levels:
-                return []
-        return [level.message for level in levels if level.message is not None]
+        return [message for message in self.walk(text) if message is not None]
 
-    def _all(self, top: _Level, is_root: bool) -> Iterator[Retained]:
-        stack = [top]
+    def walk(self, text: str) -> Iterator[Retained | None]:
+        """Look for what `match` finds, level by level: a message or None for each, so that the caller can count the work and stop for a
+        while. What changes meanwhile may be found or not: who subscribed before walking gets it as a live message."""
+        words = [*text.split("/"), ""]
+        last = len(words) - 1
+        # Levels to look at, and the index of the word that theirs must match next.
+        stack = [(iter((self._root,)), 0)]
         while stack:
-            level = stack.pop()
-            if level.message is not None:
-                yield level.message
-            for name, below in level.below.items():
-                if not (is_root and level is top and name.startswith("$")):
-                    stack.append(below)
+            levels, index = stack[-1]
+            level = next(levels, None)
+            if level is None:
+                stack.pop()
+                continue
+            word = words[index]
+            # `#` also matches the level above it (MQTT 4.7.1.2).
+            yield level.message if index == last or word == "#" else None
+            if index == last or not level.below:
+                continue
+            if word == "#" or word == "+":
+                below = list(level.below.values())
+                if level is self._root:
+                    below = [found for name, found in level.below.items() if not name.startswith("$")]  # [MQTT-4.7.2-1]
+                stack.append((iter(below), index + (word == "+")))
+            elif word in level.below:
+                stack.append((iter((level.below[word],)), index + 1))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Protocol
@@ -19,7 +19,7 @@ from gantrymq.broker.port import Delivery, Outcome
 from gantrymq.model.errors import GantryError
 from gantrymq.model.message import Message
 from gantrymq_gateways.mqtt.deliver import Outlet, body_of, message_qos
-from gantrymq_gateways.mqtt.retained import Retained
+from gantrymq_gateways.mqtt.retained import Retained, RetainedStore
 from gantrymq_gateways.mqtt.routes import MqttRoutes
 from gantrymq_gateways.mqtt.topics import DeliveryTopics, filter_route
 
@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 
 READ_MAX: Final = 256
 """Waiting records read back in one call."""
+
+ASK_MAX: Final = 64
+"""Filters of one session that are asked for entries in one loop turn, about 2 ms."""
 
 ACQUIRE_BYTES: Final = 1024 * 1024
 """Bodies fetched ahead for one session, all its filters together."""
@@ -70,6 +73,8 @@ class SessionTools:
     topics: DeliveryTopics
     settle: Callable[[int, int, Outcome], None]
     volatile_entries_max: int
+    later: Callable[[Callable[[], None]], None]
+    """Hands a callback to the next loop turn."""
     retained_waiting_max: int = RETAINED_WAITING_MAX
 
 
@@ -78,9 +83,30 @@ class Owed:
 
     __slots__ = ("left", "text")
 
-    def __init__(self, text: str, left: int) -> None:
+    def __init__(self, text: str) -> None:
         self.text = text
-        self.left = left
+        self.left = 0
+        """How many must still be acknowledged."""
+
+
+Waiting = tuple[Retained, int, Owed | None, str]
+"""A retained message that a new subscription found, its granted QoS, whom it is owed to, and the filter."""
+
+
+class Hold:
+    """A client id that this gateway has, until somebody else takes it: from then on its row and its places are theirs to change."""
+
+    __slots__ = ("_lost",)
+
+    def __init__(self) -> None:
+        self._lost = False
+
+    def lose(self, name: str) -> None:
+        """The lease was taken away."""
+        self._lost = True
+
+    def is_lost(self) -> bool:
+        return self._lost
 
 
 class Session:
@@ -92,11 +118,12 @@ class Session:
         self.outlet = outlet
         self.fail = fail
         """Close the connection, with the reason."""
-        self.retained: deque[tuple[Retained, int, Owed | None, str]] = deque()
-        """What new subscriptions found, its granted QoS, and the filter."""
+        self.retained: deque[Waiting] = deque()
         self._found: set[str] = set()
         """Filters that found something since nothing waited last."""
         self.attached = True
+        self.held = False
+        """Subscriptions are being added: what waits in light queues stays there until their overlaps can be seen."""
         self.on_owed: Callable[[str], None] = lambda text: None
         """All retained messages of a filter were acknowledged."""
 
@@ -107,20 +134,22 @@ class Session:
             self._found -= again
             self.retained = deque([entry for entry in self.retained if entry[3] not in again])
 
-    def send_retained(self, messages: list[Retained], granted: int, text: str) -> None:
-        """Queue what a new subscription finds; call `pump` afterwards."""
-        owed = None
-        if messages and self.remembers:
-            owed = Owed(text, sum(1 for message in messages if min(message.qos, granted)))
-            if not owed.left:
-                owed = None
-        if messages and len(self.retained) > self.tools.retained_waiting_max:
-            self.fail(f"more than {self.tools.retained_waiting_max} retained messages wait for it")
-        if not self.attached:
-            return
-        if messages:
+    def find_retained(self, store: RetainedStore, text: str, granted: int, found: list[Waiting]) -> Iterator[None]:
+        """Look for what a new subscription finds, for `send_retained`: a little per step."""
+        owed = Owed(text) if self.remembers else None
+        for message in store.walk(text):
+            if message is not None:
+                qos = min(message.qos, granted)
+                if qos and owed is not None:
+                    owed.left += 1
+                found.append((message, qos, owed, text))
+            yield
+
+    def send_retained(self, found: dict[str, list[Waiting]]) -> None:
+        """Queue what new subscriptions found, by filter; call `pump` afterwards."""
+        for text, messages in found.items():
             self._found.add(text)
-        self.retained.extend([(message, min(message.qos, granted), owed, text) for message in messages])
+            self.retained.extend(messages)
         self.outlet.direct = False
 
     @property
@@ -137,12 +166,15 @@ class Session:
         if settles is None:
             return
         if isinstance(settles, Owed):
-            settles.left -= 1
-            if not settles.left:
-                self.on_owed(settles.text)
+            self._pay(settles)
             return
         for cursor, offset in settles:
             self.tools.settle(cursor, offset, Outcome.ACK)
+
+    def _pay(self, owed: Owed) -> None:
+        owed.left -= 1
+        if not owed.left:
+            self.on_owed(owed.text)
 
     def pump(self) -> None:
         """Send what waits, as far as there is room."""
@@ -160,8 +192,12 @@ class Session:
             if outlet.blocked or (qos and outlet.room() <= 0):
                 return False
             self.retained.popleft()
-            # [MQTT-3.3.1-8]: retain is 1 because the subscription is new.
-            outlet.publish(message.topic.encode(), message.payload, qos << 1 | 1, owed)
+            best = min(qos, message.qos) if message.kept else -1
+            if best < 1 <= qos and owed is not None:
+                self._pay(owed)  # Another message, or none, is retained there by now: no acknowledgement will come.
+            if best >= 0:
+                # [MQTT-3.3.1-8]: retain is 1 because the subscription is new.
+                outlet.publish(message.topic.encode(), message.payload, best << 1 | 1, owed)
         self._found.clear()
         return True
 
@@ -275,6 +311,7 @@ class PersistentSession(Session):
     ) -> None:
         super().__init__(client_id, tools, outlet, fail)
         self.holder = holder
+        self.hold = Hold()
         self.subscriptions: dict[str, Subscription] = {}
         self.resend: dict[tuple[int, int], int] = {}
         """(cursor, offset) -> packet identifier of what was sent and not acknowledged before [MQTT-4.4.0-1]."""
@@ -289,6 +326,10 @@ class PersistentSession(Session):
         """Counts answered acquires: orders asking and loading."""
         self._heap: list[tuple[int, int, Subscription]] = []
         self._pumping = False
+        self._resting = False
+        """Enough was asked in this turn."""
+        self._share = (0, 0)
+        """Entries and bytes that each of those to be asked may have."""
         outlet.direct = False
 
     @property
@@ -338,7 +379,7 @@ class PersistentSession(Session):
         self._wanted.append(subscription)
 
     def pump(self) -> None:
-        if self._pumping or not self.attached:
+        if self._pumping or self.held or not self.attached:
             return
         self._pumping = True
         try:
@@ -351,7 +392,7 @@ class PersistentSession(Session):
         while self.attached and self.outlet.room() > 0:
             if self._wanted:
                 self._ask()
-            if self._asked or not self._heap:
+            if self._asked or self._wanted or not self._heap:
                 return
             first = self._heap[0][2]
             matching = self._matching(first.buffer[0].message)
@@ -363,14 +404,27 @@ class PersistentSession(Session):
             self._deliver(matching)
 
     def _ask(self) -> None:
-        wanted, self._wanted = self._wanted, []
-        count = max(1, self.outlet.room() // len(wanted))
-        size = ACQUIRE_BYTES // len(wanted)
+        """Fetch for those that need it, a few per turn: a session that comes back has all of them to ask."""
+        if self._resting:
+            return
+        wanted, self._wanted = self._wanted[:ASK_MAX], self._wanted[ASK_MAX:]
+        count, size = self._share
+        if not count:
+            asking = len(wanted) + len(self._wanted)
+            count, size = max(1, self.outlet.room() // asking), ACQUIRE_BYTES // asking
+        self._share = (count, size) if self._wanted else (0, 0)
+        if self._wanted:
+            self._resting = True
+            self.tools.later(self._rested)
         for subscription in wanted:
             subscription.fetch = Fetch.ASKED
             subscription.asked_at = self._clock
             self._asked += 1
             self.tools.port.acquire(subscription.cursor, self.holder, count, size, subscription, self._acquired)
+
+    def _rested(self) -> None:
+        self._resting = False
+        self.pump()
 
     def _acquired(self, subscription: Subscription, result: Any) -> None:
         self._asked -= 1
@@ -379,10 +433,11 @@ class PersistentSession(Session):
         if isinstance(result, GantryError):
             if subscription.text in self.subscriptions:
                 self.fail(f"its messages for {subscription.text!r} cannot be fetched: {result}")
-            return
+                return
+            result = []
         if self.subscriptions.get(subscription.text) is not subscription:
-            return
-        if result:
+            pass  # It ended meanwhile; the others may have waited for this answer.
+        elif result:
             self._clock += 1
             subscription.loaded_at = self._clock
             subscription.fetch = Fetch.LOADED

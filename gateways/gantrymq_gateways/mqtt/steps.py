@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from gantrymq.broker.port import Done
 from gantrymq.model.errors import GantryError
@@ -18,9 +18,35 @@ Call = Callable[[object, Done], None]
 Steps = Generator[Call, Any, None]
 
 
+TURN_WORK: Final = 2048
+"""Units of about a microsecond that a procedure may do before the others have their turn: half of what the pump gives one peer (`TURN_S`)."""
+
+
+class Work:
+    """Counts what one procedure did in this loop turn. `if work.spend(units): yield pause` where much may be asked for at once."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = TURN_WORK
+
+    def spend(self, units: int) -> bool:
+        """Note work that was done; True when it is enough for one turn (then the next turn's begins)."""
+        self._left -= units
+        if self._left > 0:
+            return False
+        self._left = TURN_WORK
+        return True
+
+
 def call(method: Callable[..., None], *arguments: object) -> Call:
     """A port method with its arguments, waiting for token and on_done."""
     return lambda token, on_done: method(*arguments, token, on_done)
+
+
+def pause(later: Callable[[Callable[[], None]], None]) -> Call:
+    """A call that is answered in the next loop turn; `later` hands a callback to it."""
+    return lambda token, on_done: later(partial(on_done, token, None))
 
 
 class _Run:

@@ -15,7 +15,7 @@ SESSION_TABLE: Final = "mqtt_session"
 FILTER_TABLE: Final = "mqtt_filter"
 
 FILTER_GRACE_MS: Final = 60_000
-"""An unused filter stays for so long; much longer than a SUBSCRIBE needs from reading the table to its row."""
+"""An unused filter stays for so long; a SUBSCRIBE that takes a part of it stores what it has (lifecycle.py, SAVE_MS)."""
 
 
 class StoredFilter:

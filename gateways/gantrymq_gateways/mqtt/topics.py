@@ -46,9 +46,14 @@ class LongTopics:
 def to_native(topic: str) -> tuple[str, str]:
     """(native topic, tag) of an MQTT topic without wildcards.
 
-    Raises GantryError: NAME_INVALID for what no name can hold, NO_PERMISSION for topics that gateways may not write.
+    Raises GantryError: NAME_INVALID for what no name can hold and too many levels, NO_PERMISSION for topics that gateways may not write.
     """
     levels = topic.split("/")
+    if len(levels) > c.TOPIC_LEVELS_MAX:
+        raise GantryError(
+            ErrorCode.NAME_INVALID,
+            f"the topic has {len(levels)} levels, at most {c.TOPIC_LEVELS_MAX} are allowed",
+        )
     native = names.encode_topic(levels[0])
     if topic.startswith("$") or names.is_closed_to_gateways(native):
         raise GantryError(

@@ -95,7 +95,7 @@ def test_subscriptions_that_are_refused() -> None:
     world = World(subscriptions_max=2)
     world.port.fail_next("ensure_topic", ErrorCode.TOPIC_LIMIT)
     client = world.client("c")
-    assert client.subscribe("limit", "rmq_sys_gantry_table", "$share/g/t", "/".join("a" * 129)) == [0x80] * 4
+    assert client.subscribe("limit", "rmq_sys_gantry_table", "$share/g/t", "/".join("a" * 202)) == [0x80] * 4
     assert client.subscribe("a", "b", "c", "a") == [1, 1, 0x80, 1]
     kept = world.client("k", clean=False)
     assert kept.subscribe("a", "b", "c", "a") == [1, 1, 0x80, 1]
@@ -392,3 +392,16 @@ def test_a_will_that_finds_no_room_is_tried_again(mode: str, code: ErrorCode) ->
     for _ in range(5):
         world.advance(200)
     assert len(world.port.log) == 1
+
+
+def test_topics_are_as_deep_as_mosquitto_takes_them() -> None:
+    """200 separators, and no more."""
+    world = World()
+    client = world.client("c")
+    deep, deeper = "/" * 200, "/" * 201
+    assert client.subscribe(deep, deeper) == [1, 0x80]
+    world.client("p").publish(deep)
+    assert client.messages() == [(deep, b"x")]
+    publisher = world.client("p")
+    publisher.send(Publish(deeper.encode(), b"x", 0, 0))
+    assert publisher.closed

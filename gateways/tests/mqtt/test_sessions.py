@@ -463,3 +463,33 @@ def test_a_connect_that_fails_holds_no_lease(failing: str) -> None:
     assert world.port.leases == {}
     world.advance(200_000)
     assert len(world.gateway.lifecycle.table) == 0
+
+
+def test_a_queue_that_begins_anew_stays(fake_world: World) -> None:
+    sub = fake_world.client("s", clean=False)
+    sub.subscribe("a")
+    sub.disconnect()
+    (light,) = fake_world.port.lights
+    fake_world.port.delete_light(light, None, lambda token, result: None)
+    fake_world.port.put("mqtt_filter", [(str(light), None)], None, lambda token, result: None)
+    fake_world.settle()
+    sub = fake_world.client("s", clean=False, keep_alive_s=0)
+    assert sub.present
+    for _ in range(10):
+        fake_world.advance(15_000)
+    fake_world.client("p").publish("a")
+    assert sub.messages() == [("a", b"x")]
+
+
+@pytest.mark.parametrize("failing", ["put", "open_cursor", "delete_cursor"])
+def test_a_session_that_could_not_be_forgotten_expires_later(failing: str) -> None:
+    world = World(session_expiry_s=60)
+    sub = world.client("s", clean=False)
+    sub.subscribe("a")
+    sub.disconnect()
+    world.port.fail_next(failing, ErrorCode.BUSY)
+    for _ in range(20):
+        world.advance(15_000)
+    assert not world.port.failures[failing]
+    assert world.port.tables["mqtt_session"] == {}
+    assert not world.port.leases

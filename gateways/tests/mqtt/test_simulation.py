@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gantrymq_gateways.mqtt import sessions, steps
 from gantrymq_gateways.mqtt.topics import match_levels
 from gateways.tests.mqtt.world import Client, World
 
@@ -147,6 +148,14 @@ class Simulation:
 @pytest.mark.parametrize("mode", ["immediate", "late", "shuffled"])
 @pytest.mark.parametrize("seed", range(12))
 def test_simulation(mode: str, seed: int) -> None:
+    Simulation(mode, seed).run()
+
+
+@pytest.mark.parametrize("mode", ["immediate", "late", "shuffled"])
+@pytest.mark.parametrize("seed", range(12, 16))
+def test_simulation_with_a_turn_for_every_piece_of_work(mode: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "TURN_WORK", 1)
+    monkeypatch.setattr(sessions, "ASK_MAX", 1)
     Simulation(mode, seed).run()
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from gantrymq.model.errors import ErrorCode
 from gantrymq_gateways.mqtt import wills
+from gantrymq_gateways.mqtt.codec import ConnAck, Connect, Disconnect, Subscribe, encode_packet
 from gantrymq_gateways.mqtt.retained import TABLE, row_value
-from gateways.tests.mqtt.world import World, will
+from gateways.tests.mqtt.world import Client, World, will
 
 
 def lose(world: World, count: int, payload: bytes = b"gone", retain: bool = False) -> None:
@@ -157,3 +158,25 @@ def test_a_retained_will_yields_to_another_gateway() -> None:
     world.settle()
     world.advance(1_000)
     assert [message.payload for message in world.gateway.kept.match("will/0")] == [b"back"]
+
+
+@pytest.mark.parametrize("topic", ["/" * 201, "t/" + "x" * 5000])
+def test_a_will_that_could_not_be_published_is_refused_with_the_connect(topic: str) -> None:
+    """What a PUBLISH may not name, a will may not: levels that every search would walk, a tag that no record holds."""
+    client = Client(World())
+    client.send(Connect("c", will=will(topic)))
+    assert client.packets == [ConnAck(5)]
+    assert client.closed
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_disconnect_behind_a_subscribe_under_way_discards_the_will(clean: bool) -> None:
+    """[MQTT-3.14.4-3]: it came before the connection was lost."""
+    world = World()
+    client = world.client("c", clean=clean, will=will())
+    many = Subscribe(1, [(f"t/{number}", 1) for number in range(500)])
+    client.door.received(encode_packet(many) + encode_packet(Disconnect()))
+    assert not client.closed
+    client.link.lose()
+    world.settle()
+    assert world.port.log == []

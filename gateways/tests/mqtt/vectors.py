@@ -83,7 +83,7 @@ MALFORMED: list[tuple[str, bytes]] = [
     ("PUBLISH with ill-formed UTF-8", bytes.fromhex("3003 0001 ff")),
     ("PUBLISH with an overlong slash", bytes.fromhex("3004 0002 c0af")),
     ("PUBLISH with a surrogate", bytes.fromhex("3005 0003 eda080")),
-    ("PUBLISH of 129 levels", b"\x30\x82\x01\x00\x80" + b"/" * 128),
+    ("PUBLISH of 202 levels", b"\x30\xcb\x01\x00\xc9" + b"/" * 201),
     ("PUBACK flags", bytes.fromhex("41020001")),
     ("PUBACK packet id 0", bytes.fromhex("40020000")),
     ("PUBACK too long", bytes.fromhex("4003000100")),

@@ -1,0 +1,112 @@
+"""A client id that another gateway takes in the middle of a procedure: what is stored is the taker's from then on [MQTT-3.1.4-2]."""
+
+from __future__ import annotations
+
+import json
+
+from gantrymq_gateways.mqtt import codec
+from gantrymq_gateways.mqtt.codec import Connect, Subscribe, Unsubscribe
+from gateways.tests.mqtt.world import Client, World
+
+FILTERS = [f"t/{number}" for number in range(500)]
+
+
+def start(client: Client, packet: codec.Packet) -> None:
+    """Hand a packet over without any turn after it: more than one turn's work is left in the middle."""
+    client.door.received(codec.encode_packet(packet))
+
+
+def stored(world: World) -> dict[str, object]:
+    row: dict[str, object] = json.loads(world.port.tables["mqtt_session"]["c"])
+    return row
+
+
+def test_what_the_taker_subscribed_outlives_a_subscribe_under_way() -> None:
+    old, new = _two_gateways()
+    client = old.client("c", clean=False)
+    start(client, Subscribe(1, [(text, 1) for text in FILTERS]))
+    taker = new.client("c", clean=False)
+    assert taker.subscribe("x") == [1]
+    old.settle()
+    assert client.closed
+    assert "x" in stored(new)["s"]  # type: ignore[operator]
+    _gets(new, "x")
+
+
+def test_what_the_taker_subscribed_outlives_a_subscribe_of_a_lost_client() -> None:
+    old, new = _two_gateways()
+    client = old.client("c", clean=False)
+    start(client, Subscribe(1, [(text, 1) for text in FILTERS]))
+    client.link.lose()
+    taker = new.client("c", clean=False)
+    assert taker.subscribe("x") == [1]
+    old.settle()
+    assert "x" in stored(new)["s"]  # type: ignore[operator]
+    _gets(new, "x")
+
+
+def test_what_the_taker_subscribed_outlives_an_unsubscribe_under_way() -> None:
+    old, new = _two_gateways()
+    client = old.client("c", clean=False)
+    client.subscribe(*FILTERS)
+    new.settle()
+    start(client, Unsubscribe(9, FILTERS[:400]))
+    taker = new.client("c", clean=False)
+    assert taker.subscribe("x", FILTERS[0]) == [1, 1]
+    old.settle()
+    new.client("p").publish(FILTERS[0])
+    assert taker.messages() == [(FILTERS[0], b"x")]
+    _gets(new, "x", FILTERS[0])
+
+
+def test_a_taken_session_is_not_forgotten_any_further() -> None:
+    old, new = _two_gateways()
+    old.client("c", clean=False).subscribe(*FILTERS)
+    new.settle()
+    start(Client(old), Connect("c"))
+    taker = new.client("c", clean=False)
+    assert taker.subscribe("x") == [1]
+    old.settle()
+    new.client("p").publish(FILTERS[-1])
+    assert taker.messages() == [(FILTERS[-1], b"x")]
+    _gets(new, "x", FILTERS[-1])
+
+
+def test_a_taken_session_did_not_leave() -> None:
+    old, new = _two_gateways()
+    old.client("c", clean=False)
+    taker = new.client("c", clean=False)
+    old.settle()
+    assert "l" not in stored(new)
+    taker.link.lose()
+    new.settle()
+    assert "l" in stored(new)
+
+
+def test_a_session_whose_taker_goes_at_once_expires() -> None:
+    old, new = _two_gateways()
+    old.client("c", clean=False).subscribe(*FILTERS)
+    new.settle()
+    taker = Client(new)
+    start(taker, Connect("c", clean=False))
+    new.port.run()
+    taker.link.lose()
+    old.settle()
+    new.settle()
+    assert "l" in stored(new)
+    assert not new.port.leases
+
+
+def _two_gateways() -> tuple[World, World]:
+    """Two gateways of one broker."""
+    old = World()
+    return old, World(port=old.port)
+
+
+def _gets(world: World, *filters: str) -> None:
+    """The session, coming back after a restart of everything, gets what was published for the filters."""
+    world = world.restart()
+    publisher = world.client("p")
+    for text in filters:
+        publisher.publish(text, "later")
+    assert sorted(world.client("c", clean=False).messages()) == sorted((text, b"later") for text in filters)
