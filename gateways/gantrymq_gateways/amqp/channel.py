@@ -102,8 +102,15 @@ class Channel(PublishingChannel):
             if consumer is not None:
                 consumer.unacked -= 1
         if self.ledger.prefetch_shared:
-            for consumer in self.consumers.values():
-                self.door.touch(consumer.queue)
+            self._share_credit([consumer for _, _, consumer in entries if consumer is not None])
+
+    def _share_credit(self, served: list[Consumer]) -> None:
+        """Who was served goes behind the others: what a channel's limit frees would else go to the same queue for ever."""
+        for consumer in dict.fromkeys(served):
+            if self.consumers.pop(consumer.tag, None) is not None:
+                self.consumers[consumer.tag] = consumer
+        for consumer in self.consumers.values():
+            self.door.touch_last(consumer.queue)
 
     def cancelled(self, consumer: Consumer) -> None:
         """The queue of a consumer was deleted (RabbitMQ's consumer_cancel_notify). If this channel did it, its own answer goes first."""
@@ -126,12 +133,10 @@ def clean(name: str) -> str:
 
 def refuse_arguments(arguments: Table, allowed: frozenset[str], what: str) -> None:
     """Arguments whose promise is not kept are refused by name: a client that relies on one must learn it."""
-    for name, field in arguments:
+    for name, _ in arguments:
         if name in allowed or not (name.startswith("x-") or name == "alternate-exchange"):
             continue
-        raise AmqpError(
-            PRECONDITION_FAILED, f"invalid arg '{name}' for {what} in vhost '/': not supported ({field.kind})"
-        )
+        raise AmqpError(PRECONDITION_FAILED, f"invalid arg '{name}' for {what} in vhost '/': not supported yet")
 
 
 # channel.
@@ -162,8 +167,14 @@ def confirm_select(channel: Channel, nowait: bool) -> None:
         channel.reply("confirm.select-ok")
 
 
-def tx_refused(_channel: Channel) -> None:
+def tx_select(channel: Channel) -> None:
+    if channel.confirming:
+        raise AmqpError(PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
     raise AmqpError(NOT_IMPLEMENTED, "transactions are not supported", connection=True)
+
+
+def tx_end(_channel: Channel) -> None:
+    raise AmqpError(PRECONDITION_FAILED, "channel is not transactional")
 
 
 # basic: consuming.
@@ -296,9 +307,9 @@ HANDLERS: Final[dict[str, Handler]] = {
     "channel.flow-ok": channel_flow_ok,
     "access.request": access_request,
     "confirm.select": confirm_select,
-    "tx.select": tx_refused,
-    "tx.commit": tx_refused,
-    "tx.rollback": tx_refused,
+    "tx.select": tx_select,
+    "tx.commit": tx_end,
+    "tx.rollback": tx_end,
     "basic.qos": basic_qos,
     "basic.consume": basic_consume,
     "basic.cancel": basic_cancel,

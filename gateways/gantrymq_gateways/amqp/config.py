@@ -21,7 +21,7 @@ class AmqpConfig:
     """Server property that clients look at to find out what they may use."""
     version: str = "3.13.7"
     """Server property; some clients parse it as dotted integers."""
-    consumers_max: int = field(default=1000, metadata={"min": 1, "max": 100_000})
+    consumers_max: int = field(default=4096, metadata={"min": 1, "max": 100_000})
     """Consumers per channel; a round over a queue's consumers must stay short."""
     unacked_max: int = field(default=65_536, metadata={"min": 1, "max": 10_000_000})
     """Deliveries per channel without an answer, for consumers without prefetch: about 20 MiB of bookkeeping."""

@@ -184,6 +184,9 @@ CAPABILITIES: Final = (
 )
 """What the server announces. RabbitMQ's `consumer_priorities` and `direct_reply_to` stay out until they are kept."""
 
+DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"
+"""RabbitMQ's queue that is none: who consumes from it and names it in `reply_to` gets replies without a queue."""
+
 MECHANISMS: Final = b"PLAIN AMQPLAIN"
 LOCALES: Final = b"en_US"
 
@@ -201,6 +204,14 @@ class AmqpError(Exception):
     def reply_text(self) -> str:
         """`NAME - text`, as RabbitMQ writes it."""
         return f"{REPLY_CODES[self.code]} - {self.text}" if self.text else REPLY_CODES[self.code]
+
+
+def unknown_queue_error(name: str) -> AmqpError:
+    """There is no such queue. Clients that look for direct reply-to (Spring) go on with a queue of their own at this code."""
+    text = f"no queue '{name}' in vhost '/'"
+    if name == DIRECT_REPLY_TO:
+        text += ": direct reply-to is not supported, declare a queue for replies"
+    return AmqpError(NOT_FOUND, text)
 
 
 def locked_error(name: str) -> AmqpError:

@@ -94,6 +94,10 @@ class Ledger:
             self.consumed += 1
         return tag
 
+    def full(self) -> bool:
+        """Whether the limit that the consumers of the channel share is reached."""
+        return 0 < self.prefetch_shared <= self.consumed
+
     def credit(self) -> int:
         """How many more deliveries may wait for an answer."""
         credit = self.credit_max - len(self.open)
@@ -179,7 +183,8 @@ class Consumer:
             self.outlet.stalled(self.queue)
             return 0
         if self.no_ack:
-            return ACQUIRE_COUNT_MAX
+            # A limit of the channel stops these too, though they do not count towards it (rabbit_limiter: can_send).
+            return 0 if self.ledger.full() else ACQUIRE_COUNT_MAX
         credit = self.ledger.credit()
         if self.prefetch and self.prefetch - self.unacked < credit:
             credit = self.prefetch - self.unacked
@@ -236,6 +241,8 @@ class Queue:
         self.consumers: list[Consumer] = []
         self._next = 0
         self._ready = False
+        self._hungry = False
+        """Since the queue was last found empty its consumers had credit: what is acquired now came to open hands."""
         self._acquiring = False
         self._pumping = False
         self._woken = False
@@ -249,6 +256,7 @@ class Queue:
     def add(self, consumer: Consumer) -> None:
         """A consumer came; `pump` follows when its consume-ok is in the outbox."""
         self.consumers.append(consumer)
+        self._ready = True  # look, and know whether it waits for what comes
         if not self._watching:
             self._watching = True
             self._port.watch(self.cursor, self._on_ready)
@@ -258,7 +266,7 @@ class Queue:
         if consumer in self.consumers:
             self.consumers.remove(consumer)
             if not self.consumers and self._watching:
-                self._watching = self._ready = False
+                self._watching = self._ready = self._hungry = False
                 self._port.watch(self.cursor, None)
 
     def gone(self) -> list[Consumer]:
@@ -285,6 +293,7 @@ class Queue:
                     wanted = ACQUIRE_COUNT_MAX
                     break
             if not wanted:
+                self._hungry = False
                 break
             self._acquiring = True
             self._woken = False
@@ -306,8 +315,10 @@ class Queue:
         if not result and not self._woken:
             # The watcher calls again: it is armed by an acquire that came back short.
             self._ready = False
+            self._hungry = bool(self.consumers)
             return
-        live = [(delivery, rendered) for delivery in result if (rendered := self._alive(delivery)) is not None]
+        hungry = self._hungry
+        live = [(delivery, rendered) for delivery in result if (rendered := self._alive(delivery, hungry)) is not None]
         if len(self.consumers) == 1:
             consumer = self.consumers[0]
             room = consumer.credit()
@@ -320,7 +331,9 @@ class Queue:
             # Their consumers went or filled up meanwhile.
             self._port.settle([(self.cursor, delivery.offset, Outcome.RELEASE) for delivery, _ in left])
         if len(result) < wanted and not self._woken and sum([d.message.size for d in result]) < ACQUIRE_BYTES_MAX // 2:
-            self._ready = False
+            # Few may be what one of several brokers had, or what fitted: only an empty answer says that the queue is empty.
+            self._ready = not self._hungry
+            self._hungry = self._hungry and not left
 
     def _hand_out(self, live: list[tuple[Delivery, Rendered]]) -> list[tuple[Delivery, Rendered]]:
         """One message to each consumer in turn; returns what nobody takes."""
@@ -336,16 +349,23 @@ class Queue:
                 return live[index:]
         return []
 
-    def _alive(self, delivery: Delivery) -> Rendered | None:
-        """How it is shown, or None if its time is over (then it is settled)."""
+    def _alive(self, delivery: Delivery, awaited: bool = False) -> Rendered | None:
+        """How it is shown, or None if its time is over (then it is settled). What came to a consumer that waited is not over, were
+        its time 0 (RabbitMQ hands it on without a look at the clock); what comes back is."""
         rendered = self._renderer.render(delivery.message)
-        if rendered.expires_at_ms and rendered.expires_at_ms <= self._now_ms():
+        if rendered.expires_at_ms and rendered.expires_at_ms <= self._now_ms() and (delivery.count > 1 or not awaited):
             self._port.settle([(self.cursor, delivery.offset, Outcome.DROP)])
             return None
         return rendered
 
     def get(self) -> Steps:
-        """One message for basic.get with its looks, None if there is none. Whatever is over is passed over."""
+        """One message for basic.get with its looks, None if there is none. Whatever is over is passed over.
+
+        What consumers can take is theirs: RabbitMQ hands it out before it looks at the next request.
+        """
+        if self.consumers:
+            self._ready = True
+            self.pump()
         while True:
             taken: list[Delivery] = yield partial(self._port.acquire, self.cursor, self.holder, 1, ACQUIRE_BYTES_MAX)
             if not taken:

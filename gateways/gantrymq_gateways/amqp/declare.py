@@ -202,7 +202,7 @@ def _check_new_queue(wanted: QueueDefinition, arguments: Table, named: bool) -> 
     refuse_arguments(arguments, QUEUE_ARGUMENTS, f"queue '{wanted.name}'")
     kind = lookup(arguments, "x-queue-type")
     if kind is not None and text_of(kind) != "classic":
-        text = f"invalid arg 'x-queue-type' for queue '{wanted.name}' in vhost '/': '{text_of(kind)}' is not supported"
+        text = f"invalid arg 'x-queue-type' for queue '{wanted.name}' in vhost '/': '{text_of(kind)}' is not supported, 'classic' is"
         raise AmqpError(PRECONDITION_FAILED, text)
 
 

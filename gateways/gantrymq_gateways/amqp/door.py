@@ -419,6 +419,11 @@ class AmqpDoor:
         """Its consumers may have more credit."""
         self._touched[queue] = None
 
+    def touch_last(self, queue: Queue) -> None:
+        """The same, and behind all others so far."""
+        self._touched.pop(queue, None)
+        self._touched[queue] = None
+
     def _end_of_chunk(self) -> None:
         publisher = self._publisher
         if publisher is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.port import END, BrokerPort, CursorInfo
 from gantrymq_gateways.amqp.config import AmqpConfig
-from gantrymq_gateways.amqp.constants import NOT_FOUND, AmqpError, locked_error
+from gantrymq_gateways.amqp.constants import locked_error, unknown_queue_error
 from gantrymq_gateways.amqp.consumers import Queue, Renderer
 from gantrymq_gateways.amqp.definitions import GROUP, DefinitionLimits, Definitions, QueueDefinition
 from gantrymq_gateways.amqp.publish import Contents, Targets
@@ -103,7 +103,7 @@ class Gateway:
         """The queue at work; 404 if unknown, 405 if it is another connection's."""
         definition = self.definitions.queues.get(name)
         if definition is None or not definition.finished:
-            raise AmqpError(NOT_FOUND, f"no queue '{name}' in vhost '/'")
+            raise unknown_queue_error(name)
         queue = self.queues.get(name)
         if queue is None or queue.definition.light != definition.light:
             info: CursorInfo = yield partial(self.port.open_cursor, f"~{definition.light}", GROUP, END)
@@ -111,7 +111,7 @@ class Gateway:
             if queue is None or queue.definition.light != definition.light:
                 queue = self._queue(definition, info.cursor)
         if queue.deleted:
-            raise AmqpError(NOT_FOUND, f"no queue '{name}' in vhost '/'")
+            raise unknown_queue_error(name)
         if definition.exclusive and queue.owner is not door:
             raise locked_error(name)
         return queue

@@ -18,7 +18,7 @@ from gantrymq.model.compression import inflate
 from gantrymq.model.errors import GantryError
 from gantrymq.model.limits import BODY_BYTES_CEILING, PROPERTIES_BYTES_MAX
 from gantrymq.model.message import Message
-from gantrymq_gateways.amqp.constants import FRAME_ERROR, PRECONDITION_FAILED, AmqpError
+from gantrymq_gateways.amqp.constants import DIRECT_REPLY_TO, FRAME_ERROR, PRECONDITION_FAILED, AmqpError
 from gantrymq_gateways.amqp.content import Properties, decode_properties, encode_properties
 from gantrymq_gateways.amqp.routes import DEFAULT_EXCHANGE, DIRECT_TOPIC
 from gantrymq_gateways.amqp.values import SHORTSTR_BYTES_MAX, Field, Table, shortstr
@@ -78,6 +78,8 @@ def read_content(raw: bytes, user: str) -> Content:
     if properties.user_id is not None and properties.user_id != user:
         text = f"user_id property set to '{properties.user_id}' but authenticated user was '{user}'"
         raise AmqpError(PRECONDITION_FAILED, text)
+    if properties.reply_to == DIRECT_REPLY_TO:
+        raise AmqpError(PRECONDITION_FAILED, "fast reply consumer does not exist")
     ttl_ms = -1
     if properties.expiration is not None:
         ttl_ms = _ttl(properties.expiration)

@@ -175,6 +175,34 @@ def test_heartbeats() -> None:
     assert peer.link.closed_by == "abort"
 
 
+def test_nobody_waits_longer_than_the_interval_for_a_heartbeat() -> None:
+    """AMQP 4.2.7. The Java client's Netty connection ends after one interval without a byte, also right after its opening."""
+    peer = Server().connect()
+    peer.raw(PROTOCOL_HEADER + START_OK)
+    peer.ask(call(0, "connection.tune-ok", 10, 131072, 2), call(0, "connection.open", "/", "", False))
+    for _ in range(5):
+        silent_ms = 0
+        while not peer.link.take():
+            peer.server.wheel.advance(100)
+            silent_ms += 100
+            assert silent_ms <= 1100
+        assert peer.ask(HEARTBEAT_FRAME + call(1, "channel.open", "") + call(1, "channel.close", 200, "", 0, 0))
+
+
+def test_a_silent_peer_is_gone_after_two_to_three_intervals() -> None:
+    """AMQP 4.2.7 (two at least) and RabbitMQ (three at most)."""
+    for heard_ms in (100, 400, 600, 900):
+        peer = Server().connect()
+        peer.raw(PROTOCOL_HEADER + START_OK)
+        peer.ask(call(0, "connection.tune-ok", 10, 131072, 10), call(0, "connection.open", "/", "", False))
+        peer.server.wheel.advance(heard_ms * 10)
+        peer.raw(HEARTBEAT_FRAME)
+        peer.server.wheel.advance(20_000)
+        assert peer.link.closed_by is None
+        peer.server.wheel.advance(10_100)
+        assert peer.link.closed_by == "abort"
+
+
 def test_no_heartbeats_if_the_client_does_not_want_them() -> None:
     peer = Server().connect()
     peer.raw(OPENING)
