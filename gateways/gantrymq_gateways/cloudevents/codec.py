@@ -121,7 +121,9 @@ def decode_binary(headers: Headers, body: bytes) -> Event:
     if content_type is not None:
         attributes["datacontenttype"] = content_type
     check(attributes)
-    state = DataState.PRESENT if body or content_type is not None else DataState.ABSENT
+    # SDKs state a type without data, too: no bytes are no JSON (RFC 8259 2), but they are a text.
+    present = body or (content_type is not None and media_kind(content_type) != "json")
+    state = DataState.PRESENT if present else DataState.ABSENT
     return Event(attributes, body, state, types)
 
 

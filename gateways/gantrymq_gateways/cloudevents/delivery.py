@@ -416,7 +416,11 @@ class Push:
                 self._buried += 1
                 if str(self._buried).strip("0") == "1":  # 1, 10, 100, ...: a sink that refuses all fills no log.
                     log.warning(
-                        "%s: %d events in %s, now: %s", self.subscription.id, self._buried, letter.topic, reason
+                        "%s: given up and put into %s: %s (event %d to go there since the start)",
+                        self.subscription.id,
+                        letter.topic,
+                        reason,
+                        self._buried,
                     )
                 self._advance(lane, entry, Outcome.DROP)
                 self._send_ready()

@@ -196,7 +196,7 @@ def dead_letter(message: Message, subscription: str, reason: str, status: int, a
         message.body,
         properties,
         message.tag,
-        message.keys,
+        props.index_keys(properties),
         born_ms=message.born_ms,
     )
     copy.born_host = message.born_host

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from gantrymq_gateways.cloudevents import codec
 from gantrymq_gateways.cloudevents.codec import FormatError, Mode
-from gantrymq_gateways.cloudevents.event import DataState, Event, EventError, is_string, is_timestamp, is_uri_reference
+from gantrymq_gateways.cloudevents.event import (
+    DataState,
+    Event,
+    EventError,
+    is_string,
+    is_timestamp,
+    is_uri_reference,
+    media_kind,
+)
 from tests.cloudevents import vectors
 from tests.cloudevents.vectors import ATTRIBUTES, JSON_HEAD, MINIMAL
 
@@ -137,6 +145,21 @@ def test_invalid_json_of_a_json_type_travels_as_bytes():
     assert base64.b64decode(document["data_base64"]) == b'{"a":'
 
 
+@pytest.mark.parametrize("content_type", [b"application/json; charset=utf-8", b"application/vnd.x+json"])
+def test_a_json_type_without_bytes_has_no_data(content_type):
+    event = codec.decode_binary([*MINIMAL, (b"content-type", content_type)], b"")
+    document = json.loads(codec.encode_structured(event))
+    assert "data" not in document
+    assert "data_base64" not in document
+    assert document["datacontenttype"] == content_type.decode()
+    assert codec.encode_binary(event)[0][0] == (b"content-type", content_type)
+
+
+def test_empty_text_is_data():
+    event = codec.decode_binary([*MINIMAL, (b"content-type", b"text/plain")], b"")
+    assert json.loads(codec.encode_structured(event))["data"] == ""
+
+
 def test_text_of_another_charset_travels_as_bytes():
     event = codec.decode_binary([*MINIMAL, (b"content-type", b"text/plain; charset=latin-1")], b"\xe4")
     assert codec.decode_structured(codec.encode_structured(event)) == event
@@ -174,13 +197,16 @@ EVENTS = st.builds(
 
 @given(EVENTS)
 @example(make_event(' a%20"b\\', "/a", "ü", {}, "text/plain", b"%41"))
+@example(make_event("1", "/a", "t", {}, "application/json", b""))
 def test_binary_round_trip(event):
     headers, body = codec.encode_binary(event)
     for _, value in headers:
         assert value.isascii()
         assert all(0x21 <= byte <= 0x7E for byte in value) or value == b"a/b+json; c=d"
     again = codec.decode_binary(headers, body)
-    assert (again.attributes, again.data, again.state) == (event.attributes, event.data, event.state)
+    nothing = not event.data and media_kind(event.attributes["datacontenttype"]) == "json"
+    state = DataState.ABSENT if nothing else event.state
+    assert (again.attributes, again.data, again.state) == (event.attributes, event.data, state)
 
 
 @given(EVENTS)

@@ -369,4 +369,5 @@ def test_dead_letters_do_not_fill_the_log(rig, caplog):
     for number in range(25):
         rig.post(identity=str(number))
     rig.answer_all(400)
-    assert [record.args[1] for record in caplog.records] == [1, 10]
+    assert [record.args[-1] for record in caplog.records] == [1, 10]
+    assert "put into %DLQ%id1s0: the sink answered 400 (event 1 " in caplog.text

@@ -140,6 +140,13 @@ def test_dead_letter():
     }
 
 
+def test_a_dead_letter_is_found_by_the_keys_of_its_original():
+    """A record that was read says its keys in its properties alone; the index must hold the copy all the same."""
+    message = foreign("cloudevents", KEYS="one two", UNIQ_KEY="AC11")
+    assert message.keys == ()
+    assert mapping.dead_letter(message, "id1", "r", 500, 1).keys == ("AC11", "one", "two")
+
+
 def test_dead_letter_of_a_full_message():
     message = foreign("", big="x" * (PROPERTIES_BYTES_MAX - 50))
     assert len(message.properties) <= PROPERTIES_BYTES_MAX
