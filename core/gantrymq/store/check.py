@@ -95,8 +95,7 @@ def hashes_of(message: Message) -> set[int]:
     """Key hashes that the index must hold for a record."""
     if message.sys_flag & 12 == 12:
         return set()
-    keys = [props.find(message.properties, props.UNIQ_KEY), *props.find(message.properties, props.KEYS).split(" ")]
-    return {key_hash(message.topic, key) for key in keys if key}
+    return {key_hash(message.topic, key) for key in props.index_keys(message.properties)}
 
 
 class Checker:

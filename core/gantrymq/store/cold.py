@@ -48,9 +48,11 @@ Want = tuple["Path", int, int]
 class Cold(Exception):
     """What was asked for is not in memory. Not a failure: see the module."""
 
-    def __init__(self, wanted: list[Want]) -> None:
+    def __init__(self, wanted: list[Want], warm: Callable[[], None] | None = None) -> None:
         super().__init__(wanted)
         self.wanted = wanted
+        self.warm = warm
+        """Reads, in a thread, what else the operation needs to be in the kernel's memory."""
 
 
 class _Job:
@@ -117,10 +119,15 @@ class ColdReads:
             raise Cold([(path, at, count)])
         return self._files.pread(handle, count, at)
 
+    def warm_first(self, path: Path, work: Callable[[], None]) -> None:
+        """Raise `Cold` unless a thread has done `work`, which reads what is below `path`, for the operation that is under way."""
+        if (path, 0, 0) not in self._answers:
+            raise Cold([(path, 0, 0)], work)
+
     def fetch(self, cold: Cold, token: Any, again: Callable[[Any], None]) -> None:
         """Read what was cold, then call `again(token)` on the loop; `token` is the operation, the same object each time it comes
         here. Raises BUSY at the limits."""
-        job = _Job([(*want, self._ahead(want)) for want in cold.wanted], token, again)
+        job = _Job([(*want, self._ahead(want)) for want in cold.wanted], token, again, cold.warm)
         current = self._current
         if current is not None and current.token is token:
             job.answers = current.answers
@@ -166,6 +173,9 @@ class ColdReads:
                 with suppress(OSError):
                     job.warm()
             for path, at, count, ahead in job.wanted:
+                if job.warm is not None:
+                    job.answers[path, at, count] = b""
+                    continue
                 try:
                     job.answers[path, at, count] = self._files.read_file(path, count, at, ahead)
                 except FileNotFoundError:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import errno
 import logging
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.model.errors import StoreCorruptError
+from gantrymq.store.cold import Cold
 from gantrymq.store.write_buffer import BUFFER_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from gantrymq.store.cold import ColdReads
+    from gantrymq.store.cold import ColdReads, Want
     from gantrymq.store.files import Buffer, FileSystem
     from gantrymq.store.write_buffer import WriteBuffer
 
@@ -34,7 +36,7 @@ PART_BYTES_MIN: Final = 1024
 GAP_BYTES_MAX: Final = 4096
 """Between two records that are wanted, read rather than skipped: a read costs a microsecond, as long as copying so much."""
 SPAN_BYTES_MAX: Final = 256 * 1024
-"""Read at once for records that lie among others: what `pread_now` has a buffer for."""
+"""One read for records that lie among others: what `pread_now` has a buffer for. Many records take several."""
 SEGMENT_HANDLES_MAX: Final = 64
 """Descriptors kept open for flushed segments; a log may have thousands."""
 RESERVE_STEP: Final = 64 * 1024 * 1024
@@ -237,7 +239,7 @@ class CommitLog:
         return self._read_file(segment, at, count)
 
     def read_many(self, places: Sequence[int], sizes: Sequence[int], base: int, total: int) -> list[bytes] | None:
-        """Records at `base` + ascending places, `total` bytes in all: neighbours in one piece, others cut out of the map, or of one read.
+        """Records at `base` + ascending places, `total` bytes in all: neighbours in one piece, others cut out of the map, or of reads.
 
         None where they are in two segments, or so far apart that reading each alone is cheaper. May raise `Cold`.
         """
@@ -253,13 +255,43 @@ class CommitLog:
         if first >= self.hot_from and segment is not None and (self.buffer is None or not self.buffer.bytes):
             view = segment.view
         if view is None:
-            if span > SPAN_BYTES_MAX or span > total + GAP_BYTES_MAX * len(sizes):
+            if span > total + GAP_BYTES_MAX * len(sizes):
                 return None
+            if span > SPAN_BYTES_MAX:
+                return self._read_stretches(places, sizes, base)
             view = self.read(first, span)
             begin = first
         if base != begin:
             places = [place + (base - begin) for place in places]
         return [view[place : place + size] for place, size in zip(places, sizes, strict=True)]
+
+    def _read_stretches(self, places: Sequence[int], sizes: Sequence[int], base: int) -> list[bytes] | None:
+        """As `read_many` in one segment, in reads of `SPAN_BYTES_MAX` (a longer record alone). Raises `Cold` with all that is not in memory."""
+        pieces: list[bytes] = []
+        wanted: list[Want] = []
+        first, count = 0, len(places)
+        while first < count:
+            begin = places[first]
+            stop = max(bisect_right(places, begin + SPAN_BYTES_MAX, first), first + 1)
+            while stop > first + 1 and places[stop - 1] + sizes[stop - 1] - begin > SPAN_BYTES_MAX:
+                stop -= 1
+            span, total = places[stop - 1] + sizes[stop - 1] - begin, sum(sizes[first:stop])
+            if span < total:
+                return None
+            try:
+                data = self.read(base + begin, span)
+            except Cold as cold:
+                wanted += cold.wanted
+            else:
+                if span == total:
+                    pieces.append(data)
+                else:
+                    near = zip(places[first:stop], sizes[first:stop], strict=True)
+                    pieces += [data[place - begin : place - begin + size] for place, size in near]
+            first = stop
+        if wanted:
+            raise Cold(wanted)
+        return pieces
 
     def _read_file(self, segment: Segment, at: int, count: int) -> bytes:
         start = at - segment.base

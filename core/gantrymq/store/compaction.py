@@ -25,11 +25,11 @@ from gantrymq.store import record
 from gantrymq.store.consume_queue import HOLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from gantrymq.store.cold import ColdReads
-    from gantrymq.store.consume_queue import ConsumeQueue, Unit
+    from gantrymq.store.consume_queue import ConsumeQueue, QueueTable, Unit
     from gantrymq.store.files import FileSystem
 
 log = logging.getLogger(__name__)
@@ -146,12 +146,15 @@ class CompactedQueues:
             self._forget(number)
         return [directory / name for name in self._files.list_dir(directory)]
 
-    def cut(self, find: Callable[[str, int], ConsumeQueue | None]) -> None:
+    def cut(self, queues: QueueTable) -> None:
         """At start: a file that goes beyond its queue's end knows records that a disk lost although it had said otherwise. What it has of
-        offsets that the log still has is left to the log: new records take those offsets. Reads wait for the disk."""
+        offsets that the log still has is left to the log: new records take those offsets. A queue that is gone (its directory was lost, and recovery
+        had no reason to look for it in the log) goes on behind its file. Reads wait for the disk."""
         for (topic, queue_id), file in list(self.queues.items()):
-            queue = find(topic, queue_id)
-            if queue is None or file.end <= queue.next_offset:
+            queue = queues.find(topic, queue_id)
+            if queue is None or not queue.next_offset:
+                queue = _begin_behind(queues, topic, queue_id, file)
+            if file.end <= queue.next_offset:
                 continue
             end = queue.min_offset
             log.error(
@@ -242,6 +245,17 @@ class CompactedQueues:
         for handle in self._handles.values():
             self._files.close(handle)
         self._handles.clear()
+
+
+def _begin_behind(queues: QueueTable, topic_name: str, queue_id: int, file: CompactedFile) -> ConsumeQueue:
+    """The queue, without a record; still empty if a file of it is in the way that begins too far before."""
+    topic = queues.topic(topic_name)
+    queue = topic.queues.get(queue_id) or queues.add_queue(topic, queue_id)
+    if queue.replay(file.end - 1, HOLE):
+        log.warning("%s: the queue is gone: it goes on at %d", file.path, file.end)
+        queue.min_offset = file.end
+        queues.dirty.append(queue)
+    return queue
 
 
 class CompactionWriter:

@@ -182,7 +182,7 @@ class MessageStore(StoreReader, DerivedFiles):
         self._index.load_slots()
         note_boot(self.files, self._own, self.config.transient_pool)
         self._ends.load(self._appender.position)
-        self.compacted.cut(self._queues.find)
+        self.compacted.cut(self._queues)
         self._log.hot_from = self._log.opened_at = self._appender.position
         if self.config.transient_pool:
             self._log.buffer = WriteBuffer()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gantrymq.store.cold import ColdReads, Want
     from gantrymq.store.commit_log import CommitLog
     from gantrymq.store.compaction import CompactedFile, CompactedQueues
-    from gantrymq.store.consume_queue import ConsumeQueue, QueueTable, Topic, Unit
+    from gantrymq.store.consume_queue import ConsumeQueue, QueueFiles, QueueTable, Topic, Unit
     from gantrymq.store.index_file import Index
     from gantrymq.store.light_queues import LightQueues
 
@@ -43,6 +43,9 @@ QUERY_CANDIDATES_MAX: Final = 10_000
 
 HOLES_AT_ONCE: Final = 512
 """Units read to find one that is no hole; the first one nearly always is."""
+WARMING_MAX: Final = 256
+"""Operations that wait for the disk, above which a topic is opened on the loop: a client of thousands of queues that comes back after a restart would
+fill the limit of what may wait, and be refused."""
 OPENED_AHEAD_MAX: Final = 2_000
 """Topics opened though nobody asks: a kilobyte of memory per queue, 0.1 ms of the loop."""
 
@@ -52,6 +55,7 @@ class StoreReader:
 
     _log: CommitLog
     _queues: QueueTable
+    _queue_files: QueueFiles
     _lights: LightQueues
     _index: Index
     _appender: Appender
@@ -131,8 +135,17 @@ class StoreReader:
         return queue.min_offset if old is None else min(queue.min_offset, old.begin)
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """What `read_queue` reads; None: it never had a record."""
-        return self._queues.find(topic, queue_id)
+        """What `read_queue` reads; None: it never had a record. May raise `Cold`: the first one to use a topic since the start waits until a thread
+        has read what opening it reads, unless `WARMING_MAX` wait already."""
+        queues, cold = self._queues, self.cold
+        if cold is not None and topic not in queues.open_topics and topic in queues and cold.queued < WARMING_MAX:
+            cold.warm_first(self._queue_files.root / topic, partial(self._warm, topic))
+        return queues.find(topic, queue_id)
+
+    def _warm(self, topic: str) -> None:
+        """In a thread; several may have asked at once."""
+        if topic not in self._queues.open_topics:
+            self._queues.warm(topic)
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[Unit]:
         """(physical offset, record size, tag code) of up to `count` offsets from `offset` on, dense: item i is offset + i.

@@ -44,7 +44,7 @@ def delays_of(text: str) -> tuple[int, ...]:
     words = text.split()
     if not 1 <= len(words) <= LEVELS_MAX or not all(_LEVEL.match(word) for word in words):
         raise ValueError(
-            f"{text!r:.200}: allowed are 1 to {LEVELS_MAX} of a number and s, m, h or d, such as {DELAY_LEVELS[:11]!r}"
+            f"{text!r:.200}: allowed are 1 to {LEVELS_MAX} of a number and s, m, h or d, such as {DELAY_LEVELS[:9]!r}"
         )
     return tuple([int(word[:-1]) * _UNIT_MS[word[-1]] for word in words])
 

@@ -200,6 +200,9 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["store", "dump", str(tmp_path), "--topic", "Plain", "--queue", "1", "--from", "50", "--json"]) == 0
     assert [json.loads(line)["queueOffset"] for line in capsys.readouterr().out.splitlines()] == [50, 51, 52, 53, 54]
     assert main(["store", "dump", str(tmp_path), "--topic", "Big", "--queue", "0", "--from", "0"]) == 0
+    capsys.readouterr()
+    assert main(["store", "dump", str(tmp_path), "--topic", "Nope"]) == 0
+    assert "no records of Nope/0 from offset 0 on" in " ".join(capsys.readouterr().out.split())
     assert main(["store", "stats", str(tmp_path)]) == 0
     assert "SCHEDULE_TOPIC_XXXX" in capsys.readouterr().out
     damage(tmp_path / FIRST, (tmp_path / FIRST).read_bytes().index(b"one40:"), b"X")

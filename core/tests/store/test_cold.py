@@ -12,6 +12,7 @@ import pytest
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.store import cold as cold_module
+from gantrymq.store import reader
 from gantrymq.store.cold import AHEAD_BYTES, Cold, ColdReads
 from gantrymq.store.files import OsFileSystem
 
@@ -69,6 +70,45 @@ def patiently(store: MessageStore, posts: Posts, call: Callable[[], Any]) -> tup
     while not results:
         posts.run_one()
     return results[0], waits
+
+
+def test_the_first_pull_of_a_topic_waits_for_what_opening_it_reads(bench: Bench) -> None:
+    """A thread reads it; what the loop reads of it is in memory then."""
+    store, posts, reads = cold_store(bench)
+    with pytest.raises(Cold) as cold:
+        store.queue("T", 0)
+    assert cold.value.warm is not None
+    assert "T" not in store.used_topics
+    queue, waits = patiently(store, posts, lambda: store.queue("T", 0))
+    assert (queue.next_offset, waits) == (20, 1)
+    assert store.queue("T", 0) is queue
+    assert store.queue("unknown", 0) is None
+    store.append([Message("new", b"x", queue_id=0)], [()])
+    assert store.queue("new", 0) is not None
+    assert (reads.fetched, reads.queued, reads.queued_bytes) == (1, 0, 0)
+
+
+def test_many_first_pulls_of_a_topic_read_it_once(bench: Bench) -> None:
+    store, _, _ = cold_store(bench)
+    listed: list[Path] = []
+    list_dir = bench.files.list_dir
+    bench.files.list_dir = lambda path: (listed.append(path), list_dir(path))[1]  # type: ignore[method-assign]
+    with pytest.raises(Cold) as cold:
+        store.queue("T", 0)
+    assert cold.value.warm is not None
+    assert store.max_offset("T", 0) == 20, "somebody else opened it"
+    listed.clear()
+    cold.value.warm()
+    assert not listed
+
+
+def test_where_much_waits_a_topic_is_opened_at_once(bench: Bench) -> None:
+    """A client of thousands of queues is not refused after a restart."""
+    store, _, reads = cold_store(bench)
+    reads.queued = reader.WARMING_MAX
+    queue = store.queue("T", 0)
+    assert queue is not None
+    assert queue.next_offset == 20
 
 
 def test_every_kind_of_read_ends_with_its_data(bench: Bench) -> None:

@@ -132,12 +132,55 @@ def test_records_that_lie_far_apart_are_read_one_by_one(
     places, sizes, base = queue.spans(0, 10)  # type: ignore[misc]
     assert len(store._log.read_many(places, sizes, base, sum(sizes)) or ()) == 10
     assert store._log.read_many(places[::-1], sizes, base, sum(sizes)) is None  # a queue that is damaged
-    monkeypatch.setattr(commit_log, "SPAN_BYTES_MAX", 1000)
-    assert store._log.read_many(places, sizes, base, sum(sizes)) is None
-    assert_same(store, 1, 0, 10, 1 << 20)
-    monkeypatch.setattr(commit_log, "SPAN_BYTES_MAX", 1 << 20)
     monkeypatch.setattr(commit_log, "GAP_BYTES_MAX", 10)
     assert store._log.read_many(places, sizes, base, sum(sizes)) is None
+
+
+@pytest.mark.parametrize("size", [100, 3000])
+def test_many_records_take_several_reads(
+    bench: Bench, message_of: Callable[..., Message], monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Three, and one where a record alone is longer; what lies between two reads is not read."""
+    store = bench.open()
+    fill(store, message_of, size=size)
+    monkeypatch.setattr(commit_log, "SPAN_BYTES_MAX", 2000)
+    reads: list[tuple[int, int]] = []
+    read = store._log.read
+    store._log.read = lambda at, count: reads.append((at, count)) or read(at, count)  # type: ignore[method-assign,func-returns-value]
+    queue = store.queue("T", 1)
+    assert queue is not None
+    places, sizes, base = queue.spans(0, 10)  # type: ignore[misc]
+    pieces = store._log.read_many(places, sizes, base, sum(sizes))
+    assert pieces is not None
+    assert list(map(len, pieces)) == list(sizes)
+    ends = [at + count for at, count in reads]
+    assert {at for at, _ in reads} <= {base + place for place in places}
+    assert {*ends} <= {base + place + length for place, length in zip(places, sizes, strict=True)}
+    assert all(count <= 2000 or (at - base, count) in zip(places, sizes, strict=True) for at, count in reads)
+    assert len(reads) < 10 if size == 100 else len(reads) == 10
+    assert store._log.read_many([places[0], *places[:0:-1]], sizes, base, sum(sizes)) is None  # a queue that is damaged
+    assert_all_same(store)
+
+
+def test_all_of_several_reads_that_are_cold_are_asked_for_at_once(
+    bench: Bench, message_of: Callable[..., Message], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = bench.open()
+    fill(store, message_of)
+    monkeypatch.setattr(commit_log, "SPAN_BYTES_MAX", 1000)
+    queue = store.queue("T", 1)
+    assert queue is not None
+    expected = b"".join(store.read_queue(queue, 0, 10, 1 << 20)[0])
+    bench.files.pread_now = lambda handle, count, at: None  # type: ignore[method-assign,assignment]
+    reads = ColdReads(bench.files, lambda again, token: again(token))
+    store.read_without_waiting(reads)
+    with pytest.raises(Cold) as caught:
+        store.read_queue(queue, 0, 10, 1 << 20)
+    assert len(caught.value.wanted) > 2
+    found: list[bytes] = []
+    reads.fetch(caught.value, queue, lambda token: found.extend(store.read_queue(token, 0, 10, 1 << 20)[0]))
+    reads.stop()
+    assert b"".join(found) == expected
 
 
 def test_what_is_cold_is_asked_for_at_once(bench: Bench, message_of: Callable[..., Message]) -> None:
