@@ -28,6 +28,8 @@ from gantrymq.health import Health
 from gantrymq.metrics import Metrics
 from gantrymq.model.errors import GantryError
 from gantrymq.model.limits import MessageConfig
+from gantrymq.net.api import ConnectionFactory
+from gantrymq.net.listen import ListenError
 from gantrymq.recovery_progress import RecoveryProgress
 from gantrymq.remoting.broker_door import BrokerDoors
 from gantrymq.remoting.registrar import Registrar
@@ -46,6 +48,9 @@ PAUSE_S: Final = 0.004
 SWITCH_S: Final = 0.0005
 """How long the loop waits for the interpreter at most where a thread computes (a checkpoint of 10,000 queues: 50 ms). At Python's 5 ms such a
 thread holds up every system call of the loop: p99.9 of them 10 to 39 ms, here 0.1 to 9, on a busy machine."""
+
+VIP_BELOW: Final = 2
+"""RocketMQ's second listener, "VIP channel": clients take it from the broker's port by themselves (MixAll.brokerVIPChannel)."""
 
 
 class BrokerService:
@@ -103,6 +108,7 @@ class BrokerService:
             show_metrics(metrics, store, broker, retention, doors)
             self._show_numbers(context, metrics, doors)
         bound = await context.listen(doors.accept, context.host, config.port)
+        vip = await listen_vip(context, doors.accept, bound[1]) if config.vip_channel else []
         self._registrar = Registrar(broker, context, bound)
         doors.set_address(self._registrar.advertised)
         doors.when_known = self._registrar.when_known
@@ -112,7 +118,7 @@ class BrokerService:
         self._tell_health(context.shared.get("health"), self._registrar)
         context.shared["broker_port"] = LocalBrokerPort(broker)
         context.shared["broker"] = broker
-        return [bound]
+        return [bound, *vip]
 
     async def _load(self, context: ServiceContext, config: StoreConfig) -> tuple[MessageStore, bool]:
         """The store, recovered; whether it has all that it ever had."""
@@ -261,6 +267,25 @@ def in_thread(post: Callable[..., object], work: Callable[[], None], done: Calla
             post(done, failure)
 
     Thread(target=run, name="gantry-unlink", daemon=True).start()
+
+
+async def listen_vip(context: ServiceContext, accept: ConnectionFactory, port: int) -> list[tuple[str, int]]:
+    """Open the door that is on `port` below it, too. Where somebody else has that port, or a door of this process is to have it, the broker
+    works without: brokers of one machine may have ports that lie two apart."""
+    vip = port - VIP_BELOW
+    if vip <= 0:
+        return []
+    if vip in context.shared.get("ports", ()):
+        log.warning("no VIP channel: port %d is another door's; clients with vipChannelEnabled cannot send", vip)
+        return []
+    try:
+        return [await context.listen(accept, context.host, vip)]
+    except ListenError as error:
+        log.warning(
+            "no VIP channel: %s; clients with vipChannelEnabled cannot send (broker.vip_channel=false does without)",
+            error.strerror,
+        )
+        return []
 
 
 class Worker:

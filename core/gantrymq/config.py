@@ -151,8 +151,8 @@ class Settings:
             values[key] = convert(f"{name}.{key}", raw, hints[key], limits)
         try:
             return section_type(**values)
-        except ValueError as error:
-            raise ConfigError(f"{name}: {error}") from error
+        except (ValueError, ConfigError) as error:
+            raise ConfigError(told(name, str(error), given)) from error
 
     def refuse_unknown(self, known: Iterable[str]) -> None:
         """Every section given must be in `known`. Raises `ConfigError`."""
@@ -318,10 +318,22 @@ def describe(wanted: Any, limits: Mapping[str, Any]) -> str:
         return "true or false"
     words = {int: "a whole number", float: "a number", str: "text", Path: "a path"}.get(wanted, str(wanted))
     if "min" in limits and "max" in limits:
-        return f"{words} from {limits['min']} to {limits['max']}"
+        return (
+            str(limits["min"]) if limits["min"] == limits["max"] else f"{words} from {limits['min']} to {limits['max']}"
+        )
     if "min" in limits:
         return f"{words}, at least {limits['min']}"
     return f"{words}, at most {limits['max']}" if "max" in limits else words
+
+
+def told(name: str, text: str, given: Mapping[str, Raw]) -> str:
+    """What a section's own check says, `KEY = VALUE: allowed ...`, with the name of the section and where the value was given."""
+    key, equals, rest = text.removeprefix(f"{name}.").partition(" = ")
+    raw = given.get(key)
+    _, colon, allowed = rest.rpartition(": ")
+    if not equals or not colon or raw is None:
+        return text if text.startswith(f"{name}.") else f"{name}: {text}"
+    return f"{name}.{key} = {shown(raw.value)} ({raw.source}): {allowed}"
 
 
 def shown(value: object) -> str:

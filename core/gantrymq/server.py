@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -32,6 +31,7 @@ from gantrymq import __version__
 from gantrymq.clock import SystemClock
 from gantrymq.config import SERVICE_KEYS, ServerConfig, Settings, is_page, load
 from gantrymq.health import STOPPING, Health
+from gantrymq.launch_checks import check_bind, check_ready_file
 from gantrymq.logs import complain, set_up_logging
 from gantrymq.metrics import Metrics
 from gantrymq.model.errors import ConfigError, GantryError
@@ -67,6 +67,9 @@ default of 700 the collector takes 3 % of a loaded broker's time to find nothing
 
 SHUT_S: Final = 1.0
 """For clients of a door whose broker is lost to read the goodbye: waiting longer keeps them from coming back."""
+
+SAME_STOP_MS: Final = 250
+"""A signal so soon after the first is the first once more: `timeout` and service managers send it to the process and to its group."""
 
 POLL_S: Final = 0.01
 """While stopping, and only then, open connections are counted so often."""
@@ -182,6 +185,7 @@ def make_plan(launch: Launch, environment: Mapping[str, str]) -> Plan:
     refuse_unknown_sections(settings, services, installed)
     server = settings.build("server", ServerConfig)
     check_bind(server.host, server.insecure_bind)
+    ready_file = check_ready_file(launch.ready_file, Path(server.data))
     own_nameserver = "nameserver" in names and not server.nameserver
     source = "--nameserver" if server.nameserver else "NAMESRV_ADDR"
     named = "" if own_nameserver else server.nameserver or environment.get("NAMESRV_ADDR", "")
@@ -196,7 +200,7 @@ def make_plan(launch: Launch, environment: Mapping[str, str]) -> Plan:
         },
         nameservers=nameservers,
         data_is_default=settings.get("server", "data") is None,
-        ready_file=Path(launch.ready_file) if launch.ready_file is not None else None,
+        ready_file=ready_file,
         own_nameserver=own_nameserver,
     )
 
@@ -233,28 +237,6 @@ def parse_nameservers(text: str, source: str) -> list[str]:
     if not names:
         raise ConfigError(f'nameserver = "{text}" ({source}): must be HOST:PORT[;HOST:PORT...]')
     return names
-
-
-def check_bind(host: str, insecure_bind: bool) -> None:
-    """Other machines may reach us only when the user says that this is meant. Raises `ConfigError`."""
-    if not insecure_bind and not is_loopback(host):
-        raise ConfigError(
-            f'server.host = "{host}": other machines could connect, and nobody is authenticated yet; use 127.0.0.1, '
-            "or add --set server.insecure_bind=true if the network is trusted"
-        )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to `host`."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        pass
-    try:
-        found = {info[4][0] for info in socket.getaddrinfo(host, None)} if host else set()
-    except OSError as error:
-        raise ConfigError(f'server.host = "{host}": {error.strerror or error}') from error
-    return bool(found) and all(ip_address(str(address).partition("%")[0]).is_loopback for address in found)
 
 
 class Server:
@@ -298,6 +280,7 @@ class Server:
         self._host = PumpHost(self._turn.at_write, self._wheel, limits)
         self._turn.hold = self._host.traffic.gather.hold
         self._shared |= {"metrics": (metrics := Metrics()), "services": [each.name for each in self._plan.services]}
+        self._shared["ports"] = {getattr(config, "port", 0) for config in self._plan.configs.values()}
         self._host.traffic.show(metrics)
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
@@ -316,7 +299,12 @@ class Server:
     async def _watch_signals(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             task_status.started()
+            first_ms = 0
             async for number in signals:
+                now_ms = self._clock.monotonic_ms()
+                if first_ms and now_ms - first_ms < SAME_STOP_MS:
+                    continue
+                first_ms = first_ms or now_ms
                 if self._stop.is_set():
                     # The log is safe at any moment (that is what recovery is for), so "at once" may mean it.
                     self._say("stopped at once")
@@ -333,7 +321,11 @@ class Server:
     async def _start_all(self) -> None:
         plan = self._plan
         if plan.ready_file is not None:
-            plan.ready_file.unlink(missing_ok=True)
+            try:
+                plan.ready_file.unlink(missing_ok=True)
+            except OSError as error:
+                self._refuse_ready_file(error)
+                return
         self._say(f"gantry {__version__}" + self._data_line())
         if is_page(self._nameservers[0]):
             try:
@@ -473,13 +465,16 @@ class Server:
             log.debug("%s: traceback", name, exc_info=True)
             self._request_stop(EXIT_FAILED)
 
+    def _refuse_ready_file(self, error: OSError) -> None:
+        complain(f"--ready-file {self._plan.ready_file}: {error.strerror or error}")
+        self._request_stop(EXIT_FAILED)
+
     def _announce_ready(self) -> None:
         if self._plan.ready_file is not None:
             try:
                 write_atomically(self._plan.ready_file, json.dumps(self._addresses, indent=2) + "\n")
             except OSError as error:
-                complain(f"--ready-file {self._plan.ready_file}: {error.strerror or error}")
-                self._request_stop(EXIT_FAILED)
+                self._refuse_ready_file(error)
                 return
         self._health.phase = ""
         gc.freeze()  # what the start made stays for good: the collector need not look at it again

@@ -26,6 +26,8 @@ PLAIN_ONLY = {
     "store/test_read_queue.py::test_a_map_is_cut_as_a_read_is": "replaces a method",
     "store/test_read_queue.py::test_records_that_lie_far_apart_are_read_one_by_one": "sets a limit",
     "store/test_read_queue.py::test_paths_that_are_kept": "sets a limit",
+    "store/test_read_queue.py::test_many_records_take_several_reads": "replaces a method",
+    "store/test_read_queue.py::test_all_of_several_reads_that_are_cold": "replaces a method",
     "remoting/test_sends.py::test_sends_of_one_read_are_one_append_and_one_write": "replaces a method",
     "remoting/test_pulls.py::test_a_slow_reader_gets_no_more_until_it_reads": "sets a limit",
     "remoting/test_pulls.py::test_many_pulls_of_one_read_are_spread_over_turns": "sets a limit",

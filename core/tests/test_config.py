@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gantrymq.broker.config import BrokerConfig
+from gantrymq.broker.config import BrokerConfig, TimerConfig
 from gantrymq.config import ServerConfig, Settings, load
 from gantrymq.model.errors import ConfigError
 from gantrymq.model.limits import MessageConfig
@@ -171,8 +171,31 @@ def test_any_value_is_taken_or_refused_in_one_line(key: str, value: object) -> N
 @pytest.mark.parametrize("key", ["name", "cluster"])
 @pytest.mark.parametrize("value", ["", "a b", "x" * 256])
 def test_names_that_no_nameserver_takes(key: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=f"broker: {key} = .*allowed are 1 to 255 of"):
+    with pytest.raises(ConfigError, match=rf'^broker\.{key} = ".* \(--set\): allowed are 1 to 255 of'):
         load(None, {}, [f"broker.{key}={value}"]).build("broker", BrokerConfig)
+
+
+@pytest.mark.parametrize("value", ["a b", "http://x", "x" * 254, "a/b", "broker.example:10911", "1.2.3.4:80"])
+def test_hosts_that_no_client_can_dial(value: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^broker\.advertised_host = .* \(--set\): allowed are a host name or an address"
+    ):
+        load(None, {}, [f"broker.advertised_host={value}"]).build("broker", BrokerConfig)
+
+
+def test_what_a_section_checks_itself_is_told_with_its_source() -> None:
+    for setting, section, allowed in (
+        ("store.flush=maybe", StoreConfig, "allowed are async and sync"),
+        (
+            "timer.delay_levels=1s 2x",
+            TimerConfig,
+            "allowed are 1 to 64 of a number and s, m, h or d, such as '1s 5s 10s'",
+        ),
+    ):
+        name, _, value = setting.partition("=")
+        with pytest.raises(ConfigError) as caught:
+            load(None, {}, [setting]).build(name.partition(".")[0], section)
+        assert str(caught.value) == f'{name} = "{value}" (--set): {allowed}'
 
 
 def test_allowed_settings_are_named_once() -> None:

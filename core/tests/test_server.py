@@ -16,23 +16,26 @@ from pathlib import Path
 import pytest
 
 from gantrymq.config import load
+from gantrymq.launch_checks import is_loopback
 from gantrymq.model.errors import ConfigError
 from gantrymq.server import (
     EXIT_FAILED,
     EXIT_USAGE,
     Launch,
-    is_loopback,
+    make_plan,
     parse_nameservers,
     wanted_names,
     write_atomically,
 )
+from interop_tests import guard
+from interop_tests.waiting import until
 
 PROGRAM = Path(__file__).with_name("fake_services.py")
 
 
 def environment(trouble: str = "") -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("GANTRY_", "NAMESRV"))}
-    return {**kept, "PYTHONPATH": os.pathsep.join(sys.path), "FAKE_TROUBLE": trouble}
+    return {**kept, **guard.mark(), "PYTHONPATH": os.pathsep.join(sys.path), "FAKE_TROUBLE": trouble}
 
 
 class Running:
@@ -64,6 +67,13 @@ class Running:
     def address(self, name: str) -> tuple[str, int]:
         host, port = json.loads(self.ready_file.read_text())[name].rsplit(":", 1)
         return host, int(port)
+
+    def ended_by(self, number: signal.Signals) -> bool:
+        """It has ended; otherwise it gets the signal once more."""
+        if self.process.poll() is not None:
+            return True
+        self.process.send_signal(number)
+        return False
 
     def end(self, number: signal.Signals | None = None) -> tuple[int, str]:
         """Send a signal and wait; exit code and stderr."""
@@ -167,8 +177,11 @@ def test_bad_directory_failing_service_and_failing_task(tmp_path: Path) -> None:
 
 def test_ready_file_that_cannot_be_written(tmp_path: Path) -> None:
     code, err, _ = fails(tmp_path, "--ready-file", str(tmp_path / "no" / "such" / "file"))
-    assert code == EXIT_FAILED
-    assert err == f"gantry: --ready-file {tmp_path / 'no' / 'such' / 'file'}: No such file or directory\n"
+    assert code == EXIT_USAGE
+    assert (
+        err
+        == f"gantry: --ready-file {tmp_path / 'no' / 'such' / 'file'}: there is no directory {tmp_path / 'no' / 'such'}\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -217,9 +230,35 @@ def test_signal_while_starting_and_second_signal(tmp_path: Path) -> None:
         with socket.create_connection(server.address("echo"), 30):
             server.process.send_signal(signal.SIGINT)
             server.until("drain echo")
-            code, _ = server.end(signal.SIGINT)
+            until(lambda: server.ended_by(signal.SIGINT))  # again and again: one right after the first does not count
+            code, _ = server.end()
         assert code == EXIT_FAILED
         assert server.lines[-1] == "stopped at once"
+
+
+def test_one_stop_sent_twice_is_a_clean_stop(tmp_path: Path) -> None:
+    """As `timeout` sends it: to the process, and to the process group that it is in."""
+    with running(tmp_path) as server:
+        server.until("ready")
+        server.process.send_signal(signal.SIGSTOP)  # both are there when it goes on
+        server.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGINT)
+        code, err = server.end(signal.SIGCONT)
+    assert (code, err.count("stopping")) == (0, 1)
+    assert server.lines[-1] == "stop nameserver"
+
+
+def test_a_ready_file_that_cannot_be(tmp_path: Path) -> None:
+    for place, reason in ((tmp_path, "it is a directory"), (tmp_path / "no" / "f", "there is no directory")):
+        with pytest.raises(ConfigError, match=f"^--ready-file {place}: {reason}"):
+            make_plan(Launch("up", ready_file=str(place)), {})
+    data = tmp_path / "data"
+    assert make_plan(Launch("up", data=str(data), ready_file=str(data / "ready")), {}).ready_file == data / "ready"
+
+
+def test_a_ready_file_of_somebody_else(tmp_path: Path) -> None:
+    code, err, _ = fails(tmp_path, "--ready-file", "/proc/version")
+    assert (code, err) == (EXIT_FAILED, "gantry: --ready-file /proc/version: Operation not permitted\n")
 
 
 def test_nobody_reads_the_output(tmp_path: Path) -> None:

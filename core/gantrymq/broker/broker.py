@@ -96,6 +96,7 @@ class Broker:
         self.tables.watch("light", partial(deletions.light_row, store))
         self.topics = TopicTable(lambda name, row: self.put_rows([("topic", name, row)]), topics_config.auto_create_max)
         self.topics.strict, self.topics.typed = sync_flush, topics_config.check_message_type
+        self.topics.give(config.cluster, config.name)
         self.router = Router(route_sets, self.topics.topics)
         self.topics.on_new = self.router.new_topic
         self.offsets = ConsumerOffsets()
@@ -126,8 +127,7 @@ class Broker:
         """The batch that `_prepare` looked at last holds a message whose acknowledgement waits for the flush."""
         self._background_armed = False
         self._offsets_armed = False
-        self._next_light = 1
-        self._next_tap = 1
+        self._next_light = self._next_tap = 1
         self._next_port = 0
         self.closed = False
         self.snapshots: Snapshots | None = None
@@ -322,8 +322,8 @@ class Broker:
         check_item("route", route.route_id, None)
         if route.topic is not None and names.is_own_system_topic(route.topic):
             raise GantryError(ErrorCode.NO_PERMISSION, f"topic {route.topic} belongs to the broker itself")
-        self.router.add(route)
-        self.put("route", [(route.route_id, route_to_bytes(route))], token, on_done)
+        stored = self.router.add_unstored(route, on_done)
+        self.put("route", [(route.route_id, route_to_bytes(route))], token, stored)
 
     def remove_routes(self, route_ids: Sequence[str], token: Any, on_done: Done | None) -> None:
         """As RoutePort.remove_routes."""

@@ -41,6 +41,9 @@ DIRTY_MIN: Final = 1_000
 """A run begins when so many records came, at least half as many as the file has..."""
 TOMBSTONE_MS: Final = 24 * 3_600_000
 """How long a deletion can be read; a consumer that is further behind may keep a key that is gone."""
+TOPICS_STEP: Final = 1_000
+TOPICS_US: Final = 100
+"""Looking which topics are compacted, so many at a time."""
 UNITS_STEP: Final = 512
 RECORD_US: Final = 15
 READ_US: Final = 20
@@ -111,13 +114,14 @@ class Compaction:
         self._work.job = self._run(force)
         self._slice()
 
-    def _queues(self) -> list[tuple[str, int]]:
-        return [
-            (topic.name, queue_id)
-            for topic in list(self._broker.topics.topics.values())
-            if topic.compacted
-            for queue_id in self._store.queues_of(topic.name)
-        ]
+    def _queues(self) -> Slices[list[tuple[str, int]]]:
+        found = []
+        topics = list(self._broker.topics.topics.values())
+        for first in range(0, len(topics), TOPICS_STEP):
+            compacted = [topic.name for topic in topics[first : first + TOPICS_STEP] if topic.compacted]
+            found += [(name, queue_id) for name in compacted for queue_id in self._store.queues_of(name)]
+            yield TOPICS_US + READ_US * len(compacted)
+        return found
 
     def needed_from(self) -> int:
         """For retention: below this position no record of a compacted topic is needed in the log, because files on stable storage hold
@@ -126,7 +130,7 @@ class Compaction:
 
     def _measure(self) -> Slices[None]:
         lowest = self._store.written_position
-        for topic, queue_id in self._queues():
+        for topic, queue_id in (yield from self._queues()):
             needed = yield from patient(lambda: self._first_needed(topic, queue_id))  # noqa: B023 (called at once)
             yield READ_US
             lowest = min(lowest, needed)
@@ -191,7 +195,7 @@ class Compaction:
             found = self._broker.topics.get(topic)
             if found is None or not found.compacted:
                 yield from self._remove(self._store.compacted.drop(topic, queue_id))
-        for topic, queue_id in self._queues():
+        for topic, queue_id in (yield from self._queues()):
             while True:
                 part = self._part(topic, queue_id)
                 due = force and part.end > part.from_offset

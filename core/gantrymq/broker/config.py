@@ -9,6 +9,8 @@ from gantrymq.store.schedule import DELAY_LEVELS, delays_of
 
 _NAME = re.compile(r"[A-Za-z0-9_%|.\-]{1,255}\Z")
 """What nameservers take as the name of a cluster or broker."""
+_HOST = re.compile(r"([A-Za-z0-9._\-]{0,253}|\[?[0-9A-Fa-f]*:[0-9A-Fa-f:.]+(%[A-Za-z0-9._\-]+)?\]?)\Z")
+"""A host name or an address of either kind, without a port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +18,8 @@ class BrokerConfig:
     """Identity and address."""
 
     port: int = field(default=10911, metadata={"min": 0, "max": 65535})
+    vip_channel: bool = True
+    """The same door again on `port` - 2, where RocketMQ's clients up to 4.5.0 send and rocketmq-dashboard asks (vipChannelEnabled)."""
     name: str = "broker-a"
     cluster: str = "DefaultCluster"
     id: int = field(default=0, metadata={"min": 0, "max": 0})
@@ -42,6 +46,8 @@ class BrokerConfig:
         for key, value in (("name", self.name), ("cluster", self.cluster)):
             if _NAME.match(value) is None:
                 raise ValueError(f"{key} = {value!r:.80}: allowed are 1 to 255 of [A-Za-z0-9_%|.-]")
+        if _HOST.match(self.advertised_host) is None:
+            raise ValueError(f"advertised_host = {self.advertised_host!r:.80}: allowed are a host name or an address")
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ class Cursors:
         self._acked: dict[int, list[int]] = {}
         self._back: dict[int, list[int]] = {}
         self._runs: list[bytes] = []
-        """Entries for whole runs that were skipped."""
+        """Entries for whole runs that were skipped, and for marks that went back."""
         self._unwritten: dict[int, None] = {}
         """Cursors with acknowledgements that a full disk refused: their whole state is written when it has room. No more of them than
         there are cursors, whatever is settled meanwhile."""
@@ -180,10 +180,8 @@ class Cursors:
         snapshot held: `known`: by cursor, up to which offset of the topic."""
         for kind, cursor_id, offsets in decode(body):
             cursor = self.by_id.get(cursor_id)
-            if (
-                cursor_id >= self._next_id
-            ):  # its row never came into the log: no other cursor may take these for its own
-                self._next_id = cursor_id + 1
+            # An id whose row never came into the log: no other cursor may take these for its own.
+            self._next_id = max(self._next_id, cursor_id + 1)
             if cursor is None or (known and known.get(cursor_id, 0) > at):
                 continue
             window = cursor.window
@@ -356,6 +354,14 @@ class Cursors:
         if end > window.marked:
             window.marked = end + MARK_STEP
             self._append_now(encode_one(AckKind.MARK, cursor.id, window.marked))
+
+    def stop_marks(self) -> None:
+        """At a clean stop: what the delivered marks ran ahead of was never delivered, and the next start is to know it."""
+        for cursor in self.by_id.values():
+            end = max(cursor.window.next_offset, cursor.recovered_below)
+            if cursor.window.marked > end:
+                cursor.window.cut(end)
+                self._runs.append(encode_one(AckKind.CUT, cursor.id, end))
 
     # Pop consumers keep deadlines of their own (pops.py): whole runs at once.
 

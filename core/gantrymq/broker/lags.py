@@ -38,13 +38,22 @@ class LagSweep:
     def steps(self) -> Iterator[None]:
         """Do it; pauses between steps. System topics are left out."""
         store = self._broker.store
-        topics, used, behind = self._broker.topics.topics, store.used_topics, self.behind
+        topics, used = self._broker.topics.topics, store.used_topics
+        part: list[tuple[int, str, str]] = []
+        by_topic = self._broker.offsets.by_topic()
         known_ends = store.known_ends
         opened = done = 0
-        for name, groups in list(self._broker.offsets.by_topic()):
+        for name in list(
+            by_topic
+        ):  # a list of pairs would take milliseconds, with the collection of garbage that it begins
+            groups = by_topic.get(name)
+            if groups is None:  # dropped meanwhile
+                continue
             done += 1 + len(groups)
             if done >= PAIRS_PER_STEP:
                 done = 0
+                if len(part) >= PAIRS_PER_STEP:
+                    part = self._keep_best(part)
                 yield
             topic = topics.get(name)
             if topic is None or topic.system or name in names.ROCKETMQ_SYSTEM_TOPICS:
@@ -69,14 +78,13 @@ class LagSweep:
             for group, queues in groups.items():
                 lag = end - sum(queues.values())
                 if lag > 0:
-                    behind.append((lag, name, group))
+                    self.total += lag
+                    self.behind_count += 1
+                    part.append((lag, name, group))
         yield
-        self.total = sum(map(itemgetter(0), behind))
-        self.behind_count = len(behind)
-        best: list[tuple[int, str, str]] = []
-        for first in range(0, len(behind), PAIRS_PER_STEP * 2):
-            yield
-            best = sorted([*best, *behind[first : first + PAIRS_PER_STEP * 2]], key=itemgetter(0), reverse=True)[
-                : self._limit
-            ]
-        self.behind = best
+        self._keep_best(part)
+
+    def _keep_best(self, found: list[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
+        """Of these and what was kept before; the answer: room for the next ones."""
+        self.behind = sorted([*self.behind, *found], key=itemgetter(0), reverse=True)[: self._limit]
+        return []

@@ -37,6 +37,9 @@ class ConsumerOffsets:
         self._of_topic: dict[str, dict[str, dict[int, int]]] = {}
         self._topics_of: dict[str, set[str]] = {}
         self._count = 0
+        self._handed: dict[tuple[str, str], dict[int, int]] = {}
+        """By topic and group, queue id to the offset behind what the last pull got: what is between the committed one and it is in flight.
+        In memory alone (RocketMQ: pullOffsetTable), and only of pairs that have a committed offset."""
         self._dirty: dict[tuple[str, str], None] = {}
         """Oldest first."""
         self.resets: dict[tuple[str, str], dict[int, int]] = {}
@@ -157,6 +160,17 @@ class ConsumerOffsets:
             return -1
         return self._of_topic.get(topic, {}).get(group, {}).get(queue_id, -1)
 
+    def handed(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """A pull got the messages before this offset."""
+        groups = self._of_topic.get(topic)
+        if groups is not None and group in groups:
+            self._handed.setdefault((topic, group), {})[queue_id] = offset
+
+    def query_handed(self, group: str, topic: str, queue_id: int) -> int:
+        """The offset behind the last message that the group's pulls got; its committed offset (0: none) where that is higher."""
+        committed = self.query(group, topic, queue_id)
+        return max(committed, self._handed.get((topic, group), {}).get(queue_id, 0)) if committed >= 0 else 0
+
     def all_of(self, group: str, topic: str) -> dict[int, int]:
         """Queue id to offset."""
         if self.deleting and self._going(topic, group):
@@ -177,9 +191,9 @@ class ConsumerOffsets:
         topics = list(self._topics_of.get(group, ()))
         return [topic for topic in topics if not self._going(topic, group)] if self.deleting else topics
 
-    def by_topic(self) -> Iterable[tuple[str, dict[str, dict[int, int]]]]:
-        """Every topic with its groups' offsets; not to be changed."""
-        return self._of_topic.items()
+    def by_topic(self) -> Mapping[str, dict[str, dict[int, int]]]:
+        """Every topic's groups' offsets; not to be changed."""
+        return self._of_topic
 
     def pairs(self) -> list[tuple[str, str, dict[int, int]]]:
         """Every topic and group with its offsets; not to be changed."""
@@ -200,6 +214,7 @@ class ConsumerOffsets:
         groups, topics = self._of_topic[topic], self._topics_of[group]
         del groups[group]
         self._reset_count -= len(self.resets.pop((topic, group), ()))
+        self._handed.pop((topic, group), None)
         topics.discard(topic)
         if not groups:
             del self._of_topic[topic]

@@ -97,11 +97,11 @@ class DeadLetters:
 
 def letter(message: Message, topic: str, place: Place, times: int) -> Message:
     """The copy. RETRY_TOPIC and ORIGIN_MESSAGE_ID as RocketMQ sets them (AbstractSendMessageProcessor.consumerSendMsgBack)."""
-    copy = Message(topic, message.body, _with_origin(message, place), message.tag, message.keys, 0, message.born_ms)
+    text = _with_origin(message, place)
+    copy = Message(topic, message.body, text, message.tag, props.index_keys(text), 0, message.born_ms)
     copy.born_host, copy.flag = message.born_host, message.flag
     copy.sys_flag = message.sys_flag & ~sysflag.STORE_HOST_V6
     copy.reconsume_times = message.reconsume_times + times
-    copy.keys = keys_of(copy)
     return copy
 
 
@@ -122,11 +122,4 @@ def _with_origin(message: Message, place: Place) -> bytes:
     return text
 
 
-def keys_of(message: Message) -> tuple[str, ...]:
-    """What the index holds of it, as its first append did."""
-    text = message.properties
-    unique = props.find(text, props.UNIQ_KEY)
-    return tuple(key for key in (unique, *props.find(text, props.KEYS).split(" ")) if key)
-
-
-__all__ = ["DeadLetters", "keys_of", "letter"]
+__all__ = ["DeadLetters", "letter"]

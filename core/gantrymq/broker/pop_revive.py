@@ -13,7 +13,6 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from gantrymq.broker.pop_dead import keys_of
 from gantrymq.broker.port import Outcome
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.broker.waiting import put_cursor
@@ -236,9 +235,8 @@ def retry(message: Message, topic: str, pop_ms: int) -> Message:
         if text and not text.endswith(props.PAIR_END):
             text += props.PAIR_END
         text += b"1ST_POP_TIME\x01%d\x02" % pop_ms
-    copy = Message(topic, message.body, text, message.tag, (), 0, message.born_ms)
+    copy = Message(topic, message.body, text, message.tag, props.index_keys(text), 0, message.born_ms)
     copy.born_host, copy.flag = message.born_host, message.flag
     copy.sys_flag = message.sys_flag & ~sysflag.STORE_HOST_V6
     copy.reconsume_times = message.reconsume_times + 1
-    copy.keys = keys_of(copy)
     return copy

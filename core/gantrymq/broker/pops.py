@@ -155,6 +155,7 @@ class Pops:
             return place
         queue = f"{topic}/{queue_id}"
         cursor = self._cursors.find(queue, POP_PREFIX + group)
+        self._hear_reset(group, topic, queue_id)
         if cursor is None:
             names.check_group(group)
             start = self._start(group, topic, queue_id, from_first)
@@ -172,6 +173,12 @@ class Pops:
         if place is None and self._cursors.find(f"{topic}/{queue_id}", POP_PREFIX + group) is not None:
             place = self.place(group, topic, queue_id, True)
         return place
+
+    def _hear_reset(self, group: str, topic: str, queue_id: int) -> None:
+        """A tool set the offset before the group ever popped: it is heard of now (PopMessageProcessor.resetPopOffset), and commits count."""
+        offsets = self._broker.offsets
+        if offsets.resets and offsets.take_reset(group, topic, queue_id) >= 0:
+            self._broker.write_offsets(0, everything=False)
 
     def _start(self, group: str, topic: str, queue_id: int, from_first: bool) -> int:
         broker = self._broker

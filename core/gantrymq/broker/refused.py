@@ -71,6 +71,7 @@ class Refused:
     def drain(self, write: Callable[[], None]) -> None:
         """At a stop: `write()` makes records of what is due. Until all is written, or nothing more of it can be."""
         cursors, more = self._cursors, True
+        cursors.stop_marks()
         while more:
             left = cursors.unwritten()
             more = cursors.write_again()

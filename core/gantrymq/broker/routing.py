@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 from importlib.metadata import entry_points
+from typing import Any
 
 from gantrymq.broker.hits import NO_HIT, Hit, Tap
-from gantrymq.broker.port import Route
+from gantrymq.broker.port import Done, Route
 from gantrymq.broker.routing_api import RouteSet
 from gantrymq.broker.topics import Topic
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -56,19 +57,53 @@ class Router:
         self._same: dict[tuple[int, ...], tuple[int, ...]] = {}
         self.routes: dict[str, Route] = {}
         """Durable routes by id."""
+        self._unstored: dict[str, list[Route | None]] = {}
+        """By id: the route that the log has, then those that were added since and are not there yet, until it is removed."""
 
     def add(self, route: Route) -> None:
         """Install a durable route, replacing one of the same id. Raises ILLEGAL_ARGUMENT for an unknown kind or bad expression."""
         target = _Target(route.kind, route.topic, route.light, None, 0)
         number = self._install(target, route.expression)
-        self.remove(route.route_id)
+        self._forget(route.route_id)
         self._by_id[route.route_id] = number
         self.routes[route.route_id] = route
         if route.light:
             self._by_light.setdefault(route.light, set()).add(route.route_id)
 
+    def add_unstored(self, route: Route, on_done: Done) -> Done:
+        """As `add`, of a route on its way to the log. The answer is called with what became of it, and calls `on_done`: a route that the log
+        refused gives place to the one before it."""
+        before = self.routes.get(route.route_id)
+        self.add(route)
+        line = self._unstored.setdefault(route.route_id, [before])
+        line.append(route)
+
+        def done(token: Any, result: Any) -> None:
+            if self._unstored.get(route.route_id) is line:  # else it was removed meanwhile
+                self._decided(route, line, not isinstance(result, GantryError))
+            on_done(token, result)
+
+        return done
+
+    def _decided(self, route: Route, line: list[Route | None], stored: bool) -> None:
+        at = next(place for place in range(1, len(line)) if line[place] is route)
+        if stored:
+            del line[:at]
+        else:
+            del line[at]
+            if at == len(line):
+                self._forget(route.route_id)
+                if (newest := line[-1]) is not None:
+                    self.add(newest)
+        if len(line) == 1:
+            del self._unstored[route.route_id]
+
     def remove(self, route_id: str) -> bool:
         """Forget a durable route; False if unknown."""
+        self._unstored.pop(route_id, None)
+        return self._forget(route_id)
+
+    def _forget(self, route_id: str) -> bool:
         number = self._by_id.pop(route_id, None)
         if number is None:
             return False

@@ -204,27 +204,29 @@ class BrokerStats:
         self._tick += 1
         wall_ms = self._clock.now_ms()
         self._sample_totals(wall_ms)
-        self._slice(iter(list(self._items.items())), self._tick, wall_ms)
+        self._slice(iter(list(self._items)), self._tick, wall_ms)
         if self._wheel is not None:
             self._wheel.call_at(now_ms + SAMPLE_MS, self._sample)
 
-    def _slice(self, items: Iterator[tuple[tuple[str, str], Item]], tick: int, wall_ms: int) -> None:
+    def _slice(self, places: Iterator[tuple[str, str]], tick: int, wall_ms: int) -> None:
         for _ in range(ITEMS_PER_SLICE):
-            found = next(items, None)
-            if found is None:
+            place = next(places, None)
+            if place is None:
                 return
-            place, item = found
+            item = self._items.get(place)
+            if item is None:  # forgotten meanwhile
+                continue
             item.sample(item.minute, MINUTE_RING, wall_ms)
             if tick % SAMPLES_PER_HOUR_STEP == 1:
                 item.sample(item.hour, HOUR_RING, wall_ms)
             if tick % SAMPLES_PER_DAY_STEP == 1:
                 item.sample(item.day, DAY_RING, wall_ms)
-                if wall_ms - item.moved_ms > IDLE_MS_MAX and self._items.get(place) is item:
+                if wall_ms - item.moved_ms > IDLE_MS_MAX:
                     del self._items[place]
                     self._of_queue.clear()
                     self._of_group.clear()
         if self._wheel is not None:
-            self._wheel.call_at(self._wheel.now_ms() + 1, lambda now_ms: self._slice(items, tick, wall_ms))
+            self._wheel.call_at(self._wheel.now_ms() + 1, lambda now_ms: self._slice(places, tick, wall_ms))
 
     def _sample_totals(self, wall_ms: int) -> None:
         totals = self._totals
@@ -261,15 +263,20 @@ class BrokerStats:
 
     def tables(self, name: str, count: int) -> Iterator[list[tuple[str, int]]]:
         """(key, value) of all counters of a name, of `count` counters at a time."""
-        items = list(self._items.items())
-        for first in range(0, len(items), count):
-            yield [(place[1], item.value) for place, item in items[first : first + count] if place[0] == name]
+        items, places = self._items, list(self._items)  # of pairs a list would take milliseconds
+        for first in range(0, len(places), count):
+            yield [
+                (place[1], item.value)
+                for place in places[first : first + count]
+                if place[0] == name and (item := items.get(place)) is not None
+            ]
 
     def rates(self, name: str) -> Iterator[tuple[float, str, int]]:
         """(per second over the last minute, key, value) of all counters of a name."""
         now_ms = self._clock.now_ms()
-        for place, item in list(self._items.items()):
-            if place[0] == name:
+        items = self._items
+        for place in list(items):
+            if place[0] == name and (item := items.get(place)) is not None:
                 yield item.since_oldest(item.minute, now_ms)[1], place[1], item.value
 
     def values_of(self, name: str, keys: Iterable[str]) -> dict[str, int]:

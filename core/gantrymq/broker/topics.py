@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from zlib import crc32
 
 from gantrymq.broker.hits import Hit
@@ -32,6 +32,9 @@ CHANGES_MAX = 10_000
 
 QUEUES_MAX = 1024
 """Queues a topic may have (RocketMQ's BenchmarkTest has 1,024)."""
+
+CLUSTER_QUEUES = 16
+"""Queues of the topic that is named as the cluster, as in RocketMQ."""
 
 LIGHT_QUEUES_MAX = 20_000
 """Clients' light queues (RocketMQ's maxLmqConsumeQueueNum): each has files of its own in `consumequeue`."""
@@ -153,6 +156,8 @@ class TopicTable:
         self._waiting: dict[str, dict[int, dict[object, Callable[[], None]]]] = {}
         """`Topic.waiters` of deleted topics: cursors outlive their topic, and wait for one of its name."""
         self._light: set[str] = set()
+        self.given: dict[str, TopicConfig] = {}
+        """Topics that every broker of RocketMQ has, by name: routed from the start, made when they are first used."""
         self._write = on_write
         self._auto_create_max = auto_create_max
         self._auto_created = 0
@@ -180,6 +185,24 @@ class TopicTable:
             else:
                 self._add(config)
                 self._auto_created += config.on_use
+
+    def give(self, cluster: str, broker: str) -> None:
+        """Set `given`: topics named as the cluster and as the broker (RocketMQ: clusterTopicEnable, brokerTopicEnable), by whose
+        routes tools find all brokers and each one. A name that no topic can have is left out."""
+        perm = PERM_READ | PERM_WRITE | PERM_INHERIT
+        wanted = {cluster: CLUSTER_QUEUES, broker: 1}
+        self.given = {
+            name: TopicConfig(name, queues, queues, perm)
+            for name, queues in wanted.items()
+            if names.is_stored_topic(name)
+        }
+
+    def given_topic(self, name: str) -> Topic | None:
+        """An existing topic, or one of `given`, which is made by this."""
+        topic = self.get(name)
+        if topic is None and name in self.given:
+            topic = self.create(replace(self.given[name], attributes={}, first_offsets={}))
+        return topic
 
     def wait_for(self, name: str, queue_id: int, key: object, callback: Callable[[], None]) -> None:
         """Call `callback` once when a record enters that queue, also if the topic is yet to be made (again)."""

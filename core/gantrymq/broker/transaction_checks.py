@@ -10,7 +10,8 @@ import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gantrymq.broker.acks import AckKind, encode_offsets
-from gantrymq.broker.transaction_halves import GIVEN_UP, ROLLBACK, Half
+from gantrymq.broker.transaction_halves import CHECK_TIMES, GIVEN_UP, ROLLBACK, Half
+from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.store.cold import Cold
@@ -142,6 +143,10 @@ class Checks:
             self._lost(half, error)
             return True
         transactions.drop_message(half)
+        # Producers may decide by it (TransactionalMessageServiceImpl.needDiscard counts before it asks).
+        pairs = props.decode(message.properties)
+        pairs[CHECK_TIMES] = str(transactions.checks_of(half) + 1)
+        message.properties = props.encode(pairs)
         if self.producers.ask(half, message):
             self.made += 1
             self._asked.append(half.offset)

@@ -183,7 +183,8 @@ class AckWindow:
         return dropped
 
     def cut(self, end: int) -> None:
-        """Offsets from `end` on were never acquired: the queue lost the records that had them."""
+        """Offsets from `end` on were never acquired: the queue lost the records that had them, or only the mark was there."""
+        self.marked = min(self.marked, end)
         if end >= self.next_offset:
             return
         self.next_offset = end

@@ -18,7 +18,6 @@ from gantrymq.cli import options
 from gantrymq.cli.options import Interval, Json, Nameserver, Watch, Yes
 from gantrymq.cli.screen import (
     CONSOLE,
-    MEDIUM,
     Trend,
     facts,
     number,
@@ -40,6 +39,9 @@ from gantrymq.remoting.constants import MASTER_ID
 broker_app = typer.Typer(help="Brokers.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="BROKER")]
+
+UNFOLDED: Final = 1000
+"""Columns in which a table is measured: as many as it could want."""
 
 DRAIN_LOOK_S: Final = 1.0
 """Between two looks while a broker drains: offsets are committed every few seconds."""
@@ -354,10 +356,8 @@ async def do_cluster(admin: Admin, again: bool, interval_s: float, as_lines: boo
     async def look() -> tuple[Sequence[Any], RenderableType]:
         info = await admin.cluster()
         found = {row["name"]: row for row in await look_at_all(admin)} if info.brokers else {}
-        wide = CONSOLE.width >= MEDIUM  # else what can be had elsewhere (`gantry broker list`) is left out
-        where = ("cluster", "broker", ">id", "address") if wide else ("broker", ">id")
-        made = table(*where, "state", ">in/s", ">out/s", ">log", ">behind")
         rows = []
+        cells = []
         for name, brokers in sorted(info.clusters.items()):
             for broker in brokers:
                 for key, address in sorted(info.brokers.get(broker, {}).items()):
@@ -365,20 +365,31 @@ async def do_cluster(admin: Admin, again: bool, interval_s: float, as_lines: boo
                     rows.append(
                         {"cluster": name, "broker": broker, "id": key, "address": address, **_figures(row, rates)}
                     )
-                    cells = (
-                        (plain(name), plain(broker), str(key), plain(address)) if wide else (plain(broker), str(key))
-                    )
-                    made.add_row(*cells, *_cells(row, rates))
+                    cells.append((plain(name), plain(broker), str(key), plain(address), *_cells(row, rates)))
         parts = [
             f"nameserver {plain(address)}: {await _nameserver_state(admin, address)}"
             for address in list(admin.client.routes.nameservers)
         ]
-        return rows, stacked(made if rows else "no broker is registered", "\n".join(parts))
+        return rows, stacked(_at_a_glance(cells) if rows else "no broker is registered", "\n".join(parts))
 
     if not as_lines:
         await look()
         await anyio.sleep(0.5)
     await watch(look, again, interval_s, as_lines)
+
+
+def _at_a_glance(rows: list[tuple[str, ...]]) -> RenderableType:
+    """With clusters and addresses where they fit unfolded; else without what can be had elsewhere (`gantry broker list`)."""
+    figures = ("state", ">in/s", ">out/s", ">log", ">behind")
+    made = table("cluster", "broker", ">id", "address", *figures)
+    for row in rows:
+        made.add_row(*row)
+    if CONSOLE.measure(made, options=CONSOLE.options.update(max_width=UNFOLDED)).maximum <= CONSOLE.width:
+        return made
+    made = table("broker", ">id", *figures)
+    for _, broker, key, _, *rest in rows:
+        made.add_row(broker, key, *rest)
+    return made
 
 
 def _figures(row: dict[str, Any], rates: dict[str, Rates]) -> dict[str, Any]:

@@ -253,7 +253,7 @@ def picture(found: Look, trend: Trend | None) -> RenderableType:
     online = bool(found.members)
     rows: list[tuple[str, object]] = [
         ("members", len(found.members) or "nobody is connected"),
-        ("consumes", f"{found.model.lower() or '-'}, {found.kind.lower().replace('_', ' ') or '-'}"),
+        ("consumes", ", ".join(filter(None, (found.model.lower(), found.kind.lower().replace("_", " ")))) or "-"),
         ("rate", f"{number(found.rate)}/s over the last minute"),
     ]
     head = facts(rows, f"group {plain(found.group)}")
@@ -379,7 +379,9 @@ def delete(
 
 async def do_delete(admin: Admin, group: str, offsets: bool) -> None:
     """Refused while somebody is connected: he would make it again with his next heartbeat."""
-    if await admin.members(group):
+    found = await look_at(admin, group)
+    _must_be_known(found)
+    if found.members:
         raise GantryError(
             ErrorCode.ILLEGAL_ARGUMENT,
             f"group {group!r} has members: stop them first (see `gantry group show {group}`)",

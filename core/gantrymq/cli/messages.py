@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from time import monotonic
 from typing import Annotated, Any, Final
 
 import typer
@@ -33,6 +34,9 @@ REDRIVE_PREFIX: Final = "gantry_redrive_"
 
 REDRIVE_BATCH: Final = 100
 """Messages between two commits: as many may be sent twice when the command is killed."""
+
+REDRIVE_WAIT_S: Final = 30.0
+"""A broker that has dead letters and gives none for so long is too slow: the rest is left for the next redrive."""
 
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 TAIL_WAIT_S: Final = 15.0
@@ -152,23 +156,29 @@ async def do_redrive(admin: Admin, group: str, to: str, count: int, again: bool,
         Producer(client=admin.client, group=f"{REDRIVE_PREFIX}{group}") as producer,
     ):
         queues = await consumer.assign(topic)
+        ends: dict[MessageQueue, int] = {}
+        kept: dict[MessageQueue, int] = {}
         waiting = 0
         for queue in queues:
-            start = None if again else await consumer.committed(queue)
+            before = await consumer.committed(queue)
+            start = None if again else before
             begin = await consumer.seek(
                 queue, "earliest" if start is None else max(start, await consumer.min_offset(queue))
             )
-            waiting += max(await consumer.max_offset(queue) - begin, 0)
+            ends[queue] = await consumer.max_offset(queue)
+            kept[queue] = min(before or 0, ends[queue])
+            waiting += max(ends[queue] - begin, 0)
         with bar:
             task = bar.add_task("", total=min(waiting, count))
             while (done := sum(sent.values())) < count:
-                messages = await consumer.pull(min(REDRIVE_BATCH, count - done), people.SETTLE_S)
+                messages = await pull_until(consumer, ends, min(REDRIVE_BATCH, count - done))
                 if not messages:
                     break
                 out = [letter(message, to) for message in messages]
                 if not dry_run:
                     await producer.send_many(out)
-                    await consumer.commit()
+                    # --again begins below what was sent before, and may end (--max) before it has come there.
+                    await consumer.commit({queue: max(consumer.position(queue), kept[queue]) for queue in queues})
                 for each in out:
                     sent[each.topic] = sent.get(each.topic, 0) + 1
                 bar.update(task, completed=sum(sent.values()))
@@ -177,6 +187,40 @@ async def do_redrive(admin: Admin, group: str, to: str, count: int, again: bool,
         CONSOLE.print(f"group {plain(group)} has no dead letters that were not sent again already (--again sends all)")
     for name, number in sorted(sent.items()):
         CONSOLE.print(f"{number} dead letter{'s' if number != 1 else ''} {verb} to [bold]{plain(name)}[/bold]")
+
+
+async def pull_until(consumer: PullConsumer, ends: dict[MessageQueue, int], count: int) -> list[ReceivedMessage]:
+    """The next messages of one queue below its end in `ends`, whose worked off queues leave it; empty: there are none.
+
+    What fails again is a dead letter again at once: without an end that was set before, sending and failing would go round for ever. Raises BUSY where
+    brokers do not give what they have.
+    """
+    since = monotonic()
+    while True:
+        for queue in [queue for queue, end in ends.items() if consumer.position(queue) >= end]:
+            await consumer.seek(queue, ends.pop(queue))  # forgets what came from behind the end, too
+            consumer.pause([queue])
+        if not ends:
+            return []
+        if monotonic() - since > REDRIVE_WAIT_S:
+            left = sum(end - consumer.position(queue) for queue, end in ends.items())
+            brokers = ", ".join(sorted({queue.broker for queue in ends}))
+            raise GantryError(
+                ErrorCode.BUSY,
+                f"no dead letter came from {brokers} for {REDRIVE_WAIT_S:g} s, left: {left}; run the command again: it goes on there",
+            )
+        messages = await consumer.pull(count, people.SETTLE_S)
+        if not messages:
+            continue  # slow, or they expired meanwhile: then the position is at the end now
+        since = monotonic()
+        first = messages[0]
+        queue = MessageQueue(first.topic, first.broker, first.queue_id)
+        end = ends[queue]
+        if consumer.position(queue) > end:
+            await consumer.seek(queue, end)  # what came from behind it is neither sent nor may be committed
+        below = [message for message in messages if message.queue_offset < end]
+        if below:
+            return below
 
 
 def letter(message: ReceivedMessage, to: str) -> OutMessage:

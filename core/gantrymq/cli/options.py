@@ -7,6 +7,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from gantrymq.client.errors import BrokerError
+from gantrymq.client.producer import PartialSendError
 from gantrymq.logs import complain
 from gantrymq.model.errors import ConfigError, ErrorCode, GantryError
 from gantrymq.server import EXIT_FAILED, EXIT_USAGE, parse_nameservers
@@ -96,7 +98,7 @@ def with_exit_code(call: Callable[[], object], nameserver: str | None) -> None:
         raise typer.Exit(EXIT_USAGE) from None
     except GantryError as error:
         complain(explain(error, nameserver or ""))
-        raise typer.Exit(EXIT_CODES.get(error.code, EXIT_FAILED)) from None
+        raise typer.Exit(exit_code_of(error)) from None
     except ExceptionGroup as group:
         first: BaseException = group
         while isinstance(first, ExceptionGroup):
@@ -104,12 +106,26 @@ def with_exit_code(call: Callable[[], object], nameserver: str | None) -> None:
         if not isinstance(first, GantryError):
             raise
         complain(explain(first, nameserver or ""))
-        raise typer.Exit(EXIT_CODES.get(first.code, EXIT_FAILED)) from None
+        raise typer.Exit(exit_code_of(first)) from None
+
+
+def unreachable(error: GantryError) -> bool:
+    """Nobody answered. A server that says that it cannot (its disk is full, it stops) did answer."""
+    if isinstance(error, PartialSendError):
+        error = next(result for result in error.results if isinstance(result, GantryError))
+    return error.code is ErrorCode.UNAVAILABLE and not isinstance(error, BrokerError)
+
+
+def exit_code_of(error: GantryError) -> int:
+    """As docs/operations/cli.md lists them."""
+    if error.code is ErrorCode.UNAVAILABLE and not unreachable(error):
+        return EXIT_FAILED
+    return EXIT_CODES.get(error.code, EXIT_FAILED)
 
 
 def explain(error: GantryError, nameserver: str) -> str:
     """A failure with what to do about it."""
-    if error.code is ErrorCode.UNAVAILABLE:
+    if unreachable(error):
         hint = "" if nameserver else " --nameserver or NAMESRV_ADDR name another nameserver"
         return f"{error.text} (is `gantry up` running?{hint})"
     if error.code is ErrorCode.TOPIC_NOT_FOUND:

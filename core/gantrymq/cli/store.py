@@ -129,11 +129,14 @@ def dump_(
         if as_json:
             for line in lines:
                 sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
-        else:
-            _show_records(lines)
+        elif not _show_records(lines):
+            CONSOLE.print(
+                f"no records of {escape(topic)}/{queue} from offset {start} on (`gantry store stats` lists the queues)"
+            )
 
 
-def _show_records(lines: Iterator[dict[str, Any]]) -> None:
+def _show_records(lines: Iterator[dict[str, Any]]) -> int:
+    """A table, if there are any; returns how many."""
     table = Table("offset", "position", "bytes", "stored", "properties", "body")
     for line in lines:
         body = base64.b64decode(line["body"]).decode("utf-8", "replace")
@@ -142,7 +145,9 @@ def _show_records(lines: Iterator[dict[str, Any]]) -> None:
             escape(", ".join([f"{name}={value}" for name, value in line["properties"].items()])),
             escape(body if len(body) <= BODY_SHOWN_MAX else body[:BODY_SHOWN_MAX] + "..."),
         )  # fmt: skip
-    CONSOLE.print(table)
+    if table.row_count:
+        CONSOLE.print(table)
+    return table.row_count
 
 
 @store_app.command()

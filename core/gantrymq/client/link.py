@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 from collections.abc import Callable
 from typing import Final, cast
@@ -214,16 +215,26 @@ def split_address(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def _reason_of(error: OSError) -> str:
+    """For people: asyncio's own texts repeat the address as a tuple."""
+    number = error.errno or 0  # below 0: the resolver's own
+    if number > 0:
+        return os.strerror(number)
+    return error.strerror or str(error) or "no answer in time"
+
+
 class _Slot:
     """One address: its open link, or when it may be tried again."""
 
-    __slots__ = ("backoff_s", "link", "lock", "retry_at")
+    __slots__ = ("backoff_s", "link", "lock", "reason", "retry_at")
 
     def __init__(self) -> None:
         self.link: Link | None = None
         self.lock = asyncio.Lock()
         self.backoff_s = 0.0
         self.retry_at = 0.0
+        self.reason = ""
+        """Why the last attempt failed."""
 
 
 class Links:
@@ -257,7 +268,7 @@ class Links:
                 pause = slot.retry_at - loop.time()
                 if pause > 0:
                     if not patient or loop.time() + pause > deadline:
-                        raise _unavailable(f"{address} cannot be reached; next attempt in {pause:.1f} s")
+                        raise _unavailable(f"{address} cannot be reached: {slot.reason}")
                     await asyncio.sleep(pause)
                 await self._connect(address, slot, deadline, patient)
             return slot.link
@@ -271,8 +282,9 @@ class Links:
         except OSError as error:  # TimeoutError is one
             slot.backoff_s = min(max(BACKOFF_FIRST_S, slot.backoff_s * 2), BACKOFF_MAX_S)
             slot.retry_at = loop.time() + slot.backoff_s * random.uniform(0.8, 1.2)
+            slot.reason = _reason_of(error)
             if not patient or slot.retry_at >= deadline:
-                raise _unavailable(f"{address} cannot be reached: {str(error) or 'no answer in time'}") from None
+                raise _unavailable(f"{address} cannot be reached: {slot.reason}") from None
             return
         slot.link = link
         slot.backoff_s = slot.retry_at = 0.0

@@ -191,6 +191,9 @@ def parse_offset_message_id(message_id: str) -> tuple[str, int]:
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
     address = ipaddress.ip_address(data[:-12])
     port = int.from_bytes(data[-12:-8], "big")
+    if not 0 < port < 65536:
+        text = f"message id {message_id!r} names no broker: it is the one that its producer gave it; give the topic too"
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
     host = str(address) if address.version == 4 else f"[{address}]"
     return f"{host}:{port}", int.from_bytes(data[-8:], "big")
 

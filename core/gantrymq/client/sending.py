@@ -11,6 +11,7 @@ import time
 import zlib
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from random import randrange
 from typing import Any, Final
 
 from gantrymq.client.client import Client
@@ -394,10 +395,13 @@ class Sender:
         elif self.settings.selector is not None:
             chosen = self.settings.selector(message, queues)
         else:
-            turn = self._turns.get(message.topic, 0) + 1
-            if turn == 1 and len(self._turns) >= TURNS_MAX:
-                self._turns.clear()
-            self._turns[message.topic] = turn
+            turn = self._turns.get(message.topic)
+            if turn is None:
+                if len(self._turns) >= TURNS_MAX:
+                    self._turns.clear()
+                # Anywhere, as RocketMQ's clients: of many short programs each would begin at the same queue.
+                turn = randrange(len(queues))
+            self._turns[message.topic] = turn = turn + 1
             chosen = queues[turn % len(queues)]
             now_ms = asyncio.get_running_loop().time() * 1000
             if chosen.broker == outgoing.broker or not self.faults.is_available(chosen.broker, now_ms):

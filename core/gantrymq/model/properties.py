@@ -102,6 +102,12 @@ def find(data: bytes, name: str) -> str:
     return data[start : end if end >= 0 else len(data)].decode("utf-8", "replace")
 
 
+def index_keys(data: bytes) -> tuple[str, ...]:
+    """What the index holds of a record with these properties: UNIQ_KEY first, then each entry of KEYS. A record that was read has no
+    `Message.keys`: its copy takes them from here."""
+    return tuple([key for key in (find(data, UNIQ_KEY), *find(data, KEYS).split(" ")) if key])
+
+
 def foreign_name(name: str) -> str:
     """Native property name for a foreign header: its own name, or escaped where that name means something here."""
     if name in SYSTEM_NAMES or name.startswith(("GANTRY_", CE_PREFIX)) or not name or "\x01" in name or "\x02" in name:

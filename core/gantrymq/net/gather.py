@@ -36,7 +36,19 @@ PAUSE_MAX_S: Final = 0.001
 class Gather:
     """One per loop. `hold` is asked at the start of a turn that appends; `reads` and `active` are counted by the pumps."""
 
-    __slots__ = ("_begun_s", "_clock", "_held", "_many", "_reads_before", "_sleep", "active", "period", "reads")
+    __slots__ = (
+        "_begun_s",
+        "_clock",
+        "_held",
+        "_many",
+        "_reads_before",
+        "_sleep",
+        "active",
+        "held",
+        "held_s",
+        "period",
+        "reads",
+    )
 
     def __init__(self, clock: Callable[[], float] = perf_counter, pause: Callable[[float], object] = sleep) -> None:
         """`clock`: seconds, never goes back. `pause`: sleeps so many seconds, holding nobody but the loop up."""
@@ -54,6 +66,10 @@ class Gather:
         """Connections that were read in this period."""
         self.reads = 0
         """Their reads."""
+        self.held = 0
+        """Turns that waited, since the start."""
+        self.held_s = 0.0
+        """How long, all together."""
 
     def hold(self) -> bool:
         """True: it waited; look at the sockets once more, then take the turn."""
@@ -74,5 +90,8 @@ class Gather:
             return False
         self._held = True
         self._sleep(PAUSE_S)
-        self._many = self._clock() - now_s <= PAUSE_MAX_S
+        paused_s = self._clock() - now_s
+        self._many = paused_s <= PAUSE_MAX_S
+        self.held += 1
+        self.held_s += paused_s
         return True

@@ -107,6 +107,11 @@ class Traffic:
             metrics.read(f"gantry_connections_{name}_total", text, partial(getattr, self, name), "counter")
         metrics.read("gantry_received_bytes_total", "Bytes received", lambda: self.bytes_in, "counter")
         metrics.read("gantry_sent_bytes_total", "Bytes handed to the network", lambda: self.bytes_out, "counter")
+        for name, text, read in (
+            ("turns_held", "Turns of the loop that waited for more of many connections", lambda: self.gather.held),
+            ("turns_held_seconds", "How long they waited, all together", lambda: self.gather.held_s),
+        ):
+            metrics.read(f"gantry_{name}_total", text, read, "counter")
 
 
 class PumpHost:
@@ -465,6 +470,8 @@ class Pump(asyncio.Protocol):
         """End our stream after the last bytes and wait for the peer's end, up to `linger_ms` after it took everything: closing
         a socket with unread input makes the kernel send a reset, and the peer loses the answer that says what was wrong."""
         self._state = LINGERING
+        if transport.is_closing():  # lost: asyncio's TLS says so one turn later, and its transport answers nothing any more once it is closed again
+            return
         if self._flags & EOF_SEEN or not transport.can_write_eof():
             transport.close()
         else:
@@ -498,7 +505,7 @@ class Pump(asyncio.Protocol):
         idle_ms = now_ms - self._progress_at_ms
         limits = self._host.limits
         if self._state == LINGERING and waiting == 0 and idle_ms >= limits.linger_ms:
-            transport.close()
+            transport.abort()  # it has everything; TLS, which was closed before, would wait for the peer's answer
             return
         if waiting and idle_ms >= limits.stalled_reader_ms:
             self._host.traffic.stalled += 1

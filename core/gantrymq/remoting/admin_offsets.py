@@ -185,7 +185,7 @@ def _all_offsets(door: BrokerDoor) -> Steps:
     offsets = door.shared.broker.offsets
     parts: list[bytes] = []
     some: dict[str, dict[int, int]] = {}
-    for topic in [topic for topic, _ in offsets.by_topic()]:
+    for topic in list(offsets.by_topic()):
         for group in offsets.groups_of(topic):
             some[f"{topic}@{group}"] = offsets.all_of(group, topic)
             if len(some) >= PLACES_PER_STEP:

@@ -113,7 +113,8 @@ def _lags(door: BrokerDoor, group: str, name: str) -> Generator[Cold | None, Non
         def look(queue: int = queue) -> bodies.ConsumeOffset:
             done = max(broker.offsets.query(group, name, queue), 0)
             last = store_ms(broker, name, queue, done - 1) if done else 0
-            return bodies.ConsumeOffset(broker.store.max_offset(name, queue), done, done, max(last, 0))
+            handed = broker.offsets.query_handed(group, name, queue)
+            return bodies.ConsumeOffset(broker.store.max_offset(name, queue), done, handed, max(last, 0))
 
         lag = yield from reading(look)
         entries.append((bodies.QueueName(name, broker.config.name, queue), lag))
@@ -128,7 +129,7 @@ def broker_consume_stats(door: BrokerDoor, command: Command) -> None:
 def _broker_consume_stats(door: BrokerDoor, only_order: bool) -> Steps:
     broker = door.shared.broker
     groups: list[bytes] = []
-    behind = 0
+    behind = in_flight = 0
     for group in sorted(door.shared.groups.configs):
         yield None
         parts = []
@@ -138,12 +139,14 @@ def _broker_consume_stats(door: BrokerDoor, only_order: bool) -> Steps:
                 continue
             entries = yield from _lags(door, group, name)
             behind += sum([lag.broker_offset - lag.consumer_offset for _, lag in entries])
+            in_flight += sum([lag.pull_offset - lag.consumer_offset for _, lag in entries])
             parts.append(bodies.consume_stats(entries, broker.stats.rate(stats.GROUP_GET_NUMS, f"{name}@{group}")))
         groups.append(b"{%b:[%b]}" % (bodies.encode(group), b",".join(parts)))
-    return b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":0}' % (
+    return b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":%d}' % (
         bodies.encode(door.shared.address),
         b",".join(groups),
         behind,
+        in_flight,
     )
 
 

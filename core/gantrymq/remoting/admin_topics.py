@@ -80,9 +80,14 @@ def create_topics(door: BrokerDoor, command: Command) -> None:
     door.answer_when_known(command)
 
 
+def _is_rocketmq_own(broker: Broker, name: str) -> bool:
+    """A topic that tools must neither change nor delete (TopicValidator.isSystemTopic)."""
+    return (name in names.ROCKETMQ_SYSTEM_TOPICS and name != "BenchmarkTest") or name in broker.topics.given
+
+
 def _wanted(broker: Broker, name: str, queues: tuple[int, int], perm: int, sys_flag: int, order: bool) -> TopicConfig:
     names.check_stored_topic(name)
-    if name in names.ROCKETMQ_SYSTEM_TOPICS - {"BenchmarkTest"}:
+    if _is_rocketmq_own(broker, name):
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"The topic[{name}] is conflict with system topic.")
     if not 0 <= perm <= 7:
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"perm {perm}: allowed are sums of 4 (read), 2 (write), 1")
@@ -155,7 +160,7 @@ def delete_topic(door: BrokerDoor, command: Command) -> None:
     if not name.strip():
         door.refuse(command, ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
         return
-    if name in names.ROCKETMQ_SYSTEM_TOPICS - {"BenchmarkTest"}:
+    if _is_rocketmq_own(door.shared.broker, name):
         door.refuse(command, ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
         return
     door.shared.broker.delete_topic(name)
@@ -188,10 +193,10 @@ def _all_topics(door: BrokerDoor) -> Steps:
     configs = broker.topics.configs()
     parts: list[bytes] = []
     for first in range(0, len(configs), TOPICS_PER_STEP):
-        if first:
-            yield None
+        yield None
         some = {config.name: topic_body(config) for config in configs[first : first + TOPICS_PER_STEP]}
         parts.append(bodies.encode(some)[1:-1])
+    yield None
     return b'{"dataVersion":%b,"topicConfigTable":{%b}}' % (bodies.encode(version), b",".join(parts))
 
 

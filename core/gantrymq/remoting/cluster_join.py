@@ -41,7 +41,10 @@ def join(cluster: ClusterPort, group: Group) -> Steps:
     yield from _learn(cluster, group)
     known: set[tuple[int, int]] = set()
     gone: set[str] = set()
-    own: set[str] = yield from _gone([group])  # not used: what came back elsewhere meanwhile must not be lost
+    # Of its own keys those of light queues alone count: routes and cursors may have come back elsewhere meanwhile.
+    own: set[str] = yield from _gone([group])
+    given: set[str] = set()
+    """Routes that only this group had, and which others have from it now."""
     begun = False
     while True:
         others = [
@@ -58,8 +61,11 @@ def join(cluster: ClusterPort, group: Group) -> Steps:
             yield from _found(cluster, group, others)
             if others:
                 gone |= yield from _gone(others)
+                # At all of them: what joins at the same time has them from this group, or this one from that.
+                for other in list(cluster.ready_groups()):
+                    yield from _drop_gone_lights(other, own | gone)
                 yield from _lights_and_cursors(cluster, group, others, gone)
-                yield from _routes(cluster, group, others, gone)
+                yield from _routes(cluster, group, others, gone, given)
             if not begun:
                 yield from cluster.restore(group)
             begun = True
@@ -220,15 +226,7 @@ def _drop_gone(group: Group, others: list[Group], gone: set[str]) -> Steps:
     """Its light queues, and cursors in light queues, that were deleted at the others while it was away."""
     if not any(not key.startswith("route/") for key in gone):
         return
-    rows: dict[str, bytes] = yield partial(group.port.watch_table, "light", None)
-    foreign = set(group.lights.values())
-    for key in rows:
-        if (
-            key.isdigit()
-            and int(key) not in foreign
-            and gone_key("light", str(cluster_light(group.tag, int(key)))) in gone
-        ):
-            yield partial(group.port.delete_light, int(key))
+    yield from _drop_gone_lights(group, gone)
     elsewhere: set[tuple[int, str]] = set()
     for other in others:
         elsewhere |= {(light, name) for light, _, name in (yield from _cursors(other))}
@@ -236,6 +234,21 @@ def _drop_gone(group: Group, others: list[Group], gone: set[str]) -> Steps:
         if (light, name) not in elsewhere and gone_key("cursor", f"{light}/{name}") in gone:
             info: CursorInfo = yield partial(group.port.open_cursor, queue, name, EARLIEST)
             yield partial(group.port.delete_cursor, info.cursor)
+
+
+def _drop_gone_lights(group: Group, gone: set[str]) -> Steps:
+    """Its light queues, also those that stand for others', that were deleted while it was away. Nothing that came back can be lost: an id is
+    never used again."""
+    if not any(key.startswith("light/") for key in gone):
+        return
+    rows: dict[str, bytes] = yield partial(group.port.watch_table, "light", None)
+    foreign = {local: light for light, local in group.lights.items()}
+    for local in [int(key) for key in rows if key.isdigit()]:
+        light = foreign.get(local) or cluster_light(group.tag, local)
+        if gone_key("light", str(light)) in gone:
+            yield partial(group.port.delete_light, local)
+            if local in foreign:
+                yield partial(group.port.put, LIGHTS_TABLE, [(str(light), None)])
 
 
 def _cursors(group: Group) -> Steps:
@@ -261,7 +274,7 @@ def _copy_cursors(cluster: ClusterPort, source: Group, target: Group) -> Steps:
             yield partial(target.port.open_cursor, f"~{local}", name, EARLIEST)
 
 
-def _routes(cluster: ClusterPort, group: Group, others: list[Group], gone: set[str]) -> Steps:
+def _routes(cluster: ClusterPort, group: Group, others: list[Group], gone: set[str], given: set[str]) -> Steps:
     here: dict[str, Route] = yield from _cluster_routes(group)
     elsewhere: dict[str, Route] = {}
     for other in others:
@@ -278,15 +291,22 @@ def _routes(cluster: ClusterPort, group: Group, others: list[Group], gone: set[s
     ]
     if stale:  # removed while this group was away
         yield partial(group.port.remove_routes, stale)
+    if taken_back := [route_id for route_id in stale if route_id in given]:  # who knows of that came after those
+        for other in list(cluster.ready_groups()):
+            yield partial(other.port.remove_routes, taken_back)
     for route_id, route in elsewhere.items():
         mine = here.get(route_id)
+        if route_id in cluster.taken_back:
+            continue  # meanwhile; this group hears of it, too, before it is used
         if mine is None or (mine != route and route.light >> LIGHT_BITS != group.tag):
             yield from _install(cluster, group, route)
         elif mine != route:  # nobody could change it without this group
             alone.append(route_id)
     for route_id in set(alone) - set(stale):
+        given.add(route_id)
         for other in others:
-            yield from _install(cluster, other, here[route_id])
+            if route_id not in cluster.taken_back:
+                yield from _install(cluster, other, here[route_id])
 
 
 def _cluster_routes(group: Group) -> Steps:

@@ -68,6 +68,8 @@ class ClusterPort:
         self._ready: list[Group] = []
         self.joining: list[Group] = []
         """Connected, being brought up to date."""
+        self.taken_back: set[str] = set()
+        """Routes that were removed, and not made again, since the first of these joins: those have read of them before, or read them now."""
         self._chosen: dict[str, Group] = {}
         self._tables = ClusterTables(self)
         self._cursors = ClusterCursors(self)
@@ -131,6 +133,8 @@ class ClusterPort:
         if attempt == group.attempt:
             group.pending.clear()
             group.settled = not self.up  # at the start nobody was told less than we are
+            if not self.joining:
+                self.taken_back.clear()
             self.joining.append(group)
             run_steps(cluster_join.join(self, group), partial(self._joined, group, attempt))
 
@@ -349,7 +353,7 @@ class ClusterPort:
         if route.light and maker is None:
             on_done(token, unavailable("of this queue"))
             return
-
+        self.taken_back.discard(route.route_id)
         have: set[int] = set()
 
         def add(group: Group) -> Steps:
@@ -372,6 +376,8 @@ class ClusterPort:
 
     def remove_routes(self, route_ids: Sequence[str], token: Any, on_done: Done) -> None:
         ids = list(route_ids)
+        if self.joining:
+            self.taken_back.update(ids)
 
         def remove(group: Group) -> Steps:
             yield partial(group.port.remove_routes, ids)

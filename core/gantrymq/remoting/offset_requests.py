@@ -30,7 +30,7 @@ is in memory."""
 
 def readable_topic(broker: Broker, name: str) -> Topic:
     """An existing topic that is not the broker's own; raises TOPIC_NOT_FOUND, NO_PERMISSION."""
-    topic = broker.topics.get(name)
+    topic = broker.topics.given_topic(name)
     if topic is not None and not topic.system:
         return topic
     if names.is_own_system_topic(name):
@@ -59,8 +59,8 @@ def query_consumer_offset(door: BrokerDoor, command: Command) -> None:
     broker = door.shared.broker
     _queue(broker, header.topic, header.queue_id)
     offset = broker.offsets.query(header.consumer_group, header.topic, header.queue_id)
-    if offset < 0 and header.set_zero_if_not_found and _starts_in_memory(broker, header.topic, header.queue_id):
-        offset = 0
+    if offset < 0 and header.set_zero_if_not_found:
+        offset = _begin(broker, header.topic, header.queue_id)
     if offset < 0:
         door.refuse(
             command,
@@ -71,11 +71,17 @@ def query_consumer_offset(door: BrokerDoor, command: Command) -> None:
         _answer(door, command, offset)
 
 
-def _starts_in_memory(broker: Broker, topic: str, queue_id: int) -> bool:
-    if broker.min_offset(topic, queue_id) > 0:
-        return False
-    first = broker.store.units(topic, queue_id, 0, 1)
-    return bool(first) and broker.store.written_position - first[0][0] <= IN_MEMORY_BYTES
+def _begin(broker: Broker, topic: str, queue_id: int) -> int:
+    """Where a new group begins whatever it wants, or -1: it is asked what it wants.
+
+    At the end of a queue that holds nothing: a client that is told "not found" asks for that end with a request of its own, and would
+    pass over the message that comes in between. In a retry topic it begins at 0 by itself, and would keep what it is told.
+    """
+    low, high = broker.min_offset(topic, queue_id), broker.store.max_offset(topic, queue_id)
+    if low >= high:
+        return -1 if topic.startswith(names.RETRY_PREFIX) else high
+    first = broker.store.units(topic, queue_id, 0, 1) if low == 0 else []
+    return 0 if first and broker.store.written_position - first[0][0] <= IN_MEMORY_BYTES else -1
 
 
 def update_consumer_offset(door: BrokerDoor, command: Command) -> None:

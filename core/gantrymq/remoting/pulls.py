@@ -155,7 +155,7 @@ class Pulls:
             self._park(waiter, min(header.suspend_timeout_millis, SUSPEND_MS_MAX))
             return
         if answer.count:
-            self._broker.stats.read_records(topic.name, header.consumer_group, answer.count, answer.pieces, answer.size)
+            self._got(header.consumer_group, topic.name, header.queue_id, answer)
         write(door, command.opaque, answer)
 
     def _reset(self, door: BrokerDoor, opaque: int, header: PullHeader) -> bool:
@@ -251,6 +251,10 @@ class Pulls:
             answer.code, answer.status = RETRY, b"NO_MATCHED_MESSAGE"
         return answer
 
+    def _got(self, group: str, topic: str, queue_id: int, answer: Answer) -> None:
+        self._broker.stats.read_records(topic, group, answer.count, answer.pieces, answer.size)
+        self._broker.offsets.handed(group, topic, queue_id, answer.next_offset)
+
     # Long polling.
 
     def _park(self, waiter: Waiter, timeout_ms: int) -> None:
@@ -302,7 +306,7 @@ class Pulls:
     def _finish(self, waiter: Waiter, answer: Answer) -> None:
         self._forget(waiter)
         if answer.count:
-            self._broker.stats.read_records(waiter.topic.name, waiter.group, answer.count, answer.pieces, answer.size)
+            self._got(waiter.group, waiter.topic.name, waiter.queue_id, answer)
         write(waiter.door, waiter.opaque, answer)
         waiter.door.link.mark()
 

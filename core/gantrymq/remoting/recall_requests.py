@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from gantrymq.model import message_types
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.model.message import DELAYED
+from gantrymq.model.message import DELAYED, HALF
 from gantrymq.model.names import RETRY_PREFIX
 from gantrymq.remoting.codec import PREFIX, as_command, response
 from gantrymq.remoting.constants import FLAG_ONEWAY, REGION, RequestCode, ResponseCode
@@ -111,17 +112,22 @@ def refusal(door: BrokerDoor, message: Message) -> str:
 
 
 def stored_frame(door: BrokerDoor, opaque: int, message: Message, topic: str, queue_id: int) -> bytes:
-    """SendMessageResponseHeader of a message that waits: the topic's queue, and the place where it waits; of a timer its handle."""
+    """SendMessageResponseHeader of a message that waits: the topic's queue, and the place where it waits; of a timer its handle, of a half
+    message its `transactionId`, which producers hand to the application (TransactionSendResult)."""
     responses = door.shared.responses
     if queue_id < 0:
         queue_id = message.queue_id if message.topic == topic else number_of(message.property(props.REAL_QUEUE_ID))
-    if not message.tag.startswith(TIMER_MARK) or topic.startswith(RETRY_PREFIX):
+    if message.intake == HALF:
+        more = b'"transactionId":%b,' % json.dumps(message.property(props.UNIQ_KEY) or "").encode()
+    elif message.tag.startswith(TIMER_MARK) and not topic.startswith(RETRY_PREFIX):
+        # SendMessageProcessor.attachRecallHandle: one millisecond more, so that the order falls into the same second
+        at_ms = int(message.tag[len(TIMER_MARK) :].partition(" ")[0]) + 1
+        handle = Handle(topic, door.shared.broker.config.name, at_ms, message.keys[0] if message.keys else "").text()
+        more = b'"recallHandle":"%b",' % handle.encode()
+    else:
         return responses.frame(opaque, message.physical_offset, queue_id, message.queue_offset)
-    # SendMessageProcessor.attachRecallHandle: one millisecond more, so that the order falls into the same second
-    at_ms = int(message.tag[len(TIMER_MARK) :].partition(" ")[0]) + 1
-    handle = Handle(topic, door.shared.broker.config.name, at_ms, message.keys[0] if message.keys else "").text()
     header = responses.template % (message.physical_offset, queue_id, message.queue_offset, opaque)
-    header = header.replace(_FIELDS, b'%b"recallHandle":"%b",' % (_FIELDS, handle.encode()), 1)
+    header = header.replace(_FIELDS, _FIELDS + more, 1)
     return PREFIX.pack(len(header) + 4, len(header)) + header
 
 

@@ -298,6 +298,8 @@ class Registrar:
         if self._body_version == broker.topics.version:
             return self._body
         table = topic_table(broker, self._started_ms)
+        for name, config in broker.topics.given.items():
+            table.topic_config_table.setdefault(name, topic_body(config, broker.settings.permission))
         if broker.topics_config.auto_create:
             queues = broker.topics_config.default_queues
             # Clients that send to an unknown topic take this one's queues (RocketMQ: autoCreateTopicEnable).

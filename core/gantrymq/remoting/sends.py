@@ -320,14 +320,11 @@ class Sends:
             raise GantryError(ErrorCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
         names.check_stored_topic(name)
         broker = self._broker
-        topic = broker.topics.light(name) if name.startswith(names.LMQ_PREFIX) else broker.topics.get(name)
+        topic = broker.topics.light(name) if name.startswith(names.LMQ_PREFIX) else broker.topics.given_topic(name)
         if topic is not None:
             return topic
-        template = broker.topics.get(header.default_topic)
-        inherits = template is not None and template.config.perm & PERM_INHERIT
-        if not broker.topics_config.auto_create or (
-            header.default_topic != names.AUTO_CREATE_TEMPLATE and not inherits
-        ):
+        queues = self._pattern(header.default_topic)
+        if not queues:
             if name.startswith(
                 names.RETRY_PREFIX
             ):  # one queue, whatever may be created (createTopicInSendMessageBackMethod)
@@ -337,8 +334,19 @@ class Sends:
                 f"topic[{name}] not exist, apply first please! (gantry topic create {name}; "
                 f"topics.auto_create is {str(broker.topics_config.auto_create).lower()})",
             )
-        queues = broker.topics_config.default_queues
         return broker.ensure_topic(name, True, max(1, min(header.default_queues, queues)))
+
+    def _pattern(self, template: str) -> int:
+        """Queues at most of a topic that comes into being on the pattern of this one; 0: none does so
+        (TopicConfigManager.createTopicInSendMessageMethod)."""
+        broker = self._broker
+        if not broker.topics_config.auto_create:
+            return 0
+        if template == names.AUTO_CREATE_TEMPLATE:
+            return broker.topics_config.default_queues
+        topic = self._topics.get(template)
+        config = topic.config if topic is not None else broker.topics.given.get(template)
+        return config.write_queues if config is not None and config.perm & PERM_INHERIT else 0
 
     def check_queue(self, topic: Topic, queue_id: int) -> int:
         """A queue id that is not simply one of the write queues; -1 lets the broker choose."""

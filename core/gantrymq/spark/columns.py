@@ -37,6 +37,12 @@ INFLATED_BATCH_BYTES: Final = 64 * 1024 * 1024
 _PAD: Final = bytes(4)
 """Behind a block: a size of 0 where a cut record's size would be read, and the byte that ends the last properties (`_pairs`)."""
 
+_RUN: Final = 1024
+_ALONE_MIN: Final = 64
+_ALONE_MAX: Final = 4096
+"""Records of one size, as a sensor writes them, are hopped over up to `_RUN` at once (15 ns each instead of 100). Where sizes differ that is
+tried again after so many records hopped over one by one, so it costs them next to nothing."""
+
 BLOCK_BYTES_MAX: Final = 1 << 30
 """Offsets inside a block are signed 32-bit, as in Arrow's binary type."""
 
@@ -57,20 +63,41 @@ class Queue:
 
 def record_starts(block: bytearray, end: int) -> Longs:
     """Position of each record in `block[:end]`. Raises MESSAGE_ILLEGAL where sizes do not add up."""
+    parts: list[Longs] = []
     starts: list[int] = []
     add = starts.append
     size_at = _SIZE.unpack_from
     least = records.RECORD_BYTES_MIN
-    position = 0
+    position, reach, alone = 0, _ALONE_MIN, _ALONE_MIN
     while position < end:
-        add(position)
         size = size_at(block, position)[0]
-        if size < least:
-            raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"byte {position}: a record of {size} bytes")
-        position += size
+        if size >= least:
+            places = _equal_run(block, position, size, end, reach)
+            parts += [np.array(starts, dtype=np.int64), places]
+            starts.clear()
+            position += size * len(places)
+            if len(places) == reach:
+                reach, alone = _RUN, _ALONE_MIN // 2
+                continue
+            reach, alone = _ALONE_MIN, min(alone * 2, _ALONE_MAX)
+        stop = min(position + alone * max(size, least), end)
+        while position < stop:
+            size = size_at(block, position)[0]
+            if size < least:
+                raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"byte {position}: a record of {size} bytes")
+            add(position)
+            position += size
     if position != end:
         raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"the last record ends {position - end} bytes behind the block")
-    return np.array(starts, dtype=np.int64)
+    return np.concatenate([*parts, np.array(starts, dtype=np.int64)])
+
+
+def _equal_run(block: bytearray, position: int, size: int, end: int, most: int) -> Longs:
+    """Positions of the records of `size` bytes from `position` on, at least one, before one of another size comes; at most so many."""
+    last = min(max(end - size, position), position + size * (most - 1))
+    places: Longs = np.arange(position, last + 1, size, dtype=np.int64)
+    other = np.flatnonzero(_field(block, "u4", places) != size)
+    return places[: int(other[0])] if len(other) else places
 
 
 def _field(block: bytearray, kind: str, positions: Longs) -> Longs:

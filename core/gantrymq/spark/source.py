@@ -49,11 +49,15 @@ class _Reading:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Arrow batches of one queue."""
+        if not isinstance(partition, QueuePartition):
+            if partition.value is not None:
+                raise TypeError(f"{partition!r} is no partition of this source: it reads one message queue's range")
+            return  # where `partitions` has none to give (empty topics) Spark makes one of its own, of no queue
+
         from pyspark.sql.pandas.types import to_arrow_schema
 
         from gantrymq.spark.pulling import read_range
 
-        assert isinstance(partition, QueuePartition)
         options = self._options
         schema = to_arrow_schema(self._schema, timezone="UTC")
         yield from read_range(

@@ -11,8 +11,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from gantrymq.broker import compaction
 from gantrymq.broker.compaction import DIRTY_MIN, RECORDS_MAX, TOMBSTONE_MS, Compaction
 from gantrymq.broker.port import EARLIEST, Outcome
+from gantrymq.broker.slices import Slices
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -193,6 +195,36 @@ def test_log_goes_only_when_it_is_compacted_and_the_values_stay() -> None:
     assert after.files.open_handles == 0
 
 
+@pytest.mark.parametrize("left", [(), ("00000000000000000000",)])
+def test_a_queue_that_is_gone_goes_on_behind_its_file(left: tuple[str, ...]) -> None:
+    """Its directory was lost, and the log has none of its records: they would take offsets that the file has, and nobody would see them."""
+    node = compacted()
+    for number in range(30):
+        node.put(f"k{number % 7}", b"%d " % number * 2000)
+    for number in range(30):
+        node.put("other", b"%d " % number * 2000, 1)
+    node.compact()
+    assert node.drop_log() > 3
+    expected = {f"k{number % 7}": b"%d " % number * 2000 for number in range(30)}
+    assert node.store.min_offset("c", 0) == 0
+    files = node.disk.after_process_crash()
+    directory = ROOT / "store" / "consumequeue" / "c" / "0"
+    for name in files.list_dir(directory):
+        files.remove(directory / name)
+    for name in left:  # an empty one, as a crash leaves it
+        files.close(files.open(directory / name, True))
+    after = CompactNode(files)
+    assert after.store.max_offset("c", 0) == 30
+    assert after.values() == expected
+    once_more = CompactNode(after.disk.after_process_crash())
+    assert once_more.put("k0", b"new") == 30
+    assert [at for at, _ in once_more.read()][-2:] == [29, 30]
+    assert once_more.values() == expected | {"k0": b"new"}
+    again = CompactNode(once_more.disk.after_process_crash())
+    assert again.values() == expected | {"k0": b"new"}
+    assert again.store.max_offset("c", 0) == 31
+
+
 def test_log_behind_the_last_run_is_needed() -> None:
     node = compacted()
     node.put("a", b"1")
@@ -317,6 +349,22 @@ def test_full_disk_gives_the_run_up_and_the_old_file_stays() -> None:
     node.compact()
     assert node.store.compacted.end("c", 0) == 2
     assert node.values() == {"a": b"1" * 1000, "b": b"2" * 1000}
+
+
+def test_topics_are_looked_through_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = compacted()
+    node.put("a", b"1")
+    for number in range(6):
+        node.broker.topics.create(TopicConfig(f"t{number}", 1, 1))
+    monkeypatch.setattr(compaction, "TOPICS_STEP", 2)
+    found = []
+
+    def look() -> Slices[None]:
+        found.extend((yield from node.compaction._queues()))
+
+    looked = list(look())
+    assert found == [("c", 0)]
+    assert len(looked) == (len(node.broker.topics.topics) + 1) // 2
 
 
 def test_when_it_is_due() -> None:

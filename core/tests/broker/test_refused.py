@@ -259,3 +259,66 @@ def test_the_id_of_a_cursor_whose_row_was_lost_is_not_used_again(files: MemoryFi
     cursor = node.call("open_cursor", f"~{light}", "other", EARLIEST).cursor
     assert cursor > lost.id
     assert bodies(take(killed(node), cursor)) == [0, 1, 2]
+
+
+def routes(node: Node) -> dict[str, str]:
+    """As they are used: expressions by id."""
+    return {name: route.expression for name, route in node.broker.router.routes.items()}
+
+
+def test_a_route_that_the_log_refused_is_not_used(files: MemoryFileSystem) -> None:
+    node = Node(files, False)
+    light, cursor = queue(node)
+    with full_disk(files):
+        refused(node, "add_route", Route("new", "prefix", None, "b", light))
+        refused(node, "add_route", Route(f"r{light}", "prefix", None, "c", light))
+    assert routes(node) == {f"r{light}": "a"} == routes(killed(node))
+    send(node, 1, "a", 1)
+    send(node, 1, "b", 2)
+    send(node, 1, "c", 3)
+    assert bodies(take(node, cursor)) == [1]
+
+
+def test_changes_of_a_route_on_their_way_to_a_full_disk(files: MemoryFileSystem) -> None:
+    node = Node(files, False)
+    light, _ = queue(node)
+    name, answers = f"r{light}", []
+
+    def change(tag: str) -> None:
+        route = Route(name, "prefix", None, tag, light)
+        node.port.add_route(route, tag, lambda token, result: answers.append((token, isinstance(result, GantryError))))
+
+    with full_disk(files):
+        change("b")
+        change("c")
+        node.turn.run_until_quiet()
+        assert routes(node) == {name: "a"} == routes(killed(node))
+    change("d")
+    change("e")
+    node.turn.run_until_quiet()
+    assert routes(node) == {name: "e"} == routes(killed(node))
+    with full_disk(files):
+        change("f")
+        node.port.remove_routes([name], None, lambda token, result: None)
+        node.turn.run_until_quiet()
+        assert routes(node) == {}, "it is written when there is room"
+        change("g")
+        node.turn.run_until_quiet()
+        assert routes(node) == {}
+    wait(node)
+    assert routes(node) == {} == routes(killed(node))
+    assert answers == [("b", True), ("c", True), ("d", False), ("e", False), ("f", True), ("g", True)]
+
+
+def test_a_route_that_was_stored_stays_when_the_next_is_refused(files: MemoryFileSystem) -> None:
+    node = Node(files, True)
+    light = node.call("create_light")
+    kept = node.start("add_route", route := Route("r", "prefix", None, "a", light))
+    with full_disk(files):
+        refused(node, "add_route", Route("r", "prefix", None, "b", light))
+    assert routes(node) == {"r": "a"}
+    assert not kept
+    node.flush()
+    assert kept == [None]
+    node.call("add_route", route)
+    assert routes(node) == {"r": "a"} == routes(killed(node))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,26 @@ def test_many_counters_are_sampled_in_slices(clock: ManualClock, monkeypatch: py
         wheel.advance(10_000)
     wheel.advance(100)
     assert [(stats.snapshots(TOPIC_PUT_NUMS, f"T{number}") or [])[0][0] for number in range(5)] == [0] * 5
+
+
+def test_all_counters_of_a_name_in_steps_without_a_list_of_everything(clock: ManualClock) -> None:
+    """A pair per counter takes 3 ms with 80,000 of them."""
+    stats, _ = running(clock)
+    for number in range(4000):
+        queue: Any = Queue(f"T{number}")
+        stats.stored(queue, 7, 7)
+    next(stats.tables(TOPIC_PUT_NUMS, 10))
+    tracemalloc.start()
+    try:
+        tables = stats.tables(TOPIC_PUT_NUMS, 10)
+        found = dict(next(tables))
+        assert tracemalloc.get_traced_memory()[1] < len(stats) * 24
+    finally:
+        tracemalloc.stop()
+    stats.forget_topic("T3999")
+    for part in tables:
+        found.update(part)
+    assert found == {f"T{number}": 7 for number in range(3999)}
 
 
 def test_a_broker_counts_what_it_stores() -> None:

@@ -80,6 +80,34 @@ def test_queue_with_acks_survives(tmp_path: Path, clean: bool) -> None:
     after.stop()
 
 
+def test_only_what_was_delivered_counts_as_redelivered_after_a_clean_stop(tmp_path: Path) -> None:
+    """AMQP 1.8.3.13 (basic.deliver, redelivered): applications throw away what they believe to have failed on before. After a crash the mark decides."""
+    node = Node(tmp_path / "node")
+    light = node.call("create_light")
+    node.call("add_route", Route("r", "prefix", None, "a", light))
+    cursor = node.call("open_cursor", f"~{light}", "g", END).cursor
+    for _ in range(6):
+        node.call("submit", [Message("t", b"", props.encode([(props.TAGS, "ab")]), "ab") for _ in range(50)])
+    got = node.call("acquire", cursor, 1, 20, 1 << 20)
+    node.port.settle([(cursor, delivery.offset, Outcome.ACK) for delivery in got[:5]])
+    node.port.settle([(cursor, delivery.offset, Outcome.REQUEUE) for delivery in got[5:15]])  # five stay in flight
+    node.turn.run_until_quiet()
+    node.stop()
+    for restart in range(2):  # the second stop, after a life without deliveries, changes nothing
+        node = Node(node.directory)
+        if not restart:
+            node.stop()
+    crashed = Node(node.crash())
+    found = [crashed.call("acquire", cursor, 1, 100, 1 << 20) for _ in range(3)]
+    assert [delivery.count > 1 for batch in found for delivery in batch] == [True] * 15 + [False] * 280
+    taken = node.call("acquire", cursor, 1, 25, 1 << 20)
+    assert [delivery.count > 1 for delivery in taken] == [True] * 15 + [False] * 10
+    (node.directory.parent / "left-behind").rename(node.directory.parent / "first")
+    again = Node(node.crash())  # killed with 25 in flight: the mark is ahead again
+    assert all(delivery.count > 1 for delivery in again.call("acquire", cursor, 1, 200, 1 << 20)[:26])
+    node.stop()
+
+
 def test_messages_and_tables_can_be_read_by_key_and_offset(tmp_path: Path) -> None:
     node = Node(tmp_path / "node")
     message = Message("t", b"body", props.encode([(props.KEYS, "k1")]), keys=("k1",))

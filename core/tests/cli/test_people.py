@@ -11,9 +11,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from gantrymq.cli import people
-from gantrymq.cli.options import explain
+from gantrymq.cli.options import EXIT_UNREACHABLE, exit_code_of, explain
 from gantrymq.cli.people import BODY_SHOWN_MAX, body_text, moment, parse_start
+from gantrymq.client.errors import BrokerError
+from gantrymq.client.producer import PartialSendError
 from gantrymq.model.errors import ConfigError, ErrorCode, GantryError
+from gantrymq.remoting.codec import Command
+from gantrymq.remoting.constants import ResponseCode
+from gantrymq.server import EXIT_FAILED
 
 
 def test_bodies_on_one_line() -> None:
@@ -52,6 +57,18 @@ def test_errors_say_what_to_do() -> None:
     )
     assert "topic list" in explain(GantryError(ErrorCode.TOPIC_NOT_FOUND, "no topic x"), "a:1")
     assert explain(GantryError(ErrorCode.BUSY, "busy"), "a:1") == "busy"
+    assert exit_code_of(unavailable) == EXIT_UNREACHABLE
+    full = BrokerError(Command(ResponseCode.SERVICE_NOT_AVAILABLE, remark="no space left"), "send", "a:1")
+    assert (
+        explain(full, "") == "send: a:1 answered SERVICE_NOT_AVAILABLE (14): no space left"
+    )  # it runs: that is no question
+    assert exit_code_of(full) == EXIT_FAILED
+    refused = PartialSendError([full, unavailable])
+    assert explain(refused, "") == f"2 of 2 messages were not stored; number 0: {full.text}"
+    assert exit_code_of(refused) == EXIT_FAILED
+    unsent = PartialSendError([unavailable, full])
+    assert "is `gantry up` running?" in explain(unsent, "")
+    assert exit_code_of(unsent) == EXIT_UNREACHABLE
 
 
 def test_one_table_that_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:

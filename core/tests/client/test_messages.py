@@ -43,6 +43,9 @@ def test_offset_message_ids() -> None:
         with pytest.raises(GantryError) as caught:
             parse_offset_message_id(bad)
         assert caught.value.code is ErrorCode.ILLEGAL_ARGUMENT
+    for of_a_producer in ("7F0000016325856C032870A4876E0001", "7F0000010000000000002870A4876E01"):
+        with pytest.raises(GantryError, match="give the topic too"):
+            parse_offset_message_id(of_a_producer)
 
 
 TEXT = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), max_size=10)

@@ -223,6 +223,20 @@ def test_a_transaction_is_seen_if_and_only_if_it_is_committed(nameserver: str, t
     run(main())
 
 
+def test_a_producer_begins_at_any_queue_and_goes_on_in_turn(
+    nameserver: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "randrange", lambda count: count - 2)
+
+    async def main() -> None:
+        await make(nameserver, topic, 4)
+        async with Producer(nameserver) as producer:
+            results = [await producer.send(topic, b"x") for _ in range(6)]
+        assert [result.queue.queue_id for result in results] == [3, 0, 1, 2, 3, 0]
+
+    run(main())
+
+
 def test_a_delayed_message_is_recalled(nameserver: str, topic: str) -> None:
     async def main() -> None:
         await make(nameserver, topic, 1)

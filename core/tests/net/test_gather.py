@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gantrymq.metrics import Metrics
 from gantrymq.net.gather import (
     CONNECTIONS_MIN,
     PAUSE_MAX_S,
@@ -13,6 +14,7 @@ from gantrymq.net.gather import (
     READS_PER_S_MIN,
     Gather,
 )
+from gantrymq.net.pump import Traffic
 
 PER_PERIOD = round(READS_PER_S_MIN * PERIOD_S)
 
@@ -125,3 +127,20 @@ def test_no_more_pauses_in_a_period_where_one_took_long() -> None:
     site.late_s = 0.0
     site.period(CONNECTIONS_MIN, PER_PERIOD * 2)
     assert site.turn(1) == 1
+
+
+def test_what_was_held_is_counted() -> None:
+    site = Site()
+    traffic = Traffic()
+    traffic.gather = site.gather
+    metrics = Metrics()
+    traffic.show(metrics)
+    assert "gantry_turns_held_total 0" in metrics.render()
+    site.period(CONNECTIONS_MIN, PER_PERIOD + 1)
+    site.turn(1)
+    site.late_s = PAUSE_MAX_S
+    site.turn(1)
+    found = dict(line.rsplit(" ", 1) for line in metrics.render().splitlines() if line.startswith("gantry_turns"))
+    assert int(found["gantry_turns_held_total"]) == len(site.pauses) > 1
+    held_s = float(found["gantry_turns_held_seconds_total"])
+    assert held_s == pytest.approx(sum(site.pauses) + PAUSE_MAX_S)

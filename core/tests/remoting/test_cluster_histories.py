@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -226,13 +227,73 @@ def check_definitions(history: Definitions) -> None:
     assert all(found == everywhere[0] for found in everywhere)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(definitions, max_size=30))
-def test_definitions_hold_everywhere(steps: list[tuple[Any, ...]]) -> None:
+def played(steps: list[tuple[Any, ...]]) -> Definitions:
+    """One queue, the steps, every group back, and what must hold then."""
     history = Definitions()
     history.make(0)
     for step in steps:
         history.step(step)
+    history.finish()
+    check_definitions(history)
+    return history
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(definitions, max_size=30))
+def test_definitions_hold_everywhere(steps: list[tuple[Any, ...]]) -> None:
+    played(steps)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        # The one that made the queue has its deletion, too, and comes back at the same time as one that has the queue still.
+        [("cut", 0, "a"), ("drop_one", 0, 0), ("join",), ("cut", 0, "b")],
+        [("join",), ("make", 0), ("cut", 0, "b"), ("drop_one", 0, 1), ("cut", 0, "c")],
+        # Only one knows of the deletion, and the one that made the queue is back last.
+        [("join",), ("cut", 0, "b"), ("cut", 0, "a"), ("drop_one", 0, 0)],
+        [("cut", 0, "a"), ("drop_one", 0, 0), ("make", 0), ("join",), ("soon", 0, "b", 0), ("unroute_one", 0, 0)],
+    ],
+)
+def test_no_route_is_left_of_a_queue_that_was_deleted_while_groups_were_away_in_turn(
+    steps: list[tuple[Any, ...]],
+) -> None:
+    history = played(steps)
+    for node in history.site.nodes.values():
+        lights = {key for key in node.broker.tables.rows("light") if key.isdigit()}
+        assert len(lights) == len(history.queues), "no queue is left, either"
+
+
+def test_a_route_that_comes_back_comes_back_everywhere_or_nowhere() -> None:
+    """Removed while `a` was away, known to `b` alone, which comes back at the same time."""
+    played([("cut", 0, "a"), ("unroute_one", 0, 0), ("join",), ("cut", 0, "b")])
+
+
+@pytest.mark.parametrize("table", ["light", "cursor", "route"])
+def test_a_route_that_is_taken_back_while_a_group_joins_stays_away(table: str) -> None:
+    """The group that joins had read by then that nothing is gone, and still has the route."""
+    history = Definitions()
+    history.make(0)
+    (queue,) = history.queues
+    maker = history.ports[0].maker_of(queue.light).name
+    away, other = ("a", "b") if maker == "a" else ("b", "a")
+    history.cut(0, away)
+    line = history.line(0, other)
+    watch_table, answers = line.watch_table, []
+
+    def watch(name: str, *rest: Any) -> None:
+        if name == table and not answers:
+            answers.append(...)
+            history.ports[0].remove_routes([queue.name], None, lambda token, result: answers.append(result))
+            queue.routed = False
+            line.hang()  # until it is stored there
+        watch_table(name, *rest)
+
+    line.watch_table = watch
+    history.mend(0, away)
+    line.thaw()
+    history.site.run()
+    assert answers == [..., None]
     history.finish()
     check_definitions(history)
 

@@ -321,20 +321,6 @@ def test_init_mode_of_a_young_queue_is_its_first_message(bench: Bench) -> None:
     assert len(pop(bench.connect(), initMode=1)) == 3
 
 
-def test_reset_goes_back(bench: Bench) -> None:
-    fill(bench, 5)
-    link = bench.connect()
-    held = pop(link, maxMsgNums=4)
-    batch_ack(link, held[:3])
-    bench.broker.pops.reset(GROUP, TOPIC, 0, 1)
-    bench.turn.run_until_quiet()
-    assert committed(bench) == 1
-    again = pop(link)
-    assert [(m.body, m.times) for m in again] == [(b"m%d" % i, 0) for i in range(1, 5)]
-    ack(link, held[3])
-    assert committed(bench) == 1
-
-
 def test_dead_letter_after_the_groups_retries(bench: Bench) -> None:
     link = bench.connect()
     config = bench.doors.groups.ensure(GROUP)

@@ -120,6 +120,11 @@ def test_registered_everywhere_and_changes_follow(tmp_path: Path, monkeypatch: p
             template = server.state.routes.route("TBW102")
             assert template is not None
             assert template[0][0].perm == 7
+            for name, count in (("DefaultCluster", 16), ("broker-a", 1)):
+                given = server.state.routes.route(name)
+                assert given is not None
+                queue = given[0][0]
+                assert (queue.read_queue_nums, queue.write_queue_nums, queue.perm) == (count, count, 7)
             assert not any(topic.startswith("rmq_sys_gantry") for topic in server.topics())
         bench.broker.topics.create(TopicConfig("U"))
         for server in servers:

@@ -12,7 +12,7 @@ from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.constants import ResponseCode as Answer
 from gantrymq.remoting.json_bodies import QueueName
 from gantrymq.store import record
-from tests.remoting.bench import Bench, answers, ask, request, send
+from tests.remoting.bench import SUSPEND, Bench, answers, ask, pull, pull_frame, request, send
 
 
 def beat(client: str, *consumers: str, tag: str = "*", version: int = 1, producer: str = "") -> bytes:
@@ -148,13 +148,38 @@ def test_consumer_offsets(bench: Bench, tmp_path: Path) -> None:
     assert ask(link, Code.QUERY_CONSUMER_OFFSET, **place).fields == {"offset": "0"}
     asked = ask(link, Code.QUERY_CONSUMER_OFFSET, **place, setZeroIfNotFound=False)
     assert asked.code == Answer.QUERY_NOT_FOUND
-    assert ask(link, Code.QUERY_CONSUMER_OFFSET, **place | {"queueId": 1}).code == Answer.QUERY_NOT_FOUND
+    empty = place | {"queueId": 1}
+    assert ask(link, Code.QUERY_CONSUMER_OFFSET, **empty, setZeroIfNotFound=False).code == Answer.QUERY_NOT_FOUND
     assert ask(link, Code.UPDATE_CONSUMER_OFFSET, **place, commitOffset=1).code == 0
     assert link.feed(request(Code.UPDATE_CONSUMER_OFFSET, flag=2, **place, commitOffset=5)) == b""
     assert ask(link, Code.QUERY_CONSUMER_OFFSET, **place).fields == {"offset": "5"}
     for wrong in ({"topic": "X"}, {"queueId": 4}, {"queueId": -1}, {"consumerGroup": "a b"}, {"commitOffset": -1}):
         assert ask(link, Code.UPDATE_CONSUMER_OFFSET, **place | {"commitOffset": 1} | wrong).code != 0
     assert ask(link, Code.QUERY_CONSUMER_OFFSET, **place).fields == {"offset": "5"}
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+def test_a_new_group_gets_what_comes_into_an_empty_queue_after_it_asked(bench: Bench, made_again: bool) -> None:
+    """A client that is told QUERY_NOT_FOUND asks for the end of the queue next, and what came meanwhile would lie before it."""
+    link = bench.connect()
+    send(link)
+    if made_again:
+        assert ask(link, Code.DELETE_TOPIC_IN_BROKER, topic="T").code == 0
+        assert ask(link, Code.UPDATE_AND_CREATE_TOPIC, **CREATE | {"topic": "T"}).code == 0
+    place = {"consumerGroup": "G", "topic": "T", "queueId": 0 if made_again else 1}
+    told = ask(link, Code.QUERY_CONSUMER_OFFSET, **place)
+    assert told.fields == {"offset": "1" if made_again else "0"}
+    send(link, e=place["queueId"])
+    answer = pull(link, queueId=place["queueId"], queueOffset=told.fields["offset"])
+    assert (answer.code, answer.fields["nextBeginOffset"]) == (0, "2" if made_again else "1")
+
+
+def test_a_new_group_is_told_nothing_of_its_empty_retry_topic(bench: Bench) -> None:
+    """Clients begin there at 0 by themselves; what they are told they commit, and `consumerProgress` would show it."""
+    link = bench.connect()
+    ask(link, Code.UPDATE_AND_CREATE_TOPIC, **CREATE | {"topic": "%RETRY%G"})
+    answer = ask(link, Code.QUERY_CONSUMER_OFFSET, consumerGroup="G", topic="%RETRY%G", queueId=0)
+    assert answer.code == Answer.QUERY_NOT_FOUND
 
 
 def test_offsets_and_groups_survive_a_restart(tmp_path: Path) -> None:
@@ -258,6 +283,18 @@ def test_topics_that_nobody_deletes(bench: Bench, name: str) -> None:
     assert ask(bench.connect(), Code.DELETE_TOPIC_IN_BROKER, topic=name).code != 0
 
 
+@pytest.mark.parametrize(("name", "queues"), [("DefaultCluster", 16), ("broker-a", 1)])
+def test_topics_of_cluster_and_broker_belong_to_rocketmq(bench: Bench, name: str, queues: int) -> None:
+    """Tools find brokers by their routes, and neither change nor delete them (TopicValidator.isSystemTopic)."""
+    link = bench.connect()
+    assert bench.broker.topics.configs() == []
+    table = json.loads(bodies.standard(ask(link, Code.GET_TOPIC_STATS_INFO, topic=name).body))["offsetTable"]
+    assert len(table) == queues
+    assert ask(link, Code.UPDATE_AND_CREATE_TOPIC, **CREATE | {"topic": name}).code == Answer.INVALID_PARAMETER
+    assert ask(link, Code.DELETE_TOPIC_IN_BROKER, topic=name).code == Answer.INVALID_PARAMETER
+    assert [config.name for config in bench.broker.topics.configs()] == [name]
+
+
 def test_topic_stats(bench: Bench) -> None:
     link = bench.connect()
     send(link)
@@ -283,6 +320,36 @@ def test_consume_stats(bench: Bench) -> None:
     assert lags == [(0, 1), (1, 0), (2, 0), (3, 0)]
     none = ask(link, Code.GET_CONSUME_STATS, consumerGroup="G", topic="X")
     assert json.loads(none.body)["offsetTable"] == {}
+
+
+@pytest.mark.parametrize("parked", [False, True])
+def test_messages_that_were_pulled_and_not_committed_are_in_flight(bench: Bench, parked: bool) -> None:
+    """RocketMQ: OffsetWrapper.pullOffset (ConsumerOffsetManager.commitPullOffset): consumerProgress shows what is between it and the commit."""
+
+    def in_flight() -> tuple[int, int]:
+        body = json.loads(bodies.standard(ask(link, Code.GET_CONSUME_STATS, consumerGroup="CG").body))
+        found = [value["pullOffset"] - value["consumerOffset"] for value in body["offsetTable"].values()]
+        totals = json.loads(bodies.standard(ask(link, Code.GET_BROKER_CONSUME_STATS, isOrder=False).body))
+        return sum(found), totals["totalInflightDiff"]
+
+    link, reader = bench.connect(), bench.connect()
+    bench.doors.groups.ensure("CG")
+    send(link)
+    mine = {"consumerGroup": "CG", "topic": "T", "queueId": 0}
+    ask(link, Code.UPDATE_CONSUMER_OFFSET, **mine, commitOffset=0)
+    if parked:
+        assert reader.feed(pull_frame(queueOffset=1, **SUSPEND)) == b""
+    send(link)
+    if not parked:
+        reader.feed(pull_frame(queueOffset=0))
+    assert in_flight() == (2, 2)
+    ask(link, Code.UPDATE_CONSUMER_OFFSET, **mine, commitOffset=1)
+    assert in_flight() == (1, 1)
+    ask(link, Code.UPDATE_CONSUMER_OFFSET, **mine, commitOffset=2)
+    assert in_flight() == (0, 0)
+    assert ask(link, Code.DELETE_SUBSCRIPTIONGROUP, groupName="CG", cleanOffset=True).code == 0
+    ask(link, Code.UPDATE_CONSUMER_OFFSET, **mine, commitOffset=0)
+    assert in_flight()[0] == 0
 
 
 def test_groups(bench: Bench) -> None:

@@ -55,6 +55,12 @@ def checks(link: FakeLink) -> list[Command]:
     return [command for command in answers(link.take()) if command.code == Code.CHECK_TRANSACTION_STATE]
 
 
+@pytest.mark.parametrize("unique", ["7F00000100002A9F", 'a "quoted" ü'])
+def test_the_answer_to_a_half_message_names_the_transaction(bench: Bench, unique: str) -> None:
+    """SendMessageProcessor.handlePutMessageResult; TransactionSendResult.getTransactionId of an application is this."""
+    assert half(bench.connect(), unique).fields["transactionId"] == unique
+
+
 def test_a_message_comes_with_its_commit(bench: Bench) -> None:
     link = bench.connect()
     answer = half(link, "u1")
@@ -116,6 +122,20 @@ def test_refusals(bench: Bench) -> None:
     assert decide(link, second, COMMIT, fromTransactionCheck=True).code == 0
     assert decide(link, second, ROLLBACK, fromTransactionCheck=True).code == 604
     assert stored(link) == [b"body of u2"]
+
+
+def test_a_check_says_which_one_it_is(bench: Bench) -> None:
+    link = bench.connect()
+    answer = half(link, "u1", "own\x01x\x02")
+    ask(link, Code.HEART_BEAT, beat("c1", producer="PG"))
+    for number in (1, 2):
+        bench.wheel.advance(30_010)
+        bench.turn.run_until_quiet()
+        (check,) = checks(link)
+        asked = record.decode(check.body)
+        assert (asked.property("TRANSACTION_CHECK_TIMES"), asked.property("own")) == (str(number), "x")
+    assert decide(link, answer, COMMIT).code == 0
+    assert "TRANSACTION_CHECK_TIMES" not in record.decode(pull(link, queueId=1).body).property_map()
 
 
 def test_one_producer_of_the_group_is_asked_at_a_time(bench: Bench) -> None:

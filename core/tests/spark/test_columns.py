@@ -3,6 +3,7 @@
 import struct
 import zlib
 from collections.abc import Sequence
+from itertools import accumulate
 
 import pytest
 from hypothesis import given, settings
@@ -192,6 +193,33 @@ def test_broken_bodies_name_the_offset() -> None:
 def test_offsets_must_rise() -> None:
     with pytest.raises(GantryError, match="queue offsets do not rise"):
         Decoder(QUEUE, FULL).decode([make_record("t", 3, 5, b"") * 2], 0, 99)
+
+
+SIZES = st.lists(
+    st.tuples(st.integers(0, 40), st.sampled_from([1, 2, 63, 64, 65, 500, 1023, 1024, 1025, 3000])), max_size=8
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SIZES, st.integers(-4, 4))
+def test_records_of_one_size_and_of_many(runs: list[tuple[int, int]], cut: int) -> None:
+    """Runs of one size are hopped over at once, others one by one; a block that does not end with a record is refused either way."""
+    sizes = [91 + more for more, count in runs for _ in range(count)]
+    block = bytearray(b"".join([struct.pack(">I", size) + bytes([0xFF]) * (size - 4) for size in sizes]))
+    end = max(len(block) + (cut if sizes else 0), 0)
+    block = block[:end] + bytes(max(end - len(block), 0) + 4)
+    if cut and sizes:
+        with pytest.raises(GantryError, match=r"behind the block|a record of 0 bytes"):
+            columns.record_starts(block, end)
+        return
+    starts = [0, *accumulate(sizes)][:-1]
+    assert columns.record_starts(block, end).tolist() == starts
+
+
+def test_a_size_that_is_wrong_behind_many_that_are_right() -> None:
+    block = bytearray((struct.pack(">I", 91) + bytes(87)) * 3000 + struct.pack(">I", 90) + bytes(90))
+    with pytest.raises(GantryError, match="byte 273000: a record of 90 bytes"):
+        columns.record_starts(block, len(block) - 4)
 
 
 def test_blocks_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,27 @@ def test_batch(spark: Any, cluster: FakeCluster) -> None:
     }
 
 
+def test_a_topic_without_messages_has_no_rows(spark: Any, cluster: FakeCluster) -> None:
+    """No queue has anything to read, so `partitions` is empty, and Spark asks for a partition of its own making."""
+    frame = source(spark, cluster).load()
+    assert frame.columns[:2] == ["topic", "broker"]
+    assert frame.collect() == []
+
+
+def test_only_sparks_own_partition_of_no_queue_has_no_rows() -> None:
+    from pyspark.sql.datasource import InputPartition
+    from pyspark.sql.types import BinaryType, StructType
+
+    from gantrymq.spark.source import GantryDataSource
+
+    reader = GantryDataSource({"nameserver": "127.0.0.1:1", "topic": "telemetry"}).reader(
+        StructType().add("body", BinaryType())
+    )
+    assert list(reader.read(InputPartition(None))) == []
+    with pytest.raises(TypeError, match="no partition of this source"):
+        list(reader.read(InputPartition(7)))
+
+
 def test_projection_tags_and_offsets(spark: Any, cluster: FakeCluster) -> None:
     cluster.topics["telemetry"] = {"broker-a": 1}
     for number in range(100):
