@@ -16,6 +16,10 @@ from gantrymq.remoting.json_bodies import BodyError, decode
 ENTRIES_MAX: Final = 100_000
 """Keys of all namespaces; every change writes the whole file."""
 
+BYTES_MAX: Final = 8 * 1024 * 1024
+"""JSON of all namespaces, keys and values together: a namespace is one answer, which a client
+takes up to 16 MiB, and every change makes the whole file."""
+
 TEXT_CHARS_MAX: Final = 64 * 1024
 """Length of a namespace, key or value."""
 
@@ -32,9 +36,11 @@ class KVTable:
 
     def __init__(self) -> None:
         self.namespaces: dict[str, dict[str, str]] = {}
+        self._entries = 0
+        self._bytes = 0
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value. Raises ILLEGAL_ARGUMENT at a limit."""
+        """Set a value. Raises ILLEGAL_ARGUMENT for what cannot be one, LIMIT_REACHED if there are too many."""
         if not namespace or not key:
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "namespace or key is empty")
         if max(len(namespace), len(key), len(value)) > TEXT_CHARS_MAX:
@@ -42,8 +48,17 @@ class KVTable:
                 ErrorCode.ILLEGAL_ARGUMENT, f"namespace, key and value have at most {TEXT_CHARS_MAX} characters"
             )
         values = self.namespaces.get(namespace, {})
-        if key not in values and sum(map(len, self.namespaces.values())) >= ENTRIES_MAX:
-            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"{ENTRIES_MAX} keys are set; delete some first")
+        old = values.get(key)
+        if old is None and self._entries >= ENTRIES_MAX:
+            raise GantryError(ErrorCode.LIMIT_REACHED, f"{ENTRIES_MAX} keys are set; delete some first")
+        more = _size(namespace, key, value) - (_size(namespace, key, old) if old is not None else 0)
+        if more > 0 and self._bytes + more > BYTES_MAX:
+            raise GantryError(
+                ErrorCode.LIMIT_REACHED,
+                f"KV configuration has at most {BYTES_MAX} bytes; {self._bytes} are used: delete some first",
+            )
+        self._bytes += more
+        self._entries += old is None
         self.namespaces.setdefault(namespace, values)[key] = value
 
     def get(self, namespace: str, key: str) -> str | None:
@@ -54,7 +69,10 @@ class KVTable:
         """Forget a key; unknown ones are ignored."""
         values = self.namespaces.get(namespace)
         if values is not None:
-            values.pop(key, None)
+            old = values.pop(key, None)
+            if old is not None:
+                self._entries -= 1
+                self._bytes -= _size(namespace, key, old)
             if not values:
                 del self.namespaces[namespace]
 
@@ -70,3 +88,12 @@ class KVTable:
             raise ConfigError(
                 f"{path}: {error}; repair it, or move it away to start without KV configuration"
             ) from None
+        self._entries = sum(map(len, self.namespaces.values()))
+        self._bytes = sum(
+            [_size(name, key, value) for name, values in self.namespaces.items() for key, value in values.items()]
+        )
+
+
+def _size(namespace: str, key: str, value: str) -> int:
+    """What one key counts: its namespace, too. A control character takes six bytes."""
+    return sum([len(msgspec.json.encode(text)) - 2 for text in (namespace, key, value)])

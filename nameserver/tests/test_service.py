@@ -121,6 +121,30 @@ def test_kv_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert table.namespaces == {"N": {"a": "1"}}
 
 
+def test_kv_limit_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of JSON, with the namespace of every key; what is set already can be made smaller and deleted."""
+    monkeypatch.setattr(kv, "BYTES_MAX", 20)
+    table = kv.KVTable()
+    table.put("N", "k", "v" * 8)
+    table.put("N", "l", "v" * 8)
+    with pytest.raises(kv.GantryError, match="20 bytes; 20 are used") as refused:
+        table.put("N", "m", "")
+    assert refused.value.code is kv.ErrorCode.LIMIT_REACHED
+    for value in ("ä" * 5, "\x01\x01"):
+        with pytest.raises(kv.GantryError, match="20 bytes"):
+            table.put("N", "k", value)
+    assert table.namespaces == {"N": {"k": "v" * 8, "l": "v" * 8}}
+    table.put("N", "k", "ä" * 3)
+    table.put("N", "m", "")
+    table.delete("N", "l")
+    table.put("M", "k", "v" * 8)
+    again = kv.KVTable()
+    again.load(table.to_bytes(), "")
+    for one in (table, again):
+        with pytest.raises(kv.GantryError, match="20 are used"):
+            one.put("M", "l", "")
+
+
 def test_real_file_layout() -> None:
     table = kv.KVTable()
     table.load(b'{\n\t"configTable":{"N":{"k":"v"}\n\t}\n}', "kvConfig.json")
