@@ -2,7 +2,7 @@
 
 Each has a temporary directory of its own, removed at its end: runs beside each other never clean up one another's. Generated examples are the
 same in every run, unless GANTRY_RANDOM_TESTS is set: a run that fails, fails again. They have no deadline: how long one takes says what else
-the machine does, not what is wrong; pytest's timeout ends what hangs.
+the machine does, not what is wrong; pytest's timeout ends what hangs. What a run has started (servers, JVMs) ends with it, also when it is killed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
+
+from interop_tests import guard
 
 settings.register_profile(
     "gantry",
@@ -34,6 +36,7 @@ _OWN = pytest.StashKey[Path]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    guard.begin()
     if config.option.basetemp is None:
         config.stash[_OWN] = own = Path(tempfile.mkdtemp(prefix="gantry-tests-"))
         config.option.basetemp = str(own / "run")

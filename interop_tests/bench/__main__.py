@@ -206,6 +206,8 @@ def _row(got: dict[str, Any], rate: Any, cpu: Any) -> dict[str, Any]:
 def cases(count: int) -> list[tuple[Case, Any]]:
     """Name, peer, target, and what to run."""
     return [
+        # First: later, memory that other cases have left would be used again, and a connection seem to take none.
+        (Case("idle MQTT connection", "mosquitto", "<= 8 KiB"), lambda s: mqtt(s, "connections", "--count", "2000")),
         (Case("send, window 1", "rocketmq"), lambda s: send(s, 1, 1, count // 10)),
         (Case("send, window 32", "rocketmq", "<= 0.5 x RocketMQ"), lambda s: send(s, 32, 1, count)),
         (Case("send, window 256", "rocketmq", "100,000/s; <= 0.5 x RocketMQ"), lambda s: send(s, 256, 1, count)),
@@ -220,7 +222,6 @@ def cases(count: int) -> list[tuple[Case, Any]]:
         (Case("AMQP confirmed publish, window 100", "rabbitmq", "80,000/s; <= 0.4 x RabbitMQ"),
          lambda s: amqp(s, "publish", count, "--window", "100")),
         (Case("AMQP consume, prefetch 200, ack each", "rabbitmq"), lambda s: amqp(s, "consume", count // 2)),
-        (Case("idle MQTT connection", "mosquitto", "<= 8 KiB"), lambda s: mqtt(s, "connections", "--count", "2000")),
     ]  # fmt: skip
 
 

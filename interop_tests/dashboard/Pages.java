@@ -75,6 +75,7 @@ public class Pages {
         admin = new DefaultMQAdminExt(CALL_MS);
         admin.setMqClientApiTimeout((int) CALL_MS);
         admin.setNamesrvAddr(nameserver);
+        admin.setVipChannelEnabled(true); // the dashboard's own default
         admin.setInstanceName("admin-" + nameserver.replace(':', '-'));
     }
 

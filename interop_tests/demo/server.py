@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+from interop_tests import guard
+
 READY_S = 120.0
 STOP_S = 90.0
 POLL_S = 0.02
@@ -67,7 +69,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "/")},
+                env={"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "/")} | guard.mark(),
             )
 
     async def kill(self) -> None:

@@ -57,6 +57,10 @@ ACCEPTED = (
     ),
     Accepted(UNKNOWN_TOPIC, r"(offset|max offset|min offset|earliest message) of no topic|offset by time, no topic", ANSWER),
     Accepted(UNKNOWN_QUEUE, r"(offset|max offset|min offset|commit) of no queue", ANSWER),
+    Accepted(
+        "A new group is told the end of an empty queue; RocketMQ says 22, and a message that comes before the client asks for that end is passed over",
+        "offset of an empty queue", ANSWER,
+    ),
     Accepted("A commit of a negative offset is refused; RocketMQ keeps it", "commit of -1", ANSWER),
     Accepted(
         "A group need not be known before it pulls or commits; RocketMQ makes it at the first pull, refuses illegal names with 26 and "

@@ -68,7 +68,7 @@ FIRST_HOUR: Final = (
 INFLIGHT: Final = (
     r"^(T1 .*\d) +\d+ +(<time>|N/A)",
     r"\1 \2",
-    "messages pulled and not committed are not known here: 0",
+    "messages pulled before the first commit are not known here",
 )
 
 STEPS: Final[tuple[Step, ...]] = (

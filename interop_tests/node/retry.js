@@ -3,23 +3,11 @@
 // input does, as the last answer of the listener has to go back.
 
 const { Consumer, Message, Producer } = require('ali-ons');
+const { patiently } = require('./patiently');
 
 const [ , , nameSrv, topic ] = process.argv;
 const quiet = { debug() {}, info() {}, warn() {}, error() {} };
 const options = { nameSrv, logger: quiet, httpclient: { request() { throw new Error('no HTTP'); } }, accessKeyId: 'x', accessKeySecret: 'x' };
-
-// The client gives each request three seconds, whatever the machine does beside: what was not answered in time is sent again.
-async function patiently(action) {
-  const end = Date.now() + 120000;
-  while (true) {
-    try {
-      return await action();
-    } catch (error) {
-      if (Date.now() > end) throw error;
-      await new Promise(resolve => setTimeout(resolve, 50));
-    }
-  }
-}
 
 async function main() {
   const producer = new Producer({ ...options, producerGroup: 'node_retry_producer' });

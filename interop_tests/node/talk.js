@@ -2,24 +2,12 @@
 // Arguments: nameserver, topic, count. Sends with ali-ons and receives with its push consumer; prints what it saw as JSON.
 
 const { Consumer, Message, Producer } = require('ali-ons');
+const { patiently } = require('./patiently');
 
 const [ , , nameSrv, topic, countText ] = process.argv;
 const count = Number(countText);
 const quiet = { debug() {}, info() {}, warn() {}, error: console.error };
 const options = { nameSrv, logger: quiet, httpclient: { request() { throw new Error('no HTTP'); } }, accessKeyId: 'x', accessKeySecret: 'x' };
-
-// The client gives each request three seconds, whatever the machine does beside: what was not answered in time is sent again.
-async function patiently(action) {
-  const end = Date.now() + 120000;
-  while (true) {
-    try {
-      return await action();
-    } catch (error) {
-      if (Date.now() > end) throw error;
-      await new Promise(resolve => setTimeout(resolve, 50));
-    }
-  }
-}
 
 async function main() {
   const producer = new Producer({ ...options, producerGroup: 'node_producer' });
