@@ -99,14 +99,12 @@ class Start:
             ops.window.done_range(ops.window.floor, op_end - 1)
 
     def _drop_copies(self) -> None:
-        """Of a half message that a real broker stored anew only the last record counts."""
-        newest: dict[str, Half] = {}
+        """Of a half message that a real broker stored anew only the last record counts, decided or not."""
+        newest: dict[tuple[str, int], Half] = {}  # a producer that repeats a sending does so with another born time
         for half in sorted(self._all.table.values(), key=lambda half: -half.offset):
-            later = newest.get(half.unique)
-            if later is not None and later.copy and later.born_ms == half.born_ms:
+            later = newest.setdefault((half.unique, half.born_ms), half)
+            if half.unique and later is not half and later.copy:
                 self._decided.add(half.offset)
-            elif half.unique and half.offset not in self._decided:
-                newest[half.unique] = half
 
     def _find_committed(self, end: int) -> None:
         waiting = [half for half in self._all.table.values() if half.offset not in self._decided]

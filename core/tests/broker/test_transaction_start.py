@@ -142,6 +142,24 @@ def test_a_real_broker_went_on_meanwhile() -> None:
     assert node.broker.offsets.query(CHECK_GROUP, HALF_TOPIC, 0) == 4
 
 
+def test_a_decision_on_a_copy_is_one_on_what_was_copied() -> None:
+    """A real broker that was killed less than five seconds after a check has not written that its offsets went on."""
+    node = started()
+    ours = [prepare(node, b"%d" % number, f"u{number}") for number in range(3)]
+    node.stop()
+
+    def visit(store: MessageStore) -> None:
+        copies = [real_half(f"u{number}", checks=1) for number in range(2)]
+        for copy, first in zip(copies, ours, strict=False):
+            copy.born_ms = first.born_ms
+        stored = append(store, *copies, real_half("u2"))  # the last one is no copy: its producer sent it again
+        append(store, committed(stored[0], Half.read(stored[0], stored[0].physical_offset)), op(3, 4))  # u1: rolled back
+
+    node = Visited(node.files, visit)
+    assert [entry.offset for entry, _ in node.broker.transactions.undecided(0, 10)[0]] == [2, 5]
+    assert bodies(node) == [b"u0"]
+
+
 def test_offsets_of_a_real_broker_decide_what_lies_below_them() -> None:
     node = started()
     for number in range(3):
