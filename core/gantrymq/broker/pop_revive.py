@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 TOPIC_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
-"""The real broker's place in the topic: checkpoints below it are worked off."""
+"""The real broker's place in the topic is the record that it worked off last: it goes on behind its committed offset."""
 QUEUES: Final = 8
 """RocketMQ's reviveQueueNum."""
 CURSOR_GROUP: Final = "~revive"
@@ -91,16 +91,22 @@ class Revive:
         broker = self._broker
         queue = f"{topic}/{queue_id}"
         cursor = broker.cursors.find(queue, CURSOR_GROUP)
-        start = broker.offsets.query(GROUP, topic, queue_id)
         low, high = broker.store.min_offset(topic, queue_id), broker.store.max_offset(topic, queue_id)
-        if cursor is None and high <= max(start, low):
+        committed = broker.offsets.query(GROUP, topic, queue_id)
+        start = min(max(committed + 1, low), high)
+        if cursor is None and high <= start and committed < high:
             # Nothing owed: no cursor until something comes.
             broker.topics.wait_for(topic, queue_id, ("revive", queue), partial(self._watch, topic, queue_id))
             return
         if cursor is None:
-            log.info("%s: unacknowledged pops of another broker are taken over from offset %d", queue, max(start, low))
-            cursor, rows = broker.cursors.create(queue, CURSOR_GROUP, min(max(start, low), high))
+            log.info("%s: unacknowledged pops of another broker are taken over from offset %d", queue, start)
+            cursor, rows = broker.cursors.create(queue, CURSOR_GROUP, start)
             put_cursor(broker, cursor, rows)
+        elif (end := min(committed + 1, high)) > cursor.window.floor:  # another broker went on meanwhile
+            window = cursor.window
+            window.returned = [offset for offset in window.returned if offset >= end]
+            broker.cursors.skip(cursor, window.floor, end - 1)
+        self._commit(cursor)
         self._read(cursor)
 
     def _read(self, cursor: Cursor) -> None:
@@ -224,8 +230,14 @@ class Revive:
         cursors = self._broker.cursors
         cursors.settle([(cursor_id, offset, Outcome.ACK) for offset in offsets])
         cursor = cursors.by_id.get(cursor_id)
-        if cursor is not None:  # where a real broker goes on: what is worked off here is not to be repeated there
-            self._broker.commit_offset(GROUP, cursor.topic, cursor.queue_id, cursor.window.floor)
+        if cursor is not None:
+            self._commit(cursor)
+
+    def _commit(self, cursor: Cursor) -> None:
+        """Where a real broker goes on: what is worked off here is not to be repeated there, what is not is not to be passed over."""
+        offset = cursor.window.floor - 1
+        if self._broker.offsets.query(GROUP, cursor.topic, cursor.queue_id) != offset:
+            self._broker.commit_offset(GROUP, cursor.topic, cursor.queue_id, offset)
 
 
 def retry(message: Message, topic: str, pop_ms: int) -> Message:

@@ -154,10 +154,14 @@ def test_dead_letters_wait_for_room_on_the_disk() -> None:
 REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
 
 
-def revive(node: Node, tag: str, **value: Any) -> None:
+OTHERS_REVIVE = "rmq_sys_REVIVE_LOG_elsewhere"
+"""Of another cluster: looked at when the broker starts."""
+
+
+def revive(node: Node, tag: str, topic: str = REVIVE, **value: Any) -> None:
     body = json.dumps({"bn": "broker-a", "c": GROUP, "t": TOPIC, "q": 0, **value}).encode()
     text = b"TAGS\x01%b\x02" % tag.encode()
-    (result,) = node.call("submit", [Message(REVIVE, body, text, tag, queue_id=0)])
+    (result,) = node.call("submit", [Message(topic, body, text, tag, queue_id=0)])
     assert isinstance(result, int)
 
 
@@ -201,24 +205,77 @@ def test_what_a_real_broker_owed_is_delivered_again(crash: bool) -> None:
     messages = pop(node, topic=RETRY)
     assert [(message.body[:8], message.reconsume_times) for message in messages] == [(b"00000000", 1), (b"00000003", 1)]
     assert messages[0].property("1ST_POP_TIME")
-    assert node.broker.offsets.query(pop_revive.GROUP, REVIVE, 0) == 5
+    assert node.broker.offsets.query(pop_revive.GROUP, REVIVE, 0) == 4  # a real broker goes on behind it
     node = KeepingNode(node.files.after_process_crash(), node.clock)
     pass_ms(node, 60_000)
     assert node.store.max_offset(RETRY, 0) == 2
     assert node.broker.cursors.find(f"{REVIVE}/0", pop_revive.CURSOR_GROUP) is not None
 
 
-def test_checkpoints_that_a_real_broker_worked_off_stay_so() -> None:
-    node = node_with_topic()
-    node.broker.commit_offset(pop_revive.GROUP, REVIVE, 0, 1)
-    node.flush()
+def checkpoint(node: Node, offset: int, invisible_ms: int = 1_000, topic: str = REVIVE) -> None:
+    """One message popped."""
+    revive(node, "ck", topic, so=offset, pt=node.clock.now_ms(), it=invisible_ms, n=1, bm=0, d=[0])
+
+
+def again(node: Node) -> KeepingNode:
+    """Killed when its offsets were records, and started again."""
     pass_ms(node, 1_000)
-    files = node.files.after_process_crash()
-    node = KeepingNode(files, node.clock)
-    node.broker.commit_offset(pop_revive.GROUP, REVIVE, 0, 5)
-    owing(node.clock.now_ms(), node)
+    return KeepingNode(node.files.after_process_crash(), node.clock)
+
+
+def test_checkpoints_that_a_real_broker_worked_off_stay_so() -> None:
+    """Its committed offset is the last one's: it goes on behind it (PopReviveService.consumeReviveMessage)."""
+    node = node_with_topic()
+    node.send(2)
+    node.broker.topics.create(TopicConfig(OTHERS_REVIVE, 8, 8))
+    for offset in (0, 1):
+        checkpoint(node, offset, topic=OTHERS_REVIVE)
+    node.broker.commit_offset(pop_revive.GROUP, OTHERS_REVIVE, 0, 0)
+    node = again(node)
     pass_ms(node, 60_000)
-    assert node.store.max_offset(RETRY, 0) == 0
+    assert [message.body[:8] for message in pop(node, topic=RETRY)] == [b"00000001"]
+
+
+def test_a_real_broker_that_comes_back_passes_no_checkpoint_over() -> None:
+    node = node_with_topic()
+    node.send(2)
+    node.broker.topics.create(TopicConfig(REVIVE, 8, 8))
+    checkpoint(node, 0)
+    checkpoint(node, 1, 600_000)
+    pass_ms(node, 60_000)
+    assert node.store.max_offset(RETRY, 0) == 1
+    assert node.broker.offsets.query(pop_revive.GROUP, REVIVE, 0) + 1 == 1
+
+
+def test_checkpoints_that_a_real_broker_worked_off_meanwhile_stay_so() -> None:
+    node = node_with_topic()
+    node.send(4)
+    node.broker.topics.create(TopicConfig(REVIVE, 8, 8))
+    checkpoint(node, 0)
+    pass_ms(node, 60_000)
+    assert node.store.max_offset(RETRY, 0) == 1
+    for offset in (1, 2, 3):
+        checkpoint(node, offset)
+    node.broker.commit_offset(pop_revive.GROUP, REVIVE, 0, 2)
+    node = again(node)
+    pass_ms(node, 60_000)
+    assert [message.body[:8] for message in pop(node, topic=RETRY)] == [b"00000000", b"00000003"]
+    node = again(node)
+    pass_ms(node, 60_000)
+    assert node.store.max_offset(RETRY, 0) == 2
+
+
+def test_an_offset_beyond_the_end_passes_no_checkpoint_over() -> None:
+    """Left by a broker whose log lost its tail."""
+    node = node_with_topic()
+    node.send(1)
+    node.broker.commit_offset(pop_revive.GROUP, REVIVE, 0, 7)
+    node = again(node)
+    node.broker.topics.create(TopicConfig(REVIVE, 8, 8))
+    checkpoint(node, 0, 100_000)
+    node = again(node)
+    pass_ms(node, 200_000)
+    assert [message.body[:8] for message in pop(node, topic=RETRY)] == [b"00000000"]
 
 
 def test_checkpoints_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
