@@ -270,6 +270,8 @@ class Links:
                     if not patient or loop.time() + pause > deadline:
                         raise _unavailable(f"{address} cannot be reached: {slot.reason}")
                     await asyncio.sleep(pause)
+                if slot.backoff_s and loop.time() >= deadline:  # no time for another attempt: the last one says why
+                    raise _unavailable(f"{address} cannot be reached: {slot.reason}")
                 await self._connect(address, slot, deadline, patient)
             return slot.link
 

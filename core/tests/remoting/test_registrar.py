@@ -259,6 +259,10 @@ def test_start_does_not_wait_for_ever(
         with caplog.at_level(logging.WARNING):
             await registrar.start()
         await until(servers, lambda: "TBW102" in servers[0].topics())
+        with caplog.at_level(logging.WARNING):
+            await until(servers, lambda: "registration failed" in caplog.text)
+            tries = len(servers[1].codes)
+            await until(servers, lambda: len(servers[1].codes) >= tries + 3)
         text = caplog.text
         assert "not registered yet" in text
         assert text.count("registration failed") == 1  # once per outage, not once per try
