@@ -9,16 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gantrymq.client import pulling, routes, simple
-from gantrymq.client.client import Client
-from gantrymq.client.link import Link, Links
-from gantrymq.client.producer import Producer
 from interop_tests.clients import ClientTable, mark
+from interop_tests.patience import lend
 from interop_tests.real_broker import SIZES, RealBroker
 from interop_tests.running import Gantry
-
-PATIENCE_S = 30.0
-"""For one request of the native client. Its own three seconds, which are RocketMQ's, pass while a Java broker compiles itself."""
 
 LIMIT_S = 900.0
 """For every test here at least: it only ends one that hangs. Longer than the time boxes of CI's stages: on a slow machine they cut off, and nothing fails."""
@@ -33,15 +27,9 @@ def abandoned() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def patience() -> Iterator[None]:
-    """The native client waits longer, where a test does not say how long; not in the tests of other directories."""
+    """The native client waits longer here; not in the tests of other directories."""
     with pytest.MonkeyPatch.context() as patch:
-        for call in (Client.ask, Link.post, Link.request):
-            patch.setattr(call, "__defaults__", (PATIENCE_S,))
-        for module, name in ((routes, "ASK_TIMEOUT_S"), (pulling, "REQUEST_TIMEOUT_S"), (simple, "REQUEST_TIMEOUT_S")):
-            patch.setattr(module, name, PATIENCE_S)
-        patch.setattr(Links.get, "__defaults__", (PATIENCE_S, True))
-        group = Producer.__init__.__defaults__
-        patch.setattr(Producer.__init__, "__defaults__", (*group[:3], PATIENCE_S, *group[4:]))
+        lend(patch)
         yield
 
 

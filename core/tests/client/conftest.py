@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from interop_tests.patience import lend
 from interop_tests.running import Gantry
 
 
@@ -18,8 +19,11 @@ def gantry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gantry]:
 
 
 @pytest.fixture
-def nameserver(gantry: Gantry) -> str:
-    return gantry.doors["nameserver"]
+def nameserver(gantry: Gantry) -> Iterator[str]:
+    """Where clients find it; whoever asks it waits longer than a client would by itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        lend(patch)
+        yield gantry.doors["nameserver"]
 
 
 @pytest.fixture

@@ -116,7 +116,9 @@ def test_what_a_handler_fails_for_comes_again(nameserver: str, topic: str) -> No
         async with consumer:
             await send(nameserver, topic, [b"bad", b"good"])
             await until(lambda: len(got) == 3)
-        assert got == [(b"bad", 0, topic), (b"good", 0, topic), (b"bad", 1, topic)]
+        assert got[0] == (b"bad", 0, topic)
+        # It comes again after a second: whether the other one was pulled by then is the machine's business.
+        assert set(got[1:]) == {(b"good", 0, topic), (b"bad", 1, topic)}
 
     run(main())
 
