@@ -82,10 +82,10 @@ def send(nameserver: str, topic: str, count: int) -> None:
 def consume(nameserver: str, topic: str, group: str) -> list:
     async def main() -> list:
         async with PullConsumer(nameserver, group=group) as consumer:
-            await consumer.assign(topic)
-            found = await consumer.pull(1_000, 1.0)
-            while more := await consumer.pull(1_000, 0.3):
-                found += more
+            ends = {queue: await consumer.max_offset(queue) for queue in await consumer.assign(topic)}
+            found = []
+            while any(consumer.position(queue) < end for queue, end in ends.items()):
+                found += await consumer.pull(1_000, 1.0)
             await consumer.commit()
             return found
 

@@ -259,8 +259,7 @@ def test_acknowledged_consumption_stays_so(gantry: Gantry) -> None:
                 channel.basic_ack(method.delivery_tag)
             channel.basic_publish("", "nobody", b"")  # its confirm follows the acknowledgements
 
-            session = Paho(gantry, "crash", False)
-            session.client.manual_ack_set(True)
+            session = Paho(gantry, "crash", False, manual_ack=True)
             session.client.max_inflight_messages_set(100)
             session.start()
             for body in part:

@@ -46,9 +46,7 @@ def test_backlog_and_retained_survive_kill(own_server: Gantry) -> None:
 
 
 def test_unacknowledged_deliveries_come_again(own_server: Gantry) -> None:
-    sub = Paho(own_server, "slow", False)
-    sub.client.manual_ack_set(True)
-    sub.start()
+    sub = Paho(own_server, "slow", False, manual_ack=True).start()
     sub.subscribe(("s", 1))
     pub = Paho(own_server).start()
     for i in range(20):
@@ -78,9 +76,7 @@ def separated(tmp_path: Path) -> Iterator[Gantry]:
 
 @pytest.mark.parametrize("killed", ["gateway", "broker"])
 def test_one_of_three_processes_is_killed(separated: Gantry, killed: str) -> None:
-    sub = Paho(separated, "keeper", False)
-    sub.client.manual_ack_set(True)
-    sub.start()
+    sub = Paho(separated, "keeper", False, manual_ack=True).start()
     sub.subscribe(("k/#", 1))
     pub = Paho(separated).start()
     pub.publish("k/a", "1")

@@ -19,7 +19,8 @@ WAIT_S = 60.0
 
 
 class Paho:
-    """One paho client with its network thread; `messages` is what it received."""
+    """One paho client with its network thread; `messages` is what it received. With `manual_ack` the test acknowledges; otherwise what is
+    in `messages` is acknowledged: whoever has seen a message may disconnect, and it does not come again."""
 
     def __init__(self, server: Gantry, client_id: str = "", clean: bool = True, **options: Any) -> None:
         self.server = server
@@ -29,14 +30,21 @@ class Paho:
             CallbackAPIVersion.VERSION2, client_id, clean, protocol=options.pop("protocol", mqtt.MQTTv311)
         )
         self.keep_alive_s = options.pop("keep_alive_s", 60)
+        self.manual_ack = options.pop("manual_ack", False)
+        self.client.manual_ack_set(True)  # paho's own acknowledgement follows `on_message`
         if "will" in options:
             self.client.will_set(*options.pop("will"))
-        self.client.on_message = lambda client, data, message: self.messages.put(message)
+        self.client.on_message = self.arrived
         self.client.on_connect = lambda client, data, flags, code, props: self.events.put(("connect", (flags, code)))
         self.client.on_subscribe = lambda client, data, mid, codes, props: self.events.put(("subscribe", codes))
         self.client.on_unsubscribe = lambda client, data, mid, codes, props: self.events.put(("unsubscribe", mid))
         self.client.on_disconnect = lambda client, data, flags, code, props: self.events.put(("disconnect", code))
         self.present = False
+
+    def arrived(self, client: mqtt.Client, data: object, message: mqtt.MQTTMessage) -> None:
+        if not self.manual_ack:
+            client.ack(message.mid, message.qos)
+        self.messages.put(message)
 
     def start(self) -> Paho:
         self.client.connect(*self.server.address("mqtt"), keepalive=self.keep_alive_s)

@@ -48,6 +48,7 @@ def publish(gantry: Gantry, topic: str, first: int, count: int) -> None:
     ]
     with BlockingProducer(nameserver(gantry)) as producer:
         producer.send_many(messages)
+    until_known(gantry, [topic])
 
 
 def until_known(gantry: Gantry, topics: Iterable[str]) -> None:
