@@ -2,7 +2,8 @@
 
 The truth is the log. The export is at most a second late: a change marks its file, a timer takes the fragments, a thread joins and
 writes them (temporary file, fsync, `.bak` of the file before, rename). The SHA-256 of our last two exports of each file is noted in
-`D/gantry/exports` before the rename; at start a file with other bytes is another's and becomes records.
+`D/gantry/exports` before the rename; at start a file with other bytes is another's and becomes records. What it lacks was deleted by
+that broker if our last export had it (`D/gantry/exported_*`); else that broker never saw it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
@@ -43,8 +44,14 @@ RENDER: Final = {
     "topic": cf.topic_fragment, "group": cf.group_fragment, "offset": cf.offset_fragment, "request_mode": cf.mode_fragment,
 }  # fmt: skip
 
+KEYED: Final = ("topic", "group", "offset")
+"""Tables whose keys our last export had are kept beside it: a killed broker's export may lack what was made in its last second."""
+
 Rows = list[tuple[str, str, bytes | None]]
 """(table, key, value); None deletes."""
+
+Work = dict[str, dict[str, list[bytes]] | bytes | list[str]]
+"""What to write: file name to tables of fragments or to all that it holds; table to its keys."""
 
 
 class Ends:
@@ -164,6 +171,7 @@ class ConfigExport:
 
     def _topic_rows(self, known: dict[str, bytes], wanted: dict[str, Any], ends: Ends) -> Rows:
         rows: Rows = []
+        gone = self._gone("topic", known, wanted)
         for name, body in wanted.items():
             if names.is_own_system_topic(name):
                 continue
@@ -184,7 +192,7 @@ class ConfigExport:
         for name, old in known.items():
             config = TopicConfig.from_bytes(name, old)
             hidden = names.is_own_system_topic(name) or name.startswith(names.LMQ_PREFIX)
-            if name not in wanted and not config.deleted and not hidden:
+            if name in gone and not config.deleted and not hidden:
                 log.warning("%s: topic %s is gone from it: deleted", cf.TOPICS, name)
                 config.deleted = True
                 config.first_offsets = {str(queue): ends.max_offset(name, queue) for queue in ends.queues_of(name)}
@@ -202,7 +210,7 @@ class ConfigExport:
             value = {key: item for key, item in body.items() if item is not None} | {"groupName": name}
             if name not in known or json.loads(known[name]) != value:
                 rows.append(("group", name, json.dumps(value, separators=(",", ":")).encode()))
-        return rows + [("group", name, None) for name in known if name not in wanted]
+        return rows + [("group", name, None) for name in self._gone("group", known, wanted)]
 
     def _mode_rows(self, known: dict[str, bytes], value: dict[str, Any]) -> Rows:
         try:
@@ -227,7 +235,21 @@ class ConfigExport:
             for key, offsets in wanted.items()
             if offsets and (key not in known or json.loads(known[key]) != offsets)
         ]
-        return rows + [("offset", key, None) for key in known if key not in wanted]
+        return rows + [("offset", key, None) for key in self._gone("offset", known, wanted)]
+
+    def _gone(self, table: str, known: Iterable[str], wanted: Container[str]) -> set[str]:
+        """What the other broker has deleted. It never saw what our last export lacked."""
+        gone = {key for key in known if key not in wanted}
+        path = self._keys_path(table)
+        if gone and self._files.exists(path):
+            exported = set(self._read(path).decode("utf-8", "surrogatepass").split("\n"))
+            if not gone <= exported:
+                log.info("%s: %d rows of table %s that were not exported yet stay", path, len(gone - exported), table)
+            gone &= exported
+        return gone
+
+    def _keys_path(self, table: str) -> Path:
+        return self._notes_path.with_name(f"exported_{table}")
 
     # --- export
 
@@ -238,7 +260,7 @@ class ConfigExport:
             for key, row in tables.rows(table).items():
                 self._take(table, key, row)
             tables.watch(table, lambda key, row, table=table: self._changed(table, key, row))  # type: ignore[misc]
-        self._dirty = set(RENDER)
+        self._dirty = {*RENDER, *[f"keys of {table}" for table in KEYED]}
         self._arm(0)
 
     def keep_delays(self, floors: Callable[[], tuple[dict[int, int], int | None]]) -> None:
@@ -257,6 +279,8 @@ class ConfigExport:
             fragments["lmq"] = cf.lmq_fragment
         for name, render in fragments.items():
             text = render(key, row) if row is not None else b""
+            if (key in self._fragments[name]) != bool(text):
+                self._dirty.add(f"keys of {name}")
             if text:
                 self._fragments[name][key] = text
             else:
@@ -299,11 +323,11 @@ class ConfigExport:
         _, work = self._snapshot()
         self._write(work)
 
-    def _snapshot(self) -> tuple[set[str], dict[str, dict[str, list[bytes]] | bytes]]:
-        """What to write: file name to tables of fragments, or to all that it holds."""
+    def _snapshot(self) -> tuple[set[str], Work]:
+        """What has changed, and what to write."""
         dirty, self._dirty = self._dirty, set()
         lists = {name: list(fragments.values()) for name, fragments in self._fragments.items()}
-        work: dict[str, dict[str, list[bytes]] | bytes] = {}
+        work: Work = {}
         if "topic" in dirty:
             work[cf.TOPICS] = {"topicConfigTable": lists["topic"]}
         if "group" in dirty:
@@ -322,14 +346,17 @@ class ConfigExport:
                 version = self._versions[cf.TIMERS] = self._versions.get(cf.TIMERS, Version()).after(now_ms)
                 check = TimerCheck(now_ms // 1000 * 1000, 0, timer, timer, 0, version.timestamp, version.counter)
                 work[cf.TIMERS] = check.to_bytes()
+        work.update({table: list(self._fragments[table]) for table in KEYED if f"keys of {table}" in dirty})
         return dirty, work
 
-    def _write(self, work: dict[str, dict[str, list[bytes]] | bytes]) -> bool:
+    def _write(self, work: Work) -> bool:
         with self._writing:
             try:
                 self._files.make_dirs(self._directory)
                 now_ms = self._clock.now_ms()
                 for name, tables in work.items():
+                    if isinstance(tables, list):
+                        continue
                     if isinstance(tables, bytes):
                         self._replace(name, tables)
                         remove_wheel(self._files, self._directory.parent)
@@ -340,6 +367,9 @@ class ConfigExport:
                     # One that is there is a real broker's and names what it has delivered: it stays.
                     self._put(self._directory / cf.DELAYS, cf.document(Version(now_ms), {"offsetTable": []}))
                 self._files.sync_dir(self._directory)
+                for name, keys in work.items():
+                    if isinstance(keys, list):  # behind the export: what is named here, it had
+                        self._put(self._keys_path(name), "\n".join(keys).encode("utf-8", "surrogatepass"))
             except OSError as error:
                 log.error(
                     "%s was not written (%s); the log has everything, the next change tries again",

@@ -215,6 +215,51 @@ def test_what_another_broker_removed_is_removed(bench: Bench) -> None:
     assert {(table, key) for table, key, _ in rows} == {("topic", "Gone"), ("group", "gone"), ("offset", "Gone@gone")}
 
 
+OTHERS = {
+    cf.TOPICS: '{"topicConfigTable":{"A":{"readQueueNums":4,"writeQueueNums":4,"perm":6}}}',
+    cf.GROUPS: '{"subscriptionGroupTable":{"g":{"groupName":"g"}}}',
+    cf.OFFSETS: '{"offsetTable":{"A@g":{0:1}}}',
+}
+
+
+def test_what_another_broker_never_saw_stays(bench: Bench) -> None:
+    """Killed less than a second after it was made: our last export lacks it, and so does what the other broker made of that."""
+    late = {("topic", "B"): topic(), ("group", "late"): b'{"groupName":"late"}', ("offset", "B@late"): b'{"0":7}'}
+    bench.tables.apply("topic", "A", topic())
+    bench.tables.apply("group", "g", b'{"groupName":"g"}')
+    bench.tables.apply("offset", "A@g", b'{"0":1}')
+    bench.start()
+    for (table, key), row in late.items():
+        bench.tables.apply(table, key, row)
+    for name, text in OTHERS.items():
+        bench.write(name, text)
+    assert [row for row in bench.restart() if row[2] is None or b'"deleted":true' in row[2]] == []
+    assert {place: bench.tables.rows(place[0])[place[1]] for place in late} == late
+    # It is exported now: the next broker that lacks it has deleted it.
+    for name, text in OTHERS.items():
+        bench.write(name, text + " ")
+    bench.restart()
+    assert TopicConfig.from_bytes("B", bench.tables.rows("topic")["B"]).deleted
+    assert [bench.tables.rows(table).get(key) for table, key in list(late)[1:]] == [None, None]
+
+
+def test_keys_are_noted_behind_their_export(bench: Bench) -> None:
+    """A crash in between: what may or may not have been exported stays."""
+    bench.start()
+
+    def fault(operation: str, path: Path) -> OSError | None:
+        return OSError(5, "cut off") if path.name.startswith("exported_") else None
+
+    bench.files.fault = fault
+    bench.tables.apply("group", "late", b'{"groupName":"late"}')
+    bench.wheel.run(EXPORT_MS)
+    bench.files.fault = lambda operation, path: None
+    assert "late" in bench.read(cf.GROUPS)["subscriptionGroupTable"]
+    bench.write(cf.GROUPS, "{}")
+    bench.restart()
+    assert "late" in bench.tables.rows("group")
+
+
 def test_offsets_of_the_file_that_is_not_ours(bench: Bench) -> None:
     bench.tables.apply("offset", "A@g", b'{"0":1}')
     bench.start()
