@@ -23,10 +23,18 @@ if TYPE_CHECKING:
 
 SCRATCH_BYTES: Final = 256 * 1024
 """Target of reads that must not wait: they may fail, and a buffer made for each would cost more than the copy out of this one."""
+ASKED_BYTES_MIN: Final = 16 * 1024
+"""Of a longer read that must not wait the kernel is asked whether it has every page (cachestat, 3 us). A read that finds one missing copies all
+before it and begins to read from the disk in the caller's time: 0.15 ms for nothing of 256 KiB (measured)."""
 VECTORS_MAX: Final = 1024
 """Buffers in one `pwritev` (IOV_MAX)."""
 _fallocate = ctypes.CDLL(None, use_errno=True).fallocate
 _syncfs = ctypes.CDLL(None, use_errno=True).syncfs
+_syscall = ctypes.PyDLL(None, use_errno=True).syscall
+_syscall.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint)
+CACHESTAT: Final = 451
+"""Linux 6.5; the same number on every architecture."""
+PAGE_BYTES: Final = mmap.PAGESIZE
 _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
@@ -127,6 +135,11 @@ class OsFileSystem:
         self._advised: set[int] = set()
         """Handles on which the kernel was told not to read ahead: `pread_now` would do it in the caller's time (0.4 ms for 256 KiB
         that are in memory, measured, against 0.02)."""
+        self._stats = True
+        """The kernel has cachestat, as far as is known."""
+        self._range = (ctypes.c_uint64 * 2)()
+        self._pages = (ctypes.c_uint64 * 5)()
+        self._range_at, self._pages_at = ctypes.addressof(self._range), ctypes.addressof(self._pages)
 
     def pread(self, handle: int, count: int, at: int) -> bytes:
         data = os.pread(handle, count, at)
@@ -145,6 +158,8 @@ class OsFileSystem:
         if handle not in self._advised:
             self._advised.add(handle)
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
+        if count > ASKED_BYTES_MIN and self._stats and not self._has(handle, count, at):
+            return None
         try:
             got = os.preadv(handle, (target,), at, os.RWF_NOWAIT)
         except BlockingIOError:
@@ -152,6 +167,17 @@ class OsFileSystem:
         if got == count or at + got >= os.fstat(handle).st_size:
             return bytes(target[:got])
         return None
+
+    def _has(self, handle: int, count: int, at: int) -> bool:
+        """Whether the kernel has, or is just reading, every page of the range; True where it does not tell."""
+        self._range[:] = [at, count]
+        if _syscall(CACHESTAT, handle, self._range_at, self._pages_at, 0):
+            self._stats = False  # an older kernel, or one that keeps it to itself
+            return True
+        end = at + count
+        if self._pages[0] < (end - 1) // PAGE_BYTES - at // PAGE_BYTES + 1:
+            end = min(end, os.fstat(handle).st_size)
+        return self._pages[0] >= (end - 1) // PAGE_BYTES - at // PAGE_BYTES + 1
 
     def read_file(self, path: Path, count: int, at: int, ahead: int) -> bytes:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

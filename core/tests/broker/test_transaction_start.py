@@ -153,7 +153,9 @@ def test_a_decision_on_a_copy_is_one_on_what_was_copied() -> None:
         for copy, first in zip(copies, ours, strict=False):
             copy.born_ms = first.born_ms
         stored = append(store, *copies, real_half("u2"))  # the last one is no copy: its producer sent it again
-        append(store, committed(stored[0], Half.read(stored[0], stored[0].physical_offset)), op(3, 4))  # u1: rolled back
+        append(
+            store, committed(stored[0], Half.read(stored[0], stored[0].physical_offset)), op(3, 4)
+        )  # u1: rolled back
 
     node = Visited(node.files, visit)
     assert [entry.offset for entry, _ in node.broker.transactions.undecided(0, 10)[0]] == [2, 5]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from queue import SimpleQueue
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any
@@ -233,6 +234,49 @@ def test_the_real_file_system_says_what_is_in_memory(tmp_path: Path) -> None:
     assert data == b"abcccccc"
     assert files.pread_now(handle, 100, 5002 * 700 - 1) == b"c"
     assert files.read_file(tmp_path / "f", 3, 5002, 4096) == b"abc"
+    files.close(handle)
+
+
+def test_a_long_read_begins_only_where_every_page_is_in_memory(tmp_path: Path) -> None:
+    files = OsFileSystem()
+    data = bytes(range(256)) * 1024
+    handle = files.open(tmp_path / "f", True)
+    files.pwrite(handle, data, 0)
+    assert files.pread_now(handle, len(data), 0) == data
+    assert files.pread_now(handle, len(data), 4096) == data[4096:]  # up to the end of the file
+    assert files.pread_now(handle, len(data), len(data)) == b""
+    files.datasync(handle)
+    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+    files.pread(handle, 100_000, 0)
+    if files.pread_now(handle, len(data), 0) is not None:
+        pytest.skip("this file system keeps everything in memory")
+    assert files.pread_now(handle, 100_000, 0) == data[:100_000]
+    if files._stats:
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        assert files.pread_now(handle, len(data), 0) is None
+        assert not files._pages[0]
+        assert files.pread_now(handle, len(data), 0) is None
+        assert not files._pages[0]  # the kernel did not begin to read in the caller's time
+        files._stats = False  # an older kernel
+        assert files.pread_now(handle, len(data), 0) is None
+    assert files.read_file(tmp_path / "f", len(data), 0, 0) == data
+    assert files.pread_now(handle, len(data), 0) == data
+    files.close(handle)
+
+
+def test_a_kernel_that_does_not_tell_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = OsFileSystem()
+    handle = files.open(tmp_path / "f", True)
+    files.pwrite(handle, bytes(100_000), 0)
+    asked = []
+
+    def refuse(*arguments: object) -> int:
+        asked.append(arguments)
+        return -1
+
+    monkeypatch.setattr("gantrymq.store.files._syscall", refuse)
+    assert [files.pread_now(handle, 100_000, 0) for _ in range(2)] == [bytes(100_000)] * 2
+    assert len(asked) == 1
     files.close(handle)
 
 
