@@ -9,7 +9,6 @@ did, the time in which another thread of ours, perhaps the lock's holder, was ke
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import random
@@ -25,17 +24,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from gantrymq.broker_service import SWITCH_S
 from gantrymq.clock import SystemClock
 from gantrymq.model.message import Message
-from gantrymq.server import GC_YOUNG_MAX
 from gantrymq.store.cold import Cold, ColdReads
 from gantrymq.store.config import StoreConfig
 from gantrymq.store.files import OsFileSystem
 from gantrymq.store.flusher import Flusher
 from gantrymq.store.message_store import MessageStore
 from gantrymq.store.segments import Removal
-from interop_tests.bench.store_rows import BATCH, MIB, PULL_BYTES, Row, at_share, batches
+from interop_tests.bench.store_rows import BATCH, MIB, PULL_BYTES, Row, as_served, at_share, batches
 
 PING_S: Final = 0.001
 """Between two sends of the program that measures their latency."""
@@ -213,11 +210,7 @@ def run_on_loop(function: Callable[[], Any]) -> Any:
     """On uvloop and with the server's settings of the collector and the interpreter."""
     import uvloop
 
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GC_YOUNG_MAX, 10, 10)
-    sys.setswitchinterval(SWITCH_S)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with as_served(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(function())
 
 

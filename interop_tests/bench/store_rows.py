@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from gantrymq.broker_service import SWITCH_S
 from gantrymq.clock import SystemClock
 from gantrymq.model.message import Message
+from gantrymq.server import GC_YOUNG_MAX
 from gantrymq.store.cold import Cold
 from gantrymq.store.config import StoreConfig
 from gantrymq.store.files import OsFileSystem
@@ -45,6 +49,22 @@ def opened(directory: Path, **settings: Any) -> Iterator[MessageStore]:
     finally:
         store.close()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def as_served() -> Iterator[None]:
+    """With the server's settings of the collector and the interpreter; what was made before is not looked at again."""
+    thresholds, interval = gc.get_threshold(), sys.getswitchinterval()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_YOUNG_MAX, 10, 10)
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 def batches(count: int, body: bytes, batch: int = BATCH) -> list[list[Message]]:
