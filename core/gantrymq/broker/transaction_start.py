@@ -107,11 +107,11 @@ class Start:
                 self._decided.add(half.offset)
 
     def _find_committed(self, end: int) -> None:
-        waiting = [half for half in self._all.table.values() if half.offset not in self._decided]
+        table = self._all.table
         if self._all.pending > LOOKUPS_MAX:
-            self._read_log(min([half.position for half in waiting], default=0), end)
+            self._read_log(min([half.position for half in table.values()], default=0), end)
             return
-        for half in waiting:
+        for half in [half for half in table.values() if half.offset not in self._decided]:
             if self._is_committed(half) or self._is_given_up(half):
                 self._decided.add(half.offset)
 
@@ -157,8 +157,10 @@ class Start:
                 if prepared or flags & sysflag.TRANSACTION_MASK == sysflag.TRANSACTION_COMMIT:
                     positions.add(prepared)
             at += size
-        halves = self._all.halves
+        halves, table = self._all.halves, self._all.table
         assert halves is not None
+        done = {(half.unique, half.born_ms) for half in table.values() if half.position in positions and half.unique}
+        self._decided |= {half.offset for half in table.values() if half.copy and (half.unique, half.born_ms) in done}
         offset = halves.window.floor
         while positions and offset < end:
             units = self._broker.cursors.raw_units(halves, offset, UNITS_STEP)

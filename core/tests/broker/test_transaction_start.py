@@ -112,7 +112,9 @@ def append(store: MessageStore, *messages: Message) -> list[Message]:
     return list(messages)
 
 
-def test_a_real_broker_went_on_meanwhile() -> None:
+@pytest.mark.parametrize("lookups", [4096, 0])
+def test_a_real_broker_went_on_meanwhile(lookups: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_start, "LOOKUPS_MAX", lookups)
     node = started()
     ours = [prepare(node, b"%d" % number, f"u{number}") for number in range(4)]
     end(node, ours[0], True)
