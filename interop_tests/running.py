@@ -77,6 +77,8 @@ class Process:
         self.name = name
         self.directory = directory
         self.command = command
+        self.program = ["-m", "gantrymq"]
+        """What Python runs, before the command."""
         self.doors: dict[str, str] = {}
         self.process: subprocess.Popen[bytes] | None = None
         self.marked = 0
@@ -109,7 +111,7 @@ class Process:
         ports = [f"--set={name}.port={port}" for name, port in chosen.items()]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "gantrymq", *self.command, *ports, "--ready-file", str(ready)],
+                [sys.executable, *self.program, *self.command, *ports, "--ready-file", str(ready)],
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
