@@ -218,6 +218,7 @@ class Broker:
         """As `put`: rows (table, key, value) of several tables in one batch, in this order."""
         if self.deleting.jobs:
             self.deleting.before_rows(rows)
+        self.tables.expect(rows)
         self._internal.append((*self._of_rows(rows), on_done, token))
         self._arm_append()
 
@@ -368,6 +369,7 @@ class Broker:
         if (bodies := self.cursors.take_bodies()) or self._internal:
             messages.extend([Message(ACK_TOPIC, body, queue_id=0) for body in bodies])
             internal, self._internal = internal + self._internal, []
+        self.tables.writing()
         if self.transactions.dirty:  # behind the states of cursors, which do not have these decisions yet
             messages.extend(self.transactions.records())
             internal.insert(0, ([], self.transactions.stored, None, None))
@@ -467,6 +469,7 @@ class Broker:
                 apply()
             if on_done is not None:
                 parked |= not gate.park(end, on_done, token, None)
+        self.tables.written()
         for token, on_done, results, batch, strict in answers:
             if results is None:
                 results = [message.queue_offset for message in batch]
@@ -485,6 +488,7 @@ class Broker:
 
     def _refuse(self, answers: list[_Asked], internal: list[_Internal], error: GantryError, acks: list[bytes]) -> None:
         alone = [messages for messages, _, on_done, _ in internal if on_done is None and messages]
+        self.tables.written()
         if error.code is ErrorCode.STORE_FULL:
             self._refused.acknowledgements(acks)
             if alone:
@@ -563,10 +567,6 @@ class Broker:
         if not self._deliver_armed:
             self._deliver_armed = True
             self.turn.at_deliver(self._deliver)
-
-    def awaits_write(self, topic: str) -> bool:
-        """Records for a system topic were handed over and are not stored yet."""
-        return any(message.topic == topic for entry in self._internal for message in entry[0])
 
     def append_ack(self, body: bytes) -> None:
         """Write an acknowledgement record at once, or, where the disk is full, when it has room."""

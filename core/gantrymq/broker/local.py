@@ -11,7 +11,7 @@ from gantrymq.broker.broker import OWN_TABLES, Broker
 from gantrymq.broker.cursors import Cursor, parse_queue
 from gantrymq.broker.hits import Tap
 from gantrymq.broker.port import CursorInfo, Done, Outcome, Route, Start, TopicInfo
-from gantrymq.broker.tables import KEY_BYTES_MAX, check_item, topic_of
+from gantrymq.broker.tables import KEY_BYTES_MAX, check_item
 from gantrymq.broker.topics import Topic
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -144,6 +144,8 @@ class LocalBrokerPort:
             if cursor is not None and str(cursor.id) in broker.tables.rows("cursor"):
                 on_done(token, broker.cursors.info(cursor))
                 return
+            if cursor is None and start.kind == "find":
+                raise GantryError(ErrorCode.NOT_FOUND, f"group {group} has no cursor in queue {queue}")
             if cursor is None:
                 cursor, rows = broker.cursors.create(queue, group, self._start_offset(queue, start))
             else:  # a full disk may have refused its rows
@@ -280,8 +282,7 @@ class LocalBrokerPort:
     def put_if(
         self, table: str, items: Sequence[tuple[str, bytes | None, bytes | None]], token: Any, on_done: Done
     ) -> None:
-        """As `GroupPort.put_if` (remoting/cluster_group.py)."""
-        if self._broker.awaits_write(topic_of(table)):  # rows are changed once stored: look then
+        if self._broker.tables.awaits(table, [item[0] for item in items]):  # rows are changed once stored: look then
             self._broker.when_stored(None, lambda _token, _result: self.put_if(table, items, token, on_done))
             return
         rows = self._broker.tables.rows(table)

@@ -51,7 +51,7 @@ class Outcome(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a new cursor begins: `kind` is `end`, `earliest` or `time` (then `at_ms`, milliseconds since the epoch)."""
+    """Where a new cursor begins: `kind` is `end`, `earliest` or `time` (then `at_ms`, milliseconds since the epoch); `find`: none is made."""
 
     kind: str = "end"
     at_ms: int = 0
@@ -59,6 +59,7 @@ class Start:
 
 END = Start("end")
 EARLIEST = Start("earliest")
+FIND = Start("find")
 
 
 class Delivery:
@@ -172,7 +173,7 @@ class QueuePort(Protocol):
         """Drop the queue, its cursors and routes to it. Records stay in the log. Result: None."""
 
     def open_cursor(self, queue: str, group: str, start: Start, token: object, on_done: Done) -> None:
-        """Find the group's cursor in `queue` or create it at `start`; durable. Result: CursorInfo."""
+        """Find the group's cursor in `queue` or create it at `start` (FIND: NOT_FOUND instead); durable. Result: CursorInfo."""
 
     def delete_cursor(self, cursor: int, token: object, on_done: Done) -> None:
         """Forget the group's place. Result: None."""
@@ -202,6 +203,12 @@ class TablePort(Protocol):
 
     def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: object, on_done: Done) -> None:
         """Set (None: delete) keys in one batch. Result: None. Reading in process sees it at once."""
+
+    def put_if(
+        self, table: str, items: Sequence[tuple[str, bytes | None, bytes | None]], token: object, on_done: Done
+    ) -> None:
+        """(key, expected, value): change each row that is `expected` now (None: absent). Result: list[bool], which were. What such a
+        row is instead, `watch_table` has told or will tell."""
 
     def watch_table(
         self, table: str, on_change: Callable[[str, bytes | None], None] | None, token: object, on_done: Done

@@ -7,7 +7,7 @@ property GANTRY_DELETED marks a deletion. Replayed from the first record at star
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from gantrymq.broker.table_keys import TableKeys
@@ -81,6 +81,10 @@ class Tables:
         self._keys: dict[str, TableKeys] = {}
         """Of every table, once something has walked or changed it."""
         self._watchers: dict[str, list[Callable[[str, bytes | None], None]]] = {}
+        self._expected: set[tuple[str, str]] = set()
+        """(table, key) of rows that were handed over to be written since the last append, ..."""
+        self._writing: set[tuple[str, str]] = set()
+        """... and of those in the append that is under way."""
 
     def load(self, tables: dict[str, dict[str, bytes]]) -> None:
         """Take over the rows of a snapshot."""
@@ -112,6 +116,23 @@ class Tables:
     def rows_besides(self, tables: Collection[str]) -> int:
         """Rows of all tables but these."""
         return sum([len(rows) for name, rows in self._tables.items() if name not in tables])
+
+    def expect(self, rows: Sequence[Row]) -> None:
+        """Rows were handed over to be written."""
+        for table, key, _ in rows:
+            self._expected.add((table, key))
+
+    def writing(self) -> None:
+        """An append of all that was handed over begins."""
+        self._writing, self._expected = self._expected, set()
+
+    def written(self) -> None:
+        """It is over: each of its rows was applied, or refused."""
+        self._writing = set()
+
+    def awaits(self, table: str, keys: Iterable[str]) -> bool:
+        """Whether one of the rows is about to change: it was handed over and is not applied yet."""
+        return any((table, key) in self._expected or (table, key) in self._writing for key in keys)
 
     def check_room(self, table: str, items: Sequence[tuple[str, bytes | None]]) -> None:
         """Raise LIMIT_REACHED if the new keys among `items` do not fit any more."""

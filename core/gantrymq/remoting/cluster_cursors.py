@@ -59,6 +59,8 @@ class ClusterCursors:
                 on_done(token, GantryError(ErrorCode.LIMIT_REACHED, f"{CURSORS_MAX} cursors are open"))
                 return
             cursor = ClusterCursor(self._cluster.number(), queue, group, start)
+        elif cursor.start.kind == "find":
+            cursor.start = start
 
         found: dict[int, CursorInfo] = {}
         Everywhere(
@@ -73,6 +75,11 @@ class ClusterCursors:
         if error is not None:
             on_done(token, error)
             return
+        if not found and cursor.start.kind == "find":
+            on_done(
+                token, GantryError(ErrorCode.NOT_FOUND, f"group {cursor.name} has no cursor in queue {cursor.queue}")
+            )
+            return
         cursor = self._by_name.setdefault((cursor.queue, cursor.name), cursor)
         self.by_handle[cursor.handle] = cursor
         infos = list(found.values())
@@ -84,7 +91,12 @@ class ClusterCursors:
         if name is None or _is_deleted(cursor):
             return
         attempt = group.attempt
-        info: CursorInfo = yield partial(group.port.open_cursor, name, cursor.name, cursor.start)
+        try:
+            info: CursorInfo = yield partial(group.port.open_cursor, name, cursor.name, cursor.start)
+        except GantryError as error:
+            if error.code is ErrorCode.NOT_FOUND and cursor.start.kind == "find":
+                return
+            raise
         found[group.index] = info
         if group.index not in cursor.parts and attempt == group.attempt:
             cursor.parts[group.index] = part = Part(group, info.cursor)

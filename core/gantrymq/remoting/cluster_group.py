@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, Protocol
 
-from gantrymq.broker.port import BrokerPort, Done, Start
+from gantrymq.broker.port import BrokerPort, Start
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.cluster_names import tag_of
 from gantrymq.remoting.cluster_steps import Steps
@@ -38,11 +38,6 @@ class GroupPort(BrokerPort, Protocol):
 
     up: bool
     """Connected; false before the calls that were open are answered with UNAVAILABLE."""
-
-    def put_if(
-        self, table: str, items: Sequence[tuple[str, bytes | None, bytes | None]], token: object, on_done: Done
-    ) -> None:
-        """(key, expected, value): change each row that is `expected` now (None: absent). Result: list[bool], which were."""
 
     def close(self) -> None:
         """End it for good."""

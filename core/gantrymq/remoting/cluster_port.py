@@ -535,6 +535,11 @@ class ClusterPort:
     def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done) -> None:
         self._tables.put(table, items, token, on_done)
 
+    def put_if(
+        self, table: str, items: Sequence[tuple[str, bytes | None, bytes | None]], token: Any, on_done: Done
+    ) -> None:
+        self._tables.put_if(table, items, token, on_done)
+
     def watch_table(
         self, table: str, on_change: Callable[[str, bytes | None], None] | None, token: Any, on_done: Done
     ) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gantrymq.broker.port import Done
 from gantrymq.model.errors import GantryError
 from gantrymq.remoting.cluster_everywhere import Everywhere
-from gantrymq.remoting.cluster_steps import Steps, everywhere
+from gantrymq.remoting.cluster_steps import Gathering, Steps, everywhere, first_error
 
 if TYPE_CHECKING:
     from gantrymq.remoting.cluster_group import Group
@@ -104,17 +104,22 @@ class ClusterTables:
         groups = self._cluster.ready_groups()
         if len(self._cluster.groups) == 1 and groups:
             groups[0].port.put(name, items, token, on_done)
-        elif name in self._tables:
-            self._put(name, items, token, on_done)
         else:
+            self._known(name, partial(self._put, name, items, token, on_done), token, on_done)
 
-            def watched(_token: Any, result: Any) -> None:
-                if isinstance(result, GantryError):
-                    on_done(token, result)
-                else:
-                    self._put(name, items, token, on_done)
+    def _known(self, name: str, call: Callable[[], None], token: Any, on_done: Done) -> None:
+        """`call` once it is known where the table's rows lie."""
+        if name in self._tables:
+            call()
+            return
 
-            self.watch(name, None, None, watched)
+        def watched(_token: Any, result: Any) -> None:
+            if isinstance(result, GantryError):
+                on_done(token, result)
+            else:
+                call()
+
+        self.watch(name, None, None, watched)
 
     def _put(self, name: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done) -> None:
         places = self._tables[name].places if name in self._tables else {}
@@ -134,6 +139,48 @@ class ClusterTables:
             return
         calls = [partial(self._cluster.groups[index].port.put, name, batch) for index, batch in batches.items()]
         everywhere(calls, token, on_done)
+
+    def put_if(
+        self, name: str, items: Sequence[tuple[str, bytes | None, bytes | None]], token: Any, on_done: Done
+    ) -> None:
+        """As TablePort.put_if: each row is compared where it lies. A row that is being moved is not as expected for a moment."""
+        groups = self._cluster.ready_groups()
+        if len(self._cluster.groups) == 1 and groups:
+            groups[0].port.put_if(name, items, token, on_done)
+        else:
+            self._known(name, partial(self._put_if, name, items, token, on_done), token, on_done)
+
+    def _put_if(
+        self, name: str, items: Sequence[tuple[str, bytes | None, bytes | None]], token: Any, on_done: Done
+    ) -> None:
+        places = self._tables[name].places if name in self._tables else {}
+        batches: dict[int, list[int]] = {}
+        try:
+            for number, (key, _, _) in enumerate(items):
+                index = places.get(key)
+                if index is None:
+                    index = self._cluster.home(f"{name}/{key}").index
+                batches.setdefault(index, []).append(number)
+        except GantryError as error:
+            on_done(token, error)
+            return
+
+        def gathered(results: list[Any]) -> None:
+            error = first_error(results)
+            if error is not None:
+                on_done(token, error)
+                return
+            fits = [False] * len(items)
+            for numbers, found in zip(batches.values(), results, strict=True):
+                for number, fit in zip(numbers, found, strict=True):
+                    fits[number] = fit
+            on_done(token, fits)
+
+        calls = [
+            partial(self._cluster.groups[index].port.put_if, name, [items[number] for number in numbers])
+            for index, numbers in batches.items()
+        ]
+        Gathering(calls, gathered)
 
     def names(self) -> list[str]:
         """Tables that this process uses."""

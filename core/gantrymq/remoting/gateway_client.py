@@ -116,7 +116,7 @@ class RemoteBrokerPort:
         self._taps: dict[int, Callable[[list[tuple[Message, tuple[int, ...]]]], None]] = {}
         self._tables: dict[str, list[Callable[[str, bytes | None], None]]] = {}
         self._readings: dict[str, list[_Reading]] = {}
-        self._leases: dict[str, Callable[[str], None]] = {}
+        self._leases: dict[str, tuple[int, Callable[[str], None]]] = {}
         self._tuples: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._states: list[Callable[[bool], None]] = []
         self._round = 0
@@ -215,9 +215,9 @@ class RemoteBrokerPort:
             for on_change in list(self._tables.get(arguments[0], ())):
                 on_change(arguments[1], arguments[2])
         elif command.code == GatewayCode.NOTICE_LEASE_LOST:
-            on_lost = self._leases.pop(arguments[0], None)
-            if on_lost is not None:
-                on_lost(arguments[0])
+            lease = self._leases.pop(arguments[0], None)
+            if lease is not None:
+                lease[1](arguments[0])
 
     def _same(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
         if len(self._tuples) > 10_000:
@@ -452,13 +452,15 @@ class RemoteBrokerPort:
     def take_lease(self, name: str, force: bool, on_lost: Callable[[str], None], token: Any, on_done: Done) -> None:
         def taken(epoch: int) -> int:
             # A holder of this very gateway was told by a notice that came before this answer.
-            self._leases[name] = on_lost
+            self._leases[name] = (epoch, on_lost)
             return epoch
 
         self._call(GatewayCode.TAKE_LEASE, [name, force], token, on_done, taken)
 
     def drop_lease(self, name: str, epoch: int) -> None:
-        self._leases.pop(name, None)
+        lease = self._leases.get(name)
+        if lease is not None and lease[0] == epoch:
+            del self._leases[name]
         self._one_way(GatewayCode.DROP_LEASE, [name, epoch])
 
     def watch_state(self, on_state: Callable[[bool], None]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gantrymq.broker.local import LocalBrokerPort
-from gantrymq.broker.port import END
+from gantrymq.broker.port import END, FIND
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
@@ -89,3 +89,59 @@ def test_a_cursor_waits_for_a_topic_that_is_made_again() -> None:
     bench.send(Message("t", b"2", queue_id=0))
     assert woken == [cursor]
     assert [delivery.message.body for delivery in bench.acquire(cursor)] == [b"2"]
+
+
+def test_rows_are_compared_with_what_is_on_its_way() -> None:
+    bench = Bench()
+    port = LocalBrokerPort(bench.broker)
+    seen: list[tuple[str, Any]] = []
+
+    def told(token: Any, result: Any) -> None:
+        seen.append((token, result))
+        if token == "first":  # the append is under way: the row of the next batch is not applied yet
+            port.put_if("x", [("b", None, b"late")], "within", told)
+
+    port.put("x", [("a", b"1")], "first", told)
+    port.put("x", [("b", b"1")], "second", told)
+    port.put_if("x", [("b", b"1", b"2"), ("c", None, b"1")], "third", told)
+    port.put_if("x", [("b", b"1", b"3")], "fourth", told)
+    bench.turn.run_until_quiet()
+    assert dict(seen) == {"first": None, "second": None, "within": [False], "third": [True, True], "fourth": [False]}
+    assert bench.broker.tables.rows("x") == {"a": b"1", "b": b"2", "c": b"1"}
+
+
+def test_comparing_many_rows_takes_one_turn() -> None:
+    """Else a gateway's clients that all come at once would wait for one flush each."""
+    bench = Bench()
+    port = LocalBrokerPort(bench.broker)
+    seen: list[Any] = []
+    for number in range(100):
+        port.put_if("x", [(str(number), None, b"1")], None, lambda token, result: seen.append(result))
+    bench.turn.run()
+    assert seen == [[True]] * 100
+
+
+def test_a_refused_row_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    port = LocalBrokerPort(bench.broker)
+    seen: list[Any] = []
+    append = bench.store.append
+
+    def full(*arguments: Any) -> Any:
+        monkeypatch.setattr(bench.store, "append", append)
+        raise GantryError(ErrorCode.STORE_FULL)
+
+    monkeypatch.setattr(bench.store, "append", full)
+    port.put("x", [("a", b"1")], None, lambda token, result: seen.append(result.code))
+    port.put_if("x", [("a", None, b"2")], None, lambda token, result: seen.append(result))
+    bench.turn.run_until_quiet()
+    assert seen == [ErrorCode.STORE_FULL, [True]]
+
+
+def test_a_cursor_that_is_only_looked_for_is_not_made() -> None:
+    bench = Bench()
+    light, cursor = bench.queue()
+    assert bench.call("open_cursor", f"~{light}", "nobody", FIND).code is ErrorCode.NOT_FOUND
+    assert [found.id for found in bench.broker.cursors.by_id.values() if found.light == light] == [cursor]
+    group = bench.broker.cursors.by_id[cursor].group
+    assert bench.call("open_cursor", f"~{light}", group, FIND).cursor == cursor

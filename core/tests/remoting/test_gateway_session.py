@@ -112,3 +112,16 @@ def test_many_settled_entries_travel_in_parts(bench: Bench, monkeypatch: pytest.
     bench.wire.port.flush()
     commands = FrameReader().feed(b"".join(bench.wire.to_broker))
     assert [len(decode_body(command.body)[0]) for command in commands] == [10, 10, 5]
+
+
+def test_a_lease_given_up_late_is_not_the_one_that_was_taken_since(bench: Bench) -> None:
+    lost: list[str] = []
+    first = bench.call("take_lease", "c", True, lambda name: lost.append("first"))
+    second = bench.call("take_lease", "c", True, lambda name: lost.append("second"))
+    assert lost == ["first"]
+    bench.port.drop_lease("c", first)
+    Asker(bench).ask(GatewayCode.TAKE_LEASE, "c", True)
+    bench.quiet()
+    assert lost == ["first", "second"]
+    bench.port.drop_lease("c", second)
+    assert bench.call("take_lease", "c", False, lost.append).code is ErrorCode.LEASE_HELD
