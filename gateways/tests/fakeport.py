@@ -62,6 +62,7 @@ class FakePort:
         self.route_numbers: dict[int, Route] = {}
         self.number_next = 1
         self.cursors: dict[int, FakeCursor] = {}
+        self.cursor_next = 1
         self.cursor_by_name: dict[tuple[str, str], int] = {}
         self.tables: dict[str, dict[str, bytes]] = {}
         self.table_watchers: dict[str, list[Callable[[str, bytes | None], None]]] = {}
@@ -128,6 +129,7 @@ class FakePort:
             "queues",
             "lights",
             "light_next",
+            "cursor_next",
             "tables",
             "epoch",
             "now_ms",
@@ -136,7 +138,7 @@ class FakePort:
         for _, route in self.routes.values():
             new._install(route)
         for cursor in self.cursors.values():
-            kept = FakeCursor(len(new.cursors) + 1, cursor.queue, cursor.group, cursor.next_offset)
+            kept = FakeCursor(cursor.handle, cursor.queue, cursor.group, cursor.next_offset)
             kept.returned = cursor.returned | set(cursor.leased)
             kept.counts = dict(cursor.counts)
             new.cursors[kept.handle] = kept
@@ -404,6 +406,9 @@ class FakePort:
             self._answer(on_done, token, GantryError(ErrorCode.QUEUE_NOT_FOUND, f"queue {queue} does not exist"))
             return
         handle = self.cursor_by_name.get((queue, group), 0)
+        if not handle and start.kind == "find":
+            self._answer(on_done, token, GantryError(ErrorCode.NOT_FOUND, f"group {group} has no cursor in {queue}"))
+            return
         if not handle:
             entries = self.queues.get(queue, [])
             begin = len(entries)
@@ -411,7 +416,8 @@ class FakePort:
                 begin = 0
             elif start.kind == "time":
                 begin = sum(1 for m in entries if m.store_ms < start.at_ms)
-            handle = max(self.cursors, default=0) + 1
+            handle = self.cursor_next
+            self.cursor_next += 1
             self.cursors[handle] = FakeCursor(handle, queue, group, begin)
             self.cursor_by_name[(queue, group)] = handle
         self._answer(on_done, token, self._info(self.cursors[handle]))
@@ -505,6 +511,10 @@ class FakePort:
     def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: object, on_done: Done) -> None:
         if self._failed("put", token, on_done):
             return
+        self._set(table, items)
+        self._answer(on_done, token, None)
+
+    def _set(self, table: str, items: Sequence[tuple[str, bytes | None]]) -> None:
         rows = self.tables.setdefault(table, {})
         for key, value in items:
             if value is None:
@@ -513,7 +523,16 @@ class FakePort:
                 rows[key] = value
             for watcher in self.table_watchers.get(table, []):
                 self.turn.append(lambda w=watcher, k=key, v=value: w(k, v))  # type: ignore[misc]
-        self._answer(on_done, token, None)
+
+    def put_if(
+        self, table: str, items: Sequence[tuple[str, bytes | None, bytes | None]], token: object, on_done: Done
+    ) -> None:
+        if self._failed("put_if", token, on_done):
+            return
+        rows = self.tables.setdefault(table, {})
+        fits = [rows.get(key) == expected for key, expected, _ in items]
+        self._set(table, [(key, value) for (key, _, value), fit in zip(items, fits, strict=True) if fit])
+        self._answer(on_done, token, fits)
 
     def watch_table(
         self, table: str, on_change: Callable[[str, bytes | None], None] | None, token: object, on_done: Done

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -48,6 +49,8 @@ class Shell:
     clock: Clock
     turn: Turn
     wheel: Wheel
+    name: str = field(default_factory=partial(secrets.token_hex, 8))
+    """Of this gateway, like no other's."""
 
 
 class Peer:
@@ -82,12 +85,12 @@ class MqttGateway:
         waiting_max = max(RETAINED_WAITING_MAX, RETAINED_WAITING_FILTERS * config.retained_max)
         later = shell.turn.at_write
         tools = SessionTools(port, self.topics, self.settle, config.volatile_entries_max, later, waiting_max)
-        self.lifecycle = Lifecycle(port, tools, self.fanout, self.kept, shell.clock.now_ms)
+        self.lifecycle = Lifecycle(port, tools, self.fanout, self.kept, shell.clock.now_ms, shell.name)
         self.lifecycle.sessions_max = config.sessions_max
         self.lifecycle.subscriptions_max = config.subscriptions_max
         self.lifecycle.session_expiry_ms = config.session_expiry_s * 1000
         self.lifecycle.flush_settled = self.flush_settled
-        self.lifecycle.note_topic = self.long_topics.note
+        self.lifecycle.queues.note_topic = self.long_topics.note
         packet_bytes_max = body_bytes_max + HEADER_BYTES_MAX
         self.limits = ConnectionLimits(packet_bytes_max, config.connect_timeout_ms, config.keep_alive_s_max)
         self.doors: set[Peer] = set()
@@ -163,7 +166,7 @@ class MqttGateway:
             self._sweep_handle = self.shell.wheel.call_at(now_ms + SWEEP_MS, self._sweep)
 
     def _session_changed(self, key: str, value: bytes | None) -> None:
-        self.lifecycle.table.changed_session(key, value, self.shell.clock.now_ms())
+        self.lifecycle.session_changed(key, value)
 
     def _filter_changed(self, key: str, value: bytes | None) -> None:
         self.lifecycle.table.changed_filter(key, value, self.shell.clock.now_ms())

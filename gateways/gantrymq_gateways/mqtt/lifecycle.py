@@ -10,26 +10,23 @@ from collections.abc import Callable, Collection, Generator
 from functools import partial
 from typing import Any, Final, Protocol
 
-from gantrymq.broker.port import END, BrokerPort, CursorInfo, Done, Route
-from gantrymq.model import names
+from gantrymq.broker.port import END, FIND, BrokerPort, CursorInfo
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq_gateways.mqtt import constants as c
 from gantrymq_gateways.mqtt.codec import Connect, Subscribe, Unsubscribe
 from gantrymq_gateways.mqtt.deliver import Outlet
 from gantrymq_gateways.mqtt.fanout import Fanout
+from gantrymq_gateways.mqtt.filter_queues import FilterQueues
 from gantrymq_gateways.mqtt.retained import RetainedStore
-from gantrymq_gateways.mqtt.routes import KIND
+from gantrymq_gateways.mqtt.rows import SessionRows
 from gantrymq_gateways.mqtt.sessions import Hold, PersistentSession, Session, SessionTools, VolatileSession, Waiting
 from gantrymq_gateways.mqtt.steps import Call, Serial, Steps, Work, call, pause, run
 from gantrymq_gateways.mqtt.tables import (
     FILTER_GRACE_MS,
-    FILTER_TABLE,
-    SESSION_TABLE,
     SessionTable,
     StoredFilter,
     StoredSession,
 )
-from gantrymq_gateways.mqtt.topics import filter_route
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +63,7 @@ class Client(Protocol):
 
 
 class Lifecycle:
-    """Procedures on sessions. `now_ms` is the wall clock: what it times outlives processes."""
+    """Procedures on sessions. `now_ms` is the wall clock: what it times outlives processes. `gateway`: the name of this one."""
 
     def __init__(
         self,
@@ -75,6 +72,7 @@ class Lifecycle:
         fanout: Fanout,
         kept: RetainedStore,
         now_ms: Callable[[], int],
+        gateway: str,
     ) -> None:
         self.port = port
         self.tools = tools
@@ -82,6 +80,8 @@ class Lifecycle:
         self.kept = kept
         self.now_ms = now_ms
         self.table = SessionTable()
+        self.rows = SessionRows(port, self.table, now_ms, gateway)
+        self.queues = FilterQueues(port, self.table, now_ms)
         self.serial = Serial()
         self.pause = pause(tools.later)
         """Where one client asks for much, the others have their turn in between."""
@@ -89,15 +89,10 @@ class Lifecycle:
         self.subscriptions_max = 0
         self.session_expiry_ms = 0
         self._holder = HOLDER_BASE
-        self._installed: set[int] = set()
-        """Light queues whose route this process has seen installed."""
-        self._creating: dict[str, list[tuple[object, Done]]] = {}
         self.live: dict[str, Session] = {}
         """Sessions of the connected clients, by client id."""
         self._resend: dict[str, dict[tuple[int, int], int]] = {}
         self.flush_settled: Callable[[], None] = lambda: None
-        self.note_topic: Callable[[str, str], None] = lambda first_level, native: None
-        """`LongTopics.note`."""
 
     # CONNECT
 
@@ -109,6 +104,7 @@ class Lifecycle:
         def lost(name: str) -> None:
             hold.lose(name)
             client.taken_over(name)
+            self.rows.changed(client_id)
 
         epoch = yield call(self.port.take_lease, lease, True, lost)
         begun = False
@@ -131,14 +127,23 @@ class Lifecycle:
             client.accepted(session, False, epoch)
 
     def _connect_persistent(self, client: Client, client_id: str, epoch: int, hold: Hold) -> Steps:
-        stored = self.table.get(client_id)
-        present = stored is not None
-        if stored is None:
+        present = False
+
+        def found_it(row: StoredSession) -> None:
+            nonlocal present
+            present = True
+
+        def begin() -> StoredSession:
             if len(self.table) >= self.sessions_max:
-                client.refused_connect(c.REFUSED_UNAVAILABLE, f"mqtt.sessions_max ({self.sessions_max}) is reached")
-                return
-            stored = StoredSession()
-            yield from self._store(client_id, stored)
+                raise GantryError(ErrorCode.LIMIT_REACHED, f"mqtt.sessions_max ({self.sessions_max}) is reached")
+            return StoredSession()
+
+        stored = yield from self.rows.claim(client_id, hold, found_it, begin)
+        if stored is None:
+            return
+        if stored.ending:  # a clean session or an UNSUBSCRIBE that was taken over
+            present = present and bool(stored.filters)
+            yield from self._give_back(client_id, hold, stored)
         opened: list[tuple[str, StoredFilter, int]] = []
         renewed = False
         work = Work()
@@ -154,8 +159,8 @@ class Lifecycle:
                 # QoS 0 is for those who listen: what came while nobody did is not kept (docs/mapping/mqtt.md).
                 yield call(self.port.purge, info.cursor)
             opened.append((text, kept, info.cursor))
-        if renewed and not client.gone:
-            yield from self._store(client_id, stored)  # A queue that is in no row is removed after a grace time.
+        if renewed and not (yield from self.rows.write(client_id, hold, stored)):
+            return  # A queue that is in no row is removed after a grace time.
         self._holder += 1
         session = PersistentSession(client_id, self.tools, client.outlet(), client.fail, self._holder)
         session.hold = hold
@@ -217,29 +222,23 @@ class Lifecycle:
             if error.code is not ErrorCode.QUEUE_NOT_FOUND:
                 raise
             log.warning("client %s: the queue of its filter %r is gone and begins anew", client_id, text[:128])
-            kept.light = yield from self._light_queue(text)
+            kept.light = yield from self.queues.queue_of(text)
             info = yield call(self.port.open_cursor, f"~{kept.light}", group, END)
         return info
 
-    def _change(self, session: PersistentSession, change: Callable[[StoredSession], None]) -> Steps:
-        """Change a session's row as it is now, unless somebody else has the session: it is theirs then, and what they stored would be lost."""
-        stored = self.table.get(session.client_id)
-        if stored is not None and not session.hold.is_lost():
+    def _change(
+        self, session: PersistentSession, change: Callable[[StoredSession], None]
+    ) -> Generator[Call, Any, bool]:
+        """Change a session's row. False: somebody else has the session, it is theirs then."""
+        stored = self.rows.held(session.hold)
+        if stored is not None:
             change(stored)
             stored.left_ms = 0
-            yield from self._store(session.client_id, stored)
-
-    def _store(self, client_id: str, stored: StoredSession) -> Steps:
-        yield from self._write(client_id, stored.encode())
-
-    def _write(self, client_id: str, value: bytes | None) -> Steps:
-        self.table.writing_session(client_id, value)
-        try:
-            yield call(self.port.put, SESSION_TABLE, [(client_id, value)])
-        except GantryError:
-            self.table.unwritten_session(client_id, value)
-            raise
-        self.table.wrote_session(client_id, value, self.now_ms())
+            if (yield from self.rows.write(session.client_id, session.hold, stored)):
+                return True
+        if session.is_attached():
+            session.fail("its client id was taken by another gateway")
+        return False
 
     def _owed_no_more(self, session: PersistentSession, paid: set[str], text: str) -> None:
         """All retained messages of a filter are acknowledged. `paid`: filters whose row does not say so yet."""
@@ -271,11 +270,9 @@ class Lifecycle:
         session.pump()
 
     def _subscribe(self, session: Session, packet: Subscribe, answer: Callable[[list[int]], None]) -> Steps:
-        codes: list[int] = []
-        fresh: dict[str, int] = {}
-        refused: tuple[str, GantryError] | None = None
-        stored = self.table.get(session.client_id) if isinstance(session, PersistentSession) else None
-        cursors: dict[str, int] = {}
+        granted: dict[str, int] = {}
+        refused: dict[str, GantryError] = {}
+        stored = self.rows.held(session.hold) if isinstance(session, PersistentSession) else None
         work = Work()
         saved_ms = self.now_ms()
         subscribed: Collection[str] = ()
@@ -283,6 +280,7 @@ class Lifecycle:
             subscribed = stored.filters
         elif isinstance(session, VolatileSession):
             subscribed = session.subscriptions
+        before = {text: stored.filters[text] for text, _ in packet.filters if text in stored.filters} if stored else {}
         for text, requested in packet.filters:
             try:
                 qos = min(requested, 1)  # QoS 2 is granted 1 until it comes.
@@ -290,66 +288,117 @@ class Lifecycle:
                 if isinstance(session, VolatileSession):
                     yield from self._subscribe_volatile(session, text, qos)
                 elif stored is not None:
-                    cursors[text] = yield from self._subscribe_persistent(session, stored, text, qos)
-                fresh[text] = qos
-                codes.append(qos)
+                    yield from self._take_filter(stored, text, qos)
+                granted[text] = qos
             except GantryError as error:
-                refused = refused or (text, error)
-                codes.append(c.SUBACK_FAILURE)
+                refused[text] = error
             if work.spend(FILTER_WORK):
                 yield self.pause
-            if isinstance(session, PersistentSession) and stored is not None:
-                saved_ms = yield from self._save(session, stored, fresh, saved_ms)
-        if refused is not None:
-            count = f"{codes.count(c.SUBACK_FAILURE)} of {len(codes)} subscriptions refused, first"
-            log.warning("client %s: %s %r: %s", session.client_id, count, refused[0][:128], refused[1])
-        if isinstance(session, PersistentSession):
-            if fresh and stored is not None:
-                for text, qos in fresh.items():
-                    stored.filters[text].owed = yield from self._is_owed(text, qos, work)
-                    saved_ms = yield from self._save(session, stored, fresh, saved_ms)
-                yield from self._save(session, stored, fresh, None)
-            for text, cursor in cursors.items():
-                if session.is_attached():
-                    session.add(text, fresh[text], cursor)
-                if work.spend(ADD_WORK):
-                    yield self.pause
+            if isinstance(session, PersistentSession):
+                if stored is None or session.hold.is_lost():
+                    return
+                saved_ms = yield from self._save(session, stored, granted, saved_ms)
+        if isinstance(session, PersistentSession) and stored is not None and granted:
+            yield from self._subscribe_persistent(session, stored, granted, refused, before, work, saved_ms)
+        bad = [text for text, _ in packet.filters if text not in granted]
+        if bad and bad[0] in refused:
+            count = f"{len(bad)} of {len(packet.filters)} subscriptions refused, first"
+            log.warning("client %s: %s %r: %s", session.client_id, count, bad[0][:128], refused[bad[0]])
         if session.is_attached():
-            session.subscribed_again(fresh)
+            session.subscribed_again(granted)
             found: dict[str, list[Waiting]] = {}
-            few = yield from self._find_retained(session, fresh, found, work)
+            few = yield from self._find_retained(session, granted, found, work)
+            if isinstance(session, PersistentSession) and stored is not None:
+                yield from self._owe(session, stored, granted if few else found, found)
             if session.is_attached():
-                answer(codes)
+                answer([min(qos, 1) if text in granted else c.SUBACK_FAILURE for text, qos in packet.filters])
                 session.send_retained(found)  # [MQTT-3.8.4-3]
                 if not few:
                     session.fail(f"more than {self.tools.retained_waiting_max} retained messages wait for it")
 
+    def _subscribe_persistent(
+        self,
+        session: PersistentSession,
+        stored: StoredSession,
+        granted: dict[str, int],
+        refused: dict[str, GantryError],
+        before: dict[str, StoredFilter],
+        work: Work,
+        saved_ms: int,
+    ) -> Steps:
+        """The row first, then the places in the queues: whoever takes the session in between finds in the row where it may have one."""
+        for text, qos in granted.items():
+            stored.filters[text].owed = yield from self._is_owed(text, qos, work)
+            saved_ms = yield from self._save(session, stored, granted, saved_ms)
+        if not (yield from self._save(session, stored, granted, None)):
+            return
+        cursors: dict[str, int] = {}
+        failed: list[str] = []
+        for text in list(granted):
+            if session.hold.is_lost():
+                return
+            light = stored.filters[text].light
+            try:
+                info: CursorInfo = yield call(self.port.open_cursor, f"~{light}", GROUP_PREFIX + session.client_id, END)
+                cursors[text] = info.cursor
+            except GantryError as error:
+                refused[text] = error
+                del granted[text]
+                failed.append(text)
+            if work.spend(FILTER_WORK):
+                yield self.pause
+
+        def take_back(row: StoredSession) -> None:
+            for text in failed:
+                if text in before:
+                    row.filters[text] = before[text]
+                else:
+                    row.filters.pop(text, None)
+
+        if failed and not (yield from self._change(session, take_back)):
+            return
+        for text, cursor in cursors.items():
+            if session.is_attached():
+                session.add(text, granted[text], cursor)
+            if work.spend(ADD_WORK):
+                yield self.pause
+
+    def _owe(
+        self,
+        session: PersistentSession,
+        stored: StoredSession,
+        looked_at: Collection[str],
+        found: dict[str, list[Waiting]],
+    ) -> Steps:
+        """What is retained changed since the row was written: it says again what is owed."""
+        owing = {text for text, messages in found.items() if any(qos for _, qos, _, _ in messages)}
+        wrong = [text for text in looked_at if stored.filters[text].owed is not (text in owing)]
+
+        def correct(row: StoredSession) -> None:
+            for text in wrong:
+                row.filters[text].owed = text in owing
+
+        if wrong:
+            yield from self._change(session, correct)
+
     def _save(
-        self, session: PersistentSession, stored: StoredSession, fresh: dict[str, int], saved_ms: int | None
+        self, session: PersistentSession, stored: StoredSession, granted: dict[str, int], saved_ms: int | None
     ) -> Generator[Call, Any, int]:
-        """Put what a SUBSCRIBE took into the session's row, if that is long ago (or None: now). Returns when it was done last."""
+        """Put what a SUBSCRIBE took into the session's row, if that is long ago (or None: now). Returns when it was done last, 0 when
+        the session is somebody else's."""
         now_ms = self.now_ms()
         if saved_ms is not None and now_ms - saved_ms < SAVE_MS:
             return saved_ms
-        added = {text: stored.filters[text] for text in fresh}
-        yield from self._change(session, lambda row: row.filters.update(added))
-        return now_ms
+        added = {text: stored.filters[text] for text in granted}
+        return now_ms if (yield from self._change(session, lambda row: row.filters.update(added))) else 0
 
     def _check_filter(self, subscribed: Collection[str], text: str) -> Steps:
-        """Raise GantryError for filters that nobody may have; a topic comes into being at its first subscription."""
+        """Raise GantryError for filters that nobody may have."""
         if text.startswith("$share/"):
             raise GantryError(ErrorCode.NOT_SUPPORTED, "shared subscriptions are not supported yet")
         if text not in subscribed and len(subscribed) >= self.subscriptions_max:
             raise GantryError(ErrorCode.LIMIT_REACHED, f"mqtt.subscriptions_max ({self.subscriptions_max}) is reached")
-        topic, _ = filter_route(text)
-        if topic is None:
-            return
-        if names.is_own_system_topic(topic):
-            raise GantryError(ErrorCode.NO_PERMISSION, f"topic {topic} belongs to the broker itself")
-        if not names.is_closed_to_gateways(topic):
-            yield call(self.port.ensure_topic, topic, True)
-            # Whoever publishes there, over another door perhaps: this subscriber's topics begin with what it asked for.
-            self.note_topic(text.partition("/")[0], topic)
+        yield from self.queues.need_topic(text)
 
     def _subscribe_volatile(self, session: VolatileSession, text: str, qos: int) -> Steps:
         if not session.is_attached():
@@ -367,53 +416,13 @@ class Lifecycle:
         if not session.is_attached():
             self.fanout.detach(text, session)
 
-    def _subscribe_persistent(
-        self, session: Session, stored: StoredSession, text: str, qos: int
-    ) -> Generator[Call, Any, int]:
-        """The cursor of the session in the filter's light queue."""
+    def _take_filter(self, stored: StoredSession, text: str, qos: int) -> Steps:
+        """Note the filter with its light queue."""
         known = stored.filters.get(text)
         light = known.light if known is not None else 0
         if not light:
-            light = yield from self._light_queue(text)
-        info: CursorInfo = yield call(self.port.open_cursor, f"~{light}", GROUP_PREFIX + session.client_id, END)
+            light = yield from self.queues.queue_of(text)
         stored.filters[text] = StoredFilter(qos, light, known is not None and known.owed)
-        return info.cursor
-
-    def _light_queue(self, text: str) -> Generator[Call, Any, int]:
-        """The light queue that the filter feeds, its route installed."""
-        now_ms = self.now_ms()
-        light = self.table.light_of(text, now_ms)
-        if not light:
-            light = yield partial(self._create_light, text)
-        if light not in self._installed:
-            topic, expression = filter_route(text)
-            yield call(self.port.add_route, Route(route_id(light), KIND, topic, expression, light))
-            self._installed.add(light)
-        return light
-
-    def _create_light(self, text: str, token: object, on_done: Done) -> None:
-        """Make a filter's light queue once, however many sessions come for it at a time. Result: its id."""
-        waiting = self._creating.get(text)
-        if waiting is not None:
-            waiting.append((token, on_done))
-            return
-        waiting = self._creating[text] = [(token, on_done)]
-        made: list[int] = []
-
-        def ended(error: GantryError | None) -> None:
-            del self._creating[text]
-            for waiter, done in waiting:
-                done(waiter, error if error is not None else made[0])
-
-        run(self._make_light(text, made), ended)
-
-    def _make_light(self, text: str, made: list[int]) -> Steps:
-        light: int = yield call(self.port.create_light)
-        value = text.encode()
-        # The row first: a filter that is nowhere noted could never be removed.
-        yield call(self.port.put, FILTER_TABLE, [(str(light), value)])
-        self.table.changed_filter(str(light), value, self.now_ms())
-        made.append(light)
 
     def unsubscribe(self, session: Session, packet: Unsubscribe, answer: Callable[[], None]) -> Steps:
         """End subscriptions; unknown filters are no error [MQTT-3.10.4-5]."""
@@ -433,22 +442,29 @@ class Lifecycle:
         ended = [text for text in dict.fromkeys(filters) if text in session.subscriptions]
         if not ended:
             return
-        cursors: list[int] = []
+        cursors: dict[str, int] = {}
         work = Work()
         for text in ended:
-            cursors.append(session.remove(text))
+            cursors[text] = session.remove(text)
             if work.spend(ADD_WORK):
                 yield self.pause
+        lights: dict[str, int] = {}
 
-        def take_out(stored: StoredSession) -> None:
+        def end(stored: StoredSession) -> None:
             for text in ended:
-                stored.filters.pop(text, None)
+                if text in stored.filters:
+                    lights[text] = stored.filters[text].light
+                stored.end(text)
 
-        yield from self._change(session, take_out)
-        for cursor in cursors:
+        # The row names the places that are given back: whoever takes the session in between does what is left of that.
+        if not (yield from self._change(session, end)):
+            return
+        for text, cursor in cursors.items():
             if session.hold.is_lost():
-                return  # Who has the session now may have opened it.
+                return
             yield call(self.port.delete_cursor, cursor)
+            if text in lights:
+                session.hold.given_back.add(lights[text])
             if work.spend(ADD_WORK):
                 yield self.pause
         if session.is_attached():
@@ -489,37 +505,57 @@ class Lifecycle:
 
     def _left(self, client_id: str, epoch: int, hold: Hold) -> Steps:
         """The session's client is gone: note when, and let the client id go."""
+
+        def leave(stored: StoredSession) -> None:
+            stored.left_ms = self.now_ms()
+
         try:
-            stored = self.table.get(client_id)
-            if stored is not None and not hold.is_lost() and client_id not in self.live:
-                stored.left_ms = self.now_ms()
-                yield from self._store(client_id, stored)
+            if client_id in self.live:
+                return
+            if hold.row is None:
+                yield from self.rows.claim(client_id, hold, leave)
+            elif (stored := self.rows.held(hold)) is not None:
+                leave(stored)
+                yield from self.rows.write(client_id, hold, stored)
         finally:
             self.port.drop_lease(GROUP_PREFIX + client_id, epoch)
 
     def forget(self, client_id: str, hold: Hold) -> Steps:
-        """End a stored session: its places in the light queues, then its row. What is left when it is taken over is the taker's."""
+        """End a stored session: all its filters, then its places in the light queues, then its row. What is left when it is taken over
+        the taker does."""
         self._resend.pop(client_id, None)
-        stored = self.table.get(client_id)
-        if stored is None:
-            return
+
+        def end(stored: StoredSession) -> None:
+            for text in list(stored.filters):
+                stored.end(text)
+
+        stored = yield from self.rows.claim(client_id, hold, end)
+        if stored is not None:
+            yield from self._give_back(client_id, hold, stored)
+            yield from self.rows.write(client_id, hold, None)
+
+    def _give_back(self, client_id: str, hold: Hold, stored: StoredSession) -> Steps:
+        """Give back the places that the row says are given back."""
         work = Work()
-        for kept in stored.filters.values():
+        for light in set(stored.ending).difference([kept.light for kept in stored.filters.values()]):
             if work.spend(FILTER_WORK):
                 yield self.pause
-            if hold.is_lost():
-                return
             try:
-                info: CursorInfo = yield call(self.port.open_cursor, f"~{kept.light}", GROUP_PREFIX + client_id, END)
+                if hold.is_lost():
+                    return
+                info: CursorInfo = yield call(self.port.open_cursor, f"~{light}", GROUP_PREFIX + client_id, FIND)
+                if hold.is_lost():
+                    return
+                yield call(self.port.delete_cursor, info.cursor)
             except GantryError as error:
-                if error.code is not ErrorCode.QUEUE_NOT_FOUND:
+                if error.code not in (ErrorCode.QUEUE_NOT_FOUND, ErrorCode.NOT_FOUND):
                     raise
-                continue
-            if hold.is_lost():
-                return
-            yield call(self.port.delete_cursor, info.cursor)
-        if not hold.is_lost():
-            yield from self._write(client_id, None)
+            hold.given_back.add(light)
+
+    def session_changed(self, client_id: str, value: bytes | None) -> None:
+        """The table reports a row of `mqtt_session`."""
+        self.table.changed_session(client_id, value, self.now_ms())
+        self.rows.changed(client_id)
 
     def sweep(self) -> None:
         """Forget expired sessions and remove filters that nobody uses; called now and then."""
@@ -527,17 +563,19 @@ class Lifecycle:
         for client_id in list(self.table.expired(now_ms - self.session_expiry_ms)):
             self.table.postpone(client_id, now_ms)
             self.serial.put(client_id, self._expire(client_id), self.report)
-        for light in self.table.unused_filters(now_ms):
-            key = str(light)
-            self.table.changed_filter(key, None, now_ms)
-            self._installed.discard(light)
-            self.serial.put("\0" + key, self._remove_filter(light), self.report)
+        for light in self.queues.unused(now_ms):
+            self.serial.put(f"\0{light}", self.queues.remove(light), self.report)
 
     def _expire(self, client_id: str) -> Steps:
         lease = GROUP_PREFIX + client_id
         hold = Hold()
+
+        def lost(name: str) -> None:
+            hold.lose(name)
+            self.rows.changed(client_id)
+
         try:
-            epoch = yield call(self.port.take_lease, lease, False, hold.lose)
+            epoch = yield call(self.port.take_lease, lease, False, lost)
         except GantryError as error:
             if error.code is ErrorCode.LEASE_HELD:
                 return  # Connected, here or to another gateway.
@@ -548,11 +586,6 @@ class Lifecycle:
         finally:
             self.port.drop_lease(lease, epoch)  # also after a failure: the next attempt must find it free
 
-    def _remove_filter(self, light: int) -> Steps:
-        yield call(self.port.remove_routes, [route_id(light)])
-        yield call(self.port.delete_light, light)
-        yield call(self.port.put, FILTER_TABLE, [(str(light), None)])
-
     def report(self, error: GantryError | None) -> None:
         """The end of a procedure that nobody waits for."""
         if error is not None and error.code not in (ErrorCode.UNAVAILABLE, ErrorCode.SHUTTING_DOWN):
@@ -560,11 +593,7 @@ class Lifecycle:
 
     def lost(self) -> None:
         """The broker went away: what this process knew of it counts no more."""
-        self._installed.clear()
+        self.rows.lost()
+        self.queues.lost()
         self.live.clear()
         self._resend.clear()
-
-
-def route_id(light: int) -> str:
-    """Id of the route of a filter's light queue."""
-    return f"mqtt/{light}"

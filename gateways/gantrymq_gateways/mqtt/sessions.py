@@ -96,10 +96,14 @@ Waiting = tuple[Retained, int, Owed | None, str]
 class Hold:
     """A client id that this gateway has, until somebody else takes it: from then on its row and its places are theirs to change."""
 
-    __slots__ = ("_lost",)
+    __slots__ = ("_lost", "given_back", "row")
 
     def __init__(self) -> None:
         self._lost = False
+        self.row: bytes | None = None
+        """The session's row since it was claimed (rows.py)."""
+        self.given_back: set[int] = set()
+        """Light queues that the row says the session gives its place in back, and where that is done."""
 
     def lose(self, name: str) -> None:
         """The lease was taken away."""

@@ -1,7 +1,8 @@
 """What is remembered of persistent sessions: tables `mqtt_session` and `mqtt_filter`, in memory and as rows.
 
-`mqtt_session`: client id -> JSON {"s": {filter: [granted QoS, light queue, owed]}, "l": when the client left, ms}. `owed` 1: the filter's
-retained messages are not acknowledged yet. `mqtt_filter`: light queue (decimal) -> the filter that feeds it. A filter without sessions is
+`mqtt_session`: client id -> JSON {"s": {filter: [granted QoS, light queue, owed]}, "l": when the client left, ms, "g": the gateway that holds
+it, "e": [light queue]}. `owed` 1: the filter's retained messages are not acknowledged yet. `e`: queues of filters that ended, where the
+session's place may still be. `mqtt_filter`: light queue (decimal) -> the filter that feeds it. A filter without sessions is
 removed after a grace time, not at once: a session of another gateway may just be taking it.
 """
 
@@ -30,13 +31,16 @@ class StoredFilter:
 
 
 class StoredSession:
-    """One row of `mqtt_session`. `left_ms` 0: connected, or nobody knows."""
+    """One row of `mqtt_session`. `left_ms` 0: connected, or nobody knows. `gateway`: who may change it (rows.py). `ending`: light queues
+    that the session gives its place in back: whoever has it next does what is left of that."""
 
-    __slots__ = ("filters", "left_ms")
+    __slots__ = ("ending", "filters", "gateway", "left_ms")
 
     def __init__(self, filters: dict[str, StoredFilter] | None = None, left_ms: int = 0) -> None:
         self.filters: dict[str, StoredFilter] = filters if filters is not None else {}
         self.left_ms = left_ms
+        self.gateway = ""
+        self.ending: list[int] = []
 
     def encode(self) -> bytes:
         """The row's value."""
@@ -44,6 +48,10 @@ class StoredSession:
         value: dict[str, Any] = {"s": filters}
         if self.left_ms:
             value["l"] = self.left_ms
+        if self.gateway:
+            value["g"] = self.gateway
+        if self.ending:
+            value["e"] = self.ending
         return json.dumps(value, separators=(",", ":")).encode()
 
     @staticmethod
@@ -51,11 +59,16 @@ class StoredSession:
         """From a row's value."""
         row = json.loads(value)
         filters = {text: StoredFilter(qos, light, bool(owed)) for text, (qos, light, owed) in row["s"].items()}
-        return StoredSession(filters, row.get("l", 0))
+        session = StoredSession(filters, row.get("l", 0))
+        session.gateway = row.get("g", "")
+        session.ending = row.get("e", [])
+        return session
 
-    def copy(self) -> StoredSession:
-        """Independent of this one."""
-        return StoredSession({t: StoredFilter(f.qos, f.light, f.owed) for t, f in self.filters.items()}, self.left_ms)
+    def end(self, text: str) -> None:
+        """The filter is none of the session's any more; its place in the light queue is still to be given back."""
+        ended = self.filters.pop(text, None)
+        if ended is not None:
+            self.ending.append(ended.light)
 
 
 class SessionTable:
@@ -94,18 +107,18 @@ class SessionTable:
             self._apply(client_id, value, now_ms)
             self._left[client_id] = now_ms
 
-    def get(self, client_id: str) -> StoredSession | None:
-        """A copy of the session that the caller may change and `put`."""
-        value = self._rows.get(client_id)
-        return None if value is None else StoredSession.decode(value)
+    def row(self, client_id: str) -> bytes | None:
+        """The row's value as far as it is known here: another gateway's last change may be on its way."""
+        return self._rows.get(client_id)
 
     def writing_session(self, client_id: str, value: bytes | None) -> None:
         """A row is handed to the table; `wrote_session` or `unwritten_session` follows."""
         self._echoes.setdefault(client_id, []).append(value)
 
     def wrote_session(self, client_id: str, value: bytes | None, now_ms: int) -> None:
-        """The table has the row: it counts at once, whether the table has reported it or not."""
-        self._apply(client_id, value, now_ms)
+        """The table has the row: it counts at once, if the table has not reported it, and perhaps what came after it, before."""
+        if value in self._echoes.get(client_id, ()):
+            self._apply(client_id, value, now_ms)
 
     def unwritten_session(self, client_id: str, value: bytes | None) -> None:
         """The table did not take the row."""

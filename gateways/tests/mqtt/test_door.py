@@ -241,7 +241,7 @@ def test_a_stopped_gateway_ignores_the_broker() -> None:
 
 def test_a_session_that_cannot_be_stored_is_refused() -> None:
     world = World("late")
-    world.port.fail_next("put", ErrorCode.STORE_FULL)
+    world.port.fail_next("put_if", ErrorCode.STORE_FULL)
     client = world.client()
     client.send(Connect("c", clean=False))
     assert client.packets == [codec.ConnAck(c.REFUSED_UNAVAILABLE)]
@@ -315,7 +315,7 @@ def test_closed_connections_leave_nothing_behind() -> None:
     assert not world.port.volatile
     assert not gateway.fanout._by_text
     assert not gateway.lifecycle.table._echoes
-    assert not gateway.lifecycle._creating
+    assert not gateway.lifecycle.queues._creating
     assert not gateway.kept._pending
     assert not gateway.lifecycle.serial._lines
     assert all(not cursor.leased for cursor in world.port.cursors.values())

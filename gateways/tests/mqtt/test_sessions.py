@@ -447,7 +447,7 @@ def test_settled_in_one_call_per_turn(fake_world: World) -> None:
     assert Outcome.ACK == 0
 
 
-@pytest.mark.parametrize("failing", ["put", "open_cursor"])
+@pytest.mark.parametrize("failing", ["put_if", "open_cursor"])
 def test_a_connect_that_fails_holds_no_lease(failing: str) -> None:
     """Else the session of a client that gives up would never expire."""
     world = World(session_expiry_s=60)
@@ -456,7 +456,7 @@ def test_a_connect_that_fails_holds_no_lease(failing: str) -> None:
     client.disconnect()
     world.port.fail_next(failing, ErrorCode.UNAVAILABLE)
     again = Client(world)
-    again.send(Connect("new" if failing == "put" else "c", clean=False))
+    again.send(Connect("new" if failing == "put_if" else "c", clean=False))
     (answer,) = again.take()
     assert isinstance(answer, ConnAck)
     assert answer.code == 3
@@ -481,7 +481,7 @@ def test_a_queue_that_begins_anew_stays(fake_world: World) -> None:
     assert sub.messages() == [("a", b"x")]
 
 
-@pytest.mark.parametrize("failing", ["put", "open_cursor", "delete_cursor"])
+@pytest.mark.parametrize("failing", ["put_if", "open_cursor", "delete_cursor"])
 def test_a_session_that_could_not_be_forgotten_expires_later(failing: str) -> None:
     world = World(session_expiry_s=60)
     sub = world.client("s", clean=False)

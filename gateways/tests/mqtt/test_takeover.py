@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from gantrymq_gateways.mqtt import codec
 from gantrymq_gateways.mqtt.codec import Connect, Subscribe, Unsubscribe
 from gateways.tests.mqtt.world import Client, World
@@ -59,17 +61,55 @@ def test_what_the_taker_subscribed_outlives_an_unsubscribe_under_way() -> None:
     _gets(new, "x", FILTERS[0])
 
 
-def test_a_taken_session_is_not_forgotten_any_further() -> None:
+def test_a_session_that_was_being_forgotten_begins_anew_for_its_taker() -> None:
     old, new = _two_gateways()
     old.client("c", clean=False).subscribe(*FILTERS)
     new.settle()
     start(Client(old), Connect("c"))
     taker = new.client("c", clean=False)
-    assert taker.subscribe("x") == [1]
+    assert not taker.present
+    assert taker.subscribe("x", FILTERS[-1]) == [1, 1]
     old.settle()
+    assert _places(new) == 2
+    new.client("p").publish(FILTERS[0])
     new.client("p").publish(FILTERS[-1])
     assert taker.messages() == [(FILTERS[-1], b"x")]
     _gets(new, "x", FILTERS[-1])
+
+
+@pytest.mark.parametrize("mode", ["immediate", "late", "shuffled"])
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_subscribe_that_is_taken_over_leaves_no_places_behind(mode: str, lost: bool) -> None:
+    old, new = _two_gateways(mode)
+    client = old.client("c", clean=False)
+    start(client, Subscribe(1, [(text, 1) for text in FILTERS]))
+    _work(old, 300)
+    if lost:
+        client.link.lose()
+    taker = new.client("c", clean=False)
+    old.settle()
+    assert _places(new) == len(stored(new)["s"])  # type: ignore[arg-type]
+    assert taker.subscribe("x") == [1]
+    _gets(new, "x")
+
+
+@pytest.mark.parametrize("mode", ["immediate", "late", "shuffled"])
+def test_an_unsubscribe_that_is_taken_over_leaves_no_places_behind(mode: str) -> None:
+    old, new = _two_gateways(mode)
+    client = old.client("c", clean=False)
+    client.subscribe(*FILTERS)
+    new.settle()
+    start(client, Unsubscribe(9, FILTERS[:400]))
+    _work(old, 100)
+    taker = new.client("c", clean=False)
+    old.settle()
+    assert _places(new) == len(stored(new)["s"])  # type: ignore[arg-type]
+    assert taker.subscribe(FILTERS[0]) == [1]
+    new.client("p").publish(FILTERS[0])
+    assert taker.messages() == [(FILTERS[0], b"x")]
+    taker.link.lose()
+    new.settle()
+    assert "e" not in stored(new), "what was given back is named no longer"
 
 
 def test_a_taken_session_did_not_leave() -> None:
@@ -97,10 +137,22 @@ def test_a_session_whose_taker_goes_at_once_expires() -> None:
     assert not new.port.leases
 
 
-def _two_gateways() -> tuple[World, World]:
+def _two_gateways(mode: str = "immediate") -> tuple[World, World]:
     """Two gateways of one broker."""
-    old = World()
+    old = World(mode)
     return old, World(port=old.port)
+
+
+def _work(world: World, answers: int) -> None:
+    """Let a gateway come to the middle of something."""
+    for _ in range(answers):
+        world.turn.run()
+        world.port.step()
+
+
+def _places(world: World) -> int:
+    """Of the client's session, in all queues."""
+    return sum(cursor.group == "mqtt:c" for cursor in world.port.cursors.values())
 
 
 def _gets(world: World, *filters: str) -> None:

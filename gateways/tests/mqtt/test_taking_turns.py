@@ -373,7 +373,7 @@ def test_what_is_acknowledged_in_a_turn_is_stored_once(mode: str) -> None:
     assert len(got) == 50
     world.port.calls.clear()
     client.send(*[Ack(c.PUBACK, publish.packet_id) for publish in got])
-    assert world.port.calls.count("put") == 1
+    assert world.port.calls.count("put_if") == 1
     client.link.lose()
     world.settle()
     assert world.client("c", clean=False).messages() == [], "nothing is owed any more"

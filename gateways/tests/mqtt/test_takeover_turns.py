@@ -1,0 +1,139 @@
+"""Every place in which one gateway's procedure can stand still while another gateway takes the client id over [MQTT-3.1.4-2].
+
+The old gateway works up to a step, then the new one up to a step, then both: for each pair of steps. Afterwards row, places in the queues
+and the connected session are one, and whatever the client asks for next it gets.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gantrymq_gateways.mqtt import codec
+from gantrymq_gateways.mqtt.codec import Connect, Subscribe, Unsubscribe
+from gateways.tests.mqtt.sides import Side, Site
+from gateways.tests.mqtt.world import Client
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path)
+    yield site
+    site.close()
+
+
+def start(client: Client, *packets: codec.Packet) -> None:
+    """Hand packets over without any turn after them."""
+    client.door.received(b"".join([codec.encode_packet(packet) for packet in packets]))
+
+
+class Run:
+    """One takeover: `first` steps of the old gateway, then `second` of the new one, then all the rest."""
+
+    def __init__(self, site: Site, number: int, first: int, second: int) -> None:
+        self.site = site
+        self.client_id = f"c{number}"
+        self.filters = [f"t/{number}/a", f"t/{number}/b"]
+        self.first = first
+        self.second = second
+        self.first_over = self.second_over = False
+        """There were no more steps."""
+
+    def begin(self, what: str) -> Client:
+        """The old gateway has something to do."""
+        client = Client(self.site.old)
+        subscribe = Subscribe(1, [(text, 1) for text in self.filters])
+        if what == "subscribe":
+            start(client, Connect(self.client_id, clean=False), subscribe)
+            return client
+        client.connect(self.client_id, clean=False)
+        client.subscribe(*self.filters)
+        if what == "unsubscribe":
+            start(client, Unsubscribe(9, self.filters))
+            return client
+        client.link.lose()
+        self.site.settle()
+        client = Client(self.site.old)
+        start(client, Connect(self.client_id))
+        return client
+
+    def take_over(self, what: str) -> Client:
+        """The taker's client, when all has come to rest."""
+        client = self.begin(what)
+        self.first_over = not self.site.alone(self.site.old, self.first)
+        if what != "unsubscribe":
+            client.link.lose()
+        taker = Client(self.site.new)
+        start(taker, Connect(self.client_id, clean=False))
+        self.second_over = not self.site.alone(self.site.new, self.second)
+        self.site.settle()
+        taker.take()
+        return taker
+
+    def row(self) -> dict[str, list[int]]:
+        """Filters of the stored session."""
+        row: dict[str, list[int]] = json.loads(self.site.broker.tables.rows("mqtt_session")[self.client_id])["s"]
+        return row
+
+    def check(self, taker: Client) -> None:
+        if taker.closed:
+            assert self.first == 0, "only a CONNECT that comes later takes the client id away again"
+            return
+        session = self.site.new.gateway.lifecycle.live[self.client_id]
+        assert set(session.subscriptions) == set(self.row())  # type: ignore[attr-defined]
+        self.check_places()
+        assert self.gets(taker, "now") == set(self.row())
+        taker.subscribe(*self.filters)
+        assert self.gets(taker, "then") == set(self.filters)
+        self.check_places()
+        taker.link.lose()
+        self.site.settle()
+        again = Client(self.site.old).connect(self.client_id, clean=False)
+        assert self.gets(again, "later") == set(self.filters)
+
+    def check_places(self) -> None:
+        cursors = self.site.broker.cursors.by_id.values()
+        places = {cursor.light for cursor in cursors if cursor.group == f"mqtt:{self.client_id}"}
+        assert places == {light for _, light, _ in self.row().values()}
+
+    def gets(self, client: Client, payload: str) -> set[str]:
+        """Filters whose message arrives."""
+        publisher = Client(self.site.old).connect("publisher")
+        for text in self.filters:
+            publisher.publish(text, payload)
+        publisher.disconnect()
+        got = client.messages()
+        assert len(got) == len(set(got)), "none twice"
+        assert all(body == payload.encode() for _, body in got)
+        return {topic for topic, _ in got}
+
+
+@pytest.mark.parametrize("what", ["subscribe", "unsubscribe", "clean"])
+def test_a_takeover_between_any_two_steps(site: Site, what: str) -> None:
+    number = 0
+    first_over = False
+    first = 0
+    while not first_over:
+        second_over = False
+        second = 0
+        while not second_over:
+            run = Run(site, number, first, second)
+            run.check(run.take_over(what))
+            first_over, second_over = run.first_over, run.second_over
+            for side in site.sides:
+                forget(side)
+            number += 1
+            second += 1
+        first += 1
+    assert number > 100
+
+
+def forget(side: Side) -> None:
+    """Clients of a run that is over."""
+    for client in side.clients:
+        client.link.lose()
+    side.settle()
+    side.clients.clear()
