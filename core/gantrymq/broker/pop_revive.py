@@ -80,12 +80,13 @@ class Revive:
     def open(self) -> None:
         """Read what is there; wait for what a real broker's timer still brings."""
         broker = self._broker
-        own = TOPIC_PREFIX + broker.config.cluster
-        found = [topic for topic in broker.store.topics() if topic.startswith(TOPIC_PREFIX)]
-        for topic in {own, *found}:
-            queues = set(broker.store.queues_of(topic)) | (set(range(QUEUES)) if topic == own else set())
-            for queue_id in sorted(queues):
-                self._watch(topic, queue_id)
+        topics = broker.topics.topics
+        known = {*broker.store.topics(), *topics, TOPIC_PREFIX + broker.config.cluster}
+        for name in sorted([name for name in known if name.startswith(TOPIC_PREFIX)]):
+            topic = topics.get(name)
+            count = topic.config.read_queues if topic is not None else QUEUES  # nothing of a queue may have fired yet
+            for queue_id in sorted({*broker.store.queues_of(name), *range(count)}):
+                self._watch(name, queue_id)
 
     def _watch(self, topic: str, queue_id: int) -> None:
         broker = self._broker

@@ -155,7 +155,7 @@ REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
 
 
 OTHERS_REVIVE = "rmq_sys_REVIVE_LOG_elsewhere"
-"""Of another cluster: looked at when the broker starts."""
+"""Of another cluster: looked for when the broker starts."""
 
 
 def revive(node: Node, tag: str, topic: str = REVIVE, **value: Any) -> None:
@@ -234,6 +234,21 @@ def test_checkpoints_that_a_real_broker_worked_off_stay_so() -> None:
     node = again(node)
     pass_ms(node, 60_000)
     assert [message.body[:8] for message in pop(node, topic=RETRY)] == [b"00000001"]
+
+
+def test_checkpoints_that_fire_later_are_found_wherever_the_real_broker_had_them_sent() -> None:
+    """Another cluster's name, more queues than usual, and no record there yet."""
+    node = node_with_topic()
+    node.send(1)
+    node.broker.topics.create(TopicConfig(OTHERS_REVIVE, 16, 16))
+    node = again(node)
+    body = json.dumps(
+        {"bn": "broker-a", "c": GROUP, "t": TOPIC, "q": 0, "so": 0, "pt": 0, "it": 1, "n": 1, "d": [0]}
+    ).encode()
+    (result,) = node.call("submit", [Message(OTHERS_REVIVE, body, b"TAGS\x01ck\x02", "ck", queue_id=15)])
+    assert result == 0
+    pass_ms(node, 60_000)
+    assert [message.body[:8] for message in pop(node, topic=RETRY)] == [b"00000000"]
 
 
 def test_a_real_broker_that_comes_back_passes_no_checkpoint_over() -> None:
