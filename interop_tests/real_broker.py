@@ -15,6 +15,7 @@ import pytest
 from gantrymq.client.admin import Admin
 from gantrymq.client.consumer import PullConsumer
 from gantrymq.client.routes import MessageQueue
+from gantrymq.model.dialect import DialectError, read_json
 from gantrymq.model.errors import GantryError
 from interop_tests.java import official
 from interop_tests.java.official import PEER
@@ -46,12 +47,16 @@ LIMITS = {
     "RMQ_JAVA_OPTS": "-XX:TieredStopAtLevel=1",
 }
 """For a machine that does other work, too; the JVM compiles the quick way, as it runs for seconds."""
+UNHURRIED = "brokerFastFailureEnable=false;osPageCacheBusyTimeOutMills=60000"
+"""Likewise: by itself it refuses with SYSTEM_BUSY what waited for 200 ms, and all while a write takes longer than a second."""
 RUN_S = 600.0
 
 
 def peer(*arguments: str, **environment: str) -> str:
     """What rocketmq.sh printed; skips the test where RocketMQ cannot be had."""
     official.needed(official.peer_jars)
+    extra = environment.get("RMQ_BROKER_EXTRA", "")
+    environment["RMQ_BROKER_EXTRA"] = f"{UNHURRIED};{extra}" if extra else UNHURRIED
     done = subprocess.run(
         ["bash", str(PEER), *arguments],
         env=os.environ | LIMITS | environment,
@@ -122,6 +127,22 @@ def check(directory: Path) -> None:
         [sys.executable, "-m", "gantrymq", "store", "check", str(directory), "--json"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def read_config(directory: Path, name: str) -> Any:
+    """Also while a real broker writes it, which it does in place."""
+    path = directory / "store" / "config" / name
+    try:
+        return {"offsetTable": {}} | read_json(path.read_bytes())
+    except (FileNotFoundError, DialectError):
+        return {"offsetTable": {}}
+
+
+def noted(directory: Path, key: str) -> dict[int, int]:
+    """Offsets by queue of `topic@group` in the file that either broker reads: a real one writes it every five seconds, whatever is being
+    committed just then."""
+    table = read_config(directory, "lmqConsumerOffset.json")["offsetTable"]
+    return {int(queue): offset for queue, offset in table.get(key, {}).items()}
 
 
 async def queues_of(consumer: PullConsumer, topic: str) -> list[MessageQueue]:

@@ -117,7 +117,7 @@ def test_sending(cluster: Ours | RocketMQ) -> None:
             piped = await producer.send_many([OutMessage("plain", b"%d" % n, sharding_key="s") for n in range(100)])
             await producer.send_one_way(OutMessage("plain", b"one way"))
             batch = await producer.send_batch([OutMessage("batched", b"%d" % n, f"t{n}") for n in range(10)])
-            gone = await producer.send(OutMessage("delayed", b"recalled", deliver_after_s=30))
+            gone = await producer.send(OutMessage("delayed", b"recalled", deliver_after_s=600))
             await producer.send(OutMessage("delayed", b"later", deliver_after_s=2))
             await producer.send(OutMessage("delayed", b"level", delay_level=1))
             await producer.recall(gone)
