@@ -9,7 +9,7 @@ psutil = pytest.importorskip("psutil", reason="the demonstration's packages are 
 
 from interop_tests.demo.alerts import WATERMARK_S, WINDOW_S, Alert, AlertBook, due, expected  # noqa: E402
 from interop_tests.demo.ledger import NO_ID, Ledger, digest_of, identify, percentile  # noqa: E402
-from interop_tests.demo.sources import Reading, pack  # noqa: E402
+from interop_tests.demo.sources import CORES_MAX, Reading, Telemetry, pack  # noqa: E402
 
 
 def body(message_id: str, **more: object) -> bytes:
@@ -135,6 +135,15 @@ ALERT = Alert("cpu0", 100, 2, 80.0)
 def as_body(alert: Alert, **other: object) -> bytes:
     record = {"device": alert.device, "start": alert.start, "messages": alert.messages, "peak": alert.peak}
     return json.dumps({**record, **other}).encode()
+
+
+def test_the_busiest_of_many_cores_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    percents = [0.0] * 90
+    percents[17], percents[70] = 60.0, 99.0
+    monkeypatch.setattr(psutil, "cpu_percent", lambda percpu: percents)
+    found = {reading.device: reading.value for reading in Telemetry().read() if reading.metric == "busy"}
+    assert len(found) == CORES_MAX
+    assert (found["cpu17"], found["cpu70"]) == (60.0, 99.0)
 
 
 def test_alerts_are_foretold() -> None:
