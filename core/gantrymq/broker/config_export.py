@@ -171,7 +171,6 @@ class ConfigExport:
 
     def _topic_rows(self, known: dict[str, bytes], wanted: dict[str, Any], ends: Ends) -> Rows:
         rows: Rows = []
-        gone = self._gone("topic", known, wanted)
         for name, body in wanted.items():
             if names.is_own_system_topic(name):
                 continue
@@ -189,14 +188,13 @@ class ConfigExport:
                 config.first_offsets = {q: n for q, n in first.items() if n <= ends.max_offset(name, int(q))}
             if config.to_bytes() != old:
                 rows.append(("topic", name, config.to_bytes()))
-        for name, old in known.items():
-            config = TopicConfig.from_bytes(name, old)
-            hidden = names.is_own_system_topic(name) or name.startswith(names.LMQ_PREFIX)
-            if name in gone and not config.deleted and not hidden:
-                log.warning("%s: topic %s is gone from it: deleted", cf.TOPICS, name)
-                config.deleted = True
-                config.first_offsets = {str(queue): ends.max_offset(name, queue) for queue in ends.queues_of(name)}
-                rows.append(("topic", name, config.to_bytes()))
+        exported = [name for name, row in known.items() if cf.topic_fragment(name, row)]
+        for name in self._gone("topic", exported, wanted):
+            log.warning("%s: topic %s is gone from it: deleted", cf.TOPICS, name)
+            config = TopicConfig.from_bytes(name, known[name])
+            config.deleted = True
+            config.first_offsets = {str(queue): ends.max_offset(name, queue) for queue in ends.queues_of(name)}
+            rows.append(("topic", name, config.to_bytes()))
         return rows
 
     def _group_rows(self, known: dict[str, bytes], wanted: dict[str, Any]) -> Rows:
@@ -237,16 +235,17 @@ class ConfigExport:
         ]
         return rows + [("offset", key, None) for key in self._gone("offset", known, wanted)]
 
-    def _gone(self, table: str, known: Iterable[str], wanted: Container[str]) -> set[str]:
+    def _gone(self, table: str, known: Iterable[str], wanted: Container[str]) -> list[str]:
         """What the other broker has deleted. It never saw what our last export lacked."""
-        gone = {key for key in known if key not in wanted}
+        gone = [key for key in known if key not in wanted]
         path = self._keys_path(table)
-        if gone and self._files.exists(path):
-            exported = set(self._read(path).decode("utf-8", "surrogatepass").split("\n"))
-            if not gone <= exported:
-                log.info("%s: %d rows of table %s that were not exported yet stay", path, len(gone - exported), table)
-            gone &= exported
-        return gone
+        if not gone or not self._files.exists(path):
+            return gone
+        exported = set(self._read(path).decode("utf-8", "surrogatepass").split("\n"))
+        deleted = [key for key in gone if key in exported]
+        if len(deleted) < len(gone):
+            log.info("%s: %d rows of table %s that were not exported yet stay", path, len(gone) - len(deleted), table)
+        return deleted
 
     def _keys_path(self, table: str) -> Path:
         return self._notes_path.with_name(f"exported_{table}")
