@@ -1,7 +1,7 @@
 // A transactional producer that does as it is told. java -cp CLASSPATH Transact.java NAMESERVER GROUP ANSWER [TOPIC KEY STATE]...
 // Sends one message per triple; STATE is what the local transaction says: COMMIT, ROLLBACK, UNKNOWN, or HALT (the process is gone
-// before it says anything). Checks are answered with ANSWER (COMMIT, ROLLBACK, UNKNOWN). Prints "sent KEY", "checked KEY", "ready";
-// ends when its standard input does.
+// before it says anything). Checks are answered with ANSWER (COMMIT, ROLLBACK, UNKNOWN). Prints "sent KEY", "checked KEY", "ready", and
+// "slow KEY" where it took so long that the broker may have asked before it was told; ends when its standard input does.
 
 import java.nio.charset.StandardCharsets;
 import java.util.Set;
@@ -15,6 +15,9 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 public class Transact {
+    /** Half the time after which the brokers of the tests ask. */
+    static final long SLOW_NS = 2_000_000_000L;
+
     static LocalTransactionState state(String text) {
         switch (text) {
             case "COMMIT":
@@ -86,7 +89,11 @@ public class Transact {
             byte[] body = ("body of " + arguments[at + 1]).getBytes(StandardCharsets.UTF_8);
             Message message = new Message(arguments[at], "tag", arguments[at + 1], body);
             deciding.add(message.getKeys());
+            long begun = System.nanoTime();
             TransactionSendResult result = sent(producer, message, arguments[at + 2]);
+            if (System.nanoTime() - begun > SLOW_NS) {
+                say("slow " + message.getKeys());
+            }
             deciding.remove(message.getKeys());
             say("sent " + arguments[at + 1] + " " + result.getSendStatus() + " " + result.getLocalTransactionState());
         }
