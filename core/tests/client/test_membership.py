@@ -8,7 +8,7 @@ import pytest
 from core.tests.client.client_runs import run, until
 from core.tests.client.fake_cluster import FakeCluster, make_record
 from gantrymq.client import Fate, OutMessage, Producer, PullConsumer, ReceivedMessage, membership
-from gantrymq.client.faults import BrokerFaults
+from gantrymq.client.faults import FAILED_MS, BrokerFaults
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.codec import Command
@@ -186,7 +186,10 @@ def test_a_slow_answer_among_others_closes_nothing(cluster: FakeCluster) -> None
     run(main())
 
 
-def test_a_broker_that_failed_is_avoided(cluster: FakeCluster) -> None:
+def test_a_broker_that_failed_is_avoided(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The failure alone counts, and long enough: not what the machine does to one that is well.
+    monkeypatch.setattr("gantrymq.client.faults.LEVELS", ((FAILED_MS, 600_000),))
+
     async def main() -> None:
         async with Producer(cluster.nameserver) as producer:
             cluster.broker("broker-a").fail_next = [1]
@@ -205,14 +208,15 @@ def test_a_broker_that_failed_is_avoided(cluster: FakeCluster) -> None:
 
 
 def test_a_slow_broker_is_avoided(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gantrymq.client.faults.LEVELS", ((550, 60_000),))
+    monkeypatch.setattr("gantrymq.client.faults.LEVELS", ((550, 600_000),))
 
     async def main() -> None:
         async with Producer(cluster.nameserver) as producer:
             await asyncio.gather(*[producer.send("orders", b"0") for _ in range(4)])
             cluster.broker("broker-a").delay_s = 0.6
             await asyncio.gather(*[producer.send("orders", b"1") for _ in range(4)])
-            producer._sender.faults.sent("broker-b", 0, 0)  # well, whatever the machine did to it meanwhile
+            monkeypatch.setattr("gantrymq.client.faults.LEVELS", ())
+            producer._sender.faults.sent("broker-b", 0, 0)  # well, whatever the machine did to it meanwhile, or does
             brokers = [(await producer.send("orders", b"2")).queue.broker for _ in range(4)]
             assert set(brokers) == {"broker-b"}
 

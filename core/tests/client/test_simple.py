@@ -51,7 +51,7 @@ async def fill(nameserver: str, topic: str, count: int, tags: str = "a", queues:
         await producer.send_many([OutMessage(topic, b"%d" % n, tags[n % len(tags)]) for n in range(count)])
 
 
-async def receive(consumer: SimpleConsumer, topic: str, count: int, invisible_s: float = 20.0) -> list[Received]:
+async def receive(consumer: SimpleConsumer, topic: str, count: int, invisible_s: float = 600.0) -> list[Received]:
     got: list[Received] = []
     for _ in range(100):
         got += await consumer.receive(topic, invisible_s=invisible_s, wait_s=1)
