@@ -164,6 +164,8 @@ class LocalBrokerPort:
         store = self._broker.store
         light, topic, queue_id = parse_queue(queue)
         if light:
+            if str(light) not in self._broker.tables.rows("light"):
+                raise GantryError(ErrorCode.QUEUE_NOT_FOUND, f"light queue {light} does not exist (any more)")
             if start.kind == "time":
                 raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "a light queue has no start by time")
             return store.light_max_offset(light) if start.kind == "end" else 0

@@ -173,7 +173,8 @@ class QueuePort(Protocol):
         """Drop the queue, its cursors and routes to it. Records stay in the log. Result: None."""
 
     def open_cursor(self, queue: str, group: str, start: Start, token: object, on_done: Done) -> None:
-        """Find the group's cursor in `queue` or create it at `start` (FIND: NOT_FOUND instead); durable. Result: CursorInfo."""
+        """Find the group's cursor in `queue` or create it at `start` (FIND: NOT_FOUND instead); durable. Result: CursorInfo.
+        QUEUE_NOT_FOUND: the light queue was deleted, or the topic has no such queue."""
 
     def delete_cursor(self, cursor: int, token: object, on_done: Done) -> None:
         """Forget the group's place. Result: None."""

@@ -21,12 +21,7 @@ from gantrymq_gateways.mqtt.retained import RetainedStore
 from gantrymq_gateways.mqtt.rows import SessionRows
 from gantrymq_gateways.mqtt.sessions import Hold, PersistentSession, Session, SessionTools, VolatileSession, Waiting
 from gantrymq_gateways.mqtt.steps import Call, Serial, Steps, Work, call, pause, run
-from gantrymq_gateways.mqtt.tables import (
-    FILTER_GRACE_MS,
-    SessionTable,
-    StoredFilter,
-    StoredSession,
-)
+from gantrymq_gateways.mqtt.tables import FILTER_GRACE_MS, SessionTable, StoredFilter, StoredSession
 
 log = logging.getLogger(__name__)
 
@@ -222,6 +217,7 @@ class Lifecycle:
             if error.code is not ErrorCode.QUEUE_NOT_FOUND:
                 raise
             log.warning("client %s: the queue of its filter %r is gone and begins anew", client_id, text[:128])
+            self.queues.gone(kept.light)
             kept.light = yield from self.queues.queue_of(text)
             info = yield call(self.port.open_cursor, f"~{kept.light}", group, END)
         return info
@@ -334,13 +330,15 @@ class Lifecycle:
             return
         cursors: dict[str, int] = {}
         failed: list[str] = []
+        renewed = False
         for text in list(granted):
             if session.hold.is_lost():
                 return
-            light = stored.filters[text].light
+            kept = stored.filters[text]
+            light = kept.light
             try:
-                info: CursorInfo = yield call(self.port.open_cursor, f"~{light}", GROUP_PREFIX + session.client_id, END)
-                cursors[text] = info.cursor
+                cursors[text] = (yield from self._open_again(session.client_id, text, kept)).cursor
+                renewed = renewed or kept.light != light
             except GantryError as error:
                 refused[text] = error
                 del granted[text]
@@ -348,14 +346,15 @@ class Lifecycle:
             if work.spend(FILTER_WORK):
                 yield self.pause
 
-        def take_back(row: StoredSession) -> None:
+        def correct(row: StoredSession) -> None:
+            row.filters.update({text: stored.filters[text] for text in cursors})
             for text in failed:
                 if text in before:
                     row.filters[text] = before[text]
                 else:
                     row.filters.pop(text, None)
 
-        if failed and not (yield from self._change(session, take_back)):
+        if (failed or renewed) and not (yield from self._change(session, correct)):
             return
         for text, cursor in cursors.items():
             if session.is_attached():
@@ -563,8 +562,8 @@ class Lifecycle:
         for client_id in list(self.table.expired(now_ms - self.session_expiry_ms)):
             self.table.postpone(client_id, now_ms)
             self.serial.put(client_id, self._expire(client_id), self.report)
-        for light in self.queues.unused(now_ms):
-            self.serial.put(f"\0{light}", self.queues.remove(light), self.report)
+        for light, row in self.queues.unused(now_ms):
+            self.serial.put(f"\0{light}", self.queues.remove(light, row), self.report)
 
     def _expire(self, client_id: str) -> Steps:
         lease = GROUP_PREFIX + client_id

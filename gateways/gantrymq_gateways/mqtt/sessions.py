@@ -343,9 +343,11 @@ class PersistentSession(Session):
     def add(self, text: str, qos: int, cursor: int) -> None:
         """A subscription whose cursor is open, or a new QoS for one."""
         known = self.subscriptions.get(text)
-        if known is not None:
+        if known is not None and known.cursor == cursor:
             known.qos = qos
             return
+        if known is not None:
+            self.remove(text)  # Its queue was gone and began anew.
         subscription = Subscription(text, qos, cursor, self._next_number)
         self._next_number += 1
         self.subscriptions[text] = subscription

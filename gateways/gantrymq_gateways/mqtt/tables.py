@@ -2,8 +2,9 @@
 
 `mqtt_session`: client id -> JSON {"s": {filter: [granted QoS, light queue, owed]}, "l": when the client left, ms, "g": the gateway that holds
 it, "e": [light queue]}. `owed` 1: the filter's retained messages are not acknowledged yet. `e`: queues of filters that ended, where the
-session's place may still be. `mqtt_filter`: light queue (decimal) -> the filter that feeds it. A filter without sessions is
-removed after a grace time, not at once: a session of another gateway may just be taking it.
+session's place may still be. `mqtt_filter`: light queue (decimal) -> the filter that feeds it, perhaps U+0000 and a mark. A filter without
+sessions is removed after a grace time, not at once: a session of another gateway may just be taking it. Who takes one that has been unused
+for a while changes the mark, and who removes one sets it to `-`, each if the row is as they know it: so one of them finds that the other was first.
 """
 
 from __future__ import annotations
@@ -17,6 +18,23 @@ FILTER_TABLE: Final = "mqtt_filter"
 
 FILTER_GRACE_MS: Final = 60_000
 """An unused filter stays for so long; a SUBSCRIBE that takes a part of it stores what it has (lifecycle.py, SAVE_MS)."""
+
+
+FILTER_FRESH_MS: Final = FILTER_GRACE_MS // 4
+"""So long after an unused filter was last taken or left no gateway removes it soon."""
+
+_MARK: Final = b"\0"
+"""No filter contains it [MQTT-1.5.3-2]."""
+
+
+def marked(value: bytes, mark: str) -> bytes:
+    """A row of `mqtt_filter` with another mark."""
+    return value.partition(_MARK)[0] + _MARK + mark.encode()
+
+
+def removed(value: bytes) -> bytes:
+    """A row of `mqtt_filter` that says that the filter is being removed: nobody takes it any more."""
+    return marked(value, "-")
 
 
 class StoredFilter:
@@ -80,9 +98,12 @@ class SessionTable:
         """Client id -> when it left, oldest first: sessions that may expire."""
         self._users: dict[int, int] = {}
         """Light queue -> number of stored sessions that use it."""
-        self._filter_of: dict[int, str] = {}
+        self._filter_of: dict[int, bytes] = {}
+        """Rows of `mqtt_filter`."""
         self._light_of: dict[str, int] = {}
         self._unused_since: dict[int, int] = {}
+        self._fresh_since: dict[int, int] = {}
+        """Of unused light queues, when every gateway began to count its grace time; not known of what was unused at the start."""
         self._echoes: dict[str, list[bytes | None]] = {}
         """Client id -> values written here whose change has not come back from the table yet."""
 
@@ -98,11 +119,13 @@ class SessionTable:
             self._filter_of,
             self._light_of,
             self._unused_since,
+            self._fresh_since,
         ):
             known.clear()
         self._echoes.clear()
         for light, text in filters.items():
             self.changed_filter(light, text, now_ms)
+        self._fresh_since.clear()
         for client_id, value in sessions.items():
             self._apply(client_id, value, now_ms)
             self._left[client_id] = now_ms
@@ -163,34 +186,49 @@ class SessionTable:
         count = self._users.get(light, 0) + step
         if count > 0:
             self._users[light] = count
-            self._unused_since.pop(light, None)
+            self._not_unused(light)
             return
         self._users.pop(light, None)
         if light in self._filter_of:
-            self._unused_since.setdefault(light, now_ms)
+            self._unused(light, now_ms)
+
+    def _unused(self, light: int, now_ms: int) -> None:
+        self._unused_since.setdefault(light, now_ms)
+        self._fresh_since.setdefault(light, now_ms)
+
+    def _not_unused(self, light: int) -> None:
+        self._unused_since.pop(light, None)
+        self._fresh_since.pop(light, None)
 
     def changed_filter(self, key: str, value: bytes | None, now_ms: int) -> None:
         """A row of `mqtt_filter` changed."""
         light = int(key)
-        if value is None:
-            text = self._filter_of.pop(light, None)
-            self._unused_since.pop(light, None)
-            if text is not None and self._light_of.get(text) == light:
+        old = self._filter_of.pop(light, None)
+        if old is not None:
+            text = _text(old)
+            if self._light_of.get(text) == light:
                 del self._light_of[text]
+        if value != old:
+            self._not_unused(light)
+        if value is None:
             return
-        text = value.decode()
-        self._filter_of[light] = text
-        self._light_of.setdefault(text, light)
+        self._filter_of[light] = value
+        if value != removed(value):
+            self._light_of.setdefault(_text(value), light)
         if light not in self._users:
-            self._unused_since.setdefault(light, now_ms)
+            self._unused(light, now_ms)
 
-    def light_of(self, text: str, now_ms: int) -> int:
-        """The light queue that a filter feeds, 0 if it has none; its grace time begins anew."""
-        light = self._light_of.get(text, 0)
-        if light in self._unused_since:
-            self._unused_since.pop(light)
-            self._unused_since[light] = now_ms
-        return light
+    def filter_row(self, light: int) -> bytes:
+        """The row of a light queue; empty if there is none."""
+        return self._filter_of.get(light, b"")
+
+    def light_of(self, text: str) -> int:
+        """The light queue that a filter feeds, 0 if it has none."""
+        return self._light_of.get(text, 0)
+
+    def is_safe(self, light: int, now_ms: int) -> bool:
+        """No gateway is about to remove it: it is in use, or was lately."""
+        return light in self._users or self._fresh_since.get(light, -FILTER_FRESH_MS) > now_ms - FILTER_FRESH_MS
 
     def connected(self, client_id: str) -> None:
         """Its session does not expire."""
@@ -216,3 +254,7 @@ class SessionTable:
                 break
             found.append(light)
         return found
+
+
+def _text(value: bytes) -> str:
+    return value.partition(_MARK)[0].decode()

@@ -481,6 +481,20 @@ def test_a_queue_that_begins_anew_stays(fake_world: World) -> None:
     assert sub.messages() == [("a", b"x")]
 
 
+def test_a_subscription_whose_queue_is_gone_begins_anew_when_it_is_made_again(fake_world: World) -> None:
+    sub = fake_world.client("s", clean=False)
+    sub.subscribe("a", "b")
+    light = min(fake_world.port.lights)
+    fake_world.port.delete_light(light, None, lambda token, result: None)
+    fake_world.settle()
+    assert sub.subscribe("a") == [1]
+    fake_world.client("p").publish("a")
+    assert sub.messages() == [("a", b"x")]
+    fake_world = fake_world.restart()
+    fake_world.client("p").publish("a", "later")
+    assert fake_world.client("s", clean=False).messages() == [("a", b"later")]
+
+
 @pytest.mark.parametrize("failing", ["put_if", "open_cursor", "delete_cursor"])
 def test_a_session_that_could_not_be_forgotten_expires_later(failing: str) -> None:
     world = World(session_expiry_s=60)

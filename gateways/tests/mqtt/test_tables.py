@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from gantrymq_gateways.mqtt.tables import FILTER_GRACE_MS, SessionTable, StoredFilter, StoredSession
+from gantrymq_gateways.mqtt.tables import (
+    FILTER_FRESH_MS,
+    FILTER_GRACE_MS,
+    SessionTable,
+    StoredFilter,
+    StoredSession,
+    marked,
+    removed,
+)
 
 
 def row(*lights: int, left_ms: int = 0) -> bytes:
@@ -54,12 +62,39 @@ def test_unused_filters_have_a_grace_time() -> None:
     table = SessionTable()
     table.load({"c": row(1)}, {"1": b"f1", "2": b"f2"}, 1_000)
     assert table.unused_filters(1_000 + FILTER_GRACE_MS) == [2]
-    assert table.light_of("f2", 50_000) == 2
+    table.changed_filter("2", marked(b"f2", "1"), 50_000)
     assert table.unused_filters(1_000 + FILTER_GRACE_MS) == []
     table.changed_session("c", None, 60_000)
     assert table.unused_filters(60_000 + FILTER_GRACE_MS) == [2, 1]
+    assert table.light_of("f2") == 2
     table.changed_filter("2", None, 60_000)
-    assert table.light_of("f2", 0) == 0
+    assert table.light_of("f2") == 0
+
+
+def test_only_what_is_in_use_or_was_lately_is_taken_without_a_mark() -> None:
+    table = SessionTable()
+    table.load({"c": row(1)}, {"1": b"f1", "2": b"f2"}, 1_000)
+    assert table.is_safe(1, 1_000)
+    assert not table.is_safe(2, 1_000), "other gateways may count from long before this start"
+    table.changed_filter("2", marked(b"f2", "1"), 50_000)
+    assert table.is_safe(2, 50_000)
+    table.changed_filter("2", marked(b"f2", "1"), 60_000)
+    assert not table.is_safe(2, 50_000 + FILTER_FRESH_MS)
+    table.changed_session("c", None, 60_000)
+    assert table.is_safe(1, 60_000)
+    table.changed_session("d", row(2), 70_000)
+    assert table.is_safe(2, 10**9)
+
+
+def test_a_filter_that_is_being_removed_is_not_taken() -> None:
+    table = SessionTable()
+    table.load({}, {"1": removed(marked(b"f", "1"))}, 1_000)
+    assert table.light_of("f") == 0
+    table.changed_filter("2", b"f", 2_000)
+    assert table.light_of("f") == 2
+    assert table.unused_filters(1_000 + FILTER_GRACE_MS) == [1], "whoever was removing it may be gone"
+    table.changed_filter("1", None, 3_000)
+    assert table.light_of("f") == 2
 
 
 def test_expiry_counts_from_the_last_of_leaving_and_start() -> None:

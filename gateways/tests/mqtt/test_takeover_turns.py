@@ -14,6 +14,7 @@ import pytest
 
 from gantrymq_gateways.mqtt import codec
 from gantrymq_gateways.mqtt.codec import Connect, Subscribe, Unsubscribe
+from gantrymq_gateways.mqtt.tables import FILTER_GRACE_MS
 from gateways.tests.mqtt.sides import Side, Site
 from gateways.tests.mqtt.world import Client
 
@@ -129,6 +130,49 @@ def test_a_takeover_between_any_two_steps(site: Site, what: str) -> None:
             second += 1
         first += 1
     assert number > 100
+
+
+@pytest.mark.parametrize("sweeps_first", [True, False])
+def test_a_filter_is_taken_while_another_gateway_removes_it(site: Site, sweeps_first: bool) -> None:
+    """What SUBACK grants is there, and stays [MQTT-3.8.4-5]."""
+    number = 0
+    first_over = False
+    first = 0
+    while not first_over:
+        second_over = False
+        second = 0
+        while not second_over:
+            text = f"t/{number}"
+            before = Client(site.new).connect("before", clean=False)
+            before.subscribe(text)
+            before.unsubscribe(text)
+            client = Client(site.new).connect(f"c{number}", clean=False)
+            site.clock.advance(FILTER_GRACE_MS + 1)
+            for sweeps in (sweeps_first, not sweeps_first):
+                if sweeps:
+                    site.old.gateway.lifecycle.sweep()
+                    first_over = not site.alone(site.old, first)
+                else:
+                    start(client, Subscribe(1, [(text, 1)]))
+                    second_over = not site.alone(site.new, second)
+            site.settle()
+            client.take()
+            assert delivers(site, text, client)
+            for side in site.sides:
+                forget(side)
+            assert delivers(site, text, Client(site.old).connect(f"c{number}", clean=False))
+            forget(site.old)
+            number += 1
+            second += 1
+        first += 1
+    assert number > 100
+
+
+def delivers(site: Site, text: str, client: Client) -> bool:
+    publisher = Client(site.old).connect("publisher")
+    publisher.publish(text)
+    publisher.disconnect()
+    return client.messages() == [(text, b"x")]
 
 
 def forget(side: Side) -> None:
