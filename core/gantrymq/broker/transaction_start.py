@@ -119,7 +119,8 @@ class Start:
         """(prepared offset, position, sysFlag, checks) of the topic's messages with the half message's UNIQ_KEY."""
         if not half.unique or not topic:
             return []
-        begin_ms = half.store_ms - CLOCK_BACK_MAX_MS
+        first_ms = min(half.store_ms, half.born_ms) if half.copy else half.store_ms  # what it copies came before
+        begin_ms = first_ms - CLOCK_BACK_MAX_MS
         found = self._store.query(topic, half.unique, SAME_KEY_MAX, begin_ms, TIME_MAX_MS)
         return [
             (message.prepared_offset, message.physical_offset, message.sys_flag, whole(message.property(CHECK_TIMES)))

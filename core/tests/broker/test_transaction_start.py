@@ -164,6 +164,25 @@ def test_a_decision_on_a_copy_is_one_on_what_was_copied() -> None:
     assert bodies(node) == [b"u0"]
 
 
+def test_a_copy_that_was_made_long_after_what_it_copies_was_committed() -> None:
+    """Checked again and again, as nobody was there who knew."""
+    node = started()
+    first = prepare(node, b"0", "u0")
+    node.stop()
+
+    class Later(Visited):
+        def prepare(self) -> None:
+            append(self.store, committed(first, Half.read(first, first.physical_offset)))
+            self.broker.clock.advance(3_600_000)
+            copy = real_half("u0", checks=9)
+            copy.born_ms = first.born_ms
+            append(self.store, copy)
+
+    node = Later(node.files, lambda store: None)
+    assert node.broker.transactions.undecided(0, 10)[0] == []
+    assert bodies(node) == [b"0"]
+
+
 def test_offsets_of_a_real_broker_decide_what_lies_below_them() -> None:
     node = started()
     for number in range(3):
