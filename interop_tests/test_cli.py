@@ -24,7 +24,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gantrymq.cli.app import run_app
-from gantrymq.client import OutMessage, Producer, PullConsumer
+from gantrymq.client import OutMessage, Producer, PullConsumer, routes
 from gantrymq.client.admin import Admin
 from gantrymq.client.tools import overview
 from gantrymq.remoting.codec import Command
@@ -277,6 +277,7 @@ def test_screens_fit(gantry: Runner, width: int) -> None:
 
 def test_nobody_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:1")
+    monkeypatch.setattr(routes, "ASK_TIMEOUT_S", 1.0)
     assert run_app(["group", "list"]) == 4
     assert "is `gantry up` running?" in capsys.readouterr().err
 
