@@ -370,7 +370,7 @@ class Lifecycle:
         found: dict[str, list[Waiting]],
     ) -> Steps:
         """What is retained changed since the row was written: it says again what is owed."""
-        owing = {text for text, messages in found.items() if any(qos for _, qos, _, _ in messages)}
+        owing = {text for text, messages in found.items() if (owed := messages[0][2]) is not None and owed.left}
         wrong = [text for text in looked_at if stored.filters[text].owed is not (text in owing)]
 
         def correct(row: StoredSession) -> None:

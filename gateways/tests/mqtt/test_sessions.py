@@ -371,6 +371,27 @@ def test_session_expires(fake_world: World) -> None:
     assert not fake_world.client("s", clean=False).present
 
 
+def test_what_is_retained_while_a_subscription_is_made_is_owed_too() -> None:
+    """It came behind the look at what is retained and before the place in the queue."""
+    world = World("late")
+    world.client("warm", clean=False).subscribe("a")
+    publisher = world.client("p")
+    sub = world.client("s", clean=False, acks=False)
+    world.port.calls.clear()
+    sub.door.received(codec.encode_packet(Subscribe(1, [("a", 1)])))
+    while "put_if" not in world.port.calls:
+        world.turn.run()
+        world.port.step()
+    assert "open_cursor" not in world.port.calls
+    row = world.port.pending.pop()
+    publisher.publish("a", "kept", retain=True)
+    world.port.pending.append(row)
+    world.settle()
+    assert (b"kept", True) in [(publish.payload, publish.retain) for publish in sub.publishes()]
+    world = world.restart()
+    assert world.client("s", clean=False).messages() == [("a", b"kept")]
+
+
 def test_slow_persistent_consumer_is_windowed(world: World) -> None:
     world = world.again(inflight_max=10)
     sub = world.client("s", clean=False, acks=False)
