@@ -18,7 +18,7 @@ from gantrymq_gateways.mqtt.deliver import Outlet
 from gantrymq_gateways.mqtt.fanout import Fanout
 from gantrymq_gateways.mqtt.filter_queues import FilterQueues
 from gantrymq_gateways.mqtt.retained import RetainedStore
-from gantrymq_gateways.mqtt.rows import SessionRows
+from gantrymq_gateways.mqtt.rows import TAKEN, SessionRows
 from gantrymq_gateways.mqtt.sessions import Hold, PersistentSession, Session, SessionTools, VolatileSession, Waiting
 from gantrymq_gateways.mqtt.steps import Call, Serial, Steps, Work, call, pause, run
 from gantrymq_gateways.mqtt.tables import FILTER_GRACE_MS, SessionTable, StoredFilter, StoredSession
@@ -122,11 +122,11 @@ class Lifecycle:
             client.accepted(session, False, epoch)
 
     def _connect_persistent(self, client: Client, client_id: str, epoch: int, hold: Hold) -> Steps:
-        present = False
+        found: StoredSession | None = None
 
         def found_it(row: StoredSession) -> None:
-            nonlocal present
-            present = True
+            nonlocal found
+            found = row
 
         def begin() -> StoredSession:
             if len(self.table) >= self.sessions_max:
@@ -136,6 +136,7 @@ class Lifecycle:
         stored = yield from self.rows.claim(client_id, hold, found_it, begin)
         if stored is None:
             return
+        present = stored is found  # not one that was found and went before it was claimed [MQTT-3.2.2-2]
         if stored.ending:  # a clean session or an UNSUBSCRIBE that was taken over
             present = present and bool(stored.filters)
             yield from self._give_back(client_id, hold, stored)
@@ -168,13 +169,14 @@ class Lifecycle:
             session.add(text, kept.qos, cursor)
             if work.spend(ADD_WORK):
                 yield self.pause
-        found: dict[str, list[Waiting]] = {}
+        retained: dict[str, list[Waiting]] = {}
         owed = {text: kept.qos for text, kept, _ in opened if kept.owed}
-        yield from self._find_retained(session, owed, found, work)  # what is too much stays owed
+        yield from self._find_retained(session, owed, retained, work)  # what is too much stays owed
+        self.rows.reported(client_id, self.table.row(client_id), session)
         if client.gone:
             session.detach()
             return
-        session.send_retained(found)
+        session.send_retained(retained)
         session.held = False
         self._resend.pop(client_id, None)
         self.table.connected(client_id)
@@ -233,7 +235,7 @@ class Lifecycle:
             if (yield from self.rows.write(session.client_id, session.hold, stored)):
                 return True
         if session.is_attached():
-            session.fail("its client id was taken by another gateway")
+            session.fail(TAKEN)
         return False
 
     def _owed_no_more(self, session: PersistentSession, paid: set[str], text: str) -> None:
@@ -554,7 +556,7 @@ class Lifecycle:
     def session_changed(self, client_id: str, value: bytes | None) -> None:
         """The table reports a row of `mqtt_session`."""
         self.table.changed_session(client_id, value, self.now_ms())
-        self.rows.changed(client_id)
+        self.rows.reported(client_id, value, self.live.get(client_id))
 
     def sweep(self) -> None:
         """Forget expired sessions and remove filters that nobody uses; called now and then."""

@@ -8,13 +8,25 @@ nothing that an earlier holder wrote is taken any more.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, Final
 
 from gantrymq.broker.port import Done, TablePort
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq_gateways.mqtt.sessions import Hold
+from gantrymq_gateways.mqtt.sessions import Hold, PersistentSession, Session
 from gantrymq_gateways.mqtt.steps import Call, call
 from gantrymq_gateways.mqtt.tables import SESSION_TABLE, SessionTable, StoredSession
+
+
+TAKEN: Final = "its client id was taken by another gateway"
+CLAIMED_LATER: Final = (ErrorCode.STORE_FULL, ErrorCode.UNAVAILABLE)
+"""The row cannot be written: the disk is full, or its broker group away."""
+
+
+def _named(row: bytes, gateway: str) -> bytes:
+    """The row with another gateway's name, and otherwise the same."""
+    stored = StoredSession.decode(row)
+    stored.gateway = gateway
+    return stored.encode()
 
 
 class _Change:
@@ -59,6 +71,16 @@ class SessionRows:
         if change is not None:
             change.tell()
 
+    def reported(self, client_id: str, value: bytes | None, session: Session | None) -> None:
+        """The table reports a row. A claim that found the row as it wanted it wrote nothing: another gateway's may have come behind it, and then
+        the session is theirs, whoever has the lease."""
+        if isinstance(session, PersistentSession) and value is not None and value != session.hold.row:
+            gateway = StoredSession.decode(value).gateway
+            if gateway and gateway != self._gateway:
+                session.hold.lose(client_id)
+                session.fail(TAKEN)
+        self.changed(client_id)
+
     def lost(self) -> None:
         """The broker went away."""
         for change in list(self._waiting.values()):
@@ -85,10 +107,18 @@ class SessionRows:
                 stored = begin()
             else:
                 return None
-            stored.gateway = self._gateway
+            before, stored.gateway = stored.gateway, self._gateway
             value = stored.encode()
-            if value == known or (yield from self._put(client_id, hold, known, value)):
-                hold.row = value
+            try:
+                if value == known or (yield from self._put(client_id, hold, known, value)):
+                    hold.row = value
+                    return stored
+            except GantryError as error:
+                if known is None or value != _named(known, self._gateway) or error.code not in CLAIMED_LATER:
+                    raise
+                # Who only comes back must get what waits for it: the next change of the row claims it.
+                stored.gateway = before
+                hold.row = known
                 return stored
         return None
 
@@ -97,6 +127,7 @@ class SessionRows:
         given_back = frozenset(hold.given_back)
         value = None
         if stored is not None:
+            stored.gateway = self._gateway
             stored.ending = [light for light in stored.ending if light not in given_back]
             value = stored.encode()
         while not hold.is_lost():
@@ -118,7 +149,7 @@ class SessionRows:
                 self._table.wrote_session(client_id, value, self._now_ms())
                 return True
             self._table.unwritten_session(client_id, value)
-            if not hold.is_lost():
+            if not hold.is_lost() and self._table.row(client_id) == known:
                 yield change.wait
             return False
         except GantryError:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from gantrymq.model.errors import ErrorCode
 from gantrymq_gateways.mqtt import codec
 from gantrymq_gateways.mqtt.codec import Connect, Subscribe, Unsubscribe
 from gateways.tests.mqtt.world import Client, World
@@ -135,6 +136,46 @@ def test_a_session_whose_taker_goes_at_once_expires() -> None:
     new.settle()
     assert "l" in stored(new)
     assert not new.port.leases
+
+
+def test_a_row_that_is_not_what_its_holder_wrote_ends_the_connection() -> None:
+    """A broker group that went away has stored a change whose answer was lost, and says so when it is back."""
+    world = World()
+    client = world.client("c", clean=False)
+    client.subscribe("x")
+    row = stored(world)
+    row["s"]["y"] = [1, 77, 0]  # type: ignore[index]
+    world.port._set("mqtt_session", [("c", json.dumps(row, separators=(",", ":")).encode())])
+    world.settle()
+    assert not client.closed
+    start(client, Subscribe(9, [("z", 1)]))
+    world.settle()
+    assert client.closed
+    again = world.client("c", clean=False)
+    assert again.present
+    assert again.subscribe("z") == [1]
+    assert set(stored(world)["s"]) == {"x", "y", "z"}  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.STORE_FULL, ErrorCode.UNAVAILABLE])
+def test_who_comes_to_another_gateway_while_its_row_cannot_be_written_gets_what_waits(code: ErrorCode) -> None:
+    old, new = _two_gateways()
+    client = old.client("c", clean=False)
+    client.subscribe("x")
+    client.link.lose()
+    old.settle()
+    new.settle()
+    before = stored(new)["g"]
+    new.client("p").publish("x")
+    new.port.fail_next("put_if", code)
+    taker = new.client("c", clean=False)
+    assert taker.present
+    assert taker.messages() == [("x", b"x")]
+    assert taker.subscribe("y") == [1]
+    assert stored(new)["g"] != before, "the next change claims the row"
+    old.client("c", clean=False)
+    new.settle()
+    assert taker.closed
 
 
 def _two_gateways(mode: str = "immediate") -> tuple[World, World]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gantrymq_gateways.mqtt import codec
-from gantrymq_gateways.mqtt.codec import Connect, Subscribe, Unsubscribe
+from gantrymq_gateways.mqtt.codec import ConnAck, Connect, Subscribe, Unsubscribe
 from gantrymq_gateways.mqtt.tables import FILTER_GRACE_MS
 from gateways.tests.mqtt.sides import Side, Site
 from gateways.tests.mqtt.world import Client
@@ -57,6 +57,9 @@ class Run:
             return client
         client.link.lose()
         self.site.settle()
+        if what == "clean back":  # the row names the taker already
+            Client(self.site.new).connect(self.client_id, clean=False).link.lose()
+            self.site.settle()
         client = Client(self.site.old)
         start(client, Connect(self.client_id))
         return client
@@ -71,7 +74,12 @@ class Run:
         start(taker, Connect(self.client_id, clean=False))
         self.second_over = not self.site.alone(self.site.new, self.second)
         self.site.settle()
-        taker.take()
+        packets = taker.take()
+        if taker.closed and what == "clean back":  # what ended the session came behind it
+            taker = Client(self.site.new).connect(self.client_id, clean=False)
+        elif not taker.closed and what.startswith("clean"):
+            assert isinstance(packets[0], ConnAck)
+            assert packets[0].session_present == bool(self.row())  # [MQTT-3.2.2-2]
         return taker
 
     def row(self) -> dict[str, list[int]]:
@@ -112,7 +120,7 @@ class Run:
         return {topic for topic, _ in got}
 
 
-@pytest.mark.parametrize("what", ["subscribe", "unsubscribe", "clean"])
+@pytest.mark.parametrize("what", ["subscribe", "unsubscribe", "clean", "clean back"])
 def test_a_takeover_between_any_two_steps(site: Site, what: str) -> None:
     number = 0
     first_over = False
