@@ -16,7 +16,6 @@ from gantrymq_gateways.mqtt.sessions import Hold, PersistentSession, Session
 from gantrymq_gateways.mqtt.steps import Call, call
 from gantrymq_gateways.mqtt.tables import SESSION_TABLE, SessionTable, StoredSession
 
-
 TAKEN: Final = "its client id was taken by another gateway"
 CLAIMED_LATER: Final = (ErrorCode.STORE_FULL, ErrorCode.UNAVAILABLE)
 """The row cannot be written: the disk is full, or its broker group away."""
