@@ -21,17 +21,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400), pytest.mark.filterwar
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from gantrymq.spark.session import LOCAL_SETTINGS, QUICK_SETTINGS, prepare
-
-    prepare(quick=True)
-    from pyspark.sql import SparkSession
+    from gantrymq.spark import session as local_session
 
     home = str(tmp_path_factory.mktemp("spark"))
-    more = {"spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": home, "spark.local.dir": home}
-    builder = SparkSession.builder.master("local[2]").appName("gantrymq-interop")
-    for key, value in {**LOCAL_SETTINGS, **QUICK_SETTINGS, **more}.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    more = {"spark.sql.warehouse.dir": home, "spark.local.dir": home}
+    session = local_session("gantrymq-interop", cores=2, settings=more, quick=True)
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.spark.java import java_home
@@ -30,7 +31,7 @@ QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Nothing is compiled for long: half the time for tests of small queries, slower for large ones."""
 
 
-def prepare(quick: bool = False) -> None:
+def prepare() -> None:
     """Set what Spark reads from the environment, unless it is set: PYSPARK_PYTHON (this Python: its workers would take `python3` from PATH and not
     find the packages), JAVA_HOME where the machine has no Java for Spark. Raises `java.JavaMissingError`."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -38,20 +39,32 @@ def prepare(quick: bool = False) -> None:
     home = java_home()
     if home is not None:
         os.environ["JAVA_HOME"] = str(home)
-    if quick:
-        os.environ.setdefault("JDK_JAVA_OPTIONS", QUICK_JAVA)
+
+
+@contextmanager
+def quick_java(quick: bool) -> Iterator[None]:
+    """A JVM that starts here is a quick one, unless JDK_JAVA_OPTIONS is set; other programs of this process get theirs as they want them."""
+    ours = quick and "JDK_JAVA_OPTIONS" not in os.environ
+    if ours:
+        os.environ["JDK_JAVA_OPTIONS"] = QUICK_JAVA
+    try:
+        yield
+    finally:
+        if ours:
+            del os.environ["JDK_JAVA_OPTIONS"]
 
 
 def session(
     name: str = "gantrymq", cores: int = 0, settings: Mapping[str, str] | None = None, quick: bool = False
 ) -> SparkSession:
     """A local session; Spark finds format `gantry` by itself (pyspark_gantry). `cores`: 0 takes all. `quick`: for tests of small queries."""
-    prepare(quick)
+    prepare()
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name).master(f"local[{cores or '*'}]")
     chosen = {**LOCAL_SETTINGS, "spark.sql.shuffle.partitions": str(cores or os.cpu_count() or 1)}
     for key, value in {**chosen, **(QUICK_SETTINGS if quick else {}), **(settings or {})}.items():
         builder = builder.config(key, value)
-    spark: SparkSession = builder.getOrCreate()
+    with quick_java(quick):
+        spark: SparkSession = builder.getOrCreate()
     return spark

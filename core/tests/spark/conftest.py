@@ -1,5 +1,4 @@
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,17 +20,11 @@ def cluster() -> Iterator[FakeCluster]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One session for all tests that need Spark. It finds the data source by itself: nothing is registered here."""
     pytest.importorskip("pyspark")
-    from gantrymq.spark.session import LOCAL_SETTINGS, QUICK_SETTINGS, prepare
+    from gantrymq.spark import session as local_session
 
-    prepare(quick=True)
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.master("local[2]").appName("gantrymq-tests")
-    home: Path = tmp_path_factory.mktemp("spark")
-    more = {"spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": str(home), "spark.local.dir": str(home)}
-    for key, value in {**LOCAL_SETTINGS, **QUICK_SETTINGS, **more}.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    home = str(tmp_path_factory.mktemp("spark"))
+    more = {"spark.sql.warehouse.dir": home, "spark.local.dir": home}
+    session = local_session("gantrymq-tests", cores=2, settings=more, quick=True)
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

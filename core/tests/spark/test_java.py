@@ -71,11 +71,19 @@ def test_the_environment_of_a_session(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "chosen")
     monkeypatch.setenv("JAVA_HOME", "before")
     monkeypatch.setattr(session, "java_home", lambda: tmp_path)
-    session.prepare(quick=True)
+    session.prepare()
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
     assert os.environ["PYSPARK_DRIVER_PYTHON"] == "chosen"
     assert os.environ["JAVA_HOME"] == str(tmp_path)
-    assert "SerialGC" in os.environ["JDK_JAVA_OPTIONS"]
+    with session.quick_java(False):
+        assert "JDK_JAVA_OPTIONS" not in os.environ
+    with session.quick_java(True):
+        assert "SerialGC" in os.environ["JDK_JAVA_OPTIONS"]
+    assert "JDK_JAVA_OPTIONS" not in os.environ  # other JVMs of this process choose for themselves
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-Dchosen=1")
+    with session.quick_java(True):
+        assert os.environ["JDK_JAVA_OPTIONS"] == "-Dchosen=1"
+    assert os.environ["JDK_JAVA_OPTIONS"] == "-Dchosen=1"
 
 
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
