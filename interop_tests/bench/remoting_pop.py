@@ -13,7 +13,7 @@ import statistics
 import time
 
 from remoting_pull import walk
-from remoting_wire import ServerClock, call, connect, decode, encode
+from remoting_wire import INPUT, ServerClock, call, connect, decode, encode
 
 POP, ACK, BATCH_ACK = 200050, 200051, 200151
 INVISIBLE_MS = 60_000
@@ -64,10 +64,10 @@ class Run:
         self.sock.sendall(b"".join(map(self.pop, range(slots))))
         pending, waiting, empty = bytearray(), slots, 0
         while waiting or self.open_acks:
-            part = self.sock.recv(1 << 20)
-            if not part:
+            got = self.sock.recv_into(INPUT)
+            if not got:
                 raise SystemExit("server closed the connection")
-            pending += part
+            pending += INPUT[:got]
             out: list[bytes] = []
             while len(pending) >= 4 and len(pending) >= (end := 4 + int.from_bytes(pending[:4], "big")):
                 code, slot, fields, remark, body = decode(memoryview(pending)[4:end])
