@@ -143,6 +143,13 @@ class Wire:
             self._marked = True
             self.node.turn.at_write(self._flush)
 
+    def write_now(self, data: bytes) -> bool:
+        """See `Link`."""
+        if self._marked or self._gone or self._closing:
+            return False
+        self.to_client.send(data)
+        return True
+
     def _flush(self) -> None:
         self._marked = False
         if self._gone:

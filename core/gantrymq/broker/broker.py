@@ -115,6 +115,8 @@ class Broker:
         self.request_flush: Callable[[], None] = lambda: None
         """Synchronous flush: called once per turn that parked something (the flusher's group commit)."""
         self._pending: list[tuple[Sequence[Message], Any, Done]] = []
+        self.newest_batch: Sequence[Message] | None = None
+        """What was submitted last in this turn, which is not over: its submitter may still add to it."""
         self._internal: list[_Internal] = []
         self._refused = Refused(wheel, self._arm_append, self.cursors)
         self._append_armed = False
@@ -204,11 +206,8 @@ class Broker:
     def submit(self, batch: Sequence[Message], token: Any, on_done: Done) -> None:
         """As LogPort.submit."""
         self._pending.append((batch, token, on_done))
+        self.newest_batch = batch
         self._arm_append()
-
-    def is_last(self, batch: Sequence[Message]) -> bool:
-        """Nothing was submitted behind `batch` in this turn, which is not over: its submitter may still add to it."""
-        return bool(self._pending) and self._pending[-1][0] is batch
 
     def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done | None) -> None:
         """Rows of a table in one batch; in memory once stored. Without `on_done`, what a full disk refuses is written when it can be."""
@@ -358,6 +357,7 @@ class Broker:
 
     def _append_turn(self) -> None:
         self._append_armed = False
+        self.newest_batch = None
         pending, internal, self._pending, self._internal = self._pending, self._internal, [], []
         messages: list[Message] = []
         lights: list[tuple[int, ...]] = []

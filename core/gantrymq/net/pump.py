@@ -364,6 +364,22 @@ class Pump(asyncio.Protocol):
             self._marked = True
             self._host.at_write(self._flush)
 
+    def write_now(self, data: bytes) -> bool:
+        """As `Link.write_now`: four calls less than by way of the outbox, which with one answer in a turn is a tenth of what that takes."""
+        transport = self._transport
+        if self._marked or self._state != OPEN or transport is None:
+            return False
+        size = len(data)
+        self._sent += size
+        self._host.traffic.bytes_out += size
+        try:
+            transport.write(data)
+            if self._full:
+                self._bound_outbound()
+        except Exception as error:
+            self._failed(error)
+        return True
+
     def close(self) -> None:
         """Write what is in the outbox, then close. No `received` comes after it."""
         if self._state == OPEN:

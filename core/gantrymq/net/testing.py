@@ -160,6 +160,13 @@ class FakeLink:
             self.marked = True
             self.turn.at_write(self._flush)
 
+    def write_now(self, data: bytes) -> bool:
+        if self.marked or self.closed_by is not None:
+            return False
+        self.writes += 1
+        self.sent += data
+        return True
+
     def close(self) -> None:
         if self.closed_by is None:
             self.closed_by = "close"

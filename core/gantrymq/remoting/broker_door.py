@@ -178,7 +178,7 @@ class BrokerDoor(RemotingDoor):
         self._active = True
         connection = self.connection
         shared = self.shared
-        if (alone := connection.lone_send(data)) is not None and self._take_alone(alone, len(data)):
+        if (alone := connection.reader.lone(data)) is not None and self._take_alone(alone, len(data)):
             return
         self._read_bytes += len(data)
         make, make_like = shared.sends.message, shared.sends.message_like

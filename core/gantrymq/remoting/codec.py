@@ -399,6 +399,7 @@ class FrameReader:
                         self._refuse(total, 0)
         except FrameError as error:
             error.commands = as_commands(commands)
+            self._shape = None  # `lone` takes nothing any more
             raise
         if at < size:
             pending += memoryview(data)[at:] if at else data

@@ -20,10 +20,11 @@ REMARK_CHARS_MAX: Final = 2000
 class Connection:
     """Requests of a peer, and the outbox. After `error` is set the stream is lost: answer, then close."""
 
-    __slots__ = ("_opaque", "_reader", "error", "outbox")
+    __slots__ = ("_opaque", "error", "outbox", "reader")
 
     def __init__(self, typed_sends: bool = False) -> None:
-        self._reader = FrameReader(typed_sends)
+        self.reader = FrameReader(typed_sends)
+        """Its `lone` may be asked before `receive_sends`; what that does not take is for the latter."""
         self.outbox: list[bytes] = []
         self.error = ""
         """What was wrong with the stream; nothing is read after it."""
@@ -32,22 +33,18 @@ class Connection:
     @property
     def pending_bytes(self) -> int:
         """Bytes of an unfinished frame."""
-        return self._reader.pending_bytes
+        return self.reader.pending_bytes
 
     def receive_data(self, data: bytes) -> list[Command]:
         """Commands that `data` completes, responses of the peer included. Never raises; see `error`."""
         return as_commands(self.receive_sends(data))
-
-    def lone_send(self, data: bytes) -> Alike | None:
-        """The send, if `data` is just one, whole, and like an earlier one; None: `receive_sends` tells what it is."""
-        return None if self.error else self._reader.lone(data)
 
     def receive_sends(self, data: bytes) -> list[Command | Alike | Acks]:
         """As `receive_data`; see `FrameReader.read`."""
         if self.error:
             return []
         try:
-            return self._reader.read(data)
+            return self.reader.read(data)
         except FrameError as error:
             self.error = str(error)
             return [*error.commands]

@@ -44,7 +44,7 @@ class LoneSends:
         topic = self._topics.get(message.topic)
         if topic is None or topic.strict or message.intake:
             return False
-        if self._broker.is_last(self._batch):
+        if self._broker.newest_batch is self._batch:
             self._batch.append(message)
             self._lone.append((door, message, sent))
             return True
@@ -63,8 +63,10 @@ class LoneSends:
             if type(result) is int:
                 # SendResponses.frame, without a call per message.
                 header = template % (message.physical_offset, message.queue_id, result, sent[4])
-                door.connection.outbox.append(prefixes[len(header)] + header)
+                frame = prefixes[len(header)] + header
             else:
                 frame = response(as_command(sent), code_of(result), remark_of(result, message))
-                door.connection.outbox.append(frame)
-            door.link.mark()
+            outbox, link = door.connection.outbox, door.link
+            if outbox or not link.write_now(frame):
+                outbox.append(frame)
+                link.mark()
