@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from remoting_load import responses
-from remoting_wire import ServerClock, connect, create_topic, decode, encode
+from remoting_wire import INPUT, ServerClock, connect, create_topic, decode, encode
 
 TOPIC = "delay_load"
 LEVEL, TIMER = "DELAY\x011\x02", "TIMER_DELAY_MS\x01{}\x02"
@@ -45,7 +45,7 @@ def send(address: str, frames: list[bytes], window: int) -> None:
         sock.sendall(b"".join(batch))
         waiting = len(batch)
         while waiting:
-            data += sock.recv(1 << 18)
+            data += INPUT[:sock.recv_into(INPUT)]
             opaques, codes = responses(data)
             assert not any(codes), codes
             waiting -= len(opaques)
@@ -59,7 +59,7 @@ def delivered(address: str) -> int:
         sock.sendall(encode(30, 7, {"topic": TOPIC, "queueId": str(queue)}, b""))
         data = bytearray()
         while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
-            data += sock.recv(4096)
+            data += INPUT[:sock.recv_into(INPUT)]
         total += int(decode(bytes(data[4:]))[2]["offset"])
     sock.close()
     return total

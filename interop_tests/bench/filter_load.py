@@ -13,7 +13,7 @@ import statistics
 
 from remoting_load import responses
 from remoting_pull import walk
-from remoting_wire import ServerClock, call, connect, create_topic, decode, encode
+from remoting_wire import INPUT, ServerClock, call, connect, create_topic, decode, encode
 
 QUEUES = 4
 REGIONS = ("north", "south", "east", "west", "centre")
@@ -35,7 +35,7 @@ def fill(address: str, topic: str, messages: int, window: int = 256) -> None:
         sock.sendall(b"".join(batch))
         waiting = len(batch)
         while waiting:
-            data += sock.recv(1 << 18)
+            data += INPUT[:sock.recv_into(INPUT)]
             opaques, codes = responses(data)
             assert not any(codes), codes
             waiting -= len(opaques)
@@ -54,7 +54,7 @@ def drain(address: str, topic: str, ends: list[int], kind: str, expression: str,
             sock.sendall(encode(11, queue, fields))
             data = bytearray()
             while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
-                data += sock.recv(1 << 20)
+                data += INPUT[:sock.recv_into(INPUT)]
             code, _, answer, remark, body = decode(memoryview(data)[4:])
             # SUCCESS, PULL_RETRY_IMMEDIATELY (nothing matched so far), PULL_NOT_FOUND (nothing matched up to the end)
             if code not in (0, 19, 20):

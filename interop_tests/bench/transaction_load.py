@@ -2,7 +2,8 @@
 """Transactions against plain sends on one connection: half message, its answer, one-way commit, as RocketMQ's client does it.
 
 transaction_load.py HOST:PORT --server-pid PID [--window N] [--messages M] [--rounds R]      prints one JSON line: server CPU us per plain
-message and per transaction (medians of rounds that take turns), and their ratio. The broker must be otherwise idle.
+message and per transaction (medians of rounds that take turns), and their ratio. A round has M transactions, or as many plain messages as take
+about as long: the server's clock ticks every 10 ms. The broker must be otherwise idle.
 """
 from __future__ import annotations
 
@@ -12,10 +13,11 @@ import re
 import statistics
 import struct
 
-from remoting_wire import ServerClock, connect, create_topic, decode, encode
+from remoting_wire import INPUT, ServerClock, connect, create_topic, decode, encode
 
 ANSWER = re.compile(rb'"opaque"\s*:\s*(\d+)')
 TOPIC = "transaction_load"
+PLAIN_TIMES = 4  # plain messages of a round for each transaction of the next one
 
 
 def send_frame(number: int, half: bool) -> bytes:
@@ -36,6 +38,8 @@ HEAD["flag"] = 2  # one-way
 def commit_frame(fields: dict[str, str]) -> bytes:
     HEAD["extFields"]["tranStateTableOffset"] = fields["queueOffset"]
     HEAD["extFields"]["commitLogOffset"] = str(int(fields["msgId"][16:], 16))
+    HEAD["extFields"]["msgId"] = HEAD["extFields"]["transactionId"] = fields["transactionId"]
+    HEAD["opaque"] -= 1
     header = json.dumps(HEAD, separators=(",", ":")).encode()
     return struct.pack(">II", 4 + len(header), len(header)) + header
 
@@ -50,7 +54,7 @@ def run(address: str, first: int, messages: int, window: int, half: bool) -> Non
         commits = []
         waiting = window
         while waiting:
-            data += sock.recv(1 << 18)
+            data += INPUT[:sock.recv_into(INPUT)]
             at = 0
             while len(data) - at >= 4 and len(data) - at >= 4 + int.from_bytes(data[at:at + 4], "big"):
                 end = at + 4 + int.from_bytes(data[at:at + 4], "big")
@@ -63,7 +67,7 @@ def run(address: str, first: int, messages: int, window: int, half: bool) -> Non
             del data[:at]
     sock.sendall(b"".join(commits))
     sock.sendall(encode(28, 1, {}))  # runtime info: answered behind the last decision
-    while b'"flag":1' not in sock.recv(1 << 18):
+    while b'"flag":1' not in bytes(INPUT[:sock.recv_into(INPUT)]):
         pass
     sock.close()
 
@@ -74,17 +78,19 @@ def main() -> None:
     parser.add_argument("--server-pid", type=int, action="append", required=True)
     parser.add_argument("--window", type=int, default=32)
     parser.add_argument("--messages", type=int, default=8_000)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7)
     given = parser.parse_args()
     with connect(given.address) as sock:
         create_topic(sock, TOPIC, 4)
     clock = ServerClock(given.server_pid)
     costs: dict[bool, list[float]] = {False: [], True: []}
-    messages = given.messages - given.messages % given.window
+    first = 0
     for number in range(2 * given.rounds + 2):
         half = bool(number % 2)
+        messages = given.messages * (1 if half else PLAIN_TIMES) // given.window * given.window
         before = clock.seconds()
-        run(given.address, number * messages, messages, given.window, half)
+        run(given.address, first, messages, given.window, half)
+        first += messages
         if number >= 2:
             costs[half].append((clock.seconds() - before) / messages * 1e6)
     plain, transaction = (statistics.median(costs[half]) for half in (False, True))
