@@ -143,6 +143,11 @@ class Wire:
             self._marked = True
             self.node.turn.at_write(self._flush)
 
+    def flush(self) -> None:
+        """See `Link`."""
+        if not self._marked:
+            self._flush()
+
     def write_now(self, data: bytes) -> bool:
         """See `Link`."""
         if self._marked or self._gone or self._closing:

@@ -22,6 +22,9 @@ class Link(Protocol):
     def mark(self) -> None:
         """Something may be in the outbox: `data_to_send` will be called once at the end of this loop turn."""
 
+    def flush(self) -> None:
+        """Take the outbox now, unless it is marked: nothing else is expected in this turn."""
+
     def write_now(self, data: bytes) -> bool:
         """Write `data` at once if nothing is marked, for a door with an empty outbox that will have no more in this turn. False: nothing was done."""
 

@@ -160,6 +160,10 @@ class FakeLink:
             self.marked = True
             self.turn.at_write(self._flush)
 
+    def flush(self) -> None:
+        if not self.marked and self.closed_by is None:
+            self._flush()
+
     def write_now(self, data: bytes) -> bool:
         if self.marked or self.closed_by is not None:
             return False

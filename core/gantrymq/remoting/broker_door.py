@@ -185,8 +185,10 @@ class BrokerDoor(RemotingDoor):
         host, host_flag = self._born_host, self._host_flag
         batch: list[Message] = []
         commands: list[Command | Alike] = []
+        later = False
         for command in connection.receive_sends(data):
             if isinstance(command, Acks):
+                later = True
                 pop_requests.acknowledge_run(self, command)
                 continue
             if not isinstance(command, Command):
@@ -210,6 +212,7 @@ class BrokerDoor(RemotingDoor):
         if shared.sends.aside:
             recall_requests.submit_aside(self, batch, commands)
         if batch:
+            later = True
             size, self._read_bytes = self._read_bytes, 0
             if self._unacked_bytes > UNACKED_BYTES_MAX:
                 self._refuse_sends(commands)
@@ -222,7 +225,10 @@ class BrokerDoor(RemotingDoor):
         if connection.error:
             self.broken()
         if connection.outbox:
-            self.link.mark()
+            if later:
+                self.link.mark()
+            else:
+                self.link.flush()
 
     def _take_alone(self, sent: Alike, size: int) -> bool:
         """Submit a send that was alone in its read; False: it goes the way of all."""
