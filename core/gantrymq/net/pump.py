@@ -374,9 +374,8 @@ class Pump(asyncio.Protocol):
         transport = self._transport
         if self._marked or self._state != OPEN or transport is None:
             return False
-        size = len(data)
-        self._sent += size
-        self._host.traffic.bytes_out += size
+        self._sent += len(data)
+        self._host.traffic.bytes_out += len(data)
         try:
             transport.write(data)
             if self._full:

@@ -29,8 +29,16 @@ from gantrymq.remoting.constants import (
     Language,
     RequestCode,
 )
-from gantrymq.remoting.frame_headers import JsonOut, decode_json, decode_loose, decode_pull, decode_send, encode_json
-from gantrymq.remoting.headers import HeaderError, PullHeader, SendHeaderV2, parse
+from gantrymq.remoting.frame_headers import (
+    JsonOut,
+    decode_json,
+    decode_loose,
+    decode_pop,
+    decode_pull,
+    decode_send,
+    encode_json,
+)
+from gantrymq.remoting.headers import HeaderError, PopHeader, PullHeader, SendHeaderV2, parse
 from gantrymq.remoting.send_shapes import Alike, SendShape, SendShapes, header_of
 
 PREFIX: Final = struct.Struct(">II")
@@ -52,6 +60,8 @@ _ack_shapes: Final = AckShapes()
 _SEND_STARTS: Final = (b'{"code":%d,' % _SEND, b'{"code":%d,' % _BATCH)
 _PULLS: Final = (int(RequestCode.PULL_MESSAGE), int(RequestCode.LITE_PULL_MESSAGE))
 _PULL_STARTS: Final = tuple([b'{"code":%d,' % code for code in _PULLS])
+_POP: Final = int(RequestCode.POP_MESSAGE)
+_POP_START: Final = b'{"code":%d,' % _POP
 _ANY_SENDS: Final = (*_SEND_STARTS, *_BINARY_SENDS)
 _INT32_MAX: Final = 0x7FFFFFFF
 
@@ -67,9 +77,9 @@ class FrameError(Exception):
 class Command:
     """One request or response. `language`: number of `constants.Language`; `send`: set instead of `fields`
     when the reader was asked for typed sends (`FrameReader(typed_sends=True)`) and this is SEND_MESSAGE_V2 or
-    SEND_BATCH_MESSAGE; `pull`: the same of PULL_MESSAGE and LITE_PULL_MESSAGE."""
+    SEND_BATCH_MESSAGE; `pull`: the same of PULL_MESSAGE and LITE_PULL_MESSAGE, `pop` of POP_MESSAGE."""
 
-    __slots__ = ("body", "code", "fields", "flag", "language", "opaque", "pull", "remark", "send", "version")
+    __slots__ = ("body", "code", "fields", "flag", "language", "opaque", "pop", "pull", "remark", "send", "version")
 
     def __init__(
         self,
@@ -93,6 +103,7 @@ class Command:
         self.body = body
         self.send = send
         self.pull: PullHeader | None = None
+        self.pop: PopHeader | None = None
 
     @property
     def is_response(self) -> bool:
@@ -113,7 +124,7 @@ class Command:
 
     def _key(self) -> tuple[object, ...]:
         head = self.code, self.opaque, self.flag, self.language, self.version
-        return *head, self.remark, self.fields, self.body, self.send, self.pull
+        return *head, self.remark, self.fields, self.body, self.send, self.pull, self.pop
 
     def __repr__(self) -> str:
         what = "response" if self.is_response else "request"
@@ -223,6 +234,22 @@ def _decode_typed_pull(header: bytes, body: bytes) -> Command | None:
         code, None, body, opaque, flag, wire.remark, 0 if language == "JAVA" else _language(language), wire.version
     )
     command.pull = wire.extFields
+    return command
+
+
+def _decode_typed_pop(header: bytes, body: bytes) -> Command | None:
+    """Command with `pop`, or None, as `_decode_typed_send`."""
+    try:
+        wire = decode_pop(header)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    code, opaque, flag, language = wire.code, wire.opaque, wire.flag, wire.language
+    if code != _POP or not (0 <= opaque <= _INT32_MAX and 0 <= flag <= _INT32_MAX):
+        return None
+    command = Command(
+        code, None, body, opaque, flag, wire.remark, 0 if language == "JAVA" else _language(language), wire.version
+    )
+    command.pop = wire.extFields
     return command
 
 
@@ -382,6 +409,8 @@ class FrameReader:
                     command = _decode_typed_send(data[at + 8 : body_at], data[body_at:end])
                 elif typed and marker < 1 << 24 and data.startswith(_PULL_STARTS, at + 8):
                     command = _decode_typed_pull(data[at + 8 : body_at], data[body_at:end])
+                elif typed and marker < 1 << 24 and data.startswith(_POP_START, at + 8):
+                    command = _decode_typed_pop(data[at + 8 : body_at], data[body_at:end])
                 if command is None:
                     command = self._decode(marker >> 24, data[at + 8 : body_at], data[body_at:end])
                 if command.send is not None:
@@ -398,8 +427,7 @@ class FrameReader:
                     if total > FRAME_BYTES_MAX - 4 or total < 4:
                         self._refuse(total, 0)
         except FrameError as error:
-            error.commands = as_commands(commands)
-            self._shape = None  # `lone` takes nothing any more
+            self._shape, error.commands = None, as_commands(commands)  # `lone` takes nothing any more
             raise
         if at < size:
             pending += memoryview(data)[at:] if at else data

@@ -439,3 +439,46 @@ def test_peer_names() -> None:
     assert peer_name(("2001:db8::1", 5, 0, 0)) == ("[2001:db8::1]:5", False)
     assert peer_name(("::ffff:127.0.0.1", 5, 0, 0)) == ("[::ffff:127.0.0.1]:5", True)
     assert peer_name("/tmp/socket") == ("unix", True)
+
+
+@on_loop
+async def test_what_is_written_at_once_comes_before_nothing_that_is_marked() -> None:
+    async with Bench() as bench:
+        client = await bench.connect()
+        loop = asyncio.get_running_loop()
+        (door,) = bench.doors
+        assert door.link.write_now(b"one ")
+        assert await loop.sock_recv(client, 100) == b"one "
+        door.out.append(b"two ")
+        door.link.mark()
+        assert not door.link.write_now(b"three ")
+        door.link.flush()
+        assert door.out == [b"two "], "it is due at the end of the turn, with what comes until then"
+        door.out.append(b"three ")
+        assert await loop.sock_recv(client, 100) == b"two three "
+        door.out.append(b"four ")
+        door.link.flush()
+        assert door.out == []
+        assert await loop.sock_recv(client, 100) == b"four "
+        assert bench.host.traffic.bytes_out == len(b"one two three four ")
+        door.link.close()
+        assert not door.link.write_now(b"five")
+        assert await loop.sock_recv(client, 100) == b""
+        client.close()
+        await until(lambda: bench.listener.connections == 0)
+        assert not door.link.write_now(b"six")
+
+
+@on_loop
+async def test_a_reader_that_takes_nothing_is_bounded_also_for_what_is_written_at_once() -> None:
+    limits = PumpLimits(outbound_bytes_max=1 << 20, outbound_bytes_ceiling=4 << 20)
+    async with Bench(limits) as bench:
+        await bench.connect(receive_buffer=4096)
+        (door,) = bench.doors
+        piece = bytes(256 * 1024)
+        for _ in range(400):
+            if not door.link.write_now(piece):
+                break
+        await until(lambda: door.events)
+        assert door.events == [event for event in door.events if event.startswith("closed:")]
+        assert "more than server.outbound_bytes_ceiling" in door.events[0]

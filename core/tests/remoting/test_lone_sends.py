@@ -10,7 +10,8 @@ from gantrymq.broker.topics import FLUSH, TopicConfig
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.testing import FakeLink
 from gantrymq.remoting import codec
-from gantrymq.remoting.codec import FrameReader
+from gantrymq.remoting.broker_door import BrokerDoor
+from gantrymq.remoting.codec import FrameError, FrameReader
 from tests.remoting.bench import TOPIC, Bench, answers, send_frame
 
 
@@ -191,3 +192,33 @@ def test_a_header_longer_than_its_frame_is_not_alone() -> None:
     data = frame(2)[:-10]
     data = (len(data) - 4).to_bytes(4, "big") + data[4:]
     assert reader.lone(data) is None
+
+
+def test_nothing_is_alone_behind_what_is_no_frame() -> None:
+    reader = FrameReader(typed_sends=True)
+    reader.read(frame(1))
+    assert reader.lone(frame(2)) is not None
+    with pytest.raises(FrameError):
+        reader.read(b"GET / HTTP/1.1\r\n")
+    assert reader.lone(frame(3)) is None
+
+
+def test_an_answer_goes_behind_those_that_wait(bench: Bench) -> None:
+    one, two = knowing(bench, 2)
+    receive(one, frame(10))
+    receive(two, frame(11))
+    assert isinstance(one.door, BrokerDoor)
+    one.door.push(40, {})
+    bench.turn.run_until_quiet()
+    assert (one.writes, opaques(one.take())) == (2, [1, 110]), "one write for its first send, one for both of this turn"
+    assert opaques(two.take()) == [111]
+
+
+def test_what_is_answered_while_it_is_read_is_written_then(bench: Bench) -> None:
+    (link,) = knowing(bench, 1)
+    receive(link, codec.encode(codec.Command(30, {"topic": TOPIC, "queueId": "0"}, b"", 7)))
+    assert opaques(link.take()) == [7], "without waiting for the turn"
+    receive(link, codec.encode(codec.Command(30, {"topic": TOPIC, "queueId": "0"}, b"", 8)) + frame(10))
+    assert link.take() == b"", "the send's answer is still to come: one write for both"
+    bench.turn.run_until_quiet()
+    assert opaques(link.take()) == [8, 110]
