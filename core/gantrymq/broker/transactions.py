@@ -72,6 +72,13 @@ class DecisionRefused(GantryError):
         super().__init__(ErrorCode.ILLEGAL_ARGUMENT, text)
 
 
+def _refusal(result: object) -> GantryError | None:
+    """What `submit` said of the message of a decision."""
+    if isinstance(result, ErrorCode):
+        return GantryError(result, f"{result.value}: the message waits on, decide again later")
+    return result if isinstance(result, GantryError) else None
+
+
 class Transactions:
     """See the module. `divert`, `enter`, `records` and `stored` are the append turn's; `end` is the doors'."""
 
@@ -273,6 +280,44 @@ class Transactions:
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "The transaction state table offset wrong")
         self.decide(half, COMMIT if commit else ROLLBACK, token, on_done)
 
+    def commit_young(self, group: str, places: list[tuple[int, int]], token: Any, on_done: Done) -> bool:
+        """Commit half messages of a producer group that are kept whole, by offset and position as in `end`, in one batch. `on_done(token,
+        results)`: None or GantryError for each. False, with nothing done: for some of them `end` has to look closer."""
+        table, deciding = self.table, self._deciding
+        if len(places) > len(dict(places)):
+            return False  # one of them twice
+        young: list[tuple[Message, Half]] = []
+        for offset, position in places:
+            half = table.get(offset)
+            if half is None or half.position != position or half.group != group or half.immunity_ms >= 0:
+                return False
+            message = half.message
+            if message is None or offset in deciding:
+                return False
+            young.append((message, half))
+        batch = [self._committed(message, half) for message, half in young]
+        for offset, _ in places:
+            deciding[offset] = COMMIT
+        self._broker.submit(batch, ([offset for offset, _ in places], token, on_done), self._all_entered)
+        return True
+
+    def _all_entered(self, entry: tuple[list[int], Any, Done], results: Any) -> None:
+        offsets, token, on_done = entry
+        for offset in offsets:
+            self._deciding.pop(offset, None)
+        each = [results] * len(offsets) if isinstance(results, GantryError) else results
+        on_done(token, [_refusal(result) for result in each])
+
+    def _committed(self, message: Message, half: Half) -> Message:
+        """The message that enters its topic, as `enter` takes it."""
+        broker = self._broker
+        entering = committed(message, half)
+        entering.queue_offset = half.offset
+        keep_readable(broker, entering)
+        for name in entering.lmq:
+            broker.topics.light(name)
+        return entering
+
     def is_late(self, half: Half) -> bool:
         """A producer that asked for a time without checks must decide within it (EndTransactionProcessor.rejectCommitOrRollback)."""
         if half.immunity_ms < 0:
@@ -339,15 +384,12 @@ class Transactions:
             return
         message = self.message_of(half)
         if fate == COMMIT:
-            entering = committed(message, half)
-            keep_readable(broker, entering)
-            for name in entering.lmq:
-                broker.topics.light(name)
+            entering = self._committed(message, half)
         else:
             entering = given_up(message, half)
+            entering.queue_offset = offset
             if broker.topics.get(GIVEN_UP_TOPIC) is None:
                 broker.topics.create(TopicConfig(GIVEN_UP_TOPIC, 1, 1))
-        entering.queue_offset = offset
         self._deciding[offset] = fate
         broker.submit([entering], (offset, token, on_done), self._entered)
 
@@ -368,10 +410,7 @@ class Transactions:
     def _entered(self, entry: tuple[int, Any, Done], results: Any) -> None:
         offset, token, on_done = entry
         self._deciding.pop(offset, None)
-        result = results if isinstance(results, GantryError) else results[0]
-        if isinstance(result, ErrorCode):
-            result = GantryError(result, f"{result.value}: the message waits on, decide again later")
-        on_done(token, result if isinstance(result, GantryError) else None)
+        on_done(token, _refusal(results if isinstance(results, GantryError) else results[0]))
 
     # --- start, stop, what a real broker is told
 

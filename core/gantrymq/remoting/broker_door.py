@@ -35,6 +35,7 @@ from gantrymq.remoting.clients import Clients
 from gantrymq.remoting.codec import Command, SendResponses, as_command, response
 from gantrymq.remoting.constants import FLAG_ONEWAY, FLAG_RESPONSE, REGION, RequestCode, ResponseCode
 from gantrymq.remoting.door import RemotingDoor, code_name, code_of
+from gantrymq.remoting.end_shapes import Ends
 from gantrymq.remoting.gateway_server import GatewaySession
 from gantrymq.remoting.gateway_wire import FIRST_CODE, LAST_CODE
 from gantrymq.remoting.groups import Groups
@@ -190,6 +191,9 @@ class BrokerDoor(RemotingDoor):
             if isinstance(command, Acks):
                 later = True
                 pop_requests.acknowledge_run(self, command)
+                continue
+            if isinstance(command, Ends):
+                transaction_requests.end_run(self, command)
                 continue
             if not isinstance(command, Command):
                 try:

@@ -29,6 +29,7 @@ from gantrymq.remoting.constants import (
     Language,
     RequestCode,
 )
+from gantrymq.remoting.end_shapes import END_START, Ends, EndShapes
 from gantrymq.remoting.frame_headers import (
     JsonOut,
     decode_json,
@@ -57,11 +58,13 @@ _OTHER: Final = int(Language.OTHER)
 _BINARY_SENDS: Final = (_INT16.pack(_SEND), _INT16.pack(_BATCH))
 _send_shapes: Final = SendShapes()
 _ack_shapes: Final = AckShapes()
+_end_shapes: Final = EndShapes()
 _SEND_STARTS: Final = (b'{"code":%d,' % _SEND, b'{"code":%d,' % _BATCH)
 _PULLS: Final = (int(RequestCode.PULL_MESSAGE), int(RequestCode.LITE_PULL_MESSAGE))
 _PULL_STARTS: Final = tuple([b'{"code":%d,' % code for code in _PULLS])
 _POP: Final = int(RequestCode.POP_MESSAGE)
 _POP_START: Final = b'{"code":%d,' % _POP
+_RUN_STARTS: Final = (ACK_START, END_START)
 _ANY_SENDS: Final = (*_SEND_STARTS, *_BINARY_SENDS)
 _INT32_MAX: Final = 0x7FFFFFFF
 
@@ -302,7 +305,22 @@ def _learn_ack(header: bytes) -> None:
         return  # whoever decodes it in earnest says so
 
 
-def as_commands(received: list[Command | Alike | Acks]) -> list[Command]:
+def _learn_end(header: bytes) -> None:
+    """Remember the shape of a decision on a transaction, one-way or not."""
+
+    def decode(probe: bytes) -> tuple[Fields, int]:
+        again = decode_json_header(probe, b"")
+        return again.fields, again.opaque
+
+    try:
+        command = decode_json_header(header, b"")
+        if command.flag in (0, FLAG_ONEWAY) and command.remark is None:
+            _end_shapes.learn(header, command.fields, command.flag, decode)
+    except FrameError:
+        return  # as above
+
+
+def as_commands(received: list[Command | Alike | Acks | Ends]) -> list[Command]:
     """What was told by its likeness as the commands that the general way would have made."""
     commands: list[Command] = []
     for one in received:
@@ -311,6 +329,8 @@ def as_commands(received: list[Command | Alike | Acks]) -> list[Command]:
             for offset, opaque in zip(one.offsets, one.opaques, strict=True):
                 fields = one.fields(offset)
                 commands.append(Command(ACK_CODE, fields, b"", int(opaque), 0, None, shape.language, shape.version))
+        elif isinstance(one, Ends):
+            commands += [decode_json_header(header, b"") for header in one.headers()]
         else:
             commands.append(as_command(one))
     return commands
@@ -334,7 +354,7 @@ class FrameReader:
     """Cuts a byte stream into commands. Holds at most one unfinished frame (`FRAME_BYTES_MAX`) and the last
     chunk."""
 
-    __slots__ = ("_ack_shape", "_need", "_pending", "_shape", "_typed_sends", "_unlike", "_unlike_acks")
+    __slots__ = ("_ack_shape", "_need", "_pending", "_shape", "_typed_sends", "_unlike", "_unlike_acks", "_unlike_ends")
 
     def __init__(self, typed_sends: bool = False) -> None:
         self._typed_sends = typed_sends
@@ -348,6 +368,8 @@ class FrameReader:
         self._ack_shape: AckShape | None = None
         self._unlike_acks = 0
         """The same of acknowledgements."""
+        self._unlike_ends = 0
+        """The same of decisions on transactions."""
 
     @property
     def pending_bytes(self) -> int:
@@ -360,8 +382,9 @@ class FrameReader:
         commands = self.read(data)
         return as_commands(commands) if self._typed_sends else cast("list[Command]", commands)
 
-    def read(self, data: bytes) -> list[Command | Alike | Acks]:
-        """As `feed`; with `typed_sends`, ordinary sends and acknowledgements that are like earlier ones stay as they are told from those."""
+    def read(self, data: bytes) -> list[Command | Alike | Acks | Ends]:
+        """As `feed`; with `typed_sends`, ordinary sends, acknowledgements and decisions that are like earlier ones stay as they are told
+        from those."""
         pending = self._pending
         if pending:
             pending += data
@@ -369,7 +392,7 @@ class FrameReader:
                 return []
             data = bytes(pending)
             pending.clear()
-        commands: list[Command | Alike | Acks] = []
+        commands: list[Command | Alike | Acks | Ends] = []
         typed, shape, at, size = self._typed_sends, self._shape, 0, len(data)
         try:
             while size - at >= 8:
@@ -395,13 +418,9 @@ class FrameReader:
                         commands.append(sent)
                         at = end
                         continue
-                if typed and body_at == end and data.startswith(ACK_START, at + 8):
-                    run = commands[-1] if commands else None
-                    acks = self._like_ack(marker, data, at, run if isinstance(run, Acks) else None)
-                    if acks is not None:
-                        if acks is not run:
-                            commands.append(acks)
-                        at = acks.end
+                if typed and body_at == end and data.startswith(_RUN_STARTS, at + 8):
+                    begin, at = at, self._take_run(marker, data, at, commands)
+                    if at > begin:
                         continue
                 command = None
                 # Java, and most clients after it, write the keys in alphabetical order: code first.
@@ -444,6 +463,20 @@ class FrameReader:
         body_at = 8 + (marker & 0xFFFFFF)
         return shape.match(data, 8, body_at, size) if body_at <= size else None
 
+    def _take_run(self, marker: int, data: bytes, at: int, commands: list[Command | Alike | Acks | Ends]) -> int:
+        """Add the acknowledgements or decisions whose frames begin at `at`, if they are like earlier ones; where they end, or `at`."""
+        last = commands[-1] if commands else None
+        found: Acks | Ends | None
+        if data.startswith(ACK_START, at + 8):
+            found = self._like_ack(marker, data, at, last if isinstance(last, Acks) else None)
+        else:
+            found = self._like_end(marker, data, at)
+        if found is None:
+            return at
+        if found is not last:
+            commands.append(found)
+        return found.end
+
     def _like_ack(self, marker: int, data: bytes, at: int, run: Acks | None) -> Acks | None:
         """The acknowledgements whose frames begin at `at`, if they are like an earlier one; see `AckShape.match`."""
         shape = self._ack_shape
@@ -457,6 +490,17 @@ class FrameReader:
                 self._unlike_acks += 1
                 if marker < 1 << 24 and self._unlike_acks & (self._unlike_acks - 1) == 0:
                     _learn_ack(data[at + 8 : at + 8 + marker])
+        return found
+
+    def _like_end(self, marker: int, data: bytes, at: int) -> Ends | None:
+        """The decisions whose frames begin at `at`, if they are like an earlier one; see `EndShape.match`."""
+        found = _end_shapes.find(marker, data, at)
+        if found is not None:
+            self._unlike_ends = 0
+        else:  # as sends are learned
+            self._unlike_ends += 1
+            if marker < 1 << 24 and self._unlike_ends & (self._unlike_ends - 1) == 0:
+                _learn_end(data[at + 8 : at + 8 + marker])
         return found
 
     def _decode(self, kind: int, header: bytes, body: bytes) -> Command:
@@ -545,7 +589,7 @@ class SendResponses:
     MSG_REGION.
     """
 
-    __slots__ = ("host", "prefixes", "template")
+    __slots__ = ("half_template", "host", "prefixes", "template")
 
     def __init__(self, host: bytes, region: str) -> None:
         self.host = host.hex().upper()
@@ -554,6 +598,8 @@ class SendResponses:
             b'{"code":0,"extFields":{"MSG_REGION":%b,"TRACE_ON":"true","msgId":"%b%%016X","queueId":"%%d",'
             b'"queueOffset":"%%d"},"flag":1,"language":"JAVA","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
         ) % (encode_json(region).replace(b"%", b"%%"), self.host.encode(), VERSION)
+        self.half_template = self.template.replace(b'"extFields":{', b'"extFields":{"transactionId":%b,', 1)
+        """Of half messages, with the transaction's id as JSON; no `prefixes` for these."""
         largest = len(self.template % ((1 << 63) - 1, -(1 << 31), -(1 << 63), -(1 << 31)))
         self.prefixes = [PREFIX.pack(size + 4, size) for size in range(largest + 1)]
         """By the length of the header."""

@@ -11,6 +11,7 @@ from gantrymq.remoting import codec
 from gantrymq.remoting.ack_shapes import Acks
 from gantrymq.remoting.codec import Command, FrameError, FrameReader, as_commands
 from gantrymq.remoting.constants import FLAG_ONEWAY, Language, ResponseCode
+from gantrymq.remoting.end_shapes import Ends
 from gantrymq.remoting.send_shapes import Alike
 
 REMARK_CHARS_MAX: Final = 2000
@@ -39,7 +40,7 @@ class Connection:
         """Commands that `data` completes, responses of the peer included. Never raises; see `error`."""
         return as_commands(self.receive_sends(data))
 
-    def receive_sends(self, data: bytes) -> list[Command | Alike | Acks]:
+    def receive_sends(self, data: bytes) -> list[Command | Alike | Acks | Ends]:
         """As `receive_data`; see `FrameReader.read`."""
         if self.error:
             return []

@@ -17,7 +17,7 @@ from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import DELAYED, HALF
 from gantrymq.model.names import RETRY_PREFIX
-from gantrymq.remoting.codec import PREFIX, as_command, response
+from gantrymq.remoting.codec import PREFIX, Command, as_command, response
 from gantrymq.remoting.constants import FLAG_ONEWAY, REGION, RequestCode, ResponseCode
 from gantrymq.remoting.door import code_of
 from gantrymq.remoting.headers import parse
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from gantrymq.model.message import Message
     from gantrymq.remoting.broker_door import BrokerDoor
-    from gantrymq.remoting.codec import Command
     from gantrymq.remoting.send_shapes import Alike
 
 ILLEGAL_OPERATION: Final = 604
@@ -80,7 +79,7 @@ def submit_aside(door: BrokerDoor, batch: list[Message], commands: list[Command 
     rows = [row for row, message in enumerate(batch) if message.intake]
     if not rows:
         return
-    asked = [(batch[row], as_command(commands[row]), batch[row].topic, batch[row].queue_id) for row in rows]
+    asked = [(batch[row], commands[row], batch[row].topic, batch[row].queue_id) for row in rows]
     for row in reversed(rows):
         del batch[row], commands[row]
 
@@ -88,13 +87,17 @@ def submit_aside(door: BrokerDoor, batch: list[Message], commands: list[Command 
         if isinstance(results, GantryError):
             results = [results.code] * len(asked)
         for (message, command, topic, queue_id), result in zip(asked, results, strict=True):
-            if command.flag & FLAG_ONEWAY:
-                continue
+            if isinstance(command, Command):
+                if command.flag & FLAG_ONEWAY:
+                    continue
+                opaque = command.opaque
+            else:
+                opaque = command[4]
             if isinstance(result, ErrorCode):
                 remark = refusal(door, message) if result is ErrorCode.MESSAGE_ILLEGAL else remark_of(result, message)
-                frame = response(command, code_of(result), remark)
+                frame = response(as_command(command), code_of(result), remark)
             else:
-                frame = stored_frame(door, command.opaque, message, topic, queue_id)
+                frame = stored_frame(door, opaque, message, topic, queue_id)
             door.connection.outbox.append(frame)
 
     door.submit([message for message, _, _, _ in asked], answer)
@@ -118,8 +121,15 @@ def stored_frame(door: BrokerDoor, opaque: int, message: Message, topic: str, qu
     if queue_id < 0:
         queue_id = message.queue_id if message.topic == topic else number_of(message.property(props.REAL_QUEUE_ID))
     if message.intake == HALF:
-        more = b'"transactionId":%b,' % json.dumps(message.property(props.UNIQ_KEY) or "").encode()
-    elif message.tag.startswith(TIMER_MARK) and not topic.startswith(RETRY_PREFIX):
+        unique = message.keys[0] if message.keys else ""
+        if unique.isascii() and unique.isalnum():  # and nothing in it has to be escaped
+            unique = f'"{unique}"'
+        else:
+            unique = json.dumps(message.property(props.UNIQ_KEY))
+        place = (message.physical_offset, queue_id, message.queue_offset, opaque)
+        header = responses.half_template % (unique.encode(), *place)
+        return PREFIX.pack(len(header) + 4, len(header)) + header
+    if message.tag.startswith(TIMER_MARK) and not topic.startswith(RETRY_PREFIX):
         # SendMessageProcessor.attachRecallHandle: one millisecond more, so that the order falls into the same second
         at_ms = int(message.tag[len(TIMER_MARK) :].partition(" ")[0]) + 1
         handle = Handle(topic, door.shared.broker.config.name, at_ms, message.keys[0] if message.keys else "").text()

@@ -88,9 +88,9 @@ class UniqueKeys:
 
 
 class Plan:
-    """What messages of one shape have in common. Only ordinary ones have a plan, for a topic that anybody may send to."""
+    """What messages of one shape have in common. Only ordinary ones and half messages have a plan, for a topic that anybody may send to."""
 
-    __slots__ = ("after", "before", "flag", "flags", "keys", "own", "reconsume_times", "tag", "topic")
+    __slots__ = ("after", "before", "flag", "flags", "intake", "keys", "own", "reconsume_times", "tag", "topic")
 
     def __init__(self, like: Message, shape: SendShape, own: str) -> None:
         """`like`: one of them, made the general way. `own`: what the broker adds to the properties."""
@@ -103,6 +103,7 @@ class Plan:
         self.after = (after + own).encode("utf-8", "surrogatepass")
         self.flag = like.flag
         self.flags = like.sys_flag
+        self.intake = like.intake
         self.reconsume_times = like.reconsume_times
 
 
@@ -232,6 +233,9 @@ class Sends:
         message.sys_flag = plan.flags | host_flag
         message.flag = plan.flag
         message.reconsume_times = plan.reconsume_times
+        if plan.intake:
+            message.intake = plan.intake
+            self.aside = True
         return message
 
     def _plan(self, sent: Alike, born_host: bytes, host_flag: int) -> Message:
@@ -239,7 +243,9 @@ class Sends:
         shape = sent[0]
         message = self.message(header_of(sent), sent[5], born_host, host_flag)
         topic = self._topics.get(message.topic)
-        plain = shape.before.count("_") + shape.after.count("_") == 1 and "DELAY" not in shape.before + shape.after
+        marks = shape.before.count("_") + shape.after.count("_")
+        # Only UNIQ_KEY; or TRAN_MSG, too.
+        plain = marks == (2 if message.intake == HALF else 1) and "DELAY" not in shape.before + shape.after
         if plain and topic is not None and not topic.special and message.queue_id >= 0:
             shape.plan = Plan(message, shape, self._own)
             shape.plan.flags &= ~host_flag

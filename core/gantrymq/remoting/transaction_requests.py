@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -13,7 +14,8 @@ from gantrymq.model import properties as props
 from gantrymq.model import sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import HALF, Message
-from gantrymq.remoting.constants import RequestCode
+from gantrymq.remoting.codec import as_commands
+from gantrymq.remoting.constants import FLAG_ONEWAY, RequestCode
 from gantrymq.remoting.door import code_of
 from gantrymq.remoting.headers import HeaderError, parse
 from gantrymq.remoting.sends import remark_of
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from gantrymq.remoting.broker_door import BrokerDoor, BrokerDoors
     from gantrymq.remoting.clients import Member
     from gantrymq.remoting.codec import Command
+    from gantrymq.remoting.end_shapes import Ends
 
 ILLEGAL_OPERATION: Final = 604
 """ResponseCode.ILLEGAL_OPERATION: a decision that comes too late."""
@@ -87,6 +90,33 @@ def end(door: BrokerDoor, command: Command) -> None:
         )
     except DecisionRefused as error:
         door.refuse(command, ILLEGAL_OPERATION, error.text)
+
+
+def end_run(door: BrokerDoor, ends: Ends) -> None:
+    """END_TRANSACTION, several that are alike: commits of half messages that are still at hand are stored together, all else comes by itself."""
+    shape = ends.shape
+    if shape.plan is None:
+        try:
+            shape.plan = parse(shape.fields, EndTransactionHeader)
+        except HeaderError:
+            shape.plan = False  # the general way says what is wrong
+    header = shape.plan
+    if header and header.commit_or_rollback == sysflag.TRANSACTION_COMMIT:
+        places = list(zip(ends.offsets, ends.positions, strict=True))
+        transactions = door.shared.broker.transactions
+        with suppress(GantryError):  # each of them says by itself what is wrong
+            if transactions.commit_young(header.producer_group, places, (door, ends), _run_ended):
+                return
+    for command in as_commands([ends]):
+        door.handle(command)
+
+
+def _run_ended(token: tuple[BrokerDoor, Ends], results: list[GantryError | None]) -> None:
+    door, ends = token
+    if ends.shape.flag & FLAG_ONEWAY:
+        return
+    for command, result in zip(as_commands([ends]), results, strict=True):
+        _ended((door, command), result)
 
 
 def _ended(token: tuple[BrokerDoor, Command], result: object) -> None:

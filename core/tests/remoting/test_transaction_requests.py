@@ -10,6 +10,7 @@ import pytest
 from gantrymq.broker.config import TransactionsConfig
 from gantrymq.broker.transaction_halves import GIVEN_UP_TOPIC, HALF_TOPIC
 from gantrymq.net.testing import FakeLink
+from gantrymq.remoting import codec
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.constants import ResponseCode as Answer
@@ -236,3 +237,44 @@ def test_an_answer_waits_for_the_flush(tmp_path: Any, kind: int) -> None:
     (done,) = answers(link.take())
     assert done.code == 0
     bench.close()
+
+
+def test_half_messages_that_are_like_earlier_ones_wait_as_the_first_does(bench: Bench) -> None:
+    """What is alike is built from what was learned of the first: the records differ in nothing else than what was sent."""
+    link = bench.connect()
+
+    def frame(unique: str, prepared: bool, opaque: int) -> bytes:
+        text = f"TAGS\x01t\x02KEYS\x01k1 k2\x02UNIQ_KEY\x01{unique}\x02PGROUP\x01PG\x02"
+        text += "TRAN_MSG\x01true\x02" if prepared else "TRAN_MSG\x01fals\x02"
+        return request(Code.SEND_MESSAGE_V2, b"body of " + unique.encode(), opaque, **{
+            "a": "PG", "b": "T", "c": "TBW102", "d": 4, "e": 1, "f": 4 if prepared else 0, "g": 1700000000000, "h": 0, "i": text, "j": 0,
+        })  # fmt: skip
+
+    codec._send_shapes.forget()
+    found = []
+    for first in (1, 5):  # learned; then all of a read by their likeness, and one alone
+        frames = [frame(f"u{number}", number % 4 != 2, 10 + number) for number in range(first, first + 4)]
+        found += answers(link.feed(frames[0] + frames[1])) + answers(link.feed(frames[2] + frames[3]))
+    found += answers(link.feed(frame("u9", True, 19)))
+    halves = [one for one in found if "transactionId" in one.fields]
+    assert sorted(one.opaque for one in found) == list(range(11, 20))
+    assert [(one.opaque, one.fields["transactionId"]) for one in sorted(halves, key=lambda one: one.opaque)] == [
+        (10 + number, f"u{number}") for number in (1, 3, 4, 5, 7, 8, 9)
+    ]
+    assert {one.fields["queueId"] for one in found} == {"1"}
+    assert stored(link) == [b"body of u2", b"body of u6"]
+    units = bench.store.units(HALF_TOPIC, 0, 0, 9)
+    records = [one for one in bench.store.get_many([unit[:2] for unit in units]) if one is not None]
+    assert len(records) == 7
+    for one in records:
+        unique = one.property("UNIQ_KEY")
+        expected = records[0].properties.replace(b"u1", unique.encode())
+        assert (one.properties, one.body, one.tag) == (expected, b"body of " + unique.encode(), "t")
+        assert (one.sys_flag, one.born_ms, one.flag, one.queue_id) == (0, 1700000000000, 0, 0)
+        for key in (unique, "k1", "k2"):
+            assert one.physical_offset in [
+                hit.physical_offset for hit in bench.store.query(HALF_TOPIC, key, 9, 0, 1 << 60)
+            ]
+    for one in halves:
+        assert decide(link, one, COMMIT).code == 0
+    assert len(stored(link)) == 9
