@@ -60,11 +60,12 @@ def positions_in(files: FileSystem, directory: Path) -> list[int]:
 class Segment:
     """An open segment file."""
 
-    __slots__ = ("base", "handle", "view")
+    __slots__ = ("base", "handle", "path", "view")
 
-    def __init__(self, base: int, handle: int) -> None:
+    def __init__(self, base: int, handle: int, path: Path) -> None:
         self.base = base
         self.handle = handle
+        self.path = path
         self.view: mmap.mmap | None = None
 
 
@@ -163,7 +164,7 @@ class CommitLog:
             self._names_dirty = True
             if len(self.bases) == 1:
                 self.min_position = base
-        segment = self._segments[base] = Segment(base, handle)
+        segment = self._segments[base] = Segment(base, handle, path)
         if len(self._segments) > SEGMENT_HANDLES_MAX:
             self._close_one(base)
         return segment
@@ -304,8 +305,7 @@ class CommitLog:
                 return view[start : start + count]
         if self.cold is None:
             return self._files.pread(segment.handle, count, start)
-        path = self.directory / file_name(segment.base)
-        return self.cold.read(path, segment.handle, count, start, self.opened_at - segment.base)
+        return self.cold.read(segment.path, segment.handle, count, start, self.opened_at - segment.base)
 
     def _cool_down(self) -> None:
         for segment in self._segments.values():

@@ -15,7 +15,7 @@ from gantrymq.model.message import Message
 from gantrymq.store import cold as cold_module
 from gantrymq.store import reader
 from gantrymq.store.cold import AHEAD_BYTES, Cold, ColdReads
-from gantrymq.store.files import OsFileSystem
+from gantrymq.store.files import ASKED_AFTER_MISS, OsFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -248,20 +248,30 @@ def test_a_long_read_begins_only_where_every_page_is_in_memory(tmp_path: Path) -
     files.datasync(handle)
     os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
     files.pread(handle, 100_000, 0)
-    if files.pread_now(handle, len(data), 0) is not None:
+    if files.pread_now(handle, 8, 200_000) is not None:
         pytest.skip("this file system keeps everything in memory")
-    assert files.pread_now(handle, 100_000, 0) == data[:100_000]
     if files._stats:
-        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        assert files._asked == {handle: ASKED_AFTER_MISS}, "of long reads from now on the kernel is asked"
+        assert files.pread_now(handle, 100_000, 0) == data[:100_000]
+        assert files._asked == {handle: ASKED_AFTER_MISS - 1}
         assert files.pread_now(handle, len(data), 0) is None
-        assert not files._pages[0]
+        assert files._asked == {handle: ASKED_AFTER_MISS}
+        pages = files._pages[0]
         assert files.pread_now(handle, len(data), 0) is None
-        assert not files._pages[0]  # the kernel did not begin to read in the caller's time
+        assert files._pages[0] == pages, "the kernel did not begin to read in the caller's time"
         files._stats = False  # an older kernel
+        files._asked.clear()
         assert files.pread_now(handle, len(data), 0) is None
+        assert not files._asked
+        files._stats = True
     assert files.read_file(tmp_path / "f", len(data), 0, 0) == data
-    assert files.pread_now(handle, len(data), 0) == data
+    files._asked[handle] = ASKED_AFTER_MISS
+    for _ in range(ASKED_AFTER_MISS + 1):
+        assert files.pread_now(handle, len(data), 0) == data
+    assert not files._asked, "it was in memory for so long that it is not asked about any more"
+    files._asked[handle] = 1
     files.close(handle)
+    assert not files._asked
 
 
 def test_a_kernel_that_does_not_tell_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,6 +285,7 @@ def test_a_kernel_that_does_not_tell_is_asked_once(tmp_path: Path, monkeypatch: 
         return -1
 
     monkeypatch.setattr("gantrymq.store.files._syscall", refuse)
+    files._asked[handle] = ASKED_AFTER_MISS
     assert [files.pread_now(handle, 100_000, 0) for _ in range(2)] == [bytes(100_000)] * 2
     assert len(asked) == 1
     files.close(handle)
