@@ -119,7 +119,7 @@ class Broker:
         """What was submitted last in this turn, which is not over: its submitter may still add to it."""
         self._internal: list[_Internal] = []
         self._refused = Refused(wheel, self._arm_append, self.cursors)
-        self._append_armed = False
+        self.append_armed = False
         self._deliver_armed = False
         self._light_waiters: dict[int, dict[object, Callable[[], None]]] = {}
         self._woken: dict[object, Callable[[], None]] = {}
@@ -356,7 +356,7 @@ class Broker:
     # The turn.
 
     def _append_turn(self) -> None:
-        self._append_armed = False
+        self.append_armed = False
         self.newest_batch = None
         pending, internal, self._pending, self._internal = self._pending, self._internal, [], []
         messages: list[Message] = []
@@ -558,8 +558,8 @@ class Broker:
             self.wheel.call_at(now_ms + (1 if more else BACKGROUND_EVERY_MS), self._background)
 
     def _arm_append(self) -> None:
-        if not self._append_armed:
-            self._append_armed = True
+        if not self.append_armed:
+            self.append_armed = True
             self.pending.times.begin()
             self.turn.at_append(self._append_turn)
 

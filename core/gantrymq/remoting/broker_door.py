@@ -186,10 +186,8 @@ class BrokerDoor(RemotingDoor):
         host, host_flag = self._born_host, self._host_flag
         batch: list[Message] = []
         commands: list[Command | Alike] = []
-        later = False
         for command in connection.receive_sends(data):
             if isinstance(command, Acks):
-                later = True
                 pop_requests.acknowledge_run(self, command)
                 continue
             if isinstance(command, Ends):
@@ -216,7 +214,6 @@ class BrokerDoor(RemotingDoor):
         if shared.sends.aside:
             recall_requests.submit_aside(self, batch, commands)
         if batch:
-            later = True
             size, self._read_bytes = self._read_bytes, 0
             if self._unacked_bytes > UNACKED_BYTES_MAX:
                 self._refuse_sends(commands)
@@ -229,7 +226,7 @@ class BrokerDoor(RemotingDoor):
         if connection.error:
             self.broken()
         if connection.outbox:
-            if later:
+            if shared.broker.append_armed:  # what was answered is in the log before its answer goes out
                 self.link.mark()
             else:
                 self.link.flush()
