@@ -44,7 +44,7 @@ STATES_AT_ONCE = 64
 """Cursors whose whole state one turn writes, where single acknowledgements were refused."""
 
 RUN_MIN = 4
-"""Skipped runs from this length on are RANGE entries of 25 bytes; shorter ones are offsets of 8 bytes in the cursor's LIST."""
+"""Runs longer than this are RANGE entries of 25 bytes; shorter ones are offsets of 8 bytes in the cursor's LIST."""
 
 POP_PREFIX = "pop:"
 """Cursor groups of pop consumers: this and the consumer group's name."""
@@ -139,7 +139,7 @@ class Cursors:
         self._acked: dict[int, list[int]] = {}
         self._back: dict[int, list[int]] = {}
         self._runs: list[bytes] = []
-        """Entries for whole runs that were skipped, and for marks that went back."""
+        """Entries for whole runs, and for marks that went back."""
         self._unwritten: dict[int, None] = {}
         """Cursors with acknowledgements that a full disk refused: their whole state is written when it has room. No more of them than
         there are cursors, whatever is settled meanwhile."""
@@ -376,6 +376,11 @@ class Cursors:
                 window.done(offset)
         self._note_acked(cursor.id).extend(offsets)
 
+    def settle_held(self, cursor: Cursor, first: int, last: int) -> None:
+        """Done: `first..last`, both included, all of them in flight."""
+        cursor.window.done_held(first, last)
+        self._note_run(cursor.id, first, last)
+
     def settle_one(self, cursor: Cursor, offset: int) -> None:
         """As `settle_run` for one offset."""
         cursor.window.done(offset)
@@ -385,12 +390,15 @@ class Cursors:
     def skip(self, cursor: Cursor, first: int, last: int) -> None:
         """Done without ever having been delivered: `first..last`, both included."""
         cursor.window.done_range(first, last)
+        self._note_run(cursor.id, first, last)
+
+    def _note_run(self, cursor_id: int, first: int, last: int) -> None:
         if last - first < RUN_MIN:
-            self._note_acked(cursor.id).extend(range(first, last + 1))
+            self._note_acked(cursor_id).extend(range(first, last + 1))
         else:
             if not self._acked and not self._back and not self._runs:
                 self._on_dirty()
-            self._runs.append(encode_range(cursor.id, first, last))
+            self._runs.append(encode_range(cursor_id, first, last))
 
     def give_back(self, cursor: Cursor, offsets: list[int]) -> None:
         """Returned after a delivery: offsets in flight, ascending."""

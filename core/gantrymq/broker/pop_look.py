@@ -44,9 +44,9 @@ class Pick(Protocol):
 class Look:
     """`offsets`: what is given out, ascending; the first `back` of them had come back. `gone`: offsets whose record is lost.
     `end`: next offset afterwards; new ones below it that are not given out did not pass the filter. `counts`: deliveries so far by
-    offset, of those that had any. `pieces`: their records as bytes."""
+    offset, of those that had any. `pieces`: their records, `size` bytes together."""
 
-    __slots__ = ("back", "counts", "end", "gone", "offsets", "pieces")
+    __slots__ = ("back", "counts", "end", "gone", "offsets", "pieces", "size")
 
     def __init__(self) -> None:
         self.offsets: Sequence[int] = ()
@@ -55,6 +55,7 @@ class Look:
         self.end = 0
         self.counts: dict[int, int] = {}
         self.pieces: list[bytes] = []
+        self.size = 0
 
 
 def look(
@@ -103,8 +104,8 @@ def _quick(cursors: Cursors, store: MessageStore, cursor: Cursor, count: int, by
     if read is None:
         return None
     found = Look()
-    found.pieces = read[0]
-    found.end = at + read[1]
+    found.pieces, taken, found.size = read
+    found.end = at + taken
     found.offsets = range(at, found.end)
     return found
 
@@ -191,6 +192,7 @@ def _read(
         found.back = min(found.back, taken)
         offsets = offsets[:taken]
     found.offsets = offsets
+    found.size = sum(map(len, found.pieces))
 
 
 def _records(

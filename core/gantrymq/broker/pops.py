@@ -272,13 +272,13 @@ class Pops:
         cursors, cursor = self._cursors, place.cursor
         window = cursor.window
         first, end, offsets = window.next_offset, found.end, found.offsets
-        lost = [offset for offset in found.gone if offset < first]
-        if lost:
+        if found.gone and (lost := [offset for offset in found.gone if offset < first]):
             for offset in lost:
                 window.recall(offset)
             cursors.settle_run(cursor, sorted(lost))
         if offsets:
-            cursors.mark(cursor, end)
+            if end > window.marked:
+                cursors.mark(cursor, end)
             due_ms = self._broker.wheel.now_ms() + min(max(invisible_ms, 0), INVISIBLE_MS_MAX)
             lease = self.leases.add(place, offsets, pop_ms, due_ms)
             if found.back:
@@ -310,32 +310,22 @@ class Pops:
     def acknowledge(self, place: Place, offsets: Sequence[int], pop_ms: int) -> int:
         """Done: `offsets`, ascending, of the delivery at `pop_ms`; the number that were. A receipt of an earlier delivery does nothing,
         one that expired counts as long as nobody else got the message."""
+        if self.acknowledge_run(place, offsets, pop_ms):
+            return len(offsets)
         cursor = place.cursor
         window, leases = cursor.window, self.leases.by_id
         inflight = window.inflight
-        lease = leases.get(inflight.get(offsets[0], 0))
-        if (
-            lease is not None
-            and lease.pop_ms == pop_ms
-            and lease.left == len(offsets) == len(lease.offsets)
-            and offsets[0] == lease.offsets[0]
-            and offsets[-1] == lease.offsets[-1]
-        ):
-            # A whole lease: as many offsets between the same two, all held.
-            done: list[int] = list(lease.offsets)
-            self.leases.end(lease)
-        else:
-            done = []
-            for offset in offsets:
-                lease = leases.get(inflight.get(offset, 0))
-                if lease is None:
-                    if window.recall(offset):
-                        done.append(offset)
-                elif lease.pop_ms == pop_ms:
+        done: list[int] = []
+        for offset in offsets:
+            lease = leases.get(inflight.get(offset, 0))
+            if lease is None:
+                if window.recall(offset):
                     done.append(offset)
-                    lease.left -= 1
-                    if not lease.left:
-                        self.leases.end(lease)
+            elif lease.pop_ms == pop_ms:
+                done.append(offset)
+                lease.left -= 1
+                if not lease.left:
+                    self.leases.end(lease)
         if not done:
             return 0
         self._cursors.settle_run(cursor, done)
@@ -344,21 +334,27 @@ class Pops:
             self.on_ready(place)
         return len(done)
 
-    def acknowledge_run(self, place: Place, offsets: list[int], pop_ms: int) -> bool:
+    def acknowledge_run(self, place: Place, offsets: Sequence[int], pop_ms: int) -> bool:
         """As `acknowledge` for offsets, ascending, that one delivery at `pop_ms` holds; False, with nothing done, for any others."""
         cursor = place.cursor
         inflight = cursor.window.inflight
-        held = inflight.get(offsets[0], 0)
+        first, last, count = offsets[0], offsets[-1], len(offsets)
+        held = inflight.get(first, 0)
         lease = self.leases.by_id.get(held)
         if lease is None or lease.pop_ms != pop_ms:
             return False
-        for offset in offsets:
-            if inflight.get(offset) != held:
-                return False
-        lease.left -= len(offsets)
+        together = last - first + 1 == count
+        if not together or last > lease.whole_to():
+            for offset in offsets:
+                if inflight.get(offset) != held:
+                    return False
+        lease.left -= count
         if not lease.left:
             self.leases.end(lease)
-        self._cursors.settle_run(cursor, offsets)
+        if together:
+            self._cursors.settle_held(cursor, first, last)
+        else:
+            self._cursors.settle_run(cursor, offsets)
         self._commit(place)
         if place.ordered and not inflight:
             self.on_ready(place)

@@ -2,7 +2,8 @@
 
 Those of one consumer differ in the queue, the receipt, the offset and the opaque; all else stays as it is. So a header is cut at the places of an
 earlier one of the same length, as those of sends are (send_shapes.py), and one that continues a run (same queue and delivery, a higher offset)
-is no more than its offset and its opaque. What is not alike goes the general way, and is remembered for the next.
+is no more than its offset and its opaque. Of a whole delivery's, whose offsets count up, all frames are made as they should be from the first one
+and compared at once. What is not alike goes the general way, and is remembered for the next.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ ACK_CODE: Final = int(RequestCode.ACK_MESSAGE)
 ACK_START: Final = b'{"code":%d,' % ACK_CODE
 """Binary headers have no room for the code."""
 
+COUNTED_MIN: Final = 4
+"""Frames that are worth comparing at once..."""
+COUNTED_MAX: Final = 32
+"""...and as many as messages of one pop: what is compared in vain must not grow with what was read."""
+
 Fields = dict[str, str]
 
 _PREFIX: Final = Struct(">II")
@@ -38,6 +44,8 @@ _PARTS: Final = [
         rb'"extraInfo":"([!#-\[\]-~ ]+)"', rb'"offset":"([0-9]{1,18})"', rb'"queueId":"([0-9]{1,4})"', rb'"opaque":([0-9]{1,10})[,}]',
     )
 ]  # fmt: skip
+_COLUMNS: Final = [b"".join([b"%d" % digit * width for digit in range(10)]) * (100 // width) for width in (1, 10, 100)]
+"""Units, tens and hundreds of the numbers from 0 to 999."""
 # start, pop time, invisible time, revive queue, mark, broker, queue, offset (ExtraInfoUtil.buildExtraInfo)
 _RECEIPT: Final = re.compile(
     rb"[0-9]{1,18} ([0-9]{1,18}) -?[0-9]{1,18} [0-9]{1,4} [012] [!#-\[\]-~]+ [0-9]{1,4} ([0-9]{1,18})"
@@ -79,10 +87,14 @@ class AckShape:
     """The parts of a header that do not vary. `marker`: second word of its frame, the header's length."""
 
     __slots__ = (
+        "_columns",
         "_constant",
+        "_counting",
         "_digits",
         "_each",
         "_head",
+        "_lead",
+        "_opaque",
         "_opaque_long",
         "_places",
         "_pop_ms",
@@ -114,7 +126,13 @@ class AckShape:
         self._each = form.iter_unpack
         self._size = form.size
         self._constant = form.unpack(frame)[::2]
+        self._opaque: slice = places[3]
         self._opaque_long = places[3].stop - places[3].start == len(_OPAQUE_LARGEST)
+        self._counting = [int(place.stop) for place in places[:2]]
+        """Where the offset ends in a frame, at the end of the receipt and by itself."""
+        self._columns = _COLUMNS[: self._digits]
+        self._lead: int = min(self._opaque.start, *[stop - self._digits for stop in self._counting])
+        """Bytes of a frame before the first that differs in those that count up."""
         self._head = b""
         self._pop_ms = 0
 
@@ -125,8 +143,8 @@ class AckShape:
         info_at, offset_at, queue_at, opaque_at = self._places
         numbers: list[int] = []
         opaques: list[bytes] = []
-        first, last = b"", -1
-        for parts in self._each(memoryview(data)[at : at + (len(data) - at) // size * size]):
+        first, last, count = b"", -1, (len(data) - at) // size
+        for parts in self._each(memoryview(data)[at : at + count * size]):
             if parts[::2] != constant:
                 break
             offset, queue = parts[offset_at], parts[queue_at]
@@ -144,6 +162,12 @@ class AckShape:
             last = number
             numbers.append(number)
             opaques.append(parts[opaque_at])
+            if count >= COUNTED_MIN:
+                opaques = self._counted(data, at, count, number) or opaques
+                if len(opaques) > 1:
+                    numbers += range(number + 1, number + len(opaques))
+                    break
+                count = 0
         if not numbers or not self._are_opaques(opaques) or len(str(numbers[0])) != self._digits:
             return None
         if run is None or not run.goes_on(self, first, head, numbers[0]):
@@ -152,6 +176,37 @@ class AckShape:
         run.opaques += opaques
         run.end = at + size * len(numbers)
         return run
+
+    def _counted(self, data: bytes, at: int, count: int, offset: int) -> list[bytes]:
+        """The opaques of at most `count` frames from `at` on, the first of which is understood and has this offset, if the others are as it
+        is with their own opaques and with the offsets behind this one; empty if not. To the next thousand: three digits count."""
+        size, period = self._size, int(10 ** len(self._columns))
+        low, second = offset % period, at + size + self._counting[1]
+        if data[second - self._digits : second] != b"%d" % (offset + 1):
+            return []
+        count, beyond = 1, min(count, COUNTED_MAX, period - low) + 1
+        lead = data[at : at + self._lead]
+        while beyond - count > 1:  # behind those of one delivery come frames of any kind
+            middle = (count + beyond) // 2
+            if data.startswith(lead, at + (middle - 1) * size):
+                count = middle
+            else:
+                beyond = middle
+        if count < COUNTED_MIN:
+            return []
+        found = data[at : at + count * size]
+        wanted = bytearray(found[:size] * count)
+        for stop in self._counting:
+            for back, column in enumerate(self._columns, 1):
+                wanted[stop - back :: size] = column[low : low + count]
+        opaque = found[self._opaque]
+        opaques = [opaque] * count
+        begin, end = self._opaque.start, self._opaque.stop
+        if found[begin - size : end - size] != opaque:
+            opaques = [found[place : place + end - begin] for place in range(begin, len(found), size)]
+            for place in range(begin, end):
+                wanted[place::size] = found[place::size]
+        return opaques if found == wanted else []
 
     def _are_opaques(self, opaques: list[bytes]) -> bool:
         """All are numbers as they are written, of 31 bits; what stands in a string of digits means the same in JSON."""

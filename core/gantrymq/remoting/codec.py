@@ -61,9 +61,9 @@ _ack_shapes: Final = AckShapes()
 _end_shapes: Final = EndShapes()
 _SEND_STARTS: Final = (b'{"code":%d,' % _SEND, b'{"code":%d,' % _BATCH)
 _PULLS: Final = (int(RequestCode.PULL_MESSAGE), int(RequestCode.LITE_PULL_MESSAGE))
-_PULL_STARTS: Final = tuple([b'{"code":%d,' % code for code in _PULLS])
 _POP: Final = int(RequestCode.POP_MESSAGE)
 _POP_START: Final = b'{"code":%d,' % _POP
+_READ_STARTS: Final = (*[b'{"code":%d,' % code for code in _PULLS], _POP_START)
 _RUN_STARTS: Final = (ACK_START, END_START)
 _ANY_SENDS: Final = (*_SEND_STARTS, *_BINARY_SENDS)
 _INT32_MAX: Final = 0x7FFFFFFF
@@ -224,35 +224,24 @@ def _decode_typed_send(header: bytes, body: bytes) -> Command | None:
     )  # fmt: skip
 
 
-def _decode_typed_pull(header: bytes, body: bytes) -> Command | None:
-    """Command with `pull`, or None, as `_decode_typed_send`."""
+def _decode_typed_read(header: bytes, body: bytes) -> Command | None:
+    """Command with `pull` or `pop`, or None, as `_decode_typed_send`."""
+    is_pop = header.startswith(_POP_START)
     try:
-        wire = decode_pull(header)
+        wire = decode_pop(header) if is_pop else decode_pull(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     code, opaque, flag, language = wire.code, wire.opaque, wire.flag, wire.language
-    if code not in _PULLS or not (0 <= opaque <= _INT32_MAX and 0 <= flag <= _INT32_MAX):
+    if (code != _POP if is_pop else code not in _PULLS) or not (0 <= opaque <= _INT32_MAX and 0 <= flag <= _INT32_MAX):
         return None
     command = Command(
         code, None, body, opaque, flag, wire.remark, 0 if language == "JAVA" else _language(language), wire.version
     )
-    command.pull = wire.extFields
-    return command
-
-
-def _decode_typed_pop(header: bytes, body: bytes) -> Command | None:
-    """Command with `pop`, or None, as `_decode_typed_send`."""
-    try:
-        wire = decode_pop(header)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    code, opaque, flag, language = wire.code, wire.opaque, wire.flag, wire.language
-    if code != _POP or not (0 <= opaque <= _INT32_MAX and 0 <= flag <= _INT32_MAX):
-        return None
-    command = Command(
-        code, None, body, opaque, flag, wire.remark, 0 if language == "JAVA" else _language(language), wire.version
-    )
-    command.pop = wire.extFields
+    fields = wire.extFields
+    if isinstance(fields, PopHeader):
+        command.pop = fields
+    else:
+        command.pull = fields
     return command
 
 
@@ -426,10 +415,8 @@ class FrameReader:
                 # Java, and most clients after it, write the keys in alphabetical order: code first.
                 if typed and marker < 1 << 24 and data.startswith(_SEND_STARTS, at + 8):
                     command = _decode_typed_send(data[at + 8 : body_at], data[body_at:end])
-                elif typed and marker < 1 << 24 and data.startswith(_PULL_STARTS, at + 8):
-                    command = _decode_typed_pull(data[at + 8 : body_at], data[body_at:end])
-                elif typed and marker < 1 << 24 and data.startswith(_POP_START, at + 8):
-                    command = _decode_typed_pop(data[at + 8 : body_at], data[body_at:end])
+                elif typed and marker < 1 << 24 and data.startswith(_READ_STARTS, at + 8):
+                    command = _decode_typed_read(data[at + 8 : body_at], data[body_at:end])
                 if command is None:
                     command = self._decode(marker >> 24, data[at + 8 : body_at], data[body_at:end])
                 if command.send is not None:

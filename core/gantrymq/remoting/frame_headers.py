@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gantrymq.remoting.headers import PullHeader, SendHeaderV2
+from gantrymq.remoting.headers import PopHeader, PullHeader, SendHeaderV2
 
 
 class JsonHeader(msgspec.Struct):
@@ -60,6 +60,18 @@ class TypedPull(msgspec.Struct, gc=False):
     remark: str | None = None
 
 
+class TypedPop(msgspec.Struct, gc=False):
+    """POP_MESSAGE, read likewise."""
+
+    code: int
+    extFields: PopHeader
+    opaque: int = 0
+    flag: int = 0
+    version: int = 0
+    language: str | int | None = "JAVA"
+    remark: str | None = None
+
+
 class JsonOut(msgspec.Struct, omit_defaults=True):
     """Key order as fastjson writes it."""
 
@@ -77,4 +89,5 @@ decode_json = msgspec.json.Decoder(JsonHeader).decode
 decode_loose = msgspec.json.Decoder(LooseHeader, strict=False).decode
 decode_send = msgspec.json.Decoder(TypedSend, strict=False).decode
 decode_pull = msgspec.json.Decoder(TypedPull, strict=False).decode
+decode_pop = msgspec.json.Decoder(TypedPop, strict=False).decode
 encode_json = msgspec.json.Encoder().encode

@@ -131,6 +131,23 @@ class PullHeader(msgspec.Struct, rename="camel"):
     max_msg_bytes: int | None = None
 
 
+class PopHeader(msgspec.Struct, rename="camel", gc=False):
+    """POP_MESSAGE. `queue_id` -1: any queue. Times in ms; `init_mode` 0: a new group begins at the first message, 1: at the last."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    max_msg_nums: int
+    invisible_time: int
+    poll_time: int
+    born_time: int = 0
+    init_mode: int = 0
+    exp_type: str | None = None
+    exp: str | None = None
+    order: bool | None = False
+    attempt_id: str | None = None
+
+
 class PullResponse(msgspec.Struct, rename="camel"):
     """Offsets in every pull answer, whatever its code."""
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gantrymq.broker.topics import Topic
     from gantrymq.remoting.broker_door import BrokerDoor
     from gantrymq.remoting.filters import Filter
-    from gantrymq.remoting.pop_wire import PopHeader
+    from gantrymq.remoting.headers import PopHeader
     from gantrymq.store.consume_queue import Unit
     from gantrymq.store.message_store import MessageStore
 
@@ -121,10 +121,16 @@ class Subject:
 
     def places(self, queue_id: int, ordered: bool, from_first: bool) -> Iterable[Place]:
         """Places to read, in this pop's order; made as they are needed."""
+        self._turn += 1
+        topics, (first, second) = self._broker.topics.topics, self._retry
+        retry = [] if ordered or (first not in topics and second not in topics) else self.retry_queues()
+        if queue_id >= 0 and not retry:
+            return (self._broker.pops.place(self.group, self.topic.name, queue_id, from_first),)
+        return self._places(queue_id, retry, from_first)
+
+    def _places(self, queue_id: int, retry: list[tuple[Topic, int]], from_first: bool) -> Iterable[Place]:
         place = self._broker.pops.place
         group, name = self.group, self.topic.name
-        self._turn += 1
-        retry = [] if ordered else self.retry_queues()
         early = not self._turn % RETRY_EVERY
         if retry and early:
             for topic, number in retry:
@@ -180,7 +186,9 @@ class Subject:
                 pieces, taken = store.read_records(store.units(topic.name, number, first, room), bytes_max)
             answer.pieces += pieces
             room -= taken
-            bytes_max -= sum(map(len, pieces))
+            size = sum(map(len, pieces))
+            answer.size += size
+            bytes_max -= size
         if answer.pieces:
             answer.code, answer.status = int(ResponseCode.SUCCESS), b"FOUND"
         return answer
@@ -221,7 +229,7 @@ class Pop:
             if found is not None:
                 looks.append((place, found))
                 room -= len(found.offsets)
-                bytes_max -= sum(map(len, found.pieces))
+                bytes_max -= found.size
         self.more = False
         if not looks:
             return False
@@ -245,20 +253,22 @@ class Pop:
 
     def _add(self, answer: Answer, place: Place, found: Look, ordered: bool) -> None:
         stats = self._door.shared.broker.stats
-        stats.read(place.topic, self._subject.group, len(found.offsets), sum(map(len, found.pieces)))
+        stats.read(place.topic, self._subject.group, len(found.offsets), found.size)
         mark = mark_of(place.topic)
         name = self._subject.topic.name
         # The client finds a light queue's offset in the record's properties, but only while reconsumeTimes is 0.
         light = bool(found.counts) and name.startswith(names.LMQ_PREFIX)
-        offsets, pieces = found.offsets, found.pieces
+        offsets, pieces, size = found.offsets, found.pieces, found.size
         if place.topic != name or light:
             offsets, pieces = self._with_receipts(answer, place, found, mark)
+            size = sum(map(len, pieces))
         if not offsets:
             return
         answer.add_queue(mark, place.queue_id, offsets)
         if ordered:
             answer.add_counts(mark, place.queue_id, offsets, found.counts)
         answer.pieces += pieces
+        answer.size += size
 
     def _with_receipts(self, answer: Answer, place: Place, found: Look, mark: str) -> tuple[list[int], list[bytes]]:
         """Records of a retry topic, or a light queue, as if they stood in the topic that was asked for, with the receipt as a

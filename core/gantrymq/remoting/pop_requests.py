@@ -15,7 +15,7 @@ from gantrymq.remoting import pop_modes
 from gantrymq.remoting.codec import as_commands
 from gantrymq.remoting.constants import FLAG_ONEWAY, RequestCode, ResponseCode
 from gantrymq.remoting.filters import FilterError, compile_filter
-from gantrymq.remoting.headers import parse
+from gantrymq.remoting.headers import PopHeader, parse
 from gantrymq.remoting.json_bodies import decode
 from gantrymq.remoting.pop_answers import Pop, Subject, picker
 from gantrymq.remoting.pop_polls import Poll, Polls
@@ -30,7 +30,6 @@ from gantrymq.remoting.pop_wire import (
     NotificationHeader,
     PeekHeader,
     PollingInfoHeader,
-    PopHeader,
     Receipt,
     offsets_of,
     real_topic,
@@ -152,7 +151,7 @@ def pop(door: BrokerDoor, command: Command) -> None:
         door.deferred.append(command)
         return
     requests = door.shared.pops
-    header = parse(command.fields, PopHeader)
+    header = command.pop or parse(command.fields, PopHeader)
     now_ms = requests.broker.clock.now_ms()
     born_ms = header.born_time or now_ms
     if now_ms - born_ms - header.poll_time > LATE_MS:

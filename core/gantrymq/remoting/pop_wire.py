@@ -10,6 +10,7 @@ import msgspec
 from gantrymq.model import names
 from gantrymq.remoting.codec import PREFIX
 from gantrymq.remoting.constants import FLAG_ONEWAY, VERSION
+from gantrymq.remoting.frame_headers import encode_json
 from gantrymq.remoting.headers import HeaderError
 
 if TYPE_CHECKING:
@@ -41,23 +42,11 @@ _DONE: Final = (
     b'{"code":0,"flag":1,"language":"JAVA","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
 )
 _DONE_HEAD, _DONE_TAIL = _DONE.replace(b"%d", b"\0").split(b"\0")
-
-
-class PopHeader(msgspec.Struct, rename="camel", gc=False):
-    """POP_MESSAGE. `queue_id` -1: any queue. Times in ms; `init_mode` 0: a new group begins at the first message, 1: at the last."""
-
-    consumer_group: str
-    topic: str
-    queue_id: int
-    max_msg_nums: int
-    invisible_time: int
-    poll_time: int
-    born_time: int = 0
-    init_mode: int = 0
-    exp_type: str | None = None
-    exp: str | None = None
-    order: bool | None = False
-    attempt_id: str | None = None
+_DONE_SIZES: Final = [len(_DONE_HEAD) + digits + len(_DONE_TAIL) for digits in range(11)]
+_DONE_HEADS: Final = [PREFIX.pack(size + 4, size) + _DONE_HEAD for size in _DONE_SIZES]
+"""What comes before an opaque of so many digits..."""
+_DONE_BETWEEN: Final = [_DONE_TAIL + head for head in _DONE_HEADS]
+"""...and between it and the next."""
 
 
 class AckHeader(msgspec.Struct, rename="camel", gc=False):
@@ -198,6 +187,7 @@ class Answer:
         "pop_ms",
         "rest",
         "revive_queue",
+        "size",
         "starts",
         "status",
     )
@@ -209,17 +199,19 @@ class Answer:
         self.invisible_ms = 0
         self.revive_queue = 0
         self.rest = 0
-        self.starts: list[str] = []
-        self.offsets: list[str] = []
+        self.starts: list[bytes] = []
+        self.offsets: list[bytes] = []
         self.counts: list[str] | None = None
         """orderCountInfo; None: not an ordered pop."""
         self.pieces: list[bytes] = []
+        self.size = 0
+        """Bytes of `pieces`."""
 
     def add_queue(self, mark: str, queue_id: int, offsets: Sequence[int]) -> None:
         """Records of one queue, in the order of their bytes."""
-        head = f"{mark} {queue_id} "
-        self.starts.append(f"{head}{offsets[0]}")
-        self.offsets.append(head + ",".join(map(str, offsets)))
+        head = f"{mark} {queue_id} ".encode()
+        self.starts.append(b"%b%d" % (head, offsets[0]))
+        self.offsets.append(head + encode_json(list(offsets))[1:-1])
 
     def add_counts(self, mark: str, queue_id: int, offsets: Sequence[int], counts: dict[int, int]) -> None:
         """Deliveries before this one, of an ordered pop (ConsumerOrderInfoManager.update)."""
@@ -233,13 +225,13 @@ def write(door: BrokerDoor, opaque: int, answer: Answer) -> None:
     """Put an answer into the door's outbox; records go out as they are."""
     counts = answer.counts
     header = _HEADER % (
-        answer.code, answer.pop_ms, answer.invisible_ms, answer.revive_queue, answer.rest, ";".join(answer.starts).encode(),
-        ";".join(answer.offsets).encode(),
+        answer.code, answer.pop_ms, answer.invisible_ms, answer.revive_queue, answer.rest, b";".join(answer.starts),
+        b";".join(answer.offsets),
         b"" if counts is None else b',"orderCountInfo":"%b"' % ";".join(counts).encode(), opaque, answer.status,
     )  # fmt: skip
     outbox = door.connection.outbox
     size = len(header)
-    body = sum(map(len, answer.pieces))
+    body = answer.size
     outbox.append(PREFIX.pack(size + 4 + body, size) + header)
     if body:
         outbox += answer.pieces
@@ -256,6 +248,5 @@ def write_done(door: BrokerDoor, command: Command) -> None:
 
 def write_all_done(door: BrokerDoor, opaques: list[bytes]) -> None:
     """As `write_done` for acknowledgements whose opaques have the same number of digits."""
-    size = len(_DONE_HEAD) + len(opaques[0]) + len(_DONE_TAIL)
-    head = PREFIX.pack(size + 4, size) + _DONE_HEAD
-    door.connection.outbox.append(head + (_DONE_TAIL + head).join(opaques) + _DONE_TAIL)
+    digits = len(opaques[0])
+    door.connection.outbox.append(b"%b%b%b" % (_DONE_HEADS[digits], _DONE_BETWEEN[digits].join(opaques), _DONE_TAIL))

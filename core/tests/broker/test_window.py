@@ -49,6 +49,17 @@ class WindowMachine(RuleBasedStateMachine):
         self.finished.add(offset)
 
     @precondition(lambda self: self.flight)
+    @rule(data=st.data())
+    def done_held(self, data: st.DataObject) -> None:
+        first = data.draw(st.sampled_from(sorted(self.flight)))
+        last = first + data.draw(st.integers(0, 40))
+        while not set(range(first, last + 1)) <= self.flight:
+            last -= 1
+        self.window.done_held(first, last)
+        self.flight -= set(range(first, last + 1))
+        self.finished |= set(range(first, last + 1))
+
+    @precondition(lambda self: self.flight)
     @rule(data=st.data(), delivered=st.booleans())
     def give_back(self, data: st.DataObject, delivered: bool) -> None:
         offset = data.draw(st.sampled_from(sorted(self.flight)))

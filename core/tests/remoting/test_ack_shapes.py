@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any
 
 import pytest
@@ -148,6 +148,74 @@ def test_any_stream_means_the_same_whatever_was_before(
     reader = FrameReader(typed_sends=True)
     found = [one for begin, end in pairwise(edges) for one in reader.feed(data[begin:end])]
     assert found == FrameReader().feed(data)
+
+
+Run = tuple[int, int, int, int, int, bool]
+"""Of acknowledgements: first offset, count, step of the offsets, first opaque, step of the opaques, receipt before or behind the opaque."""
+
+
+def frames_of(run: Run) -> list[bytes]:
+    first, count, step, opaque, opaque_step, behind = run
+    frames = []
+    for number in range(count):
+        fields = fields_of(first + number * step, 1, first)
+        frame = frame_of(fields, opaque + number * opaque_step)
+        if behind:
+            tail = frame.partition(b'"extFields":{')[2]
+            values, end, rest = tail.partition(b"}")
+            header = b'{"code":200051' + rest[:-1] + b',"extFields":{' + values + end + b"}"
+            frame = codec.frame(header)
+        frames.append(frame)
+    return frames
+
+
+def decoded(reader: FrameReader, data: bytes) -> object:
+    try:
+        return reader.feed(data)
+    except codec.FrameError as error:
+        return [str(error), error.commands]
+
+
+runs = st.tuples(
+    st.sampled_from([1, 8, 9, 40, 95, 990, 998, 12_345, 99_990, 10**12]),
+    st.integers(1, 70),
+    st.sampled_from([1, 1, 1, 2]),
+    st.sampled_from([0, 8, 1 << 20, 2_147_483_600, 2_147_483_647]),
+    st.sampled_from([0, 0, 1, 3]),
+    st.booleans(),
+)
+
+
+@given(st.lists(runs, min_size=1, max_size=4), st.booleans())
+def test_offsets_that_count_up_mean_the_same_compared_at_once(rows: list[Run], mixed: bool) -> None:
+    lists = [frames_of(run) for run in rows]
+    frames = [frame for some in lists for frame in some]
+    if mixed:  # those of two deliveries by turns
+        frames = [frame for pair in zip_longest(*lists, fillvalue=b"") for frame in pair]
+    data = b"".join(frames)
+    reader = FrameReader(typed_sends=True)
+    decoded(reader, lists[0][0])
+    assert decoded(reader, data) == decoded(FrameReader(), data)
+
+
+@given(st.integers(4, 32), st.integers(0, 1), st.integers(0, 12_000), st.integers(0, 255), st.booleans())
+def test_a_byte_that_is_other_is_seen_among_many(count: int, step: int, at: int, byte: int, behind: bool) -> None:
+    frames = frames_of((12_345, count, 1, 1 << 20, step, behind))
+    data = bytearray(b"".join(frames))
+    data[at % len(data)] = byte
+    reader = FrameReader(typed_sends=True)
+    decoded(reader, frames[0])
+    assert decoded(reader, bytes(data)) == decoded(FrameReader(), bytes(data))
+
+
+def test_a_whole_delivery_is_one_run() -> None:
+    frames = frames_of((12_980, 32, 1, 1 << 20, 1, False))
+    reader = FrameReader(typed_sends=True)
+    reader.read(frames[0])
+    (run,) = reader.read(b"".join(frames))
+    assert isinstance(run, Acks)
+    assert run.offsets == list(range(12_980, 13_012))
+    assert run.opaques == [b"%d" % number for number in range(1 << 20, (1 << 20) + 32)]
 
 
 def test_shapes_are_bounded() -> None:

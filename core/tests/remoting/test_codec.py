@@ -11,7 +11,7 @@ from gantrymq.model.limits import FRAME_BYTES_MAX
 from gantrymq.remoting import codec
 from gantrymq.remoting.codec import Command, FrameError, FrameReader, encode
 from gantrymq.remoting.constants import BINARY_CODE_MAX, Language, RequestCode
-from gantrymq.remoting.headers import HeaderError, PullHeader, parse
+from gantrymq.remoting.headers import HeaderError, PopHeader, PullHeader, parse
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
 COMMANDS = st.builds(
@@ -256,22 +256,39 @@ VALUES = [
 ]
 
 
-def pull_header(command: Command) -> PullHeader | str:
-    if command.pull is not None:
-        return command.pull
+POP_FIELDS = {"consumerGroup": "G", "topic": "T", "queueId": "3", "maxMsgNums": "32", "invisibleTime": "60000", "pollTime": "15000",
+              "bornTime": "1700000000000", "initMode": "0", "expType": "TAG", "exp": "*", "order": "false", "attemptId": "a"}  # fmt: skip
+
+
+def read_header(command: Command, of: type[PullHeader] | type[PopHeader]) -> PullHeader | PopHeader | str:
+    if command.pop is not None:
+        command.pop.order = bool(command.pop.order)  # null is false
+    if command.pull is not None or command.pop is not None:
+        return command.pull or command.pop or ""
     try:
-        return parse(command.fields, PullHeader)
+        return parse(command.fields, of)
     except HeaderError as error:
         return str(error)
 
 
-@pytest.mark.parametrize("name", [*PULL_FIELDS, "unknown"])
-def test_pulls_mean_the_same_read_in_one_pass(name: str) -> None:
+PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+
+
+@pytest.mark.parametrize(
+    ("name", "whole", "codes", "of"),
+    [
+        *[(name, PULL_FIELDS, PULLS, PullHeader) for name in (*PULL_FIELDS, "unknown")],
+        *[(name, POP_FIELDS, (RequestCode.POP_MESSAGE,), PopHeader) for name in (*POP_FIELDS, "unknown")],
+    ],
+)
+def test_pulls_and_pops_mean_the_same_read_in_one_pass(
+    name: str, whole: dict[str, str], codes: tuple[int, ...], of: type[PullHeader] | type[PopHeader]
+) -> None:
     for fields in (
-        {key: PULL_FIELDS[key] for key in PULL_FIELDS if key != name},
-        *[PULL_FIELDS | {name: value} for value in VALUES],
+        {key: whole[key] for key in whole if key != name},
+        *[whole | {name: value} for value in VALUES],
     ):
-        for code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
+        for code in codes:
             header = {
                 "code": int(code),
                 "extFields": fields,
@@ -284,21 +301,23 @@ def test_pulls_mean_the_same_read_in_one_pass(name: str) -> None:
             data = codec.frame(json.dumps(header, separators=(",", ":")).encode(), b"body")
             (general,) = FrameReader().feed(data)
             (typed,) = FrameReader(typed_sends=True).feed(data)
-            assert pull_header(typed) == pull_header(general)
+            assert read_header(typed, of) == read_header(general, of)
             fields_of_both = [
                 (c.code, c.opaque, c.flag, c.language, c.remark, c.version, c.body) for c in (typed, general)
             ]
             assert fields_of_both[0] == fields_of_both[1]
 
 
-def test_a_pull_is_read_in_one_pass_only_where_it_is_one() -> None:
-    text = json.dumps({"code": 11, "extFields": PULL_FIELDS, "opaque": 1}, separators=(",", ":"))
+@pytest.mark.parametrize(("code", "whole"), [(11, PULL_FIELDS), (200050, POP_FIELDS)])
+def test_a_pull_or_pop_is_read_in_one_pass_only_where_it_is_one(code: int, whole: dict[str, str]) -> None:
+    text = json.dumps({"code": code, "extFields": whole, "opaque": 1}, separators=(",", ":"))
     (command,) = FrameReader(typed_sends=True).feed(codec.frame(text.encode()))
-    assert command.pull is not None
+    assert (command.pull is not None, command.pop is not None) == (code == 11, code != 11)
     for other in (
         text[:-1] + ',"code":12}',
+        text[:-1] + f',"code":{200050 if code == 11 else 11}}}',
         text.replace('"opaque":1', '"opaque":-1'),
         text.replace('"code"', ' "code"'),
     ):
         (command,) = FrameReader(typed_sends=True).feed(codec.frame(other.encode()))
-        assert (command.pull, command.fields) == (None, PULL_FIELDS)
+        assert (command.pull, command.pop, command.fields) == (None, None, whole)
