@@ -52,10 +52,11 @@ class QueueBuffer:
 
     def add(self, messages: list[ReceivedMessage]) -> None:
         """Take in what a pull brought."""
+        pending, total = self._pending, 0
         for message in messages:
-            size = len(message.raw_body) + len(message.properties)
-            self._pending[message.queue_offset] = size
-            self.bytes += size
+            pending[message.queue_offset] = size = len(message.raw_body) + len(message.properties)
+            total += size
+        self.bytes += total
 
     def done(self, offset: int) -> None:
         """A message needs nothing more: it was handled, or went back to the broker."""

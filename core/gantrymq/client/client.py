@@ -31,19 +31,22 @@ class Client:
 
     async def link_of(self, queue: MessageQueue, master_only: bool = False) -> Link:
         """Open link to the broker that has `queue`, at its new address if it has moved."""
-        kept = self.routes.fresh_route(queue.topic)
-        if kept is not None:
-            addresses = kept.brokers.get(queue.broker, {})
-            if MASTER_ID in addresses:
-                link = self.links.open_link(addresses[MASTER_ID])
-                if link is not None:
-                    return link
+        link = self.open_link_of(queue)
+        if link is not None:
+            return link
         route = await self.routes.publish_route(queue.topic)
         try:
             return await self.links.get(route.address(queue.broker, master_only), patient=False)
         except GantryError:
             route = await self.routes.publish_route(queue.topic, fresh=True)
         return await self.links.get(route.address(queue.broker, master_only))
+
+    def open_link_of(self, queue: MessageQueue) -> Link | None:
+        """The same if its route is fresh, its broker has a master, and the link to that is open now."""
+        kept = self.routes.fresh_route(queue.topic)
+        addresses = kept.brokers.get(queue.broker) if kept is not None else None
+        address = addresses.get(MASTER_ID) if addresses is not None else None
+        return self.links.open_link(address) if address is not None else None
 
     async def ask(self, address: str, command: Command, what: str, timeout_s: float = REQUEST_TIMEOUT_S) -> Command:
         """A successful answer of the server at `address`; raises `BrokerError` or UNAVAILABLE. `what`: for the error's text."""

@@ -78,16 +78,25 @@ class _Calls:
         """Workers whose call was cancelled for it."""
         self._looking = False
 
-    async def failure(self, subscribed: Subscribed, messages: list[ReceivedMessage]) -> RetryLater | None:
-        """Run the handler; None if it succeeded, else when to try again."""
+    def worker(self) -> asyncio.Task[None]:
+        """The task that asks."""
         task: asyncio.Task[None] | None = asyncio.current_task(self._loop)
         assert task is not None
+        return task
+
+    async def failure(
+        self, task: asyncio.Task[None], subscribed: Subscribed, messages: list[ReceivedMessage]
+    ) -> RetryLater | None:
+        """Run the handler; None if it succeeded, else when to try again. `task`: the `worker`."""
         self._due[task] = self._loop.time() + self._terms.timeout_s
         if not self._looking:
             self._looking = True
             self._loop.call_later(self._terms.timeout_s / LOOKS, self._look)
         try:
-            await call_handler(subscribed, messages, self._terms.pool)
+            if subscribed.is_coroutine:
+                await subscribed.handler(messages if subscribed.takes_batches else messages[0])
+            else:
+                await call_handler(subscribed, messages, self._terms.pool)
         except RetryLater as later:
             return later
         except asyncio.CancelledError:
@@ -112,6 +121,11 @@ class _Calls:
         self._looking = bool(self._due)
         if self._looking:
             self._loop.call_later(self._terms.timeout_s / LOOKS, self._look)
+
+
+def _unwanted(messages: list[ReceivedMessage]) -> RetryLater:
+    _log.warning("%s: nothing is subscribed to its topic any more", messages[0])
+    return RetryLater()
 
 
 class ConcurrentDelivery:
@@ -151,6 +165,7 @@ class ConcurrentDelivery:
             self._loop.call_soon(self._kick)
         else:
             self._kicked = False
+        worker = self._calls.worker()
         until = self._loop.time() + SLICE_S
         while self._ready:
             buffer, messages = self._ready.popleft()
@@ -158,32 +173,29 @@ class ConcurrentDelivery:
                 continue
             buffer.begin()
             try:
-                await self._handle(buffer, messages)
+                for message in messages:
+                    restore_topic(message, self._terms.group)
+                subscribed = self._terms.find(messages[0].topic)
+                later = await self._calls.failure(worker, subscribed, messages) if subscribed else _unwanted(messages)
+                if later is None:
+                    for message in messages:
+                        buffer.done(message.queue_offset)
+                else:
+                    await self._failed(buffer, messages, later)
             finally:
                 buffer.end()
             if self._loop.time() > until:
                 await asyncio.sleep(0)
                 until = self._loop.time() + SLICE_S
 
-    async def _handle(self, buffer: QueueBuffer, messages: list[ReceivedMessage]) -> None:
-        for message in messages:
-            restore_topic(message, self._terms.group)
-        subscribed = self._terms.find(messages[0].topic)
-        if subscribed is None:
-            _log.warning("%s: nothing is subscribed to its topic any more", messages[0])
-            later: RetryLater | None = RetryLater()
-        else:
-            later = await self._calls.failure(subscribed, messages)
-        if later is None:
-            for message in messages:
-                buffer.done(message.queue_offset)
-        elif not self._terms.gives_back:
+    async def _failed(self, buffer: QueueBuffer, messages: list[ReceivedMessage], later: RetryLater) -> None:
+        if not self._terms.gives_back:
             _log.warning("%s: dropped: broadcast messages are not delivered again", messages[0])
-            for message in messages:
-                buffer.done(message.queue_offset)
-        else:
-            for message in messages:
+        for message in messages:
+            if self._terms.gives_back:
                 await self._give_back(buffer, message, later)
+            else:
+                buffer.done(message.queue_offset)
 
     async def _give_back(self, buffer: QueueBuffer, message: ReceivedMessage, later: RetryLater) -> None:
         if buffer.dropped:  # the next member gets it anyway
@@ -260,12 +272,12 @@ class OrderlyDelivery:
             restore_topic(message, self._terms.group)
         subscribed = self._terms.find(messages[0].topic)
         if subscribed is None:
-            _log.warning("%s: nothing is subscribed to its topic any more", messages[0])
+            _unwanted(messages)
             return False
         buffer.begin()
         try:
             async with self._slots:
-                later = await self._calls.failure(subscribed, messages)
+                later = await self._calls.failure(self._calls.worker(), subscribed, messages)
             if later is None:
                 return True
             return await self._failed(buffer, messages, later)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-LEVELS: Final = ((15_000, 30_000), (5_000, 10_000), (3_000, 6_000), (1_800, 5_000), (550, 2_000))
+LEVELS: Final[tuple[tuple[int, int], ...]] = (
+    (15_000, 30_000),
+    (5_000, 10_000),
+    (3_000, 6_000),
+    (1_800, 5_000),
+    (550, 2_000),
+)
 """(latency of one send, how long the broker is avoided), milliseconds; below the last nothing happens (latencyMax, notAvailableDuration)."""
 FAILED_MS: Final = 10_000
 """A failed send counts as one that took this long: the broker is avoided for as many seconds."""
@@ -20,10 +26,10 @@ class BrokerFaults:
 
     def sent(self, broker: str, latency_ms: float, now_ms: float) -> None:
         """A send was answered after `latency_ms`."""
-        for latency, avoid in LEVELS:
-            if latency_ms >= latency:
-                self._avoid(broker, now_ms + avoid)
-                return
+        if LEVELS and latency_ms >= LEVELS[-1][0]:
+            avoid = next(avoid for latency, avoid in LEVELS if latency_ms >= latency)
+            self._avoid(broker, now_ms + avoid)
+            return
         if self._until:  # a quick answer: it is well again
             self._until.pop(broker, None)
 
@@ -36,6 +42,11 @@ class BrokerFaults:
         if len(self._until) >= BROKERS_MAX:
             self._until.pop(next(iter(self._until)))
         self._until[broker] = until_ms
+
+    @property
+    def any(self) -> bool:
+        """Some broker may have to be avoided."""
+        return bool(self._until)
 
     def is_available(self, broker: str, now_ms: float) -> bool:
         """Whether `broker` may be chosen; where none may, all may."""

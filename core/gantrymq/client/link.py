@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.remoting.codec import Command, FrameError, FrameReader, encode
+from gantrymq.remoting.codec import Command, FrameError, FrameReader, encode, encode_header, frame
 from gantrymq.remoting.constants import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 
 _log = logging.getLogger(__name__)
@@ -39,6 +39,12 @@ PENDING_MAX: Final = 65_536
 _OPAQUE_MASK: Final = 0x7FFFFFFF
 
 
+def shape_of(command: Command) -> bytes:
+    """The header of `command` as a template: %d where its opaque belongs. (No name or value can look like that place: JSON escapes quotes.)"""
+    command.opaque = 0
+    return encode_header(command).replace(b"%", b"%%").replace(b'"opaque":0', b'"opaque":%d')
+
+
 def _unavailable(text: str) -> GantryError:
     return GantryError(ErrorCode.UNAVAILABLE, text)
 
@@ -52,6 +58,7 @@ class Link(asyncio.Protocol):
         self._serve = serve
         self._heard_at = 0.0
         self._loop = asyncio.get_running_loop()
+        self.clock_s = self._loop.time
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
         self._opaque = 0
@@ -71,7 +78,7 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         broken = ""
-        self._heard_at = self._loop.time()
+        self._heard_at = self.clock_s()
         try:
             commands = self._reader.feed(data)
         except FrameError as error:
@@ -116,21 +123,41 @@ class Link(asyncio.Protocol):
 
     def post(self, command: Command, done: Done, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
         """Send `command`, whose opaque is set here; `done` gets the answer, whatever its code, or a GantryError (UNAVAILABLE)."""
+        if self._may_post(done):
+            command.opaque = self._opaque
+            try:
+                data = encode(command)
+            except ValueError as error:
+                done(GantryError(ErrorCode.MESSAGE_TOO_LARGE, str(error)))
+                return
+            self._ask(data, done, timeout_s)
+
+    def post_header(
+        self, shape: bytes, values: tuple[object, ...], body: bytes, done: Done, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> None:
+        """As `post`, with a header that is encoded already (`shape_of`); `values`: for its places but the last one, which is the opaque's."""
+        if self._may_post(done):
+            try:
+                data = frame(shape % (*values, self._opaque), body)
+            except ValueError as error:
+                done(GantryError(ErrorCode.MESSAGE_TOO_LARGE, str(error)))
+                return
+            self._ask(data, done, timeout_s)
+
+    def _may_post(self, done: Done) -> bool:
+        """True, with a new opaque; False if `done` was told why not."""
         if not self.is_open:
             done(_unavailable(f"connection to {self.address} is closed"))
-            return
+            return False
         if len(self._pending) >= PENDING_MAX:
             done(GantryError(ErrorCode.BUSY, f"{PENDING_MAX} requests wait for an answer of {self.address}"))
-            return
-        opaque = self._opaque = (self._opaque + 1) & _OPAQUE_MASK
-        command.opaque = opaque
-        try:
-            data = encode(command)
-        except ValueError as error:
-            done(GantryError(ErrorCode.MESSAGE_TOO_LARGE, str(error)))
-            return
-        now = self._loop.time()
-        self._pending[opaque] = (done, now + timeout_s, now)
+            return False
+        self._opaque = (self._opaque + 1) & _OPAQUE_MASK
+        return True
+
+    def _ask(self, data: bytes, done: Done, timeout_s: float) -> None:
+        now = self.clock_s()
+        self._pending[self._opaque] = (done, now + timeout_s, now)
         self._write(data)
         if not self._sweeping:
             self._sweeping = True

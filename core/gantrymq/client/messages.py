@@ -71,7 +71,7 @@ class SendResult(NamedTuple):
 def encode_properties(message: OutMessage, unique_id: str) -> str:
     """The text form for the wire, tag, keys, sharding key and UNIQ_KEY included. Raises NAME_INVALID, ILLEGAL_ARGUMENT or
     PROPERTIES_TOO_LARGE, naming what is wrong."""
-    if _is_plain(message) and unique_id.isalnum():
+    if is_plain(message) and unique_id.isalnum():
         return f"{_UNIQ_KEY}{unique_id}\x02"
     pairs = dict(message.properties or ())
     for name in pairs:
@@ -103,7 +103,7 @@ def encode_properties(message: OutMessage, unique_id: str) -> str:
     return text
 
 
-def _is_plain(message: OutMessage) -> bool:
+def is_plain(message: OutMessage) -> bool:
     """Whether it has no property but its UNIQ_KEY."""
     return not (
         message.properties
@@ -159,20 +159,26 @@ class UniqueIds:
     """UNIQ_KEY as RocketMQ's clients make it: address 4, process 2, loader hash 4 (here: random), milliseconds since the month began 4,
     counter 2; 32 hexadecimal digits. Make one per process: a forked copy would repeat ids."""
 
-    __slots__ = ("_counter", "_month_ends_ms", "_month_ms", "_prefix")
+    __slots__ = ("_counter", "_month_ends_ms", "_month_ms", "_now_ms", "_prefix", "_stamped")
 
     def __init__(self, address: bytes | None = None) -> None:
         head = (address or _own_address())[-4:] + (os.getpid() & 0xFFFF).to_bytes(2, "big") + os.urandom(4)
         self._prefix = head.hex().upper()
         self._counter = 0
         self._month_ms = self._month_ends_ms = 0
+        self._now_ms = -1
+        self._stamped = ""
+        """All but the counter, as of `_now_ms`."""
 
     def next(self, now_ms: int) -> str:
         """A new id. `now_ms`: milliseconds since the epoch."""
-        if not self._month_ms <= now_ms < self._month_ends_ms:
-            self._set_month(now_ms)
+        if now_ms != self._now_ms:
+            if not self._month_ms <= now_ms < self._month_ends_ms:
+                self._set_month(now_ms)
+            self._now_ms = now_ms
+            self._stamped = f"{self._prefix}{(now_ms - self._month_ms) & 0xFFFFFFFF:08X}"
         self._counter = (self._counter + 1) & 0xFFFF
-        return f"{self._prefix}{(now_ms - self._month_ms) & 0xFFFFFFFF:08X}{self._counter:04X}"
+        return f"{self._stamped}{self._counter:04X}"
 
     def _set_month(self, now_ms: int) -> None:
         now = time.localtime(now_ms / 1000)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gantrymq.client.client import Client
-from gantrymq.client.errors import expect_success, number
+from gantrymq.client.errors import BrokerError, number
 from gantrymq.client.link import REQUEST_TIMEOUT_S
-from gantrymq.client.records import ReceivedMessage, readable_records
+from gantrymq.client.records import ReceivedMessage, decode_records, readable_records
 from gantrymq.client.routes import MessageQueue
 from gantrymq.model import sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -122,15 +122,29 @@ def pull_fields(
 
 def parse_pull(answer: Command, queue: MessageQueue, address: str) -> tuple[PullResult, bytes]:
     """Result without messages, and the raw records. Raises `BrokerError` for anything but found, not found, retry and moved."""
-    what = f"pull of {queue}"
     moved = answer.code == ResponseCode.PULL_OFFSET_MOVED
-    if not moved and answer.code not in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
-        expect_success(answer, what, address)
-    following, least, most = [
-        number(answer, name, what, address) for name in ("nextBeginOffset", "minOffset", "maxOffset")
-    ]
-    result = PullResult([], following, least, most, moved)
-    return result, answer.body if answer.code == ResponseCode.SUCCESS else b""
+    found = answer.code == ResponseCode.SUCCESS
+    if not (found or moved or answer.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)):
+        raise BrokerError(answer, f"pull of {queue}", address)
+    fields = answer.fields
+    try:
+        offsets = int(fields["nextBeginOffset"]), int(fields["minOffset"]), int(fields["maxOffset"])
+    except (KeyError, ValueError):
+        for name in ("nextBeginOffset", "minOffset", "maxOffset"):
+            number(answer, name, f"pull of {queue}", address)
+        raise
+    return PullResult([], *offsets, moved), answer.body if found else b""
+
+
+def wanted_records(raw: bytes, queue: MessageQueue, subscription: Subscription, address: str) -> list[ReceivedMessage]:
+    """The messages of a pull's records that the subscription takes. Those that cannot be read are left out, with a line of the log."""
+    try:
+        messages = decode_records(raw, queue.broker)
+    except GantryError:
+        messages = readable_records(raw, queue.broker, f"{address}: {queue}")
+    if subscription.tags:  # the broker compares hashes; two tags may have the same
+        messages = [message for message in messages if message.tag in subscription.tags]
+    return messages
 
 
 async def pull_once(
@@ -151,8 +165,5 @@ async def pull_once(
     code = RequestCode.LITE_PULL_MESSAGE if lite else RequestCode.PULL_MESSAGE
     answer = await link.request(Command(code, fields), REQUEST_TIMEOUT_S + wait_s)
     result, raw = parse_pull(answer, queue, link.address)
-    messages = readable_records(raw, queue.broker, f"{link.address}: {queue}")
-    if subscription.tags:  # the broker compares hashes; two tags may have the same
-        messages = [message for message in messages if message.tag in subscription.tags]
-    result.messages.extend(messages)
+    result.messages.extend(wanted_records(raw, queue, subscription, link.address))
     return result

@@ -30,7 +30,9 @@ from gantrymq.client.delivery import (
 from gantrymq.client.handlers import RECONSUME_MAX, BatchHandler, Handler, Subscribed
 from gantrymq.client.link import Link
 from gantrymq.client.offsets import COMMIT_S, BrokerOffsets, FileOffsets, OffsetStore, find_start
-from gantrymq.client.pulling import Subscription, pull_once
+from gantrymq.client.pull_run import PullRun
+from gantrymq.client.pulling import PullResult, Subscription
+from gantrymq.client.records import ReceivedMessage
 from gantrymq.client.routes import MessageQueue
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.names import RETRY_PREFIX, check_group
@@ -39,8 +41,6 @@ from gantrymq.remoting.constants import ResponseCode
 
 _log = logging.getLogger(__name__)
 
-PULL_WAIT_S: Final = 15.0
-"""How long a broker holds a pull of an empty queue (brokerSuspendMaxTimeMillis)."""
 PULL_BATCH: Final = 256
 """Messages of one pull; a stock RocketMQ broker gives at most 32."""
 EMPTY_PAUSE_S: Final = 0.05
@@ -326,49 +326,48 @@ class PushConsumer(Part):
     async def _pull(self, buffer: QueueBuffer) -> None:
         """One queue, as long as it is ours."""
         loop = asyncio.get_running_loop()
+        run = PullRun(
+            self.client, self.group, buffer, self._subscription, self._deliver, count=self._pull_batch,
+            commits=not self.broadcast,
+        )  # fmt: skip
         pause = FAILED_PAUSE_S
         while not buffer.dropped:
             await buffer.room()
-            begun = loop.time()
-            before = buffer.next_offset
+            before = buffer.pulls
+            subscription = self._subscription(buffer.queue.topic)
             try:
-                found = await self._pull_one(buffer)
+                empty = await run.go(subscription) if subscription is not None else None
             except GantryError as error:
+                if buffer.pulls > before:
+                    pause = FAILED_PAUSE_S
                 _log.warning("group %s: pull of %s, again in %.1f s: %s", self.group, buffer.queue, pause, error)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, FAILED_PAUSE_MAX_S)
                 continue
             pause = FAILED_PAUSE_S
-            if not found and buffer.next_offset == before and loop.time() - begun < EMPTY_PAUSE_S:
+            if subscription is None:
+                await asyncio.sleep(EMPTY_PAUSE_S)
+            elif empty is not None and empty.moved:
+                self._moved(buffer, empty)
+            elif (
+                empty is not None
+                and empty.next_offset == run.asked_offset
+                and loop.time() - run.asked_at < EMPTY_PAUSE_S
+            ):
                 await asyncio.sleep(EMPTY_PAUSE_S)
 
-    async def _pull_one(self, buffer: QueueBuffer) -> bool:
-        """One request; True if it brought messages."""
-        queue = buffer.queue
-        subscription = self._subscription(queue.topic)
-        if subscription is None:
-            return False
-        result = await pull_once(
-            self.client, self.group, queue, buffer.next_offset, subscription, count=self._pull_batch,
-            wait_s=PULL_WAIT_S, commit=-1 if self.broadcast else buffer.floor,
+    def _deliver(self, buffer: QueueBuffer, messages: list[ReceivedMessage]) -> None:
+        if self._delivery is not None:
+            self._delivery.add(buffer, messages)
+
+    def _moved(self, buffer: QueueBuffer, result: PullResult) -> None:
+        """Messages expired, or the queue was reset at the broker: what waits here is of another place."""
+        _log.warning(
+            "group %s: %s: the broker has %d to %d and refuses offset %d; going on at %d", self.group, buffer.queue,
+            result.min_offset, result.max_offset, buffer.next_offset, result.next_offset,
         )  # fmt: skip
-        if buffer.dropped:
-            return False
-        if result.moved:  # expired, or reset at the broker: what waits here is of another place
-            _log.warning(
-                "group %s: %s: the broker has %d to %d and refuses offset %d; going on at %d", self.group, queue,
-                result.min_offset, result.max_offset, buffer.next_offset, result.next_offset,
-            )  # fmt: skip
-            buffer.drop(result.next_offset)
-            self._in_background(self.reset({queue: result.next_offset}))
-            return False
-        buffer.add(result.messages)
-        buffer.next_offset = result.next_offset
-        buffer.pulls += 1
-        buffer.last_pull_ms = time.time_ns() // 1_000_000
-        if result.messages and self._delivery is not None:
-            self._delivery.add(buffer, result.messages)
-        return bool(result.messages)
+        buffer.drop(result.next_offset)
+        self._in_background(self.reset({buffer.queue: result.next_offset}))
 
     # membership.ConsumerMember
 

@@ -125,7 +125,7 @@ class ReceivedMessage:
 
     __slots__ = (
         "_born_host", "_map", "_raw_body", "_store_host", "born_ms", "broker", "flag", "physical_offset", "prepared_offset",
-        "properties", "queue_id", "queue_offset", "reconsume_times", "store_ms", "sys_flag", "tag", "topic",
+        "properties", "queue_id", "queue_offset", "reconsume_times", "store_ms", "sys_flag", "topic",
     )  # fmt: skip
 
     def __init__(self, topic: str, broker: str, properties: bytes, raw_body: bytes, head: tuple[Any, ...]) -> None:
@@ -138,9 +138,13 @@ class ReceivedMessage:
             _, _, _, self.queue_id, self.flag, self.queue_offset, self.physical_offset, self.sys_flag, self.born_ms,
             self._born_host, self.store_ms, self._store_host, self.reconsume_times, self.prepared_offset, _,
         ) = head  # fmt: skip
-        self.tag = props.find(properties, props.TAGS)
         self._raw_body = raw_body
         self._map: dict[str, str] | None = None
+
+    @property
+    def tag(self) -> str:
+        """The sender's tag; empty if there is none."""
+        return props.find(self.properties, props.TAGS)
 
     @property
     def body(self) -> bytes:

@@ -7,7 +7,8 @@ once when a broker refused it; while no nameserver answers, the last known route
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -131,11 +132,13 @@ class RouteCache:
         self._routes: dict[str, tuple[Route, float]] = {}
         self._missing_since: dict[str, float] = {}
         self._asking: dict[str, asyncio.Future[Route]] = {}
+        self._clock_s: Callable[[], float] = time.monotonic
+        """The loop's, once a route is kept: asking asyncio for its loop is a system call in Python 3.11."""
 
     def fresh_route(self, topic: str) -> Route | None:
         """The kept route if it is young enough to be used without asking."""
         kept = self._routes.get(topic)
-        if kept is None or asyncio.get_running_loop().time() - kept[1] >= ROUTE_AGE_S:
+        if kept is None or self._clock_s() - kept[1] >= ROUTE_AGE_S:
             return None
         return kept[0]
 
@@ -188,7 +191,8 @@ class RouteCache:
         if done.cancelled():
             return
         error = done.exception()
-        now = asyncio.get_running_loop().time()
+        self._clock_s = asyncio.get_running_loop().time
+        now = self._clock_s()
         kept = self._routes.pop(topic, None)
         if error is None:
             self._missing_since.pop(topic, None)

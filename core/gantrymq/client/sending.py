@@ -17,8 +17,8 @@ from typing import Any, Final
 from gantrymq.client.client import Client
 from gantrymq.client.errors import BrokerError
 from gantrymq.client.faults import BrokerFaults
-from gantrymq.client.link import REQUEST_TIMEOUT_S, Done, Link
-from gantrymq.client.messages import OutMessage, SendResult, UniqueIds, check_message, encode_properties
+from gantrymq.client.link import REQUEST_TIMEOUT_S, Link, shape_of
+from gantrymq.client.messages import OutMessage, SendResult, UniqueIds, check_message, encode_properties, is_plain
 from gantrymq.client.routes import DEFAULT_QUEUES, MessageQueue, Route
 from gantrymq.model import properties as props
 from gantrymq.model import sysflag
@@ -129,6 +129,62 @@ def _result(
 
 TURNS_MAX: Final = 10_000
 """Topics whose next queue is remembered: some 150 bytes each. Then they all begin anew."""
+HEADERS_MAX: Final = 10_000
+"""Queues whose header is kept: some 400 bytes each. Then they are all made anew."""
+
+
+class _Sending:
+    """A message that waits for its answer, `answered`; then `done` gets what became of it."""
+
+    __slots__ = ("asked_at", "done", "link", "outgoing", "queue", "sender")
+
+    def __init__(
+        self,
+        sender: Sender,
+        link: Link,
+        outgoing: Outgoing,
+        queue: MessageQueue,
+        done: Callable[[SendResult | GantryError], None],
+    ) -> None:
+        self.sender = sender
+        self.link = link
+        self.outgoing = outgoing
+        self.queue = queue
+        self.done = done
+        self.asked_at = link.clock_s()
+
+    def answered(self, answer: Command | GantryError) -> None:
+        result = _result(answer, self.queue, self.outgoing.unique_id, self.link.address)
+        self.judge(result)
+        self.done(result)
+
+    def judge(self, result: SendResult | GantryError) -> None:
+        """Remember how the broker did."""
+        sender = self.sender
+        if sender.settings.avoid_slow:
+            now = self.link.clock_s()
+            if isinstance(result, SendResult):
+                sender.faults.sent(self.queue.broker, (now - self.asked_at) * 1000, now * 1000)
+            elif result.code in _RETRY:
+                sender.faults.failed(self.queue.broker, now * 1000)
+
+
+class _Posted(_Sending):
+    """One that nobody waits for: what fails is tried again in the background."""
+
+    __slots__ = ()
+
+    def answered(self, answer: Command | GantryError) -> None:
+        result = _result(answer, self.queue, self.outgoing.unique_id, self.link.address)
+        self.judge(result)
+        if isinstance(result, GantryError) and result.code in _RETRY and self.sender.settings.retries:
+            self.sender.send_again(self.outgoing, result, self._end)
+        else:
+            self._end(result)
+
+    def _end(self, result: SendResult | GantryError) -> None:
+        self.sender.posted_bytes -= len(self.outgoing.body)
+        self.done(result)
 
 
 class Sender:
@@ -141,7 +197,10 @@ class Sender:
         self._ids = UniqueIds()
         self._turns: dict[str, int] = {}
         """By topic, or topics that are sent to by turns would each get one queue."""
-        self._posted_bytes = 0
+        self._headers: dict[MessageQueue, bytes] = {}
+        """See `_header`."""
+        self.posted_bytes = 0
+        """Of posted messages without an answer."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     # preparing
@@ -188,54 +247,50 @@ class Sender:
             done(error)
             return
         size = len(message.body)
-        if self._posted_bytes and self._posted_bytes + size > POSTED_BYTES_MAX:
+        if self.posted_bytes and self.posted_bytes + size > POSTED_BYTES_MAX:
             text = f"posted messages of {POSTED_BYTES_MAX} bytes wait for an answer"
             done(GantryError(ErrorCode.BUSY, text))
             return
-        self._posted_bytes += size
-
-        def answered(result: SendResult | GantryError) -> None:
-            self._posted_bytes -= size
-            done(result)
-
-        self._post_checked(message, answered)
-
-    def _post_checked(self, message: OutMessage, done: Callable[[SendResult | GantryError], None]) -> None:
         route = self.client.routes.fresh_route(message.topic)
-        if route is None or len(message.body) > self.settings.compress_over:
+        if route is None or size > self.settings.compress_over:
             self._send_later(message, done)
             return
-        own_id = (message.properties or {}).get(props.UNIQ_KEY, "")
+        own_id = message.properties.get(props.UNIQ_KEY, "") if message.properties else ""
         outgoing = Outgoing(message, own_id or self.new_id(), message.body)
         try:
             queue = self._choose(outgoing, route)
-            command = self._command(outgoing, queue)
             link = self.client.links.open_link(route.address(queue.broker, master_only=True))
+            if link is None:
+                self._send_later(message, done)
+                return
+            header, values = self._header(outgoing, queue)
         except GantryError as error:
             done(error)
             return
-        if link is None:
-            self._send_later(message, done)
-            return
-
-        def first(result: SendResult | GantryError) -> None:
-            if isinstance(result, GantryError) and result.code in _RETRY and self.settings.retries:
-                self._in_background(self._send_again(outgoing, result, done))
-            else:
-                done(result)
-
-        self._post(link, command, outgoing.unique_id, queue, first)
+        self.posted_bytes += size
+        posted = _Posted(self, link, outgoing, queue, done)
+        link.post_header(header, values, outgoing.body, posted.answered, self.settings.timeout_s)
 
     def _send_later(self, message: OutMessage, done: Callable[[SendResult | GantryError], None]) -> None:
+        size = len(message.body)
+        self.posted_bytes += size
+
         async def work() -> None:
             result: SendResult | GantryError
             try:
                 result = await self.send(await self.prepare(message))
             except GantryError as error:
                 result = error
+            self.posted_bytes -= size
             done(result)
 
         self._in_background(work())
+
+    def send_again(
+        self, outgoing: Outgoing, failure: GantryError, done: Callable[[SendResult | GantryError], None]
+    ) -> None:
+        """Try further, in the background; `failure`: what the first attempt ended with."""
+        self._in_background(self._send_again(outgoing, failure, done))
 
     async def _send_again(
         self, outgoing: Outgoing, failure: GantryError, done: Callable[[SendResult | GantryError], None]
@@ -274,7 +329,7 @@ class Sender:
             return error
         try:
             queue = self._choose(outgoing, route)
-            command = self._command(outgoing, queue)
+            header, values = self._header(outgoing, queue)
             link = await self._link(route.address(queue.broker, master_only=True), queue.broker, 0)
         except GantryError as error:
             return error
@@ -286,34 +341,10 @@ class Sender:
             if not future.done():
                 future.set_result(result)
 
-        self._post(link, command, outgoing.unique_id, queue, done)
+        sending = _Sending(self, link, outgoing, queue, done)
+        link.post_header(header, values, outgoing.body, sending.answered, self.settings.timeout_s)
         await link.writable()
         return await future
-
-    def _post(
-        self,
-        link: Link,
-        command: Command,
-        unique_id: str,
-        queue: MessageQueue,
-        done: Callable[[SendResult | GantryError], None],
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        asked_at = loop.time()
-        address = link.address
-
-        def answered(answer: Command | GantryError) -> None:
-            result = _result(answer, queue, unique_id, address)
-            if self.settings.avoid_slow:
-                now = loop.time()
-                if isinstance(result, SendResult):
-                    self.faults.sent(queue.broker, (now - asked_at) * 1000, now * 1000)
-                elif result.code in _RETRY:
-                    self.faults.failed(queue.broker, now * 1000)
-            done(result)
-
-        post: Done = answered
-        link.post(command, post, self.settings.timeout_s)
 
     async def _attempts(
         self, outgoing: Sequence[Outgoing], results: dict[int, SendResult | GantryError], window: int, done: int
@@ -362,12 +393,13 @@ class Sender:
                     link = links[address] = await self._link(address, queue.broker, attempt)
                 if isinstance(link, GantryError):
                     raise link
-                command = self._command(one, queue)
+                header, values = self._header(one, queue)
             except GantryError as error:
                 round_.results[row] = error
                 continue
             round_.open += 1
-            self._post(link, command, one.unique_id, queue, _row_done(round_, row))
+            sending = _Sending(self, link, one, queue, _row_done(round_, row))
+            link.post_header(header, values, one.body, sending.answered, self.settings.timeout_s)
             if round_.open >= window:
                 await round_.wait(window - max(1, window // 4))
                 await link.writable()
@@ -403,9 +435,10 @@ class Sender:
                 turn = randrange(len(queues))
             self._turns[message.topic] = turn = turn + 1
             chosen = queues[turn % len(queues)]
-            now_ms = asyncio.get_running_loop().time() * 1000
-            if chosen.broker == outgoing.broker or not self.faults.is_available(chosen.broker, now_ms):
-                chosen = self._choose_again(queues, outgoing.broker, now_ms, turn) or chosen
+            if chosen.broker == outgoing.broker or self.faults.any:
+                now_ms = asyncio.get_running_loop().time() * 1000
+                if chosen.broker == outgoing.broker or not self.faults.is_available(chosen.broker, now_ms):
+                    chosen = self._choose_again(queues, outgoing.broker, now_ms, turn) or chosen
         outgoing.broker = chosen.broker  # whoever tries again takes another
         return chosen
 
@@ -417,6 +450,24 @@ class Sender:
         well = [queue for queue in others if self.faults.is_available(queue.broker, now_ms)]
         found = well or others
         return found[turn % len(found)] if found else None
+
+    def _header(self, outgoing: Outgoing, queue: MessageQueue) -> tuple[bytes, tuple[object, ...]]:
+        """Header of a send, and what belongs in its places but the last one, the opaque's (`Link.post_header`). What is alike in all messages of a
+        queue that have no property but UNIQ_KEY is encoded once."""
+        message, unique_id = outgoing.message, outgoing.unique_id
+        plain = is_plain(message) and unique_id.isalnum() and not (outgoing.extra or outgoing.sys_flag or message.flag)
+        if not plain or outgoing.properties is not None or outgoing.code != RequestCode.SEND_MESSAGE_V2:
+            return shape_of(self._command(outgoing, queue)), ()
+        header = self._headers.get(queue)
+        if header is None:
+            if len(self._headers) >= HEADERS_MAX:
+                self._headers.clear()
+            bare = Outgoing(OutMessage(message.topic, b"", born_ms=1), "", b"", properties="")
+            header = shape_of(self._command(bare, queue))
+            header = header.replace(b'"g":"1"', b'"g":"%d"').replace(b'"i":""', b'"i":"UNIQ_KEY\\u0001%b\\u0002"')
+            self._headers[queue] = header
+        born_ms = message.born_ms or time.time_ns() // 1_000_000
+        return header, (born_ms, unique_id.encode())
 
     def _command(self, outgoing: Outgoing, queue: MessageQueue) -> Command:
         message = outgoing.message

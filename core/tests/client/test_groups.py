@@ -5,7 +5,7 @@ import time
 import pytest
 
 from core.tests.client.client_runs import collector, make, moment, run, until
-from gantrymq.client import Admin, OutMessage, Producer, PullConsumer, ReceivedMessage, push
+from gantrymq.client import Admin, OutMessage, Producer, PullConsumer, ReceivedMessage, pull_run
 from gantrymq.model.errors import ErrorCode, GantryError
 
 
@@ -167,7 +167,7 @@ def test_an_orderly_consumer_is_reset(nameserver: str, topic: str) -> None:
 def test_a_running_consumer_hears_of_a_reset_by_the_broker(
     nameserver: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(push, "PULL_WAIT_S", 0.2)  # told with the answer to the next pull
+    monkeypatch.setattr(pull_run, "PULL_WAIT_S", 0.2)  # told with the answer to the next pull
 
     async def main() -> None:
         await fill(nameserver, topic, 10, 2)

@@ -19,6 +19,7 @@ from gantrymq.client import (
     PushConsumer,
     ReceivedMessage,
     RetryLater,
+    pull_run,
 )
 from gantrymq.model.errors import ErrorCode, GantryError
 
@@ -416,6 +417,32 @@ def test_subscriptions_change_while_it_runs(nameserver: str, topic: str) -> None
             await until(lambda: got == [topic, other])
             consumer.unsubscribe(topic)
             await until(lambda: not of_topic(consumer, topic))
+
+    run(main())
+
+
+def test_other_tags_of_a_topic_that_is_being_read(nameserver: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_run, "PULL_WAIT_S", 0.2)  # the pull that waits still has the old ones
+
+    async def main() -> None:
+        await make(nameserver, topic)
+        got: list[str] = []
+
+        async def handle(message: ReceivedMessage) -> None:
+            got.append(message.tag)
+
+        consumer = PushConsumer(nameserver, group=topic, start="earliest")
+        consumer.subscribe(topic, handle, tags="a")
+        async with consumer:
+            await send(nameserver, topic, numbers(20), "a")
+            await until(lambda: len(got) == 20)
+            consumer.subscribe(topic, handle, tags="b")
+            before = {queue: state.pulls for queue, state in consumer.states().items() if queue.topic == topic}
+            await until(lambda: all(consumer.states()[queue].pulls > pulls for queue, pulls in before.items()))
+            await send(nameserver, topic, numbers(20), "a")
+            await send(nameserver, topic, numbers(20), "b")
+            await until(lambda: "b" in got)
+        assert got[20:] == ["b"] * (len(got) - 20)
 
     run(main())
 
