@@ -128,7 +128,9 @@ class Delays:
             level = number_of(text)
             if level > 0:
                 return self._delay(message, min(level, len(self.levels.delays_ms)), str(level))
-        if b"TIMER_" not in message.properties or message.property("TIMER_OUT_MS"):
+        if b"TIMER_" not in message.properties:
+            return None
+        if b"TIMER_OUT_MS\x01" in message.properties and message.property("TIMER_OUT_MS"):
             return None
         return self._time(message)
 

@@ -41,6 +41,8 @@ PASSING: Final = frozenset(
 )
 """Refusals after which a waiting message goes on waiting; any other is final, as in RocketMQ (TimerMessageStore: PUT_NO_RETRY)."""
 
+_KEYS: Final = props.KEYS.encode() + props.NAME_END
+_SHARDING: Final = props.SHARDING_KEY.encode() + props.NAME_END
 _DISPATCH: Final = props.MULTI_DISPATCH.encode() + props.NAME_END
 
 
@@ -65,22 +67,22 @@ def with_origin(message: Message, properties: bytes) -> bytes:
 def revived(waiting: Message) -> Message | None:
     """The message for its own topic; None if the record names none. Properties stay as they are, as in RocketMQ's store: also
     ScheduleMessageService.messageTimeUp clears DELAY only in a map that is not written any more."""
-    text = waiting.properties.decode("utf-8", "replace")
-    pairs = dict([pair.split("\x01", 1) for pair in text.split("\x02") if "\x01" in pair])
-    topic = pairs.get(props.REAL_TOPIC)
-    queue_id = number_of(pairs.get(props.REAL_QUEUE_ID, ""))
+    text = waiting.properties
+    topic = props.find(text, props.REAL_TOPIC)
+    queue_id = number_of(props.find(text, props.REAL_QUEUE_ID))
     if not topic or queue_id < 0 or queue_id > 0x7FFFFFFF:
         return None
-    unique, keys = pairs.get(props.UNIQ_KEY), pairs.get(props.KEYS)
+    unique = props.find(text, props.UNIQ_KEY)
     names: tuple[str, ...] = (unique,) if unique else ()
-    if keys:
-        names += tuple(keys.split())
-    message = Message(topic, waiting.body, waiting.properties, waiting.tag, names, queue_id, waiting.born_ms)
+    if _KEYS in text:
+        names += tuple(props.find(text, props.KEYS).split())
+    message = Message(topic, waiting.body, text, waiting.tag, names, queue_id, waiting.born_ms)
     message.born_host = waiting.born_host
     message.flag = waiting.flag
     message.sys_flag = waiting.sys_flag & ~sysflag.STORE_HOST_V6
     message.reconsume_times = waiting.reconsume_times
-    message.sharding_key = pairs.get(props.SHARDING_KEY, "")
+    if _SHARDING in text:
+        message.sharding_key = props.find(text, props.SHARDING_KEY)
     if waiting.dispatch:
         for pair in waiting.dispatch.split(props.PAIR_END):
             if pair.startswith(_DISPATCH):  # the sender's own light queues, which it enters only now

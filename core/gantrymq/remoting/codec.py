@@ -576,7 +576,7 @@ class SendResponses:
     MSG_REGION.
     """
 
-    __slots__ = ("half_template", "host", "prefixes", "template")
+    __slots__ = ("host", "prefixes", "template", "wider")
 
     def __init__(self, host: bytes, region: str) -> None:
         self.host = host.hex().upper()
@@ -585,8 +585,8 @@ class SendResponses:
             b'{"code":0,"extFields":{"MSG_REGION":%b,"TRACE_ON":"true","msgId":"%b%%016X","queueId":"%%d",'
             b'"queueOffset":"%%d"},"flag":1,"language":"JAVA","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
         ) % (encode_json(region).replace(b"%", b"%%"), self.host.encode(), VERSION)
-        self.half_template = self.template.replace(b'"extFields":{', b'"extFields":{"transactionId":%b,', 1)
-        """Of half messages, with the transaction's id as JSON; no `prefixes` for these."""
+        self.wider = self.template.replace(b'"extFields":{', b'"extFields":{%b', 1)
+        """With room for further fields in front, each with a comma behind it; `prefixes` are too few for these."""
         largest = len(self.template % ((1 << 63) - 1, -(1 << 31), -(1 << 63), -(1 << 31)))
         self.prefixes = [PREFIX.pack(size + 4, size) for size in range(largest + 1)]
         """By the length of the header."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ILLEGAL_OPERATION: Final = 604
 """ResponseCode.ILLEGAL_OPERATION: a handle that names nothing that could be recalled here."""
-_FIELDS: Final = b'"extFields":{'
+_URL_ALPHABET: Final = bytes.maketrans(b"+/", b"-_")
 HANDLE_CHARS_MAX: Final = 4096
 """A topic, a broker's name and a key: far shorter."""
 
@@ -56,8 +56,13 @@ class Handle(NamedTuple):
 
     def text(self) -> str:
         """As a producer gets it."""
-        words = f"v1 {self.topic} {self.broker} {self.at_ms} {self.unique}"
-        return base64.urlsafe_b64encode(words.encode("utf-8", "surrogatepass")).decode()
+        return handle_bytes(self.topic, self.broker, self.at_ms, self.unique).decode()
+
+
+def handle_bytes(topic: str, broker: str, at_ms: int, unique: str) -> bytes:
+    """`Handle.text`, encoded."""
+    words = f"v1 {topic} {broker} {at_ms} {unique}"
+    return binascii.b2a_base64(words.encode("utf-8", "surrogatepass"), newline=False).translate(_URL_ALPHABET)
 
 
 def parse_handle(text: str) -> Handle:
@@ -122,22 +127,18 @@ def stored_frame(door: BrokerDoor, opaque: int, message: Message, topic: str, qu
         queue_id = message.queue_id if message.topic == topic else number_of(message.property(props.REAL_QUEUE_ID))
     if message.intake == HALF:
         unique = message.keys[0] if message.keys else ""
-        if unique.isascii() and unique.isalnum():  # and nothing in it has to be escaped
-            unique = f'"{unique}"'
-        else:
-            unique = json.dumps(message.property(props.UNIQ_KEY))
-        place = (message.physical_offset, queue_id, message.queue_offset, opaque)
-        header = responses.half_template % (unique.encode(), *place)
-        return PREFIX.pack(len(header) + 4, len(header)) + header
-    if message.tag.startswith(TIMER_MARK) and not topic.startswith(RETRY_PREFIX):
+        if unique.isascii() and unique.isalnum():
+            more = b'"transactionId":"%b",' % unique.encode()
+        else:  # something in it may have to be escaped
+            more = b'"transactionId":%b,' % json.dumps(message.property(props.UNIQ_KEY)).encode()
+    elif message.tag.startswith(TIMER_MARK) and not topic.startswith(RETRY_PREFIX):
         # SendMessageProcessor.attachRecallHandle: one millisecond more, so that the order falls into the same second
         at_ms = int(message.tag[len(TIMER_MARK) :].partition(" ")[0]) + 1
-        handle = Handle(topic, door.shared.broker.config.name, at_ms, message.keys[0] if message.keys else "").text()
-        more = b'"recallHandle":"%b",' % handle.encode()
+        unique = message.keys[0] if message.keys else ""
+        more = b'"recallHandle":"%b",' % handle_bytes(topic, door.shared.broker.config.name, at_ms, unique)
     else:
         return responses.frame(opaque, message.physical_offset, queue_id, message.queue_offset)
-    header = responses.template % (message.physical_offset, queue_id, message.queue_offset, opaque)
-    header = header.replace(_FIELDS, _FIELDS + more, 1)
+    header = responses.wider % (more, message.physical_offset, queue_id, message.queue_offset, opaque)
     return PREFIX.pack(len(header) + 4, len(header)) + header
 
 

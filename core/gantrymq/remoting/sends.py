@@ -68,6 +68,10 @@ _REPLY_TO: Final = "REPLY_TO_CLIENT\x01"
 _PRIORITY: Final = "_SYS_MSG_PRIORITY_\x01"
 _INNER_NUM: Final = "INNER_NUM\x01"
 _SHARDING: Final = props.SHARDING_KEY + "\x01"
+_MORE_NAMES: Final = (
+    "POP_CK", "INNER_", "GANTRY_DISPATCH", "REPLY_TO_CLIENT", "_SYS_MSG_PRIORITY_", props.SHARDING_KEY,
+)  # fmt: skip
+"""Parts of names that ask for more than to be kept elsewhere first (`Sends._look_closer`)."""
 
 
 class UniqueKeys:
@@ -88,7 +92,7 @@ class UniqueKeys:
 
 
 class Plan:
-    """What messages of one shape have in common. Only ordinary ones and half messages have a plan, for a topic that anybody may send to."""
+    """What messages of one shape have in common. Only ordinary ones and those that wait elsewhere have a plan, for a topic that anybody may send to."""
 
     __slots__ = ("after", "before", "flag", "flags", "intake", "keys", "own", "reconsume_times", "tag", "topic")
 
@@ -243,9 +247,11 @@ class Sends:
         shape = sent[0]
         message = self.message(header_of(sent), sent[5], born_host, host_flag)
         topic = self._topics.get(message.topic)
-        marks = shape.before.count("_") + shape.after.count("_")
-        # Only UNIQ_KEY; or TRAN_MSG, too.
-        plain = marks == (2 if message.intake == HALF else 1) and "DELAY" not in shape.before + shape.after
+        text = shape.before + shape.after
+        if message.intake == PLAIN:
+            plain = text.count("_") == 1 and "DELAY" not in text
+        else:  # it is turned aside, and nothing else is asked for
+            plain = not any(name in text for name in _MORE_NAMES)
         if plain and topic is not None and not topic.special and message.queue_id >= 0:
             shape.plan = Plan(message, shape, self._own)
             shape.plan.flags &= ~host_flag

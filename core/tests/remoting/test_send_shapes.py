@@ -21,6 +21,7 @@ from gantrymq.remoting.send_shapes import (
     SHAPES_PER_START,
     START,
     SendShapes,
+    header_of,
 )
 from tests.remoting.bench import Bench, send
 
@@ -302,3 +303,44 @@ def test_a_reader_gives_what_a_fresh_one_gives(
             assert command.send == expected
             assert (command.code, command.opaque, command.body) == (310, opaque, b"body")
             assert (command.flag, command.language, command.version) == (general.flag, 0, general.version)
+
+
+@pytest.mark.parametrize(
+    ("more", "planned"),
+    [
+        ("TRAN_MSG\x01true\x02PGROUP\x01g\x02", True),
+        ("TRAN_MSG\x01true\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x018\x02", True),
+        ("DELAY\x013\x02KEYS\x01k1 k2\x02", True),
+        ("TIMER_DELAY_MS\x01500\x02MY_NAME\x01x\x02", True),
+        ("TIMER_DELIVER_MS\x011900000000000\x02", True),
+        ("TRAN_MSG\x01fals\x02", False),
+        ("MY_NAME\x01x\x02", False),
+        ("DELAY\x010\x02", False),
+        ("DELAY\x013\x02__SHARDINGKEY\x01s\x02", False),
+        ("DELAY\x013\x02POP_CK\x011 2\x02", False),
+        ("TRAN_MSG\x01true\x02INNER_MULTI_DISPATCH\x01%LMQ%x\x02", False),
+        ("TIMER_DELAY_MS\x01500\x02GANTRY_DISPATCH_MORE\x011\x02", False),
+        ("TIMER_DELAY_MS\x01500\x02REPLY_TO_CLIENT\x01c\x02", False),
+        ("TIMER_DELAY_MS\x01500\x02_SYS_MSG_PRIORITY_\x011\x02", False),
+    ],
+)
+def test_messages_that_wait_elsewhere_are_built_as_the_general_way_builds_them(
+    bench: Bench, more: str, planned: bool
+) -> None:
+    send(bench.connect(), b"makes the topic")
+    sends, host = bench.doors.sends, bytes(8)
+    reader = FrameReader(typed_sends=True)
+    flag = "4" if "true" in more else "0"
+    fields = [FIELDS | {"b": "T", "f": flag, "i": f"UNIQ_KEY\x01u{n}\x02TAGS\x01t\x02{more}"} for n in range(4)]
+    reader.read(frame_of(fields[0]))
+    for row in fields[1:]:
+        (found,) = reader.read(frame_of(row))
+        assert isinstance(found, tuple)
+        sends.aside = False
+        message = sends.message_like(found, host, 0)
+        assert sends.aside is (message.intake != 0)
+        general = sends.message(header_of(found), b"body", host, 0)
+        assert {name: getattr(message, name) for name in Message.__slots__} == {
+            name: getattr(general, name) for name in Message.__slots__
+        }
+        assert (found[0].plan is not None) is planned
