@@ -44,9 +44,9 @@ class Pick(Protocol):
 class Look:
     """`offsets`: what is given out, ascending; the first `back` of them had come back. `gone`: offsets whose record is lost.
     `end`: next offset afterwards; new ones below it that are not given out did not pass the filter. `counts`: deliveries so far by
-    offset, of those that had any. `pieces`: their records, `size` bytes together."""
+    offset, of those that had any. `pieces`: their records, `size` bytes together. `queue_end`: the queue's next offset."""
 
-    __slots__ = ("back", "counts", "end", "gone", "offsets", "pieces", "size")
+    __slots__ = ("back", "counts", "end", "gone", "offsets", "pieces", "queue_end", "size")
 
     def __init__(self) -> None:
         self.offsets: Sequence[int] = ()
@@ -56,6 +56,7 @@ class Look:
         self.counts: dict[int, int] = {}
         self.pieces: list[bytes] = []
         self.size = 0
+        self.queue_end = 0
 
 
 def look(

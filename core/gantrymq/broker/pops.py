@@ -240,14 +240,18 @@ class Pops:
     def look(self, place: Place, count: int, bytes_max: int, pick: Pick | None) -> Look | None:
         """What `take` would give out; None if nothing is ready. Raises `Cold` with nothing changed."""
         window = place.cursor.window
-        self._follow_commits(place)
-        end = self._store.max_offset(place.topic, place.queue_id)
+        committed = self._broker.offsets.query(place.group, place.topic, place.queue_id)
+        if committed != place.committed:
+            self._follow(place, committed)
+        queue_end = end = self._store.max_offset(place.topic, place.queue_id)
         if not window.returned:
             if window.next_offset >= end or len(window.inflight) >= INFLIGHT_MAX:
                 return None
         elif len(window.inflight) + len(window.returned) >= INFLIGHT_MAX:
             end = window.next_offset
-        return look(self._cursors, self._store, place.cursor, count, bytes_max, pick, end)
+        found = look(self._cursors, self._store, place.cursor, count, bytes_max, pick, end)
+        found.queue_end = queue_end
+        return found
 
     def repeat(self, place: Place) -> None:
         """The same attempt of an ordered pop came again, its answer was lost: what it holds is as if it had not been given out."""
@@ -463,11 +467,8 @@ class Pops:
                 place.committed = floor
                 self._broker.commit_offset(place.group, place.topic, place.queue_id, floor)
 
-    def _follow_commits(self, place: Place) -> None:
+    def _follow(self, place: Place, committed: int) -> None:
         """Somebody who pulls committed a higher offset: go on there. A lower one is a late commit; `reset` is for going back."""
-        committed = self._broker.offsets.query(place.group, place.topic, place.queue_id)
-        if committed == place.committed:
-            return
         place.committed = committed
         window = place.cursor.window
         end = min(committed, self._store.max_offset(place.topic, place.queue_id))

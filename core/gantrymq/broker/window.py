@@ -61,7 +61,10 @@ class AckWindow:
         first = self.next_offset
         self.next_offset = first + count
         run = range(first, first + count)
-        self.inflight.update(dict.fromkeys(run, holder))
+        if self.inflight:
+            self.inflight.update(dict.fromkeys(run, holder))
+        else:
+            self.inflight = dict.fromkeys(run, holder)
         return run
 
     def take_chosen(self, holder: int, offsets: Sequence[int], end: int) -> None:

@@ -92,10 +92,11 @@ class AckShape:
         "_counting",
         "_digits",
         "_each",
+        "_first",
         "_head",
         "_lead",
         "_opaque",
-        "_opaque_long",
+        "_opaque_width",
         "_places",
         "_pop_ms",
         "_size",
@@ -117,21 +118,21 @@ class AckShape:
         self.language, self.version = sender
         ordered = sorted(places, key=lambda place: int(place.start))
         self._places = [2 * ordered.index(place) + 1 for place in places]
-        self._digits = places[1].stop - places[1].start
+        self._digits = int(places[1].stop) - int(places[1].start)
         layout, at = "", 0
         for place in ordered:
             layout += f"{place.start - at}s{place.stop - place.start}s"
             at = place.stop
         form = Struct(f"{layout}{len(frame) - at}s")
-        self._each = form.iter_unpack
+        self._first, self._each = form.unpack_from, form.iter_unpack
         self._size = form.size
         self._constant = form.unpack(frame)[::2]
-        self._opaque: slice = places[3]
-        self._opaque_long = places[3].stop - places[3].start == len(_OPAQUE_LARGEST)
+        self._opaque = int(places[3].start)
+        self._opaque_width = int(places[3].stop) - self._opaque
         self._counting = [int(place.stop) for place in places[:2]]
         """Where the offset ends in a frame, at the end of the receipt and by itself."""
         self._columns = _COLUMNS[: self._digits]
-        self._lead: int = min(self._opaque.start, *[stop - self._digits for stop in self._counting])
+        self._lead = min(self._opaque, *[stop - self._digits for stop in self._counting])
         """Bytes of a frame before the first that differs in those that count up."""
         self._head = b""
         self._pop_ms = 0
@@ -139,43 +140,47 @@ class AckShape:
     def match(self, data: bytes, at: int, run: Acks | None) -> Acks | None:
         """The acknowledgement whose frame begins at `at`, if it is like this one, and those behind it that continue its run: added to `run`
         if they continue that, else a new run. All of the first frame must be in `data`."""
-        constant, size, head = self._constant, self._size, self._head
+        size, head = self._size, self._head
         info_at, offset_at, queue_at, opaque_at = self._places
-        numbers: list[int] = []
-        opaques: list[bytes] = []
-        first, last, count = b"", -1, (len(data) - at) // size
-        for parts in self._each(memoryview(data)[at : at + count * size]):
-            if parts[::2] != constant:
-                break
-            offset, queue = parts[offset_at], parts[queue_at]
-            if parts[info_at] != head + offset:
-                if numbers or not self._receipt(parts[info_at], offset):
-                    break
-                head = self._head
-            if queue != first:
-                if numbers or queue not in QUEUE_IDS:
-                    break
-                first = queue
-            number = int(offset) if offset.isdigit() else -1  # int() takes more than Java does
-            if number <= last:
-                break
-            last = number
-            numbers.append(number)
-            opaques.append(parts[opaque_at])
-            if count >= COUNTED_MIN:
-                opaques = self._counted(data, at, count, number) or opaques
-                if len(opaques) > 1:
-                    numbers += range(number + 1, number + len(opaques))
-                    break
-                count = 0
-        if not numbers or not self._are_opaques(opaques) or len(str(numbers[0])) != self._digits:
+        parts = self._first(data, at)
+        offset, queue = parts[offset_at], parts[queue_at]
+        # int() takes more digits than Java does
+        if parts[::2] != self._constant or queue not in QUEUE_IDS or not offset.isdigit():
             return None
-        if run is None or not run.goes_on(self, first, head, numbers[0]):
-            run = Acks(self, first, head, self._pop_ms)
+        if parts[info_at] != head + offset:
+            if not self._receipt(parts[info_at], offset):
+                return None
+            head = self._head
+        numbers, opaques = [int(offset)], [parts[opaque_at]]
+        count = (len(data) - at) // size
+        if count >= COUNTED_MIN and (counted := self._counted(data, at, count, numbers[0])):
+            numbers += range(numbers[0] + 1, numbers[0] + len(counted))
+            opaques = counted
+        elif count > 1:
+            self._follow(data, at + size, count - 1, head, queue, numbers, opaques)
+        if (offset[0] == 0x30 and len(offset) > 1) or not self._are_opaques(opaques):
+            return None
+        if run is None or not run.goes_on(self, queue, head, numbers[0]):
+            run = Acks(self, queue, head, self._pop_ms)
         run.offsets += numbers
         run.opaques += opaques
         run.end = at + size * len(numbers)
         return run
+
+    def _follow(
+        self, data: bytes, at: int, count: int, head: bytes, queue: bytes, numbers: list[int], opaques: list[bytes]
+    ) -> None:
+        """Add those of at most `count` frames from `at` on that continue the run, each taken apart."""
+        info_at, offset_at, queue_at, opaque_at = self._places
+        for parts in self._each(memoryview(data)[at : at + count * self._size]):
+            offset = parts[offset_at]
+            if parts[::2] != self._constant or parts[queue_at] != queue or parts[info_at] != head + offset:
+                break
+            number = int(offset) if offset.isdigit() else -1
+            if number <= numbers[-1]:
+                break
+            numbers.append(number)
+            opaques.append(parts[opaque_at])
 
     def _counted(self, data: bytes, at: int, count: int, offset: int) -> list[bytes]:
         """The opaques of at most `count` frames from `at` on, the first of which is understood and has this offset, if the others are as it
@@ -185,34 +190,35 @@ class AckShape:
         if data[second - self._digits : second] != b"%d" % (offset + 1):
             return []
         count, beyond = 1, min(count, COUNTED_MAX, period - low) + 1
-        lead = data[at : at + self._lead]
+        lead, middle = data[at : at + self._lead], beyond - 1
         while beyond - count > 1:  # behind those of one delivery come frames of any kind
-            middle = (count + beyond) // 2
             if data.startswith(lead, at + (middle - 1) * size):
                 count = middle
             else:
                 beyond = middle
+            middle = (count + beyond) // 2
         if count < COUNTED_MIN:
             return []
-        found = data[at : at + count * size]
-        wanted = bytearray(found[:size] * count)
+        wanted = bytearray(data[at : at + size]) * count
+        columns = self._columns if low % 100 + count > 100 else self._columns[:2]
         for stop in self._counting:
-            for back, column in enumerate(self._columns, 1):
+            for back, column in enumerate(columns, 1):
                 wanted[stop - back :: size] = column[low : low + count]
-        opaque = found[self._opaque]
-        opaques = [opaque] * count
-        begin, end = self._opaque.start, self._opaque.stop
-        if found[begin - size : end - size] != opaque:
-            opaques = [found[place : place + end - begin] for place in range(begin, len(found), size)]
-            for place in range(begin, end):
-                wanted[place::size] = found[place::size]
-        return opaques if found == wanted else []
+        begin, stop, width = at + self._opaque, at + len(wanted), self._opaque_width
+        opaques = [data[begin : begin + width]] * count
+        if data[begin + len(wanted) - size : begin + len(wanted) - size + width] != opaques[0]:
+            opaques = [data[place : place + width] for place in range(begin, stop, size)]
+            for place in range(begin, begin + width):
+                wanted[place - at :: size] = data[place:stop:size]
+        return opaques if data.startswith(wanted, at) else []
 
     def _are_opaques(self, opaques: list[bytes]) -> bool:
         """All are numbers as they are written, of 31 bits; what stands in a string of digits means the same in JSON."""
+        if opaques.count(opaques[0]) == len(opaques):
+            opaques = opaques[:1]
         if not b"".join(opaques).isdigit() or min(opaques)[0] == 0x30:
             return False
-        return not self._opaque_long or max(opaques) <= _OPAQUE_LARGEST
+        return self._opaque_width < len(_OPAQUE_LARGEST) or max(opaques) <= _OPAQUE_LARGEST
 
     def _receipt(self, info: bytes, offset: bytes) -> bool:
         """A receipt of another delivery; its last word is the offset once more."""

@@ -96,7 +96,7 @@ def picker(wanted: Filter | None, store: MessageStore) -> Pick | None:
 class Subject:
     """A group's pops of one topic: the queues concerned, and whose turn it is."""
 
-    __slots__ = ("_broker", "_retry", "_turn", "group", "topic")
+    __slots__ = ("_broker", "_retry", "_turn", "group", "mark", "topic")
 
     def __init__(self, broker: Broker, group: str, topic: Topic) -> None:
         self._broker = broker
@@ -104,6 +104,8 @@ class Subject:
         self._turn = 0
         self.group = group
         self.topic = topic
+        self.mark = mark_of(topic.name)
+        """Of the topic itself in receipts."""
 
     def retry_queues(self) -> list[tuple[Topic, int]]:
         """Queues of the retry topics that exist."""
@@ -239,7 +241,7 @@ class Pop:
         answer.revive_queue = ORDER_QUEUE if ordered else 0
         for place, found in looks:
             pops.take(place, found, answer.pop_ms, header.invisible_time, ordered, header.attempt_id)
-            rest += pops.ready(place)
+            rest += place.cursor.window.ready(found.queue_end)
             if found.offsets:
                 self._add(answer, place, found, ordered)
         if not answer.pieces:
@@ -254,8 +256,8 @@ class Pop:
     def _add(self, answer: Answer, place: Place, found: Look, ordered: bool) -> None:
         stats = self._door.shared.broker.stats
         stats.read(place.topic, self._subject.group, len(found.offsets), found.size)
-        mark = mark_of(place.topic)
         name = self._subject.topic.name
+        mark = self._subject.mark if place.topic == name else mark_of(place.topic)
         # The client finds a light queue's offset in the record's properties, but only while reconsumeTimes is 0.
         light = bool(found.counts) and name.startswith(names.LMQ_PREFIX)
         offsets, pieces, size = found.offsets, found.pieces, found.size
