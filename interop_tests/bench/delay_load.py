@@ -22,6 +22,7 @@ from remoting_wire import INPUT, ServerClock, connect, create_topic, decode, enc
 TOPIC = "delay_load"
 LEVEL, TIMER = "DELAY\x011\x02", "TIMER_DELAY_MS\x01{}\x02"
 ASK_S = 0.2
+PLAIN_TIMES = 4  # plain messages of a round for each delayed one: the server's clock ticks every 10 ms
 DAYS_MS = 3 * 86_400_000 - 60_000
 
 
@@ -107,7 +108,8 @@ def main() -> None:
     found: dict[str, list[float]] = {name: [] for name in kinds}
     for round_ in range(given.rounds + 1):
         for name, extra in kinds.items():
-            us = measured(given.address, clock, round_ * given.messages, given.messages, given.window, extra)
+            messages = given.messages * (1 if extra else PLAIN_TIMES)
+            us = measured(given.address, clock, round_ * PLAIN_TIMES * given.messages, messages, given.window, extra)
             if round_:  # the first one warms up
                 found[name].append(us)
     plain = statistics.median(found["plain"])
