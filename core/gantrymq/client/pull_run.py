@@ -14,11 +14,11 @@ from typing import Final
 from gantrymq.client.buffers import QueueBuffer
 from gantrymq.client.client import Client
 from gantrymq.client.link import REQUEST_TIMEOUT_S, Link, shape_of
-from gantrymq.client.pulling import PullResult, Subscription, parse_pull, pull_fields, wanted_records
+from gantrymq.client.pulling import PullResult, Subscription, parse_pull, pull_fields, pull_offsets, wanted_records
 from gantrymq.client.records import ReceivedMessage
 from gantrymq.model.errors import GantryError
 from gantrymq.remoting.codec import Command
-from gantrymq.remoting.constants import RequestCode
+from gantrymq.remoting.constants import RequestCode, ResponseCode
 
 PULL_WAIT_S: Final = 15.0
 """How long a broker holds a pull of an empty queue (brokerSuspendMaxTimeMillis)."""
@@ -112,16 +112,17 @@ class PullRun:
         assert link is not None
         assert subscription is not None
         queue = buffer.queue
-        result, raw = parse_pull(answer, queue, link.address)
-        if result.moved:
-            return result
-        messages = wanted_records(raw, queue, subscription, link.address) if raw else []
+        following = pull_offsets(answer, queue, link.address)[0]
+        if answer.code == ResponseCode.PULL_OFFSET_MOVED:
+            return parse_pull(answer, queue, link.address)[0]
+        found = answer.code == ResponseCode.SUCCESS
+        messages = wanted_records(answer.body, queue, subscription, link.address) if found else []
         buffer.add(messages)
-        buffer.next_offset = result.next_offset
+        buffer.next_offset = following
         buffer.pulls += 1
         buffer.last_pull_ms = time.time_ns() // 1_000_000
         if not messages:
-            return result
+            return parse_pull(answer, queue, link.address)[0]
         self._deliver(buffer, messages)
         return None
 

@@ -23,6 +23,12 @@ PULL_MAX: Final = 1024
 PULL_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of one pull, one message larger than that excepted."""
 
+_PULLED: Final = frozenset(
+    {
+        ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)  # fmt: skip
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 
@@ -120,20 +126,24 @@ def pull_fields(
     }
 
 
-def parse_pull(answer: Command, queue: MessageQueue, address: str) -> tuple[PullResult, bytes]:
-    """Result without messages, and the raw records. Raises `BrokerError` for anything but found, not found, retry and moved."""
-    moved = answer.code == ResponseCode.PULL_OFFSET_MOVED
-    found = answer.code == ResponseCode.SUCCESS
-    if not (found or moved or answer.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)):
+def pull_offsets(answer: Command, queue: MessageQueue, address: str) -> tuple[int, int, int]:
+    """Next, least and maximum offset of an answer. Raises `BrokerError` for anything but found, not found, retry and moved."""
+    if answer.code not in _PULLED:
         raise BrokerError(answer, f"pull of {queue}", address)
     fields = answer.fields
     try:
-        offsets = int(fields["nextBeginOffset"]), int(fields["minOffset"]), int(fields["maxOffset"])
+        return int(fields["nextBeginOffset"]), int(fields["minOffset"]), int(fields["maxOffset"])
     except (KeyError, ValueError):
         for name in ("nextBeginOffset", "minOffset", "maxOffset"):
             number(answer, name, f"pull of {queue}", address)
         raise
-    return PullResult([], *offsets, moved), answer.body if found else b""
+
+
+def parse_pull(answer: Command, queue: MessageQueue, address: str) -> tuple[PullResult, bytes]:
+    """Result without messages, and the raw records. Raises as `pull_offsets`."""
+    offsets = pull_offsets(answer, queue, address)
+    result = PullResult([], *offsets, answer.code == ResponseCode.PULL_OFFSET_MOVED)
+    return result, answer.body if answer.code == ResponseCode.SUCCESS else b""
 
 
 def wanted_records(raw: bytes, queue: MessageQueue, subscription: Subscription, address: str) -> list[ReceivedMessage]:
