@@ -505,6 +505,11 @@ class Index:
         self.list.append(file)
         self.unsynced.add(file.path)
 
+    @property
+    def pending_entries(self) -> int:
+        """What `write_entries` has to write."""
+        return self.list[-1].pending_bytes // ENTRY.size if self.list else 0
+
     def write_entries(self) -> None:
         """New entries into the newest file. Its slots and header may wait: after a crash they are made again from the entries."""
         if self.list and self.list[-1].pending_bytes:

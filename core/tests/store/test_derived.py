@@ -68,3 +68,35 @@ def test_where_slices_do_not_keep_up_all_is_written_at_once(
         if number % 100 == 99:
             store.run_background(1)
             assert len(store._queues.dirty) + len(store._queues._writing) <= 200
+
+
+def test_the_units_of_many_records_and_their_entries_of_the_index_are_written_in_slices_of_their_own(
+    bench: Bench, message_of: Callable[..., Message], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.settings |= {"consumequeue_file_size": 20_000, "index_slots": 1_000, "index_entries": 1_000}
+    store = bench.open()
+    store.append([message_of(0)], [()])
+    while store.run_background(1000):  # the first checkpoint
+        pass
+    count = derived.ENTRIES_SAME_SLICE + 1
+    for number in range(1, count + 1):
+        store.append([message_of(number)], [()])
+    while store.run_background(1000):
+        pass
+    assert not store.index_lag_records
+    written: list[int] = []
+    original = bench.files.pwrite
+
+    def counted(handle: int, data: bytes, at: int) -> None:
+        written.append(len(memoryview(data).cast("B")))
+        original(handle, data, at)
+
+    monkeypatch.setattr(bench.files, "pwrite", counted)
+    bench.clock.advance(derived.UNITS_PENDING_MS)
+    slices = []
+    more = True
+    while more:
+        more = store.run_background(1)
+        slices.append([size for size in written if size > count * 20])
+        written.clear()
+    assert [len(large) for large in slices[:2]] == [1, 1]  # units, entries
