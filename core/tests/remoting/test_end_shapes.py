@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gantrymq.broker import transactions
 from gantrymq.broker.transaction_halves import HALF_TOPIC, OP_TOPIC
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.testing import FakeLink
@@ -290,10 +291,10 @@ def test_light_queues_that_cannot_be_made_refuse_each_by_itself(
     learned(link)
     made = [half(link, f"u{number}", "INNER_MULTI_DISPATCH\x01%LMQ%x\x02") for number in (2, 3)]
 
-    def light(name: str) -> None:
+    def refuse(*_arguments: object) -> None:
         raise GantryError(ErrorCode.TOPIC_LIMIT, "too many")
 
-    monkeypatch.setattr(bench.broker.topics, "light", light)
+    monkeypatch.setattr(transactions, "keep_readable", refuse)  # as a light queue that cannot be made does
     found = answers(link.feed(decisions(made)))
     assert batches == [(2, False)]
     assert [(one.opaque, one.remark) for one in found] == [(20, "too many"), (21, "too many")]
