@@ -176,7 +176,8 @@ class SendShapes:
             parsed, queue_id=int(queue), born_ms=int(born),
             properties=text.replace(f"{_UNIQ_KEY}{old}\x02", f"{_UNIQ_KEY}{unique.decode()}\x02"),
         )  # fmt: skip
-        if text.count(_UNIQ_KEY) != 1 or decode(bytes(probe)) != (expected, wanted):
+        named = text.startswith(_UNIQ_KEY) or f"\x02{_UNIQ_KEY}" in text  # and is no end of a longer name
+        if not named or text.count(_UNIQ_KEY) != 1 or decode(bytes(probe)) != (expected, wanted):
             return None
         shape = SendShape(marker, header, places, parsed, sender)
         self._keep(shape, header)

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gantrymq.broker.topics import TopicConfig
+from gantrymq.broker.transaction_halves import HALF_TOPIC
 from gantrymq.model import names
 from gantrymq.model.errors import GantryError
 from gantrymq.model.message import Message
@@ -182,6 +183,20 @@ def test_lookalike_properties_are_no_properties(bench: Bench) -> None:
     text = "X_DELAY\x013\x02MYTAGS\x01no\x02note\x01TAGS\x02TRAN_MSG\x01false\x02DELAY\x010\x02UNIQ_KEY\x01u\x02"
     assert send(link, properties=text).code == 0
     assert stored(bench)[0].tag == ""
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("binary", [False, True])
+def test_a_name_that_ends_in_that_of_the_unique_key_is_none_in_sends_like_earlier_ones_either(
+    bench: Bench, half: bool, binary: bool
+) -> None:
+    link = bench.connect()
+    more = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02" if half else ""
+    for number in range(5):
+        assert send(link, b"", f"{more}MYUNIQ_KEY\x017F0000{number}\x02", binary=binary).code == 0
+    messages = stored(bench, HALF_TOPIC if half else "T")
+    assert [message.property("MYUNIQ_KEY") for message in messages] == [f"7F0000{number}" for number in range(5)]
+    assert len({message.property("UNIQ_KEY") for message in messages} - {""}) == 5
 
 
 def test_without_automatic_creation(tmp_path: Path) -> None:
