@@ -41,22 +41,26 @@ _ID_PARTS: Final = [re.compile(rb'"%b":"([0-9A-Za-z]+)"' % name.encode()) for na
 class Ends:
     """Decisions that came behind one another and are alike. `end`: where the last frame ends in the bytes that they were told from."""
 
-    __slots__ = ("_begin", "_data", "end", "offsets", "positions", "shape")
+    __slots__ = ("_frames", "end", "offsets", "positions", "shape")
 
-    def __init__(self, shape: EndShape, data: bytes, begin: int) -> None:
+    def __init__(self, shape: EndShape) -> None:
         self.shape = shape
-        self._data = data
-        self._begin = begin
+        self._frames = b""
         self.offsets: list[int] = []
         """In the half topic."""
         self.positions: list[int] = []
         """In the log."""
-        self.end = begin
+        self.end = 0
+
+    def take(self, data: bytes, at: int) -> None:
+        """Keep the frames, which begin at `at`: they may wait for the disk, and what was read with them must not."""
+        self.end = at + self.shape.size * len(self.offsets)
+        self._frames = data[at : self.end]
 
     def headers(self) -> list[bytes]:
         """As they came."""
         size = self.shape.size
-        return [self._data[at + _PREFIX.size : at + size] for at in range(self._begin, self.end, size)]
+        return [self._frames[at + _PREFIX.size : at + size] for at in range(0, len(self._frames), size)]
 
 
 class EndShape:
@@ -93,7 +97,7 @@ class EndShape:
         constant, size, most = self._constant, self.size, self._most
         offset_at, position_at, opaque_at, id_at, other_at = self._places
         least_offset, least_position, least_opaque = self._least
-        found = Ends(self, data, at)
+        found = Ends(self)
         offsets, positions = found.offsets, found.positions
         for parts in self._each(memoryview(data)[at : at + (len(data) - at) // size * size]):
             offset, position, opaque = parts[offset_at], parts[position_at], parts[opaque_at]
@@ -110,7 +114,7 @@ class EndShape:
             positions.append(int(position))
         if not offsets:
             return None
-        found.end = at + size * len(offsets)
+        found.take(data, at)
         return found
 
 

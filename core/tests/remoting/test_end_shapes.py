@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import pairwise
 from typing import Any
 
@@ -97,6 +98,18 @@ def test_bodies_long_headers_and_answers_are_not_learned() -> None:
         assert not is_alike(frame, frame)
     assert is_alike(frame_of(twice), frame_of(twice))  # what stands in a value is escaped
     assert not is_alike(frame_of(FIELDS), frame_of(fields_of(42), body=b"x"))
+
+
+def test_what_was_read_with_a_decision_is_not_kept_for_it() -> None:
+    """It may wait for the disk; a send beside it that was refused must not."""
+    reader = FrameReader(typed_sends=True)
+    reader.read(frame_of(FIELDS))
+    data = encode(Command(Code.HEART_BEAT, {}, bytes(1 << 20))) + frame_of(fields_of(42)) + frame_of(fields_of(43))
+    before = sys.getrefcount(data)
+    _, found = reader.read(data)
+    assert isinstance(found, Ends)
+    assert sys.getrefcount(data) == before
+    assert [command.fields for command in codec.as_commands([found])] == [fields_of(42), fields_of(43)]
 
 
 def test_an_opaque_that_is_no_plain_number_of_32_bits_goes_the_general_way() -> None:
