@@ -83,7 +83,7 @@ async def send_back(
         "group": group,
         "offset": str(message.physical_offset),
         "delayLevel": str(delay_level),
-        "originMsgId": message.offset_message_id,
+        "originMsgId": message.message_id,
         "originTopic": message.topic,
         "unitMode": "false",
         "maxReconsumeTimes": str(reconsume_max),

@@ -46,6 +46,9 @@ def send_back(door: BrokerDoor, command: Command) -> None:
     topic = writable(shared.groups.retry_topic(group, header.unit_mode == "true"), names.RETRY_PREFIX + header.group)
     if stored is None or stored.topic in UNDECIDED_TOPICS or names.is_own_system_topic(stored.topic):
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"look message by offset failed, {header.offset}")
+    if _is_another(stored, header.origin_msg_id or ""):
+        text = f"look message by offset failed, {header.offset}: another message stands there"
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
     attempts = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
     dead = stored.reconsume_times >= attempts or header.delay_level < 0
     if dead:
@@ -68,6 +71,15 @@ def send_back(door: BrokerDoor, command: Command) -> None:
         door.connection.respond(command)
 
     door.submit([message], answer)
+
+
+def _is_another(stored: Message, message_id: str) -> bool:
+    """The consumer's id of its message is neither the record's key nor made of its place: the message was lost, with the machine's power, after it
+    had been delivered, and what came next stands where it was. Ids of another length are not understood, and no reason to refuse."""
+    unique = stored.property(props.UNIQ_KEY)
+    if len(message_id) != len(unique) or message_id == unique:
+        return False
+    return not message_id.upper().endswith(f"{stored.physical_offset:016X}")
 
 
 def _retry_queues(group: GroupConfig, topic: Topic) -> int:

@@ -144,6 +144,21 @@ def test_refused(bench: Bench, fields: dict[str, Any], code: int, remark: str) -
     assert stored(bench, RETRY) == []
 
 
+@pytest.mark.parametrize("own", ["U", "7F0000010BAD2A139A550000000000AB"])
+def test_a_place_where_another_message_stands_by_now(bench: Bench, own: str) -> None:
+    """The consumer's message was lost with the machine's power, and its place was written again: its client, which knows what it had, is told."""
+    message = one(bench, f"UNIQ_KEY\x01{own}\x02")
+    other = "V" if own == "U" else own[:-1] + "C"
+    answer = back(bench, message, originMsgId=other)
+    assert answer.code == Answer.SYSTEM_ERROR
+    assert "look message by offset failed" in (answer.remark or "")
+    assert stored(bench, RETRY) == []
+    place = f"7F00000100002A9F{message.physical_offset:016x}"
+    for name in (own, place, place.upper(), "", "some id of a client that makes its own"):
+        assert back(bench, message, originMsgId=name).code == 0
+    assert len(stored(bench, RETRY)) == 5
+
+
 def test_records_of_the_broker_are_not_sent_back(bench: Bench) -> None:
     one(bench)
     own = bench.store.units("rmq_sys_gantry_topic", 0, 0, 1)[0][0]
