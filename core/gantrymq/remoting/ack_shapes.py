@@ -14,14 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.remoting.constants import RequestCode
 from gantrymq.remoting.send_shapes import HEADER_BYTES_MAX, OPAQUE_MAX, QUEUE_IDS
+from gantrymq.remoting.shape_table import ShapeTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-SHAPES_MAX: Final = 1024
-"""Of the process, forgotten all at once beyond it: two mebibytes with `HEADER_BYTES_MAX`. A connection keeps the last one that it used."""
-SHAPES_PER_LENGTH: Final = 8
-"""Of headers of one length, the newest: those of other groups and topics. More of them would be compared in vain."""
 
 ACK_CODE: Final = int(RequestCode.ACK_MESSAGE)
 ACK_START: Final = b'{"code":%d,' % ACK_CODE
@@ -230,14 +226,10 @@ class AckShape:
         return True
 
 
-class AckShapes:
-    """Those of all connections, by length of the header."""
+class AckShapes(ShapeTable[AckShape]):
+    """Those of all connections."""
 
-    __slots__ = ("_count", "_shapes")
-
-    def __init__(self) -> None:
-        self._shapes: dict[int, list[AckShape]] = {}
-        self._count = 0
+    __slots__ = ()
 
     def find(self, marker: int, data: bytes, at: int, run: Acks | None) -> Acks | None:
         """As `AckShape.match`, for any that was learned. `marker`: of the frame at `at`."""
@@ -261,22 +253,7 @@ class AckShapes:
             probe[place] = value
         others = {"extraInfo": info.decode(), "offset": offset.decode(), "queueId": queue.decode()}
         if decode(bytes(probe)) == (fields | others, int(number)):
-            self._keep(AckShape(header, places, fields, sender))
-
-    def forget(self) -> None:
-        """Know none."""
-        self._shapes.clear()
-        self._count = 0
-
-    def _keep(self, shape: AckShape) -> None:
-        if self._count >= SHAPES_MAX:
-            self.forget()
-        shapes = self._shapes.setdefault(shape.marker, [])
-        if len(shapes) >= SHAPES_PER_LENGTH:
-            del shapes[0]
-            self._count -= 1
-        shapes.append(shape)
-        self._count += 1
+            self._keep(len(header), AckShape(header, places, fields, sender))
 
 
 def _places(header: bytes) -> list[slice] | None:

@@ -279,32 +279,27 @@ def as_command(received: Command | Alike) -> Command:
     return Command(_SEND, None, body, opaque, 0, None, shape.language, shape.version, header_of(received))
 
 
+def _decode_fields(header: bytes) -> tuple[Fields, int]:
+    command = decode_json_header(header, b"")
+    return command.fields, command.opaque
+
+
 def _learn_ack(header: bytes) -> None:
     """Remember the shape of an acknowledgement that waits for an answer."""
-
-    def decode(probe: bytes) -> tuple[Fields, int]:
-        again = decode_json_header(probe, b"")
-        return again.fields, again.opaque
-
     try:
         command = decode_json_header(header, b"")
         if not command.flag and command.remark is None:
-            _ack_shapes.learn(header, command.fields, (command.language, command.version), decode)
+            _ack_shapes.learn(header, command.fields, (command.language, command.version), _decode_fields)
     except FrameError:
         return  # whoever decodes it in earnest says so
 
 
 def _learn_end(header: bytes) -> None:
     """Remember the shape of a decision on a transaction, one-way or not."""
-
-    def decode(probe: bytes) -> tuple[Fields, int]:
-        again = decode_json_header(probe, b"")
-        return again.fields, again.opaque
-
     try:
         command = decode_json_header(header, b"")
         if command.flag in (0, FLAG_ONEWAY) and command.remark is None:
-            _end_shapes.learn(header, command.fields, command.flag, decode)
+            _end_shapes.learn(header, command.fields, command.flag, _decode_fields)
     except FrameError:
         return  # as above
 

@@ -13,14 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.remoting.constants import RequestCode
 from gantrymq.remoting.send_shapes import HEADER_BYTES_MAX, OPAQUE_MAX
+from gantrymq.remoting.shape_table import ShapeTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-SHAPES_MAX: Final = 1024
-"""Of the process, forgotten all at once beyond it: two mebibytes with `HEADER_BYTES_MAX`."""
-SHAPES_PER_LENGTH: Final = 8
-"""Of headers of one length, the newest: those of other groups, and of other numbers of digits. More of them would be compared in vain."""
 
 END_START: Final = b'{"code":%d,' % int(RequestCode.END_TRANSACTION)
 """Binary headers go the general way."""
@@ -118,14 +114,10 @@ class EndShape:
         return found
 
 
-class EndShapes:
-    """Those of all connections, by length of the header."""
+class EndShapes(ShapeTable[EndShape]):
+    """Those of all connections."""
 
-    __slots__ = ("_count", "_shapes")
-
-    def __init__(self) -> None:
-        self._shapes: dict[int, list[EndShape]] = {}
-        self._count = 0
+    __slots__ = ()
 
     def find(self, marker: int, data: bytes, at: int) -> Ends | None:
         """As `EndShape.match`, for any that was learned. `marker`: of the frame at `at`."""
@@ -147,22 +139,7 @@ class EndShapes:
             probe[place] = others[name] = b"1" * (place.stop - place.start)
         number = int(others.pop("opaque"))
         if decode(bytes(probe)) == (fields | {name: value.decode() for name, value in others.items()}, number):
-            self._keep(EndShape(header, places, fields, flag))
-
-    def forget(self) -> None:
-        """Know none."""
-        self._shapes.clear()
-        self._count = 0
-
-    def _keep(self, shape: EndShape) -> None:
-        if self._count >= SHAPES_MAX:
-            self.forget()
-        shapes = self._shapes.setdefault(shape.marker, [])
-        if len(shapes) >= SHAPES_PER_LENGTH:
-            del shapes[0]
-            self._count -= 1
-        shapes.append(shape)
-        self._count += 1
+            self._keep(len(header), EndShape(header, places, fields, flag))
 
 
 def _places(header: bytes) -> tuple[list[str], list[slice]] | None:

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gantrymq.remoting import codec
-from gantrymq.remoting.ack_shapes import SHAPES_MAX, SHAPES_PER_LENGTH, Acks, AckShapes
+from gantrymq.remoting.ack_shapes import Acks, AckShapes
 from gantrymq.remoting.codec import Command, FrameReader, encode
 from gantrymq.remoting.constants import VERSION
 from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.send_shapes import HEADER_BYTES_MAX
+from gantrymq.remoting.shape_table import SHAPES_MAX, SHAPES_PER_LENGTH
 from tests.remoting.bench import TOPIC, Bench, answers, request, send
 from tests.remoting.pop_client import GROUP, Popped, pop, pop_frame, popped
 

@@ -18,8 +18,9 @@ from gantrymq.remoting import codec
 from gantrymq.remoting.codec import Command, FrameReader, encode
 from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.constants import ResponseCode as Answer
-from gantrymq.remoting.end_shapes import SHAPES_MAX, SHAPES_PER_LENGTH, Ends, EndShapes
+from gantrymq.remoting.end_shapes import Ends, EndShapes
 from gantrymq.remoting.send_shapes import HEADER_BYTES_MAX
+from gantrymq.remoting.shape_table import SHAPES_MAX, SHAPES_PER_LENGTH
 from tests.remoting.bench import Bench, answers, request, send
 from tests.remoting.test_transaction_requests import COMMIT, ROLLBACK, decide, decision, half, stored
 
