@@ -31,6 +31,19 @@ if not os.environ.get("GANTRY_RANDOM_TESTS"):
     assert callable(providers._get_local_constants)
     providers._get_local_constants = lambda: providers._local_constants
 
+WISHES = (
+    "CLICOLOR",
+    "CLICOLOR_FORCE",
+    "COLUMNS",
+    "FORCE_COLOR",
+    "LINES",
+    "NO_COLOR",
+    "TTY_COMPATIBLE",
+    "TTY_INTERACTIVE",
+)
+"""How whoever runs the tests wants to see them: colours and widths, which are not for the screens that are compared. Locale, time zone, TERM and HOME
+stay as they are; interop_tests/test_surroundings.py runs the command under all of these."""
+
 _OWN = pytest.StashKey[Path]()
 
 
@@ -40,6 +53,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.basetemp is None:
         config.stash[_OWN] = own = Path(tempfile.mkdtemp(prefix="gantry-tests-"))
         config.option.basetemp = str(own / "run")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """Pytest itself knows them by now, and no test has been imported."""
+    for name in WISHES:
+        os.environ.pop(name, None)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

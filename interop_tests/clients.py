@@ -22,6 +22,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "test_mqtt_paho": ("paho-mqtt",),
     "test_mqtt_durability": ("paho-mqtt",),
     "test_mqtt_amqtt": ("amqtt",),
+    "test_mosquitto_bridge": ("Mosquitto (bridge)", "paho-mqtt"),
     "test_amqp_clients": ("pika", "aiormq", "aio-pika"),
     "test_amqp_crash": ("pika",),
     "test_cloudevents_publish": ("cloudevents", "httpx"),

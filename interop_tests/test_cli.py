@@ -279,7 +279,7 @@ def test_nobody_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:1")
     monkeypatch.setattr(routes, "ASK_TIMEOUT_S", 1.0)
     assert run_app(["group", "list"]) == 4
-    assert "is `gantry up` running?" in capsys.readouterr().err
+    assert "start one there (`gantry up`), or name another: --nameserver" in capsys.readouterr().err
 
 
 # The live screen.

@@ -178,6 +178,17 @@ def test_large_payload(connect: Callable[..., Paho], top: str) -> None:
     assert sub.receive(1) == [(top, payload)]
 
 
+@pytest.mark.parametrize(("count", "size"), [(10_000, 256), (100, 65_536)])
+def test_bursts_of_qos_0_arrive_whole(connect: Callable[..., Paho], top: str, count: int, size: int) -> None:
+    """At a reader that reads."""
+    reader = connect()
+    reader.subscribe((top, 0))
+    publisher = connect()
+    for number in range(count):
+        publisher.client.publish(top, b"%08d" % number + bytes(size - 8))
+    assert [int(payload[:8]) for _, payload in reader.receive(count)] == list(range(count))
+
+
 def test_mqtt_3_1(connect: Callable[..., Paho], top: str) -> None:
     sub = connect(top, True, protocol=mqtt.MQTTv31)
     sub.subscribe((top, 1))

@@ -112,7 +112,7 @@ class BrokerMetrics:
             ("gantry_log_derived_position", "Queues and index below it are on stable storage", lambda: store.derived_position),
             ("gantry_light_live_units", "Entries of light queues that may still be read", lambda: store.light_live_units),
             ("gantry_store_failed", "1 after the disk failed: nothing is accepted any more", lambda: int(store.failure is not None)),
-            ("gantry_disk_size_bytes", "Size of the file system that holds the store", lambda: store.disk_usage()[0]),
+            ("gantry_disk_size_bytes", "Used and available bytes of the file system that holds the store", lambda: store.disk_usage()[0]),
             ("gantry_disk_free_bytes", "Free bytes of it", lambda: store.disk_usage()[1]),
         ):  # fmt: skip
             self._one(name, text, source)

@@ -19,6 +19,7 @@ from gantrymq.broker.compaction import Compaction
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TimerConfig, TopicsConfig, TransactionsConfig
 from gantrymq.broker.config_export import ConfigExport, Ends, Rows
 from gantrymq.broker.local import LocalBrokerPort
+from gantrymq.broker.lost import name_lost
 from gantrymq.broker.retention import Retention
 from gantrymq.broker.routing import load_route_sets
 from gantrymq.broker.snapshots import SnapshotWork
@@ -125,7 +126,7 @@ class BrokerService:
         store = MessageStore(OsFileSystem(), context.data, config, context.clock)
         progress = RecoveryProgress(context.clock.monotonic_ms)
         try:
-            report = await asyncio.to_thread(store.load, progress)
+            report = await asyncio.to_thread(store.load, progress, accept_loss=context.shared.get("accept_loss", False))
         finally:
             progress.close()
         self._store = store
@@ -154,6 +155,7 @@ class BrokerService:
             return rows
 
         broker.open(not whole, take_over)
+        name_lost(broker.cursors, store)
         loop = asyncio.get_running_loop()
         export.start(broker.tables, context.wheel, partial(loop.run_in_executor, None))
         export.keep_delays(broker.delays.floors)
@@ -235,9 +237,9 @@ def show_metrics(
     doors.sends.show(metrics)
     for name, text, source in (
         (
-            "gantry_store_index_lag_ms",
+            "gantry_store_index_lag_seconds",
             "Age of the oldest record that is not in the index yet",
-            lambda: store.index_lag_ms,
+            lambda: store.index_lag_ms / 1000,
         ),
         ("gantry_store_index_lag_records", "Records that are not in the index yet", lambda: store.index_lag_records),
         (

@@ -16,7 +16,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from gantrymq.model.errors import ConfigError
+from gantrymq.logs import SECRET
+from gantrymq.model.errors import ConfigError, ConfigErrors
 
 Section = TypeVar("Section")
 
@@ -58,6 +59,12 @@ class ServerConfig:
         default=False,
         metadata={"help": "allow a host that other machines can reach, though nobody is authenticated yet"},
     )
+    trusted_networks: str = field(
+        default="",
+        metadata={
+            "help": "networks (ADDRESS/BITS, separated by commas) whose peers may administrate, register brokers and be gateways, as this machine may"
+        },
+    )
     log_level: Literal["debug", "info", "warning", "error"] = field(
         default="info", metadata={"help": "least severity written to stderr"}
     )
@@ -70,6 +77,14 @@ class ServerConfig:
             "min": 1,
             "max": 10_000_000,
             "help": "open connections of the process, all doors together; the limit of open files lowers it",
+        },
+    )
+    door_connections_max: int = field(
+        default=0,
+        metadata={
+            "min": 0,
+            "max": 10_000_000,
+            "help": "open connections of one door, so that none takes those of all others; 0: nine tenths of what all doors together have",
         },
     )
     outbound_bytes_max: int = field(
@@ -105,6 +120,7 @@ class Raw:
 
     value: object
     source: str
+    """`FILE:LINE`, an option, or a variable of the environment."""
 
 
 class Settings:
@@ -112,6 +128,8 @@ class Settings:
 
     def __init__(self) -> None:
         self.sections: dict[str, dict[str, Raw]] = {}
+        self.errors: list[ConfigError] = []
+        """What could not be understood as a value of a section."""
 
     def put(self, section: str, key: str, value: object, source: str) -> None:
         """A later call wins."""
@@ -129,42 +147,85 @@ class Settings:
     def build(self, name: str, section_type: type[Section], common: tuple[str, ...] = ()) -> Section:
         """The dataclass `section_type` with the values given for section `name`; keys in `common` may also be given and are
         read elsewhere. Raises `ConfigError`."""
+        errors: list[ConfigError] = []
+        built = self.examine(name, section_type, errors, common)
+        refuse(errors)
+        return built
+
+    def examine(
+        self, name: str, section_type: type[Section], errors: list[ConfigError], common: tuple[str, ...] = ()
+    ) -> Section:
+        """As `build`, but every error is added to `errors`; what is wrong has its default in the section returned."""
         given = self.sections.get(name, {})
-        every: dict[str, Field[Any]] = {item.name: item for item in fields(section_type)}  # type: ignore[arg-type]
-        known = {key: item for key, item in every.items() if "set_as" not in item.metadata}
-        hints = get_type_hints(section_type)
         values: dict[str, object] = {}
         for key, raw in given.items():
-            item = known.get(key)
-            if item is None:
-                if key in common:
-                    continue
-                if key in every:
-                    where = every[key].metadata["set_as"]
-                    raise ConfigError(f"{name}.{key} ({raw.source}): it is set as {where}")
-                allowed = [f"{name}.{other}" for other in dict.fromkeys((*known, *common))]
-                raise ConfigError(unknown(f"{name}.{key}", raw, allowed, "setting"))
-            limits = dict(item.metadata)
-            if key == "port":
-                limits.setdefault("min", 0)
-                limits.setdefault("max", 65535)
-            values[key] = convert(f"{name}.{key}", raw, hints[key], limits)
-        try:
-            return section_type(**values)
-        except (ValueError, ConfigError) as error:
-            raise ConfigError(told(name, str(error), given)) from error
+            try:
+                if key not in common or key in section_type.__dataclass_fields__:  # type: ignore[attr-defined]
+                    values[key] = value_of(name, key, raw, section_type, common)
+            except ConfigError as error:
+                errors.append(error)
+        while True:
+            try:
+                return section_type(**values)
+            except (ValueError, ConfigError) as error:
+                # A section says one thing at a time: go on without that to hear what else it has to say.
+                keys, complaint = told(name, str(error), given)
+                errors.append(complaint)
+                if not values:
+                    raise complaint from error  # its defaults are wrong
+                wrong = [key for key in keys if key in values]
+                for key in wrong or list(values):
+                    del values[key]
 
-    def refuse_unknown(self, known: Iterable[str]) -> None:
-        """Every section given must be in `known`. Raises `ConfigError`."""
+    def examine_sections(self, known: Iterable[str], errors: list[ConfigError]) -> None:
+        """Every section given must be in `known`; what is not is added to `errors`."""
         names = sorted(known)
         for name, given in self.sections.items():
             if name not in names and given:
                 key, raw = next(iter(given.items()))
-                raise ConfigError(unknown(f"{name}.{key}", raw, names, "section"))
+                errors.append(unknown(f"{name}.{key}", raw, names, "section"))
+
+    def refuse_unknown(self, known: Iterable[str]) -> None:
+        """Every section given must be in `known`. Raises `ConfigError`."""
+        errors: list[ConfigError] = []
+        self.examine_sections(known, errors)
+        refuse(errors)
+
+
+def refuse(errors: list[ConfigError]) -> None:
+    """Raise what is wrong, if anything is."""
+    if errors:
+        raise errors[0] if len(errors) == 1 else ConfigErrors(errors)
+
+
+def value_of(name: str, key: str, raw: Raw, section_type: type, common: tuple[str, ...]) -> object:
+    """The value of one setting. Raises `ConfigError`."""
+    every: dict[str, Field[Any]] = {item.name: item for item in fields(section_type)}
+    item = every.get(key)
+    if item is None:
+        settable = [other for other in every if "set_as" not in every[other].metadata]
+        raise unknown(
+            f"{name}.{key}", raw, [f"{name}.{other}" for other in dict.fromkeys((*settable, *common))], "setting"
+        )
+    if "set_as" in item.metadata:
+        raise ConfigError(f"{name}.{key} ({raw.source}): it is set as {item.metadata['set_as']}", raw.source)
+    return convert(f"{name}.{key}", raw, get_type_hints(section_type)[key], limits_of(item))
+
+
+def limits_of(item: Field[Any]) -> dict[str, Any]:
+    """What narrows a field's values."""
+    return ({"min": 0, "max": 65535} if item.name == "port" else {}) | dict(item.metadata)
 
 
 def load(config_file: str | None, environment: Mapping[str, str], sets: Iterable[str]) -> Settings:
     """Read the sources in their order. Raises `ConfigError`."""
+    settings = gather(config_file, environment, sets)
+    refuse(settings.errors)
+    return settings
+
+
+def gather(config_file: str | None, environment: Mapping[str, str], sets: Iterable[str]) -> Settings:
+    """As `load`, but what is wrong is left in `Settings.errors`."""
     settings = Settings()
     if config_file is not None:
         read_file(settings, Path(config_file))
@@ -175,9 +236,12 @@ def load(config_file: str | None, environment: Mapping[str, str], sets: Iterable
     for text in sets:
         name, equals, value = text.partition("=")
         section, dot, key = name.strip().partition(".")
-        if not (equals and dot and section and key):
-            raise ConfigError(f"--set {text}: must be SECTION.KEY=VALUE, for example --set mqtt.port=1884")
-        settings.put(section, key, value.strip(), "--set")
+        if equals and dot and section and key:
+            settings.put(section, key, value.strip(), "--set")
+        else:
+            settings.errors.append(
+                ConfigError(f"--set {text}: must be SECTION.KEY=VALUE, for example --set mqtt.port=1884", "--set")
+            )
     return settings
 
 
@@ -185,17 +249,29 @@ def read_file(settings: Settings, path: Path) -> None:
     """Add a TOML file: a table per section."""
     import tomllib  # only for those who have a file: it costs 10 ms of the start
 
+    from gantrymq.toml_lines import lines_of
+
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        tables = tomllib.loads(text)
     except OSError as error:
-        raise ConfigError(f"--config {path}: {error.strerror}") from error
+        settings.errors.append(ConfigError(f"--config {path}: {error.strerror}", str(path)))
+        return
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {path}: not TOML: {error}") from error
+        settings.errors.append(ConfigError(f"--config {path}: not TOML: {error}", str(path)))
+        return
+    lines = lines_of(text)
     for section, table in tables.items():
+        source = f"{path}:{lines.get((section, ''), 1)}"
         if not isinstance(table, dict):
-            raise ConfigError(f"{section} = {table!r} ({path}): settings stand in a section, for example [server]")
+            settings.errors.append(
+                ConfigError(
+                    f"{section} = {shown(table)} ({source}): settings stand in a section, for example [server]", source
+                )
+            )
+            continue
         for key, value in table.items():
-            settings.put(section, key, value, str(path))
+            settings.put(section, key, value, f"{path}:{lines[section, key]}" if (section, key) in lines else source)
 
 
 def convert(name: str, raw: Raw, wanted: Any, limits: Mapping[str, Any]) -> object:
@@ -204,7 +280,8 @@ def convert(name: str, raw: Raw, wanted: Any, limits: Mapping[str, Any]) -> obje
         value = to_type(raw.value, wanted)
         check_limits(value, limits)
     except (ValueError, OverflowError):
-        raise ConfigError(f"{name} = {shown(raw.value)} ({raw.source}): must be {describe(wanted, limits)}") from None
+        text = f"{name} = {shown_as(name, raw.value)} ({raw.source}): must be {describe(wanted, limits)}"
+        raise ConfigError(text, raw.source) from None
     return value
 
 
@@ -326,14 +403,29 @@ def describe(wanted: Any, limits: Mapping[str, Any]) -> str:
     return f"{words}, at most {limits['max']}" if "max" in limits else words
 
 
-def told(name: str, text: str, given: Mapping[str, Raw]) -> str:
-    """What a section's own check says, `KEY = VALUE: allowed ...`, with the name of the section and where the value was given."""
-    key, equals, rest = text.removeprefix(f"{name}.").partition(" = ")
-    raw = given.get(key)
-    _, colon, allowed = rest.rpartition(": ")
-    if not equals or not colon or raw is None:
-        return text if text.startswith(f"{name}.") else f"{name}: {text}"
-    return f"{name}.{key} = {shown(raw.value)} ({raw.source}): {allowed}"
+def told(name: str, text: str, given: Mapping[str, Raw]) -> tuple[list[str], ConfigError]:
+    """What a section's own check says, `KEY[, KEY...] = VALUE: allowed ...`: the keys, and an error with the name of the section and
+    where the values were given."""
+    head, equals, rest = text.removeprefix(f"{name}.").partition(" = ")
+    value, colon, allowed = rest.rpartition(": ")
+    keys = head.split(", ") if equals and colon else []
+    raws = [given[key] for key in keys if key in given]
+    if not raws:
+        return [], ConfigError(text if text.startswith(f"{name}.") else f"{name}: {text}")
+    sources = ", ".join(dict.fromkeys([raw.source for raw in raws]))
+    if len(keys) == 1:
+        value = shown_as(f"{name}.{head}", raws[0].value)
+    return keys, ConfigError(f"{name}.{head} = {value} ({sources}): {allowed}", raws[0].source)
+
+
+def is_secret(name: str) -> bool:
+    """Whether nobody should see the value of setting `name`."""
+    return SECRET.match(f"{name.rpartition('.')[2]}=x") is not None
+
+
+def shown_as(name: str, value: object) -> str:
+    """The value of setting `name` in an error line."""
+    return "***" if is_secret(name) else shown(value)
 
 
 def shown(value: object) -> str:
@@ -342,14 +434,15 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def unknown(name: str, raw: Raw, known: list[str], what: str) -> str:
-    """The line for a name that does not exist, with the nearest one that does."""
+def unknown(name: str, raw: Raw, known: list[str], what: str) -> ConfigError:
+    """The error for a name that does not exist, with the nearest one that does."""
     from difflib import get_close_matches
 
     wrong = name if what == "setting" else name.partition(".")[0]
     near = get_close_matches(wrong, known, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else "."
-    return f"{name} = {shown(raw.value)} ({raw.source}): no such {what}{hint} Allowed: {', '.join(known)}"
+    text = f"{name} = {shown_as(name, raw.value)} ({raw.source}): no such {what}{hint} Allowed: {', '.join(known)}"
+    return ConfigError(text, raw.source)
 
 
 def default_of(item: Field[Any]) -> object:

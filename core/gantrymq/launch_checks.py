@@ -2,33 +2,77 @@
 
 from __future__ import annotations
 
-import socket
-from ipaddress import ip_address
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+from gantrymq.config import ServerConfig, Settings
 from gantrymq.model.errors import ConfigError
+from gantrymq.net.loopback import is_loopback, networks_of
 
 
-def check_bind(host: str, insecure_bind: bool) -> None:
-    """Other machines may reach us only when the user says that this is meant. Raises `ConfigError`."""
-    if not insecure_bind and not is_loopback(host):
-        raise ConfigError(
-            f'server.host = "{host}": other machines could connect, and nobody is authenticated yet; use 127.0.0.1, '
-            "or add --set server.insecure_bind=true if the network is trusted"
+def contradictions(settings: Settings, server: ServerConfig, configs: Mapping[str, Any]) -> Iterator[ConfigError]:
+    """Settings each of which is allowed, but not beside another one. `configs`: what services of one machine have, by their names."""
+    given = settings.get("server", "host")
+    try:
+        check_bind(server.host, server.insecure_bind, given.source if given is not None else "default")
+    except ConfigError as error:
+        yield error
+    try:
+        networks_of(server.trusted_networks)
+    except ValueError as error:
+        given = settings.get("server", "trusted_networks")
+        source = given.source if given is not None else "default"
+        yield ConfigError(
+            f'server.trusted_networks = "{server.trusted_networks}" ({source}): {error}; write 10.0.0.0/8', source
+        )
+    for key, floor in (
+        ("outbound_bytes_ceiling", "outbound_bytes_max"),
+        ("outbound_bytes_process_max", "outbound_bytes_max"),
+    ):
+        given, other = settings.get("server", key), settings.get("server", floor)
+        if given is not None and other is not None and getattr(server, key) < getattr(server, floor):
+            yield ConfigError(
+                f"server.{key} = {getattr(server, key)} ({given.source}): must be at least server.{floor}, which is "
+                f"{getattr(server, floor)} ({other.source})",
+                given.source,
+            )
+    yield from _shared_ports(settings, configs)
+
+
+def _shared_ports(settings: Settings, configs: Mapping[str, Any]) -> Iterator[ConfigError]:
+    """Two doors cannot have one port; 0 is a free one, None the service's own choice."""
+    takers: dict[int, str] = {}
+    for name, config in configs.items():
+        port = getattr(config, "port", None)
+        if not port:
+            continue
+        first = takers.setdefault(port, name)
+        if first == name:
+            continue
+        if settings.get(name, "port") is None:
+            name, first = first, name
+        given, other = settings.get(name, "port"), settings.get(first, "port")
+        source = given.source if given is not None else "default"
+        yield ConfigError(
+            f"{name}.port = {port} ({source}): {first}.port is the same ({other.source if other is not None else 'default'}); give "
+            f"one of them another port, or leave {name} out with {name}.enabled=false",
+            source,
         )
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to `host`."""
+def check_bind(host: str, insecure_bind: bool, source: str = "default") -> None:
+    """Other machines may reach us only when the user says that this is meant. `source`: who gave the host. Raises `ConfigError`."""
     try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        pass
-    try:
-        found = {info[4][0] for info in socket.getaddrinfo(host, None)} if host else set()
+        allowed = insecure_bind or is_loopback(host)
     except OSError as error:
-        raise ConfigError(f'server.host = "{host}": {error.strerror or error}') from error
-    return bool(found) and all(ip_address(str(address).partition("%")[0]).is_loopback for address in found)
+        raise ConfigError(f'server.host = "{host}" ({source}): {error.strerror or error}', source) from error
+    if not allowed:
+        raise ConfigError(
+            f'server.host = "{host}" ({source}): other machines could connect, and nobody is authenticated yet; use 127.0.0.1, '
+            "or add --set server.insecure_bind=true if the network is trusted",
+            source,
+        )
 
 
 def check_ready_file(given: str | None, data: Path) -> Path | None:

@@ -9,6 +9,8 @@ import sys
 from datetime import datetime
 from typing import Any, Final
 
+from gantrymq.log_limits import PeerLimit
+
 TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 SECRET: Final = re.compile(
@@ -70,19 +72,20 @@ def set_up_logging(level: str, form: str = "text") -> None:
     """Log to stderr from now on. `form`: `text` or `json`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    handler.addFilter(PeerLimit())
     _forms[:] = [form]
     logging.basicConfig(level=getattr(logging, level.upper()), handlers=[handler], force=True)
 
 
 def complain(line: str) -> None:
     """One line on stderr about what kept a command from working."""
-    line = " ".join(line.splitlines())
+    line = masked(" ".join(line.splitlines()))
     if _forms[-1] == "json":
         entry = {
             "time": datetime.now().astimezone().isoformat(timespec="milliseconds"),
             "level": "error",
             "logger": "gantry",
-            "message": masked(line),
+            "message": line,
         }
         sys.stderr.write(json.dumps(entry, ensure_ascii=False) + "\n")
     else:

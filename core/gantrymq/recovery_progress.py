@@ -1,8 +1,9 @@
-"""How far recovery has come: a bar with rate and remaining time on a terminal, a log line every few seconds elsewhere."""
+"""How far recovery has come: a bar with rate and remaining time on a terminal that can draw one, a log line every few seconds elsewhere."""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TextIO
@@ -16,6 +17,8 @@ LINE_MS: Final = 5_000
 """Between two log lines."""
 QUIET_BYTES: Final = 8 * 1024 * 1024
 """Less than this is done before anybody could read of it."""
+DUMB: Final = ("dumb", "unknown")
+"""Values of TERM for a terminal on which nothing can be drawn again in place."""
 _MIB: Final = 1024 * 1024
 
 
@@ -32,7 +35,7 @@ class RecoveryProgress:
     def __call__(self, done: int, total: int) -> None:
         if total < QUIET_BYTES:
             return
-        if self._out.isatty():
+        if self._out.isatty() and os.environ.get("TERM") not in DUMB:
             self._draw(done, total)
             return
         now = self._now()

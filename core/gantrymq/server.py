@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -29,31 +30,31 @@ import anyio.lowlevel
 
 from gantrymq import __version__
 from gantrymq.clock import SystemClock
-from gantrymq.config import SERVICE_KEYS, ServerConfig, Settings, is_page, load
+from gantrymq.config import SERVICE_KEYS, ServerConfig, Settings, gather, is_page, refuse
+from gantrymq.first_steps import first_steps
 from gantrymq.health import STOPPING, Health
-from gantrymq.launch_checks import check_bind, check_ready_file
-from gantrymq.logs import complain, set_up_logging
-from gantrymq.metrics import Metrics
+from gantrymq.launch_checks import check_bind, check_ready_file, contradictions
+from gantrymq.logs import JsonFormatter, complain, set_up_logging
+from gantrymq.metrics import SECONDS, Metrics
 from gantrymq.model.errors import ConfigError, GantryError
 from gantrymq.net.api import ConnectionFactory
 from gantrymq.net.listen import Listener, listen, raise_file_limit, reserve
+from gantrymq.net.loopback import networks_of
 from gantrymq.net.pump import PumpHost, PumpLimits
 from gantrymq.net.turn import LoopTurn
 from gantrymq.net.wheel import TimerWheel
 from gantrymq.restart import Follower
+from gantrymq.service_manager import TELL_READY, TELL_STOPPING, notify
 from gantrymq.services import Service, ServiceContext
 
 log = logging.getLogger(__name__)
 
 SERVICES: Final = "gantrymq.services"
 """The entry-point group."""
-
 BEFORE_DOORS: Final = ("nameserver", "broker")
 """Started first, in this order, and stopped last."""
-
 METRICS: Final = "metrics"
 """Started before all, so that it can tell what the others do; in every process."""
-
 WITHOUT_PORT: Final = (METRICS, *BEFORE_DOORS)
 """Services that are no doors to a broker."""
 
@@ -92,6 +93,8 @@ class Launch:
     log_format: str | None = None
     sets: tuple[str, ...] = ()
     free_ports: bool = False
+    accept_loss: bool = False
+    """Start though segments of the log are missing."""
 
 
 @dataclass(slots=True)
@@ -105,6 +108,7 @@ class Plan:
     nameservers: list[str]
     data_is_default: bool
     ready_file: Path | None
+    accept_loss: bool
     own_nameserver: bool
     """The nameserver of this process is the one to use: there is one, and no other was named."""
 
@@ -168,12 +172,8 @@ def load_service(point: EntryPoint) -> Service:
 
 
 def make_plan(launch: Launch, environment: Mapping[str, str]) -> Plan:
-    """Read every source and check every name and value. Raises `ConfigError`."""
-    settings = load(launch.config, environment, launch.sets)
-    for key in ("host", "data", "nameserver", "log_level", "log_format"):
-        value = getattr(launch, key)
-        if value is not None:
-            settings.put("server", key, value, f"--{key.replace('_', '-')}")
+    """Read every source and check every name and value. Raises `ConfigError` with everything that is wrong, and `LoadError`."""
+    settings = read_settings(launch, environment)
     installed = discover()
     names = wanted_names(launch, settings, installed)
     if launch.free_ports:
@@ -182,31 +182,55 @@ def make_plan(launch: Launch, environment: Mapping[str, str]) -> Plan:
             if given is None or given.source != "--set":
                 settings.put(name, "port", 0, "--free-ports")
     services = [load_service(installed[name]) for name in names]
-    refuse_unknown_sections(settings, services, installed)
-    server = settings.build("server", ServerConfig)
-    check_bind(server.host, server.insecure_bind)
-    ready_file = check_ready_file(launch.ready_file, Path(server.data))
+    errors = list(settings.errors)
+    settings.examine_sections(known_sections(settings, services, installed), errors)
+    server = settings.examine("server", ServerConfig, errors)
+    configs: dict[str, Any] = {
+        service.name: settings.examine(service.name, service.config, errors, SERVICE_KEYS) for service in services
+    }
+    sections: dict[str, dict[str, Any]] = {
+        service.name: {
+            name: settings.examine(name, section, errors) for name, section in service.extra_sections.items()
+        }
+        for service in services
+    }
+    errors += contradictions(settings, server, configs)
     own_nameserver = "nameserver" in names and not server.nameserver
     source = "--nameserver" if server.nameserver else "NAMESRV_ADDR"
     named = "" if own_nameserver else server.nameserver or environment.get("NAMESRV_ADDR", "")
-    nameservers = parse_nameservers(named or NAMESERVER_DEFAULT, source)
+    nameservers: list[str] = []
+    ready_file: Path | None = None
+    try:
+        ready_file = check_ready_file(launch.ready_file, Path(server.data))
+        nameservers = parse_nameservers(named or NAMESERVER_DEFAULT, source)
+    except ConfigError as error:
+        errors.append(error)
+    refuse(list({str(error): error for error in errors}.values()))  # services share sections
     return Plan(
         server=server,
         services=services,
-        configs={service.name: settings.build(service.name, service.config, SERVICE_KEYS) for service in services},
-        sections={
-            service.name: {name: settings.build(name, section) for name, section in service.extra_sections.items()}
-            for service in services
-        },
+        configs=configs,
+        sections=sections,
         nameservers=nameservers,
         data_is_default=settings.get("server", "data") is None,
         ready_file=ready_file,
+        accept_loss=launch.accept_loss,
         own_nameserver=own_nameserver,
     )
 
 
-def refuse_unknown_sections(settings: Settings, services: list[Service], installed: Mapping[str, EntryPoint]) -> None:
-    """A section must belong to a service, running here or not: one file may configure every process of a machine.
+def read_settings(launch: Launch, environment: Mapping[str, str]) -> Settings:
+    """Every value given, by the file, the environment and the command line; what is no value is in its `errors`."""
+    settings = gather(launch.config, environment, launch.sets)
+    for key in ("host", "data", "nameserver", "log_level", "log_format"):
+        value = getattr(launch, key)
+        if value is not None:
+            settings.put("server", key, value, f"--{key.replace('_', '-')}")
+    return settings
+
+
+def known_sections(settings: Settings, services: list[Service], installed: Mapping[str, EntryPoint]) -> set[str]:
+    """Sections that may be given: those of services that run here or do not, as one file may configure every process of a machine.
 
     Only a section that nobody here knows makes the other services be imported, to ask them for theirs; a service that is
     switched off is known by its name alone.
@@ -222,7 +246,7 @@ def refuse_unknown_sections(settings: Settings, services: list[Service], install
                     known.update(load_service(point).extra_sections)
                 except LoadError as error:
                     log.debug("%s: its settings are not checked: %s", name, error)
-    settings.refuse_unknown(known)
+    return known
 
 
 def parse_nameservers(text: str, source: str) -> list[str]:
@@ -255,7 +279,11 @@ class Server:
         self._reserved: dict[str, list[socket.socket]] = {}
         """Holds these addresses while the door is shut."""
         self._health = Health()
-        self._shared: dict[str, Any] = {"health": self._health, "listeners": self._listeners}
+        self._shared: dict[str, Any] = {
+            "health": self._health,
+            "listeners": self._listeners,
+            "accept_loss": plan.accept_loss,
+        }
         self._nameservers = list(plan.nameservers)
         self._exit_code = EXIT_OK
         self._stop = anyio.Event()
@@ -268,20 +296,24 @@ class Server:
         server = self._plan.server
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(log_loop_error)
-        self._clock, self._turn = SystemClock(), LoopTurn(loop.call_soon)
+        self._clock, self._turn = SystemClock(), LoopTurn(loop.call_soon, time.perf_counter)
         self._wheel = TimerWheel(self._clock.monotonic_ms, loop.call_later)
+        connections = raise_file_limit(server.connections_max)
         limits = PumpLimits(
             outbound_bytes_max=server.outbound_bytes_max,
             outbound_bytes_ceiling=max(server.outbound_bytes_ceiling, server.outbound_bytes_max),
             outbound_bytes_process_max=server.outbound_bytes_process_max,
             stalled_reader_ms=server.stalled_reader_ms,
-            connections_max=raise_file_limit(server.connections_max),
+            trusted_networks=networks_of(server.trusted_networks),
+            connections_max=connections,
+            door_connections_max=server.door_connections_max or max(connections - connections // 10, 1),
         )
-        self._host = PumpHost(self._turn.at_write, self._wheel, limits)
-        self._turn.hold = self._host.traffic.gather.hold
+        self._host = PumpHost(self._turn, self._wheel, limits)
         self._shared |= {"metrics": (metrics := Metrics()), "services": [each.name for each in self._plan.services]}
         self._shared["ports"] = {getattr(config, "port", 0) for config in self._plan.configs.values()}
         self._host.traffic.show(metrics)
+        text = "Length of a turn of the loop: what was read is handled, appended, delivered and written"
+        self._turn.observe = metrics.histogram("gantry_turn_seconds", text, SECONDS).observe
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             await tasks.start(self._watch_signals)
@@ -290,10 +322,13 @@ class Server:
             if not self._stop.is_set():
                 self._announce_ready()
                 await self._stop.wait()
+            notify(os.environ, TELL_STOPPING)
             await self._follower.stop()
             await self._stop_all()
             tasks.cancel_scope.cancel()
         self._wheel.close()
+        if self._exit_code == EXIT_OK:
+            self._say(f"stopped{self._stop_line()}")
         return self._exit_code
 
     async def _watch_signals(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
@@ -353,15 +388,18 @@ class Server:
         await page.begin(url, self._nameservers)
         self._spawn(page.keep, url, self._nameservers)
 
+    def _data_path(self) -> Path | None:
+        keeps = any(service.name in BEFORE_DOORS for service in self._plan.services)
+        return Path(self._plan.server.data).absolute() if keeps else None
+
+    def _stop_line(self) -> str:
+        path = self._data_path()
+        return f", everything that was acknowledged is in {path}" if path is not None else ""
+
     def _data_line(self) -> str:
-        plan = self._plan
-        if not any(service.name in BEFORE_DOORS for service in plan.services):
-            return ""
-        return (
-            f", data in ./{plan.server.data} (--data not given)"
-            if plan.data_is_default
-            else f", data in {plan.server.data}"
-        )
+        path = self._data_path()
+        given = " (--data not given)" if self._plan.data_is_default else ""
+        return f", data in {path}{given}" if path is not None else ""
 
     async def _start_one(self, service: Service) -> None:
         plan = self._plan
@@ -392,7 +430,9 @@ class Server:
             places = self._places.get(service.name, [])
             if len(opened) < len(places):
                 host, port = places[len(opened)]
-            listener = await listen(self._host, factory, host, port)
+            text = "From a read to the write of its answers, where these wait for no disk, message or other process"
+            answered = self._shared["metrics"].histogram("gantry_answer_seconds", text, SECONDS, door=service.name)
+            listener = await listen(self._host, factory, host, port, answered.observe)
             opened.append(listener)
             return listener.address
 
@@ -480,6 +520,10 @@ class Server:
         gc.freeze()  # what the start made stays for good: the collector need not look at it again
         gc.set_threshold(GC_YOUNG_MAX, 10, 10)
         self._say("ready")
+        if self._plan.server.log_format == "text":
+            for line in first_steps(self._addresses):
+                self._say(line)
+        notify(os.environ, TELL_READY)
 
     async def _stop_all(self) -> None:
         """In reverse order; what is left of the deadline is shared out, so that one slow door leaves time for the broker."""
@@ -517,6 +561,9 @@ class Server:
                     await result
 
     def _say(self, line: str) -> None:
+        if self._plan.server.log_format == "json":  # whoever reads output and log together reads objects
+            record = log.makeRecord(log.name, logging.INFO, "", 0, line, (), None)
+            line = JsonFormatter().format(record)
         try:
             self._out.write(line + "\n")
             self._out.flush()
@@ -581,7 +628,8 @@ def run(launch: Launch, out: TextIO | None = None) -> int:
     try:
         plan = make_plan(launch, os.environ)
     except ConfigError as error:
-        complain(str(error))
+        for each in error.each:
+            complain(str(each))
         return EXIT_USAGE
     except LoadError as error:
         complain(str(error))

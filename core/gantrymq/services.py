@@ -30,6 +30,9 @@ class Turn(Protocol):
     def at_deliver(self, callback: Callable[[], None]) -> None:
         """Second phase: watchers, taps, long polls."""
 
+    def in_slices(self, callback: Callable[[], None]) -> None:
+        """One slice of long work, in some turn soon; all of them share a part of each turn."""
+
     def at_write(self, callback: Callable[[], None]) -> None:
         """Last phase: one write per connection."""
 

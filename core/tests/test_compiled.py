@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import importlib
 import os
+import re
 import tomllib
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def test_no_listed_module_defines_a_struct() -> None:
     """msgspec reads the types of a class's annotations, which a compiled class does not keep as they were."""
     for path in MODULES:
         text = (ROOT / path).read_text("utf-8")
-        assert "msgspec.Struct" not in text, path
+        assert re.search(r"^class .*msgspec\.Struct", text, re.MULTILINE) is None, path
 
 
 def names_of_two_types(source: str) -> set[str]:

@@ -185,7 +185,7 @@ def test_hosts_that_no_client_can_dial(value: str) -> None:
 
 def test_what_a_section_checks_itself_is_told_with_its_source() -> None:
     for setting, section, allowed in (
-        ("store.flush=maybe", StoreConfig, "allowed are async and sync"),
+        ("store.delete_when=25", StoreConfig, "allowed are hours from 0 to 23 separated by ; and the word always"),
         (
             "timer.delay_levels=1s 2x",
             TimerConfig,

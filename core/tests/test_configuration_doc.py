@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import ast
-import dataclasses
 import importlib
-import inspect
-import textwrap
 import tomllib
 from pathlib import Path
-from typing import Any, get_type_hints
 
-from gantrymq.config import ServerConfig, default_of, describe
+from gantrymq.config import ServerConfig
+from gantrymq.config_catalog import settings_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "operations" / "configuration.md"
 MARK = "<!-- the tables below are written by core/tests/test_configuration_doc.py -->"
-COMMON = {"port": "port of the door; 0 takes a free one", "enabled": "false leaves the service out of `gantry up`"}
 
 
 def sections() -> dict[str, type]:
@@ -31,19 +26,6 @@ def sections() -> dict[str, type]:
     return found
 
 
-def docstrings(section: type) -> dict[str, str]:
-    """The texts below the fields."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(section))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    texts: dict[str, str] = {}
-    for field, following in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            match following:
-                case ast.Expr(value=ast.Constant(value=str() as text)):
-                    texts[field.target.id] = " ".join(text.split())
-    return texts
-
-
 def shown(value: object) -> str:
     """A default as one would write it."""
     if isinstance(value, bool):
@@ -53,29 +35,22 @@ def shown(value: object) -> str:
     return "empty" if value in ("", None) else str(value)
 
 
-def allowed(wanted: Any, item: dataclasses.Field[Any]) -> str:
-    limits = dict(item.metadata)
-    if item.name == "port":
-        limits = {"min": 0, "max": 65535} | limits
-    return describe(wanted, limits)
-
-
 def render() -> str:
     """A table per section."""
     parts: list[str] = []
     for name, section in sections().items():
-        hints, texts = get_type_hints(section), docstrings(section)
         rows = [f"\n## `{name}`\n", "| key | default | allowed | what it is |", "| --- | --- | --- | --- |"]
-        for item in dataclasses.fields(section):
-            if "set_as" in item.metadata:
-                continue  # of another section
-            text = item.metadata.get("help") or texts.get(item.name) or COMMON.get(item.name, "")
-            text = text.replace("|", "\\|")
-            rows.append(
-                f"| `{name}.{item.name}` | {shown(default_of(item))} | {allowed(hints[item.name], item)} | {text} |"
-            )
+        for setting in settings_of(name, section):
+            text = setting.text.replace("|", "\\|")
+            rows.append(f"| `{setting.name}` | {shown(setting.default)} | {setting.allowed} | {text} |")
         parts.append("\n".join(rows))
     return "\n".join(parts) + "\n"
+
+
+def test_every_setting_says_what_it_is() -> None:
+    found = [setting for name, section in sections().items() for setting in settings_of(name, section)]
+    assert len(found) > 80
+    assert not [setting.name for setting in found if not setting.text]
 
 
 def test_the_page_lists_every_setting_as_it_is() -> None:

@@ -17,9 +17,10 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_lines_elsewhere(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("out", [io.StringIO(), Terminal()])
+def test_lines_elsewhere(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, out: io.StringIO) -> None:
+    monkeypatch.setenv("TERM", "dumb")
     now = [0]
-    out = io.StringIO()
     progress = RecoveryProgress(lambda: now[0], out)
     with caplog.at_level(logging.INFO):
         progress(TOTAL // 8, TOTAL)
@@ -32,7 +33,8 @@ def test_lines_elsewhere(caplog: pytest.LogCaptureFixture) -> None:
     assert out.getvalue() == ""
 
 
-def test_a_bar_on_a_terminal() -> None:
+def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     out = Terminal()
     progress = RecoveryProgress(lambda: 0, out)
     for done in range(0, TOTAL, TOTAL // 4):

@@ -1,5 +1,8 @@
-"""./run before any environment exists: what it says when something is missing."""
+"""./run before any environment exists: what it says when something is missing, and while it installs."""
 
+import os
+import pty
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -91,3 +94,85 @@ def test_unknown_word(checkout):
 
 def test_help(checkout):
     assert "usage: ./run WORD" in run(checkout, "help").stdout
+
+
+def test_the_short_demonstration_needs_no_spark(checkout):
+    fake_python(checkout, "python3", WITHOUT_VENV.replace("exit 1", "exit 0") + "\n[[ $1 != -m ]] || exit 3")
+    for tool in ("mktemp", "tail"):
+        (checkout.parent / "bin" / tool).symlink_to(shutil.which(tool))
+    assert "Making the 'demo' environment" in run(checkout, "demo", "--no-spark").stderr
+    whole = run(checkout, "demo").stderr
+    assert "Making the 'spark' environment" in whole
+    assert "Shorter: ./run demo --no-spark" in whole
+
+
+def test_a_package_has_one_version_in_all_environments():
+    """So that what was tried in one holds in another; a marker may choose between two."""
+    versions = {}
+    for lock in ROOT.glob("locks/*.txt"):
+        for name, version, marker in re.findall(r"^([a-z0-9._-]+)==(\S+) (.*)\\$", lock.read_text(), re.MULTILINE):
+            versions.setdefault((name, marker.strip()), {}).setdefault(version, []).append(lock.name)
+    assert len(versions) > 80
+    assert {name: found for name, found in versions.items() if len(found) > 1} == {}
+
+
+PIP = """[[ $* == *base.txt* ]] || exit 0
+mkdir -p "$TMPDIR/pip-unpack-1"
+printf '%3000000d' 0 >"$TMPDIR/pip-unpack-1/h11.whl"
+echo "Ignoring colorama: markers 'x' don't match your environment"
+echo 'Requirement already satisfied: packaging==26.3 in /x (from -r base.txt (line 1))'
+echo 'Collecting anyio==4.16.0 (from -r base.txt (line 1))'
+echo 'Collecting h11==0.16.0'
+read -r line <{pipe}
+[[ $line == on ]]
+"""
+MAKES_VENV = (
+    WITHOUT_VENV.replace("exit 1", "exit 0")
+    + '\n[[ $2 != venv ]] || { mkdir -p "$3/bin"; ln -s {pip} "$3/bin/python"; }'
+)
+
+
+@pytest.fixture
+def slow_pip(checkout):
+    """A Python whose virtual environments have a pip that stops in the middle of its work, for a line in this pipe."""
+    for tool in ("du", "grep", "ln", "mktemp", "sleep", "tail"):
+        (checkout.parent / "bin" / tool).symlink_to(shutil.which(tool))
+    pipe, pip = checkout.parent / "pipe", checkout.parent / "pip"
+    os.mkfifo(pipe)
+    pip.write_text(f"#!{shutil.which('bash')}\n" + PIP.replace("{pipe}", str(pipe)))
+    pip.chmod(0o755)
+    fake_python(checkout, "python3", MAKES_VENV.replace("{pip}", str(pip)))
+    return pipe
+
+
+@pytest.mark.parametrize(("terminal", "between"), [("", "\n"), ("xterm", "\r\x1b[K")])
+def test_what_is_downloaded_is_shown(checkout, slow_pip, terminal, between):
+    ours, theirs = pty.openpty() if terminal else os.pipe()
+    environment = {"HOME": str(checkout.parent), "PATH": str(checkout.parent / "bin"), "TERM": terminal or "dumb"}
+    with subprocess.Popen(
+        [checkout / "run", "exec", "base", "bash", "-c", ":"], env=environment, stderr=theirs
+    ) as script:
+        os.close(theirs)
+        seen = b""
+        while not (found := re.search(rb"downloading h11: 3 of (\d+) packages, 3 of about 10 MB, \d+ s", seen)):
+            seen += (more := os.read(ours, 4096))
+            assert more, seen
+        slow_pip.write_text("on\n")
+        while more := read_end(ours):
+            seen += more
+    os.close(ours)
+    pinned = re.findall(r"^\S+==", (ROOT / "locks/base.txt").read_text(), re.MULTILINE)
+    assert int(found[1]) == len(pinned) - 1
+    assert script.returncode == 0
+    text = seen.decode().replace("\r\n", "\n")
+    assert "About 10 MB to download and 80 MB on disk: 20 to 40 s on an idle machine" in text
+    assert f"{between}  downloading h11" in text
+    assert re.search(r"  packages of locks/base.txt +\d+\.\d s\n", text)
+
+
+def read_end(descriptor):
+    """What comes until nobody can write any more, which a terminal tells with an error."""
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:
+        return b""

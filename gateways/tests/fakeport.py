@@ -188,7 +188,7 @@ class FakePort:
 
     # LogPort
 
-    def submit(self, batch: Sequence[Message], token: object, on_done: Done) -> None:
+    def submit(self, batch: Sequence[Message], token: object, on_done: Done, sender: object = None) -> None:
         self.submitted.append(list(batch))
         if self._failed("submit", token, on_done):
             return

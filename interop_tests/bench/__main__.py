@@ -3,6 +3,7 @@
 usage: bench [--quick] [--only NAME ...] [--peers rocketmq mosquitto rabbitmq] [--[no-]spark] [--json FILE]
        bench store ...: the store alone (store.py)
        bench native ...: native messages beside RocketMQ and the compiled build (native.py)
+       bench fair ...: a neighbour beside the worst clients of each door (fair.py)
        bench admin ...: many topics, groups, connections and clients (admin.py)
 
 Every figure of a server is CPU of its process (all threads) per message, so that a busy machine changes it little; rates are what
@@ -23,6 +24,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from interop_tests.bench.amqp_lists import LISTS
 
 HERE = Path(__file__).resolve().parent
 PEERS = HERE / "peers"
@@ -134,12 +138,12 @@ def peer(name: str, directory: Path, sync: bool = False) -> Iterator[Server]:
         subprocess.run(["bash", str(script), "stop", str(work)], check=False, stdout=subprocess.DEVNULL, timeout=120)
 
 
-def send(server: Server, window: int, connections: int, messages: int) -> dict[str, Any]:
-    """Acknowledged Remoting sends, 128-byte body, UNIQ_KEY."""
+def send(server: Server, mix: str, window: int, connections: int, messages: int) -> dict[str, Any]:
+    """Acknowledged Remoting sends; `mix`: see remoting_load.py."""
     got = generator(
         "remoting_load.py", server.doors["broker"], "--window", str(window), "--connections", str(connections),
         "--messages", str(messages), "--warmup", str(messages // 5), "--runs", "3", "--server-pid", str(server.pid),
-        "--topic", f"Bench{window}x{connections}",
+        "--topic", f"Bench{mix}{window}x{connections}", "--mix", mix,
     )  # fmt: skip
     return _row(got, got.get("sends_per_s"), got.get("server_cpu_us_per_msg"))
 
@@ -203,15 +207,28 @@ def _row(got: dict[str, Any], rate: Any, cpu: Any) -> dict[str, Any]:
     return {"rate": rate, "cpu_us": cpu, "raw": got, "note": str(got["error"][0])[:60] if "error" in got else ""}
 
 
+def framework_cases(name: str, count: int) -> list[tuple[Case, Any]]:
+    """A framework's property lists, ids of their own in each message (amqp_lists.py)."""
+    to_reach = "<= 0.5 x RabbitMQ"
+    return [
+        (Case(f"AMQP publish, {name}", "rabbitmq", to_reach), lambda s: amqp(s, "publish", count, "--list", name)),
+        (Case(f"AMQP consume, {name}", "rabbitmq", to_reach), lambda s: amqp(s, "consume", count, "--list", name)),
+    ]
+
+
 def cases(count: int) -> list[tuple[Case, Any]]:
     """Name, peer, target, and what to run."""
     return [
         # First: later, memory that other cases have left would be used again, and a connection seem to take none.
         (Case("idle MQTT connection", "mosquitto", "<= 8 KiB"), lambda s: mqtt(s, "connections", "--count", "2000")),
-        (Case("send, window 1", "rocketmq"), lambda s: send(s, 1, 1, count // 10)),
-        (Case("send, window 32", "rocketmq", "<= 0.5 x RocketMQ"), lambda s: send(s, 32, 1, count)),
-        (Case("send, window 256", "rocketmq", "100,000/s; <= 0.5 x RocketMQ"), lambda s: send(s, 256, 1, count)),
-        (Case("send, 256 connections, window 1", "rocketmq"), lambda s: send(s, 1, 256, count)),
+        *[
+            (Case(f"send {mix}, window {window}", "rocketmq", f"<= {0.45 if mix == 'real' else 0.5} x RocketMQ"),
+             partial(send, mix=mix, window=window, connections=1, messages=count))
+            for mix in ("same", "tags", "keys", "real")
+            for window in (32, 256)
+        ],
+        (Case("send real, window 1", "rocketmq", "<= 0.4 x RocketMQ"), lambda s: send(s, "real", 1, 1, count // 10)),
+        (Case("send real, 256 connections, window 1", "rocketmq", "<= 0.45 x RocketMQ"), lambda s: send(s, "real", 1, 256, count)),
         (Case("pull, batches of 32", "rocketmq", "300,000/s"), lambda s: pull(s, 32, count * 3)),
         (Case("MQTT QoS 1 publish, window 100", "mosquitto", "80,000/s; <= 1.2 x Mosquitto"),
          lambda s: mqtt(s, "pub", "--qos", "1", "--window", "100", "--count", str(count), "--repeat", "3")),
@@ -219,9 +236,13 @@ def cases(count: int) -> list[tuple[Case, Any]]:
          lambda s: mqtt(s, "pubsub", "--qos", "0", "--pubs", "1", "--subs", "50", "--count", str(count // 20))),
         (Case("MQTT fan-out 1 -> 50, QoS 1", "mosquitto"),
          lambda s: mqtt(s, "pubsub", "--qos", "1", "--pubs", "1", "--subs", "50", "--count", str(count // 20))),
+        (Case("MQTT QoS 1 publish, 1,000 topics in turn", "mosquitto", "<= 1.2 x Mosquitto"),
+         lambda s: mqtt(s, "pub", "--qos", "1", "--window", "100", "--topics", "1000", "--count", str(count), "--repeat", "3")),
         (Case("AMQP confirmed publish, window 100", "rabbitmq", "80,000/s; <= 0.4 x RabbitMQ"),
          lambda s: amqp(s, "publish", count, "--window", "100")),
         (Case("AMQP consume, prefetch 200, ack each", "rabbitmq"), lambda s: amqp(s, "consume", count // 2)),
+        (Case("AMQP consume, acks out of order", "rabbitmq"), lambda s: amqp(s, "consume", count // 2, "--ack", "shuffled")),
+        *[case for name in LISTS for case in framework_cases(name, count // 2)],
     ]  # fmt: skip
 
 
@@ -286,6 +307,10 @@ def main() -> int:
         from interop_tests.bench import admin
 
         return admin.main(sys.argv[2:])
+    if sys.argv[1:2] == ["fair"]:
+        from interop_tests.bench import fair
+
+        return fair.main(sys.argv[2:])
     if sys.argv[1:2] == ["light"]:
         from interop_tests.bench import light
 

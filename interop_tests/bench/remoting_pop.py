@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Pop load for any RocketMQ broker: POP_MESSAGE (200050) and acknowledgements, one pop outstanding per queue; every message is acknowledged once.
 
-remoting_pop.py HOST:PORT --topic T [--queues Q] [--batch 32] [--ack batch|single|none] [--any] [--runs R] [--group G] [--server-pid PID ...]
+remoting_pop.py HOST:PORT --topic T [--queues Q] [--batch 32] [--ack batch|single|shuffled|none] [--any] [--runs R] [--group G] [--server-pid PID ...]
 Each run is a new consumer group that begins at the first message. With --any the pops name no queue. Prints one JSON line per batch size.
+`--ack shuffled`: one acknowledgement per message, those of an answer in random order, as handlers in threads finish.
 """
 from __future__ import annotations
 
 import argparse
 import base64
 import json
+import random
 import statistics
 import time
 
@@ -43,7 +45,7 @@ class Run:
             start = starts[mark, queue]
             numbers = [int(offset) for offset in offsets.split(",")]
             self.acked += len(numbers)
-            if self.how == "single":
+            if self.how in ("single", "shuffled"):
                 head = f"{start} {fields['popTime']} {fields['invisibleTime']} {fields['reviveQid']} {mark} broker-a {queue}"
                 frames += [encode(ACK, 1 << 20, {"consumerGroup": self.group, "topic": self.topic, "queueId": queue,
                                                  "extraInfo": f"{head} {offset}", "offset": str(offset)}) for offset in numbers]
@@ -56,6 +58,8 @@ class Run:
                                 "so": start, "t": self.topic})
         if batches:
             frames.append(encode(BATCH_ACK, 1 << 20, {}, json.dumps({"acks": batches, "brokerName": "broker-a"}, separators=(",", ":")).encode()))
+        if self.how == "shuffled":
+            random.shuffle(frames)
         self.open_acks += len(frames)
         return frames
 
@@ -103,7 +107,7 @@ def main() -> None:
     parser.add_argument("--topic", default="LoadTopic")
     parser.add_argument("--queues", type=int, default=4)
     parser.add_argument("--batch", type=int, nargs="+", default=[32])
-    parser.add_argument("--ack", choices=("batch", "single", "none"), default="batch")
+    parser.add_argument("--ack", choices=("batch", "single", "shuffled", "none"), default="batch")
     parser.add_argument("--any", action="store_true", help="pops name no queue")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--group", default=f"LOAD_POP_{int(time.time())}")

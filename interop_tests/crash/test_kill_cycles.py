@@ -66,8 +66,12 @@ class Cycles:
             assert len(publisher.ledger.acknowledged) >= enough, "the server was gone before it was killed"
             known.add(publisher.ledger)
         self.ledger.add(known)
+        self.between()
         self.server.process("up").start()
         self.look(known)
+
+    def between(self) -> None:
+        """What happens to the files while nobody has them open."""
 
     def look(self, known: Ledger) -> None:
         fresh = self.log.read(self.server)

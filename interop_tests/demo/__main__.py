@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from interop_tests import guard
 from interop_tests.demo.server import ServerError
 from interop_tests.demo.sources import SourceError
 from interop_tests.demo.story import DemoError, Options, Story, check_out
@@ -77,6 +78,7 @@ def tell(options: Options, console: Console, directory: Path) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
+    guard.begin()  # also when this process is killed, server and Spark end
     console = Console()
     if not console.is_terminal or not WIDTH_MIN <= console.width <= WIDTH_MAX:
         console = Console(width=min(max(console.width, WIDTH_MIN), WIDTH_MAX) if console.is_terminal else 100)

@@ -23,7 +23,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from gantrymq.client import PullConsumer, ReceivedMessage
 from gantrymq.model.errors import ErrorCode, GantryError
-from interop_tests.demo.faces import Faces, Lines, join
+from interop_tests.demo.faces import Faces, Lines, join, own
 from interop_tests.demo.ledger import Ledger, digest_of
 from interop_tests.demo.sources import now
 
@@ -36,9 +36,9 @@ READY_S: Final = 120.0
 POLL_S: Final = 0.02
 PULL_WAIT_S: Final = 1.0
 COMMIT_S: Final = 2.0
+BUSY: Final = "Server unavailable"
+"""The one refusal of CONNECT that is no verdict: paho tries again by itself."""
 RETRIED: Final = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.TOPIC_NOT_FOUND})
-HIDDEN_PROPERTIES: Final = frozenset({"TAGS", "KEYS", "UNIQ_KEY"})
-"""Shown as tag, keys and message id."""
 
 
 class Inbox:
@@ -89,7 +89,8 @@ class MqttSession:
 
     def _on_connect(self, client: mqtt.Client, _userdata: Any, flags: Any, reason: Any, _properties: Any) -> None:
         if reason.is_failure:
-            self._inbox.problem(f"CONNECT refused: {reason}")
+            if reason.getName() != BUSY:
+                self._inbox.problem(f"CONNECT refused: {reason}")
         elif not self._subscribed.is_set():
             client.subscribe([(f"{topic}/#", 1) for topic in (*DOOR_OF, ALERTS)])
         elif not flags.session_present:
@@ -148,6 +149,9 @@ class AmqpQueue:
                 return
             except (pika.exceptions.AMQPError, OSError):
                 self._stopping.wait(RECONNECT_S)
+            except Exception as error:  # nobody would hear of it: this is a thread
+                self._inbox.problem(repr(error))
+                return
 
     def _consume(self) -> None:
         connection = pika.BlockingConnection(self._parameters)
@@ -219,7 +223,9 @@ class Webhook:
     async def start(self, address: tuple[str, int]) -> None:
         self._thread.start()
         sink = f"http://127.0.0.1:{self._server.server_port}/inbox/"
-        async with httpx.AsyncClient(base_url=f"http://{address[0]}:{address[1]}", trust_env=False) as client:
+        async with httpx.AsyncClient(
+            base_url=f"http://{address[0]}:{address[1]}", trust_env=False, timeout=READY_S
+        ) as client:
             for topic in DOOR_OF:
                 wanted = {
                     "sink": sink + topic,
@@ -249,8 +255,16 @@ class NativePull:
     async def start(self, address: tuple[str, int]) -> None:
         """`address`: the nameserver's. The topics must exist."""
         self._consumer = PullConsumer(f"{address[0]}:{address[1]}", self.group)
-        queues = [queue for topic in DOOR_OF for queue in await self._consumer.queues(topic)]
-        await self._consumer.assign(queues)
+        end = time.monotonic() + READY_S
+        while True:
+            try:
+                queues = [queue for topic in DOOR_OF for queue in await self._consumer.queues(topic)]
+                await self._consumer.assign(queues)
+                break
+            except GantryError as error:
+                if error.code not in RETRIED or time.monotonic() > end:
+                    raise
+            await asyncio.sleep(RECONNECT_S)
         self._task = asyncio.create_task(self._run(self._consumer))
 
     async def _run(self, consumer: PullConsumer) -> None:
@@ -281,9 +295,7 @@ class NativePull:
         }
         if message.keys:
             lines["keys"] = message.keys
-        others = {k: v for k, v in message.property_map().items() if k not in HIDDEN_PROPERTIES}
-        lines["properties"] = join(others)
-        return lines
+        return lines | own(message.property_map())
 
     async def stop(self) -> None:
         if self._task is not None:

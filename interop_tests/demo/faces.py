@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rich import box
@@ -12,10 +13,15 @@ from rich.text import Text
 
 BODY_CHARACTERS = 150
 VALUE_CHARACTERS = 48
-"""Of one property: the exact AMQP property list is long."""
+"""Of one property."""
 
 SAME_LINE_MAX = 74
 """Short parts share a line of a table that is 100 characters wide."""
+
+SHOWN_ELSEWHERE = frozenset({"TAGS", "KEYS", "UNIQ_KEY"})
+"""As tag, keys and message id."""
+INTERNAL_PREFIX = "GANTRY_"
+"""What a door notes for itself about a message, some of it in base64: nothing that an application has put in."""
 
 Lines = dict[str, str]
 """What a door calls its parts -> their values, in order."""
@@ -51,6 +57,16 @@ class Faces:
 def join(pairs: dict[str, str]) -> str:
     """Properties or headers on as few lines as they take."""
     return ", ".join(f"{name}={shorten(str(value), VALUE_CHARACTERS)}" for name, value in pairs.items())
+
+
+def own(properties: Mapping[str, str]) -> Lines:
+    """The line of the application's own properties, if it has any."""
+    others = {
+        name: value
+        for name, value in properties.items()
+        if name not in SHOWN_ELSEWHERE and not name.startswith(INTERNAL_PREFIX)
+    }
+    return {"properties": join(others)} if others else {}
 
 
 def shorten(text: str, characters: int) -> str:

@@ -169,6 +169,12 @@ class Ledger:
                     behind[name] = count
             return behind
 
+    def moved(self) -> int:
+        """Grows with every message that is acknowledged or received for the first time, and ends growing when all is done."""
+        with self._lock:
+            acknowledged = sum(len(book.acknowledged) for book in self.doors.values())
+            return acknowledged + sum(len(book.pairs) for books in self.consumers.values() for book in books.values())
+
     def unacknowledged(self) -> int:
         with self._lock:
             return sum(book.unacknowledged() for book in self.doors.values())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
+from matplotlib.figure import Figure
 
 from interop_tests.demo.ledger import Ledger, Receipt, percentile
 
@@ -16,7 +17,11 @@ SIZE_INCHES = (11, 9.5)
 # Okabe and Ito: told apart with any colour vision.
 DOOR_COLOURS = {"mqtt": "#0072B2", "amqp": "#D55E00", "cloudevents": "#009E73"}
 CONSUMER_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"]
-INK, FAINT, SHADE = "#222222", "#d9d9d9", "#c9c9c9"
+INK, FAINT, SHADE, KILL = "#222222", "#d9d9d9", "#c9c9c9", "#c0392b"
+HEADROOM = 1.25
+"""Of the first panel, for the label of the kill."""
+GAP_S = 2
+"""A line is not drawn through a time as long as this in which nothing came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +37,24 @@ def _per_second(times: list[float], begun: float, seconds: int) -> list[int]:
     return [counts.get(second, 0) for second in range(seconds)]
 
 
-def _latencies(receipts: list[Receipt], begun: float) -> tuple[list[float], list[float], list[float]]:
-    """Middles of the seconds in which something came, and their median and 99th percentile in ms."""
+def _medians(receipts: list[Receipt], begun: float) -> tuple[list[float], list[float]]:
+    """Middles of the seconds in which something came, and their median in ms; where nothing came for a while, the line has a gap."""
     buckets: dict[int, list[float]] = {}
     for receipt in receipts:
         if receipt.at >= begun:
             buckets.setdefault(int(receipt.at - begun), []).append(receipt.latency_s * 1000)
-    ordered = sorted(buckets.items())
-    return (
-        [second + 0.5 for second, _ in ordered],
-        [percentile(bucket, 0.50) for _, bucket in ordered],
-        [percentile(bucket, 0.99) for _, bucket in ordered],
-    )
+    seconds: list[float] = []
+    medians: list[float] = []
+    for second, bucket in sorted(buckets.items()):
+        if seconds and second - seconds[-1] > GAP_S:
+            seconds.append(second - 0.5)
+            medians.append(math.nan)
+        seconds.append(second + 0.5)
+        medians.append(percentile(bucket, 0.50))
+    return seconds, medians
 
 
-def _dress(axes: Any, title: str, outage: Outage | None, begun: float, label: bool) -> None:
+def _dress(axes: Any, title: str, outage: Outage | None, begun: float) -> None:
     axes.set_title(title, loc="left", fontsize=11, color=INK, fontweight="bold")
     axes.grid(axis="y", color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -55,25 +63,28 @@ def _dress(axes: Any, title: str, outage: Outage | None, begun: float, label: bo
     axes.spines["bottom"].set_color(FAINT)
     axes.tick_params(which="both", colors=INK, length=0, labelsize=9)
     if outage is not None:
-        axes.axvspan(outage.killed_at - begun, outage.ready_at - begun, color="#c0392b", alpha=0.16, linewidth=0)
-        axes.axvline(outage.killed_at - begun, color="#c0392b", linewidth=1.4)
-        if label:
-            axes.annotate(
-                f"kill -9, doors open again after {outage.ready_at - outage.killed_at:.1f} s",
-                (outage.killed_at - begun, 1.0),
-                xycoords=("data", "axes fraction"),
-                xytext=(-1, 4),
-                textcoords="offset points",
-                color="#c0392b",
-                fontsize=9,
-            )
+        axes.axvspan(outage.killed_at - begun, outage.ready_at - begun, color=KILL, alpha=0.16, linewidth=0)
+        axes.axvline(outage.killed_at - begun, color=KILL, linewidth=1.4)
 
 
-def draw(path: Path, ledger: Ledger, names: dict[str, str], begun: float, outage: Outage | None, title: str) -> None:
+def _label(axes: Any, outage: Outage, begun: float) -> None:
+    """Inside the panel, above its lines: the room above it belongs to the heading."""
+    axes.set_ylim(top=axes.get_ylim()[1] * HEADROOM)
+    down_s = outage.ready_at - outage.killed_at
+    axes.annotate(
+        f"server killed (kill -9);\nit takes messages again after {down_s:.1f} s",
+        (outage.killed_at - begun, 1.0),
+        xycoords=("data", "axes fraction"),
+        xytext=(6, -4),
+        textcoords="offset points",
+        verticalalignment="top",
+        color=KILL,
+        fontsize=9,
+    )
+
+
+def picture(ledger: Ledger, names: dict[str, str], begun: float, outage: Outage | None, title: str) -> Figure:
     """`names`: what doors are called in the legend; `begun`: when traffic began, seconds since the epoch."""
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
     receipts = {
         consumer: [receipt for book in books.values() for receipt in book.receipts]
         for consumer, books in ledger.consumers.items()
@@ -82,8 +93,8 @@ def draw(path: Path, ledger: Ledger, names: dict[str, str], begun: float, outage
     ends += [at for book in ledger.doors.values() for at in book.ack_times]
     seconds = max(2, int(max(ends, default=begun) - begun) + 1)
     middles = [second + 0.5 for second in range(seconds)]
-    plt.rcParams["font.family"] = ["DejaVu Sans"]
-    figure, (top, middle, bottom) = plt.subplots(3, 1, figsize=SIZE_INCHES, sharex=True, layout="constrained")
+    figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+    top, middle, bottom = figure.subplots(3, 1, sharex=True)
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", color=INK)
     for door, book in ledger.doors.items():
         counts = _per_second(book.ack_times, begun, seconds)
@@ -93,20 +104,29 @@ def draw(path: Path, ledger: Ledger, names: dict[str, str], begun: float, outage
     for (consumer, rows), colour in zip(receipts.items(), CONSUMER_COLOURS, strict=False):
         times = sorted(receipt.at - begun for receipt in rows)
         middle.step(times, range(1, len(times) + 1), where="post", color=colour, linewidth=1.3, label=consumer)
-        seconds_seen, medians, highest = _latencies(rows, begun)
-        bottom.plot(seconds_seen, medians, color=colour, linewidth=1.6, label=consumer)
-        bottom.fill_between(seconds_seen, medians, highest, color=colour, alpha=0.10, linewidth=0)
-    _dress(top, "Acknowledged messages per second, by door", outage, begun, True)
-    _dress(middle, "Messages received so far, by consumer, duplicates included", outage, begun, False)
-    _dress(bottom, "Milliseconds from publishing to consumer (line: median, shade: up to p99)", outage, begun, False)
+        bottom.plot(*_medians(rows, begun), color=colour, linewidth=1.6, marker="o", markersize=2.5, label=consumer)
+    _dress(top, "Messages acknowledged per second, by the protocol that they came in through", outage, begun)
+    _dress(middle, "Messages received so far, by consumer (those that came twice count twice)", outage, begun)
+    _dress(
+        bottom,
+        "From publishing to receipt, median of each second, in ms: this machine with everything on it",
+        outage,
+        begun,
+    )
     for axes in (top, middle):
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter(lambda value, _position: f"{value:,.0f}")
+    if outage is not None:
+        _label(top, outage, begun)
     bottom.set_yscale("log")
     bottom.yaxis.set_major_formatter(lambda value, _position: f"{value:,g}")
     bottom.set_xlabel("seconds since traffic began", color=INK, fontsize=10)
     bottom.set_xlim(0, seconds)
     for axes in (top, middle, bottom):
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9, labelcolor=INK)
+    return figure
+
+
+def draw(path: Path, figure: Figure) -> None:
+    """A PNG; no display is needed."""
     figure.savefig(path, dpi=DPI, facecolor="white")
-    plt.close(figure)

@@ -39,6 +39,8 @@ WORKERS = 8
 ANSWER_S = 20.0
 CONNECT_S = 120.0
 """Long for slow machines; a server that is killed closes its connections at once."""
+LATER = frozenset({408, 429})
+"""The server had not seen the whole request in time, or has too much to do: sent again, as after a 5xx."""
 RETRY_S = 0.1
 SETTLE_POLL_S = 0.05
 
@@ -317,7 +319,7 @@ class CloudEventPushes:
                 return Outcome.UNSENT
             except httpx.TransportError:
                 return Outcome.UNANSWERED
-            if 400 <= answer.status_code < 500 and answer.status_code != 429:
+            if 400 <= answer.status_code < 500 and answer.status_code not in LATER:
                 raise PublishError(f"POST {self._url}: {answer.status_code} {answer.text}")
             return Outcome.ACKNOWLEDGED if answer.status_code == 202 else Outcome.UNANSWERED
 

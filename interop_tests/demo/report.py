@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, field
 
@@ -63,7 +64,8 @@ class Screen:
     def __init__(self, console: Console, progress: Progress) -> None:
         self._console = console
         self._progress = progress
-        self._live = Live(progress, console=console, refresh_per_second=REFRESH_PER_S) if console.is_terminal else None
+        drawn = console.is_terminal and not console.is_dumb_terminal
+        self._live = Live(progress, console=console, refresh_per_second=REFRESH_PER_S) if drawn else None
         self._printed = 0.0
 
     def __enter__(self) -> Screen:
@@ -113,12 +115,22 @@ def door_table(ledger: Ledger, door: str, name: str, verdicts: list[Verdict]) ->
     return table
 
 
-def show_results(console: Console, ledger: Ledger, names: dict[str, str]) -> None:
-    """A table per door."""
+def show_results(console: Console, ledger: Ledger, names: dict[str, str], down_s: float) -> None:
+    """A table per door; `down_s`: how long the server was away."""
     for door in ledger.doors:
         verdicts = [ledger.judge(door, consumer) for consumer in ledger.consumers]
         console.print(Text())
         console.print(door_table(ledger, door, names[door], verdicts))
+    console.print(latency_note(down_s, os.getloadavg()[0], os.cpu_count() or 1), highlight=False)
+
+
+def latency_note(down_s: float, load: float, cores: int) -> str:
+    """What the times in the tables are, for whoever takes them for those of the server."""
+    return (
+        "p50 and p99: from publishing to receipt, on this loaded machine with everything on it: publishers, consumers, server"
+        f" (load {load:.1f} on {cores} core{'s' if cores > 1 else ''}). What waited for the killed server, {down_s:.1f} s away, is included."
+        " ./run bench measures speed."
+    )
 
 
 def show_alerts(console: Console, book: AlertBook, published: list[tuple[str, Reading, float]]) -> None:

@@ -12,11 +12,13 @@ import time
 from pathlib import Path
 
 from interop_tests import guard
+from interop_tests.running import VIP, free_port
 
 READY_S = 120.0
-STOP_S = 90.0
+STOP_S = 200.0
 POLL_S = 0.02
-DOORS = ("nameserver", "broker", "mqtt", "amqp", "cloudevents")
+SERVICES = ("nameserver", "broker", "metrics", "mqtt", "amqp", "cloudevents")
+DOORS = tuple(name for name in SERVICES if name != "metrics")
 
 
 class ServerError(Exception):
@@ -32,6 +34,8 @@ class Server:
         self.doors: dict[str, str] = {}
         self._ready = directory / "ready.json"
         self._process: subprocess.Popen[bytes] | None = None
+        self._told = False
+        """Whether the process was told to end: set before the signal goes out, so nobody sees an end that looks like its own."""
 
     @property
     def pid(self) -> int:
@@ -45,8 +49,13 @@ class Server:
         """Start, and wait until every door accepts connections. Returns the seconds that took."""
         begun = time.monotonic()
         self._ready.unlink(missing_ok=True)
-        ports = [f"--set={name}.port={self.address(name)[1]}" for name in self.doors] or ["--free-ports"]
-        command = [sys.executable, "-m", "gantrymq", "up", "--host", "127.0.0.1", "--data", str(self.data), *ports]
+        # Not --free-ports: while the killed server is away, the kernel could give such a port to a client that connects.
+        ports = {name: self.address(name)[1] for name in self.doors} or {
+            name: free_port(VIP) if name == "broker" else free_port() for name in SERVICES
+        }
+        settings = [f"--set={name}.port={port}" for name, port in ports.items()]
+        command = [sys.executable, "-m", "gantrymq", "up", "--host", "127.0.0.1", "--data", str(self.data), *settings]
+        self._told = False
         self._process = self._spawn([*command, "--ready-file", str(self._ready)])
         while not self._ready.exists():
             if self._process.poll() is not None:
@@ -73,29 +82,37 @@ class Server:
             )
 
     async def kill(self) -> None:
-        """SIGKILL: nothing is said, nothing is flushed."""
-        assert self._process is not None
-        if self._process.poll() is not None:
-            raise ServerError(f"gantry up ended by itself with {self._process.returncode}:\n{self.log_end()}")
-        self._process.kill()
-        await asyncio.to_thread(self._process.wait)
-        self._process = None
-
-    def died(self) -> bool:
-        """True if it ended without being told to."""
-        return self._process is not None and self._process.poll() is not None
+        """SIGKILL: nothing is said, nothing is flushed. Raises ServerError if it ended before that, by itself."""
+        if self.died() or await self._signal(signal.SIGKILL) != -signal.SIGKILL:
+            raise ServerError(self._ended_by_itself())
 
     async def stop(self) -> None:
-        """SIGTERM; raises ServerError unless it ends with 0."""
-        if self._process is None or self._process.poll() is not None:
+        """SIGTERM; raises ServerError unless it runs until then and ends with 0."""
+        if self._process is None:
             return
-        self._process.send_signal(signal.SIGTERM)
+        if self.died():
+            raise ServerError(self._ended_by_itself())
         try:
-            code = await asyncio.to_thread(self._process.wait, STOP_S)
+            code = await self._signal(signal.SIGTERM, STOP_S)
         except subprocess.TimeoutExpired:
             raise ServerError(f"gantry up did not stop within {STOP_S:.0f} s:\n{self.log_end()}") from None
         if code:
             raise ServerError(f"gantry up stopped with {code}:\n{self.log_end()}")
+
+    async def _signal(self, number: int, within_s: float | None = None) -> int:
+        """Tell it to end, and wait until it has; the exit status."""
+        assert self._process is not None
+        self._told = True
+        self._process.send_signal(number)
+        return await asyncio.to_thread(self._process.wait, within_s)
+
+    def died(self) -> bool:
+        """True if it ended without being told to. May be asked at any time, also while `kill` or `stop` waits."""
+        return self._process is not None and not self._told and self._process.poll() is not None
+
+    def _ended_by_itself(self) -> str:
+        code = self._process.returncode if self._process is not None else None
+        return f"gantry up ended by itself with {code}:\n{self.log_end()}"
 
     def end(self) -> None:
         """Whatever happened: no process is left."""

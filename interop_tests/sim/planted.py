@@ -84,9 +84,11 @@ def unwritten(node: Node) -> None:
     """Some sends are acknowledged and not stored."""
     submit, strikes = node.broker.submit, Strikes(30)
 
-    def careless(batch: Sequence[Message], token: Any, on_done: Any) -> None:
+    def careless(
+        batch: Sequence[Message], token: Any, on_done: Any, sender: object = None, whole: bool = False
+    ) -> None:
         if not strikes() or batch[0].intake or batch[0].topic not in node.topics:
-            submit(batch, token, on_done)
+            submit(batch, token, on_done, sender, whole)
             return
         for message in batch:
             message.queue_offset = node.store.max_offset(message.topic, message.queue_id)

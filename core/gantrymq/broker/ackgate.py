@@ -12,8 +12,17 @@ from collections.abc import Callable
 from typing import Any
 
 from gantrymq.model.errors import GantryError
+from gantrymq.net.turn import log_failed
 
 Answer = Callable[[Any, Any], None]
+
+
+def answer(on_done: Answer, token: Any, result: Any) -> None:
+    """Call it. One that raises is logged: it must not cost those behind it their answer."""
+    try:
+        on_done(token, result)
+    except Exception as error:
+        log_failed(on_done, error)
 
 
 class AckGate:
@@ -31,10 +40,10 @@ class AckGate:
     def park(self, position: int, on_done: Answer, token: Any, result: Any, strict: bool | None = None) -> bool:
         """Answer now if the gate is open at `position` (True), else when it is. `strict`: wait for the flush; None: the store's rule."""
         if self._failed is not None:
-            on_done(token, self._failed)
+            answer(on_done, token, self._failed)
             return True
         if (self._open if strict is None else not strict) or position <= self.released:
-            on_done(token, result)
+            answer(on_done, token, result)
             return True
         self._parked.append((position, on_done, token, result))
         return False
@@ -55,14 +64,14 @@ class AckGate:
         parked = self._parked
         while parked and parked[0][0] <= position:
             _, on_done, token, result = parked.popleft()
-            on_done(token, result)
+            answer(on_done, token, result)
 
     def fail(self, error: GantryError) -> None:
         """Nothing more can be promised: every open entry and every later one gets `error`."""
         self._failed = error
         parked, self._parked = self._parked, deque()
         for _, on_done, token, _ in parked:
-            on_done(token, error)
+            answer(on_done, token, error)
 
     def waiting(self) -> int:
         """Open entries."""

@@ -8,12 +8,13 @@ asyncio: `turn`, `wheel` and `clock` are arguments.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gantrymq.broker import deletions
-from gantrymq.broker.ackgate import AckGate
+from gantrymq.broker.ackgate import AckGate, answer
 from gantrymq.broker.acks import ACK_TOPIC
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
 from gantrymq.broker.config_export import Rows
@@ -27,13 +28,15 @@ from gantrymq.broker.parts import Part
 from gantrymq.broker.pending import Pending
 from gantrymq.broker.pops import Pops
 from gantrymq.broker.port import Done, Route
-from gantrymq.broker.refused import Refused, append_fit
+from gantrymq.broker.refused import Refused, append_fit, as_refusal, leave_out
 from gantrymq.broker.routing import Router, route_from_bytes, route_to_bytes
 from gantrymq.broker.routing_api import RouteSet
 from gantrymq.broker.settings import Settings
 from gantrymq.broker.snapshots import NOT_TABLES, NOTHING, Snapshots
 from gantrymq.broker.stats import BrokerStats
+from gantrymq.broker.submitted import MESSAGE_ENTRIES, Sent, Submitted
 from gantrymq.broker.tables import Tables, check_item, item_message, replay_topic
+from gantrymq.broker.topic_budget import NATIVE, Maker, TopicBudget
 from gantrymq.broker.topics import Topic, TopicConfig, TopicTable
 from gantrymq.broker.transactions import Transactions
 from gantrymq.model import names
@@ -41,7 +44,7 @@ from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import DECIDED, DELAYED, HALF, Message
 from gantrymq.net.api import Wheel
-from gantrymq.net.turn import run_all
+from gantrymq.net.turn import log_failed, run_all, run_some
 from gantrymq.services import Clock, Turn
 from gantrymq.store.moved import MOVED_TOPIC
 
@@ -61,12 +64,16 @@ COLD_RETRY_MS = 50
 ROWS_AT_ONCE = 1_000
 """Rows of another broker's configuration in one batch."""
 
+WAKES_PER_TURN = 256
+WAKES_S = 0.002
+"""Waiters served in one turn, and how long: 8 us a pull. The others have later turns."""
+
 BACKGROUND_BUDGET_US = 1_000
 """Derived files are written in slices of at most this long on the loop."""
 BACKGROUND_EVERY_MS = 50
+LIGHT_UNITS_BEHIND = 8_000
+"""Entries of light queues that wait to be written: beyond it each turn that appends writes a slice, so that they never have to be written at once."""
 
-_Asked = tuple[Any, Done, list[Any] | None, Sequence[Message], bool]
-"""Token, callback, results (None: all stored), batch, whether its answer waits for the flush."""
 _Internal = tuple[list[Message], Callable[[], None] | None, Done | None, Any]
 
 
@@ -95,6 +102,7 @@ class Broker:
         self.tables = Tables()
         self.tables.watch("light", partial(deletions.light_row, store))
         self.topics = TopicTable(lambda name, row: self.put_rows([("topic", name, row)]), topics_config.auto_create_max)
+        self.topic_budget = TopicBudget(topics_config.auto_create_max, clock.monotonic_ms)
         self.topics.strict, self.topics.typed = sync_flush, topics_config.check_message_type
         self.topics.give(config.cluster, config.name)
         self.router = Router(route_sets, self.topics.topics)
@@ -114,19 +122,17 @@ class Broker:
         """By `Message.intake`: rewrite the message for the system topic where it waits, or say why it is refused."""
         self.request_flush: Callable[[], None] = lambda: None
         """Synchronous flush: called once per turn that parked something (the flusher's group commit)."""
-        self._pending: list[tuple[Sequence[Message], Any, Done]] = []
-        self.newest_batch: Sequence[Message] | None = None
-        """What was submitted last in this turn, which is not over: its submitter may still add to it."""
+        self._submitted = Submitted()
         self._internal: list[_Internal] = []
         self._refused = Refused(wheel, self._arm_append, self.cursors)
-        self.append_armed = False
+        self._append_armed = False
         self._deliver_armed = False
         self._light_waiters: dict[int, dict[object, Callable[[], None]]] = {}
         self._woken: dict[object, Callable[[], None]] = {}
+        self._late: deque[Callable[[], None]] = deque()
+        """Woken, and not served yet."""
         self._full_taps: list[Tap] = []
-        self.pending = Pending()
-        self._strict = False
-        """The batch that `_prepare` looked at last holds a message whose acknowledgement waits for the flush."""
+        self.pending = Pending(wheel.now_ms)
         self._background_armed = False
         self._offsets_armed = False
         self._next_light = self._next_tap = 1
@@ -194,20 +200,28 @@ class Broker:
         """Write what a clean stop writes: offsets, settled entries; the caller closes the store."""
         self.closed = True
         self.deleting.finish_all()
-        self._append_turn()  # what parts have sent on its way is stored before they note what is done
+        for sent in self._submitted.give_up(
+            senders=True
+        ):  # its connections are gone, or got the time that a stop gives them
+            sent.refuse_rest(ErrorCode.SHUTTING_DOWN)
+            sent.on_done(sent.token, sent.outcome())
+        self._append_all()  # what parts have sent on its way is stored before they note what is done
         for part in self.parts:
             part.close()
         self.write_offsets(0)
-        self._append_turn()
+        self._append_all()
         self._refused.drain(self.write_acks)
 
     # Writing.
 
-    def submit(self, batch: Sequence[Message], token: Any, on_done: Done) -> None:
-        """As LogPort.submit."""
-        self._pending.append((batch, token, on_done))
-        self.newest_batch = batch
+    def submit(
+        self, batch: Sequence[Message], token: Any, on_done: Done, sender: object = None, whole: bool = False
+    ) -> None:
+        """As LogPort.submit; `whole`: see `Sent`."""
         self._arm_append()
+        sent = Sent(batch, token, on_done, sender, self.pending.times.begun)
+        sent.whole = whole
+        self._submitted.add(sent)
 
     def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done | None) -> None:
         """Rows of a table in one batch; in memory once stored. Without `on_done`, what a full disk refuses is written when it can be."""
@@ -257,8 +271,9 @@ class Broker:
 
     # Topics.
 
-    def ensure_topic(self, name: str, create: bool, queues: int) -> Topic:
-        """The topic; created on use if allowed. Raises TOPIC_NOT_FOUND, TOPIC_LIMIT, NAME_INVALID, NO_PERMISSION."""
+    def ensure_topic(self, name: str, create: bool, queues: int, maker: Maker | None = None) -> Topic:
+        """The topic; created on use if allowed. `maker`: who publishes to it (door, connection); None: somebody declares it. Raises
+        TOPIC_NOT_FOUND, TOPIC_LIMIT, NAME_INVALID, NO_PERMISSION."""
         topic = self.topics.get(name)
         if topic is not None:
             return topic
@@ -268,7 +283,12 @@ class Broker:
             raise GantryError(
                 ErrorCode.TOPIC_NOT_FOUND, f"topic {name} does not exist; create it first (gantry topic create {name})"
             )
-        return self.topics.create_on_use(name, queues)
+        if maker is None:
+            return self.topics.create_on_use(name, queues)
+        self.topic_budget.check(name, self.topics.auto_created, *maker)
+        topic = self.topics.create_on_use(name, queues)
+        self.topic_budget.made(*maker)
+        return topic
 
     def delete_topic(self, name: str) -> bool:
         """Delete a topic with all that goes with it; its records stay in the log. False if unknown."""
@@ -355,93 +375,115 @@ class Broker:
 
     # The turn.
 
+    def _append_all(self) -> None:
+        self._append_turn()
+        while self._submitted:
+            self._append_turn()
+
     def _append_turn(self) -> None:
-        self.append_armed = False
-        self.newest_batch = None
-        pending, internal, self._pending, self._internal = self._pending, self._internal, [], []
+        self._append_armed = False
+        internal, self._internal = self._internal, []
         messages: list[Message] = []
         lights: list[tuple[int, ...]] = []
         hits: list[tuple[Message, Hit]] = []
-        answers: list[_Asked] = []
-        for batch, token, on_done in pending:
-            results = self._prepare(batch, messages, lights, hits)
-            answers.append((token, on_done, results, batch, self._strict))
-        if (bodies := self.cursors.take_bodies()) or self._internal:
-            messages.extend([Message(ACK_TOPIC, body, queue_id=0) for body in bodies])
-            internal, self._internal = internal + self._internal, []
-        self.tables.writing()
-        if self.transactions.dirty:  # behind the states of cursors, which do not have these decisions yet
-            messages.extend(self.transactions.records())
-            internal.insert(0, ([], self.transactions.stored, None, None))
-        stored = len(lights)
-        if first := [message for entry in internal for message in entry[0]] if internal else []:
-            messages, lights = first + messages, [()] * len(first) + lights
-        if messages:
+        taken = self._submitted.take(partial(self._prepare, messages, lights, hits))
+        bodies: list[bytes] = []
+        try:
+            if (bodies := self.cursors.take_bodies()) or self._internal:
+                messages.extend([Message(ACK_TOPIC, body, queue_id=0) for body in bodies])
+                internal, self._internal = internal + self._internal, []
+            self.tables.writing()
+            if self.transactions.dirty:  # behind the states of cursors, which do not have these decisions yet
+                messages.extend(self.transactions.records())
+                internal.insert(0, ([], self.transactions.stored, None, None))
+            stored = len(lights)
+            if first := [message for entry in internal for message in entry[0]] if internal else []:
+                messages, lights = first + messages, [()] * len(first) + lights
             lights.extend([()] * (len(messages) - len(lights)))
-            try:
-                end = append_fit(self.store, messages, lights, hits, answers)
-            except GantryError as error:
-                self._refuse(answers, internal, error, bodies)
-                if error.code is ErrorCode.STORE_FAILED:
-                    self.request_flush()  # its thread finds the store stopped, and says so
-                return
-        else:
             end = self.store.written_position
+            if messages:
+                end = append_fit(self.store, messages, lights, hits, taken, internal)
+        except Exception as error:
+            whole = [sent for sent in taken if sent.is_done()]
+            self._refuse(whole + self._submitted.give_up(), internal, as_refusal(error), bodies)
+            return
         self.stats.put_total += stored
-        self._answer(answers, internal, end)
-        self.pending.times.answered(len(messages), len(answers))
+        self._answer(taken, internal, end)
         self._follow(messages, hits)
+        times = self.pending.times
+        if messages:
+            times.batch_messages.observe(len(messages))
+        if self._submitted:
+            self._arm_append()
 
     def _prepare(
         self,
-        batch: Sequence[Message],
         messages: list[Message],
         lights: list[tuple[int, ...]],
         hits: list[tuple[Message, Hit]],
-    ) -> list[Any] | None:
-        """Check, choose queues and routes; None if every message of the batch goes into the log, else results with the refused ones."""
+        sent: Sent,
+        entries: int,
+        size: int,
+    ) -> tuple[int, int]:
+        """Check, choose queues and routes; see `submitted.Prepare`."""
+        batch, begin = sent.batch, sent.end
+        if not begin and self.pending.bytes and self.pending.refuses(len(batch), self.config, self.wheel.now_ms()):
+            sent.refuse_rest(ErrorCode.BUSY)
+            return 1, 0
+        if self.full:
+            sent.refuse_rest(ErrorCode.STORE_FULL)
+            return 1, 0
         topics = self.topics.topics
         check = self.store.check
-        strict = self._strict = False
-        if self.pending.bytes and self.pending.refuses(len(batch), self.config, self.wheel.now_ms()):
-            return [ErrorCode.BUSY] * len(batch)
-        if self.full:
-            return [ErrorCode.STORE_FULL] * len(batch)
-        results: list[Any] | None = None
-        for index, message in enumerate(batch):
-            topic = topics.get(message.topic)
-            code: ErrorCode | None = None
-            if topic is None or topic.system:
-                topic, code = self._topic_for(message.topic)
-            if code is None:
-                code = check(message)
-                if topic is not None and topic.compacted and code is None and not message.property(props.KEYS).strip():
-                    code = ErrorCode.MESSAGE_ILLEGAL  # RocketMQ: "Required message key is missing"
-            hit = NO_HIT
-            if code is None and message.intake and topic is not None:
-                strict = strict or topic.strict
-                topic, code = self._divert(message, topic)
-            if code is None and topic is not None:
-                if topic.routed:
-                    found = topic.cache.get((message.exchange, message.tag))
-                    hit = found if found is not None else self.router.route(topic, message)
-                if message.demand_route and message.demand_route not in hit.kinds:
-                    code = ErrorCode.NO_ROUTE
-            if code is not None:
-                if results is None:
-                    results = [None] * len(batch)
-                results[index] = code
-                continue
-            if topic is not None:
-                strict = strict or (topic.strict and (topic.special or message.property(props.WAIT) != "false"))
-                if message.queue_id < 0:
-                    message.queue_id = topic.queue_for(message)
-            messages.append(message)
-            lights.append(hit.lights)
-            if hit is not NO_HIT:
-                hits.append((message, hit))
-        self._strict = strict
-        return results
+        strict = sent.strict
+        room, more = entries, size
+        index = begin - 1
+        try:
+            for index, message in enumerate(batch[begin:] if begin else batch, begin):
+                topic = topics.get(message.topic)
+                code: ErrorCode | None = None
+                if topic is None or topic.system:
+                    topic, code = self._topic_for(message, sent.sender)
+                if code is None:
+                    code = check(message)
+                    if (
+                        topic is not None
+                        and topic.compacted
+                        and code is None
+                        and not message.property(props.KEYS).strip()
+                    ):
+                        code = ErrorCode.MESSAGE_ILLEGAL  # RocketMQ: "Required message key is missing"
+                hit = NO_HIT
+                if code is None and message.intake and topic is not None:
+                    strict = strict or topic.strict
+                    topic, code = self._divert(message, topic)
+                if code is None and topic is not None:
+                    if topic.routed:
+                        found = topic.cache.get((message.exchange, message.tag))
+                        hit = found if found is not None else self.router.route(topic, message)
+                    if message.demand_route and message.demand_route not in hit.kinds:
+                        code = ErrorCode.NO_ROUTE
+                if code is not None:
+                    sent.refuse(index, code)
+                    continue
+                if topic is not None:
+                    strict = strict or (topic.strict and (topic.special or message.property(props.WAIT) != "false"))
+                    if message.queue_id < 0:
+                        message.queue_id = topic.queue_for(message)
+                messages.append(message)
+                lights.append(hit.lights)
+                if hit is not NO_HIT:
+                    hits.append((message, hit))
+                    room -= len(hit.lights)
+                more -= len(message.body)
+                if more <= 0 or (index - begin + 1) * MESSAGE_ENTRIES >= room:
+                    break
+        except Exception as error:  # this batch alone is refused
+            leave_out(error, sent, messages, lights, hits)
+            return 1, 0
+        sent.strict = strict
+        sent.end = end = index + 1
+        return (end - begin) * MESSAGE_ENTRIES + entries - room, size - more
 
     def _divert(self, message: Message, topic: Topic) -> tuple[Topic | None, ErrorCode | None]:
         """A message that is not for its topic yet: its part rewrites it for the system topic where it waits."""
@@ -453,52 +495,67 @@ class Broker:
             return topic, error.code
         return self.topics.topics.get(message.topic), code
 
-    def _topic_for(self, name: str) -> tuple[Topic | None, ErrorCode | None]:
-        if names.is_own_system_topic(name):
+    def _topic_for(self, message: Message, sender: object) -> tuple[Topic | None, ErrorCode | None]:
+        if names.is_own_system_topic(message.topic):
             return None, ErrorCode.NO_PERMISSION
+        connection = (
+            None if isinstance(sender, int) else sender
+        )  # a number stands for a port, with any number of connections
+        maker = (message.property(props.ORIGIN) or NATIVE, connection)
         try:
-            return self.ensure_topic(name, True, self.gateway_config.queues), None
+            return self.ensure_topic(message.topic, True, self.gateway_config.queues, maker), None
         except GantryError as error:
             return None, error.code
 
-    def _answer(self, answers: list[_Asked], internal: list[_Internal], end: int) -> None:
+    def _answer(self, taken: list[Sent], internal: list[_Internal], end: int) -> None:
         gate = self.gate
         parked = False
         for _, apply, on_done, token in internal:
             if apply is not None:
-                apply()
+                run_all([apply])
             if on_done is not None:
                 parked |= not gate.park(end, on_done, token, None)
         self.tables.written()
-        for token, on_done, results, batch, strict in answers:
-            if results is None:
-                results = [message.queue_offset for message in batch]
+        times, at_once = self.pending.times, 0
+        begun_s = times.begun
+        for sent in taken:
+            if sent.end < len(sent.batch):
+                sent.at = sent.end
+                continue
+            results = sent.outcome()
+            if gate.passes(end, sent.strict):
+                try:
+                    sent.on_done(sent.token, results)
+                except Exception as error:  # one door's failure costs no other batch its answer
+                    log_failed(sent.on_done, error)
+                if sent.begun_s == begun_s:
+                    at_once += 1
+                else:
+                    times.send_seconds.observe(times.now() - sent.begun_s)
             else:
-                results = [
-                    message.queue_offset if result is None else result
-                    for message, result in zip(batch, results, strict=True)
-                ]
-            if gate.passes(end, strict):
-                on_done(token, results)
-            else:
-                self.pending.park(gate, end, (on_done, token), results, batch, self.wheel.now_ms())
+                waiter = (sent.on_done, sent.token, sent.begun_s)
+                self.pending.park(gate, end, waiter, results, sent.batch, self.wheel.now_ms())
                 parked = True
+        if at_once:
+            times.send_seconds.observe(times.now() - begun_s, at_once)
         if parked:
             self.request_flush()
 
-    def _refuse(self, answers: list[_Asked], internal: list[_Internal], error: GantryError, acks: list[bytes]) -> None:
+    def _refuse(self, waiting: list[Sent], internal: list[_Internal], error: GantryError, acks: list[bytes]) -> None:
         alone = [messages for messages, _, on_done, _ in internal if on_done is None and messages]
         self.tables.written()
-        if error.code is ErrorCode.STORE_FULL:
+        if error.code is ErrorCode.STORE_FAILED:
+            self.request_flush()  # its thread finds the store stopped, and says so
+        else:
             self._refused.acknowledgements(acks)
             if alone:
                 self._internal.insert(0, (*self._of_rows(self._refused.keep(alone)), None, None))
         for _, _, on_done, token in internal:
             if on_done is not None:
-                on_done(token, error)
-        for token, on_done, results, batch, _ in answers:
-            refused = [error.code if result is None else result for result in (results or [None] * len(batch))]
-            on_done(token, refused)
+                answer(on_done, token, error)
+        for sent in waiting:
+            sent.refuse_rest(error.code)
+            answer(sent.on_done, sent.token, sent.outcome())
 
     def _follow(self, messages: list[Message], hits: list[tuple[Message, Hit]]) -> None:
         """Find who waits for what was appended; arm the deliver phase and the background work."""
@@ -524,6 +581,8 @@ class Broker:
             self._arm_deliver()
         if messages:
             self.arm_background()
+            if self.store.light_units_waiting > LIGHT_UNITS_BEHIND:
+                self._write_derived()
 
     def arm_background(self) -> None:
         """Derived files and the checkpoint are due soon."""
@@ -541,25 +600,43 @@ class Broker:
             if batch:
                 calls.append(partial(tap.on_records, batch))
         run_all(calls)
-        # Two passes: a queue's waiters, then the cursor watchers that they woke. What these wake waits for the next turn.
-        for _ in range(2):
-            woken, self._woken = self._woken, {}
-            run_all(list(woken.values()))
+        self._wake()
+
+    def _wake(self) -> None:
+        """A share of the waiters, those that were woken now first: whoever waits behind a hundred thousand others waits for half of their share."""
+        late, clock_s = self._late, self.pending.times.now
+        shares = 2 if late else 1
+        woken, self._woken = self._woken, {}
+        fresh = deque(woken.values())
+        left = WAKES_PER_TURN - run_some(fresh, WAKES_PER_TURN // shares, clock_s, WAKES_S / shares)
+        left -= run_some(late, left, clock_s, WAKES_S / shares)
+        # A queue's waiters, then the cursor watchers that they woke. What these wake waits for the next turn.
+        watchers, self._woken = deque(self._woken.values()), {}
+        if left > 0:
+            run_some(watchers, left, clock_s, WAKES_S / shares)
+        late.extend(fresh)
+        late.extend(watchers)
+        if late:
+            self._arm_deliver()
 
     def _background(self, now_ms: int) -> None:
         self._background_armed = False
-        try:
-            more = not self.closed and self.store.run_background(BACKGROUND_BUDGET_US)
-        except GantryError:
-            self.request_flush()  # as above
-            return
+        more = self._write_derived()
         if more or (self.store.units_waiting and not self.closed):
             self._background_armed = True
             self.wheel.call_at(now_ms + (1 if more else BACKGROUND_EVERY_MS), self._background)
 
+    def _write_derived(self) -> bool:
+        """A slice of it. True: there is more."""
+        try:
+            return not self.closed and self.store.run_background(BACKGROUND_BUDGET_US)
+        except GantryError:
+            self.request_flush()  # as above
+            return False
+
     def _arm_append(self) -> None:
-        if not self.append_armed:
-            self.append_armed = True
+        if not self._append_armed:
+            self._append_armed = True
             self.pending.times.begin()
             self.turn.at_append(self._append_turn)
 

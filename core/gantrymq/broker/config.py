@@ -21,7 +21,9 @@ class BrokerConfig:
     vip_channel: bool = True
     """The same door again on `port` - 2, where RocketMQ's clients up to 4.5.0 send and rocketmq-dashboard asks (vipChannelEnabled)."""
     name: str = "broker-a"
+    """Name of the broker group in routes, unlike any other's of the cluster (RocketMQ: brokerName)."""
     cluster: str = "DefaultCluster"
+    """Cluster that it belongs to (RocketMQ: brokerClusterName)."""
     id: int = field(default=0, metadata={"min": 0, "max": 0})
     """0 is the master; slaves come with replication."""
     advertised_host: str = ""
@@ -30,6 +32,8 @@ class BrokerConfig:
     """Records accepted and not yet acknowledged, whole process; beyond it submits are answered BUSY."""
     pending_ms_max: int = field(default=3_000, metadata={"min": 10, "max": 3_600_000})
     """...and so they are while the disk has acknowledged nothing for so long: Java clients give a send up after three seconds."""
+    waiting_pulls_max: int = field(default=16_384, metadata={"min": 1, "max": 200_000})
+    """Pulls of one connection that wait for a message, one per queue that a consumer reads; more are answered SYSTEM_BUSY."""
     store_replies: bool = True
     """Replies to requests are kept in `<cluster>_REPLY_TOPIC`, beside being pushed (RocketMQ: storeReplyMessageEnable)."""
     batch_messages_max: int = field(default=16_384, metadata={"min": 1, "max": 16_384})
@@ -55,8 +59,10 @@ class TopicsConfig:
     """How topics come into being."""
 
     auto_create: bool = True
+    """Whether publishing to a topic that does not exist makes it (RocketMQ: autoCreateTopicEnable)."""
     auto_create_max: int = field(default=10_000, metadata={"min": 0, "max": 1_000_000})
-    """Topics that may come into being by themselves: a fleet with device ids in first levels must not fill the tables."""
+    """Topics that may come into being by themselves: a fleet with device ids in first levels must not fill the tables. Shares of connections
+    and doors: broker/topic_budget.py."""
     default_queues: int = field(default=4, metadata={"min": 1, "max": 128})
     """Queues of a topic that a native producer creates by sending."""
     check_message_type: bool = False

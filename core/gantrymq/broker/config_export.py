@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.broker import config_files as cf
 from gantrymq.broker.config_files import Version
 from gantrymq.broker.timer_takeover import TimerCheck, parse_check, remove_wheel
-from gantrymq.broker.topics import TopicConfig
+from gantrymq.broker.topics import QUEUES_MAX, TopicConfig
 from gantrymq.model import names
 from gantrymq.model.dialect import DialectError
 from gantrymq.model.errors import GantryError, StoreCorruptError
@@ -54,6 +54,21 @@ Work = dict[str, dict[str, list[bytes]] | bytes | list[str]]
 """What to write: file name to tables of fragments or to all that it holds; table to its keys."""
 
 
+DELETE_NAME: Final = "import-delete"
+"""File of `D/gantry`: at the next start what `config/*.json` names no more is deleted (`gantry store import-config --delete`)."""
+NAMED_MAX: Final = 5
+"""Names in a line of the log."""
+
+
+def _in_range(body: dict[str, Any]) -> bool:
+    """Whether a topic of another's file has what `topic update` takes."""
+    try:
+        queues = [int(body.get(name, 16)) for name in ("readQueueNums", "writeQueueNums")]
+        return all(1 <= count <= QUEUES_MAX for count in queues) and 0 <= int(body.get("perm", 6)) <= 7
+    except (TypeError, ValueError):
+        return False
+
+
 class Ends:
     """What the import needs of the store."""
 
@@ -72,6 +87,7 @@ class ConfigExport:
         self._files = files
         self._directory = root / "store" / "config"
         self._notes_path = root / "gantry" / "exports"
+        self._delete_path = root / "gantry" / DELETE_NAME
         self._clock = clock
         self._notes: dict[str, list[str]] = {}
         self._versions: dict[str, Version] = {}
@@ -177,6 +193,9 @@ class ConfigExport:
             if not names.is_stored_topic(name) or not isinstance(body, dict):
                 log.warning("%s: topic %r is left out: not a legal name", cf.TOPICS, name)
                 continue
+            if not _in_range(body):
+                log.error("%s: topic %r is left out: 1 to %d queues, perm 0 to 7", cf.TOPICS, name, QUEUES_MAX)
+                continue
             config = TopicConfig(
                 name, int(body.get("readQueueNums", 16)), int(body.get("writeQueueNums", 16)), int(body.get("perm", 6)),
                 int(body.get("topicSysFlag", 0)), bool(body.get("order", False)), dict(body.get("attributes") or {}),
@@ -189,7 +208,7 @@ class ConfigExport:
             if config.to_bytes() != old:
                 rows.append(("topic", name, config.to_bytes()))
         exported = [name for name, row in known.items() if cf.topic_fragment(name, row)]
-        for name in self._gone("topic", exported, wanted):
+        for name in self._gone("topic", exported, wanted, cf.TOPICS):
             log.warning("%s: topic %s is gone from it: deleted", cf.TOPICS, name)
             config = TopicConfig.from_bytes(name, known[name])
             config.deleted = True
@@ -208,7 +227,7 @@ class ConfigExport:
             value = {key: item for key, item in body.items() if item is not None} | {"groupName": name}
             if name not in known or json.loads(known[name]) != value:
                 rows.append(("group", name, json.dumps(value, separators=(",", ":")).encode()))
-        return rows + [("group", name, None) for name in self._gone("group", known, wanted)]
+        return rows + [("group", name, None) for name in self._gone("group", known, wanted, cf.GROUPS)]
 
     def _mode_rows(self, known: dict[str, bytes], value: dict[str, Any]) -> Rows:
         try:
@@ -233,18 +252,29 @@ class ConfigExport:
             for key, offsets in wanted.items()
             if offsets and (key not in known or json.loads(known[key]) != offsets)
         ]
-        return rows + [("offset", key, None) for key in self._gone("offset", known, wanted)]
+        return rows + [("offset", key, None) for key in self._gone("offset", known, wanted, cf.OFFSETS)]
 
-    def _gone(self, table: str, known: Iterable[str], wanted: Container[str]) -> list[str]:
-        """What the other broker has deleted. It never saw what our last export lacked."""
+    def _gone(self, table: str, known: Iterable[str], wanted: Container[str], file: str) -> list[str]:
+        """What another broker has deleted, if somebody says that it was one. It never saw what our last export lacked."""
         gone = [key for key in known if key not in wanted]
         path = self._keys_path(table)
         if not gone or not self._files.exists(path):
-            return gone
+            return self._permitted(gone, file)
         exported = set(self._read(path).decode("utf-8", "surrogatepass").split("\n"))
         deleted = [key for key in gone if key in exported]
         if len(deleted) < len(gone):
             log.info("%s: %d rows of table %s that were not exported yet stay", path, len(gone) - len(deleted), table)
+        return self._permitted(deleted, file)
+
+    def _permitted(self, deleted: list[str], file: str) -> list[str]:
+        """A file that was cut or half edited names less, too."""
+        if deleted and not self._files.exists(self._delete_path):
+            log.error(
+                "%s names %d fewer than it did (%s%s): they stay. To have them deleted stop, run `gantry store import-config --delete %s`, start",
+                self._directory / file, len(deleted), ", ".join(deleted[:NAMED_MAX]),
+                ", ..." if len(deleted) > NAMED_MAX else "", self._directory.parent.parent,
+            )  # fmt: skip
+            return []
         return deleted
 
     def _keys_path(self, table: str) -> Path:
@@ -255,6 +285,7 @@ class ConfigExport:
     def start(self, tables: Tables, wheel: Wheel, in_thread: Callable[[Callable[[], None]], object]) -> None:
         """Export everything now and each change from now on. `in_thread(work)` runs it elsewhere."""
         self._wheel, self._in_thread = wheel, in_thread
+        self._files.remove(self._delete_path)
         for table in RENDER:
             for key, row in tables.rows(table).items():
                 self._take(table, key, row)

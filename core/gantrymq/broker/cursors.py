@@ -376,11 +376,6 @@ class Cursors:
                 window.done(offset)
         self._note_acked(cursor.id).extend(offsets)
 
-    def settle_held(self, cursor: Cursor, first: int, last: int) -> None:
-        """Done: `first..last`, both included, all of them in flight."""
-        cursor.window.done_held(first, last)
-        self._note_run(cursor.id, first, last)
-
     def settle_one(self, cursor: Cursor, offset: int) -> None:
         """As `settle_run` for one offset."""
         cursor.window.done(offset)
@@ -390,15 +385,12 @@ class Cursors:
     def skip(self, cursor: Cursor, first: int, last: int) -> None:
         """Done without ever having been delivered: `first..last`, both included."""
         cursor.window.done_range(first, last)
-        self._note_run(cursor.id, first, last)
-
-    def _note_run(self, cursor_id: int, first: int, last: int) -> None:
         if last - first < RUN_MIN:
-            self._note_acked(cursor_id).extend(range(first, last + 1))
+            self._note_acked(cursor.id).extend(range(first, last + 1))
         else:
             if not self._acked and not self._back and not self._runs:
                 self._on_dirty()
-            self._runs.append(encode_range(cursor_id, first, last))
+            self._runs.append(encode_range(cursor.id, first, last))
 
     def give_back(self, cursor: Cursor, offsets: list[int]) -> None:
         """Returned after a delivery: offsets in flight, ascending."""

@@ -11,6 +11,7 @@ from gantrymq.broker.broker import OWN_TABLES, Broker
 from gantrymq.broker.cursors import Cursor, parse_queue
 from gantrymq.broker.hits import Tap
 from gantrymq.broker.port import CursorInfo, Done, Outcome, Route, Start, TopicInfo
+from gantrymq.broker.row_checks import is_aside, readable
 from gantrymq.broker.tables import KEY_BYTES_MAX, check_item
 from gantrymq.broker.topics import Topic
 from gantrymq.model import names
@@ -49,8 +50,8 @@ class LocalBrokerPort:
 
     # Log.
 
-    def submit(self, batch: Sequence[Message], token: Any, on_done: Done) -> None:
-        self._broker.submit(batch, token, on_done)
+    def submit(self, batch: Sequence[Message], token: Any, on_done: Done, sender: object = None) -> None:
+        self._broker.submit(batch, token, on_done, sender if sender is not None else self._number)
 
     def ensure_topic(self, name: str, create: bool, token: Any, on_done: Done) -> None:
         try:
@@ -288,7 +289,9 @@ class LocalBrokerPort:
             self._broker.when_stored(None, lambda _token, _result: self.put_if(table, items, token, on_done))
             return
         rows = self._broker.tables.rows(table)
-        fits = [rows.get(key) == expected for key, expected, _ in items]
+        fits = [
+            rows.get(key) == expected or (expected is None and is_aside(table, key, rows)) for key, expected, _ in items
+        ]
         changes = [(key, value) for (key, _, value), fit in zip(items, fits, strict=True) if fit]
 
         def done(_token: Any, result: Any) -> None:
@@ -305,7 +308,7 @@ class LocalBrokerPort:
         if on_change is not None and (table, on_change) not in self._watched_tables:
             self._broker.tables.watch(table, on_change)
             self._watched_tables.append((table, on_change))
-        on_done(token, dict(self._broker.tables.rows(table)))
+        on_done(token, readable(table, self._broker.tables.rows(table)))
 
     def take_lease(self, name: str, force: bool, on_lost: Callable[[str], None], token: Any, on_done: Done) -> None:
         try:

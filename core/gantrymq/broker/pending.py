@@ -5,7 +5,7 @@ Overload is answered early: what a sender would only hear of after its own timeo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gantrymq.broker.timings import Timings
@@ -20,24 +20,29 @@ if TYPE_CHECKING:
 class Pending:
     """One broker's. Times: milliseconds of the wheel."""
 
-    __slots__ = ("_moved", "bytes", "moved_ms", "refused", "times")
+    __slots__ = ("_now_ms", "bytes", "lasted_ms", "moved_ms", "refused", "times")
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
         self.bytes = 0
         """Records, whole, that wait."""
         self.moved_ms = 0
         """When the disk was last seen to move: something was acknowledged, or the first of what waits came."""
-        self._moved = False
+        self.lasted_ms = 0
+        """How long it took the disk to move the last time: about as long as a flush."""
         self.refused = 0
         """Messages answered BUSY."""
         self.times = Timings()
 
     def refuses(self, count: int, config: BrokerConfig, now_ms: int) -> bool:
-        """Whether `count` more messages are too many; asked only while something waits."""
-        if self._moved:
-            self._moved = False
-            self.moved_ms = now_ms
-        full = self.bytes > config.pending_bytes_max or now_ms - self.moved_ms > config.pending_ms_max
+        """Whether `count` more messages are too many; asked only while something waits. What comes while nothing waits is taken, and finds out
+        whether a slow disk is quicker now."""
+        limit_ms = config.pending_ms_max
+        full = (
+            self.bytes > config.pending_bytes_max
+            or now_ms - self.moved_ms > limit_ms
+            or self.lasted_ms >= limit_ms  # a flush that takes so long: whoever waits for the next has given up
+        )
         if full:
             self.refused += count
         return full
@@ -46,22 +51,23 @@ class Pending:
         self,
         gate: AckGate,
         end: int,
-        answer: tuple[Done, Any],
+        answer: tuple[Done, Any, float],
         results: list[Any],
         batch: Sequence[Message],
         now_ms: int,
     ) -> None:
-        """Let the answer to a batch wait until `end` is on stable storage."""
+        """Let the answer to a batch wait until `end` is on stable storage. `answer`: callback, token, when it was submitted."""
         size = sum([message.size for message in batch])
         if not self.bytes:
-            self.moved_ms, self._moved = now_ms, False
+            self.moved_ms = now_ms
         self.bytes += size
-        self.times.parked += 1
-        gate.park(end, self._done, (*answer, size, self.times.begun), results, True)
+        gate.park(end, self._done, (*answer, size), results, True)
 
-    def _done(self, entry: tuple[Done, Any, int, float], results: Any) -> None:
-        on_done, token, size, begun = entry
+    def _done(self, entry: tuple[Done, Any, float, int], results: Any) -> None:
+        on_done, token, begun, size = entry
         self.bytes -= size
         self.times.send_seconds.observe(self.times.now() - begun)
-        self._moved = True
+        now_ms = self._now_ms()
+        if now_ms > self.moved_ms:  # the others of this flush are no second one
+            self.lasted_ms, self.moved_ms = now_ms - self.moved_ms, now_ms
         on_done(token, results)

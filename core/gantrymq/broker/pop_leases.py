@@ -35,11 +35,6 @@ class Lease:
         self.pop_ms = pop_ms
         self.tick = -(-due_ms // TICK_MS)
 
-    def whole_to(self) -> int:
-        """Its last offset if it is a run of offsets that are all still held; -1 if not."""
-        offsets, last = self.offsets, self.offsets[-1]
-        return last if last - offsets[0] + 1 == len(offsets) == self.left else -1
-
 
 class Leases:
     """All leases by id and by deadline, behind one entry of the wheel: the earliest deadline. `on_due(lease)`: its time is over;

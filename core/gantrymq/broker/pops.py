@@ -314,8 +314,6 @@ class Pops:
     def acknowledge(self, place: Place, offsets: Sequence[int], pop_ms: int) -> int:
         """Done: `offsets`, ascending, of the delivery at `pop_ms`; the number that were. A receipt of an earlier delivery does nothing,
         one that expired counts as long as nobody else got the message."""
-        if self.acknowledge_run(place, offsets, pop_ms):
-            return len(offsets)
         cursor = place.cursor
         window, leases = cursor.window, self.leases.by_id
         inflight = window.inflight
@@ -337,32 +335,6 @@ class Pops:
         if place.ordered and not inflight:
             self.on_ready(place)
         return len(done)
-
-    def acknowledge_run(self, place: Place, offsets: Sequence[int], pop_ms: int) -> bool:
-        """As `acknowledge` for offsets, ascending, that one delivery at `pop_ms` holds; False, with nothing done, for any others."""
-        cursor = place.cursor
-        inflight = cursor.window.inflight
-        first, last, count = offsets[0], offsets[-1], len(offsets)
-        held = inflight.get(first, 0)
-        lease = self.leases.by_id.get(held)
-        if lease is None or lease.pop_ms != pop_ms:
-            return False
-        together = last - first + 1 == count
-        if not together or last > lease.whole_to():
-            for offset in offsets:
-                if inflight.get(offset) != held:
-                    return False
-        lease.left -= count
-        if not lease.left:
-            self.leases.end(lease)
-        if together:
-            self._cursors.settle_held(cursor, first, last)
-        else:
-            self._cursors.settle_run(cursor, offsets)
-        self._commit(place)
-        if place.ordered and not inflight:
-            self.on_ready(place)
-        return True
 
     def acknowledge_one(self, place: Place, offset: int, pop_ms: int) -> bool:
         """As `acknowledge` for one offset that the delivery at `pop_ms` holds; False, with nothing done, for any other."""

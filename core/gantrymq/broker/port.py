@@ -113,7 +113,7 @@ class TopicInfo:
 class LogPort(Protocol):
     """Topics and records."""
 
-    def submit(self, batch: Sequence[Message], token: object, on_done: Done) -> None:
+    def submit(self, batch: Sequence[Message], token: object, on_done: Done, sender: object = None) -> None:
         """Store a batch in order; result: list[SubmitResult], one per message, when the topics' acknowledgement rule is met.
 
         Messages whose topic does not exist create it (with `gateway.queues` queues) unless automatic creation is off or at its
@@ -121,6 +121,9 @@ class LogPort(Protocol):
 
         BUSY and STORE_FULL pass: the caller may submit again. What it submitted behind, before it got that answer, is then refused
         too, so that submitting all of it again, oldest first, keeps its order.
+
+        `sender`: who sends, by identity (a connection). A turn takes a share of what each sender has submitted, in rotation; without one it
+        counts as the port's own.
         """
 
     def ensure_topic(self, name: str, create: bool, token: object, on_done: Done) -> None:

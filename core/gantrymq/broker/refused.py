@@ -7,19 +7,21 @@ broker does, in the order in which they were handed over, until the disk takes t
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gantrymq.broker.cursors import Cursors
 from gantrymq.broker.deletions import decides
 from gantrymq.broker.tables import Row, row_of
-from gantrymq.model.errors import ErrorCode
+from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.net.api import Wheel
 from gantrymq.store import record
 
 if TYPE_CHECKING:
+    from gantrymq.broker.port import Done
+    from gantrymq.broker.submitted import Sent
     from gantrymq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -90,27 +92,68 @@ class Refused:
         self._again()
 
 
+def leave_out(
+    error: Exception, sent: Sent, messages: list[Message], lights: list[tuple[int, ...]], hits: list[Any]
+) -> None:
+    """Looking at a batch raised: what of it stands at the ends of the lists goes out again, and all that is left of it is refused."""
+    begin = sent.end
+    log.error("%d messages were refused: %s: %s", len(sent.batch) - begin, type(error).__name__, error)
+    log.debug("traceback", exc_info=error)
+    own = {id(message) for message in sent.batch[begin:]}
+    while messages and id(messages[-1]) in own:
+        messages.pop()
+        lights.pop()
+    while hits and id(hits[-1][0]) in own:
+        hits.pop()
+    for index in range(begin, len(sent.batch)):
+        sent.refuse(index, ErrorCode.MESSAGE_ILLEGAL)
+    sent.end = len(sent.batch)
+
+
+def as_refusal(error: Exception) -> GantryError:
+    """What everybody of a turn is told whose append raised; a fault of ours is logged. Nothing of the turn was stored."""
+    if isinstance(error, GantryError):
+        return error
+    log.error("an append failed and everybody in it is refused: %s: %s", type(error).__name__, error)
+    log.debug("traceback", exc_info=error)
+    return GantryError(ErrorCode.UNAVAILABLE, "the broker could not store this (its log says why); try again")
+
+
 def append_fit(
-    store: MessageStore, messages: list[Message], lights: list[tuple[int, ...]], hits: list[Any], answers: list[Any]
+    store: MessageStore,
+    messages: list[Message],
+    lights: list[tuple[int, ...]],
+    hits: list[Any],
+    taken: list[Sent],
+    internal: list[Any],
 ) -> int:
-    """`store.append`. Where a field of some message fits no record (a flag of 40 bits) the others are stored, and its sender gets
-    MESSAGE_ILLEGAL: nobody looks for that beforehand, and one sender's mistake must not take the turn of all."""
+    """`store.append`. Where a field of some message fits no record (a flag of 40 bits, a body that is no bytes) the others are stored, and
+    its sender gets MESSAGE_ILLEGAL: nobody looks for that beforehand, and one sender's mistake must not take the turn of all. Rows that were
+    handed over together are refused together."""
     try:
         return store.append(messages, lights)
-    except (struct.error, TypeError, ValueError, OverflowError) as error:
+    except GantryError:
+        raise
+    except Exception as error:
         unfit = {id(message) for message in messages if not record.fits(message)}
         if not unfit:
             raise
-        log.warning("%d messages that fit no record were refused; the last error: %s", len(unfit), error)
+        text = f"{type(error).__name__}: {error}"
+    for place, (rows, _, on_done, token) in enumerate(internal):
+        if any(id(row) in unfit for row in rows):
+            unfit.update(map(id, rows))
+            internal[place] = ([], None, on_done and partial(_refuse_rows, on_done), token)
+    log.warning("%d records that have no place in the log were refused; the last error: %s", len(unfit), text)
     kept = [(message, targets) for message, targets in zip(messages, lights, strict=True) if id(message) not in unfit]
     messages[:] = [message for message, _ in kept]
     lights[:] = [targets for _, targets in kept]
     hits[:] = [found for found in hits if id(found[0]) not in unfit]
-    for place, (token, on_done, results, batch, strict) in enumerate(answers):
-        if any(id(message) in unfit for message in batch):
-            results = [
-                ErrorCode.MESSAGE_ILLEGAL if id(message) in unfit else result
-                for message, result in zip(batch, results or [None] * len(batch), strict=True)
-            ]
-            answers[place] = (token, on_done, results, batch, strict)
+    for sent in taken:
+        for index in range(sent.at, sent.end):
+            if id(sent.batch[index]) in unfit:
+                sent.refuse(index, ErrorCode.MESSAGE_ILLEGAL)
     return store.append(messages, lights)
+
+
+def _refuse_rows(on_done: Done, token: Any, _result: object) -> None:
+    on_done(token, GantryError(ErrorCode.ILLEGAL_ARGUMENT, "a row's key or value is of a type that no record holds"))

@@ -117,10 +117,14 @@ class Retention:
     def _look_at_disk(self) -> None:
         total, free = self._store.disk_usage()
         self.used = used_ratio(total, free)
-        self.level = level = disk_level(self._store.config, self.used)
+        self.level = level = disk_level(self._store.config, self.used, free)
         percent = f"{self.used:.1%} of the store's file system is in use"
         self._broker.full = f"the disk is full: {percent}" if level is DiskLevel.FULL else ""
-        if level <= self._told <= disk_level(self._store.config, self.used + TOLD_AGAIN):
+        if (
+            level
+            <= self._told
+            <= disk_level(self._store.config, self.used + TOLD_AGAIN, free - int(TOLD_AGAIN * total))
+        ):
             return
         if level is DiskLevel.FULL:
             log.error("%s: messages are refused until there is room (store.disk_full_ratio)", percent)

@@ -6,6 +6,7 @@ property GANTRY_DELETED marks a deletion. Replayed from the first record at star
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Protocol
@@ -15,6 +16,8 @@ from gantrymq.model import names
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
+
+log = logging.getLogger(__name__)
 
 KEY_PROPERTY = "GANTRY_KEY"
 DELETED_PROPERTY = "GANTRY_DELETED"
@@ -51,6 +54,9 @@ def topic_of(table: str) -> str:
 
 def check_item(table: str, key: str, value: bytes | None) -> None:
     """Raise ILLEGAL_ARGUMENT for what cannot be kept."""
+    if type(table) is not str or type(key) is not str or not (value is None or type(value) is bytes):
+        found = ", ".join(type(part).__name__ for part in (table, key, value))
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"table, key and value are texts and bytes, not {found}")
     if _TABLE.match(table) is None:
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"table name {table!r} is not [a-z][a-z0-9_]*")
     if not key or "\x01" in key or "\x02" in key or len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
@@ -158,7 +164,11 @@ class Tables:
                 keys.added(key)
             rows[key] = value
         for watcher in list(self._watchers.get(table, ())):
-            watcher(key, value)
+            try:
+                watcher(key, value)
+            except Exception as error:  # the row is stored: its writer is answered, and other watchers hear of it
+                log.error("table %s, key %r: %s: %s", table, key[:200], type(error).__name__, error)
+                log.debug("traceback", exc_info=error)
 
     def watch(self, table: str, watcher: Callable[[str, bytes | None], None]) -> None:
         """Call `watcher` for each change from now on."""

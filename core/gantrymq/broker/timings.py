@@ -20,29 +20,18 @@ def stopped() -> float:
 class Timings:
     """One broker's. `now`: seconds of a clock that never goes back; until it is set nothing is timed."""
 
-    __slots__ = ("batch_messages", "begun", "now", "parked", "send_seconds")
+    __slots__ = ("batch_messages", "begun", "now", "send_seconds")
 
     def __init__(self) -> None:
         self.now: Callable[[], float] = stopped
         self.begun = 0.0
         """When the first batch of this turn was submitted."""
-        self.parked = 0
-        """Batches of this turn whose answer waits for the disk."""
         self.send_seconds = Histogram(SECONDS)
         self.batch_messages = Histogram(COUNTS)
 
     def begin(self) -> None:
         """The first batch of a turn was submitted."""
         self.begun = self.now()
-
-    def answered(self, messages: int, batches: int) -> None:
-        """The turn wrote so many messages, and answered the batches that do not wait."""
-        if messages:
-            self.batch_messages.observe(messages)
-        at_once = batches - self.parked
-        self.parked = 0
-        if at_once > 0:
-            self.send_seconds.observe(self.now() - self.begun, at_once)
 
     def show(self, metrics: Metrics) -> None:
         """Register them."""

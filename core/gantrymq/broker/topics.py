@@ -160,7 +160,8 @@ class TopicTable:
         """Topics that every broker of RocketMQ has, by name: routed from the start, made when they are first used."""
         self._write = on_write
         self._auto_create_max = auto_create_max
-        self._auto_created = 0
+        self.auto_created = 0
+        """Topics that came into being at their first use."""
         self.strict = False
         """Rule of topics that have none of their own; set before `load`."""
         self.typed = False
@@ -184,7 +185,7 @@ class TopicTable:
                 self._deleted[name] = config
             else:
                 self._add(config)
-                self._auto_created += config.on_use
+                self.auto_created += config.on_use
 
     def give(self, cluster: str, broker: str) -> None:
         """Set `given`: topics named as the cluster and as the broker (RocketMQ: clusterTopicEnable, brokerTopicEnable), by whose
@@ -282,7 +283,7 @@ class TopicTable:
         self.check(config)
         old = self.topics.get(config.name)
         if old is not None:
-            self._auto_created -= old.config.on_use
+            self.auto_created -= old.config.on_use
             config.first_offsets = old.config.first_offsets
             old.reconfigure(config, self._strict(config))
             old.takes = self._takes(config)
@@ -298,14 +299,14 @@ class TopicTable:
 
     def create_on_use(self, name: str, queues: int) -> Topic:
         """A topic that comes into being at first use. Raises NAME_INVALID, TOPIC_LIMIT."""
-        if self._auto_created >= self._auto_create_max:
+        if self.auto_created >= self._auto_create_max:
             raise GantryError(
                 ErrorCode.TOPIC_LIMIT,
                 f"topic {name} does not exist and {self._auto_create_max} topics that were created on use exist already: "
                 "create it, or raise topics.auto_create_max",
             )
         topic = self.create(TopicConfig(name, queues, queues, on_use=True))
-        self._auto_created += 1
+        self.auto_created += 1
         return topic
 
     def delete(self, name: str, ends: dict[int, int]) -> TopicConfig | None:
@@ -315,7 +316,7 @@ class TopicTable:
         if topic is None or topic.system:
             return None
         del self.topics[name]
-        self._auto_created -= topic.config.on_use
+        self.auto_created -= topic.config.on_use
         if topic.waiters:
             self._waiting[name] = topic.waiters
         config = TopicConfig.from_bytes(name, topic.config.to_bytes())

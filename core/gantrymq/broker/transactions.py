@@ -280,34 +280,6 @@ class Transactions:
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "The transaction state table offset wrong")
         self.decide(half, COMMIT if commit else ROLLBACK, token, on_done)
 
-    def commit_young(self, group: str, places: list[tuple[int, int]], token: Any, on_done: Done) -> bool:
-        """Commit half messages of a producer group that are kept whole, by offset and position as in `end`, in one batch. `on_done(token,
-        results)`: None or GantryError for each. False, with nothing done: for some of them `end` has to look closer."""
-        table, deciding = self.table, self._deciding
-        if len(places) > len(dict(places)):
-            return False  # one of them twice
-        young: list[tuple[Message, Half]] = []
-        for offset, position in places:
-            half = table.get(offset)
-            if half is None or half.position != position or half.group != group or half.immunity_ms >= 0:
-                return False
-            message = half.message
-            if message is None or offset in deciding:
-                return False
-            young.append((message, half))
-        batch = [self._committed(message, half) for message, half in young]
-        for offset, _ in places:
-            deciding[offset] = COMMIT
-        self._broker.submit(batch, ([offset for offset, _ in places], token, on_done), self._all_entered)
-        return True
-
-    def _all_entered(self, entry: tuple[list[int], Any, Done], results: Any) -> None:
-        offsets, token, on_done = entry
-        for offset in offsets:
-            self._deciding.pop(offset, None)
-        each = [results] * len(offsets) if isinstance(results, GantryError) else results
-        on_done(token, [_refusal(result) for result in each])
-
     def _committed(self, message: Message, half: Half) -> Message:
         """The message that enters its topic, as `enter` takes it."""
         broker = self._broker

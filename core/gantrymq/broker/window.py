@@ -123,23 +123,6 @@ class AckWindow:
             elif table:
                 for offset in [offset for offset in table if first <= offset <= last]:
                     del table[offset]
-        self._pass(first, last)
-
-    def done_held(self, first: int, last: int) -> None:
-        """As `done_range` of entries that all are in flight."""
-        inflight, counts = self.inflight, self.counts
-        if len(inflight) == last - first + 1:
-            inflight.clear()
-        else:
-            for offset in range(first, last + 1):
-                del inflight[offset]
-        if counts:
-            for offset in range(first, last + 1):
-                counts.pop(offset, None)
-        self._pass(first, last)
-
-    def _pass(self, first: int, last: int) -> None:
-        """`first..last`, none of them below the floor, are done."""
         self.next_offset = max(self.next_offset, last + 1)
         if first == self.floor:
             self.floor = last + 1

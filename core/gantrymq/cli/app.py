@@ -12,15 +12,20 @@ from typing import Annotated, Any
 import typer
 
 from gantrymq import __version__
-from gantrymq.cli import options, people
+from gantrymq.cli import completion, options, people
 from gantrymq.cli.brokers import broker_app, cluster
+from gantrymq.cli.configuration import config_app
 from gantrymq.cli.groups import group_app, offset_app
 from gantrymq.cli.messages import message_app, trace
 from gantrymq.cli.options import SERVER_OPTIONS, Json, Nameserver
 from gantrymq.cli.store import store_app
+from gantrymq.cli.store_repair import backup, import_config, rebuild
+from gantrymq.cli.store_rows import rows
 from gantrymq.cli.top import top
 from gantrymq.cli.topics import topic_app
 from gantrymq.cli.transactions import transactions_app
+from gantrymq.client.checks import check_tag
+from gantrymq.model.errors import GantryError
 from gantrymq.server import EXIT_FAILED, Launch, run
 
 app = typer.Typer(
@@ -32,11 +37,20 @@ app = typer.Typer(
 )
 for name, part in (
     ("topic", topic_app), ("group", group_app), ("offset", offset_app), ("message", message_app),
-    ("transactions", transactions_app), ("store", store_app),
+    ("transactions", transactions_app), ("store", store_app), ("config", config_app),
 ):  # fmt: skip
     app.add_typer(part, name=name)
 
-Services = Annotated[list[str] | None, typer.Argument(metavar="[SERVICE]...", help="Default: all.")]
+store_app.command()(rebuild)
+store_app.command()(backup)
+store_app.command()(rows)
+store_app.command("import-config")(import_config)
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=completion.topics)]
+Services = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[SERVICE]...", help="Default: all.", autocompletion=completion.gateways),
+]
 
 
 def start(command: str, services: list[str] | None = None, **given: Any) -> None:
@@ -106,7 +120,7 @@ app.command()(top)
 @message_app.command("send")
 @app.command()
 def send(
-    topic: str,
+    topic: Topic,
     body: Annotated[str | None, typer.Argument(help="Text; left out or -: standard input.")] = None,
     tag: Annotated[str, typer.Option(help="Tag.")] = "",
     key: Annotated[list[str] | None, typer.Option(help="Key to query by; may be repeated.")] = None,
@@ -123,6 +137,10 @@ def send(
         if not (name and equals):
             raise typer.BadParameter(f"{text!r} must be NAME=VALUE", param_hint="--property")
         properties[name] = value
+    try:
+        check_tag(tag)
+    except GantryError as error:
+        raise typer.BadParameter(error.text, param_hint="--tag") from None
     content = sys.stdin.buffer.read() if body in (None, "-") else (body or "").encode()
     options.run(
         people.send, nameserver,
@@ -132,13 +150,18 @@ def send(
 
 @app.command()
 def pull(
-    topic: str,
+    topic: Topic,
     tags: Annotated[str, typer.Option("--tag", help="Only these: 'a || b', or * for all.")] = "*",
     start_at: Annotated[
         str,
         typer.Option("--from", metavar="WHERE", help="earliest, latest, or a time: 2026-01-31T12:00 or milliseconds."),
     ] = "earliest",
-    group: Annotated[str, typer.Option(help="Go on where this consumer group is, and commit what was shown.")] = "",
+    group: Annotated[
+        str,
+        typer.Option(
+            help="Go on where this consumer group is, and commit what was shown.", autocompletion=completion.groups
+        ),
+    ] = "",
     count: Annotated[int, typer.Option("--max", min=1, help="Stop after so many messages.")] = 100,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Wait for new messages instead of stopping at the end.")
@@ -156,7 +179,10 @@ def pull(
 @message_app.command("query")
 @app.command()
 def query(
-    topic: Annotated[str, typer.Option(help="Topic; needed for --key and for a client's message id.")] = "",
+    topic: Annotated[
+        str,
+        typer.Option(help="Topic; needed for --key and for a client's message id.", autocompletion=completion.topics),
+    ] = "",
     key: Annotated[str, typer.Option(help="Messages with this key.")] = "",
     id_: Annotated[str, typer.Option("--id", help="The message with this id.")] = "",
     count: Annotated[int, typer.Option("--max", min=1, max=64, help="Newest messages of the key.")] = 32,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -11,13 +10,14 @@ from typing import Annotated, Any, Final
 
 import anyio
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.status import Status
 
-from gantrymq.cli import options
+from gantrymq.cli import completion, options
 from gantrymq.cli.options import Interval, Json, Nameserver, Watch, Yes
 from gantrymq.cli.screen import (
     CONSOLE,
+    Screen,
     Trend,
     facts,
     number,
@@ -38,7 +38,7 @@ from gantrymq.remoting.constants import MASTER_ID
 
 broker_app = typer.Typer(help="Brokers.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="BROKER")]
+Name = Annotated[str, typer.Argument(metavar="BROKER", autocompletion=completion.brokers)]
 
 UNFOLDED: Final = 1000
 """Columns in which a table is measured: as many as it could want."""
@@ -158,7 +158,12 @@ async def do_show(admin: Admin, broker: str, as_lines: bool) -> None:
 @broker_app.command()
 def config(
     broker: Name,
-    sets: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change a setting; may be repeated.")] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Change a setting; may be repeated.", autocompletion=completion.broker_settings
+        ),
+    ] = None,
     only: Annotated[str, typer.Option("--grep", help="Only names that contain this.")] = "",
     json_: Json = False,
     nameserver: Nameserver = None,
@@ -199,10 +204,10 @@ async def do_config(admin: Admin, broker: str, values: dict[str, str], only: str
 class Rates:
     """In and out of one broker, from look to look."""
 
-    def __init__(self) -> None:
-        self.put = Trend()
-        self.get = Trend()
-        self.bytes = Trend()
+    def __init__(self, kind: type[Trend] = Trend) -> None:
+        self.put = kind()
+        self.get = kind()
+        self.bytes = kind()
 
     def take(self, row: dict[str, Any]) -> None:
         """One more look."""
@@ -214,7 +219,7 @@ class Rates:
 
 @broker_app.command()
 def stats(
-    broker: Annotated[str, typer.Argument(metavar="[BROKER]")] = "", watching: Watch = False, interval: Interval = 1.0,
+    broker: Annotated[str, typer.Argument(metavar="[BROKER]", autocompletion=completion.brokers)] = "", watching: Watch = False, interval: Interval = 1.0,
     json_: Json = False, nameserver: Nameserver = None,
 ) -> None:  # fmt: skip
     """Rates of one or of all brokers; without --watch of one second."""
@@ -306,8 +311,8 @@ async def do_drain(admin: Admin, broker: str, undo: bool, wait: bool, timeout_s:
 
 
 async def _wait_until_empty(admin: Admin, broker: str, address: str, timeout_s: float) -> None:
-    on_terminal = sys.stderr.isatty()
-    status = Status("", console=Console(stderr=True)) if on_terminal else None
+    errors = Screen(stderr=True)
+    status = Status("", console=errors) if errors.draws else None
     show: AbstractContextManager[object] = status if status is not None else nullcontext()
     tell: Callable[[str], object] = status.update if status is not None else CONSOLE.print
     begun = anyio.current_time()
@@ -322,7 +327,7 @@ async def _wait_until_empty(admin: Admin, broker: str, address: str, timeout_s: 
                 break
             spent_s = anyio.current_time() - begun
             line = f"{left_text(left)}  ({100 * (most - total) // most} % done, {span(spent_s * 1000)})"
-            if on_terminal or left_text(left) != said:
+            if status is not None or left_text(left) != said:
                 said = left_text(left)
                 tell(line)
             if timeout_s and spent_s >= timeout_s:

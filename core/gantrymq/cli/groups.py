@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
+from rich.text import Text
 
-from gantrymq.cli import options
-from gantrymq.cli.options import Cluster, Interval, Json, Nameserver, System, Watch, Yes
+from gantrymq.cli import completion, names, options
+from gantrymq.cli.options import All, Cluster, Interval, Json, Nameserver, Watch, Yes
 from gantrymq.cli.people import parse_start
 from gantrymq.cli.screen import (
     CONSOLE,
@@ -28,15 +29,16 @@ from gantrymq.cli.screen import (
     watch,
 )
 from gantrymq.client import tools
-from gantrymq.client.admin import Admin, is_system_group
-from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.client.admin import Admin
+from gantrymq.client.routes import MessageQueue
+from gantrymq.model.errors import ConfigError, ErrorCode, GantryError
 from gantrymq.model.names import DLQ_PREFIX, RETRY_PREFIX
 
 group_app = typer.Typer(help="Consumer groups.", no_args_is_help=True)
 offset_app = typer.Typer(help="Where consumer groups are.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="GROUP")]
-Topic = Annotated[str, typer.Option("--topic", help="Only this topic.")]
+Name = Annotated[str, typer.Argument(metavar="GROUP", autocompletion=completion.groups)]
+Topic = Annotated[str, typer.Option("--topic", help="Only this topic.", autocompletion=completion.topics)]
 
 
 class Member:
@@ -143,22 +145,24 @@ async def look_at(admin: Admin, group: str, deep: bool = False, topic: str = "")
 
 @group_app.command("list")
 def list_(
-    system: System = False, watching: Watch = False, interval: Interval = 2.0, json_: Json = False, nameserver: Nameserver = None
+    all_: All = False, watching: Watch = False, interval: Interval = 2.0, json_: Json = False, nameserver: Nameserver = None
 ) -> None:  # fmt: skip
     """Groups with their lag, rate and members."""
-    options.run(show_list, nameserver, system=system, again=watching, interval_s=interval, as_lines=json_)
+    options.run(show_list, nameserver, everything=all_, again=watching, interval_s=interval, as_lines=json_)
 
 
-async def show_list(admin: Admin, system: bool, again: bool, interval_s: float, as_lines: bool) -> None:
+async def show_list(admin: Admin, everything: bool, again: bool, interval_s: float, as_lines: bool) -> None:
     """A row per group, those behind first."""
     trends: dict[str, Trend] = {}
 
     async def look() -> tuple[Sequence[Any], RenderableType]:
-        rows = await _rows_of_brokers(admin, system)
+        rows = await _rows_of_brokers(admin)
         if rows is None:
-            names = await _all_groups(admin, system)
-            found = await tools.gather([lambda name=name: look_at(admin, name) for name in names])  # type: ignore[misc]
+            known = [name for part in await names.groups(admin) for name in part]
+            found = await tools.gather([lambda name=name: look_at(admin, name) for name in known])  # type: ignore[misc]
             rows = [_row(each) for each in found]
+        hidden = [] if everything else [row for row in rows if names.is_own_group(row["group"])]
+        rows = [row for row in rows if row not in hidden]
         rows.sort(key=lambda row: (-(row["lag"] or 0), row["group"]))
         if as_lines:
             return rows, ""
@@ -174,7 +178,8 @@ async def show_list(admin: Admin, system: bool, again: bool, interval_s: float, 
                 plain(", ".join(row["topics"]) or "-"), *lately,
             ))  # fmt: skip
         columns = ("group", ">lag", ">rate/s", ">members", "topics", *(["lag lately"] if again else []))
-        return rows, listing(columns, cells) if rows else "no groups"
+        note = Text(names.hidden_line(len(hidden), "group"), "dim") if hidden else None
+        return rows, stacked(listing(columns, cells) if rows else "no groups", note)
 
     await watch(look, again, interval_s, as_lines)
 
@@ -187,7 +192,7 @@ def _row(found: Look) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def _rows_of_brokers(admin: Admin, system: bool) -> list[dict[str, Any]] | None:
+async def _rows_of_brokers(admin: Admin) -> list[dict[str, Any]] | None:
     """One question to each broker; None if one of them does not answer it."""
     rows: dict[str, dict[str, Any]] = {}
     members: dict[str, set[str]] = {}
@@ -197,8 +202,6 @@ async def _rows_of_brokers(admin: Admin, system: bool) -> list[dict[str, Any]] |
             return None
         for each in found:
             name = each["group"]
-            if not system and is_system_group(name):
-                continue
             row = rows.setdefault(name, {"group": name, "lag": 0, "rate": 0.0, "members": 0, "topics": []})
             row["lag"] = row["lag"] + each["lag"] if each["lag"] is not None and row["lag"] is not None else None
             row["rate"] += each["rate"]
@@ -207,14 +210,6 @@ async def _rows_of_brokers(admin: Admin, system: bool) -> list[dict[str, Any]] |
             members.setdefault(name, set()).update(each["members"])
             row["members"] = len(members[name])
     return list(rows.values())
-
-
-async def _all_groups(admin: Admin, system: bool) -> list[str]:
-    """Those that are configured, and those that only have offsets (pull consumers)."""
-    names = set(await admin.groups(system))
-    for address in (await tools.masters(admin)).values():
-        names |= {name for name in await tools.offset_groups(admin, address) if system or not is_system_group(name)}
-    return sorted(names)
 
 
 @group_app.command()
@@ -242,14 +237,13 @@ async def do_show(admin: Admin, group: str, topic: str, again: bool, interval_s:
 def _must_be_known(found: Look) -> None:
     if not found.known():
         raise GantryError(
-            ErrorCode.NOT_FOUND,
-            f"there is no group {found.group!r}: nobody is connected, it has no offsets (see `gantry group list`)",
+            ErrorCode.GROUP_NOT_FOUND,
+            f"there is no group {found.group!r}: nobody is connected, it has no offsets",
         )
 
 
 def picture(found: Look, trend: Trend | None) -> RenderableType:
     """One group on the terminal."""
-    now_ms = int(time.time() * 1000)
     online = bool(found.members)
     rows: list[tuple[str, object]] = [
         ("members", len(found.members) or "nobody is connected"),
@@ -257,7 +251,14 @@ def picture(found: Look, trend: Trend | None) -> RenderableType:
         ("rate", f"{number(found.rate)}/s over the last minute"),
     ]
     head = facts(rows, f"group {plain(found.group)}")
-    queues = table("topic", "broker", ">queue", ">committed", ">end", ">lag", "last")
+    return stacked(head, offsets(found, trend), _member_table(found) if online else None, _conflict_text(found))
+
+
+def offsets(found: Look, trend: Trend | None, title: str = "") -> RenderableType:
+    """Where a group is in every queue, and how far behind in all."""
+    now_ms = int(time.time() * 1000)
+    online = bool(found.members)
+    queues = table("topic", "broker", ">queue", ">committed", ">end", ">lag", "last", title=title)
     for row in found.queues:
         queues.add_row(
             plain(row["topic"]), plain(row["broker"]), str(row["queue"]), str(row["committed"]), str(row["end"]),
@@ -266,9 +267,7 @@ def picture(found: Look, trend: Trend | None) -> RenderableType:
     total = f"lag {lag_text(found.lag, online)}"
     if trend is not None:
         total += f"  [cyan]{spark(trend.values)}[/cyan]"
-    return stacked(
-        head, queues if found.queues else None, total, _member_table(found) if online else None, _conflict_text(found)
-    )
+    return stacked(queues if found.queues else None, total)
 
 
 def _member_table(found: Look) -> RenderableType:
@@ -356,7 +355,7 @@ async def do_update(admin: Admin, group: str, changes: dict[str, Any], cluster: 
     masters = await tools.masters(admin, cluster)
     old = {name: await tools.group_config(admin, address, group) for name, address in masters.items()}
     if must_exist and not any(old.values()):
-        raise GantryError(ErrorCode.NOT_FOUND, f"there is no group {group!r} (see `gantry group list`)")
+        raise GantryError(ErrorCode.GROUP_NOT_FOUND, f"there is no group {group!r}")
     for name, address in masters.items():
         await tools.update_group(admin, address, {**(old[name] or {"groupName": group}), **changes})
     said = ", ".join([f"{key} = {str(value).lower()}" for key, value in changes.items()])
@@ -398,7 +397,7 @@ def offset_show(
     group: Name, topic: Topic = "", watching: Watch = False, interval: Interval = 1.0, json_: Json = False,
     nameserver: Nameserver = None,
 ) -> None:  # fmt: skip
-    """Where a group is in every queue."""
+    """Where a group is in every queue, and nothing else of it (`gantry group show`: its members, too)."""
     options.run(do_offsets, nameserver, group=group, topic=topic, again=watching, interval_s=interval, as_lines=json_)
 
 
@@ -410,7 +409,7 @@ async def do_offsets(admin: Admin, group: str, topic: str, again: bool, interval
         found = await look_at(admin, group, topic=topic)
         _must_be_known(found)
         trend.add(found.lag)
-        return found.queues, picture(found, trend if again else None)
+        return found.queues, offsets(found, trend if again else None, f"group {plain(group)}")
 
     await watch(look, again, interval_s, as_lines)
 
@@ -418,7 +417,7 @@ async def do_offsets(admin: Admin, group: str, topic: str, again: bool, interval
 @offset_app.command("reset")
 def offset_reset(
     group: Name,
-    topic: Annotated[str, typer.Option(help="Topic.")],
+    topic: Annotated[str, typer.Option(help="Topic.", autocompletion=completion.topics)],
     to: Annotated[
         str, typer.Option("--to", metavar="WHERE", help="earliest, latest, a time (2026-01-31T12:00 or milliseconds), or an offset with --queue.")
     ],
@@ -436,10 +435,8 @@ async def do_reset(admin: Admin, group: str, topic: str, to: str, queue: str) ->
     if queue:
         broker, _, number_ = queue.rpartition("/")
         if not broker or not number_.isdecimal() or not to.isdecimal():
-            raise GantryError(
-                ErrorCode.ILLEGAL_ARGUMENT, "--queue must be BROKER/NUMBER, and --to the offset to go on at"
-            )
-        route = await admin.route(topic)
+            raise ConfigError("--queue must be BROKER/NUMBER, and --to the offset to go on at")
+        route = await names.check_queue(admin, MessageQueue(topic, broker, int(number_)))
         await tools.reset_queue(admin, route.address(broker, True), group, topic, int(number_), int(to))
         CONSOLE.print(f"group [bold]{plain(group)}[/bold] goes on at {to} in {plain(topic)}/{plain(queue)}")
         return
@@ -452,8 +449,8 @@ async def do_reset(admin: Admin, group: str, topic: str, to: str, queue: str) ->
 
 @offset_app.command("clone")
 def offset_clone(
-    source: Annotated[str, typer.Argument(metavar="FROM_GROUP")],
-    target: Annotated[str, typer.Argument(metavar="TO_GROUP")],
+    source: Annotated[str, typer.Argument(metavar="FROM_GROUP", autocompletion=completion.groups)],
+    target: Annotated[str, typer.Argument(metavar="TO_GROUP", autocompletion=completion.groups)],
     topic: Topic = "",
     nameserver: Nameserver = None,
 ) -> None:
@@ -470,7 +467,7 @@ async def do_clone(admin: Admin, source: str, target: str, topic: str) -> None:
     found = await look_at(admin, source, topic=topic)
     if not found.queues:
         raise GantryError(
-            ErrorCode.NOT_FOUND, f"group {source!r} has no offsets{f' of topic {topic!r}' if topic else ''}"
+            ErrorCode.GROUP_NOT_FOUND, f"group {source!r} has no offsets{f' of topic {topic!r}' if topic else ''}"
         )
     for address in (await tools.masters(admin)).values():
         await tools.clone_offsets(admin, address, source, target, topic)

@@ -7,6 +7,8 @@ options and says what is wrong.
 
 from __future__ import annotations
 
+import codecs
+import io
 import sys
 from typing import Final
 
@@ -25,6 +27,9 @@ OPTIONS: Final = {
 }
 """Options with one value, by their field of `Launch`."""
 
+FLAGS: Final = {"--free-ports": "free_ports", "--accept-loss": "accept_loss"}
+"""Options without a value, likewise."""
+
 
 def parse_server_command(arguments: list[str]) -> dict[str, object] | None:
     """Fields of `Launch` for a well-formed server command; None for anything else."""
@@ -37,8 +42,8 @@ def parse_server_command(arguments: list[str]) -> dict[str, object] | None:
     rest = iter(arguments[1:])
     for argument in rest:
         name, equals, value = argument.partition("=")
-        if argument == "--free-ports":
-            values["free_ports"] = True
+        if argument in FLAGS:
+            values[FLAGS[argument]] = True
         elif name == "--set" or name in OPTIONS:
             if not equals:
                 following = next(rest, None)
@@ -60,12 +65,30 @@ def parse_server_command(arguments: list[str]) -> dict[str, object] | None:
     return values
 
 
+def escaped(error: UnicodeError) -> tuple[str, int]:
+    """What the encoding of the output does not have, as JSON writes it: readable, and JSON lines stay what they are."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    import json
+
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+def encode_everything() -> None:
+    """In a locale without UTF-8 a message of somebody else must not end a command."""
+    codecs.register_error("gantry.escaped", escaped)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="gantry.escaped")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     if given in (["--version"], ["-V"]):
         sys.stdout.write(f"gantry {__version__}\n")
         return 0
+    encode_everything()
     try:
         values = parse_server_command(given)
         if values is not None:

@@ -11,10 +11,12 @@ import typer
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from gantrymq.cli import options, people
+from gantrymq.cli import completion, names, options, people
 from gantrymq.cli.groups import dead_letter_topic
+from gantrymq.cli.names import REDRIVE_PREFIX
 from gantrymq.cli.options import Json, Nameserver, Yes
 from gantrymq.cli.screen import CONSOLE, facts, plain, show_rows, stacked, table
+from gantrymq.cli.tail import tail
 from gantrymq.client.admin import Admin
 from gantrymq.client.consumer import PullConsumer
 from gantrymq.client.messages import OutMessage
@@ -22,15 +24,11 @@ from gantrymq.client.producer import Producer
 from gantrymq.client.records import ReceivedMessage
 from gantrymq.client.routes import MessageQueue
 from gantrymq.model import properties as props
-from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.errors import ConfigError, ErrorCode, GantryError
 
 message_app = typer.Typer(help="Messages.", no_args_is_help=True)
+message_app.command()(tail)
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
-Tags = Annotated[str, typer.Option("--tag", help="Only these: 'a || b', or * for all.")]
-
-REDRIVE_PREFIX: Final = "gantry_redrive_"
-"""Group that keeps how far a group's dead letters were sent again."""
 
 REDRIVE_BATCH: Final = 100
 """Messages between two commits: as many may be sent twice when the command is killed."""
@@ -39,13 +37,15 @@ REDRIVE_WAIT_S: Final = 30.0
 """A broker that has dead letters and gives none for so long is too slow: the rest is left for the next redrive."""
 
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
-TAIL_WAIT_S: Final = 15.0
 
 
 @message_app.command()
 def get(
     message_id: Annotated[str, typer.Argument(metavar="ID", help="A message id; with --topic also a client's.")] = "",
-    topic: Annotated[str, typer.Option(help="Its topic; needed for a client's id and for --at.")] = "",
+    topic: Annotated[
+        str,
+        typer.Option(help="Its topic; needed for a client's id and for --at.", autocompletion=completion.topics),
+    ] = "",
     at: Annotated[str, typer.Option(metavar="BROKER/QUEUE/OFFSET", help="The message at a place instead.")] = "",
     json_: Json = False,
     nameserver: Nameserver = None,
@@ -66,8 +66,9 @@ async def get_at(admin: Admin, topic: str, at: str, as_lines: bool) -> None:
     broker, _, rest = at.partition("/")
     queue, _, offset = rest.partition("/")
     if not (broker and queue.isdecimal() and offset.isdecimal()):
-        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"--at {at!r}: must be BROKER/QUEUE/OFFSET")
+        raise ConfigError(f"--at {at!r}: must be BROKER/QUEUE/OFFSET")
     place = MessageQueue(topic, broker, int(queue))
+    await names.check_queue(admin, place)
     async with PullConsumer(client=admin.client, group="gantry_get") as consumer:
         found = (await consumer.pull_queue(place, int(offset), 1)).messages
     if not found or found[0].queue_offset != int(offset):
@@ -78,50 +79,14 @@ async def get_at(admin: Admin, topic: str, at: str, as_lines: bool) -> None:
 
 
 @message_app.command()
-def tail(
-    topic: Topic,
-    tags: Tags = "*",
-    count: Annotated[int, typer.Option("--lines", "-n", min=0, help="So many of the newest first.")] = 10,
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", "-f", help="Wait for more until Ctrl-C.")] = True,
-    json_: Json = False,
-    nameserver: Nameserver = None,
-) -> None:
-    """The newest messages of a topic, and those that come."""
-    options.run(do_tail, nameserver, topic=topic, tags=tags, count=count, follow=follow, as_lines=json_)
-
-
-async def do_tail(admin: Admin, topic: str, tags: str, count: int, follow: bool, as_lines: bool) -> None:
-    """One line per message, so that they can be followed."""
-    async with PullConsumer(client=admin.client, group="gantry_tail", tags=tags) as consumer:
-        queues = await consumer.assign(topic)
-        for queue in queues:
-            end = await consumer.max_offset(queue)
-            await consumer.seek(queue, max(end - count, await consumer.min_offset(queue)))
-        newest: list[ReceivedMessage] = []
-        while messages := await consumer.pull(1_000, people.SETTLE_S):
-            newest = sorted([*newest, *messages], key=lambda message: message.store_ms)[-count:] if count else []
-        _lines(newest, as_lines)
-        while follow:
-            _lines(sorted(await consumer.pull(1_000, TAIL_WAIT_S), key=lambda message: message.store_ms), as_lines)
-
-
-def _lines(messages: list[ReceivedMessage], as_lines: bool) -> None:
-    if as_lines:
-        people.show(messages, True)
-        return
-    for message in messages:
-        place = f"{message.broker}/{message.queue_id}/{message.queue_offset}"
-        tag = f" [magenta]{plain(message.tag)}[/magenta]" if message.tag else ""
-        CONSOLE.print(
-            f"[dim]{people.moment(message.store_ms)[11:23]}[/dim] [cyan]{plain(place)}[/cyan]{tag} {plain(people.body_text(message.body))}",
-            soft_wrap=True,
-        )
-
-
-@message_app.command()
 def redrive(
-    group: Annotated[str, typer.Argument(metavar="GROUP")],
-    to: Annotated[str, typer.Option("--to", metavar="TOPIC", help="Send them there instead of to the topic that each came from.")] = "",
+    group: Annotated[str, typer.Argument(metavar="GROUP", autocompletion=completion.groups)],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="TOPIC", help="Send them there instead of to the topic that each came from.", autocompletion=completion.topics
+        ),
+    ] = "",
     count: Annotated[int, typer.Option("--max", min=1, help="At most so many.")] = 1_000_000,
     again: Annotated[bool, typer.Option("--again", help="Those that were sent again already, too.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, send nothing.")] = False,
@@ -244,7 +209,9 @@ def letter(message: ReceivedMessage, to: str) -> OutMessage:
 
 def trace(
     message_id: Annotated[str, typer.Argument(metavar="ID", help="The message id that its producer got, or a key.")],
-    topic: Annotated[str, typer.Option(help="Topic that clients write their traces to.")] = TRACE_TOPIC,
+    topic: Annotated[
+        str, typer.Option(help="Topic that clients write their traces to.", autocompletion=completion.topics)
+    ] = TRACE_TOPIC,
     json_: Json = False,
     nameserver: Nameserver = None,
 ) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
+from gantrymq.cli import completion
 from gantrymq.client.errors import BrokerError
 from gantrymq.client.producer import PartialSendError
+from gantrymq.client.routes import NO_NAMESERVER
 from gantrymq.logs import complain
 from gantrymq.model.errors import ConfigError, ErrorCode, GantryError
 from gantrymq.server import EXIT_FAILED, EXIT_USAGE, parse_nameservers
@@ -19,9 +23,11 @@ Nameserver = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="JSON for programs: one object per line.")]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again until Ctrl-C.")]
 Interval = Annotated[float, typer.Option("--interval", min=0.2, help="Seconds between two looks of --watch.")]
-Cluster = Annotated[str, typer.Option(help="Only brokers of this cluster.")]
-Broker = Annotated[str, typer.Option(help="Only this broker.")]
-System = Annotated[bool, typer.Option("--system", help="System topics and groups too.")]
+Cluster = Annotated[str, typer.Option(help="Only brokers of this cluster.", autocompletion=completion.clusters)]
+Broker = Annotated[str, typer.Option(help="Only this broker.", autocompletion=completion.brokers)]
+All = Annotated[
+    bool, typer.Option("--all", "--system", help="Retry and dead letter topics, and what is the system's own, too.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")]
 Max = Annotated[int, typer.Option("--max", min=1, help="Stop after so many.")]
 
@@ -36,12 +42,20 @@ SERVER_OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
                 "--set",
                 metavar="SECTION.KEY=VALUE",
                 help="One setting, for example mqtt.port=1884 or amqp.enabled=false; may be repeated.",
+                autocompletion=completion.settings,
             ),
         ],
         None,
     ),
     "free_ports": (
         Annotated[bool, typer.Option("--free-ports", help="Every port not set by --set is a free one.")], False
+    ),
+    "accept_loss": (
+        Annotated[
+            bool,
+            typer.Option("--accept-loss", help="Start though parts of the log are missing: what they held is lost."),
+        ],
+        False,
     ),
     "ready_file": (
         Annotated[str | None, typer.Option(help="Write {service: host:port} as JSON here when all doors are open.")], None
@@ -64,10 +78,15 @@ EXIT_NOT_FOUND: Final = 3
 EXIT_UNREACHABLE: Final = 4
 """No nameserver or broker answers."""
 
+EXIT_PIPE: Final = 141
+"""Nobody reads the output any more: as the shell counts SIGPIPE."""
+
 EXIT_CODES: Final = {
+    ErrorCode.NAME_INVALID: EXIT_USAGE,
     ErrorCode.NOT_FOUND: EXIT_NOT_FOUND,
     ErrorCode.TOPIC_NOT_FOUND: EXIT_NOT_FOUND,
     ErrorCode.QUEUE_NOT_FOUND: EXIT_NOT_FOUND,
+    ErrorCode.GROUP_NOT_FOUND: EXIT_NOT_FOUND,
     ErrorCode.UNAVAILABLE: EXIT_UNREACHABLE,
 }
 
@@ -78,11 +97,15 @@ def run(work: Work, nameserver: str | None, /, **arguments: Any) -> None:
     """Run `work(admin, **arguments)` on an event loop; failures become one line and an exit code."""
     import anyio
 
+    from gantrymq.cli.names import in_words
     from gantrymq.client.admin import Admin
 
     async def main() -> None:
         async with Admin(nameserver or "") as admin:
-            await work(admin, **arguments)
+            try:
+                await work(admin, **arguments)
+            except GantryError as error:
+                raise await in_words(admin, error, arguments) from None
 
     with_exit_code(lambda: anyio.run(main), nameserver)
 
@@ -96,17 +119,24 @@ def with_exit_code(call: Callable[[], object], nameserver: str | None) -> None:
     except ConfigError as error:
         complain(str(error))
         raise typer.Exit(EXIT_USAGE) from None
-    except GantryError as error:
-        complain(explain(error, nameserver or ""))
-        raise typer.Exit(exit_code_of(error)) from None
-    except ExceptionGroup as group:
-        first: BaseException = group
+    except (GantryError, BrokenPipeError, ExceptionGroup) as error:
+        first: BaseException = error
         while isinstance(first, ExceptionGroup):
             first = first.exceptions[0]
+        if isinstance(first, BrokenPipeError):
+            leave_pipe()
         if not isinstance(first, GantryError):
             raise
-        complain(explain(first, nameserver or ""))
+        complain(explain(first))
         raise typer.Exit(exit_code_of(first)) from None
+
+
+def leave_pipe() -> NoReturn:
+    """Whoever read our output has seen enough (`| head`): no reason for a traceback, nor for an error when the interpreter flushes it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+    raise typer.Exit(EXIT_PIPE)
 
 
 def unreachable(error: GantryError) -> bool:
@@ -123,20 +153,22 @@ def exit_code_of(error: GantryError) -> int:
     return EXIT_CODES.get(error.code, EXIT_FAILED)
 
 
-def explain(error: GantryError, nameserver: str) -> str:
+def explain(error: GantryError) -> str:
     """A failure with what to do about it."""
     if unreachable(error):
-        hint = "" if nameserver else " --nameserver or NAMESRV_ADDR name another nameserver"
-        return f"{error.text} (is `gantry up` running?{hint})"
+        if error.text.endswith(NO_NAMESERVER):
+            text = error.text.removesuffix(NO_NAMESERVER)
+            return f"{text}; start one there (`gantry up`), or name another: --nameserver, or NAMESRV_ADDR"
+        return f"{error.text} (is `gantry up` running there?)"
     if error.code is ErrorCode.TOPIC_NOT_FOUND:
         return f"{error.text} (see `gantry topic list`)"
+    if error.code is ErrorCode.GROUP_NOT_FOUND:
+        return f"{error.text} (see `gantry group list`)"
     return error.text
 
 
 def confirm(question: str, yes: bool) -> None:
     """Ask before something that cannot be taken back; without a terminal only --yes goes on."""
-    import sys
-
     if yes:
         return
     if not sys.stdin.isatty():

@@ -14,6 +14,7 @@ from typing import Any, Final
 from rich.markup import escape
 from rich.table import Table
 
+from gantrymq.cli import names
 from gantrymq.cli.screen import CONSOLE
 from gantrymq.cli.screen import table as columns
 from gantrymq.client.admin import Admin
@@ -35,16 +36,32 @@ FOLLOW_S: Final = 15.0
 async def send(
     admin: Admin, topic: str, body: bytes, tag: str, keys: list[str], properties: dict[str, str], sharding_key: str
 ) -> None:
-    """Send and show where the message is."""
+    """Send and show where the message is; a topic that it makes is said, for it may be a slip of the pen."""
+    near = await _near_if_new(admin, topic)
     async with Producer(client=admin.client) as producer:
         result = await producer.send(
             topic, body, tag=tag, keys=keys, properties=properties or None, sharding_key=sharding_key
         )
     place = result.queue
+    if near is not None:
+        await admin.wait_until_known(topic, {place.broker})  # or the next command would not find it
+        queues = len((await admin.client.routes.publish_route(topic, fresh=True)).write_queues())
+        CONSOLE.print(f"[yellow]created topic {escape(topic)} with {queues} queues[/yellow]{escape(near)}")
     CONSOLE.print(
         f"[green]stored[/green] {escape(str(place))} offset {result.queue_offset}  id [bold]{result.message_id}[/bold]"
         + ("" if result.durable else "  [yellow](not yet on disk or copied)[/yellow]")
     )
+
+
+async def _near_if_new(admin: Admin, topic: str) -> str | None:
+    """None for a topic that is there, else what may have been meant (`names.near`)."""
+    try:
+        await admin.route(topic)
+    except GantryError as error:
+        if error.code is not ErrorCode.TOPIC_NOT_FOUND:
+            raise
+        return names.near(topic, (await names.topics(admin))[0])
+    return None
 
 
 async def pull(
@@ -137,7 +154,7 @@ def show(messages: Sequence[ReceivedMessage], as_json: bool) -> None:
             str(message.queue_offset),
             escape(message.tag),
             escape(message.keys),
-            moment(message.store_ms)[:19].replace("T", " "),
+            moment(message.store_ms, "seconds"),
             escape(body_text(message.body)),
         )
     CONSOLE.print(table)
@@ -167,10 +184,10 @@ def as_object(message: ReceivedMessage) -> dict[str, Any]:
     }
 
 
-def moment(at_ms: int) -> str:
-    """Local time with milliseconds and offset."""
+def moment(at_ms: int, exact: str = "milliseconds") -> str:
+    """Local time with its offset, ISO 8601; `exact`: `isoformat`'s timespec."""
     try:
-        return datetime.fromtimestamp(at_ms / 1000).astimezone().isoformat(timespec="milliseconds")
+        return datetime.fromtimestamp(at_ms / 1000).astimezone().isoformat(timespec=exact)
     except (OverflowError, ValueError, OSError):
         return f"{at_ms} ms"
 

@@ -18,7 +18,21 @@ from rich.text import Text
 
 from gantrymq.client.tools import as_json
 
-CONSOLE: Final = Console(highlight=False)
+
+class Screen(Console):
+    """rich's console, which leaves a reader that went away (`| head`) to whoever runs the command."""
+
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process with exit code 1, as for a failure."""
+        raise BrokenPipeError
+
+    @property
+    def draws(self) -> bool:
+        """Whether something can be shown again in the same place: not by a program that reads, nor with TERM=dumb."""
+        return self.is_terminal and not self.is_dumb_terminal
+
+
+CONSOLE: Final = Screen(highlight=False)
 
 BARS: Final = "▁▂▃▄▅▆▇█"
 
@@ -102,10 +116,52 @@ class Trend:
             self.add(max(total - self._last[1], 0) / (at_s - self._last[0]))
         self._last = (at_s, total)
 
+    @property
+    def known(self) -> bool:
+        """Whether there is a rate: from the second look on."""
+        return bool(self.values)
+
     def rate(self, values: int = 3) -> float:
         """The average of the last values: brokers count once a second."""
         last = self.values[-values:]
         return sum(last) / len(last) if last else 0.0
+
+
+class Steps(Trend):
+    """A counter that moves in steps, as a broker's of a topic do once a second: its rate is from the first step seen to the last, so that it does
+    not depend on how many of them fall between two looks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._begin: tuple[float, float] | None = None
+        self._first: tuple[float, float] | None = None
+        self._step: tuple[float, float] | None = None
+        self._now_s = 0.0
+
+    def count(self, total: float, at_s: float) -> None:
+        """The counter stands at `total`."""
+        self._now_s = at_s
+        before = self._step or self._begin
+        if before is None:
+            self._begin = (at_s, total)
+        elif total != before[1]:
+            self.add(max(total - before[1], 0) / max(at_s - before[0], 0.001))
+            self._first = self._first or (at_s, total)
+            self._step = (at_s, total)
+
+    @property
+    def known(self) -> bool:
+        """From the second look on: no step is a rate, too."""
+        return self._begin is not None and self._now_s > self._begin[0]
+
+    def rate(self, values: int = 3) -> float:
+        """A second; of one step alone since the first look, and 0 without any."""
+        if self._begin is None or self._first is None or self._step is None:
+            return 0.0
+        (begin_s, begin), (end_s, end) = self._first, self._step
+        if end_s == begin_s:
+            (begin_s, begin), end_s = self._begin, self._now_s
+        return max(end - begin, 0) / max(end_s - begin_s, 0.001)
 
 
 def plain(text: object) -> str:
@@ -197,7 +253,7 @@ async def watch(
 ) -> None:
     """Show what `look()` gives, once or every `interval_s`: as JSON lines, in place on a terminal, else one below the other."""
     live: Live | None = None
-    if again and not as_lines and CONSOLE.is_terminal:
+    if again and not as_lines and CONSOLE.draws:
         live = Live(console=CONSOLE, auto_refresh=False, vertical_overflow="crop")
         live.start()
     try:

@@ -28,9 +28,7 @@ ERRORS: Final = Console(stderr=True, highlight=False)
 BODY_SHOWN_MAX: Final = 60
 """Characters of a body in the table; --json shows all of it."""
 
-store_app = typer.Typer(
-    help="Look at a store directory, ours or a real broker's; nothing is changed.", no_args_is_help=True
-)
+store_app = typer.Typer(help="Look at a store directory, make its derived files again, copy it.", no_args_is_help=True)
 
 Directory = Annotated[
     Path, typer.Argument(metavar="DIR", help="RocketMQ's storePathRootDir: the directory of commitlog/.")
@@ -91,11 +89,17 @@ def check(
         raise typer.Exit(EXIT_FAILED)
 
 
+def _last_stop(clean: bool, running: int) -> str:
+    if running:
+        return f"none: process {running} is at work here, and what it writes meanwhile may look damaged"
+    return "clean" if clean else "not clean: recovery was applied in memory"
+
+
 def _show_report(report: Report) -> None:
     table = Table("", "", show_header=False, box=None)
     for name, value in (
         ("store", report.directory),
-        ("last stop", "clean" if report.clean else "not clean: recovery was applied in memory"),
+        ("last stop", _last_stop(report.clean, report.running)),
         ("log", f"{report.log_begin} to {report.log_end}"),
         ("records", report.records),
         ("queue units", report.units),
@@ -168,7 +172,7 @@ def _show_figures(found: dict[str, Any]) -> None:
     table = Table("", "", show_header=False, box=None)
     for name, value in (
         ("store", found["directory"]),
-        ("last stop", "clean" if found["cleanStop"] else "not clean (or a broker is running)"),
+        ("last stop", _last_stop(found["cleanStop"], found["running"])),
         (
             "segments",
             f"{found['segments']} of {found['segmentBytes']:,} bytes, from {found['logBegin']} to {found['logLimit']}",

@@ -9,7 +9,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
@@ -21,9 +21,23 @@ from rich.text import Text
 
 from gantrymq.cli import options
 from gantrymq.cli.brokers import Rates, look_at_all, state_text
-from gantrymq.cli.options import Json, Nameserver
-from gantrymq.cli.screen import CONSOLE, MEDIUM, NARROW, Trend, lag_text, number, plain, show_rows, size, span, spark
-from gantrymq.client.admin import Admin
+from gantrymq.cli.names import hidden_line, is_own_group, is_own_topic
+from gantrymq.cli.options import All, Json, Nameserver
+from gantrymq.cli.screen import (
+    CONSOLE,
+    MEDIUM,
+    NARROW,
+    Steps,
+    Trend,
+    lag_text,
+    number,
+    plain,
+    show_rows,
+    size,
+    span,
+    spark,
+)
+from gantrymq.client.admin import Admin, ClusterInfo
 from gantrymq.model.errors import ErrorCode, GantryError
 
 SORTS: Final = ("rate", "total", "name")
@@ -32,11 +46,16 @@ SORTS: Final = ("rate", "total", "name")
 WIDE: Final = 110
 """From so many columns on topics and groups stand beside each other."""
 
-SNAPSHOT_S: Final = 1.2
-"""Between the two looks of a snapshot: brokers count once a second."""
+SNAPSHOT_S: Final = 2.4
+"""A snapshot looks for so long: brokers count what is stored once a second, and two such steps make a rate."""
+
+SNAPSHOT_LOOK_S: Final = 0.2
+"""Between its looks: to this the time of a step is known."""
 
 FORGET_LOOKS: Final = 30
 """A topic or group that was in no answer for so many looks is forgotten."""
+
+NO_CLUSTER: Final = ClusterInfo({}, {})
 
 GET_S: Final = 2.0
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -44,9 +63,15 @@ _SAMPLE: Final = re.compile(r'gantry_protocol_connections\{protocol="([^"]+)"\} 
 
 
 class Figures:
-    """What was seen lately; one `take` per look."""
+    """What was seen lately; one `take` per look. `info`: whose topics are not the user's, `everything`: they are shown all the same;
+    `kind`: how rates are made of looks."""
 
-    def __init__(self) -> None:
+    def __init__(self, info: ClusterInfo = NO_CLUSTER, everything: bool = False, kind: type[Trend] = Trend) -> None:
+        self.hidden: set[str] = set()
+        """Topics that are left out."""
+        self._info = info
+        self._everything = everything
+        self._kind = kind
         self.at_s = 0.0
         self.brokers: list[dict[str, Any]] = []
         self.rates: dict[str, Rates] = {}
@@ -69,18 +94,19 @@ class Figures:
         self.connections = dict(others)
         self.lags = {}
         self.conflicts = set()
+        self.hidden = set()
         for row in rows:
             if "error" in row:
                 continue
-            self.rates.setdefault(row["name"], Rates()).take(row)
+            self.rates.setdefault(row["name"], Rates(self._kind)).take(row)
             for name, count in row.get("connections", {}).items():
                 self.connections[name] = self.connections.get(name, 0) + count
             at_s = row["now"] / 1000
-            for each in row.get("topics", ()):
+            for each in self._shown(row.get("topics", ())):
                 self._count(("in", row["name"], each["topic"]), each["in"], each["rate"], at_s)
-            for each in row.get("readers", ()):
+            for each in self._shown(row.get("readers", ())):
                 self._count(("out", row["name"], f"{each['topic']}@{each['group']}"), each["out"], each["rate"], at_s)
-            for each in row.get("groups", ()):
+            for each in self._shown(row.get("groups", ())):
                 key = (each["group"], each["topic"])
                 lag, members = self.lags.get(key, (0, 0))
                 self.lags[key] = (lag + each["lag"], max(members, each["members"]))
@@ -93,8 +119,15 @@ class Figures:
             for table in (self._seen, self._counters, self._minutes, self._totals):
                 del table[place]
 
+    def _shown(self, rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for row in rows:
+            if not self._everything and is_own_topic(row["topic"], self._info):
+                self.hidden.add(row["topic"])
+            elif self._everything or not is_own_group(row.get("group", "")):
+                yield row
+
     def _count(self, place: tuple[str, str, str], total: int, minute: float, at_s: float) -> None:
-        self._counters.setdefault(place, Trend()).count(total, at_s)
+        self._counters.setdefault(place, self._kind()).count(total, at_s)
         self._seen[place] = self._looks
         self._minutes[place] = minute
         self._totals[place] = total
@@ -102,7 +135,7 @@ class Figures:
     def rate_of(self, place: tuple[str, str, str]) -> float:
         """Of the last looks; before there are two, the broker's own of the last minute."""
         trend = self._counters[place]
-        return trend.rate() if trend.values else self._minutes[place]
+        return trend.rate() if trend.known else self._minutes[place]
 
     def summed(self, what: str) -> dict[str, tuple[float, int, list[float]]]:
         """(rate, total, lately) by topic (`in`) or `topic@group` (`out`), over all brokers."""
@@ -184,7 +217,7 @@ def picture(figures: Figures, sort: str, paused: bool, width: int, height: int, 
     brokers = broker_table(figures, width, max(height // 4, 2))
     links = "  ".join([f"{name} [bold]{number(count)}[/bold]" for name, count in sorted(figures.connections.items())])
     links_text = Text.from_markup(f"[bold]connections[/bold]  {links or '-'}")
-    left = max(height - brokers.row_count - 9 - len(links_text) // width, 6)
+    left = max(height - brokers.row_count - 10 - len(links_text) // width, 6)
     beside = width >= WIDE
     rows = left if beside else max((left - 4) // 2, 2)
     topics = topic_table(figures, sort, narrow, rows)
@@ -199,6 +232,8 @@ def picture(figures: Figures, sort: str, paused: bool, width: int, height: int, 
     else:
         parts += [topics, Text(), groups]
     parts += [Text(), links_text]
+    if figures.hidden:
+        parts.append(Text(hidden_line(len(figures.hidden), "topic"), style="dim"))
     if keys:
         parts.append(
             Text(
@@ -340,10 +375,11 @@ def keys(on_key: Callable[[str], None]) -> Iterator[None]:
 class Top:
     """The loop of looks and keys on a terminal."""
 
-    def __init__(self, admin: Admin, places: list[str], interval_s: float) -> None:
+    def __init__(self, admin: Admin, places: list[str], interval_s: float, everything: bool = False) -> None:
         self._admin = admin
         self._places = places
         self._interval_s = interval_s
+        self._everything = everything
         self._figures = Figures()
         self._sort = SORTS[0]
         self._paused = False
@@ -369,6 +405,7 @@ class Top:
 
     async def run(self) -> None:
         """Until q or Ctrl-C."""
+        self._figures = Figures(await self._admin.cluster(), self._everything)
         await look(self._admin, self._figures, self._places)  # what fails at once is told on the ordinary screen
         loop = asyncio.get_running_loop()
         with keys(self.on_key), Live(self._picture(), console=CONSOLE, screen=True, auto_refresh=False) as live:
@@ -402,25 +439,33 @@ def top(
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="One snapshot, no live screen.")] = False,
+    all_: All = False,
     json_: Json = False,
     nameserver: Nameserver = None,
 ) -> None:
     """Brokers, topics, groups and connections, live. Keys: q ends it, space holds it, s sorts.
 
-    Without a terminal it prints one snapshot.
+    Without a terminal, or with TERM=dumb, it prints one snapshot.
     """
-    options.run(do_top, nameserver, interval_s=interval, places=metrics or [], once=once, as_lines=json_)
+    options.run(
+        do_top, nameserver, interval_s=interval, places=metrics or [], once=once, everything=all_, as_lines=json_
+    )
 
 
-async def do_top(admin: Admin, interval_s: float, places: list[str], once: bool, as_lines: bool) -> None:
-    """The live screen, or a snapshot of what came in a second."""
-    if CONSOLE.is_terminal and sys.stdin.isatty() and not once and not as_lines:
-        await Top(admin, places, interval_s).run()
+async def do_top(
+    admin: Admin, interval_s: float, places: list[str], once: bool, everything: bool, as_lines: bool
+) -> None:
+    """The live screen, or a snapshot of what comes in `--interval`, and in `SNAPSHOT_S` at least."""
+    if CONSOLE.draws and sys.stdin.isatty() and not once and not as_lines:
+        await Top(admin, places, interval_s, everything).run()
         return
-    figures = Figures()
+    figures = Figures(await admin.cluster(), everything, Steps)
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + max(interval_s, SNAPSHOT_S)
     await look(admin, figures, places)
-    await asyncio.sleep(SNAPSHOT_S)
-    await look(admin, figures, places)
+    while loop.time() < end_s:
+        await asyncio.sleep(SNAPSHOT_LOOK_S)
+        await look(admin, figures, places)
     if as_lines:
         show_rows([as_object(figures)], True, str, "")
     else:
@@ -441,7 +486,7 @@ def as_object(figures: Figures) -> dict[str, Any]:
             "draining": row.get("draining", False),
         })  # fmt: skip
     return {
-        "time": figures.at_s, "brokers": brokers, "connections": figures.connections,
+        "time": figures.at_s, "brokers": brokers, "connections": figures.connections, "hidden_topics": len(figures.hidden),
         "topics": [{key: row[key] for key in ("topic", "rate", "total")} for row in figures.topics("rate")],
         "groups": [{key: row[key] for key in ("group", "topic", "lag", "rate", "total", "conflict")} for row in figures.groups("rate")],
     }  # fmt: skip

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from gantrymq.cli import options
-from gantrymq.cli.options import Broker, Cluster, Interval, Json, Nameserver, System, Watch, Yes
+from gantrymq.cli import completion, names, options
+from gantrymq.cli.options import All, Broker, Cluster, Interval, Json, Nameserver, Watch, Yes
 from gantrymq.cli.screen import (
     CONSOLE,
     Trend,
@@ -32,7 +32,7 @@ from gantrymq.remoting.constants import Perm
 
 topic_app = typer.Typer(help="Topics.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="TOPIC")]
+Name = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=completion.topics)]
 Permission = Annotated[str, typer.Option(metavar="rw|r|w", help="What clients may do.")]
 Attribute = Annotated[
     list[str] | None,
@@ -46,25 +46,27 @@ PUT: str = "TOPIC_PUT_NUMS"
 
 @topic_app.command("list")
 def list_(
-    system: System = False,
+    all_: All = False,
     names_only: Annotated[bool, typer.Option("--names", help="Names alone, one per line.")] = False,
     json_: Json = False,
     nameserver: Nameserver = None,
 ) -> None:
     """Topics with their queues and messages."""
-    options.run(show_list, nameserver, system=system, names_only=names_only, as_lines=json_)
+    options.run(show_list, nameserver, everything=all_, names_only=names_only, as_lines=json_)
 
 
-async def show_list(admin: Admin, system: bool, names_only: bool, as_lines: bool) -> None:
+async def show_list(admin: Admin, everything: bool, names_only: bool, as_lines: bool) -> None:
     """A row per topic; one whose brokers do not answer is shown without numbers."""
-    names = await admin.topics(system)
+    listed, hidden = await names.topics(admin)
+    if everything:
+        listed, hidden = sorted([*listed, *hidden]), []
     if names_only:
-        for name in names:
+        for name in listed:
             typer.echo(name)
         return
-    rows = await _rows_of_brokers(admin, names)
+    rows = await _rows_of_brokers(admin, listed)
     if rows is None:
-        rows = await tools.gather([lambda name=name: _row(admin, name) for name in names])  # type: ignore[misc]
+        rows = await tools.gather([lambda name=name: _row(admin, name) for name in listed])  # type: ignore[misc]
 
     def make() -> RenderableType:
         cells = [
@@ -76,9 +78,11 @@ async def show_list(admin: Admin, system: bool, names_only: bool, as_lines: bool
         return listing(("topic", "brokers", ">queues", ">messages"), cells)
 
     show_rows(rows, as_lines, make, "no topics")
+    if hidden and not as_lines:
+        CONSOLE.print(names.hidden_line(len(hidden), "topic"), style="dim")
 
 
-async def _rows_of_brokers(admin: Admin, names: list[str]) -> list[dict[str, Any]] | None:
+async def _rows_of_brokers(admin: Admin, listed: list[str]) -> list[dict[str, Any]] | None:
     """One question to each broker; None if one of them does not answer it."""
     rows: dict[str, dict[str, Any]] = {}
     try:
@@ -97,7 +101,7 @@ async def _rows_of_brokers(admin: Admin, names: list[str]) -> list[dict[str, Any
             raise
         return None
     nowhere = "no broker that answers has it"
-    return [rows.get(name) or {"topic": name, "error": nowhere} for name in names]
+    return [rows.get(name) or {"topic": name, "error": nowhere} for name in listed]
 
 
 async def _row(admin: Admin, name: str) -> dict[str, Any]:
@@ -160,6 +164,8 @@ async def do_create(
 ) -> None:
     """Create and say where."""
     permission, changes = parse_permission(perm), parse_attributes(attributes)
+    if broker:
+        await tools.masters(admin, cluster, broker)  # names those that there are
     brokers = await admin.create_topic(topic, queues, cluster, broker, permission)
     if changes:
         for address in (await _places(admin, cluster, broker)).values():

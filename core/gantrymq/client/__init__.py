@@ -23,6 +23,7 @@ from gantrymq.client.records import ReceivedMessage, decode_records
 from gantrymq.client.routes import MessageQueue, Route
 from gantrymq.client.simple import Receipt, Received, SimpleConsumer
 from gantrymq.client.transactions import Fate, TransactionResult
+from gantrymq.model.errors import ErrorCode, GantryError
 
 __all__ = [
     "DEAD_LETTER",
@@ -35,7 +36,9 @@ __all__ = [
     "BrokerError",
     "Client",
     "ClusterInfo",
+    "ErrorCode",
     "Fate",
+    "GantryError",
     "GroupMember",
     "MessageQueue",
     "OutMessage",
@@ -57,3 +60,8 @@ __all__ = [
     "TransactionResult",
     "decode_records",
 ]
+
+
+def __dir__() -> list[str]:
+    """What is public; the modules behind it are not."""
+    return sorted(__all__)

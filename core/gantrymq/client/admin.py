@@ -39,7 +39,12 @@ _OFFSET_ID_DIGITS: Final = (32, 56)
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """Brokers that the nameserver knows. `clusters`: cluster to broker names; `brokers`: broker name to {broker id: address}."""
+    """Brokers that the nameserver knows.
+
+    Attributes:
+        clusters: Cluster name to broker names.
+        brokers: Broker name to {broker id: address}; id 0 is the master.
+    """
 
     clusters: dict[str, list[str]]
     brokers: dict[str, dict[int, str]]
@@ -55,7 +60,13 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """One queue: oldest offset, next offset, and how many messages lie between."""
+    """How much a queue holds.
+
+    Attributes:
+        queue: The queue.
+        min_offset: Offset of its oldest message.
+        max_offset: Offset that its next message will get.
+    """
 
     queue: MessageQueue
     min_offset: int
@@ -69,7 +80,13 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """One client of a consumer group. `address`: `host:port` that it connects from; `language`: as RocketMQ's LanguageCode names it."""
+    """One connected client of a consumer group.
+
+    Attributes:
+        client_id: As it named itself.
+        address: `host:port` that it connects from.
+        language: As RocketMQ's LanguageCode names it: `JAVA`, `PYTHON`, ...
+    """
 
     client_id: str
     address: str
@@ -78,7 +95,14 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """How far a group is in one queue. `committed`: None for a group without an offset."""
+    """How far a group is in one queue.
+
+    Attributes:
+        queue: The queue.
+        committed: The group's offset: the next message that it gets; None for a group without one.
+        min_offset: Offset of the oldest message.
+        max_offset: Offset that the next message will get.
+    """
 
     queue: MessageQueue
     committed: int | None
@@ -92,7 +116,15 @@ class QueueProgress:
 
 
 class Admin(Part):
-    """Administration over nameservers and brokers. Every method raises GantryError with the server's own text."""
+    """Administration over nameservers and brokers. Every method raises GantryError with the server's own text.
+
+    Arguments:
+        nameserver: `HOST:PORT`, several joined by `;`, or a page that names them; empty: `NAMESRV_ADDR`, else 127.0.0.1:9876.
+        client: Connections to share; None: its own.
+
+    Attributes:
+        client (Client): Its connections and routes.
+    """
 
     async def cluster(self) -> ClusterInfo:
         """Clusters and brokers."""
@@ -134,7 +166,7 @@ class Admin(Part):
             await self.client.ask(
                 address, Command(RequestCode.UPDATE_AND_CREATE_TOPIC, dict(fields)), f"create topic {topic!r}"
             )
-        await self._wait_until_known(topic, set(masters))
+        await self.wait_until_known(topic, set(masters))
         return sorted(masters)
 
     async def _masters(self, cluster: str, broker: str) -> dict[str, str]:
@@ -148,7 +180,8 @@ class Admin(Part):
                 return {name: address for name, address in masters.items() if broker in ("", name)}
             await asyncio.sleep(POLL_S)
 
-    async def _wait_until_known(self, topic: str, brokers: set[str]) -> None:
+    async def wait_until_known(self, topic: str, brokers: set[str]) -> None:
+        """Return when a nameserver knows that these brokers have `topic`, or after 5 s."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + KNOWN_AFTER_S
         while loop.time() < deadline:

@@ -7,7 +7,8 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from gantrymq.client.messages import OutMessage, SendResult, check_message, encode_properties
+from gantrymq.client.checks import check_message
+from gantrymq.client.messages import OutMessage, SendResult, encode_properties
 from gantrymq.client.routes import MessageQueue
 from gantrymq.client.sending import Outgoing, Sender
 from gantrymq.model.errors import ErrorCode, GantryError

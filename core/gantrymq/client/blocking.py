@@ -6,6 +6,7 @@ Safe to use from several threads; not across a fork.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar
@@ -20,6 +21,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.constants import Perm
 
 T = TypeVar("T")
+B = TypeVar("B", bound="_Blocking")
 
 
 class LoopThread:
@@ -29,6 +31,11 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="gantrymq-client", daemon=True)
         self._thread.start()
+
+    @property
+    def is_open(self) -> bool:
+        """Until `stop`."""
+        return self._thread.is_alive()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for `work`, which runs on the loop; its exception is raised here."""
@@ -74,8 +81,21 @@ class _Blocking:
         self.close()
 
 
+def _takes_arguments_of(twin: type) -> Callable[[type[B]], type[B]]:
+    """For `help` and editors: the constructor's arguments by name, which it hands on. A `Client` of another loop is of no use here."""
+
+    def show(blocking: type[B]) -> type[B]:
+        own = inspect.signature(twin.__init__)  # type: ignore[misc]
+        arguments = [argument for argument in own.parameters.values() if argument.name != "client"]
+        blocking.__init__.__signature__ = own.replace(parameters=arguments)  # type: ignore[attr-defined]
+        return blocking
+
+    return show
+
+
+@_takes_arguments_of(producer.Producer)
 class BlockingProducer(_Blocking):
-    """`producer.Producer` without `await`; takes the same arguments."""
+    """`Producer` without `await`."""
 
     def __init__(self, nameserver: str = "", **settings: Any) -> None:
         super().__init__()
@@ -94,11 +114,17 @@ class BlockingProducer(_Blocking):
         keys: str | Iterable[str] = "",
         properties: Mapping[str, str] | None = None,
         sharding_key: str = "",
+        delay_level: int = 0,
+        deliver_at_ms: int = 0,
+        deliver_after_s: float = 0.0,
     ) -> SendResult:
         """See `Producer.send`."""
         return self._thread.run(
-            self._inner.send(topic, body, tag=tag, keys=keys, properties=properties, sharding_key=sharding_key)
-        )
+            self._inner.send(
+                topic, body, tag=tag, keys=keys, properties=properties, sharding_key=sharding_key, delay_level=delay_level,
+                deliver_at_ms=deliver_at_ms, deliver_after_s=deliver_after_s,
+            )
+        )  # fmt: skip
 
     def send_many(self, messages: Sequence[OutMessage], window: int = producer.WINDOW) -> list[SendResult]:
         """See `Producer.send_many`."""
@@ -134,8 +160,9 @@ class BlockingProducer(_Blocking):
         await self._inner.close()
 
 
+@_takes_arguments_of(consumer.PullConsumer)
 class BlockingPullConsumer(_Blocking):
-    """`consumer.PullConsumer` without `await`; takes the same arguments."""
+    """`PullConsumer` without `await`."""
 
     def __init__(self, nameserver: str = "", **settings: Any) -> None:
         super().__init__()
@@ -177,6 +204,17 @@ class BlockingPullConsumer(_Blocking):
         """See `PullConsumer.pull`."""
         return self._thread.run(self._inner.pull(max_messages, wait_s))
 
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ReceivedMessage:
+        if not self._thread.is_open:
+            raise StopIteration
+        try:
+            return self._thread.run(self._inner.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+
     def pull_queue(
         self, queue: MessageQueue, offset: int, max_messages: int = pulling.PULL_MAX, wait_s: float = 0.0
     ) -> pulling.PullResult:
@@ -195,8 +233,9 @@ class BlockingPullConsumer(_Blocking):
         await self._inner.close()
 
 
+@_takes_arguments_of(push.PushConsumer)
 class BlockingPushConsumer(_Blocking):
-    """`push.PushConsumer` without `await`: plain functions as handlers run in threads. Begins with `start` or `with`."""
+    """`PushConsumer` without `await`: plain functions as handlers run in threads. Begins with `start` or `with`."""
 
     def __init__(self, nameserver: str = "", **settings: Any) -> None:
         super().__init__()
@@ -234,8 +273,9 @@ class BlockingPushConsumer(_Blocking):
         await self._inner.close()
 
 
+@_takes_arguments_of(simple.SimpleConsumer)
 class BlockingSimpleConsumer(_Blocking):
-    """`simple.SimpleConsumer` without `await`; takes the same arguments."""
+    """`SimpleConsumer` without `await`."""
 
     def __init__(self, nameserver: str = "", **settings: Any) -> None:
         super().__init__()
@@ -264,6 +304,17 @@ class BlockingSimpleConsumer(_Blocking):
         """See `SimpleConsumer.receive`."""
         return self._thread.run(self._inner.receive(topic, max_messages, invisible_s=invisible_s, wait_s=wait_s))
 
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> simple.Received:
+        if not self._thread.is_open:
+            raise StopIteration
+        try:
+            return self._thread.run(self._inner.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+
     def ack(self, received: simple.Received | simple.Receipt) -> None:
         """See `SimpleConsumer.ack`."""
         self._thread.run(self._inner.ack(received))
@@ -277,7 +328,7 @@ class BlockingSimpleConsumer(_Blocking):
 
 
 class BlockingAdmin(_Blocking):
-    """`admin.Admin` without `await`."""
+    """`Admin` without `await`."""
 
     def __init__(self, nameserver: str = "") -> None:
         super().__init__()

@@ -20,6 +20,14 @@ class Client:
     `NAMESRV_ADDR`, else 127.0.0.1:9876.
 
     Belongs to one event loop. Producers, consumers and `Admin` make one of their own unless one is handed to them.
+
+    Arguments:
+        nameserver: As above; empty: `NAMESRV_ADDR`, else 127.0.0.1:9876.
+
+    Attributes:
+        links (Links): Connections by address.
+        routes (RouteCache): Routes by topic, and the nameservers.
+        members (Membership): The groups that this process belongs to, and their heartbeats.
     """
 
     def __init__(self, nameserver: str = "") -> None:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from gantrymq.client import allocation
 from gantrymq.client.balance import Balancer
@@ -35,11 +35,23 @@ NOTHING_ASSIGNED_S: Final = 0.05
 
 
 class PullConsumer(Part):
-    """Reads assigned or subscribed queues. `tags`: `a || b`, or `*` for all; the broker filters by hash, this class by the exact tag; or `sql`,
-    an SQL92 filter.
+    """Reads assigned or subscribed queues: `pull`, or `async for message in consumer`. Holds at most one answer per queue beyond what `pull` has
+    returned.
 
-    `start`: where a queue begins for which the group has no offset: `earliest` or `latest`. Holds at most one answer per queue beyond what
-    `pull` has returned.
+    Arguments:
+        nameserver: `HOST:PORT`, several joined by `;`, or a page that names them; empty: `NAMESRV_ADDR`, else 127.0.0.1:9876.
+        group: Whose offsets count; of a subscribed consumer, whose members share the queues.
+        client: Connections to share; None: its own.
+        tags: Of assigned queues: `a || b`, or `*` for all; the broker filters by hash, this class by the exact tag.
+        start: Where a queue begins for which the group has no offset: `earliest` or `latest`.
+        sql: Of assigned queues: an SQL92 filter instead of tags.
+        strategy: How members share queues: a function of `gantrymq.client.allocation`, the same one in all members.
+        auto_commit: Of a subscribed consumer: every 5 s what `pull` had returned before its latest call, and everything when it is closed
+            (but not when `async with` ends with an exception).
+
+    Attributes:
+        client (Client): Its connections and routes.
+        group (str): As given.
     """
 
     def __init__(
@@ -54,8 +66,6 @@ class PullConsumer(Part):
         strategy: allocation.Strategy = allocation.averagely,
         auto_commit: bool = True,
     ) -> None:
-        """`auto_commit`: of a subscribed consumer, every 5 s what `pull` had returned before its latest call, and everything when it is closed
-        (but not when `async with` ends with an exception)."""
         super().__init__(nameserver, client)
         if start not in ("earliest", "latest"):
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"start {start!r}: allowed are earliest and latest")
@@ -74,6 +84,7 @@ class PullConsumer(Part):
         self._subscriptions: dict[str, Subscription] = {}
         self._balancer = Balancer(self.client, group, lambda: list(self._subscriptions), strategy, self._change)
         self._member = False
+        self._closed = False
         self._clean = True
         self._committing: asyncio.Task[None] | None = None
 
@@ -177,6 +188,21 @@ class PullConsumer(Part):
         With `wait_s` 0 every queue is asked once, and none waits. Raises what a broker answers; after UNAVAILABLE it can simply be
         called again.
         """
+        return await self._next(max_messages, wait_s, max_messages)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        """The next message, as soon as there is one; ends when the consumer is closed. The one before it then counts as done."""
+        while not self._closed:
+            messages = await self._next(1, WAIT_S, PULL_MAX)
+            if messages:
+                return messages[0]
+        raise StopAsyncIteration
+
+    async def _next(self, max_messages: int, wait_s: float, ask_max: int) -> list[ReceivedMessage]:
+        """See `pull`; `ask_max`: messages of one request, of which the ones beyond `max_messages` are kept for the next call."""
         if not self._positions and not self._member:
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "no queue is assigned: call assign() or subscribe() first")
         loop = asyncio.get_running_loop()
@@ -189,7 +215,7 @@ class PullConsumer(Part):
             if messages:
                 return messages
             if now < deadline or not asked:
-                self._ask(max_messages, deadline)
+                self._ask(ask_max, deadline)
                 asked = True
             elif now >= deadline + ANSWER_S or all(until > deadline for _, _, until in self._asking.values()):
                 return []  # whoever was asked has answered; those that wait longer were asked by a call before
@@ -246,6 +272,7 @@ class PullConsumer(Part):
 
     async def close(self) -> None:
         """Stop asking, leave the group, and close the links, if they are this object's own."""
+        self._closed = True
         if self._member:
             self._member = False
             await self._balancer.stop()

@@ -29,7 +29,12 @@ ERROR_CODES: Final = {
 
 
 class BrokerError(GantryError):
-    """An answer that is no success. `response_code`: RocketMQ's; `address`: `host:port` of who answered."""
+    """An answer that is no success; clients raise it, nobody else makes one.
+
+    Attributes:
+        response_code (int): RocketMQ's response code.
+        address (str): `host:port` of who answered.
+    """
 
     def __init__(self, answer: Command, what: str, address: str) -> None:
         try:

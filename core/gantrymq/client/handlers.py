@@ -31,8 +31,11 @@ RECONSUME_MAX: Final = 16
 
 
 class RetryLater(Exception):
-    """Raised by a handler: deliver the message again. `delay_level`: 1 to 18 as RocketMQ's delay levels, 0: longer with every attempt (10 s,
-    30 s, 1 min, ... 2 h), `DEAD_LETTER`: not again."""
+    """Raised by a handler: deliver the message again.
+
+    Attributes:
+        delay_level (int): 1 to 18 as RocketMQ's delay levels; 0: longer with every attempt (10 s, 30 s, 1 min, ... 2 h); `DEAD_LETTER`: not again.
+    """
 
     def __init__(self, delay_level: int = 0) -> None:
         super().__init__(f"again with delay level {delay_level}")

@@ -14,24 +14,33 @@ from typing import Final, NamedTuple
 from gantrymq.client.routes import MessageQueue
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.model.limits import BODY_BYTES_CEILING, PROPERTIES_BYTES_MAX, TAG_BYTES_MAX
-from gantrymq.model.names import check_topic
+from gantrymq.model.limits import PROPERTIES_BYTES_MAX
 
 DELIVER_AT: Final = "TIMER_DELIVER_MS"
 SYSTEM_PRIORITY: Final = "_SYS_MSG_PRIORITY_"
-DELAY_LEVELS: Final = 18
-"""Levels of RocketMQ's messageDelayLevel: 1s 5s 10s 30s 1m ... 10m 20m 30m 1h 2h."""
-
-_RESERVED: Final = frozenset({props.MULTI_DISPATCH, props.MULTI_QUEUE_OFFSET})
 KEYS_SEPARATOR: Final = " "
 _UNIQ_KEY: Final = f"{props.UNIQ_KEY}\x01"
 
 
 @dataclass(slots=True)
 class OutMessage:
-    """One message to send. `keys`: what it can be queried by, one text with spaces between or several. `sharding_key`: messages of one key
-    go to one queue, in order. `properties`: any further ones, but no system property by another name than the fields here. At most one of
-    `delay_level`, `deliver_at_ms` and `deliver_after_s` delays it."""
+    """One message to send. At most one of `delay_level`, `deliver_at_ms` and `deliver_after_s` delays it.
+
+    Attributes:
+        topic: Its name; the first send creates it where the broker allows that.
+        body: Any bytes, 15 MiB at most; the broker's own limit is usually 4 MiB.
+        tag: A text that consumers choose messages by; empty: none.
+        keys: What it can be queried by: one text with spaces between the keys, or several texts.
+        properties: Further names and values, for filters and readers.
+        sharding_key: Messages of one key go to one queue, in order; empty: any queue.
+        flag: A number that readers get as it is; RocketMQ gives it no meaning.
+        born_ms: When it came to be; 0 is now.
+        delay_level: 1 to 18: one of RocketMQ's fixed delays, 1 s to 2 h; 0: none.
+        deliver_at_ms: Nobody sees it before; 0: at once. The broker limits how far ahead that may be.
+        deliver_after_s: The same from the time of sending on, by this machine's clock; 0: at once.
+        priority: 0 and above: higher is read first by pop consumers, as far as the topic has queues (RocketMQ 5.4); -1: none.
+        queue: Send to this queue and no other; None: the producer chooses.
+    """
 
     topic: str
     body: bytes
@@ -41,23 +50,25 @@ class OutMessage:
     sharding_key: str = ""
     flag: int = 0
     born_ms: int = 0
-    """Milliseconds since the epoch; 0 is now."""
     delay_level: int = 0
-    """1 to 18: one of RocketMQ's fixed delays; 0: none."""
     deliver_at_ms: int = 0
-    """Milliseconds since the epoch before which nobody sees it; 0: at once. The broker limits how far ahead that may be."""
     deliver_after_s: float = 0.0
-    """The same from the time of sending on, by this machine's clock."""
     priority: int = -1
-    """0 and above: higher is read first by pop consumers, as far as the topic has queues (RocketMQ 5.4)."""
     queue: MessageQueue | None = None
-    """Send to this queue and no other."""
 
 
 class SendResult(NamedTuple):
-    """Where a message is. `message_id`: UNIQ_KEY, known to consumers; `offset_message_id`: place in the broker's log; `durable` false: stored, but the
-    flush or the copy to a slave that the broker is configured for did not happen in time; `recall_handle`: takes a delayed message back
-    (`Producer.recall`), empty for others; `transaction_id`: of a half message."""
+    """Where a message is.
+
+    Attributes:
+        message_id: The producer's own id of it (UNIQ_KEY); consumers see the same, also when it was sent twice.
+        offset_message_id: Its place in the broker's log, as hexadecimal digits: what `Admin.view` takes.
+        queue: The queue that it was stored in.
+        queue_offset: Its number there, from 0.
+        durable: False: stored, but the flush or the copy to a slave that the broker is configured for did not happen in time.
+        recall_handle: Takes a delayed message back (`Producer.recall`); empty for others.
+        transaction_id: Of a half message; empty for others.
+    """
 
     message_id: str
     offset_message_id: str
@@ -69,14 +80,11 @@ class SendResult(NamedTuple):
 
 
 def encode_properties(message: OutMessage, unique_id: str) -> str:
-    """The text form for the wire, tag, keys, sharding key and UNIQ_KEY included. Raises NAME_INVALID, ILLEGAL_ARGUMENT or
-    PROPERTIES_TOO_LARGE, naming what is wrong."""
+    """The text form for the wire of a message that was checked (`checks`), tag, keys, sharding key and UNIQ_KEY included. Raises
+    PROPERTIES_TOO_LARGE."""
     if is_plain(message) and unique_id.isalnum():
         return f"{_UNIQ_KEY}{unique_id}\x02"
     pairs = dict(message.properties or ())
-    for name in pairs:
-        if name in _RESERVED:
-            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"property {name!r} is the store's own and cannot be sent")
     if unique_id:
         pairs[props.UNIQ_KEY] = unique_id
     if message.tag:
@@ -94,8 +102,6 @@ def encode_properties(message: OutMessage, unique_id: str) -> str:
     if message.priority >= 0:
         pairs[SYSTEM_PRIORITY] = str(message.priority)
     text = "".join([f"{name}\x01{value}\x02" for name, value in pairs.items() if name and value])
-    if text.count("\x01") + text.count("\x02") != 2 * sum(1 for name, value in pairs.items() if name and value):
-        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "a property holds U+0001 or U+0002, which separate properties")
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > PROPERTIES_BYTES_MAX:
         text = f"the properties have {size} bytes, at most {PROPERTIES_BYTES_MAX} are allowed"
@@ -117,30 +123,6 @@ def is_plain(message: OutMessage) -> bool:
 
 def _delays(message: OutMessage) -> bool:
     return bool(message.delay_level or message.deliver_at_ms or message.deliver_after_s)
-
-
-def check_message(message: OutMessage) -> None:
-    """Raise NAME_INVALID, ILLEGAL_ARGUMENT or MESSAGE_TOO_LARGE for what no broker takes."""
-    check_topic(message.topic)
-    if message.tag and len(message.tag.encode("utf-8", "surrogatepass")) > TAG_BYTES_MAX:
-        raise GantryError(ErrorCode.NAME_INVALID, f"the tag has over {TAG_BYTES_MAX} bytes")
-    if _delays(message):
-        _check_delay(message)
-    if not hasattr(
-        message.body, "hex"
-    ):  # typed as bytes, but not every caller checks types: a text is the usual mistake
-        text = f"the body is a {type(message.body).__name__}, it must be bytes: encode it"
-        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
-    if len(message.body) > BODY_BYTES_CEILING:
-        text = f"the body has {len(message.body)} bytes, at most {BODY_BYTES_CEILING} are allowed"
-        raise GantryError(ErrorCode.MESSAGE_TOO_LARGE, text)
-
-
-def _check_delay(message: OutMessage) -> None:
-    delays = (message.delay_level, message.deliver_at_ms, message.deliver_after_s)
-    if sum(1 for delay in delays if delay) > 1 or min(delays) < 0 or message.delay_level > DELAY_LEVELS:
-        text = f"delay level, deliver_at_ms, deliver_after_s {delays}: allowed is one of them, a level of 1 to {DELAY_LEVELS}"
-        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
 
 
 def _own_address() -> bytes:

@@ -17,7 +17,7 @@ from gantrymq.client.messages import OutMessage, SendResult, recall_place
 from gantrymq.client.records import ReceivedMessage
 from gantrymq.client.sending import COMPRESS_OVER, RETRIES, Outgoing, Selector, Sender, Settings
 from gantrymq.client.transactions import CheckTransaction, LocalTransaction, TransactionResult, Transactions
-from gantrymq.model.errors import GantryError
+from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode
 
@@ -28,7 +28,11 @@ REPLY_TIMEOUT_S: Final = 3.0
 
 
 class PartialSendError(GantryError):
-    """Some messages of `send_many` were not stored. `results`: per message, in order, its SendResult or its GantryError."""
+    """Some messages of `send_many` were not stored; code and text are those of the first.
+
+    Attributes:
+        results (list[SendResult | GantryError]): Per message, in order, where it is or why it was not stored.
+    """
 
     def __init__(self, results: list[SendResult | GantryError]) -> None:
         failed = [(row, result) for row, result in enumerate(results) if isinstance(result, GantryError)]
@@ -40,7 +44,23 @@ class PartialSendError(GantryError):
 
 
 class Producer(Part):
-    """Sends messages. `async with Producer("127.0.0.1:9876") as producer: await producer.send("topic", b"body")`."""
+    """Sends messages. `async with Producer("127.0.0.1:9876") as producer: await producer.send("topic", b"body")`.
+
+    Arguments:
+        nameserver: `HOST:PORT`, several joined by `;`, or a page that names them; empty: `NAMESRV_ADDR`, else 127.0.0.1:9876.
+        group: Whose members a broker asks what became of a transaction.
+        client: Connections to share; None: its own.
+        timeout_s: For each attempt.
+        retries: Attempts after the first, on another broker or queue where there is one.
+        check: Tells what became of a local transaction when a broker asks; takes the half message, returns its `Fate`.
+        selector: Chooses the queue of messages without a sharding key.
+        accumulate: `send` gathers messages for up to 10 ms, so that many callers share a request.
+        avoid_slow: Brokers that failed or were slow are avoided for a while.
+        compress_over: Larger bodies are compressed (zlib) where that makes them smaller, bytes.
+
+    Attributes:
+        client (Client): Its connections and routes.
+    """
 
     def __init__(
         self,
@@ -56,10 +76,6 @@ class Producer(Part):
         avoid_slow: bool = True,
         compress_over: int = COMPRESS_OVER,
     ) -> None:
-        """`check`: tells what became of a local transaction when a broker asks. `selector`: chooses the queue of messages without a sharding
-        key. `accumulate`: `send` gathers messages for up to 10 ms, so that many callers share a request. `avoid_slow`: brokers that failed
-        or were slow are avoided for a while. `compress_over`: larger bodies are compressed (zlib) where that makes them smaller, bytes.
-        """
         super().__init__(nameserver, client)
         self._group = group
         self._sender = Sender(self.client, Settings(group, timeout_s, retries, selector, avoid_slow, compress_over))
@@ -93,12 +109,22 @@ class Producer(Part):
         keys: str | Iterable[str] = "",
         properties: Mapping[str, str] | None = None,
         sharding_key: str = "",
+        delay_level: int = 0,
+        deliver_at_ms: int = 0,
+        deliver_after_s: float = 0.0,
     ) -> SendResult:
-        """Returns when the broker has acknowledged. Raises GantryError with the last attempt's reason."""
+        """Returns when the broker has acknowledged. A message that is an `OutMessage` says everything itself. Raises GantryError with the last
+        attempt's reason, and ILLEGAL_ARGUMENT for what cannot be sent."""
         if isinstance(topic, OutMessage):
             message = topic
+            if body or tag or keys or properties or sharding_key or delay_level or deliver_at_ms or deliver_after_s:
+                text = "an OutMessage says everything itself: give body, tag, ... to it, and nothing beside it"
+                raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
         else:
-            message = OutMessage(topic, body, tag, keys, properties, sharding_key)
+            message = OutMessage(
+                topic, body, tag, keys, properties, sharding_key, delay_level=delay_level, deliver_at_ms=deliver_at_ms,
+                deliver_after_s=deliver_after_s,
+            )  # fmt: skip
         self._join()
         if self._accumulator is not None and _gathers(message):
             return await self._accumulator.send(message)

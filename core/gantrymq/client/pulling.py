@@ -35,8 +35,15 @@ SQL92: Final = "SQL92"
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """One pull of one queue. `next_offset`: where to go on; `moved`: the offset asked for is outside [min_offset, max_offset] and `next_offset` is
-    the nearest that is not."""
+    """One pull of one queue.
+
+    Attributes:
+        messages: Those that the subscription takes; may be empty.
+        next_offset: Where to go on.
+        min_offset: Offset of the oldest message of the queue.
+        max_offset: Offset that its next message will get.
+        moved: The offset asked for is outside [min_offset, max_offset], and `next_offset` is the nearest that is not.
+    """
 
     messages: list[ReceivedMessage]
     next_offset: int
@@ -58,13 +65,19 @@ def parse_tags(expression: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One topic of a consumer. `tags` empty and `sql` empty: every message."""
+    """One topic of a consumer; with neither tags nor SQL every message of it.
+
+    Attributes:
+        topic: Its name.
+        tags: A message with one of these is taken; empty: any.
+        sql: An SQL92 filter over properties; empty: none.
+        version: When it was made, milliseconds since the epoch: the newer of two counts at the broker.
+    """
 
     topic: str
     tags: frozenset[str] = frozenset()
     sql: str = ""
     version: int = 0
-    """Milliseconds since the epoch at which it was made: the newer of two counts at the broker."""
 
     @classmethod
     def of(cls, topic: str, tags: str = "*", sql: str = "") -> Subscription:

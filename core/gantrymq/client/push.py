@@ -57,6 +57,7 @@ LOCKED_S: Final = 30.0
 """Locks of orderly queues are renewed this often, and count for this long; the broker's last 60 s."""
 BACKGROUND_MAX: Final = 64
 """Requests of tools that are answered at a time: people ask them."""
+DEFAULT_GROUP: Final = "gantry_push"
 DEFAULT_OFFSET_DIRECTORY: Final = "~/.gantrymq/offsets"
 
 H = TypeVar("H", bound=Callable[..., Any])
@@ -73,12 +74,38 @@ class PushConsumer(Part):
 
     async with consumer: await asyncio.Event().wait()
     ```
+
+    Arguments:
+        nameserver: `HOST:PORT`, several joined by `;`, or a page that names them; empty: `NAMESRV_ADDR`, else 127.0.0.1:9876.
+        group: Whose members share the queues; without one it is `gantry_push`, with a warning.
+        client: Connections to share; None: its own.
+        orderly: Handle the messages of a queue one after the other, under the broker's lock.
+        broadcast: Every member reads everything; what fails is logged and dropped.
+        start: Where a queue begins for which the group has no offset: `latest`, `earliest`, or milliseconds since the epoch.
+        strategy: How members share queues: a function of `gantrymq.client.allocation`, the same one in all members.
+        concurrency: Handler calls at a time.
+        batch: Above 1 handlers get lists of up to so many messages.
+        pull_batch: Messages of one pull; a stock RocketMQ broker gives at most 32.
+        reconsume_max: Attempts beyond the first before a message becomes a dead letter; None: 16, orderly: no limit.
+        consume_timeout_s: A handler call that takes longer is cancelled and counts as failed.
+        suspend_s: Pause of an orderly queue after a failure.
+        queue_messages_max: Messages of one queue that wait here; then it is not pulled.
+        offset_directory: Broadcast's offsets, one file per group.
+
+    Attributes:
+        client (Client): Its connections and routes.
+        group (str): As given, or `gantry_push`.
+        orderly (bool): As given.
+        broadcast (bool): As given.
+        start_at (str | int): `start` as given.
+        concurrency (int): As given.
+        started_ms (int): When `start` was called; 0 before.
     """
 
     def __init__(
         self,
         nameserver: str = "",
-        group: str = "gantry_push",
+        group: str = "",
         client: Client | None = None,
         *,
         orderly: bool = False,
@@ -94,11 +121,9 @@ class PushConsumer(Part):
         queue_messages_max: int = buffers.MESSAGES_MAX,
         offset_directory: str | Path = DEFAULT_OFFSET_DIRECTORY,
     ) -> None:
-        """`start`: where a queue begins for which the group has no offset: `latest`, `earliest`, or milliseconds since the epoch. `batch`: above 1
-        handlers get lists of up to so many messages. `reconsume_max`: attempts beyond the first before a message becomes a dead letter; 16,
-        orderly: no limit. `suspend_s`: pause of an orderly queue after a failure. `offset_directory`: broadcast's offsets, one file per group.
-        """
         super().__init__(nameserver, client)
+        self._group_is_default = not group
+        group = group or DEFAULT_GROUP
         check_group(group)
         if isinstance(start, str) and start not in ("earliest", "latest"):
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"start {start!r}: allowed are earliest, latest and a time")
@@ -108,7 +133,6 @@ class PushConsumer(Part):
         self.start_at = start
         self.concurrency = concurrency
         self.started_ms = 0
-        """Milliseconds since the epoch."""
         self._subscribed: dict[str, Subscribed] = {}
         self._batch = batch
         self._pull_batch = pull_batch
@@ -181,6 +205,15 @@ class PushConsumer(Part):
         """Join the group and begin. Returns after the first rebalance; raises ALREADY_EXISTS if the client has a consumer of this group."""
         if self._running:
             return
+        if not self._subscribed:
+            _log.warning(
+                "group %s: nothing is subscribed, so nothing is consumed until subscribe() is called", self.group
+            )
+        if self._group_is_default:
+            _log.warning(
+                "no group was given: this consumer shares the messages of %s with all that named none; give group=",
+                self.group,
+            )
         for topic in self._subscribed:
             try:
                 await self.client.routes.route(topic)

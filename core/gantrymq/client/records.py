@@ -121,7 +121,22 @@ def _host(data: bytes) -> str:
 
 
 class ReceivedMessage:
-    """A stored message as a consumer sees it. `born_ms`, `store_ms`: milliseconds since the epoch."""
+    """A stored message as a consumer sees it; consumers and `Admin` make them.
+
+    Attributes:
+        topic (str): Its topic; where a push or simple consumer gets it again, the one that it was sent to.
+        broker (str): Name of the broker that it was read from; empty where that is not known.
+        queue_id (int): Number of its queue on that broker.
+        queue_offset (int): Its number in that queue, from 0.
+        physical_offset (int): Its byte in the broker's log.
+        properties (bytes): Encoded pairs, the store's own included; `property` and `property_map` read them.
+        flag (int): The sender's number; 0 unless it gave one.
+        sys_flag (int): RocketMQ's bits: compression, kind of transaction, kinds of addresses.
+        born_ms (int): When the sender made it, by the sender's clock.
+        store_ms (int): When the broker stored it.
+        reconsume_times (int): Attempts before this one that failed; 0 at the first.
+        prepared_offset (int): Of a committed transactional message: the half message's byte in the log; else 0.
+    """
 
     __slots__ = (
         "_born_host", "_map", "_raw_body", "_store_host", "born_ms", "broker", "flag", "physical_offset", "prepared_offset",
@@ -131,9 +146,7 @@ class ReceivedMessage:
     def __init__(self, topic: str, broker: str, properties: bytes, raw_body: bytes, head: tuple[Any, ...]) -> None:
         self.topic = topic
         self.broker = broker
-        """Name of the broker that it was read from; empty where that is not known."""
         self.properties = properties
-        """Encoded pairs (`model.properties`), the store's own included."""
         (
             _, _, _, self.queue_id, self.flag, self.queue_offset, self.physical_offset, self.sys_flag, self.born_ms,
             self._born_host, self.store_ms, self._store_host, self.reconsume_times, self.prepared_offset, _,
@@ -148,7 +161,8 @@ class ReceivedMessage:
 
     @property
     def body(self) -> bytes:
-        """The body as it was sent; inflated at each call if it is stored compressed. Raises as `inflate` does."""
+        """The body as it was sent; inflated at each call if it is stored compressed. Raises MESSAGE_ILLEGAL for a broken one,
+        MESSAGE_TOO_LARGE above 32 MiB, and NOT_SUPPORTED where the package for its compression is missing."""
         if self.sys_flag & sysflag.COMPRESSED:
             return inflate(self._raw_body, self.sys_flag)
         return self._raw_body

@@ -28,6 +28,9 @@ ROUTE_AGE_S: Final = 30.0
 RETRY_S: Final = 0.1
 """Pause before all nameservers are asked again, while the caller's time lasts."""
 ASK_TIMEOUT_S: Final = 3.0
+ASK_ALL_S: Final = 8.0
+"""For one round over all nameservers, of which each gets its share: an answer of one, or an error, comes within ten seconds."""
+NO_NAMESERVER: Final = "; start one there (`gantry up`), or name another: nameserver=..., or NAMESRV_ADDR"
 REFRESH_TIMEOUT_S: Final = 1.0
 """Where an older route is at hand, nobody waits longer for a newer one."""
 MISSING_S_MAX: Final = 60.0
@@ -51,7 +54,13 @@ def loads(data: bytes) -> Any:
 
 @dataclass(frozen=True, slots=True, order=True)
 class MessageQueue:
-    """One queue of a topic on one broker."""
+    """One queue of a topic on one broker.
+
+    Attributes:
+        topic: The topic's name.
+        broker: The broker's name.
+        queue_id: Number of the queue on that broker, from 0.
+    """
 
     topic: str
     broker: str
@@ -63,11 +72,17 @@ class MessageQueue:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Brokers and queues of one topic. `brokers`: broker name to {broker id: address}; id 0 is the master."""
+    """Brokers and queues of one topic.
+
+    Attributes:
+        topic: The topic's name.
+        queues: Broker name to (read queues, write queues, permission: 4 read, 2 write, 6 both).
+        brokers: Broker name to {broker id: address}; id 0 is the master.
+        clusters: Broker name to the name of its cluster.
+    """
 
     topic: str
     queues: dict[str, tuple[int, int, int]]
-    """Broker name to (read queues, write queues, permission)."""
     brokers: dict[str, dict[int, str]]
     clusters: dict[str, str] = field(default_factory=dict)
     _writable: list[MessageQueue] = field(init=False, repr=False, compare=False)
@@ -229,9 +244,10 @@ class RouteCache:
         while True:
             why = await self._discover()
             for address in list(self.nameservers):
+                end = loop.time() + min(timeout_s, ASK_ALL_S / len(self.nameservers))
                 try:
-                    link = await self._links.get(address, timeout_s, patient=False)
-                    answer = await link.request(command, timeout_s)
+                    link = await self._links.get(address, end - loop.time(), patient=False)
+                    answer = await link.request(command, max(end - loop.time(), RETRY_S))
                 except GantryError as error:
                     if error.code is not ErrorCode.UNAVAILABLE:
                         raise
@@ -242,7 +258,8 @@ class RouteCache:
                     self.nameservers.insert(0, address)
                 return answer, address
             if loop.time() + RETRY_S >= deadline:
-                raise GantryError(ErrorCode.UNAVAILABLE, "no nameserver answers: " + "; ".join(why))
+                text = f"no nameserver answers: {'; '.join(why)} (tried for {timeout_s:g} s){NO_NAMESERVER}"
+                raise GantryError(ErrorCode.UNAVAILABLE, text)
             await asyncio.sleep(RETRY_S)
 
     async def _discover(self) -> list[str]:

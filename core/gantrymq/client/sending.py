@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from random import randrange
 from typing import Any, Final
 
+from gantrymq.client.checks import check_message
 from gantrymq.client.client import Client
 from gantrymq.client.errors import BrokerError
 from gantrymq.client.faults import BrokerFaults
 from gantrymq.client.link import REQUEST_TIMEOUT_S, Link, shape_of
-from gantrymq.client.messages import OutMessage, SendResult, UniqueIds, check_message, encode_properties, is_plain
+from gantrymq.client.messages import OutMessage, SendResult, UniqueIds, encode_properties, is_plain
 from gantrymq.client.routes import DEFAULT_QUEUES, MessageQueue, Route
 from gantrymq.model import properties as props
 from gantrymq.model import sysflag
@@ -29,6 +30,8 @@ from gantrymq.remoting.constants import RequestCode, ResponseCode
 
 RETRIES: Final = 2
 """RocketMQ's retryTimesWhenSendFailed."""
+AGAIN_TIMEOUTS: Final = 1.2
+"""All further attempts together have so many times the timeout of the first: with its default an error comes within 7 s."""
 BUSY_PAUSE_S: Final = 0.1
 """Before a message is sent again that a broker refused because it is busy; grows with the attempts."""
 COMPRESS_OVER: Final = 4096
@@ -330,7 +333,9 @@ class Sender:
         try:
             queue = self._choose(outgoing, route)
             header, values = self._header(outgoing, queue)
-            link = await self._link(route.address(queue.broker, master_only=True), queue.broker, 0)
+            link = await self._link(
+                route.address(queue.broker, master_only=True), queue.broker, 0, self.settings.timeout_s
+            )
         except GantryError as error:
             return error
         if isinstance(link, GantryError):
@@ -351,12 +356,18 @@ class Sender:
     ) -> list[SendResult | GantryError]:
         """Attempts from number `done` on; `results`: what the ones before ended with."""
         rows = list(range(len(outgoing)))
+        loop = asyncio.get_running_loop()
+        timeout_s, end = self.settings.timeout_s, 0.0
         for attempt in range(done, self.settings.retries + 1):
             if attempt:
+                end = end or loop.time() + timeout_s * AGAIN_TIMEOUTS
+                timeout_s = min(timeout_s, end - loop.time())
+                if timeout_s <= 0:
+                    break
                 if any(_code(results[row]) is ErrorCode.BUSY for row in rows):
                     await asyncio.sleep(BUSY_PAUSE_S * attempt)
                 await self._refresh({outgoing[row].message.topic for row in rows})
-            round_ = await self._round(outgoing, rows, window, attempt)
+            round_ = await self._round(outgoing, rows, window, attempt, timeout_s)
             results |= round_.results
             rows = [row for row in rows if _code(results[row]) in _RETRY and row not in round_.final]
             if not rows:
@@ -370,7 +381,9 @@ class Sender:
             except GantryError:
                 continue  # the round itself will say so, per message
 
-    async def _round(self, outgoing: Sequence[Outgoing], rows: Sequence[int], window: int, attempt: int) -> _Round:
+    async def _round(
+        self, outgoing: Sequence[Outgoing], rows: Sequence[int], window: int, attempt: int, timeout_s: float
+    ) -> _Round:
         round_ = _Round()
         links: dict[str, Link | GantryError] = {}
         routes: dict[str, Route] = {}
@@ -390,7 +403,7 @@ class Sender:
                 address = route.address(queue.broker, master_only=True)
                 link = links.get(address)
                 if link is None:
-                    link = links[address] = await self._link(address, queue.broker, attempt)
+                    link = links[address] = await self._link(address, queue.broker, attempt, timeout_s)
                 if isinstance(link, GantryError):
                     raise link
                 header, values = self._header(one, queue)
@@ -399,17 +412,17 @@ class Sender:
                 continue
             round_.open += 1
             sending = _Sending(self, link, one, queue, _row_done(round_, row))
-            link.post_header(header, values, one.body, sending.answered, self.settings.timeout_s)
+            link.post_header(header, values, one.body, sending.answered, timeout_s)
             if round_.open >= window:
                 await round_.wait(window - max(1, window // 4))
                 await link.writable()
         await round_.wait(0)
         return round_
 
-    async def _link(self, address: str, broker: str, attempt: int) -> Link | GantryError:
+    async def _link(self, address: str, broker: str, attempt: int, timeout_s: float) -> Link | GantryError:
         """In the first attempt a broker that is down is not waited for: another may be up."""
         try:
-            return await self.client.links.get(address, self.settings.timeout_s, patient=attempt > 0)
+            return await self.client.links.get(address, timeout_s, patient=attempt > 0)
         except GantryError as error:
             if self.settings.avoid_slow:
                 self.faults.failed(broker, asyncio.get_running_loop().time() * 1000)

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from gantrymq.client.client import Client, Part
 from gantrymq.client.errors import expect_success, number
@@ -30,6 +30,8 @@ INVISIBLE_S: Final = 60.0
 WAIT_S: Final = 15.0
 EMPTY_PAUSE_S: Final = 0.05
 """Before brokers are asked again that answered at once without a message though they were asked to wait."""
+SHORT_WAIT_S: Final = 0.2
+"""At one of several topics, while others may get something."""
 POP_CK: Final = "POP_CK"
 ANY_QUEUE: Final = -1
 _FROM_FIRST: Final = 1
@@ -43,19 +45,29 @@ _NOTHING: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What acknowledges one delivery of one message. `handle`: the broker's text about it (POP_CK); made new by every delivery and every
-    `change_invisible`."""
+    """What acknowledges one delivery of one message; made new by every delivery and every `change_invisible`.
+
+    Attributes:
+        queue: The queue that the message was taken from.
+        offset: Its offset there.
+        handle: The broker's text about the delivery (POP_CK).
+        expires_ms: From then on the message may be given out again.
+    """
 
     queue: MessageQueue
     offset: int
     handle: str
     expires_ms: int
-    """Milliseconds since the epoch at which the message may be given out again."""
 
 
 @dataclass(slots=True)
 class Received:
-    """A message and its receipt."""
+    """A message and its receipt.
+
+    Attributes:
+        message: What was sent.
+        receipt: What acknowledges this delivery; `SimpleConsumer.change_invisible` replaces it.
+    """
 
     message: ReceivedMessage
     receipt: Receipt
@@ -115,6 +127,16 @@ class SimpleConsumer(Part):
         for received in await consumer.receive("jobs", invisible_s=30):
             await consumer.ack(received)
     ```
+
+    Arguments:
+        nameserver: `HOST:PORT`, several joined by `;`, or a page that names them; empty: `NAMESRV_ADDR`, else 127.0.0.1:9876.
+        group: Whose members share the messages.
+        client: Connections to share; None: its own.
+        start: Where a group begins that is new: `earliest` or `latest`.
+
+    Attributes:
+        client (Client): Its connections and routes.
+        group (str): As given.
     """
 
     def __init__(
@@ -125,7 +147,6 @@ class SimpleConsumer(Part):
         *,
         start: str = "earliest",
     ) -> None:
-        """`start`: where a group begins that is new: `earliest` or `latest`."""
         super().__init__(nameserver, client)
         check_group(group)
         if start not in ("earliest", "latest"):
@@ -134,7 +155,9 @@ class SimpleConsumer(Part):
         self._mode = _FROM_FIRST if start == "earliest" else _FROM_LAST
         self._subscriptions: dict[str, Subscription] = {}
         self._turn = 0
+        self._topic_turn = 0
         self._joined = False
+        self._closed = False
 
     def subscribe(self, topic: str, *, tags: str = "*", sql: str = "") -> None:
         """Filter what `receive` takes of `topic`: tags `a || b`, or an SQL92 filter. Without this it takes everything."""
@@ -185,6 +208,25 @@ class SimpleConsumer(Part):
                 return []
             if loop.time() - begun < EMPTY_PAUSE_S:
                 await asyncio.sleep(EMPTY_PAUSE_S)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Received:
+        """The next message of the subscribed topics, hidden for `INVISIBLE_S`; ends when the consumer is closed. One at a time, so that no
+        message waits here while its time runs: `receive` takes more."""
+        if not self._subscriptions:
+            raise GantryError(
+                ErrorCode.ILLEGAL_ARGUMENT, "nothing is subscribed: call subscribe(topic) before iterating"
+            )
+        while not self._closed:
+            topics = list(self._subscriptions)
+            self._topic_turn = (self._topic_turn + 1) % len(topics)
+            wait_s = WAIT_S if len(topics) == 1 else SHORT_WAIT_S
+            received = await self.receive(topics[self._topic_turn], 1, wait_s=wait_s)
+            if received:
+                return received[0]
+        raise StopAsyncIteration
 
     async def _brokers(self, topic: str) -> list[str]:
         """Brokers of a topic, a different one first each time."""
@@ -274,6 +316,7 @@ class SimpleConsumer(Part):
 
     async def close(self) -> None:
         """Leave the group and close the links, if they are this object's own. What is not acknowledged comes back to the group."""
+        self._closed = True
         if self._joined:
             self._joined = False
             await self.client.members.leave(consumer=self.group)

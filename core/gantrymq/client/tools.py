@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
@@ -13,6 +14,7 @@ from gantrymq.client.admin import Admin
 from gantrymq.client.errors import BrokerError, expect_success
 from gantrymq.client.routes import loads
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.names import AUTO_CREATE_TEMPLATE
 from gantrymq.remoting import java_properties
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode, ResponseCode
@@ -22,6 +24,9 @@ T = TypeVar("T")
 
 TOGETHER: Final = 16
 """Requests on their way at once."""
+
+QUICK_S: Final = 6.0
+"""What a server answers at once unless it is busy."""
 
 ASK_CLIENT_S: Final = 5.0
 """A client that is asked through its broker may be stuck in a handler."""
@@ -54,16 +59,28 @@ async def masters(admin: Admin, cluster: str = "", broker: str = "") -> dict[str
     found = (await admin.cluster()).masters(cluster)
     if broker:
         if broker not in found:
+            like = difflib.get_close_matches(broker, found, 1)
+            hint = f"did you mean {like[0]!r}? Known" if like else "known"
             known = ", ".join(sorted(found)) or "none"
-            raise GantryError(ErrorCode.NOT_FOUND, f"there is no broker {broker!r}; known: {known}")
+            raise GantryError(ErrorCode.NOT_FOUND, f"there is no broker {broker!r}; {hint}: {known}")
         return {broker: found[broker]}
     if not found:
         raise GantryError(ErrorCode.UNAVAILABLE, "no broker is registered with the nameserver")
     return dict(sorted(found.items()))
 
 
-async def _json(admin: Admin, address: str, code: int, fields: dict[str, str], what: str, limit_s: float = 6.0) -> Any:
+async def _json(
+    admin: Admin, address: str, code: int, fields: dict[str, str], what: str, limit_s: float = QUICK_S
+) -> Any:
+    if limit_s > QUICK_S:
+        await _answers(admin, address)
     return loads((await admin.client.ask(address, Command(code, fields), what, limit_s)).body)
+
+
+async def _answers(admin: Admin, address: str) -> None:
+    """A question that may take a server long is asked only where a small one is answered: any answer will do. Raises UNAVAILABLE."""
+    link = await admin.client.links.get(address)
+    await link.request(Command(RequestCode.GET_MIN_OFFSET, {"topic": AUTO_CREATE_TEMPLATE, "queueId": "0"}))
 
 
 async def overview(admin: Admin, address: str, backlog: bool = False) -> dict[str, Any]:

@@ -31,7 +31,13 @@ CHECKS_MAX: Final = 2000
 
 
 class Fate(IntEnum):
-    """What becomes of a half message. UNKNOWN: the broker will ask the check callback."""
+    """What becomes of a half message.
+
+    Attributes:
+        UNKNOWN: Not known yet: the broker will ask the check callback.
+        COMMIT: Consumers see it.
+        ROLLBACK: Nobody ever sees it.
+    """
 
     UNKNOWN = 0
     COMMIT = sysflag.TRANSACTION_COMMIT
@@ -45,7 +51,12 @@ CheckTransaction = Callable[[ReceivedMessage], Fate | Awaitable[Fate]]
 
 
 class TransactionResult(NamedTuple):
-    """The half message's place, and what was decided."""
+    """What became of a message of `Producer.send_transaction`.
+
+    Attributes:
+        sent: The half message's place.
+        fate: What was decided; UNKNOWN: the broker will ask.
+    """
 
     sent: SendResult
     fate: Fate

@@ -39,7 +39,12 @@ class ErrorCode(Enum):
 
 
 class GantryError(Exception):
-    """A failure with a code that every adapter can render on its own terms."""
+    """A failure with a code that every adapter can render on its own terms.
+
+    Attributes:
+        code (ErrorCode): What went wrong.
+        text (str): What is wrong, where, and what to do next.
+    """
 
     def __init__(self, code: ErrorCode, text: str = "") -> None:
         super().__init__(text or code.value)
@@ -58,4 +63,27 @@ class StoreCorruptError(GantryError):
 
 
 class ConfigError(Exception):
-    """A bad setting: the text names the key, the value and what is allowed."""
+    """A bad setting: the text, one line, names the key, the value and what is allowed."""
+
+    def __init__(self, text: str, source: str = "") -> None:
+        super().__init__(text)
+        self.source = source
+        """Who gave it: `FILE:LINE`, an option, or a variable of the environment; empty: not a single value."""
+
+    @property
+    def each(self) -> tuple[ConfigError, ...]:
+        """What is wrong, one by one."""
+        return (self,)
+
+
+class ConfigErrors(ConfigError):
+    """Several bad settings: the text has a line for each."""
+
+    def __init__(self, errors: list[ConfigError]) -> None:
+        super().__init__("\n".join([str(error) for error in errors]))
+        self._each = tuple(errors)
+
+    @property
+    def each(self) -> tuple[ConfigError, ...]:
+        """See `ConfigError`."""
+        return self._each

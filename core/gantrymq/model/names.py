@@ -34,6 +34,9 @@ ROCKETMQ_SYSTEM_TOPICS: Final = frozenset(
     }
 )  # fmt: skip
 
+MQTT_OWN: Final = frozenset({"%24SYS", "%24share", "%24queue", "%24delayed", "%24from"})
+"""Native names of the first levels that MQTT servers use for themselves; others that begin with `$` are ordinary topics."""
+
 _TOPIC = re.compile(r"[%A-Za-z0-9_|\-]+\Z")
 _TOPIC_ESCAPE = re.compile(rb"[^%A-Za-z0-9_|\-]|%(?=[0-9A-F]{2})")
 _WORD_ESCAPE = re.compile(rb"[./+#|*\x00-\x20\x7f-\xff]|%(?=[0-9A-F]{2})")
@@ -161,7 +164,7 @@ def is_system_topic(name: str) -> bool:
 
 def is_closed_to_gateways(name: str) -> bool:
     """True for topics that no foreign door may publish to."""
-    return name.startswith(("$", "%24", RETRY_PREFIX, DLQ_PREFIX, LMQ_PREFIX)) or is_system_topic(name)
+    return name in MQTT_OWN or name.startswith(("$", RETRY_PREFIX, DLQ_PREFIX, LMQ_PREFIX)) or is_system_topic(name)
 
 
 def matches_wildcards(name: str) -> bool:

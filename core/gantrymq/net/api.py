@@ -18,15 +18,11 @@ class Link(Protocol):
     peer: str
     """`host:port` of the other side, first field of every log line."""
     peer_is_loopback: bool
+    peer_is_trusted: bool
+    """It is on this machine, or in one of `server.trusted_networks`."""
 
     def mark(self) -> None:
         """Something may be in the outbox: `data_to_send` will be called once at the end of this loop turn."""
-
-    def flush(self) -> None:
-        """Take the outbox now, unless it is marked: nothing else is expected in this turn."""
-
-    def write_now(self, data: bytes) -> bool:
-        """Write `data` at once if nothing is marked, for a door with an empty outbox that will have no more in this turn. False: nothing was done."""
 
     def close(self) -> None:
         """Write what is in the outbox, then close. No `received` comes after it."""
@@ -44,6 +40,9 @@ class Link(Protocol):
 
     def outbound_bytes(self) -> int:
         """Bytes handed over and not yet taken by the peer."""
+
+    def is_pressed(self) -> bool:
+        """Half of what may wait for all slow readers of the process waits: what can be dropped should be."""
 
 
 class Door(Protocol):

@@ -8,6 +8,7 @@ import logging
 import os
 import resource
 import socket
+from collections.abc import Callable
 from typing import Final
 
 from gantrymq.net.api import ConnectionFactory
@@ -64,12 +65,18 @@ class Listener:
             pump.abort()
 
 
-async def listen(host: PumpHost, factory: ConnectionFactory, address: str, port: int) -> Listener:
-    """Bind `address` (the first that the name stands for) and accept. Port 0: a free one. Raises `ListenError`."""
+async def listen(
+    host: PumpHost,
+    factory: ConnectionFactory,
+    address: str,
+    port: int,
+    observe: Callable[[float], None] = lambda took_s: None,
+) -> Listener:
+    """Bind `address` (the first that the name stands for) and accept. Port 0: a free one. Raises `ListenError`. `observe`: as `Pump`'s."""
     loop = asyncio.get_running_loop()
     bound = await bind(address, port)
     live: set[Pump] = set()
-    server = await loop.create_server(lambda: Pump(host, factory, live), sock=bound, backlog=BACKLOG)
+    server = await loop.create_server(lambda: Pump(host, factory, live, observe), sock=bound, backlog=BACKLOG)
     name = bound.getsockname()
     return Listener(server, live, (str(name[0]), int(name[1])))
 

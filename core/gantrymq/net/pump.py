@@ -23,7 +23,9 @@ from termios import TIOCOUTQ
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from gantrymq.net.api import ConnectionFactory, Door, Wheel
-from gantrymq.net.gather import Gather
+from gantrymq.net.loopback import Network, is_trusted
+from gantrymq.net.rotation import SHARE_S, SLICE_BYTES_MAX, SLICE_BYTES_MIN, SLICE_S, Rotation
+from gantrymq.net.turn import LoopTurn
 
 if TYPE_CHECKING:
     from gantrymq.metrics import Metrics
@@ -39,12 +41,8 @@ WRITE_LOW_BYTES: Final = 16 * 1024
 STALL_CHECKS: Final = 4
 """Progress is looked at so often per `stalled_reader_ms`: a stalled reader is closed after 1 to 1.25 of that time."""
 
-SLICE_BYTES: Final = 32 * 1024
-"""What a door is handed at a time of much that came at once: two-byte requests take it 0.1 s even so. uvloop reads 256 KiB, and up to 32
-times before anybody else has its turn."""
-
-TURN_S: Final = 0.004
-"""After so long with what one peer sent, the others have their turn."""
+HELD_MS: Final = 1_000
+"""A deadline of a door (a keep-alive) that passes while what the peer sent waits for its turn is put off so long."""
 
 OPEN, CLOSING, LINGERING, CLOSED = range(4)
 """OPEN -> CLOSING (`close` called, outbox not yet written) -> LINGERING (end of stream sent, the peer's awaited) -> CLOSED."""
@@ -57,6 +55,9 @@ EOF_SEEN = 4
 
 HOLD_TURN = 8
 """The rest of what was read waits for the next turn; more is not read meanwhile."""
+
+LOST = 16
+"""The connection is gone, and its door has not had all that the peer sent before."""
 
 HOLDS: Final = HOLD_DOOR | HOLD_PUMP | HOLD_TURN
 
@@ -74,16 +75,20 @@ class PumpLimits:
     within its own limit, do not take the process's memory."""
     stalled_reader_ms: int = 30_000
     """No byte taken for so long while data waits: closed. Longer than any Wi-Fi roaming, shorter than usual keep-alives."""
+    trusted_networks: tuple[Network, ...] = ()
+    """Whose peers may do what this machine's may."""
     linger_ms: int = 1_000
     """Time for the peer to read our last words and close; closing at once would reset a peer that is still sending."""
     connections_max: int = 100_000
     """Connections of the process, all doors together; also kept below the limit of open files."""
+    door_connections_max: int = 100_000
+    """Connections of one open port: what is idle at one door must not shut the others."""
 
 
 class Traffic:
     """Counters of the process's connections; plain attributes because they are touched per receive."""
 
-    __slots__ = ("accepted", "bytes_in", "bytes_out", "connections", "failed", "gather", "refused", "stalled")
+    __slots__ = ("accepted", "bytes_in", "bytes_out", "connections", "failed", "refused", "stalled")
 
     def __init__(self) -> None:
         self.accepted = 0
@@ -91,7 +96,6 @@ class Traffic:
         self.bytes_out = 0
         self.connections = 0
         self.failed = 0
-        self.gather = Gather()
         self.refused = 0
         self.stalled = 0
 
@@ -100,51 +104,52 @@ class Traffic:
         metrics.read("gantry_connections", "Open connections", lambda: self.connections)
         for name, text in (
             ("accepted", "Connections accepted"),
-            ("refused", "Connections refused at server.connections_max"),
+            ("refused", "Connections refused at server.connections_max or server.door_connections_max"),
             ("stalled", "Connections closed because the peer stopped reading"),
             ("failed", "Connections closed because a door raised"),
         ):
             metrics.read(f"gantry_connections_{name}_total", text, partial(getattr, self, name), "counter")
         metrics.read("gantry_received_bytes_total", "Bytes received", lambda: self.bytes_in, "counter")
         metrics.read("gantry_sent_bytes_total", "Bytes handed to the network", lambda: self.bytes_out, "counter")
-        for name, text, read in (
-            ("turns_held", "Turns of the loop that waited for more of many connections", lambda: self.gather.held),
-            ("turns_held_seconds", "How long they waited, all together", lambda: self.gather.held_s),
-        ):
-            metrics.read(f"gantry_{name}_total", text, read, "counter")
 
 
 class PumpHost:
     """What all pumps of a process share."""
 
-    __slots__ = ("at_write", "clock_s", "full", "full_bytes", "limits", "refusing", "traffic", "wheel")
+    __slots__ = ("at_write", "full", "full_bytes", "limits", "refusing", "rotation", "traffic", "wheel")
 
-    def __init__(self, at_write: Callable[[Callable[[], None]], None], wheel: Wheel, limits: PumpLimits) -> None:
-        self.at_write = at_write
+    def __init__(
+        self, turn: LoopTurn, wheel: Wheel, limits: PumpLimits, clock_s: Callable[[], float] = time.perf_counter
+    ) -> None:
+        """`clock_s` tells how long a door has worked."""
+        self.at_write = turn.at_write
+        self.rotation = Rotation(turn, clock_s)
         self.wheel = wheel
         self.limits = limits
-        self.clock_s = time.perf_counter
-        """Tells how long a door has worked."""
         self.traffic = Traffic()
         self.full: set[Pump] = set()
         """Connections whose peers are slow: more than `WRITE_HIGH_BYTES` wait for each."""
         self.full_bytes = 0
         """What waited for them when each was last written to; never less than what waits now."""
-        self.refusing = False
-        """A refusal was logged; the next one is logged after the number of connections fell again."""
+        self.refusing: set[tuple[str, int]] = set()
+        """Settings and doors of which a refusal was logged; the next one is logged after the number of connections fell again."""
 
-    def admit(self, peer: str) -> bool:
-        """Whether one more connection fits."""
-        limit = self.limits.connections_max
-        if self.traffic.connections < limit:
-            if self.refusing and self.traffic.connections < limit - limit // 20:
-                self.refusing = False
-            return True
-        self.traffic.refused += 1
-        if not self.refusing:
-            self.refusing = True
-            log.warning("%s: refused, server.connections_max (%d) is reached; so are others from now on", peer, limit)
-        return False
+    def admit(self, peer: str, live: set[Pump]) -> bool:
+        """Whether one more connection fits, beside those of its door, `live`."""
+        limits = self.limits
+        for setting, door, there, most in (
+            ("server.connections_max", 0, self.traffic.connections, limits.connections_max),
+            ("server.door_connections_max", id(live), len(live), limits.door_connections_max),
+        ):
+            if there >= most:
+                self.traffic.refused += 1
+                if (setting, door) not in self.refusing:
+                    self.refusing.add((setting, door))
+                    log.warning("%s: refused, %s (%d) is reached; so are others from now on", peer, setting, most)
+                return False
+            if self.refusing and there < most - most // 20:
+                self.refusing.discard((setting, door))
+        return True
 
     def bound_all(self) -> None:
         """Keep what waits for all slow readers within the process's limit."""
@@ -169,37 +174,55 @@ class Pump(asyncio.Protocol):
         "_factory",
         "_flags",
         "_full",
+        "_handled",
         "_host",
         "_live",
         "_marked",
-        "_period",
+        "_observe",
         "_progress_at_ms",
+        "_queued",
+        "_read_s",
         "_reason",
         "_rest",
         "_sent",
+        "_slice_bytes",
         "_state",
         "_taken",
         "_transport",
-        "_turning",
         "_watch_handle",
         "peer",
         "peer_is_loopback",
+        "peer_is_trusted",
     )
 
-    def __init__(self, host: PumpHost, factory: ConnectionFactory, live: set[Pump]) -> None:
+    def __init__(
+        self,
+        host: PumpHost,
+        factory: ConnectionFactory,
+        live: set[Pump],
+        observe: Callable[[float], None] = lambda took_s: None,
+    ) -> None:
+        """`observe` is told how long it took from a read to the write of its answers, where they came in the turn that ended its work."""
         self._host = host
+        self._observe = observe
         self._factory = factory
         self._live = live
         self._door: Door | None = None
         self._transport: asyncio.Transport | None = None
         self._state = OPEN
         self._flags = 0
-        self._period = 0
         self._marked = False
         self._full = False
-        self._turning = False
         self._rest = b""
         """Read and not handed to the door yet."""
+        self._queued = False
+        """In the rotation."""
+        self._slice_bytes = SLICE_BYTES_MIN
+        """How much the door gets at once: about `SLICE_S`, as it took its slices up to now."""
+        self._read_s = 0.0
+        """When it was read, or what was handed over last."""
+        self._handled = -1
+        """The turn in which the door had handled all of that."""
         self._reason = ""
         self._sent = 0
         self._counted = 0
@@ -210,7 +233,7 @@ class Pump(asyncio.Protocol):
         self._deadline_armed_ms = 0
         self._deadline_handle = 0
         self.peer = "?"
-        self.peer_is_loopback = False
+        self.peer_is_loopback = self.peer_is_trusted = False
 
     # From the transport.
 
@@ -218,7 +241,10 @@ class Pump(asyncio.Protocol):
         self._transport = connection = cast("asyncio.Transport", transport)
         self.peer, self.peer_is_loopback = peer_name(connection.get_extra_info("peername"))
         host = self._host
-        if not host.admit(self.peer):
+        self.peer_is_trusted = self.peer_is_loopback or is_trusted(
+            connection.get_extra_info("peername"), connection.get_extra_info("sockname"), host.limits.trusted_networks
+        )
+        if not host.admit(self.peer, self._live):
             self._state = CLOSED
             connection.close()
             return
@@ -235,68 +261,104 @@ class Pump(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._state != OPEN:
             return
-        gather = self._host.traffic.gather
-        gather.reads += 1
-        if self._period != gather.period:
-            self._period = gather.period
-            gather.active += 1
-        self._host.traffic.bytes_in += len(data)
-        if len(data) > SLICE_BYTES:
-            self._receive_slices(data)
+        host = self._host
+        host.traffic.bytes_in += len(data)
+        rotation = host.rotation
+        if self._rest or rotation.turn.reads_s >= rotation.reads_s_max:
+            if not self._rest:
+                self._read_s = rotation.clock_s()
+            self._rest += data
+            self._queue(much=False)
+            self._hold(HOLD_TURN, True)
+            return
+        self._read_s = begun_s = rotation.clock_s()
+        if len(data) > self._slice_bytes:
+            self._hand_over(data)
             return
         try:
             self._door.received(data)  # type: ignore[union-attr]  # OPEN and connected: there is a door
         except Exception as error:
             self._failed(error)
-
-    def _receive_slices(self, data: bytes) -> None:
-        """Much at once: the door gets it piece by piece, and what takes longer than `TURN_S` goes on in the next turn."""
-        clock_s = self._host.clock_s
-        until_s = clock_s() + TURN_S
-        at = 0
-        while at < len(data):
-            if self._state != OPEN or self._door is None:
+        took_s = rotation.clock_s() - begun_s
+        rotation.turn.reads_s += took_s
+        if took_s > SLICE_S:
+            self._slice_bytes = max(SLICE_BYTES_MIN, int(len(data) * SLICE_S / took_s))
+            if took_s >= SHARE_S and self._state == OPEN:
+                self._hold(HOLD_TURN, True)  # which queues it, too
                 return
-            if at and (self._flags & (HOLD_DOOR | HOLD_PUMP) or clock_s() > until_s):
-                break
+        self._handled = rotation.turn.number
+
+    def _hand_over(self, data: bytes) -> None:
+        """Give the door its share of what was read, slice by slice; the rest is for later turns."""
+        rotation, door = self._host.rotation, self._door
+        if door is None:
+            return
+        clock_s = rotation.clock_s
+        begun_s = now_s = clock_s()
+        size, at, slice_bytes = len(data), 0, self._slice_bytes
+        while True:
+            part = data[at : at + slice_bytes] if at or size > slice_bytes else data
+            at += len(part)
             try:
-                self._door.received(data[at : at + SLICE_BYTES])
+                door.received(part)
             except Exception as error:
                 self._failed(error)
-                return
-            at += SLICE_BYTES
+            before_s, now_s = now_s, clock_s()
+            took_s = now_s - before_s
+            if took_s > SLICE_S:
+                slice_bytes = max(SLICE_BYTES_MIN, int(len(part) * SLICE_S / took_s))
+            elif len(part) == slice_bytes:
+                slice_bytes = min(slice_bytes * 4, SLICE_BYTES_MAX)
+            if at >= size or self._state != OPEN or now_s - begun_s >= SHARE_S:
+                break
+            if self._flags & (HOLD_DOOR | HOLD_PUMP) and not self._flags & LOST:
+                break
+        self._slice_bytes = slice_bytes
+        rotation.turn.reads_s += now_s - begun_s
+        if self._state != OPEN:
+            return
         self._rest = data[at:]
-        if self._rest or clock_s() > until_s:
+        if self._rest or now_s - begun_s >= SHARE_S:
             self._hold(HOLD_TURN, True)
-            self._next_turn()
+            if self._flags & LOST or not self._flags & (HOLD_DOOR | HOLD_PUMP):
+                self._queue(much=True)
         else:
+            self._handled = rotation.turn.number
             self._hold(HOLD_TURN, False)
 
-    def _next_turn(self) -> None:
-        if not self._turning:
-            self._turning = True
-            self._host.at_write(self._go_on)
+    def _queue(self, much: bool) -> None:
+        if not self._queued:
+            self._queued = True
+            self._host.rotation.wait(self, much)
 
-    def _go_on(self) -> None:
-        """A new turn: the rest, then what comes."""
-        self._turning = False
-        if self._state != OPEN or self._flags & (HOLD_DOOR | HOLD_PUMP):
-            return  # closed, or `_hold` calls again
-        rest, self._rest = self._rest, b""
-        if rest:
-            self._receive_slices(rest)
-        else:
-            self._hold(HOLD_TURN, False)
+    def go_on(self) -> None:
+        """See `rotation.Waiting`."""
+        self._queued = False
+        if self._state == OPEN:
+            if self._flags & (HOLD_DOOR | HOLD_PUMP) and not self._flags & LOST:
+                return  # `_hold` queues again
+            rest, self._rest = self._rest, b""
+            if rest:
+                self._hand_over(rest)
+                if not self._rest:
+                    self._handled += 1  # what is written comes in the next turn
+            else:
+                self._hold(HOLD_TURN, False)
+        if not self._rest or self._state != OPEN:
+            if self._flags & LOST:
+                self._over()
+            elif self._flags & EOF_SEEN:
+                self._end_of_stream()
 
     def _hand_over_rest(self) -> None:
-        """The peer is gone, or ends its stream: no later turn is certain (TLS closes right after), so what it sent before is due now,
+        """The peer has ended a TLS connection, which closes right after: no later turn is certain, so what it sent before is due now,
         whoever paused and however long it takes. It is no more than was read at once."""
         rest, self._rest = self._rest, b""
-        for at in range(0, len(rest), SLICE_BYTES):
+        for at in range(0, len(rest), SLICE_BYTES_MAX):
             if self._state != OPEN or self._door is None:
                 return
             try:
-                self._door.received(rest[at : at + SLICE_BYTES])
+                self._door.received(rest[at : at + SLICE_BYTES_MAX])
             except Exception as error:
                 self._failed(error)
 
@@ -305,14 +367,20 @@ class Pump(asyncio.Protocol):
         self._flags |= EOF_SEEN
         if self._state == LINGERING:
             return False
-        self._hand_over_rest()
+        if self._rest:
+            if self._transport is None or self._transport.get_extra_info("sslcontext") is None:
+                return True  # when the door has had the rest
+            self._hand_over_rest()
+        self._end_of_stream()
+        return True
+
+    def _end_of_stream(self) -> None:
         if self._state == OPEN and self._door is not None:
             try:
                 if not self._door.eof():
                     self.close()
             except Exception as error:
                 self._failed(error)
-        return True
 
     def pause_writing(self) -> None:
         self._full = True
@@ -334,8 +402,17 @@ class Pump(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._hand_over_rest()
+        self._reason = self._reason or (str(exc) or type(exc).__name__ if exc is not None else "")
+        if self._rest and self._state == OPEN and self._door is not None:
+            self._flags |= LOST
+            self._queue(much=True)
+        else:
+            self._over()
+
+    def _over(self) -> None:
+        """The connection is gone, and its door has had everything that came over it."""
         door, self._door = self._door, None
+        self._rest = b""
         self._state = CLOSED
         host = self._host
         self._leave_full()
@@ -348,9 +425,8 @@ class Pump(asyncio.Protocol):
             host.wheel.cancel(self._deadline_handle)
         if door is None:
             return
-        reason = self._reason or (str(exc) or type(exc).__name__ if exc is not None else "")
         try:
-            door.closed(reason)
+            door.closed(self._reason)
         except Exception as error:
             host.traffic.failed += 1
             log.error("%s: closing the door failed: %s: %s", self.peer, type(error).__name__, error)
@@ -363,26 +439,6 @@ class Pump(asyncio.Protocol):
         if not self._marked:
             self._marked = True
             self._host.at_write(self._flush)
-
-    def flush(self) -> None:
-        """As `Link.flush`."""
-        if not self._marked:
-            self._flush()
-
-    def write_now(self, data: bytes) -> bool:
-        """As `Link.write_now`: four calls less than by way of the outbox, which with one answer in a turn is a tenth of what that takes."""
-        transport = self._transport
-        if self._marked or self._state != OPEN or transport is None:
-            return False
-        self._sent += len(data)
-        self._host.traffic.bytes_out += len(data)
-        try:
-            transport.write(data)
-            if self._full:
-                self._bound_outbound()
-        except Exception as error:
-            self._failed(error)
-        return True
 
     def close(self) -> None:
         """Write what is in the outbox, then close. No `received` comes after it."""
@@ -421,6 +477,11 @@ class Pump(asyncio.Protocol):
         """Bytes handed to the transport and not yet taken by the kernel for the peer."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
+    def is_pressed(self) -> bool:
+        """As `Link.is_pressed`."""
+        host = self._host
+        return host.full_bytes > host.limits.outbound_bytes_process_max // 2
+
     # From the listener.
 
     def shutdown(self) -> None:
@@ -438,14 +499,19 @@ class Pump(asyncio.Protocol):
         """Write phase: one write per connection and turn."""
         self._marked = False
         transport, door = self._transport, self._door
-        if transport is None or door is None or self._state >= LINGERING:
+        if door is None or self._state >= LINGERING:
             return
         try:
             data = door.data_to_send()
         except Exception as error:
             self._failed(error)
             return
+        if transport is None:
+            return
         if data:
+            if self._handled >= self._host.rotation.turn.number:
+                self._handled = -1
+                self._observe(self._host.rotation.clock_s() - self._read_s)
             size = len(data)
             self._sent += size
             self._host.traffic.bytes_out += size
@@ -555,8 +621,8 @@ class Pump(asyncio.Protocol):
         self._flags = self._flags | holder if on else self._flags & ~holder
         after = self._flags & HOLDS
         if after == HOLD_TURN and before != HOLD_TURN:
-            self._next_turn()
-        if self._transport is None or self._state != OPEN or bool(before) == bool(after):
+            self._queue(much=True)
+        if self._transport is None or self._state != OPEN or bool(before) == bool(after) or self._flags & EOF_SEEN:
             return
         if after:
             self._transport.pause_reading()
@@ -570,6 +636,11 @@ class Pump(asyncio.Protocol):
             return
         if at_ms > now_ms:
             self.set_deadline(at_ms)
+            return
+        if self._rest and not self._flags & (
+            HOLD_DOOR | HOLD_PUMP
+        ):  # the peer spoke, and it is we who have not listened yet
+            self.set_deadline(now_ms + HELD_MS)
             return
         self._deadline_at_ms = None
         try:

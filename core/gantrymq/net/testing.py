@@ -100,12 +100,14 @@ class FakeLink:
     ) -> None:
         self.peer = peer
         self.peer_is_loopback = True
+        self.peer_is_trusted = True
         self.wheel = wheel
         self.turn = turn or ManualTurn()
         self.door: Door | None = None
         self.sent = bytearray()
         self.writes = 0
         self.waiting = 0
+        self.pressed = False
         self.reading = True
         self.closed_by: str | None = None
         self.deadline_at_ms: int | None = None
@@ -160,17 +162,6 @@ class FakeLink:
             self.marked = True
             self.turn.at_write(self._flush)
 
-    def flush(self) -> None:
-        if not self.marked and self.closed_by is None:
-            self._flush()
-
-    def write_now(self, data: bytes) -> bool:
-        if self.marked or self.closed_by is not None:
-            return False
-        self.writes += 1
-        self.sent += data
-        return True
-
     def close(self) -> None:
         if self.closed_by is None:
             self.closed_by = "close"
@@ -197,6 +188,9 @@ class FakeLink:
 
     def outbound_bytes(self) -> int:
         return self.waiting
+
+    def is_pressed(self) -> bool:
+        return self.pressed
 
     def _flush(self) -> None:
         self.marked = False

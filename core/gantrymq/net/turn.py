@@ -8,9 +8,15 @@ work it costs nothing. It knows no event loop: arming is an argument, and tests 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 log = logging.getLogger(__name__)
+
+SLICES_S: Final = 0.002
+SLICES_MAX: Final = 32
+"""Slices of long work in one turn: so long, and so many."""
 
 Callback = Callable[[], None]
 
@@ -22,16 +28,33 @@ class LoopTurn:
     next turn, so that a callback that hands itself over again never starves the sockets.
     """
 
-    __slots__ = ("_append", "_arm", "_armed", "_deliver", "_write", "hold")
+    __slots__ = (
+        "_append",
+        "_arm",
+        "_armed",
+        "_clock_s",
+        "_deliver",
+        "_slices",
+        "_write",
+        "number",
+        "observe",
+        "reads_s",
+    )
 
-    def __init__(self, arm: Callable[[Callback], object]) -> None:
+    def __init__(self, arm: Callable[[Callback], object], clock_s: Callable[[], float] = lambda: 0.0) -> None:
         self._arm = arm
-        self.hold: Callable[[], bool] = lambda: False
-        """Asked before a turn that appends. True: the turn comes after one more look at the sockets (`Gather`)."""
+        self._clock_s = clock_s
+        self.number = 0
+        """Turns so far."""
+        self.reads_s = 0.0
+        """What doors took in this turn to handle what was read; kept by the pumps."""
+        self.observe: Callable[[float], None] = lambda took_s: None
+        """Told how long each turn took, its reads included."""
         self._armed = False
         self._append: list[Callback] = []
         self._deliver: list[Callback] = []
         self._write: list[Callback] = []
+        self._slices: deque[Callback] = deque()
 
     def at_append(self, callback: Callback) -> None:
         """First phase: one append batch for everything submitted in this turn."""
@@ -47,6 +70,14 @@ class LoopTurn:
             self._armed = True
             self._arm(self.run)
 
+    def in_slices(self, callback: Callback) -> None:
+        """One slice of long work, a millisecond at most, in some turn soon: all of them together take `SLICES_S` of a turn, in the order in which
+        they were handed over, so that whoever hands over his next slice stands behind the others."""
+        self._slices.append(callback)
+        if not self._armed:
+            self._armed = True
+            self._arm(self.run)
+
     def at_write(self, callback: Callback) -> None:
         """Last phase: one write per connection."""
         self._write.append(callback)
@@ -56,22 +87,25 @@ class LoopTurn:
 
     def run(self) -> None:
         """One turn. `_armed` stays set meanwhile, so what a phase hands over never arms a second turn beside this one."""
+        begun_s = self._clock_s()
+        reads_s, self.reads_s = self.reads_s, 0.0
         callbacks = self._append
         if callbacks:
-            if self.hold():
-                self._arm(self.run)
-                return
             self._append = []
             run_all(callbacks)
         callbacks = self._deliver
         if callbacks:
             self._deliver = []
             run_all(callbacks)
+        if self._slices:
+            run_some(self._slices, min(len(self._slices), SLICES_MAX), self._clock_s, SLICES_S)
         callbacks = self._write
         if callbacks:
             self._write = []
             run_all(callbacks)
-        if self._append or self._deliver or self._write:
+        self.number += 1
+        self.observe(self._clock_s() - begun_s + reads_s)
+        if self._append or self._deliver or self._slices or self._write:
             self._arm(self.run)
         else:
             self._armed = False
@@ -83,5 +117,26 @@ def run_all(callbacks: list[Callback]) -> None:
         try:
             callback()
         except Exception as error:
-            log.error("callback %r failed: %s: %s", callback, type(error).__name__, error)
-            log.debug("traceback", exc_info=True)
+            log_failed(callback, error)
+
+
+def run_some(callbacks: deque[Callback], count: int, clock_s: Callable[[], float], budget_s: float) -> int:
+    """As `run_all` for the first ones, at most `count` and about so long, but at least one; those are taken out. Returns how many."""
+    until_s = clock_s() + budget_s
+    done = 0
+    while callbacks and done < count:
+        done += 1
+        callback = callbacks.popleft()
+        try:
+            callback()
+        except Exception as error:
+            log_failed(callback, error)
+        if clock_s() > until_s:
+            break
+    return done
+
+
+def log_failed(callback: object, error: Exception) -> None:
+    """What a callback raised, where nobody but the log can be told."""
+    log.error("callback %r failed: %s: %s", callback, type(error).__name__, error)
+    log.debug("traceback", exc_info=error)

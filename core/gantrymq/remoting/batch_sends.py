@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import PLAIN
+from gantrymq.remoting.codec import header_of
 from gantrymq.remoting.constants import REGION, RequestCode, ResponseCode
 from gantrymq.remoting.door import code_of
 from gantrymq.remoting.headers import SendHeader, SendHeaderV2, parse
@@ -57,7 +58,7 @@ def send_batch(door: BrokerDoor, command: Command) -> None:
     if command.code == RequestCode.SEND_MESSAGE:
         header = parse(command.fields, SendHeader)
     else:
-        header = command.send if command.send is not None else parse(command.fields, SendHeaderV2)
+        header = header_of(command, SendHeaderV2)
     shared = door.shared
     count_max = shared.broker.config.batch_messages_max
     steps = steps_of(shared.sends, header, command.body, door.born_host, door.host_flag, count_max)
@@ -74,7 +75,7 @@ def send_batch(door: BrokerDoor, command: Command) -> None:
         )
     batches.open += 1
     door.batch_begins(len(command.body))
-    shared.turn.at_deliver(lambda: _step(door, command, steps))
+    shared.turn.in_slices(lambda: _step(door, command, steps))
 
 
 def _step(door: BrokerDoor, command: Command, steps: Steps) -> None:
@@ -89,7 +90,7 @@ def _step(door: BrokerDoor, command: Command, steps: Steps) -> None:
             _over(door, command)
             door.refuse(command, code_of(error.code), error.text)
         else:
-            door.shared.turn.at_deliver(lambda: _step(door, command, steps))
+            door.shared.turn.in_slices(lambda: _step(door, command, steps))
             return
         door.link.mark()
         door.close_if_over()
@@ -116,7 +117,7 @@ def _submit(door: BrokerDoor, command: Command, batch: list[Message]) -> None:
             door.link.mark()
             door.close_if_over()
 
-    door.shared.broker.submit(batch, None, stored)
+    door.shared.broker.submit(batch, None, stored, door, whole=True)
 
 
 def _answer(door: BrokerDoor, command: Command, batch: list[Message], results: Any) -> None:

@@ -29,25 +29,21 @@ from gantrymq.remoting import (
     retry_requests,
     transaction_requests,
 )
-from gantrymq.remoting.ack_shapes import Acks
 from gantrymq.remoting.calls import CALL_MS, Calls, OnAnswer
 from gantrymq.remoting.clients import Clients
-from gantrymq.remoting.codec import Command, SendResponses, as_command, response
+from gantrymq.remoting.codec import Command, SendResponses, header_of, response
 from gantrymq.remoting.constants import FLAG_ONEWAY, FLAG_RESPONSE, REGION, RequestCode, ResponseCode
 from gantrymq.remoting.door import RemotingDoor, code_name, code_of
-from gantrymq.remoting.end_shapes import Ends
 from gantrymq.remoting.gateway_server import GatewaySession
 from gantrymq.remoting.gateway_wire import FIRST_CODE, LAST_CODE
 from gantrymq.remoting.groups import Groups
 from gantrymq.remoting.headers import HeaderError, SendHeader, SendHeaderV2, parse
 from gantrymq.remoting.jobs import Jobs
 from gantrymq.remoting.locks import QueueLocks
-from gantrymq.remoting.lone_sends import LoneSends
 from gantrymq.remoting.pop_requests import PopRequests
 from gantrymq.remoting.pressure import NEVER_SHED, UNACKED_BYTES_MAX, Pressure
 from gantrymq.remoting.pulls import Pulls, Waiter
 from gantrymq.remoting.route_finder import RouteFinder
-from gantrymq.remoting.send_shapes import Alike
 from gantrymq.remoting.sends import Sends, UniqueKeys, remark_of
 from gantrymq.store.cold import Cold
 
@@ -113,7 +109,6 @@ class BrokerDoors:
         self.pops = PopRequests(broker, self.groups)
         self.sends = Sends(broker, LOOPBACK_HOST, self.groups, self._in_order)
         self.responses = SendResponses(LOOPBACK_HOST, REGION)
-        self.lone = LoneSends(broker, self.responses)
         broker.transactions.checks.producers = transaction_requests.ProducerClients(self)
 
     def set_address(self, address: str) -> None:
@@ -130,7 +125,7 @@ class BrokerDoors:
         host = host_bytes(address)
         self.broker.store.set_store_host(host)
         self.sends.unique = UniqueKeys(self.broker.clock, host)
-        self.responses = self.lone.responses = SendResponses(host, REGION)
+        self.responses = SendResponses(host, REGION)
 
     def _in_order(self, group: str) -> bool:
         """Some client of the group holds a queue: it consumes in order."""
@@ -145,7 +140,7 @@ class BrokerDoor(RemotingDoor):
     """One connection of a client."""
 
     def __init__(self, shared: BrokerDoors) -> None:
-        super().__init__(shared.wheel, typed_sends=True)
+        super().__init__(shared.wheel, typed=True)
         self.shared = shared
         self.waiters: set[Waiter] = set()
         self.deferred: deque[Command] = deque()
@@ -175,34 +170,18 @@ class BrokerDoor(RemotingDoor):
         self._host_flag = 0 if len(self._born_host) == len(LOOPBACK_HOST) else sysflag.BORN_HOST_V6
 
     def received(self, data: bytes) -> None:
-        """All sends of one read become one batch of the log; one that comes alone shares it with other connections' (`LoneSends`)."""
+        """All sends of one read become one batch of the log."""
         self._active = True
         connection = self.connection
         shared = self.shared
-        if (alone := connection.reader.lone(data)) is not None and self._take_alone(alone, len(data)):
-            return
         self._read_bytes += len(data)
-        make, make_like = shared.sends.message, shared.sends.message_like
+        make = shared.sends.message
         host, host_flag = self._born_host, self._host_flag
         batch: list[Message] = []
-        commands: list[Command | Alike] = []
-        for command in connection.receive_sends(data):
-            if isinstance(command, Acks):
-                pop_requests.acknowledge_run(self, command)
-                continue
-            if isinstance(command, Ends):
-                transaction_requests.end_run(self, command)
-                continue
-            if not isinstance(command, Command):
-                try:
-                    batch.append(make_like(command, host, host_flag))
-                except GantryError as error:
-                    self.refuse(as_command(command), code_of(error.code), error.text)
-                    continue
-                commands.append(command)
-                continue
-            send = command.send
-            if send is None or command.code != _SEND_V2 or command.flag & 1:
+        commands: list[Command] = []
+        for command in connection.receive_data(data):
+            send = command.header
+            if not isinstance(send, SendHeaderV2) or command.code != _SEND_V2 or command.flag & 1:
                 self.handle(command)
                 continue
             try:
@@ -220,49 +199,21 @@ class BrokerDoor(RemotingDoor):
             else:
                 self._open_sends += 1
                 self._unacked_bytes += size
-                shared.broker.submit(batch, (batch, commands, size), self._stored)
+                shared.broker.submit(batch, (batch, commands, size), self._stored, self)
         else:
             self._read_bytes = connection.pending_bytes
         if connection.error:
             self.broken()
         if connection.outbox:
-            if shared.broker.append_armed:  # what was answered is in the log before its answer goes out
-                self.link.mark()
-            else:
-                self.link.flush()
-
-    def _take_alone(self, sent: Alike, size: int) -> bool:
-        """Submit a send that was alone in its read; False: it goes the way of all."""
-        sends = self.shared.sends
-        if self._unacked_bytes > UNACKED_BYTES_MAX:
-            return False
-        try:
-            message = sends.message_like(sent, self._born_host, self._host_flag)
-        except GantryError as error:
-            self.refuse(as_command(sent), code_of(error.code), error.text)
             self.link.mark()
-            return True
-        if not self.shared.lone.take(self, sent, message):
-            self._submit([message], [sent], size)
-        return True
 
-    def _submit(self, batch: list[Message], commands: list[Command | Alike], size: int) -> None:
-        """Submit the sends of a read, which had `size` bytes."""
-        if self.shared.sends.aside:
-            recall_requests.submit_aside(self, batch, commands)
-            if not batch:
-                return
-        self._open_sends += 1
-        self._unacked_bytes += size
-        self.shared.broker.submit(batch, (batch, commands, size), self._stored)
-
-    def _refuse_sends(self, commands: Sequence[Command | Alike]) -> None:
+    def _refuse_sends(self, commands: Sequence[Command]) -> None:
         self.shared.pressure.connection_sends += len(commands)
         text = f"[OVERLOAD] {self._unacked_bytes} bytes of this connection's sends wait for the disk; send again later"
         for command in commands:
-            self.refuse(as_command(command), ResponseCode.SYSTEM_BUSY, text)
+            self.refuse(command, ResponseCode.SYSTEM_BUSY, text)
 
-    def _stored(self, token: tuple[list[Message], list[Command | Alike], int], results: Any) -> None:
+    def _stored(self, token: tuple[list[Message], list[Command], int], results: Any) -> None:
         """The broker is done with a batch of sends: render their answers."""
         batch, commands, size = token
         self._open_sends -= 1
@@ -274,18 +225,14 @@ class BrokerDoor(RemotingDoor):
         if isinstance(results, GantryError):
             results = [results.code] * len(batch)
         for message, command, result in zip(batch, commands, results, strict=True):
-            if isinstance(command, Command):
-                if command.flag & FLAG_ONEWAY:
-                    continue
-                opaque = command.opaque
-            else:
-                opaque = command[4]
+            if command.flag & FLAG_ONEWAY:
+                continue
             if type(result) is int:
                 # SendResponses.frame, without a call per message.
-                header = template % (message.physical_offset, message.queue_id, result, opaque)
+                header = template % (message.physical_offset, message.queue_id, result, command.opaque)
                 outbox.append(prefixes[len(header)] + header)
             else:
-                outbox.append(response(as_command(command), code_of(result), remark_of(result, message)))
+                outbox.append(response(command, code_of(result), remark_of(result, message)))
         self.link.mark()
         if self._closing:
             self.shutdown()
@@ -295,15 +242,13 @@ class BrokerDoor(RemotingDoor):
     def send(self, command: Command) -> None:
         """SEND_MESSAGE, and SEND_MESSAGE_V2 with a binary or unusual header."""
         header: SendHeader | SendHeaderV2
-        if command.send is not None:
-            header = command.send
-        elif command.code == CODE.SEND_MESSAGE:
+        if command.code == CODE.SEND_MESSAGE:
             header = parse(command.fields, SendHeader)
             if header.batch == "true":
                 batch_sends.send_batch(self, command)
                 return
         else:
-            header = parse(command.fields, SendHeaderV2)
+            header = header_of(command, SendHeaderV2)
         message = self.message(header, command.body)
         if self._unacked_bytes > UNACKED_BYTES_MAX:
             self._refuse_sends([command])
@@ -313,7 +258,7 @@ class BrokerDoor(RemotingDoor):
             return
         self._open_sends += 1
         self._unacked_bytes += len(command.body)
-        self.shared.broker.submit([message], ([message], [command], len(command.body)), self._stored)
+        self.shared.broker.submit([message], ([message], [command], len(command.body)), self._stored, self)
 
     @property
     def born_host(self) -> bytes:
@@ -356,7 +301,7 @@ class BrokerDoor(RemotingDoor):
     def submit(self, batch: list[Message], answer: Callable[[Any], None]) -> None:
         """Store messages for a handler; `answer(results)` writes its response, and is not called for a connection that is gone."""
         self._open_sends += 1
-        self.shared.broker.submit(batch, answer, self._submitted)
+        self.shared.broker.submit(batch, answer, self._submitted, self)
 
     def _submitted(self, answer: Callable[[Any], None], results: Any) -> None:
         self._open_sends -= 1
@@ -399,7 +344,7 @@ class BrokerDoor(RemotingDoor):
                 if calls is not None and calls.answered(command):
                     break
             return
-        if FIRST_CODE <= command.code <= LAST_CODE:
+        if FIRST_CODE <= command.code <= LAST_CODE and self.link.peer_is_trusted:
             self._gateway_request(command)
             return
         if len(self.deferred) > DEFERRED_MAX and command.code not in NEVER_SHED:

@@ -11,12 +11,11 @@ docs/formats/remoting.md.
 from __future__ import annotations
 
 import struct
-from typing import Final, cast
+from typing import Final, TypeVar
 
 import msgspec
 
 from gantrymq.model.limits import FRAME_BYTES_MAX
-from gantrymq.remoting.ack_shapes import ACK_CODE, ACK_START, Acks, AckShape, AckShapes, Fields
 from gantrymq.remoting.constants import (
     BINARY_CODE_MAX,
     FLAG_ONEWAY,
@@ -29,18 +28,18 @@ from gantrymq.remoting.constants import (
     Language,
     RequestCode,
 )
-from gantrymq.remoting.end_shapes import END_START, Ends, EndShapes
 from gantrymq.remoting.frame_headers import (
+    TYPED,
+    TYPED_START,
+    Decode,
     JsonOut,
     decode_json,
     decode_loose,
-    decode_pop,
-    decode_pull,
-    decode_send,
     encode_json,
 )
-from gantrymq.remoting.headers import HeaderError, PopHeader, PullHeader, SendHeaderV2, parse
-from gantrymq.remoting.send_shapes import Alike, SendShape, SendShapes, header_of
+from gantrymq.remoting.headers import HeaderError, SendHeaderV2, parse
+
+H = TypeVar("H", bound=msgspec.Struct)
 
 PREFIX: Final = struct.Struct(">II")
 """Length of the rest of the frame; serialize type and header length."""
@@ -56,16 +55,6 @@ _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
 _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _OTHER: Final = int(Language.OTHER)
 _BINARY_SENDS: Final = (_INT16.pack(_SEND), _INT16.pack(_BATCH))
-_send_shapes: Final = SendShapes()
-_ack_shapes: Final = AckShapes()
-_end_shapes: Final = EndShapes()
-_SEND_STARTS: Final = (b'{"code":%d,' % _SEND, b'{"code":%d,' % _BATCH)
-_PULLS: Final = (int(RequestCode.PULL_MESSAGE), int(RequestCode.LITE_PULL_MESSAGE))
-_POP: Final = int(RequestCode.POP_MESSAGE)
-_POP_START: Final = b'{"code":%d,' % _POP
-_READ_STARTS: Final = (*[b'{"code":%d,' % code for code in _PULLS], _POP_START)
-_RUN_STARTS: Final = (ACK_START, END_START)
-_ANY_SENDS: Final = (*_SEND_STARTS, *_BINARY_SENDS)
 _INT32_MAX: Final = 0x7FFFFFFF
 
 
@@ -78,11 +67,10 @@ class FrameError(Exception):
 
 
 class Command:
-    """One request or response. `language`: number of `constants.Language`; `send`: set instead of `fields`
-    when the reader was asked for typed sends (`FrameReader(typed_sends=True)`) and this is SEND_MESSAGE_V2 or
-    SEND_BATCH_MESSAGE; `pull`: the same of PULL_MESSAGE and LITE_PULL_MESSAGE, `pop` of POP_MESSAGE."""
+    """One request or response. `language`: number of `constants.Language`; `header`: set instead of `fields` where the reader was asked
+    for it (`FrameReader(typed=True)`) and knows the code's class (`frame_headers.TYPED`); see `header_of`."""
 
-    __slots__ = ("body", "code", "fields", "flag", "language", "opaque", "pop", "pull", "remark", "send", "version")
+    __slots__ = ("body", "code", "fields", "flag", "header", "language", "opaque", "remark", "version")
 
     def __init__(
         self,
@@ -94,7 +82,7 @@ class Command:
         remark: str | None = None,
         language: int = Language.PYTHON,
         version: int = VERSION,
-        send: SendHeaderV2 | None = None,
+        header: msgspec.Struct | None = None,
     ) -> None:
         self.code = code
         self.opaque = opaque
@@ -104,9 +92,7 @@ class Command:
         self.remark = remark
         self.fields: dict[str, str] = {} if fields is None else fields
         self.body = body
-        self.send = send
-        self.pull: PullHeader | None = None
-        self.pop: PopHeader | None = None
+        self.header = header
 
     @property
     def is_response(self) -> bool:
@@ -127,7 +113,7 @@ class Command:
 
     def _key(self) -> tuple[object, ...]:
         head = self.code, self.opaque, self.flag, self.language, self.version
-        return *head, self.remark, self.fields, self.body, self.send, self.pull, self.pop
+        return *head, self.remark, self.fields, self.body, self.header
 
     def __repr__(self) -> str:
         what = "response" if self.is_response else "request"
@@ -206,118 +192,34 @@ def decode_binary_header(header: bytes, body: bytes) -> Command:
     return Command(code, fields, body, opaque, flag, remark, language, version)
 
 
-def _decode_typed_send(header: bytes, body: bytes) -> Command | None:
-    """Command with `send`, or None if the header is not what it looked like: the general way then says
-    why."""
-    try:
-        wire = decode_send(header)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    code = wire.code
-    opaque = wire.opaque
-    if (code != _SEND and code != _BATCH) or not -0x80000000 <= opaque <= 0x7FFFFFFF:
-        return None
-    language = wire.language
-    return Command(
-        code, None, body, opaque, wire.flag, None,
-        0 if language == "JAVA" else _language(language), wire.version, wire.extFields,
-    )  # fmt: skip
+def header_of(command: Command, of: type[H]) -> H:
+    """The typed header of a request, read with its frame or now; raises `HeaderError`."""
+    header = command.header
+    return header if type(header) is of else parse(command.fields, of)
 
 
-def _decode_typed_read(header: bytes, body: bytes) -> Command | None:
-    """Command with `pull` or `pop`, or None, as `_decode_typed_send`."""
-    is_pop = header.startswith(_POP_START)
+def _decode_typed(wanted: int, decode: Decode, header: bytes, body: bytes) -> Command | None:
+    """Command with `header`, or None if it is not what it looked like: the general way then says why."""
     try:
-        wire = decode_pop(header) if is_pop else decode_pull(header)
+        wire = decode(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     code, opaque, flag, language = wire.code, wire.opaque, wire.flag, wire.language
-    if (code != _POP if is_pop else code not in _PULLS) or not (0 <= opaque <= _INT32_MAX and 0 <= flag <= _INT32_MAX):
+    if code != wanted or not (0 <= opaque <= _INT32_MAX and 0 <= flag <= _INT32_MAX):
         return None
-    command = Command(
-        code, None, body, opaque, flag, wire.remark, 0 if language == "JAVA" else _language(language), wire.version
-    )
-    fields = wire.extFields
-    if isinstance(fields, PopHeader):
-        command.pop = fields
-    else:
-        command.pull = fields
-    return command
+    return Command(
+        code, None, body, opaque, flag, wire.remark, 0 if language == "JAVA" else _language(language), wire.version, wire.extFields
+    )  # fmt: skip
 
 
 def _decode_binary_send(header: bytes, body: bytes) -> Command:
-    """Command with `send` and `fields`; raises `FrameError`."""
+    """Command with `header` and `fields`; raises `FrameError`."""
     command = decode_binary_header(header, body)
     try:
-        command.send = parse(command.fields, SendHeaderV2)
+        command.header = parse(command.fields, SendHeaderV2)
     except HeaderError:
         pass  # the door parses the fields again and answers what is wrong
     return command
-
-
-def _learn(marker: int, header: bytes, command: Command) -> SendShape | None:
-    """Remember the shape of an ordinary send."""
-    send = command.send
-    if send is None or command.code != _SEND or command.flag:
-        return None
-
-    def decode(probe: bytes) -> tuple[SendHeaderV2 | None, int]:
-        try:
-            again = _decode_typed_send(probe, b"") if marker < 1 << 24 else _decode_binary_send(probe, b"")
-        except FrameError:
-            again = None
-        return (again.send, again.opaque) if again is not None else (None, 0)
-
-    return _send_shapes.learn(marker, header, send, (command.language, command.version), decode)
-
-
-def as_command(received: Command | Alike) -> Command:
-    """A send that was told by its likeness, as the command that the general way would have made."""
-    if isinstance(received, Command):
-        return received
-    shape, _, _, _, opaque, body = received
-    return Command(_SEND, None, body, opaque, 0, None, shape.language, shape.version, header_of(received))
-
-
-def _decode_fields(header: bytes) -> tuple[Fields, int]:
-    command = decode_json_header(header, b"")
-    return command.fields, command.opaque
-
-
-def _learn_ack(header: bytes) -> None:
-    """Remember the shape of an acknowledgement that waits for an answer."""
-    try:
-        command = decode_json_header(header, b"")
-        if not command.flag and command.remark is None:
-            _ack_shapes.learn(header, command.fields, (command.language, command.version), _decode_fields)
-    except FrameError:
-        return  # whoever decodes it in earnest says so
-
-
-def _learn_end(header: bytes) -> None:
-    """Remember the shape of a decision on a transaction, one-way or not."""
-    try:
-        command = decode_json_header(header, b"")
-        if command.flag in (0, FLAG_ONEWAY) and command.remark is None:
-            _end_shapes.learn(header, command.fields, command.flag, _decode_fields)
-    except FrameError:
-        return  # as above
-
-
-def as_commands(received: list[Command | Alike | Acks | Ends]) -> list[Command]:
-    """What was told by its likeness as the commands that the general way would have made."""
-    commands: list[Command] = []
-    for one in received:
-        if isinstance(one, Acks):
-            shape = one.shape
-            for offset, opaque in zip(one.offsets, one.opaques, strict=True):
-                fields = one.fields(offset)
-                commands.append(Command(ACK_CODE, fields, b"", int(opaque), 0, None, shape.language, shape.version))
-        elif isinstance(one, Ends):
-            commands += [decode_json_header(header, b"") for header in one.headers()]
-        else:
-            commands.append(as_command(one))
-    return commands
 
 
 def _what_is(total: int) -> str:
@@ -338,22 +240,15 @@ class FrameReader:
     """Cuts a byte stream into commands. Holds at most one unfinished frame (`FRAME_BYTES_MAX`) and the last
     chunk."""
 
-    __slots__ = ("_ack_shape", "_need", "_pending", "_shape", "_typed_sends", "_unlike", "_unlike_acks", "_unlike_ends")
+    __slots__ = ("_need", "_pending", "_typed")
 
-    def __init__(self, typed_sends: bool = False) -> None:
-        self._typed_sends = typed_sends
+    def __init__(self, typed: bool = False) -> None:
+        """`typed`: fill in `Command.header` where the code has a class. Fields that the class does not have are lost then: who must see
+        all of them, as for a signature over all fields, reads untyped, and parses (`header_of`) what it has checked."""
+        self._typed = typed
         self._pending = bytearray()
         self._need = 0
         """Bytes that must be in `_pending` before it is worth looking again."""
-        self._shape: SendShape | None = None
-        """Of the last send that was like another, or was learned."""
-        self._unlike = 0
-        """Sends since then that were like none."""
-        self._ack_shape: AckShape | None = None
-        self._unlike_acks = 0
-        """The same of acknowledgements."""
-        self._unlike_ends = 0
-        """The same of decisions on transactions."""
 
     @property
     def pending_bytes(self) -> int:
@@ -363,12 +258,6 @@ class FrameReader:
     def feed(self, data: bytes) -> list[Command]:
         """All commands that `data` completes, in order. Raises `FrameError`; the reader is of no use after
         that."""
-        commands = self.read(data)
-        return as_commands(commands) if self._typed_sends else cast("list[Command]", commands)
-
-    def read(self, data: bytes) -> list[Command | Alike | Acks | Ends]:
-        """As `feed`; with `typed_sends`, ordinary sends, acknowledgements and decisions that are like earlier ones stay as they are told
-        from those."""
         pending = self._pending
         if pending:
             pending += data
@@ -376,8 +265,8 @@ class FrameReader:
                 return []
             data = bytes(pending)
             pending.clear()
-        commands: list[Command | Alike | Acks | Ends] = []
-        typed, shape, at, size = self._typed_sends, self._shape, 0, len(data)
+        commands: list[Command] = []
+        typed, at, size = self._typed, 0, len(data)
         try:
             while size - at >= 8:
                 total, marker = PREFIX.unpack_from(data, at)
@@ -388,37 +277,11 @@ class FrameReader:
                 if end > size:
                     self._need = end - at
                     break
-                if shape is not None and marker == shape.marker:
-                    sent = shape.match(data, at + 8, body_at, end)
-                    if sent is not None:
-                        commands.append(sent)
-                        at = end
-                        continue
-                if typed and data.startswith(_ANY_SENDS, at + 8):
-                    sent = _send_shapes.find(marker, data, at + 8, body_at, end)
-                    if sent is not None:
-                        shape = self._shape = sent[0]
-                        self._unlike = 0
-                        commands.append(sent)
-                        at = end
-                        continue
-                if typed and body_at == end and data.startswith(_RUN_STARTS, at + 8):
-                    begin, at = at, self._take_run(marker, data, at, commands)
-                    if at > begin:
-                        continue
                 command = None
-                # Java, and most clients after it, write the keys in alphabetical order: code first.
-                if typed and marker < 1 << 24 and data.startswith(_SEND_STARTS, at + 8):
-                    command = _decode_typed_send(data[at + 8 : body_at], data[body_at:end])
-                elif typed and marker < 1 << 24 and data.startswith(_READ_STARTS, at + 8):
-                    command = _decode_typed_read(data[at + 8 : body_at], data[body_at:end])
+                if typed and marker < 1 << 24 and (known := TYPED.get(data[at + 8 : at + 8 + TYPED_START])) is not None:
+                    command = _decode_typed(known[0], known[1], data[at + 8 : body_at], data[body_at:end])
                 if command is None:
                     command = self._decode(marker >> 24, data[at + 8 : body_at], data[body_at:end])
-                if command.send is not None:
-                    # The 1st, 2nd, 4th, 8th...: learning takes as long as 50 sends, in vain where each is unlike all others.
-                    self._unlike += 1
-                    if self._unlike & (self._unlike - 1) == 0:
-                        shape = self._shape = _learn(marker, data[at + 8 : body_at], command) or shape
                 commands.append(command)
                 at = end
             else:
@@ -428,68 +291,17 @@ class FrameReader:
                     if total > FRAME_BYTES_MAX - 4 or total < 4:
                         self._refuse(total, 0)
         except FrameError as error:
-            self._shape, error.commands = None, as_commands(commands)  # `lone` takes nothing any more
+            error.commands = commands
             raise
         if at < size:
             pending += memoryview(data)[at:] if at else data
         return commands
 
-    def lone(self, data: bytes) -> Alike | None:
-        """The send that `data` is, if it is one, whole, and like the last one. None: nothing was taken, `read` it."""
-        shape, size = self._shape, len(data)
-        if shape is None or self._pending or not 8 <= size <= FRAME_BYTES_MAX:
-            return None
-        total, marker = PREFIX.unpack_from(data)
-        if total + 4 != size or marker != shape.marker:
-            return None
-        body_at = 8 + (marker & 0xFFFFFF)
-        return shape.match(data, 8, body_at, size) if body_at <= size else None
-
-    def _take_run(self, marker: int, data: bytes, at: int, commands: list[Command | Alike | Acks | Ends]) -> int:
-        """Add the acknowledgements or decisions whose frames begin at `at`, if they are like earlier ones; where they end, or `at`."""
-        last = commands[-1] if commands else None
-        found: Acks | Ends | None
-        if data.startswith(ACK_START, at + 8):
-            found = self._like_ack(marker, data, at, last if isinstance(last, Acks) else None)
-        else:
-            found = self._like_end(marker, data, at)
-        if found is None:
-            return at
-        if found is not last:
-            commands.append(found)
-        return found.end
-
-    def _like_ack(self, marker: int, data: bytes, at: int, run: Acks | None) -> Acks | None:
-        """The acknowledgements whose frames begin at `at`, if they are like an earlier one; see `AckShape.match`."""
-        shape = self._ack_shape
-        found = shape.match(data, at, run) if shape is not None and shape.marker == marker else None
-        if found is None:
-            found = _ack_shapes.find(marker, data, at, run)
-            if found is not None:
-                self._ack_shape = found.shape
-                self._unlike_acks = 0
-            else:  # as sends are learned
-                self._unlike_acks += 1
-                if marker < 1 << 24 and self._unlike_acks & (self._unlike_acks - 1) == 0:
-                    _learn_ack(data[at + 8 : at + 8 + marker])
-        return found
-
-    def _like_end(self, marker: int, data: bytes, at: int) -> Ends | None:
-        """The decisions whose frames begin at `at`, if they are like an earlier one; see `EndShape.match`."""
-        found = _end_shapes.find(marker, data, at)
-        if found is not None:
-            self._unlike_ends = 0
-        else:  # as sends are learned
-            self._unlike_ends += 1
-            if marker < 1 << 24 and self._unlike_ends & (self._unlike_ends - 1) == 0:
-                _learn_end(data[at + 8 : at + 8 + marker])
-        return found
-
     def _decode(self, kind: int, header: bytes, body: bytes) -> Command:
         if kind == HEADER_JSON:
             return decode_json_header(header, body)
         if kind == HEADER_BINARY:
-            if self._typed_sends and header.startswith(_BINARY_SENDS):
+            if self._typed and header.startswith(_BINARY_SENDS):
                 return _decode_binary_send(header, body)
             return decode_binary_header(header, body)
         raise FrameError(f"unknown header serialize type {kind}; allowed are 0 (JSON) and 1 (ROCKETMQ)")

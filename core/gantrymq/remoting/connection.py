@@ -8,11 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from gantrymq.remoting import codec
-from gantrymq.remoting.ack_shapes import Acks
-from gantrymq.remoting.codec import Command, FrameError, FrameReader, as_commands
+from gantrymq.remoting.codec import Command, FrameError, FrameReader
 from gantrymq.remoting.constants import FLAG_ONEWAY, Language, ResponseCode
-from gantrymq.remoting.end_shapes import Ends
-from gantrymq.remoting.send_shapes import Alike
 
 REMARK_CHARS_MAX: Final = 2000
 """A remark quotes what the peer sent; it must not echo megabytes."""
@@ -23,9 +20,8 @@ class Connection:
 
     __slots__ = ("_opaque", "error", "outbox", "reader")
 
-    def __init__(self, typed_sends: bool = False) -> None:
-        self.reader = FrameReader(typed_sends)
-        """Its `lone` may be asked before `receive_sends`; what that does not take is for the latter."""
+    def __init__(self, typed: bool = False) -> None:
+        self.reader = FrameReader(typed)
         self.outbox: list[bytes] = []
         self.error = ""
         """What was wrong with the stream; nothing is read after it."""
@@ -38,17 +34,13 @@ class Connection:
 
     def receive_data(self, data: bytes) -> list[Command]:
         """Commands that `data` completes, responses of the peer included. Never raises; see `error`."""
-        return as_commands(self.receive_sends(data))
-
-    def receive_sends(self, data: bytes) -> list[Command | Alike | Acks | Ends]:
-        """As `receive_data`; see `FrameReader.read`."""
         if self.error:
             return []
         try:
-            return self.reader.read(data)
+            return self.reader.feed(data)
         except FrameError as error:
             self.error = str(error)
-            return [*error.commands]
+            return error.commands
 
     def respond(
         self,

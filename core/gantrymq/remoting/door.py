@@ -17,6 +17,7 @@ from gantrymq.remoting.connection import Connection
 from gantrymq.remoting.constants import FLAG_RESPONSE, RequestCode, ResponseCode
 from gantrymq.remoting.headers import HeaderError
 from gantrymq.remoting.json_bodies import BodyError
+from gantrymq.remoting.request_classes import CLASSES, refusal
 
 log = logging.getLogger(__name__)
 
@@ -73,8 +74,8 @@ class RemotingDoor:
     table: ClassVar[Mapping[int, Handler]] = {}
     """Handlers by request code."""
 
-    def __init__(self, wheel: Wheel, typed_sends: bool = False) -> None:
-        self.connection = Connection(typed_sends)
+    def __init__(self, wheel: Wheel, typed: bool = False) -> None:
+        self.connection = Connection(typed)
         self.link: Link
         self.open = False
         self._wheel = wheel
@@ -101,6 +102,10 @@ class RemotingDoor:
         if command.flag & FLAG_RESPONSE:
             return
         handler = self.table.get(command.code)
+        known = handler is not None or command.code in CLASSES
+        if known and not self.link.peer_is_trusted and (remark := refusal(command.code)):
+            self.refuse(command, ResponseCode.NO_PERMISSION, remark)
+            return
         if handler is None:
             self.refuse(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, self.unknown(command.code))
             return

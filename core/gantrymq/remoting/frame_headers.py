@@ -6,11 +6,15 @@ Apart from codec.py, which can be compiled: msgspec reads the annotations of a c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from gantrymq.remoting.headers import PopHeader, PullHeader, SendHeaderV2
+from gantrymq.remoting.constants import RequestCode
+from gantrymq.remoting.headers import AckHeader, EndTransactionHeader, PopHeader, PullHeader, SendHeaderV2
+
+H = TypeVar("H")
 
 
 class JsonHeader(msgspec.Struct):
@@ -37,34 +41,11 @@ class LooseHeader(msgspec.Struct):
     extFields: dict[str, str | int | float | bool | None] | None = None
 
 
-class TypedSend(msgspec.Struct, gc=False):
-    """SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE, whose fields are read in the same pass."""
+class Typed(msgspec.Struct, Generic[H], gc=False):
+    """A request whose fields are read in the same pass. Fields that `H` does not have are passed over."""
 
     code: int
-    extFields: SendHeaderV2
-    opaque: int = 0
-    flag: int = 0
-    version: int = 0
-    language: str | int | None = "JAVA"
-
-
-class TypedPull(msgspec.Struct, gc=False):
-    """PULL_MESSAGE and LITE_PULL_MESSAGE, read likewise."""
-
-    code: int
-    extFields: PullHeader
-    opaque: int = 0
-    flag: int = 0
-    version: int = 0
-    language: str | int | None = "JAVA"
-    remark: str | None = None
-
-
-class TypedPop(msgspec.Struct, gc=False):
-    """POP_MESSAGE, read likewise."""
-
-    code: int
-    extFields: PopHeader
+    extFields: H
     opaque: int = 0
     flag: int = 0
     version: int = 0
@@ -87,7 +68,27 @@ class JsonOut(msgspec.Struct, omit_defaults=True):
 
 decode_json = msgspec.json.Decoder(JsonHeader).decode
 decode_loose = msgspec.json.Decoder(LooseHeader, strict=False).decode
-decode_send = msgspec.json.Decoder(TypedSend, strict=False).decode
-decode_pull = msgspec.json.Decoder(TypedPull, strict=False).decode
-decode_pop = msgspec.json.Decoder(TypedPop, strict=False).decode
 encode_json = msgspec.json.Encoder().encode
+
+Decode = Callable[[bytes], Typed[Any]]
+
+_HEADERS: Final[dict[RequestCode, type[msgspec.Struct]]] = {
+    RequestCode.SEND_MESSAGE_V2: SendHeaderV2,
+    RequestCode.SEND_BATCH_MESSAGE: SendHeaderV2,
+    RequestCode.PULL_MESSAGE: PullHeader,
+    RequestCode.LITE_PULL_MESSAGE: PullHeader,
+    RequestCode.POP_MESSAGE: PopHeader,
+    RequestCode.ACK_MESSAGE: AckHeader,
+    RequestCode.END_TRANSACTION: EndTransactionHeader,
+}
+"""What comes once per message, or per few."""
+TYPED_START: Final = 15
+"""First bytes of a header that tell its code: as Java, and most clients after it, write it, with the keys in alphabetical order."""
+TYPED: Final[dict[bytes, tuple[int, Decode]]] = {
+    (b'{"code":%d,"extFields":' % int(code))[:TYPED_START]: (
+        int(code),
+        msgspec.json.Decoder(Typed[header], strict=False).decode,  # type: ignore[valid-type]
+    )
+    for code, header in _HEADERS.items()
+}
+"""By those bytes: the code, and what reads the header."""

@@ -252,7 +252,7 @@ class RemoteBrokerPort:
 
     # BrokerPort; see broker/port.py.
 
-    def submit(self, batch: Sequence[Message], token: Any, on_done: Done) -> None:
+    def submit(self, batch: Sequence[Message], token: Any, on_done: Done, sender: object = None) -> None:
         if sum([len(message.body) + len(message.properties) for message in batch]) <= SUBMIT_BODY_BYTES:
             self._submit(batch, token, on_done)
             return

@@ -10,25 +10,23 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
-import msgspec
-
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.port import CursorInfo, Delivery, Outcome, Route, Start, TopicInfo, refused_for_now
+from gantrymq.broker.row_checks import refuse_unreadable
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.remoting import codec
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
+from gantrymq.remoting.gateway_calls import RouteRow, Sent, decode_call, message_of
 from gantrymq.remoting.gateway_wire import (
     PROTOCOL_VERSION,
     GatewayCode,
-    decode_body,
     encode_body,
     pack_error,
     pack_result,
     pack_stored,
-    unpack_sent,
 )
 
 log = logging.getLogger(__name__)
@@ -133,6 +131,7 @@ class GatewaySession:
     """`send(frame)` puts a frame into the connection's outbox and marks it."""
 
     def __init__(self, broker: Broker, peer: str, send: Callable[[bytes], None]) -> None:
+        self._broker = broker
         self._port = LocalBrokerPort(broker)
         self._peer = peer
         self._send = send
@@ -151,7 +150,7 @@ class GatewaySession:
             GatewayCode.TOPICS: self._topics,
             GatewayCode.READ: self._read,
             GatewayCode.NEXT: self._next,
-            GatewayCode.ADD_ROUTE: lambda row, token, done: port.add_route(Route(*row), token, done),
+            GatewayCode.ADD_ROUTE: self._add_route,
             GatewayCode.REMOVE_ROUTES: port.remove_routes,
             GatewayCode.OPEN_TAP: self._open_tap,
             GatewayCode.CLOSE_TAP: port.close_tap,
@@ -171,12 +170,8 @@ class GatewaySession:
             GatewayCode.WATCH: lambda cursor, on: port.watch(cursor, self._ready if on else None),
             GatewayCode.STATS: self._stats,
             GatewayCode.PURGE: port.purge,
-            GatewayCode.PUT: lambda table, items, token, done: port.put(
-                table, [(item[0], item[1]) for item in items], token, done
-            ),
-            GatewayCode.PUT_IF: lambda table, items, token, done: port.put_if(
-                table, [(item[0], item[1], item[2]) for item in items], token, done
-            ),
+            GatewayCode.PUT: self._put,
+            GatewayCode.PUT_IF: self._put_if,
             GatewayCode.WATCH_TABLE: self._watch_table,
             GatewayCode.TAKE_LEASE: lambda name, force, token, done: port.take_lease(
                 name, force, self._lease_lost, token, done
@@ -186,27 +181,15 @@ class GatewaySession:
 
     def handle(self, command: Command) -> None:
         """One request of the gateway; never raises for what the peer sent."""
-        call = self._calls.get(command.code)
         try:
-            if call is None:
-                raise GantryError(
-                    ErrorCode.NOT_SUPPORTED, f"gateway request code {command.code} is unknown; upgrade the broker"
-                )
-            arguments = decode_body(command.body)
-            if not isinstance(arguments, list):
-                raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"gateway request {command.code}: the body is not a list")
+            arguments = decode_call(command.code, command.body)
+            call = self._calls[command.code]
             if command.code in ONE_WAY:
                 call(*arguments)
             else:
                 call(*arguments, command, self._done)
         except GantryError as error:
             self._done(command, error)
-        except (msgspec.DecodeError, TypeError, ValueError, IndexError, AttributeError) as error:
-            log.warning("%s: gateway request %d cannot be read: %s", self._peer, command.code, error)
-            self._done(
-                command,
-                GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"gateway request {command.code} cannot be read: {error}"),
-            )
 
     def close(self) -> None:
         """The connection is gone."""
@@ -250,8 +233,31 @@ class GatewaySession:
             return
         done(token, PROTOCOL_VERSION)
 
-    def _submit(self, rows: list[list[Any]], sent_in: int, token: Command, done: Callable[[Any, Any], None]) -> None:
-        batch = [unpack_sent(row) for row in rows]
+    def _add_route(self, row: RouteRow, token: Command, done: Callable[[Any, Any], None]) -> None:
+        self._port.add_route(Route(row.route_id, row.kind, row.topic, row.expression, row.light), token, done)
+
+    def _put(
+        self, table: str, items: list[tuple[str, bytes | None]], token: Command, done: Callable[[Any, Any], None]
+    ) -> None:
+        refuse_unreadable(table, items)
+        self._port.put(table, items, token, done)
+
+    def _put_if(
+        self,
+        table: str,
+        items: list[tuple[str, bytes | None, bytes | None]],
+        token: Command,
+        done: Callable[[Any, Any], None],
+    ) -> None:
+        refuse_unreadable(table, [(key, value) for key, _, value in items])
+        self._port.put_if(table, items, token, done)
+
+    def _submit(self, rows: list[Sent], sent_in: int, token: Command, done: Callable[[Any, Any], None]) -> None:
+        batch = [message_of(row) for row in rows]
+        for message in batch:
+            if message.queue_id >= self._queues_of(message.topic):
+                text = f"topic {message.topic[:255]} has no queue {message.queue_id}"
+                raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
         if sent_in < self._round:
             # Sent behind something that was refused, and must not be stored before it.
             done(token, [ErrorCode.BUSY] * len(batch))
@@ -264,6 +270,11 @@ class GatewaySession:
 
         self._port.submit(batch, token, submitted)
 
+    def _queues_of(self, name: str) -> int:
+        """Queues that a message may name; of a topic that is not there, those that it is going to have."""
+        topic = self._broker.topics.get(name)
+        return topic.config.write_queues if topic is not None else self._broker.gateway_config.queues
+
     def _topics(self, token: Command, done: Callable[[Any, Any], None]) -> None:
         def found(token: Command, result: Any) -> None:
             if isinstance(result, GantryError):
@@ -273,7 +284,7 @@ class GatewaySession:
 
         self._port.topics(token, found)
 
-    def _read(self, refs: list[list[int]], token: Command, done: Callable[[Any, Any], None]) -> None:
+    def _read(self, refs: list[tuple[int, int]], token: Command, done: Callable[[Any, Any], None]) -> None:
         """Answers the first of them, as many as fit; the gateway asks for the others."""
         wanted: list[tuple[int, int]] = []
         size = 0

@@ -62,25 +62,11 @@ decode_body = msgspec.msgpack.Decoder().decode
 
 
 def pack_sent(message: Message) -> list[Any]:
-    """A message on its way into the log."""
+    """A message on its way into the log: the columns of `gateway_calls.Sent`."""
     return [
         message.topic, message.body, message.properties, message.tag, message.keys, message.queue_id, message.born_ms,
         message.sharding_key, message.exchange, message.demand_route, message.flag, message.sys_flag,
     ]  # fmt: skip
-
-
-def unpack_sent(row: list[Any]) -> Message:
-    """Back from `pack_sent`; raises ILLEGAL_ARGUMENT for a row of another shape."""
-    try:
-        topic, body, properties, tag, keys, queue_id, born_ms, sharding_key, exchange, demand_route, flag, sys_flag = (
-            row
-        )
-    except (TypeError, ValueError) as error:
-        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "a message row has 12 columns") from error
-    message = Message(topic, body, properties, tag, tuple(keys), queue_id, born_ms)
-    message.sharding_key, message.exchange, message.demand_route = sharding_key, exchange, demand_route
-    message.flag, message.sys_flag = flag, sys_flag
-    return message
 
 
 def pack_stored(message: Message) -> list[Any]:

@@ -333,3 +333,26 @@ class DeleteTopicHeader(msgspec.Struct, rename="camel"):
 
     topic: str
     cluster_name: str | None = None
+
+
+class AckHeader(msgspec.Struct, rename="camel", gc=False):
+    """ACK_MESSAGE. `extra_info`: the receipt (POP_CK)."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    extra_info: str
+    offset: int
+
+
+class EndTransactionHeader(msgspec.Struct, rename="camel", gc=False):
+    """END_TRANSACTION. `commit_or_rollback`: sysFlag's transaction bits; 0 says nothing yet."""
+
+    producer_group: str
+    tran_state_table_offset: int
+    commit_log_offset: int
+    commit_or_rollback: int
+    from_transaction_check: bool = False
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    topic: str | None = None

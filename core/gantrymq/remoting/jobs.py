@@ -65,7 +65,7 @@ class Jobs:
             door.refuse(command, ResponseCode.SYSTEM_ERROR, str(error))
         else:
             if wanted is None:
-                door.shared.turn.at_deliver(lambda: self._step(job))
+                door.shared.turn.in_slices(lambda: self._step(job))
             else:
                 broker.fetch(wanted, job, self._step)
             return

@@ -12,17 +12,16 @@ from gantrymq.broker.topics import PERM_READ
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting import pop_modes
-from gantrymq.remoting.codec import as_commands
+from gantrymq.remoting.codec import header_of
 from gantrymq.remoting.constants import FLAG_ONEWAY, RequestCode, ResponseCode
 from gantrymq.remoting.filters import FilterError, compile_filter
-from gantrymq.remoting.headers import PopHeader, parse
+from gantrymq.remoting.headers import AckHeader, PopHeader, parse
 from gantrymq.remoting.json_bodies import decode
 from gantrymq.remoting.pop_answers import Pop, Subject, picker
 from gantrymq.remoting.pop_polls import Poll, Polls
 from gantrymq.remoting.pop_wire import (
     INVALID_PARAMETER,
     ORDER_QUEUE,
-    AckHeader,
     Answer,
     BatchAck,
     BatchAckBody,
@@ -32,9 +31,9 @@ from gantrymq.remoting.pop_wire import (
     PollingInfoHeader,
     Receipt,
     offsets_of,
+    pop_time_of,
     real_topic,
     write,
-    write_all_done,
     write_done,
 )
 
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.pops import Place
     from gantrymq.broker.topics import Topic
-    from gantrymq.remoting.ack_shapes import Acks
     from gantrymq.remoting.broker_door import BrokerDoor
     from gantrymq.remoting.codec import Command
     from gantrymq.remoting.groups import Groups
@@ -151,7 +149,7 @@ def pop(door: BrokerDoor, command: Command) -> None:
         door.deferred.append(command)
         return
     requests = door.shared.pops
-    header = command.pop or parse(command.fields, PopHeader)
+    header = header_of(command, PopHeader)
     now_ms = requests.broker.clock.now_ms()
     born_ms = header.born_time or now_ms
     if now_ms - born_ms - header.poll_time > LATE_MS:
@@ -234,37 +232,24 @@ def peek(door: BrokerDoor, command: Command) -> None:
     write(door, command.opaque, answer)
 
 
-def acknowledge_run(door: BrokerDoor, acks: Acks) -> None:
-    """ACK_MESSAGE, several of one delivery. All are done or, if one of them counts no more, each is looked at by itself."""
-    pops, shape = door.shared.pops.pops, acks.shape
-    place = pops.known(shape.group, shape.topic, acks.queue_id)
-    if place is not None and pops.acknowledge_run(place, acks.offsets, acks.pop_ms):
-        write_all_done(door, acks.opaques)
-        return
-    for command in as_commands([acks]):
-        door.handle(command)
-
-
 def acknowledge(door: BrokerDoor, command: Command) -> None:
     """ACK_MESSAGE. Durable as any acknowledgement here: a record of the log before the answer goes out."""
-    requests = door.shared.pops
-    fields = command.fields
-    try:  # what consumers send all the time, one per message: held by the delivery that the receipt names
-        pops = requests.pops
-        place = pops.known(fields["consumerGroup"], fields["topic"], int(fields["queueId"]))
-        receipt = fields["extraInfo"].split(" ", 2)
-        if place is not None and pops.acknowledge_one(place, int(fields["offset"]), int(receipt[1])):
+    header = command.header
+    if isinstance(
+        header, AckHeader
+    ):  # one per message, most often of what the delivery that the receipt names still holds
+        pops = door.shared.pops.pops
+        place = pops.known(header.consumer_group, header.topic, header.queue_id)
+        if place is not None and pops.acknowledge_one(place, header.offset, pop_time_of(header.extra_info)):
             write_done(door, command)
             return
-    except (KeyError, ValueError, IndexError):
-        pass  # the checks below say what is wrong
     _checked(door, command)
 
 
 def _acknowledge_checked(door: BrokerDoor, command: Command) -> None:
     """As RocketMQ checks it, and whatever does not count any more."""
     requests = door.shared.pops
-    header = parse(command.fields, AckHeader)
+    header = header_of(command, AckHeader)
     receipt = Receipt(header.extra_info)
     place = _place(requests, header, header.offset, True)
     if place is not None and not _acknowledge(requests, place, receipt, header.offset):

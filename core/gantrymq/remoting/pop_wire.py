@@ -41,22 +41,6 @@ _HEADER: Final = (
 _DONE: Final = (
     b'{"code":0,"flag":1,"language":"JAVA","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
 )
-_DONE_HEAD, _DONE_TAIL = _DONE.replace(b"%d", b"\0").split(b"\0")
-_DONE_SIZES: Final = [len(_DONE_HEAD) + digits + len(_DONE_TAIL) for digits in range(11)]
-_DONE_HEADS: Final = [PREFIX.pack(size + 4, size) + _DONE_HEAD for size in _DONE_SIZES]
-"""What comes before an opaque of so many digits..."""
-_DONE_BETWEEN: Final = [_DONE_TAIL + head for head in _DONE_HEADS]
-"""...and between it and the next."""
-
-
-class AckHeader(msgspec.Struct, rename="camel", gc=False):
-    """ACK_MESSAGE. `extra_info`: the receipt (POP_CK)."""
-
-    consumer_group: str
-    topic: str
-    queue_id: int
-    extra_info: str
-    offset: int
 
 
 class ChangeHeader(msgspec.Struct, rename="camel"):
@@ -139,6 +123,14 @@ class Receipt:
             self.revive_queue = int(parts[3])
         except (IndexError, ValueError):
             raise HeaderError(f"extraInfo {text[:80]!r} is no receipt") from None
+
+
+def pop_time_of(receipt: str) -> int:
+    """When the delivery of a receipt was, in milliseconds; -1 for what is no receipt."""
+    try:
+        return int(receipt.split(" ", 2)[1])
+    except (IndexError, ValueError):
+        return -1
 
 
 def offsets_of(start: int, bits: bytes) -> Sequence[int]:
@@ -244,9 +236,3 @@ def write_done(door: BrokerDoor, command: Command) -> None:
         header = _DONE % command.opaque
         size = len(header)
         door.connection.outbox.append(PREFIX.pack(size + 4, size) + header)
-
-
-def write_all_done(door: BrokerDoor, opaques: list[bytes]) -> None:
-    """As `write_done` for acknowledgements whose opaques have the same number of digits."""
-    digits = len(opaques[0])
-    door.connection.outbox.append(b"%b%b%b" % (_DONE_HEADS[digits], _DONE_BETWEEN[digits].join(opaques), _DONE_TAIL))

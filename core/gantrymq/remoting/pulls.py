@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 from gantrymq.broker.topics import PERM_READ
 from gantrymq.model import names, sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.remoting.codec import PREFIX, Command
+from gantrymq.remoting.codec import PREFIX, Command, header_of
 from gantrymq.remoting.constants import FLAG_ONEWAY, MASTER_ID, VERSION, RequestCode, ResponseCode
 from gantrymq.remoting.door import code_of
 from gantrymq.remoting.filters import ALL, Filter, FilterError, compile_filter, select
-from gantrymq.remoting.headers import PullHeader, parse
+from gantrymq.remoting.headers import PullHeader
 from gantrymq.remoting.subscription_calls import SubscriptionCalls
 from gantrymq.store.cold import Cold
 
@@ -44,8 +44,7 @@ SUSPEND_MS_MAX: Final = 300_000
 """Longest poll; RocketMQ's clients ask for 15 to 30 s."""
 
 WAITERS_MAX: Final = 200_000
-WAITERS_PER_DOOR_MAX: Final = 16_384
-"""Polls that wait, in all and on one connection: one per queue that a consumer reads."""
+"""Polls that wait, in all; on one connection: `broker.waiting_pulls_max`."""
 
 _HEADER: Final = (
     b'{"code":%%d,"extFields":{"maxOffset":"%%d","minOffset":"%%d","nextBeginOffset":"%%d","suggestWhichBrokerId":"%d"},'
@@ -134,7 +133,7 @@ class Pulls:
         """Answer a pull, or let it wait. Raises what `RemotingDoor.handle` turns into an answer."""
         if command.flag & FLAG_ONEWAY:
             return
-        header = command.pull or parse(command.fields, PullHeader)
+        header = header_of(command, PullHeader)
         topic = self._topic(header)
         wanted = self._filter(door, header)
         if header.sys_flag & sysflag.PULL_COMMIT_OFFSET and header.commit_offset >= 0:
@@ -147,8 +146,14 @@ class Pulls:
         bytes_max = BYTES_DEFAULT if bytes_wanted is None or bytes_wanted <= 0 else min(bytes_wanted, BYTES_MAX)
         answer = self.look(topic, header.queue_id, header.queue_offset, count, bytes_max, wanted)
         if answer.code == NOT_FOUND and header.sys_flag & sysflag.PULL_SUSPEND and header.suspend_timeout_millis > 0:
-            if self.waiting >= WAITERS_MAX or len(door.waiters) >= WAITERS_PER_DOOR_MAX:
-                raise GantryError(ErrorCode.BUSY, f"{len(door.waiters)} pulls of this connection wait already")
+            limit = self._broker.config.waiting_pulls_max
+            if len(door.waiters) >= limit:
+                text = (
+                    f"{limit} pulls of this connection wait already (broker.waiting_pulls_max); open another connection"
+                )
+                raise GantryError(ErrorCode.BUSY, text)
+            if self.waiting >= WAITERS_MAX:
+                raise GantryError(ErrorCode.BUSY, f"{WAITERS_MAX} pulls wait already, all connections together")
             offset = answer.next_offset
             waiter = Waiter(door, command.opaque, topic, header.queue_id, offset, count, bytes_max, wanted)
             waiter.group = header.consumer_group

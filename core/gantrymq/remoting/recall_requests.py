@@ -17,7 +17,7 @@ from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import DELAYED, HALF
 from gantrymq.model.names import RETRY_PREFIX
-from gantrymq.remoting.codec import PREFIX, Command, as_command, response
+from gantrymq.remoting.codec import PREFIX, Command, response
 from gantrymq.remoting.constants import FLAG_ONEWAY, REGION, RequestCode, ResponseCode
 from gantrymq.remoting.door import code_of
 from gantrymq.remoting.headers import parse
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from gantrymq.model.message import Message
     from gantrymq.remoting.broker_door import BrokerDoor
-    from gantrymq.remoting.send_shapes import Alike
 
 ILLEGAL_OPERATION: Final = 604
 """ResponseCode.ILLEGAL_OPERATION: a handle that names nothing that could be recalled here."""
@@ -78,7 +77,7 @@ def parse_handle(text: str) -> Handle:
     return Handle(words[1], words[2], number_of(words[3]), words[4])
 
 
-def submit_aside(door: BrokerDoor, batch: list[Message], commands: list[Command | Alike]) -> None:
+def submit_aside(door: BrokerDoor, batch: list[Message], commands: list[Command]) -> None:
     """Take the messages that are not plain out of a batch of sends and submit them by themselves."""
     door.shared.sends.aside = False
     rows = [row for row, message in enumerate(batch) if message.intake]
@@ -92,17 +91,13 @@ def submit_aside(door: BrokerDoor, batch: list[Message], commands: list[Command 
         if isinstance(results, GantryError):
             results = [results.code] * len(asked)
         for (message, command, topic, queue_id), result in zip(asked, results, strict=True):
-            if isinstance(command, Command):
-                if command.flag & FLAG_ONEWAY:
-                    continue
-                opaque = command.opaque
-            else:
-                opaque = command[4]
+            if command.flag & FLAG_ONEWAY:
+                continue
             if isinstance(result, ErrorCode):
                 remark = refusal(door, message) if result is ErrorCode.MESSAGE_ILLEGAL else remark_of(result, message)
-                frame = response(as_command(command), code_of(result), remark)
+                frame = response(command, code_of(result), remark)
             else:
-                frame = stored_frame(door, opaque, message, topic, queue_id)
+                frame = stored_frame(door, command.opaque, message, topic, queue_id)
             door.connection.outbox.append(frame)
 
     door.submit([message for message, _, _, _ in asked], answer)

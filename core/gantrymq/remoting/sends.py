@@ -10,6 +10,7 @@ import os
 import struct
 from typing import TYPE_CHECKING, Final
 
+from gantrymq.broker.topic_budget import NATIVE
 from gantrymq.broker.topics import PERM_INHERIT, TopicConfig
 from gantrymq.metrics import Counter
 from gantrymq.model import message_types, names, sysflag
@@ -19,7 +20,6 @@ from gantrymq.model.limits import PROPERTIES_BYTES_MAX, TAG_BYTES_MAX
 from gantrymq.model.message import HALF, PLAIN, Message
 from gantrymq.remoting.constants import REGION
 from gantrymq.remoting.headers import SendHeader, SendHeaderV2
-from gantrymq.remoting.send_shapes import Alike, SendShape, header_of
 from gantrymq.remoting.specials import intake_of, light_queues, priority_queue, value_of, without
 from gantrymq.store.schedule import TIMER_TOPIC
 
@@ -59,6 +59,7 @@ _TAGS: Final = props.TAGS + "\x01"
 _KEYS: Final = props.KEYS + "\x01"
 _UNIQ: Final = props.UNIQ_KEY + "\x01"
 _TAGS_SIZE: Final = len(_TAGS)
+_KEYS_SIZE: Final = len(_KEYS)
 _TRACED: Final = f"MSG_REGION\x01{REGION}\x02TRACE_ON\x01true\x02"
 """What RocketMQ's broker adds to every message (AbstractSendMessageProcessor.buildMsgContext)."""
 _UNIQ_SIZE: Final = len(_UNIQ)
@@ -68,10 +69,6 @@ _REPLY_TO: Final = "REPLY_TO_CLIENT\x01"
 _PRIORITY: Final = "_SYS_MSG_PRIORITY_\x01"
 _INNER_NUM: Final = "INNER_NUM\x01"
 _SHARDING: Final = props.SHARDING_KEY + "\x01"
-_MORE_NAMES: Final = (
-    "POP_CK", "INNER_", "GANTRY_DISPATCH", "REPLY_TO_CLIENT", "_SYS_MSG_PRIORITY_", props.SHARDING_KEY,
-)  # fmt: skip
-"""Parts of names that ask for more than to be kept elsewhere first (`Sends._look_closer`)."""
 
 
 class UniqueKeys:
@@ -89,26 +86,6 @@ class UniqueKeys:
         self._count = (self._count + 1) & 0xFFFF
         ms = (self._clock.now_ms() - self._start_ms) & 0xFFFFFFFF
         return f"{self._prefix}{ms:08X}{self._count:04X}"
-
-
-class Plan:
-    """What messages of one shape have in common. Only ordinary ones and those that wait elsewhere have a plan, for a topic that anybody may send to."""
-
-    __slots__ = ("after", "before", "flag", "flags", "intake", "keys", "own", "reconsume_times", "tag", "topic")
-
-    def __init__(self, like: Message, shape: SendShape, own: str) -> None:
-        """`like`: one of them, made the general way. `own`: what the broker adds to the properties."""
-        self.own = own
-        self.topic = like.topic
-        self.tag = like.tag
-        self.keys = like.keys[1:]
-        self.before = shape.before.encode("utf-8", "surrogatepass")
-        after = shape.after if shape.after[-1] == "\x02" else shape.after + "\x02"
-        self.after = (after + own).encode("utf-8", "surrogatepass")
-        self.flag = like.flag
-        self.flags = like.sys_flag
-        self.intake = like.intake
-        self.reconsume_times = like.reconsume_times
 
 
 class Sends:
@@ -182,7 +159,12 @@ class Sends:
         if not unique:
             unique = self.unique.make()
             text = f"{text}{_UNIQ}{unique}\x02"
-        keys_text = value_of(text, _KEYS) if _KEYS in text else ""
+        keys_text = ""
+        at = text.rfind(_KEYS)
+        if at == 0 or (at > 0 and text[at - 1] == "\x02"):
+            keys_text = text[at + _KEYS_SIZE : text.find("\x02", at)]
+        elif at > 0:
+            keys_text = value_of(text, _KEYS)
         tag = ""
         at = text.rfind(_TAGS)
         if at == 0 or (at > 0 and text[at - 1] == "\x02"):
@@ -212,49 +194,6 @@ class Sends:
             message.reconsume_times = header.reconsume_times & 0x7FFFFFFF
         if marks != 1:
             message.sharding_key = value_of(text, _SHARDING)
-        return message
-
-    def message_like(self, sent: Alike, born_host: bytes, host_flag: int) -> Message:
-        """As `message` of a send that is like earlier ones."""
-        shape, queue_id, born_ms, unique, _, body = sent
-        plan: Plan | None = shape.plan
-        if plan is None or plan.own is not self._own:
-            return self._plan(sent, born_host, host_flag)
-        topic = self._topics.get(plan.topic)
-        if topic is None or topic.special or topic.takes is not None or queue_id >= topic.write_queues:
-            return self.message(header_of(sent), body, born_host, host_flag)
-        key = unique.decode()
-        message = Message(
-            plan.topic,
-            body,
-            plan.before + unique + plan.after,
-            plan.tag,
-            (key, *plan.keys) if plan.keys else (key,),
-            queue_id,
-            born_ms,
-        )
-        message.born_host = born_host
-        message.sys_flag = plan.flags | host_flag
-        message.flag = plan.flag
-        message.reconsume_times = plan.reconsume_times
-        if plan.intake:
-            message.intake = plan.intake
-            self.aside = True
-        return message
-
-    def _plan(self, sent: Alike, born_host: bytes, host_flag: int) -> Message:
-        """The first message of a shape, or one of a shape that has more to it: made the general way."""
-        shape = sent[0]
-        message = self.message(header_of(sent), sent[5], born_host, host_flag)
-        topic = self._topics.get(message.topic)
-        text = shape.before + shape.after
-        if message.intake == PLAIN:
-            plain = text.count("_") == 1 and "DELAY" not in text
-        else:  # it is turned aside, and nothing else is asked for
-            plain = not any(name in text for name in _MORE_NAMES)
-        if plain and topic is not None and not topic.special and message.queue_id >= 0:
-            shape.plan = Plan(message, shape, self._own)
-            shape.plan.flags &= ~host_flag
         return message
 
     def _look_closer(
@@ -293,7 +232,7 @@ class Sends:
 
     def _special(self, header: Header, body: bytes, born_host: bytes, host_flag: int) -> Message:
         """A message for a new topic, or for one that not everybody may send to."""
-        topic = self.topic_for(header)
+        topic = self.topic_for(header, born_host)
         message = self.message(header, body, born_host, host_flag, topic)
         if header.topic.startswith(names.RETRY_PREFIX):
             self._retry(header, message)
@@ -323,8 +262,8 @@ class Sends:
         message.queue_id = 0
         message.intake = PLAIN
 
-    def topic_for(self, header: Header) -> Topic:
-        """The topic of a send that is not an ordinary existing one: refuse it, or create it."""
+    def topic_for(self, header: Header, peer: bytes) -> Topic:
+        """The topic of a send that is not an ordinary existing one: refuse it, or create it. `peer`: address and port of the connection."""
         name = header.topic
         if names.is_own_system_topic(name) or name.startswith(names.OWN_LIGHT_PREFIX):
             raise GantryError(ErrorCode.NO_PERMISSION, f"topic {name} belongs to the broker itself")
@@ -346,7 +285,7 @@ class Sends:
                 f"topic[{name}] not exist, apply first please! (gantry topic create {name}; "
                 f"topics.auto_create is {str(broker.topics_config.auto_create).lower()})",
             )
-        return broker.ensure_topic(name, True, max(1, min(header.default_queues, queues)))
+        return broker.ensure_topic(name, True, max(1, min(header.default_queues, queues)), (NATIVE, peer))
 
     def _pattern(self, template: str) -> int:
         """Queues at most of a topic that comes into being on the pattern of this one; 0: none does so

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -14,10 +13,10 @@ from gantrymq.model import properties as props
 from gantrymq.model import sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import HALF, Message
-from gantrymq.remoting.codec import as_commands
-from gantrymq.remoting.constants import FLAG_ONEWAY, RequestCode
+from gantrymq.remoting.codec import header_of
+from gantrymq.remoting.constants import RequestCode
 from gantrymq.remoting.door import code_of
-from gantrymq.remoting.headers import HeaderError, parse
+from gantrymq.remoting.headers import EndTransactionHeader, HeaderError, parse
 from gantrymq.remoting.sends import remark_of
 from gantrymq.remoting.transaction_codes import LIST_TRANSACTIONS
 from gantrymq.store import record
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from gantrymq.remoting.broker_door import BrokerDoor, BrokerDoors
     from gantrymq.remoting.clients import Member
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.end_shapes import Ends
 
 ILLEGAL_OPERATION: Final = 604
 """ResponseCode.ILLEGAL_OPERATION: a decision that comes too late."""
@@ -38,19 +36,6 @@ LISTED_MAX: Final = 256
 SAME_KEY_MAX: Final = 64
 TIME_MAX_MS: Final = 2**63 - 1
 _ID_DIGITS: Final = (32, 56)
-
-
-class EndTransactionHeader(msgspec.Struct, rename="camel"):
-    """END_TRANSACTION. `commit_or_rollback`: sysFlag's transaction bits; 0 says nothing yet."""
-
-    producer_group: str
-    tran_state_table_offset: int
-    commit_log_offset: int
-    commit_or_rollback: int
-    from_transaction_check: bool = False
-    msg_id: str | None = None
-    transaction_id: str | None = None
-    topic: str | None = None
 
 
 class ResumeCheckHeader(msgspec.Struct, rename="camel"):
@@ -71,7 +56,7 @@ class ListHeader(msgspec.Struct, rename="camel"):
 
 def end(door: BrokerDoor, command: Command) -> None:
     """END_TRANSACTION; `unknown` is not answered, as in RocketMQ: the check will ask again."""
-    header = parse(command.fields, EndTransactionHeader)
+    header = header_of(command, EndTransactionHeader)
     if header.commit_or_rollback not in (sysflag.TRANSACTION_COMMIT, sysflag.TRANSACTION_ROLLBACK):
         if header.commit_or_rollback:  # EndTransactionRequestHeader.checkFields
             raise HeaderError(
@@ -90,33 +75,6 @@ def end(door: BrokerDoor, command: Command) -> None:
         )
     except DecisionRefused as error:
         door.refuse(command, ILLEGAL_OPERATION, error.text)
-
-
-def end_run(door: BrokerDoor, ends: Ends) -> None:
-    """END_TRANSACTION, several that are alike: commits of half messages that are still at hand are stored together, all else comes by itself."""
-    shape = ends.shape
-    if shape.plan is None:
-        try:
-            shape.plan = parse(shape.fields, EndTransactionHeader)
-        except HeaderError:
-            shape.plan = False  # the general way says what is wrong
-    header = shape.plan
-    if header and header.commit_or_rollback == sysflag.TRANSACTION_COMMIT:
-        places = list(zip(ends.offsets, ends.positions, strict=True))
-        transactions = door.shared.broker.transactions
-        with suppress(GantryError):  # each of them says by itself what is wrong
-            if transactions.commit_young(header.producer_group, places, (door, ends), _run_ended):
-                return
-    for command in as_commands([ends]):
-        door.handle(command)
-
-
-def _run_ended(token: tuple[BrokerDoor, Ends], results: list[GantryError | None]) -> None:
-    door, ends = token
-    if ends.shape.flag & FLAG_ONEWAY:
-        return
-    for command, result in zip(as_commands([ends]), results, strict=True):
-        _ended((door, command), result)
 
 
 def _ended(token: tuple[BrokerDoor, Command], result: object) -> None:

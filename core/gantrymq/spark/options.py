@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,17 +14,23 @@ from gantrymq.model.errors import GantryError
 from gantrymq.model.names import check_topic
 from gantrymq.spark.offsets import Offsets, OptionError, parse_offsets
 
-_log = logging.getLogger(__name__)
-
 ROWS_PER_TRIGGER: Final = 1_000_000
 """Default of maxOffsetsPerTrigger: the first batch must not swallow a whole backlog."""
 GROUP: Final = "gantry_spark"
 
-KNOWN: Final = (
-    "nameserver", "topic", "startingOffsets", "endingOffsets", "tags", "failOnDataLoss", "maxOffsetsPerTrigger",
-    "consumerGroup",
-)  # fmt: skip
-_SPARKS_OWN: Final = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
+_READING: Final = ("nameserver", "topic", "startingOffsets", "tags", "failOnDataLoss", "consumerGroup")
+BATCH: Final = (*_READING, "endingOffsets")
+STREAM: Final = (*_READING, "maxOffsetsPerTrigger")
+SINK: Final = ("nameserver", "topic")
+KNOWN: Final = tuple(dict.fromkeys([*BATCH, *STREAM, *SINK]))
+
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
+"""What Spark hands on of its own. (`path` and `paths` come from `load("...")` and `save("...")` alone.)"""
+_PLACES: Final = frozenset({"path", "paths"})
+_KAFKAS: Final = {
+    "subscribe": "topic", "kafka.bootstrap.servers": "nameserver", "kafka.group.id": "consumerGroup", "groupidprefix": "consumerGroup",
+}  # fmt: skip
+"""What users of Spark's Kafka source write, and what it is called here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +58,7 @@ class Options:
 def parse(options: Mapping[str, str]) -> Options:
     """Raises OptionError. Names are case-insensitive, as everywhere in Spark."""
     given = {name.lower(): value for name, value in options.items()}
-    known = {name.lower(): name for name in KNOWN}
-    for name in given.keys() - known.keys() - _SPARKS_OWN:
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"; did you mean {known[near[0]]}?" if near else f"; known are {', '.join(KNOWN)}"
-        _log.warning("option %s means nothing to the gantry data source%s", name, hint)
+    _refuse_unknown(given)
     nameserver = given.get("nameserver") or os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESERVER
     try:
         parse_nameservers(nameserver)
@@ -86,8 +87,29 @@ def parse(options: Mapping[str, str]) -> Options:
     )
 
 
+def _refuse_unknown(given: Mapping[str, str]) -> None:
+    known = {name.lower(): name for name in KNOWN}
+    for name in sorted(given.keys() - known.keys() - _SPARKS_OWN):
+        if name in _PLACES:
+            raise OptionError(
+                f"{name} is {given[name]!r}: messages have no path; name the topic with the option 'topic'"
+            )
+        near = [known[like] for like in difflib.get_close_matches(name, known, 1)]
+        near = [_KAFKAS[name]] if name in _KAFKAS else near
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(KNOWN)}"
+        raise OptionError(f"there is no option {name!r}; {hint}")
+
+
+def _only(options: Options, allowed: tuple[str, ...], where: str) -> None:
+    """Raise OptionError for an option that is of another use."""
+    for name in KNOWN:
+        if name.lower() in options.is_set and name not in allowed:
+            raise OptionError(f"{name} has no meaning for {where}: leave it out; allowed are {', '.join(allowed)}")
+
+
 def for_batch(options: Options) -> Options:
     """Checked for a batch read."""
+    _only(options, BATCH, "a batch")
     _need_topic(options)
     if options.starting == "latest":
         raise OptionError("startingOffsets is 'latest': a batch would always be empty; allowed are earliest and JSON")
@@ -103,11 +125,13 @@ def for_stream(options: Options) -> Options:
         raise OptionError(
             "endingOffsets has no meaning for a stream; use trigger(availableNow=True) to stop at the end"
         )
+    _only(options, STREAM, "a stream")
     return options
 
 
 def for_sink(options: Options) -> Options:
     """Checked for writing."""
+    _only(options, SINK, "writing")
     if len(options.topics) > 1:
         raise OptionError(
             f"topic is {','.join(options.topics)!r}: the sink takes one; use a column 'topic' for several"

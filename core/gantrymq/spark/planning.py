@@ -13,7 +13,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.constants import RequestCode
 from gantrymq.spark.offsets import Offsets, OptionError, cap, lost, resolve
 from gantrymq.spark.options import Options
-from gantrymq.spark.wire import Metadata, patiently
+from gantrymq.spark.wire import FIRST_FOR_S, RETRY_FOR_S, Metadata, patiently
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +59,8 @@ class Planner:
         self._options = options
         self._ends: Ends = Metadata(options.nameservers) if ends is None else ends
         self._clock = clock
+        self._patience_s = FIRST_FOR_S
+        """How long servers that cannot be reached are asked again: longer once a broker has answered."""
         self._addresses: dict[MessageQueue, str] = {}
         self._latest: Offsets = {}
         self._latest_at = float("-inf")
@@ -172,7 +174,7 @@ class Planner:
     def _queues(self) -> list[MessageQueue]:
         for attempt in range(TOPIC_TRIES):
             try:
-                self._addresses = patiently(lambda: self._ends.queues(self._options.topics))
+                self._addresses = patiently(lambda: self._ends.queues(self._options.topics), self._patience_s)
                 break
             except GantryError as error:
                 if error.code is not ErrorCode.TOPIC_NOT_FOUND:
@@ -197,7 +199,9 @@ class Planner:
             self._addresses = self._queues_again()
             return self._ends.offsets(self._addresses, RequestCode.GET_MAX_OFFSET)
 
-        return patiently(ask)
+        found = patiently(ask, self._patience_s)
+        self._patience_s = RETRY_FOR_S
+        return found
 
     def _at(self, word: str, queues: list[MessageQueue]) -> Offsets:
         code = RequestCode.GET_MIN_OFFSET if word == "earliest" else RequestCode.GET_MAX_OFFSET
@@ -209,4 +213,6 @@ class Planner:
                 self._addresses = {**self._addresses, **self._queues_again()}
                 raise
 
-        return patiently(ask)
+        found = patiently(ask, self._patience_s)
+        self._patience_s = RETRY_FOR_S
+        return found

@@ -21,7 +21,9 @@ TIMEOUT_S: Final = 10.0
 RETRIES: Final = 5
 """More patient than an application's producer: a broker that restarts must not fail a long job."""
 
-NOT_WRITTEN: Final = (props.SYSTEM_NAMES - {props.SHARDING_KEY}) | {props.EXCHANGE, props.ORIGIN, props.AMQP_HEADER}
+NOT_WRITTEN: Final = (props.SYSTEM_NAMES - {props.SHARDING_KEY}) | {
+    props.EXCHANGE, props.ORIGIN, props.AMQP_HEADER, props.AMQP_REST,
+}  # fmt: skip
 """Pairs of the column `properties` that are left out: they belong to the record that a row was read from. Tag and keys have columns."""
 
 _producers: dict[tuple[int, str], BlockingProducer] = {}

@@ -6,6 +6,7 @@ What runs where: `DataSource`, `partitions`, offsets and `commit` on the driver,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -23,7 +24,7 @@ from gantrymq.spark import options as settings
 from gantrymq.spark.offsets import Document, OptionError, from_document, to_document
 from gantrymq.spark.planning import Planner, QueueRange
 from gantrymq.spark.schema import DDL, check_projection, check_sink
-from gantrymq.spark.wire import close_all
+from gantrymq.spark.wire import FIRST_FOR_S, RETRY_FOR_S, Metadata, close_all
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -132,8 +133,10 @@ class Written(WriterCommitMessage):  # type: ignore[misc]
 
 
 class _Writing:
-    def __init__(self, options: settings.Options, schema: StructType) -> None:
+    def __init__(self, options: settings.Options, schema: StructType, limit_s: float = FIRST_FOR_S) -> None:
         check_sink([(field.name, field.dataType.simpleString()) for field in schema.fields], bool(options.topics))
+        # Here, on the driver: tasks are patient with a broker that restarts.
+        Metadata(options.nameservers).reach(options.topics, limit_s)
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -190,4 +193,11 @@ class GantryDataSource(DataSource):  # type: ignore[misc]
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> GantryStreamWriter:
         """For `df.writeStream`."""
-        return GantryStreamWriter(settings.for_sink(settings.parse(self.options)), schema)
+        limit_s = RETRY_FOR_S if has_run(self.options.get("checkpointLocation", "")) else FIRST_FOR_S
+        return GantryStreamWriter(settings.for_sink(settings.parse(self.options)), schema, limit_s)
+
+
+def has_run(checkpoint: str) -> bool:
+    """Whether a streaming query has ended a batch before: Spark makes its writer anew for each. True where that cannot be seen from here."""
+    place = checkpoint.removeprefix("file://").removeprefix("file:")
+    return "://" in place or not place or Path(place, "commits", "0").exists()

@@ -18,6 +18,7 @@ from gantrymq.client.link import split_address
 from gantrymq.client.routes import MessageQueue, Route, parse_route
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import FRAME_BYTES_MAX
+from gantrymq.model.names import AUTO_CREATE_TEMPLATE
 from gantrymq.remoting.codec import Command, FrameError, decode_binary_header, decode_json_header, encode
 from gantrymq.remoting.constants import HEADER_BINARY, RequestCode
 
@@ -27,6 +28,10 @@ TIMEOUT_S: Final = 10.0
 """For one answer; no request of the source asks the broker to wait."""
 RETRY_FOR_S: Final = 30.0
 """A broker or nameserver that restarts must not end a query: an exception on the driver would."""
+FIRST_FOR_S: Final = 7.0
+"""The same before anything has answered: nobody waits longer to hear that an address is wrong."""
+ASK_S: Final = 3.5
+"""For an answer about routes and offsets, which takes no disk; asked again while `RETRY_FOR_S` lasts."""
 PAUSE_FIRST_S: Final = 0.1
 PAUSE_MAX_S: Final = 2.0
 LINKS_MAX: Final = 64
@@ -40,18 +45,22 @@ _RETRY: Final = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.BUSY, ErrorCode.SHUT
 class Wire:
     """One blocking connection. After an error it is closed and of no more use."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, timeout_s: float = TIMEOUT_S) -> None:
         self.address = address
         self._opaque = 0
         self._unread: dict[int, Command] = {}
         self._abandoned: set[int] = set()
         try:
-            self._socket = socket.create_connection(split_address(address), TIMEOUT_S)
+            self._socket = socket.create_connection(split_address(address), timeout_s)
         except OSError as error:
             raise GantryError(ErrorCode.UNAVAILABLE, f"{address} cannot be reached: {error}") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._file = self._socket.makefile("rb", READ_BUFFER_BYTES)
         self.is_open = True
+
+    def wait_at_most(self, timeout_s: float) -> None:
+        """For each answer from now on."""
+        self._socket.settimeout(timeout_s)
 
     def post(self, commands: Iterable[Command]) -> list[int]:
         """Send requests in one write; their opaques, to `receive` with."""
@@ -127,13 +136,14 @@ class _Kept(threading.local):
 _kept = _Kept()
 
 
-def wire(address: str) -> Wire:
-    """The open connection of this process and thread to `address`; raises UNAVAILABLE."""
+def wire(address: str, timeout_s: float = TIMEOUT_S) -> Wire:
+    """The open connection of this process and thread to `address`, which waits for so long at most; raises UNAVAILABLE."""
     if _kept.process != os.getpid():  # forked: the sockets are the parent's
         _kept.process, _kept.wires = os.getpid(), {}
     found = _kept.wires.pop(address, None)
     if found is None or not found.is_open:
-        found = Wire(address)
+        found = Wire(address, timeout_s)
+    found.wait_at_most(timeout_s)
     _kept.wires[address] = found
     if len(_kept.wires) > LINKS_MAX:
         _kept.wires.pop(next(iter(_kept.wires))).close()
@@ -149,14 +159,15 @@ def close_all() -> None:
 
 
 class Patience:
-    """Pauses between attempts, longer each time, until `RETRY_FOR_S` have passed since the last success."""
+    """Pauses between attempts, longer each time, until `limit_s` have passed since the last success."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit_s: float = RETRY_FOR_S) -> None:
+        self._limit_s = limit_s
         self.success()
 
     def success(self) -> None:
         """Start anew."""
-        self._deadline = time.monotonic() + RETRY_FOR_S
+        self._deadline = time.monotonic() + self._limit_s
         self._pause_s = PAUSE_FIRST_S
 
     def wait(self, error: GantryError) -> None:
@@ -167,9 +178,9 @@ class Patience:
         self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S)
 
 
-def patiently(work: Callable[[], T]) -> T:
+def patiently(work: Callable[[], T], limit_s: float = RETRY_FOR_S) -> T:
     """`work()`, again and again while servers cannot be reached."""
-    patience = Patience()
+    patience = Patience(limit_s)
     while True:
         try:
             return work()
@@ -185,18 +196,35 @@ class Metadata:
 
     def route(self, topic: str) -> Route:
         """Raises TOPIC_NOT_FOUND; UNAVAILABLE naming every nameserver."""
-        why = []
         command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"})
+        timeout_s = min(ASK_S, FIRST_FOR_S / len(self._nameservers))
+        why = []
         for address in list(self._nameservers):
             try:
-                answer = wire(address).request(command)
+                answer = wire(address, timeout_s).request(command)
             except GantryError as error:
                 why.append(error.text)
                 continue
             self._nameservers.remove(address)
             self._nameservers.insert(0, address)
             return parse_route(topic, expect_success(answer, f"route of topic {topic!r}", address).body)
-        raise GantryError(ErrorCode.UNAVAILABLE, "no nameserver answers: " + "; ".join(why))
+        hint = "start one there (`gantry up`), or name another: option nameserver, or NAMESRV_ADDR"
+        raise GantryError(ErrorCode.UNAVAILABLE, f"no nameserver answers: {'; '.join(why)}; {hint}")
+
+    def reach(self, topics: Sequence[str], limit_s: float = FIRST_FOR_S) -> None:
+        """Return when a nameserver has answered and each broker that has `topics`. Raises UNAVAILABLE where one does not in time; a topic that
+        is not there yet is none of its business."""
+
+        def ask() -> None:
+            for topic in topics or (AUTO_CREATE_TEMPLATE,):
+                try:
+                    self.offsets(self.queues([topic]), RequestCode.GET_MAX_OFFSET)
+                except GantryError as error:
+                    # Whoever answers is there; a broker says so of the template, which has no queues.
+                    if error.code is not ErrorCode.TOPIC_NOT_FOUND:
+                        raise
+
+        patiently(ask, limit_s)
 
     def queues(self, topics: Iterable[str]) -> dict[MessageQueue, str]:
         """Every queue of the topics that can be read, with its broker's address."""
@@ -215,7 +243,7 @@ class Metadata:
             by_address.setdefault(address, []).append(queue)
         result = {}
         for address, members in by_address.items():
-            link = wire(address)
+            link = wire(address, ASK_S)
             fields = [{"topic": queue.topic, "queueId": str(queue.queue_id)} for queue in members]
             opaques = link.post([Command(code, entry) for entry in fields])
             answers = [link.receive(opaque) for opaque in opaques]

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gantrymq.store.commit_log import CommitLog
-    from gantrymq.store.consume_queue import ConsumeQueue, QueueTable
+    from gantrymq.store.consume_queue import ConsumeQueue
     from gantrymq.store.light_queues import LightQueues
+    from gantrymq.store.queue_table import QueueTable
 
 CODES_MAX: Final = 65_536
 """Cached tag codes; the cache is emptied when it is full."""

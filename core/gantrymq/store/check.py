@@ -22,6 +22,7 @@ from gantrymq.store.geometry import ROCKETMQ_SLOTS, IndexBytes, find_slots, firs
 from gantrymq.store.index_file import PROBED_ENTRIES
 from gantrymq.store.inspect import QueueImage, StoreImage
 from gantrymq.store.key_hashes import key_hash
+from gantrymq.store.missing import describe, gaps_of
 from gantrymq.store.positions import CHECKPOINT
 from gantrymq.store.recovery import FILLER_TOPIC, check_record
 from gantrymq.store.schedule import WAITING_TOPICS
@@ -43,6 +44,8 @@ class Report:
 
     directory: str
     clean: bool
+    running: int = 0
+    """Process id of the broker that works with the directory; 0: none does."""
     log_begin: int = 0
     log_end: int = 0
     records: int = 0
@@ -64,7 +67,7 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """For --json."""
         return {
-            "directory": self.directory, "ok": not self.damage_count, "cleanStop": self.clean, "logBegin": self.log_begin,
+            "directory": self.directory, "ok": not self.damage_count, "cleanStop": self.clean, "running": self.running, "logBegin": self.log_begin,
             "logEnd": self.log_end, "records": self.records, "queueUnits": self.units, "lightUnits": self.light_units, "indexEntries": self.index_entries, "compactedRecords": self.compacted_records,
             "recoveredFrom": self.recovered_from, "damageCount": self.damage_count, "damage": self.damage, "notes": self.notes,
         }  # fmt: skip
@@ -105,7 +108,7 @@ class Checker:
         self._image = image
         self._slots = index_slots
         self._tell = tell
-        self.report = Report(str(image.directory), image.clean, image.log.min_position)
+        self.report = Report(str(image.directory), image.clean, image.running, image.log.min_position)
         self._derived = image.derived(1 << 62)
         self._codes: dict[str, int] = {"": 0}
         self._matched: dict[tuple[str, int], int] = {}
@@ -116,6 +119,7 @@ class Checker:
         self._strays: list[tuple[int, int]] = []
         self._unindexed: list[int] = []
         self._before_index = 0
+        self._without_index = 0
         self._known_topics = self._read_topics()
         self._lights = LightCheck(image, self.report, tell)
 
@@ -134,6 +138,9 @@ class Checker:
         self._check_config()
         if self._without_queue:
             self.report.notes.append(f"{self._without_queue} records of topics that were deleted")
+        if self._without_index:
+            self.report.bad("index", str(self._image.directory / "index"),
+                            f"{self._without_index} records with keys, and no index file with an entry")  # fmt: skip
         if self._before_index:
             self.report.notes.append(f"{self._before_index} records with keys are older than the index")
         return self.report
@@ -154,6 +161,12 @@ class Checker:
                 report.bad(
                     "log", f"segment {base:020d}", f"it is shorter than the others ({image.log.file_size} bytes)"
                 )
+        positions, size = image.positions, image.log.file_size or image.positions.sizes.log_file
+        if image.known and size:
+            gaps = gaps_of(image.log.lengths, size, positions.begin, positions.flushed)
+            for gap in gaps:
+                if not gap.short:  # a short segment is named above, or what it lacks is below
+                    report.bad("log", str(image.log.directory), describe([gap], size))
         told = end = image.log.min_position
         waiting = next(entries, None)
         first_entry = waiting[0] if waiting is not None else -1
@@ -187,6 +200,8 @@ class Checker:
                         self._before_index += 1
                     else:
                         self._unindexed.append(at)
+                elif first_entry < 0 and image.known:
+                    self._without_index += bool(hashes_of(message))
             if at - told >= _STEP:
                 told = at
                 self._tell("log", at - image.log.min_position, image.log.limit - image.log.min_position)

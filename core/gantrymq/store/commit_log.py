@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.model.errors import StoreCorruptError
 from gantrymq.store.cold import Cold
+from gantrymq.store.missing import Gap, describe, fill, gaps_of
 from gantrymq.store.write_buffer import BUFFER_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -43,8 +44,11 @@ RESERVE_STEP: Final = 64 * 1024 * 1024
 """Disk space is taken this far ahead of the write position."""
 HOT_NEVER: Final = 1 << 62
 NAME_DIGITS: Final = 20
-FULL_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""The disk has no room: the store goes on when it has. Every other error stops it."""
+NO_HANDLE_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+"""The process, or the machine, has no descriptor left: nothing is wrong with the disk, and nothing was written."""
+FULL_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG}) | NO_HANDLE_ERRORS
+"""There is no room: the store goes on when there is. Every other error stops it."""
+_REMEDY: Final = "Nothing was changed. Mount the disk, or restore the files, and start again; to go on without what was there, start once with --accept-loss"
 
 
 def file_name(position: int) -> str:
@@ -78,6 +82,8 @@ class CommitLog:
         self.file_size = file_size
         self.min_position = 0
         self.bases: list[int] = []
+        self.lost: list[Gap] = []
+        """What was missing when the log was opened."""
         self._segments: dict[int, Segment] = {}
         self._names_dirty = False
         self.flushed_position = 0
@@ -92,13 +98,13 @@ class CommitLog:
         self.buffer: WriteBuffer | None = None
         """Set by `store.transient_pool`."""
 
-    def open(self, size_known: bool, flushed: int = -1) -> None:
+    def open(self, size_known: bool, flushed: int = -1, begin: int = -1, accept_loss: bool = False) -> None:
         """Find the segments. Unless their length is known, the one that the directory has wins over the setting.
 
         `flushed`: what a power cut left above this position is no damage, -1: not known. It may have lost the name or the length of
-        one segment and kept those of a later one.
+        one segment and kept those of a later one. Below it nothing may be missing, from `begin` on: StoreCorruptError, unless the loss is
+        accepted (missing.py).
         """
-        self._files.make_dirs(self.directory)
         bases = positions_in(self._files, self.directory)
         lengths = {}
         for base in bases:
@@ -112,6 +118,15 @@ class CommitLog:
             self.file_size = known[0]
         if flushed >= 0:
             bases = self._without_strays(bases, flushed)
+            here = {base: lengths[base] for base in bases}
+            self.lost = gaps_of(here, self.file_size, begin, flushed)
+        if self.lost:
+            missing = describe(self.lost, self.file_size)
+            if not accept_loss:
+                raise StoreCorruptError(f"{self.directory}: {missing}. {_REMEDY}")
+            log.error("%s: %s; the loss is accepted", self.directory, missing)
+            bases = fill(self._files, self.directory, bases, self.lost, self.file_size)
+            lengths = dict.fromkeys(bases, self.file_size) | {base: lengths[base] for base in bases if base > flushed}
         for place, base in enumerate(bases):
             if base % self.file_size or (place and base != bases[place - 1] + self.file_size):
                 raise StoreCorruptError(
@@ -123,6 +138,7 @@ class CommitLog:
                 raise StoreCorruptError(
                     f"{self.directory / file_name(base)} has {lengths[base]} bytes, its neighbours {self.file_size}"
                 )
+        self._files.make_dirs(self.directory)
         self.bases = bases
         self._names_dirty = bool(lengths)  # the process before this one may have been killed before it synced them
         self.min_position = bases[0] if bases else 0

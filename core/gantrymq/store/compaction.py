@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gantrymq.store.cold import ColdReads
-    from gantrymq.store.consume_queue import ConsumeQueue, QueueTable, Unit
+    from gantrymq.store.consume_queue import ConsumeQueue, Unit
     from gantrymq.store.files import FileSystem
+    from gantrymq.store.queue_table import QueueTable
 
 log = logging.getLogger(__name__)
 

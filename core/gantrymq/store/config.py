@@ -24,10 +24,14 @@ class StoreConfig:
     commitlog_file_size: int = field(
         default=128 * 1024 * 1024, metadata={"min": LOG_FILE_SIZE_MIN, "max": LOG_FILE_SIZE_MAX}
     )
+    """Length of a segment of the log, for new directories: one that exists keeps its own (RocketMQ: mappedFileSizeCommitLog)."""
     consumequeue_file_size: int = field(default=6_000_000, metadata={"min": UNIT_SIZE, "max": LOG_FILE_SIZE_MAX})
+    """Length of a queue's files, 20 bytes a message, for new directories (RocketMQ: mappedFileSizeConsumeQueue)."""
     index_slots: int = field(default=5_000_000, metadata={"min": 1, "max": 500_000_000})
+    """Hash slots of an index file, for new directories (RocketMQ: maxHashSlotNum)."""
     index_entries: int = field(default=20_000_000, metadata={"min": 2, "max": 2_000_000_000 // UNIT_SIZE})
-    flush: str = "async"
+    """Keys that an index file has room for (RocketMQ: maxIndexNum)."""
+    flush: str = field(default="async", metadata={"allowed": ("async", "sync")})
     """`async`: acknowledged when written (survives a crash of the process); `sync`: when on stable storage."""
     transient_pool: bool = False
     """Records gather in memory and reach the log in large writes: the end of the process loses up to `flush_interval_ms` of what was
@@ -56,6 +60,10 @@ class StoreConfig:
     disk_full_ratio: float = field(default=0.90, metadata={"min": 0, "max": 1})
     """...from which messages are refused until there is room again; reading goes on."""
 
+    disk_reserve_bytes: int = field(default=32 << 30, metadata={"min": 0, "max": 1 << 60})
+    """With more free bytes than this a disk is not full, whatever its ratio; 1.5 and 2.5 times as many are needed for the two marks before it (as
+    their ratios say). 0: the ratios alone."""
+
     def __post_init__(self) -> None:
         _check("commitlog_file_size", self.commitlog_file_size, LOG_FILE_SIZE_MIN, LOG_FILE_SIZE_MAX)
         _check("consumequeue_file_size", self.consumequeue_file_size, UNIT_SIZE, LOG_FILE_SIZE_MAX)
@@ -74,6 +82,7 @@ class StoreConfig:
         _check("queue_files_max", self.queue_files_max, 8, 1_000_000)
         _check("checkpoint_interval_ms", self.checkpoint_interval_ms, 100, 3_600_000)
         _check("file_reserved_hours", self.file_reserved_hours, 0, 1_000_000)
+        _check("disk_reserve_bytes", self.disk_reserve_bytes, 0, 1 << 60)
         _check("log_bytes_max", self.log_bytes_max, 0, 1 << 60)
         try:
             delays_of(self.delay_levels)

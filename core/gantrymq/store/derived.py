@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
     from gantrymq.store.appender import Appender
     from gantrymq.store.config import StoreConfig
-    from gantrymq.store.consume_queue import QueueFiles, QueueTable
+    from gantrymq.store.consume_queue import QueueFiles
     from gantrymq.store.index_file import Index
     from gantrymq.store.light_queues import LightQueues
     from gantrymq.store.message_store import Clock
+    from gantrymq.store.queue_table import QueueTable
 
 log = logging.getLogger(__name__)
 
@@ -191,7 +192,9 @@ class DerivedFiles:
         if error.errno not in FULL_ERRORS:
             raise self._fail(error) from error
         if not self._derived_full:
-            log.error("no space left for the queues and the index of %s; they wait in memory", self._store)
+            log.error(
+                "no room for the queues and the index of %s (%s); they wait in memory", self._store, error.strerror
+            )
         self._derived_full = True
 
     def _check_derived_room(self) -> None:

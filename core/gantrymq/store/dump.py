@@ -125,7 +125,7 @@ def figures(image: StoreImage) -> dict[str, Any]:
             first += 1
         queues.append({"topic": topic, "queueId": queue_id, "minOffset": first, "maxOffset": queue.next_offset})
     return {
-        "directory": str(image.directory), "cleanStop": image.clean, "ours": image.known,
+        "directory": str(image.directory), "cleanStop": image.clean, "running": image.running, "ours": image.known,
         "segments": len(image.log.bases), "segmentBytes": image.log.file_size, "logBegin": image.log.min_position,
         "logLimit": image.log.limit, "queues": queues, "index": list(_index_figures(image)),
         "checkpoint": list(image.checkpoint), "flushedPosition": image.positions.flushed,

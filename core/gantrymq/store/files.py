@@ -122,7 +122,7 @@ class GuardFiles(Protocol):
         """Return when everything written to the file system that holds `path` is on stable storage."""
 
     def usage(self, path: Path) -> tuple[int, int]:
-        """(size, free) of the file system that holds `path`, in bytes; free: what this process may still take."""
+        """(size, free) of the file system that holds `path`, in bytes. free: what this process may still take; size: that and what is in use."""
 
 
 class FileSystem(ReadFiles, WriteFiles, NameFiles, GuardFiles, Protocol):
@@ -305,4 +305,5 @@ class OsFileSystem:
 
     def usage(self, path: Path) -> tuple[int, int]:
         found = os.statvfs(path)
-        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+        used = found.f_blocks - found.f_bfree  # what is reserved for root is neither, as df counts
+        return (used + found.f_bavail) * found.f_frsize, found.f_bavail * found.f_frsize

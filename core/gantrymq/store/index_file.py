@@ -19,7 +19,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.store.geometry import ENTRY, HEADER, ROCKETMQ_SLOTS, SLOT_SIZE, IndexBytes, cut_short, find_slots
-from gantrymq.store.key_hashes import HEAD, TAIL, KeyHashes, key_hash
+from gantrymq.store.key_hashes import HEAD, MIDDLE, TAIL, KeyHashes, key_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -42,6 +42,8 @@ LOAD_BYTES: Final = 1024 * 1024
 """Slots read at once while opening."""
 SPARE_ENTRIES: Final = 100_000
 """With room for so many entries left, the slots of the file to come are made, a large page per write: the kernel clears it (0.2 ms)."""
+TAKEN_BACK_MAX: Final = 4_000_000
+"""Entries since the last checkpoint whose chains are followed, 80 MB; beyond it the slots are made from all entries."""
 KEYS_MAX: Final = 16_400
 """Keys that one record can have: each takes two bytes of its properties at least. A file with less room is filled key by key."""
 HASH_MASK: Final = 0x7FFFFFFF
@@ -134,6 +136,10 @@ class IndexFile:
         self.next_entry = min(max(self.next_entry, 1), self.entries)
         self._opened_at = self._entry_at(self.next_entry)
 
+    def reaches(self, next_entry: int) -> bool:
+        """Whether header and entries on disk go as far as they did once."""
+        return self.next_entry >= next_entry and (next_entry < 2 or any(self._stored_entry(next_entry - 1)))
+
     def _write_header(self) -> None:
         self._files.pwrite(
             self._handle,
@@ -167,17 +173,14 @@ class IndexFile:
         self.load_slots()
         entry, slots, pending, dirty, table = self.next_entry, self.slots, self._pending, self._dirty, self._table
         assert table is not None
-        limit, head_part, tail_part, mask = self.entries - KEYS_MAX, HEAD, TAIL, HASH_MASK
+        limit, head_part, middle_part, tail_part, mask = self.entries - KEYS_MAX, HEAD, MIDDLE, TAIL, HASH_MASK
         if entry >= limit:
             return waiting
-        tails, last, begin_ms = hashes.tails, None, self.begin_ms
-        heads: dict[str, int] = {}
-        first_before: str | None = None
-        head = used = seconds = position = store_ms = 0
+        heads_of, middles, tails, begin_ms = hashes.heads_of, hashes.middles, hashes.tails, self.begin_ms
+        used = seconds = position = store_ms = 0
         last_ms, first_entry, marking = -1, entry, self._marks_chunks()
         for topic, keys, position, store_ms in waiting:
-            if topic is not last:
-                heads, last, first_before = hashes.heads_of(topic), topic, None
+            heads = heads_of(topic)
             if entry == 1:
                 self.begin_position, self.begin_ms = position, store_ms
                 begin_ms = store_ms
@@ -185,16 +188,11 @@ class IndexFile:
                 last_ms = store_ms
                 seconds = min(max((store_ms - begin_ms) // 1000, 0), SECONDS_MAX)
             for key in keys:
-                tail = tails.get(key[tail_part])
-                first = key[head_part]
-                if first != first_before or tail is None:
-                    found = heads.get(first)
-                    first_before = first
-                    if found is None or tail is None:
-                        found, tail = hashes.make(topic, key, heads)
-                        first_before = None
-                    head = found
-                hashed = (head + tail) & 0xFFFFFFFF
+                head, middle, tail = heads.get(key[head_part]), middles.get(key[middle_part]), tails.get(key[tail_part])
+                if head is None or middle is None or tail is None:
+                    hashed = hashes.make(topic, key, heads)
+                else:
+                    hashed = head + middle + tail & 0xFFFFFFFF
                 if hashed > mask:  # negative in Java; the one without an absolute value counts as 0
                     hashed = 0x100000000 - hashed & mask
                 slot = hashed % slots
@@ -340,8 +338,9 @@ class IndexFile:
             entry = previous
         return found
 
-    def cut(self, position: int, store_ms_at: Callable[[int], int]) -> None:
-        """Drop every entry of a record at or above `position`, and make the slots again from what stays.
+    def cut(self, position: int, store_ms_at: Callable[[int], int], whole: bool) -> None:
+        """Drop every entry of a record at or above `position`, and make the slots again from what stays; or, if no write was lost (`whole`),
+        take them back to it: 10 million entries take 4 s, those of the last seconds nothing.
 
         `store_ms_at(position)`: store time of a record, because entries keep whole seconds only.
         """
@@ -353,6 +352,47 @@ class IndexFile:
                 high = middle
             else:
                 count = middle + 1
+        if whole and 1 < count <= self.next_entry and self._take_back(count):
+            self.next_entry = count
+            self.end_position = self._stored_entry(count - 1)[1]
+        else:
+            self._remake(count)
+        if count > 1:
+            self.end_ms = store_ms_at(self.end_position)
+        self._files.truncate(self._handle, self._entry_at(count))
+        self._files.truncate(self._handle, self.length)
+        self.write_pending()
+        self._write_header()
+
+    def _take_back(self, count: int) -> bool:
+        """Have the slots in memory as they were when entry `count` came. Slots are written behind the entries that they name, and entries
+        name the one before them. False: they do not fit together."""
+        table = make_table(self.slots)
+        data = self._files.pread(self._handle, self.slots * SLOT_SIZE, HEADER.size)
+        slots = array("i", data.ljust(self.slots * SLOT_SIZE, b"\0"))
+        slots.byteswap()
+        newest = max(slots)
+        if min(slots) < 0 or newest - count > TAKEN_BACK_MAX:
+            return False
+        if newest >= count:
+            tail = self._files.pread(self._handle, (newest + 1 - count) * ENTRY.size, self._entry_at(count))
+            before = [entry[3] for entry in ENTRY.iter_unpack(tail[: len(tail) // ENTRY.size * ENTRY.size])]
+            if len(before) <= newest - count or any(old >= count + place for place, old in enumerate(before)):
+                return False
+            for slot in [slot for slot, entry in enumerate(slots) if entry >= count]:
+                entry = slots[slot]
+                while entry >= count:
+                    entry = before[entry - count]
+                if entry < 0:
+                    return False
+                slots[slot] = entry
+                self._dirty[slot >> CHUNK_SHIFT] = 1
+        table[:] = memoryview(slots)
+        self._table, self.used_slots = table, self.slots - slots.count(0)
+        return True
+
+    def _remake(self, count: int) -> None:
+        """Make the slots from the first `count` - 1 entries."""
         self._table = make_table(self.slots)
         self.next_entry, self.used_slots = 1, 0
         begin = self.begin_ms
@@ -362,12 +402,7 @@ class IndexFile:
             self.add_run([(hashed, at, begin + s * 1000) for hashed, at, s, _ in ENTRY.iter_unpack(run)], 0)
             self._pending = []
             entry += len(run) // ENTRY.size
-        if count > 1:
-            self.end_ms = store_ms_at(self.end_position)
-        self._files.truncate(self._handle, self._entry_at(count))
-        self._files.truncate(self._handle, self.length)
         self._dirty = bytearray(b"\1" * len(self._dirty))
-        self.write_pending()
 
     def forget_slots(self) -> None:
         """The file is full and written: its slots are read from disk from now on."""
@@ -384,7 +419,7 @@ class Index:
 
     def __init__(self, files: FileSystem, directory: Path, slots: int, entries: int) -> None:
         self._files = files
-        self._directory = directory
+        self.directory = directory
         self.slots = slots
         self.entries = entries
         self._hashes = KeyHashes()
@@ -403,12 +438,12 @@ class Index:
         `derived`: what records from there on have here is made again anyhow, so that a torn file of theirs alone just goes.
         False: a file's geometry cannot be told; `cut` removes it, and the index must be made again from the first record.
         """
-        self._files.make_dirs(self._directory)
+        self._files.make_dirs(self.directory)
         complete = True
-        for name in self._files.list_dir(self._directory):
+        for name in self._files.list_dir(self.directory):
             if not name.isdecimal():
                 continue
-            path = self._directory / name
+            path = self.directory / name
             handle = self._files.open(path, False)
             try:
                 stored = IndexBytes(self._files, handle)
@@ -466,8 +501,8 @@ class Index:
             slots = self.slots  # damaged: what the settings say is the best guess
         return slots, stored.entries_of(slots) if slots else 0
 
-    def cut(self, position: int, store_ms_at: Callable[[int], int]) -> None:
-        """Drop entries of records at or above `position`."""
+    def cut(self, position: int, store_ms_at: Callable[[int], int], whole: bool = False) -> None:
+        """Drop entries of records at or above `position`. `whole`: the process alone ended, what it wrote is there."""
         while self._unreadable:
             self._files.remove(self._unreadable.pop())
         while self.list and (self.list[-1].begin_position >= position or self.list[-1].next_entry == 1):
@@ -475,7 +510,7 @@ class Index:
             file.close()
             self._files.remove(file.path)
         if self.list:
-            self.list[-1].cut(position, store_ms_at)
+            self.list[-1].cut(position, store_ms_at, whole)
             self.unsynced.add(self.list[-1].path)
 
     def add(self, records: list[tuple[str, tuple[str, ...], int, int]]) -> None:
@@ -499,7 +534,7 @@ class Index:
         name = moment.strftime("%Y%m%d%H%M%S") + f"{now_ms % 1000:03d}"
         if self.list and name <= self.list[-1].path.name:
             name = str(int(self.list[-1].path.name) + 1)
-        file = IndexFile(self._files, self._directory / name, self.slots, self.entries)
+        file = IndexFile(self._files, self.directory / name, self.slots, self.entries)
         file.create(self._spare)
         self._spare = None
         self.list.append(file)

@@ -6,10 +6,12 @@ ends as recovery would find it, from where on queues and index would be made aga
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.model.errors import StoreCorruptError
@@ -27,8 +29,11 @@ from gantrymq.store.takeover import is_foreign, oldest_unchecked, refuse_unreada
 if TYPE_CHECKING:
     from gantrymq.store.files import Buffer, FileSystem
 
+_FLOCK: Final = Struct("hhqqi4x")
+"""struct flock of Linux, 64 bits."""
 UNITS_AT_ONCE: Final = 4096
 _WINDOW: Final = 1024 * 1024
+_BLANK_MAGIC: Final = b"\xcb\xd4\x31\x94"
 
 
 class ReadOnlyFileSystem(OsFileSystem):
@@ -72,6 +77,17 @@ class ForgetfulFiles(ReadOnlyFileSystem):
         """Nothing."""
 
 
+def lock_holder(path: Path) -> int:
+    """Who holds the lock that a broker takes; asked without taking it. 0: nobody, or nobody can tell."""
+    try:
+        with path.open("rb") as file:
+            answer = fcntl.fcntl(file, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+    except OSError:
+        return 0
+    kind, _, _, _, process = _FLOCK.unpack(answer)
+    return int(process) if kind != fcntl.F_UNLCK else 0
+
+
 class LogImage:
     """The segments; reads as `CommitLog` does. A last segment that a crash left short reads as if it went on with zeros."""
 
@@ -81,6 +97,7 @@ class LogImage:
         self.bases = positions_in(files, directory)
         self._handles: dict[int, int] = {}
         lengths = [self._length(base) for base in self.bases]
+        self.lengths = dict(zip(self.bases, lengths, strict=True))
         self.file_size = max(lengths, default=0)
         self.short: list[int] = []
         """Segments shorter than the others; only the last may be."""
@@ -204,6 +221,8 @@ class StoreImage:
         refuse_unreadable(self.files, directory)
         self.directory = directory
         self.clean = not self.files.exists(directory / "abort")
+        self.running = lock_holder(directory / "lock")
+        """Process id of the broker that has the directory, 0: none has."""
         self.log = LogImage(self.files, directory / "commitlog")
         self.names = [name for name in self.files.list_dir(directory / "consumequeue") if not name.startswith(".")]
         self.positions = Positions(self.files, directory.parent / "gantry" / "positions")
@@ -356,8 +375,9 @@ class StoreImage:
         return place + int.from_bytes(window[place : place + 4], "big") <= len(window)
 
     def _need(self, at: int) -> int:
-        size = int.from_bytes(self.log.read(at, 4), "big")
-        return min(size, self.log.file_size)
+        head = self.log.read(at, record.BLANK_SIZE)
+        blank = head[4:] == _BLANK_MAGIC  # it may fill a whole segment
+        return record.BLANK_SIZE if blank else min(int.from_bytes(head[:4], "big"), self.log.file_size)
 
     def _one(self, window: bytes, place: int, at: int, safe: int) -> tuple[int, Message | None]:
         """As `check_record`, out of what was read already."""
@@ -418,7 +438,7 @@ class StoreImage:
 
 def _magics(data: bytes) -> list[int]:
     hits = []
-    for magic in (record.MAGIC_BYTES_V1, record.MAGIC_BYTES_V2, b"\xcb\xd4\x31\x94"):
+    for magic in (record.MAGIC_BYTES_V1, record.MAGIC_BYTES_V2, _BLANK_MAGIC):
         hit = data.find(magic, 4)
         while hit >= 0:
             hits.append(hit)

@@ -75,6 +75,10 @@ class LightQueues(LightStream):
         self._old_bases: list[int] = []
         self.remade = False
         """The table is made again from the stream."""
+        self.distrusted = False
+        """Set before `open`: the table is not to be believed, the stream as far as its frames are sound."""
+        self.recovered = False
+        """`open` read frames, or more is to come from the log: a snapshot spares the next start that."""
 
     # --- the table
 
@@ -384,7 +388,7 @@ class LightQueues(LightStream):
         bases = positions_in(self._files, self.directory)
         dropped = [self.directory / "tails"]
         known = self.table.load()
-        if known is not None and self._fits(known, bases, log_end):
+        if known is not None and not self.distrusted and self._fits(known, bases, log_end):
             self.end, self.log_position, self.begin = known
         else:
             self.table.discard()
@@ -408,6 +412,7 @@ class LightQueues(LightStream):
             [base for base in bases if max(read_from, self.begin) <= base <= keep]
         )  # by the process before
         self._opened_at = self.end
+        self.recovered = self.end > self._snapshot_end or self.log_position < log_end or self.remade
         self.live_units = self.table.live_units()
 
     def _begin_behind(self, base: int) -> bool:
@@ -521,6 +526,11 @@ class LightQueues(LightStream):
             finish = self.snapshot()
             if finish is not None:
                 finish()
+
+    def lengths(self) -> list[tuple[int, int]]:
+        """First position and bytes of the stream's files."""
+        bases = [base for base in positions_in(self._files, self.directory) if base < self.end]
+        return [(base, self._files.size(self._handle(base, False))) for base in bases]
 
     def close(self) -> None:
         super().close()

@@ -19,9 +19,9 @@ from gantrymq.model.names import check_stored_topic
 from gantrymq.store import record
 from gantrymq.store.abort import mark_running, note_boot, nothing_lost
 from gantrymq.store.appender import Appender
-from gantrymq.store.commit_log import FULL_ERRORS, CommitLog
+from gantrymq.store.commit_log import FULL_ERRORS, NO_HANDLE_ERRORS, CommitLog
 from gantrymq.store.compaction import CompactedQueues
-from gantrymq.store.consume_queue import QueueFiles, QueueTable
+from gantrymq.store.consume_queue import QueueFiles
 from gantrymq.store.derived import (
     INDEX_BEHIND_MAX,
     INDEX_LAG_MS_MAX,
@@ -31,14 +31,16 @@ from gantrymq.store.derived import (
 from gantrymq.store.ends import RememberedEnds
 from gantrymq.store.index_file import Index
 from gantrymq.store.light_queues import LightQueues
+from gantrymq.store.opening import Begin, Found, where_to_begin
 from gantrymq.store.positions import Checkpoint, Positions, Sizes, load_checkpoint, save_checkpoint
+from gantrymq.store.queue_table import QueueTable
 from gantrymq.store.reader import StoreReader
 from gantrymq.store.record import SENDER_PROPERTIES_MAX
 from gantrymq.store.recovery import EndFinder, RecoveryReport
 from gantrymq.store.replay import Replay
 from gantrymq.store.schedule import delays_of
 from gantrymq.store.segments import Segments
-from gantrymq.store.takeover import foreign_start, is_foreign, queues_end, record_boundary, refuse_unreadable
+from gantrymq.store.takeover import queues_end, refuse_unreadable
 from gantrymq.store.write_buffer import WriteBuffer
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from gantrymq.store.cold import ColdReads
     from gantrymq.store.config import StoreConfig
     from gantrymq.store.files import FileSystem
+    from gantrymq.store.missing import Gap
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +60,8 @@ FILES_PER_FLUSH: Final = 8
 """Derived files put on stable storage between two looks at whether the log's flush is due."""
 SYNC_ALL_FROM: Final = 64
 """At a stop, more derived files than this are synced by one call for the whole file system: 2 ms each add up."""
+COUNTED_MAX: Final = 256
+"""Topics opened at a start after a crash to know how far their queues reach: 0.15 ms a queue."""
 
 
 class Clock(Protocol):
@@ -92,6 +97,7 @@ class MessageStore(StoreReader, DerivedFiles):
         self._appender.delays_ms = delays_of(config.delay_levels)
         self.compacted = CompactedQueues(files, self._own / "compaction")
         self.segments = Segments(self._log, self._queue_files, self._queues, self._index)
+        self.segments.note_begin = self._note_begin
         self._failure: GantryError | None = None
         self._guard = -1
         self._flush_lock = Lock()
@@ -153,6 +159,16 @@ class MessageStore(StoreReader, DerivedFiles):
         return self._lights.live_units
 
     @property
+    def light_units_waiting(self) -> int:
+        """Entries of light queues that are not in their files yet."""
+        return self._lights.pending_units
+
+    @property
+    def lost(self) -> list[Gap]:
+        """Parts of the log that were missing, and without which this start went on."""
+        return self._log.lost
+
+    @property
     def failure(self) -> GantryError | None:
         """Why the store stopped, or None. It does not start again in this process."""
         return self._failure
@@ -163,9 +179,15 @@ class MessageStore(StoreReader, DerivedFiles):
 
     # --- opening and closing
 
-    def load(self, progress: Callable[[int, int], None] | None = None) -> RecoveryReport:
+    def load(
+        self,
+        progress: Callable[[int, int], None] | None = None,
+        anew: frozenset[str] = frozenset(),
+        accept_loss: bool = False,
+    ) -> RecoveryReport:
         """Lock the directory, recover, be ready to append. `progress(bytes done, bytes at most)` while the log is checked
-        (the first half of what is done) and dispatched again.
+        (the first half of what is done) and dispatched again. `anew`: of `queues`, `index` and `lights` what is to be made again whatever
+        it looks like. `accept_loss`: go on without segments that are missing.
 
         Raises GantryError(STORE_FAILED) if another process has the store, StoreCorruptError if it cannot be understood.
         """
@@ -176,25 +198,67 @@ class MessageStore(StoreReader, DerivedFiles):
         if guard is None:
             raise GantryError(ErrorCode.STORE_FAILED, f"{self._store} is in use by another process (lock file)")
         self._guard = guard
+        try:
+            return self._load(progress, anew, accept_loss)
+        except BaseException:
+            self._give_back()
+            raise
+
+    def _load(
+        self, progress: Callable[[int, int], None] | None, anew: frozenset[str], accept_loss: bool
+    ) -> RecoveryReport:
+        self._open_log(accept_loss)  # before anything is written: a refused start must leave no trace
         clean, own_crash = mark_running(self.files, self._store, self._own)
-        indexed = self._open_files()
-        report = self._recover(clean, own_crash, indexed, progress)
+        index_there = self.files.exists(self._store / "index")
+        indexed = self._open_derived()
+        begin = where_to_begin(
+            Found(
+                self.files, self._store, self._log, self._queues, self._index, self._lights.directory, self._positions,
+                self._ends, clean, own_crash, indexed, index_there, bool(anew & {"queues", "index"}),
+            )
+        )  # fmt: skip
+        self._lights.distrusted = begin.light_anew or "lights" in anew or bool(self._log.lost)
+        report = self._recover(begin, own_crash, progress)
         self._index.load_slots()
         note_boot(self.files, self._own, self.config.transient_pool)
-        self._ends.load(self._appender.position)
+        self._ends.settle(self._appender.position)
         self.compacted.cut(self._queues)
         self._log.hot_from = self._log.opened_at = self._appender.position
+        self._positions.begin = self._log.min_position
+        self._settle_recovery(report)
         if self.config.transient_pool:
             self._log.buffer = WriteBuffer()
         self._checkpoint_at = self._clock.monotonic_ms()
         return report
 
+    def _settle_recovery(self, report: RecoveryReport) -> None:
+        """Put what was recovered on stable storage: a process that is killed again and again must not begin at the same place each time."""
+        if self._derived_synced < self.written_position or self._lights.recovered:
+            checkpoint = self.take_checkpoint(force=True)
+            if checkpoint is not None:  # else the disk is full
+                self.sync_checkpoint(checkpoint)
+                self._lights.save_table()
+        if not report.clean:
+            unknown = [name for name in self._queues.unopened() if not self._ends.knows(name)]
+            for name in unknown[:COUNTED_MAX]:
+                self._queues.topic(name)
+            self._save_ends()
+
+    def _save_ends(self) -> None:
+        self._ends.save(
+            self._appender.position,
+            self._log.min_position,
+            self._queues.open_topics,
+            self._index,
+            self._lights.lengths(),
+        )
+
     def read_without_waiting(self, cold: ColdReads | None) -> None:
         """From now on reads raise `Cold` where they would wait for the disk (store/cold.py); None: they wait again."""
         self.cold = self._log.cold = self._queue_files.cold = self._lights.cold = self._index.cold = cold
 
-    def _open_files(self) -> bool:
-        """False if the index must be made again."""
+    def _open_log(self, accept_loss: bool) -> None:
+        """Raises StoreCorruptError where segments are missing."""
         self._positions.open()
         known = self._positions.flushed >= 0
         if known:
@@ -203,7 +267,11 @@ class MessageStore(StoreReader, DerivedFiles):
             self._index.slots, self._index.entries = sizes.index_slots, sizes.index_entries
             if sizes != wanted:
                 log.warning("%s was made with %s; the settings %s are ignored", self._store, sizes, wanted)
-        self._log.open(known, self._positions.flushed)
+        self._log.open(known, self._positions.flushed, self._positions.begin, accept_loss)
+
+    def _open_derived(self) -> bool:
+        """False if the index must be made again."""
+        known = self._positions.flushed >= 0
         self._record_max = self._log.file_size - record.BLANK_SIZE
         self._content_max = self._record_max - record.OVERHEAD_MAX - record.DISPATCH_RESERVE
         self._queue_files.log_min = self._log.min_position
@@ -211,7 +279,9 @@ class MessageStore(StoreReader, DerivedFiles):
         self.compacted.open()
         indexed = self._index.open(known, self._positions.derived if known else 1 << 62)
         self._positions.sizes = self._sizes()
+        self._ends.load()
         if not known and not self._log.bases:
+            self._positions.begin = 0
             self._positions.save(0, 0, sync=True)  # from the first record on this log is known to be ours
             self.files.sync_dir(self._own)
         return indexed
@@ -219,25 +289,10 @@ class MessageStore(StoreReader, DerivedFiles):
     def _sizes(self) -> Sizes:
         return Sizes(self._log.file_size, self._queue_files.file_size, self._index.slots, self._index.entries)
 
-    def _recover(
-        self, clean: bool, own_crash: bool, indexed: bool, progress: Callable[[int, int], None] | None
-    ) -> RecoveryReport:
-        low = self._log.min_position
-        flushed, derived = max(self._positions.flushed, low), max(self._positions.derived, low)
-        limit = self._log.limit
-        if flushed > limit or derived > limit:
-            log.error("the log ends at %d at the latest, but %d had been flushed: segments are missing", limit, flushed)
-            derived = min(derived, self._log.bases[-1] if self._log.bases else 0)
-            clean = False
+    def _recover(self, begin: Begin, own_crash: bool, progress: Callable[[int, int], None] | None) -> RecoveryReport:
+        low, flushed, derived = self._log.min_position, begin.flushed, begin.derived
         known = self._positions.flushed >= 0
-        foreign = not known and is_foreign(self.files, self._store, self._queues.names())
-        if foreign and indexed:
-            derived = foreign_start(self.files, self._store, self._log, self._queues, clean)
-        elif known and not own_crash and record_boundary(self._log, derived) != derived:
-            flushed = derived = record_boundary(self._log, derived)
-        if known and not indexed:
-            derived = low
-        report = RecoveryReport(clean, derived, derived)
+        report = RecoveryReport(begin.clean, derived, derived)
         finder = EndFinder(self.files, self._log, self._own / "quarantine", report)
 
         def checked(done: int, total: int) -> None:
@@ -249,37 +304,51 @@ class MessageStore(StoreReader, DerivedFiles):
                 progress((total + done) // 2, total)
 
         # `own_crash`: another broker's records may hold U+0000.
-        end = finder.find_end(derived, min(flushed, limit), own_crash, checked)
-        if known and clean and end > derived:  # a real broker went on with it, and trusts its own queues
+        end = finder.find_end(derived, min(flushed, self._log.limit), own_crash, checked)
+        if known and begin.clean and not begin.anew and end > derived:
+            # A real broker went on with it, and trusts its own queues.
             derived = max(derived, min(queues_end(self._queues, self._log), end))
         report.end = end
-        if not clean:
+        report.clean = begin.clean and not report.quarantined
+        if not begin.clean:
             finder.cut(end)
         self._log.flushed_position = min(flushed, end)
         self._log.writing_base = self._log.base_of(end)
         self._lights.open(end, low)
-        if foreign:
+        if begin.foreign:
             self._lights.log_position = derived
             self._lights.save_table()
         self._appender.position = end
         self._appender.last_ms = load_checkpoint(self.files, self._store / "checkpoint")
-        if clean and end == derived and self._lights.log_position == end:
+        if begin.clean and end == derived and self._lights.log_position == end and not begin.anew:
             self._derived_synced = end
             return report
         if derived < self._positions.derived:  # killed from here on, the next start must not trust what is cut now
             self._positions.save(min(flushed, end), derived, sync=True)
         sound = own_crash and not report.cut_bytes and not report.quarantined
         report.whole = sound and nothing_lost(self.files, self._own)
-        self._queues.cut_from(derived, report.whole)
-        self._index.cut(derived, self._store_ms_at)
+        reached = self._begin_replay(begin, derived, end, report.whole)
         replay = Replay(self._log, self._queues, self._lights, self._index, self._appender)
         replay.run(min(derived, max(self._lights.log_position, low)), derived, end, report, dispatched)
+        for name, queue_id, most in reached:
+            self._queues.reach(name, queue_id, most)
         self._queues.end_replay(end)
         self.flush_derived()
         self.flush()
-        self._derived_synced = derived  # the next checkpoint moves it: putting every queue on stable storage takes long
+        self._derived_synced = derived
         self._positions.save(self._log.flushed_position, derived, sync=True)
         return report
+
+    def _begin_replay(self, begin: Begin, derived: int, end: int, whole: bool) -> list[tuple[str, int, int]]:
+        """Take away what the replay makes again; the offsets (topic, queue id, maximum) that queues must come to, whatever the log has."""
+        if not begin.anew:
+            self._queues.cut_from(derived, whole)
+            self._index.cut(derived, self._store_ms_at, whole)
+            return []
+        lost = bool(self._log.lost)
+        reached = self._queues.start_anew(1 << 62 if lost else end) + list(self._ends.maxima())
+        self._index.cut(0, self._store_ms_at)
+        return reached
 
     def close(self) -> None:
         """Clean stop: everything on stable storage, abort file removed. After a failure only descriptors are given back."""
@@ -293,15 +362,19 @@ class MessageStore(StoreReader, DerivedFiles):
                     return
                 self.sync_checkpoint(checkpoint)
                 self._lights.save_table()
-                self._ends.save(self._appender.position, self._queues.open_topics)
+                self._save_ends()
                 self.files.remove(self._store / "abort")
                 self.files.sync_dir(self._store)
         finally:
-            for part in (self._log, self._queue_files, self._index, self._lights, self._positions, self.compacted):
-                part.close()
-            if self._guard >= 0:
-                self.files.close(self._guard)
-                self._guard = -1
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """Descriptors and the lock."""
+        for part in (self._log, self._queue_files, self._index, self._lights, self._positions, self.compacted):
+            part.close()
+        if self._guard >= 0:
+            self.files.close(self._guard)
+            self._guard = -1
 
     def _directories(self, paths: Sequence[Path]) -> list[Path]:
         """Of files below the two roots, and of those directories, up to the roots. As texts: a thread must not compute for long."""
@@ -386,7 +459,8 @@ class MessageStore(StoreReader, DerivedFiles):
         except OSError as second:
             if second.errno not in FULL_ERRORS:
                 return self._fail(second)
-        return GantryError(ErrorCode.STORE_FULL, f"no space left for {self._store}: {error.strerror}")
+        lacking = "descriptor" if error.errno in NO_HANDLE_ERRORS else "space"
+        return GantryError(ErrorCode.STORE_FULL, f"no {lacking} left for {self._store}: {error.strerror}")
 
     def _fail(self, error: BaseException) -> GantryError:
         """After an I/O error the kernel may have dropped what was written: nothing more is acknowledged."""
@@ -462,9 +536,17 @@ class MessageStore(StoreReader, DerivedFiles):
                     self._log.flushed_position = target
                     self._positions.save(target, self._derived_synced)
                 except OSError as error:
+                    if error.errno in NO_HANDLE_ERRORS:  # what is written stays so, and is synced by the next flush
+                        log.warning("%s: %s; the flush is tried again", self._store, error.strerror)
+                        return start
                     if self._log.flushed_position < target or error.errno not in FULL_ERRORS:
                         raise self._fail(error) from error
             return target
+
+    def _note_begin(self, position: int) -> None:
+        with self._flush_lock:
+            self._positions.begin = position
+            self._positions.save(self._log.flushed_position, self._derived_synced, sync=True)
 
     def take_checkpoint(self, force: bool = False) -> Checkpoint | None:
         """The checkpoint that is due, for `sync_checkpoint`. `force`: make one now (loop thread only)."""
@@ -494,6 +576,14 @@ class MessageStore(StoreReader, DerivedFiles):
             for directory in self._directories(checkpoint.paths):
                 self.files.sync_dir(directory)
         except OSError as error:
+            if error.errno in NO_HANDLE_ERRORS:
+                log.warning("%s: %s; the checkpoint is tried again", self._store, error.strerror)
+                later = self._checkpoint  # the loop may have made one meanwhile
+                if later is None:
+                    self._checkpoint = checkpoint
+                else:
+                    later.paths, later.publish = later.paths + checkpoint.paths, later.publish or checkpoint.publish
+                return
             raise self._fail(error) from error
         try:
             if checkpoint.publish is not None:

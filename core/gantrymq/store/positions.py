@@ -4,9 +4,11 @@ Positions are kept twice; writes alternate, so that a torn one leaves the one be
 
       0  magic 4 | CRC of the rest 4 | sequence 8 | flushed position 8 | derived position 8
      32  log file size 8 | queue file size 8 | index slots 8 | index entries 8
+     64  begin of the log 8
 
 The sizes are those that the directory's files were made with; a file may be shorter after a crash in the middle of a cut. `flushed`: the log below it is on stable storage, a bad record there is damage and not a torn tail. `derived`: queues and index
-hold every record below it, on stable storage.
+hold every record below it, on stable storage. `begin`: the oldest segment that retention left begins here, so a later first one means
+that segments are missing; a copy of magic `GPO1`, from before it was kept, ends before it.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ if TYPE_CHECKING:
 
     from gantrymq.store.files import FileSystem
 
-SLOT: Final = Struct(">4sIqqqqqqq")
-MAGIC: Final = b"GPO1"
+SLOT: Final = Struct(">4sIqqqqqqqq")
+MAGIC: Final = b"GPO2"
+OLD_SLOT: Final = Struct(">4sIqqqqqqq")
+OLD_MAGIC: Final = b"GPO1"
 SLOT_STRIDE: Final = 512
 """One sector per copy: a torn write cannot hit both."""
 CHECKPOINT: Final = Struct(">qqqqq")
@@ -67,6 +71,8 @@ class Positions:
         self.flushed = -1
         """-1: never saved."""
         self.derived = -1
+        self.begin = -1
+        """-1: not known. Set it, then `save`: before a segment is removed."""
         self.sizes = Sizes(0, 0, 0, 0)
         """Of the files; zeros: never saved."""
 
@@ -74,15 +80,21 @@ class Positions:
         self._handle = self._files.open(self._path, True)
         for slot in (0, 1):
             data = self._files.pread(self._handle, SLOT.size, slot * SLOT_STRIDE)
-            if len(data) < SLOT.size:
+            begin = -1
+            if data[:4] == OLD_MAGIC:
+                data = data[: OLD_SLOT.size]
+            elif data[:4] == MAGIC and len(data) == SLOT.size:
+                begin = int.from_bytes(data[OLD_SLOT.size :], "big", signed=True)
+            if len(data) < OLD_SLOT.size or data[:4] not in (MAGIC, OLD_MAGIC):
                 continue
-            magic, crc, sequence, flushed, derived, *sizes = SLOT.unpack(data)
-            if magic == MAGIC and crc == crc32(data[8:]) and sequence > self._sequence:
-                self._sequence, self.flushed, self.derived, self.sizes = sequence, flushed, derived, Sizes(*sizes)
+            _, crc, sequence, flushed, derived, *sizes = OLD_SLOT.unpack_from(data)
+            if crc == crc32(data[8:]) and sequence > self._sequence:
+                self._sequence, self.flushed, self.derived, self.begin = sequence, flushed, derived, begin
+                self.sizes = Sizes(*sizes)
 
     def save(self, flushed: int, derived: int, sync: bool = False) -> None:
         sequence = self._sequence + 1
-        tail = SLOT.pack(MAGIC, 0, sequence, flushed, derived, *self.sizes)[8:]
+        tail = SLOT.pack(MAGIC, 0, sequence, flushed, derived, *self.sizes, self.begin)[8:]
         data = MAGIC + crc32(tail).to_bytes(4, "big") + tail
         self._files.pwrite(self._handle, data, sequence % 2 * SLOT_STRIDE)
         self._sequence = sequence  # not after a failure: the next write must not hit the only good copy

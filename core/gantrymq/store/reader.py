@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from gantrymq.store.cold import ColdReads, Want
     from gantrymq.store.commit_log import CommitLog
     from gantrymq.store.compaction import CompactedFile, CompactedQueues
-    from gantrymq.store.consume_queue import ConsumeQueue, QueueFiles, QueueTable, Topic, Unit
+    from gantrymq.store.consume_queue import ConsumeQueue, QueueFiles, Unit
     from gantrymq.store.index_file import Index
     from gantrymq.store.light_queues import LightQueues
+    from gantrymq.store.queue_table import QueueTable, Topic
 
 log = logging.getLogger(__name__)
 

@@ -107,9 +107,9 @@ def fits(message: Message) -> bool:
     """Whether every field has a place in a record."""
     try:
         encode(message)
-    except (error, TypeError, ValueError, OverflowError):
+    except (error, TypeError, ValueError, OverflowError, AttributeError):
         return False
-    return True
+    return type(message.tag) is str and all(type(key) is str for key in message.keys)
 
 
 def blank(size: int) -> bytes:

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from gantrymq.model.message import Message
     from gantrymq.store.appender import Appender
     from gantrymq.store.commit_log import CommitLog
-    from gantrymq.store.consume_queue import QueueTable, Topic, Unit
+    from gantrymq.store.consume_queue import Unit
     from gantrymq.store.index_file import Index
     from gantrymq.store.light_queues import LightQueues
+    from gantrymq.store.queue_table import QueueTable, Topic
     from gantrymq.store.recovery import RecoveryReport
 
 log = logging.getLogger(__name__)
@@ -64,8 +65,8 @@ class Replay:
         at = start
         while at < end:
             window = self._log.read(at, min(WINDOW, end - at))
-            size = PREFIX.unpack_from(window)[0]
-            if size > len(window):
+            size, magic = PREFIX.unpack_from(window)
+            if size > len(window) and magic != MAGIC_BLANK:
                 window = self._log.read(at, size)
             at = self._window(window, at, end, report)
             self._queues.write_pending()

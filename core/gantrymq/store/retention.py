@@ -27,17 +27,22 @@ class DiskLevel(IntEnum):
 
 
 def used_ratio(total_bytes: int, free_bytes: int) -> float:
-    """Part of the file system that is in use, 0 to 1; `free_bytes`: what this process may still take."""
+    """Part of the file system that is in use, 0 to 1, as df and RocketMQ count: of used and available bytes together."""
     return 1 - free_bytes / total_bytes if total_bytes > 0 else 0.0
 
 
-def disk_level(config: StoreConfig, used: float) -> DiskLevel:
-    """The watermark that `used` (0 to 1) has reached."""
-    if used >= config.disk_full_ratio:
-        return DiskLevel.FULL
-    if used >= config.disk_clean_ratio:
-        return DiskLevel.CLEAN
-    return DiskLevel.WARN if used >= config.disk_warn_ratio else DiskLevel.FREE
+def disk_level(config: StoreConfig, used: float, free_bytes: int = 0) -> DiskLevel:
+    """The watermark that `used` (0 to 1) has reached. With `free_bytes` above its share of `store.disk_reserve_bytes` it counts as not reached:
+    the reserve for the last one, and for those before it as much more as their ratios leave more free."""
+    for level, ratio in (
+        (DiskLevel.FULL, config.disk_full_ratio),
+        (DiskLevel.CLEAN, config.disk_clean_ratio),
+        (DiskLevel.WARN, config.disk_warn_ratio),
+    ):
+        share = round((1 - ratio) / (1 - config.disk_full_ratio), 6) if config.disk_full_ratio < 1 else 1.0
+        if used >= ratio and (not config.disk_reserve_bytes or free_bytes < config.disk_reserve_bytes * share):
+            return level
+    return DiskLevel.FREE
 
 
 def is_hour(config: StoreConfig, now_ms: int) -> bool:

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gantrymq.store.commit_log import CommitLog
-    from gantrymq.store.consume_queue import ConsumeQueue, QueueFiles, QueueTable
+    from gantrymq.store.consume_queue import ConsumeQueue, QueueFiles
     from gantrymq.store.index_file import Index
+    from gantrymq.store.queue_table import QueueTable
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,8 @@ class Segments:
         self._index = index
         self.needed_from: Callable[[], int] = lambda: 1 << 62
         """Position from which on compacted topics still need the log: a segment above it stays (broker/compaction.py)."""
+        self.note_begin: Callable[[int], None] = lambda position: None
+        """Puts on record where the log begins, in a thread: a start that finds less of it takes that for a loss."""
 
     def oldest(self, safe_position: int) -> tuple[int, int] | None:
         """[begin, end) of the oldest segment if it ends at or below `safe_position` and is not the one being written."""
@@ -107,9 +110,10 @@ class Segments:
             paths.append(file.path)
         return paths
 
-    def unlink(self, segment: Path, derived: list[Path]) -> None:
-        """Remove the files. Any thread; once more after a failure is no harm."""
+    def unlink(self, segment: Path, end: int, derived: list[Path]) -> None:
+        """Remove the files; the segment ends at `end`. Any thread; once more after a failure is no harm."""
         files = self._queue_files.files
+        self.note_begin(end)
         files.remove(segment)
         files.sync_dir(segment.parent)  # before anything else goes: a segment that came back would find its queues
         for path in derived:
@@ -158,7 +162,7 @@ class Removal:
         derived += segments._forget_index(self._end)
         segment = segments._log.drop_oldest(self._end)
         self.paths = 1 + len(derived)
-        self.unlink = lambda: segments.unlink(segment, derived)
+        self.unlink = lambda: segments.unlink(segment, self._end, derived)
 
 
 def _below(queue: ConsumeQueue, offset: int, position: int) -> bool:

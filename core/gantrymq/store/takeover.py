@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gantrymq.store.commit_log import CommitLog
-    from gantrymq.store.consume_queue import QueueTable
     from gantrymq.store.files import FileSystem
+    from gantrymq.store.queue_table import QueueTable
 
 log = logging.getLogger(__name__)
 

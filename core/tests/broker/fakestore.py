@@ -19,6 +19,8 @@ class FakeStore:
         self.appends = 0
         self.body_bytes_max = 1000
         self.record_bytes_max = 4 << 20
+        self.light_units_waiting = 0
+        """Light queues are written at once here."""
 
     @property
     def written_position(self) -> int:

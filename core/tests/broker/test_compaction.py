@@ -21,6 +21,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.store.compaction import VIRTUAL
 from gantrymq.store.consume_queue import HOLE_SIZE
+from gantrymq.store.positions import Positions
 from tests.broker.node import ROOT, Node
 from tests.store.crash_states import MODES, CrashFiles, draw_mode
 
@@ -323,7 +324,12 @@ def test_a_file_beyond_the_end_of_its_queue_is_cut() -> None:
     assert queue is not None
     assert 0 < queue.min_offset < 50
     files = node.disk.after_process_crash()
-    files.remove(ROOT / "store" / "commitlog" / files.list_dir(ROOT / "store" / "commitlog")[-1])
+    last = files.list_dir(ROOT / "store" / "commitlog")[-1]
+    files.remove(ROOT / "store" / "commitlog" / last)
+    positions = Positions(files, ROOT / "gantry" / "positions")
+    positions.open()
+    positions.save(min(positions.flushed, int(last)), min(positions.derived, int(last)))
+    positions.close()
     after = CompactNode(files)
     end = after.store.max_offset("c", 0)
     assert 50 < end < 90

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gantrymq.broker import config_files as cf
-from gantrymq.broker.config_export import EXPORT_MS, ConfigExport, Ends, Rows
+from gantrymq.broker.config_export import DELETE_NAME, EXPORT_MS, ConfigExport, Ends, Rows
 from gantrymq.broker.offsets import FLUSH_MS
 from gantrymq.broker.tables import Tables
 from gantrymq.broker.topics import TopicConfig
@@ -208,11 +208,47 @@ def test_what_another_broker_removed_is_removed(bench: Bench) -> None:
     bench.write(cf.TOPICS, '{"topicConfigTable":{"Kept":{"readQueueNums":4,"writeQueueNums":4,"perm":6}}}')
     bench.write(cf.GROUPS, "{}")
     bench.write(cf.OFFSETS, "{}")
+    bench.files.close(bench.files.open(ROOT / "gantry" / DELETE_NAME, True))
     rows = bench.restart()
+    assert not bench.files.exists(ROOT / "gantry" / DELETE_NAME), "once"
     config = TopicConfig.from_bytes("Gone", bench.tables.rows("topic")["Gone"])
     assert config.deleted
     assert config.first_offsets == {"1": 12}
     assert {(table, key) for table, key, _ in rows} == {("topic", "Gone"), ("group", "gone"), ("offset", "Gone@gone")}
+
+
+def test_a_file_that_names_less_deletes_nothing_by_itself(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("A", "B", "C"):
+        bench.tables.apply("topic", name, topic())
+    bench.tables.apply("group", "g", b'{"groupName":"g"}')
+    bench.tables.apply("offset", "A@g", b'{"0":1}')
+    bench.start()
+    bench.write(cf.TOPICS, '{"topicConfigTable":{"A":{"readQueueNums":8,"writeQueueNums":8,"perm":6}}}')
+    bench.write(cf.GROUPS, "{}")
+    bench.write(cf.OFFSETS, "{}")
+    rows = bench.restart()
+    assert [(table, key) for table, key, _ in rows] == [("topic", "A")]
+    assert TopicConfig.from_bytes("A", bench.tables.rows("topic")["A"]).read_queues == 8
+    assert "names 2 fewer than it did (B, C)" in caplog.text
+    assert "gantry store import-config --delete /d" in caplog.text
+    assert set(bench.read(cf.TOPICS)["topicConfigTable"]) == {"A", "B", "C"}, "the next export has them again"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '"readQueueNums":-1', '"writeQueueNums":1000000000', '"readQueueNums":0', '"perm":8', '"perm":-1',
+        '"readQueueNums":"x"', '"readQueueNums":null',
+    ],
+)  # fmt: skip
+def test_values_out_of_range_are_left_out(bench: Bench, body: str, caplog: pytest.LogCaptureFixture) -> None:
+    bench.tables.apply("topic", "A", topic())
+    before = bench.tables.rows("topic")["A"]
+    bench.start()
+    bench.write(cf.TOPICS, '{"topicConfigTable":{"A":{' + body + '},"B":{"readQueueNums":4}}}')
+    assert [(table, key) for table, key, _ in bench.restart()] == [("topic", "B")]
+    assert bench.tables.rows("topic")["A"] == before
+    assert "topic 'A' is left out: 1 to 1024 queues, perm 0 to 7" in caplog.text
 
 
 OTHERS = {
@@ -238,6 +274,7 @@ def test_what_another_broker_never_saw_stays(bench: Bench) -> None:
     # It is exported now: the next broker that lacks it has deleted it.
     for name, text in OTHERS.items():
         bench.write(name, text + " ")
+    bench.files.close(bench.files.open(ROOT / "gantry" / DELETE_NAME, True))
     bench.restart()
     assert TopicConfig.from_bytes("B", bench.tables.rows("topic")["B"]).deleted
     assert [bench.tables.rows(table).get(key) for table, key in list(late)[1:]] == [None, None]

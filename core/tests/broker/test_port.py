@@ -113,6 +113,9 @@ class Bench:
         return box[0][1]
 
     def send(self, *messages: Message) -> Any:
+        for message in messages:
+            if message.tag and not message.properties:
+                message.properties = props.encode([(props.TAGS, message.tag)])
         return self.call("submit", list(messages))
 
     def queue(self, expression: str = "", topic: str | None = "t", group: str = "g") -> tuple[int, int]:

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from gantrymq.broker.timings import Timings
 from gantrymq.metrics import Metrics
+from gantrymq.model.message import Message
+from gantrymq.store.testing import MemoryFileSystem
+from tests.broker.node import Node
 
 
-def test_batches_of_a_turn_and_those_that_wait() -> None:
+@pytest.mark.parametrize("sync", [False, True])
+def test_from_submission_to_answer(sync: bool) -> None:
+    node = Node(MemoryFileSystem(), sync)
     now = [10.0]
-    times = Timings()
+    times = node.broker.pending.times
     times.now = lambda: now[0]
-    times.begin()
+    done: list[object] = []
+    for _ in range(2):
+        node.port.submit([Message("t", b"1"), Message("t", b"2")], None, lambda _token, result: done.append(result))
     now[0] += 0.002
-    times.parked = 1
-    times.answered(5, 3)
-    assert times.send_seconds.sum == pytest.approx(0.004)  # two batches, 2 ms each; the third waits for the disk
+    node.turn.run_until_quiet()
+    assert sum(times.send_seconds.counts) == (0 if sync else 2)
+    now[0] += 0.001
+    node.flush()
+    assert len(done) == 2
     assert sum(times.send_seconds.counts) == 2
-    assert times.batch_messages.sum == 5
-    assert times.parked == 0
-    times.begin()
-    times.answered(0, 0)
-    assert sum(times.batch_messages.counts) == 1
-    assert sum(times.send_seconds.counts) == 2
+    assert times.send_seconds.sum == pytest.approx(0.006 if sync else 0.004)
     metrics = Metrics()
     times.show(metrics)
     assert "gantry_send_latency_seconds_count 2" in metrics.render()

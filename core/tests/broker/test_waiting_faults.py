@@ -53,9 +53,9 @@ def test_without_room_for_a_cursor_the_message_is_refused(
 @pytest.mark.parametrize("pairs", WAYS)
 def test_a_clean_stop_between_firing_and_storing_repeats_nothing(node: WaitingNode, pairs: dict[str, Any]) -> None:
     node.later(b"x", **pairs)
-    while not node.broker._pending:
+    while not node.broker._submitted:
         node.wheel.advance(50)
-        while node.turn.pending and not node.broker._pending:
+        while node.turn.pending and not node.broker._submitted:
             node.turn.run()
     again = node.reborn()
     again.wait(3_000)

@@ -50,12 +50,12 @@ class WindowMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.flight)
     @rule(data=st.data())
-    def done_held(self, data: st.DataObject) -> None:
+    def done_range(self, data: st.DataObject) -> None:
         first = data.draw(st.sampled_from(sorted(self.flight)))
         last = first + data.draw(st.integers(0, 40))
         while not set(range(first, last + 1)) <= self.flight:
             last -= 1
-        self.window.done_held(first, last)
+        self.window.done_range(first, last)
         self.flight -= set(range(first, last + 1))
         self.finished |= set(range(first, last + 1))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from gantrymq.cli.groups import Look, Member, picture
+from gantrymq.cli.groups import Look, Member, offsets, picture
 
 
 def look(*wants: dict[str, str] | None) -> Look:
@@ -36,3 +36,18 @@ def test_picture_names_the_conflict_and_what_to_do() -> None:
     assert found.lag == 7
     assert found.known()
     assert not Look("x").known()
+
+
+def test_offsets_are_the_table_alone() -> None:
+    found = look({"t": "a"})
+    found.queues = [{"topic": "t", "broker": "b", "queue": 0, "committed": 3, "end": 10, "lag": 7, "consumed": 0}]
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(offsets(found, None, "group g"))
+    lines = [line.split() for line in capture.get().splitlines()]
+    assert [lines[0], lines[1], *lines[3:]] == [
+        ["group", "g"],
+        ["topic", "broker", "queue", "committed", "end", "lag", "last"],
+        ["t", "b", "0", "3", "10", "7", "-"],
+        ["lag", "7"],
+    ]

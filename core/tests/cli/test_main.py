@@ -10,7 +10,7 @@ import pytest
 from gantrymq import __version__
 from gantrymq.cli import app as typer_side
 from gantrymq.cli.main import main, parse_server_command
-from gantrymq.server import EXIT_FAILED, EXIT_USAGE, Launch
+from gantrymq.server import EXIT_USAGE, Launch
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from gantrymq.server import EXIT_FAILED, EXIT_USAGE, Launch
         "up --data d --host ::1 --config c.toml --ready-file r --nameserver a:1;b:2",
         "up --data=d --set a.b=c --set=d.e=f --free-ports",
         "nameserver --set nameserver.port=0",
-        "broker --nameserver a:1 --free-ports",
+        "broker --nameserver a:1 --free-ports --accept-loss",
         "gateway",
         "gateway mqtt amqp --nameserver a:1",
         "gateway --set mqtt.port=1 mqtt",
@@ -60,7 +60,9 @@ def test_anything_else_is_left_to_typer(line: str) -> None:
         ("topic list --nameserver nowhere", EXIT_USAGE, "HOST:PORT"),
         ("up --set x", EXIT_USAGE, "SECTION.KEY=VALUE"),
         ("gateway bogus", EXIT_USAGE, "no such service"),
-        ("topic create bad/name!", EXIT_FAILED, "bad/name!"),
+        ("topic create bad/name!", EXIT_USAGE, "bad/name!"),
+        ("message get --topic t --at b/0", EXIT_USAGE, "BROKER/QUEUE/OFFSET"),
+        ("offset reset g --topic t --to 5 --queue b --yes", EXIT_USAGE, "BROKER/NUMBER"),
     ],
 )
 def test_errors_are_short_and_say_what_is_wrong(

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.console import Console
 
 from gantrymq.cli import people
@@ -18,7 +19,7 @@ from gantrymq.client.producer import PartialSendError
 from gantrymq.model.errors import ConfigError, ErrorCode, GantryError
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import ResponseCode
-from gantrymq.server import EXIT_FAILED
+from gantrymq.server import EXIT_FAILED, EXIT_USAGE
 
 
 def test_bodies_on_one_line() -> None:
@@ -52,22 +53,21 @@ def test_times_of_any_record_can_be_shown() -> None:
 
 def test_errors_say_what_to_do() -> None:
     unavailable = GantryError(ErrorCode.UNAVAILABLE, "no nameserver answers")
-    assert explain(unavailable, "") == (
-        "no nameserver answers (is `gantry up` running? --nameserver or NAMESRV_ADDR name another nameserver)"
-    )
-    assert "topic list" in explain(GantryError(ErrorCode.TOPIC_NOT_FOUND, "no topic x"), "a:1")
-    assert explain(GantryError(ErrorCode.BUSY, "busy"), "a:1") == "busy"
+    assert explain(unavailable) == ("no nameserver answers (is `gantry up` running there?)")
+    assert "topic list" in explain(GantryError(ErrorCode.TOPIC_NOT_FOUND, "no topic x"))
+    assert explain(GantryError(ErrorCode.BUSY, "busy")) == "busy"
     assert exit_code_of(unavailable) == EXIT_UNREACHABLE
     full = BrokerError(Command(ResponseCode.SERVICE_NOT_AVAILABLE, remark="no space left"), "send", "a:1")
     assert (
-        explain(full, "") == "send: a:1 answered SERVICE_NOT_AVAILABLE (14): no space left"
+        explain(full) == "send: a:1 answered SERVICE_NOT_AVAILABLE (14): no space left"
     )  # it runs: that is no question
     assert exit_code_of(full) == EXIT_FAILED
+    assert exit_code_of(GantryError(ErrorCode.NAME_INVALID, "bad name")) == EXIT_USAGE
     refused = PartialSendError([full, unavailable])
-    assert explain(refused, "") == f"2 of 2 messages were not stored; number 0: {full.text}"
+    assert explain(refused) == f"2 of 2 messages were not stored; number 0: {full.text}"
     assert exit_code_of(refused) == EXIT_FAILED
     unsent = PartialSendError([unavailable, full])
-    assert "is `gantry up` running?" in explain(unsent, "")
+    assert "is `gantry up` running there?" in explain(unsent)
     assert exit_code_of(unsent) == EXIT_UNREACHABLE
 
 
@@ -86,6 +86,23 @@ def test_one_table_that_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None
     assert head.split() == ["queue", "offset", "tag", "keys", "time", "body"]
     assert [word.strip() for word in first.split()[:2]] == ["0", "12345"]
     assert text.count("queue") == 1
+    assert moment(1_700_000_000_000, "seconds") in first  # as in the details of one message, but for the milliseconds
     messages[0].broker = "broker-b"
     people.show(messages, False)  # type: ignore[arg-type]
     assert "broker-b/0" in console.export_text()
+
+
+@pytest.mark.parametrize(
+    "body", [b"x" * 400, b"some words " * 40, b"a\tb" * 100, "漢字".encode() * 100, bytes(range(256))]
+)
+@pytest.mark.parametrize("width", [60, 80, 120, 300])
+def test_the_rule_is_as_wide_as_the_table(body: bytes, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console(width=width, record=True, file=StringIO())
+    monkeypatch.setattr(people, "CONSOLE", console)
+    message = SimpleNamespace(
+        topic="t", broker="b", queue_id=0, queue_offset=1, tag="", keys="", store_ms=1_700_000_000_000, body=body
+    )
+    people.show([message], False)  # type: ignore[list-item]
+    lines = console.export_text().splitlines()[1:]  # without the title
+    (rule,) = [line for line in lines if set(line) == {"─"}]
+    assert {cell_len(rule)} == {cell_len(line) for line in lines}

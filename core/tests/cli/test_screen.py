@@ -90,7 +90,7 @@ def test_rows_as_json_lines_or_nothing(capsys: pytest.CaptureFixture[str], monke
 def test_watching_without_a_terminal_prints_one_below_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     import anyio
 
-    console = Console(file=StringIO())
+    console = screen.Screen(file=StringIO())
     monkeypatch.setattr(screen, "CONSOLE", console)
     looks = 0
 

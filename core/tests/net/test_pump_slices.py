@@ -1,13 +1,13 @@
-"""Much that one peer sent at once: the door gets it in slices, and the others have their turn (`SLICE_BYTES`, `TURN_S`)."""
+"""Much that one peer sent at once: the door gets it in slices, and the others have their turn (net/rotation.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from gantrymq.net.pump import SLICE_BYTES, Pump, PumpHost, PumpLimits
+from gantrymq.net.pump import Pump, PumpHost, PumpLimits
+from gantrymq.net.rotation import SLICE_BYTES_MAX, SLICE_BYTES_MIN
 from gantrymq.net.testing import ManualClock, ManualTurn, ManualWheel
 from tests.net.test_pump import EchoDoor
 
@@ -55,53 +55,148 @@ class Paused:
         return lambda *args, **more: None
 
 
-def busy() -> tuple[Pump, BusyDoor, Paused, ManualTurn]:
-    turn, door, transport = ManualTurn(), BusyDoor(), Paused()
-    BusyDoor.now_s = 0.0
-    host = PumpHost(turn.at_write, ManualWheel(ManualClock()), PumpLimits())
-    host.clock_s = lambda: BusyDoor.now_s
-    pump = Pump(host, lambda: door, set())
-    pump.connection_made(transport)  # type: ignore[arg-type]
+def busy(count: int = 1) -> tuple[list[tuple[Pump, BusyDoor, Paused]], ManualTurn]:
+    turn = ManualTurn()
+    BusyDoor.now_s = 1.0
+    host = PumpHost(turn, ManualWheel(ManualClock()), PumpLimits(), lambda: BusyDoor.now_s)
+    made = []
+    for _ in range(count):
+        door, transport = BusyDoor(), Paused()
+        pump = Pump(host, lambda door=door: door, set())  # type: ignore[misc]
+        pump.connection_made(transport)  # type: ignore[arg-type]
+        made.append((pump, door, transport))
+    return made, turn
+
+
+def one() -> tuple[Pump, BusyDoor, Paused, ManualTurn]:
+    [(pump, door, transport)], turn = busy()
     return pump, door, transport, turn
+
+
+MUCH = bytes(range(256)) * 64
+"""16 slices of the smallest size."""
 
 
 def test_much_at_once_is_handed_over_in_turns() -> None:
     """One peer's 256 KiB of tiny requests must not have the loop for itself."""
-    pump, door, transport, turn = busy()
-    data = bytes(range(256)) * 1024
-    pump.data_received(data)
-    assert (door.pieces, transport.reading) == ([SLICE_BYTES, SLICE_BYTES], False)
+    pump, door, transport, turn = one()
+    pump.data_received(MUCH)
+    assert (door.pieces, transport.reading) == ([SLICE_BYTES_MIN], False)
+    turn.run()
+    assert len(door.pieces) == 2
     turn.run_until_quiet()
-    assert (bytes(door.seen), transport.reading) == (data, True)
-    assert door.pieces == [SLICE_BYTES] * 8
+    assert (bytes(door.seen), transport.reading) == (MUCH, True)
+    assert door.pieces == [SLICE_BYTES_MIN] * 16
 
 
-def test_what_is_quick_is_handed_over_in_one_turn() -> None:
-    pump, door, transport, _ = busy()
-    door.piece_s = 0.0001
-    pump.data_received(bytes(SLICE_BYTES * 8))
-    assert (len(door.seen), transport.reading) == (SLICE_BYTES * 8, True)
-    pump.data_received(bytes(SLICE_BYTES))
-    assert door.pieces == [SLICE_BYTES] * 9
+def test_what_is_quick_is_handed_over_at_once_in_slices_that_grow() -> None:
+    pump, door, transport, _ = one()
+    door.piece_s = 0.00001
+    pump.data_received(bytes(SLICE_BYTES_MAX * 8))
+    assert (len(door.seen), transport.reading) == (SLICE_BYTES_MAX * 8, True)
+    assert door.pieces[:3] == [SLICE_BYTES_MIN, SLICE_BYTES_MIN * 4, SLICE_BYTES_MAX]
+    door.pieces.clear()
+    pump.data_received(bytes(SLICE_BYTES_MAX))
+    assert door.pieces == [SLICE_BYTES_MAX]
+
+
+@pytest.mark.parametrize(
+    "size", [SLICE_BYTES_MIN + 1, SLICE_BYTES_MIN * 3, SLICE_BYTES_MIN * 4, SLICE_BYTES_MIN * 6, SLICE_BYTES_MAX]
+)
+def test_a_slice_that_has_grown_over_what_was_read_hands_nothing_over_twice(size: int) -> None:
+    pump, door, _, turn = one()
+    door.piece_s = 0.00001
+    pump.data_received(MUCH[:size])
+    turn.run_until_quiet()
+    assert bytes(door.seen) == MUCH[:size]
+
+
+def test_what_becomes_slow_comes_in_smaller_slices() -> None:
+    pump, door, _, turn = one()
+    door.piece_s = 0.00001
+    pump.data_received(bytes(SLICE_BYTES_MAX * 2))
+    door.pieces.clear()
+    door.piece_s = 0.004
+    pump.data_received(bytes(SLICE_BYTES_MAX * 2))
+    turn.run_until_quiet()
+    assert door.pieces[0] == SLICE_BYTES_MAX
+    assert door.pieces[1] == pytest.approx(SLICE_BYTES_MAX / 4, abs=1)
+    assert door.pieces[2] == SLICE_BYTES_MIN
+
+
+def test_a_neighbour_with_little_stands_before_those_with_much() -> None:
+    connections, turn = busy(6)
+    *many, (neighbour, small, _) = connections
+    for pump, _, _ in many:
+        pump.data_received(MUCH)
+    small.piece_s = 0.0001
+    for _ in many:
+        turn.run()
+    for step in range(1, 6):
+        neighbour.data_received(b"little")
+        assert small.pieces == [6] * step, "he waited behind what others had sent before"
+        turn.run()
+    turn.run_until_quiet()
+    for _, door, transport in many:
+        assert (bytes(door.seen), transport.reading) == (MUCH, True)
+
+
+def test_those_with_much_take_turns() -> None:
+    connections, turn = busy(5)
+    for pump, _, _ in connections:
+        pump.data_received(MUCH)
+    turns = 0
+    while turn.pending:
+        turn.run()
+        turns += 1
+        counts = [len(door.pieces) for _, door, _ in connections]
+        assert max(counts) - min(counts) <= 3
+        assert sum(counts) <= 1 + turns * 3, "a turn took more than its time"
+    assert all(bytes(door.seen) == MUCH for _, door, _ in connections)
+
+
+def test_many_that_send_little_share_a_turn_too() -> None:
+    connections, turn = busy(20)
+    for pump, door, _ in connections:
+        door.piece_s = 0.001
+        pump.data_received(b"x")
+    assert 5 <= sum(len(door.pieces) for _, door, _ in connections) <= 6
+    assert not any(transport.reading for _, door, transport in connections if not door.pieces)
+    turn.run_until_quiet()
+    assert all(bytes(door.seen) == b"x" and transport.reading for _, door, transport in connections)
+
+
+def test_a_keep_alive_does_not_pass_while_what_was_sent_waits() -> None:
+    [(first, _, _), (second, door, _)], turn = busy(2)
+    host = first._host
+    second.set_deadline(host.wheel.now_ms() + 100)
+    first.data_received(bytes(SLICE_BYTES_MIN * 2))
+    BusyDoor.now_s += 1.0
+    second.data_received(MUCH)
+    host.wheel.advance(500)  # type: ignore[attr-defined]
+    assert not [event for event in door.events if event.startswith("deadline")]
+    turn.run_until_quiet()
+    host.wheel.advance(2_000)  # type: ignore[attr-defined]
+    assert len([event for event in door.events if event.startswith("deadline")]) == 1
 
 
 def test_a_door_that_pauses_gets_the_rest_when_it_resumes() -> None:
-    pump, door, transport, turn = busy()
-    pump.data_received(bytes(SLICE_BYTES * 4))
+    pump, door, transport, turn = one()
+    pump.data_received(bytes(SLICE_BYTES_MIN * 4))
     pump.pause_reading()
     turn.run_until_quiet()
-    assert (len(door.pieces), transport.reading) == (2, False)
+    assert (len(door.pieces), transport.reading) == (1, False)
     pump.resume_reading()
-    assert (len(door.pieces), transport.reading) == (2, False)
+    assert (len(door.pieces), transport.reading) == (1, False)
     turn.run_until_quiet()
     assert (len(door.pieces), transport.reading) == (4, True)
 
 
 def test_a_door_that_pauses_itself_gets_no_more_of_a_chunk() -> None:
-    pump, door, transport, turn = busy()
+    pump, door, transport, turn = one()
     door.piece_s = 0.0
     door.received = lambda data: (door.pieces.append(len(data)), pump.pause_reading())  # type: ignore[method-assign,assignment]
-    pump.data_received(bytes(SLICE_BYTES * 3))
+    pump.data_received(bytes(SLICE_BYTES_MIN * 9))
     for count in (1, 2, 3):
         turn.run_until_quiet()
         assert (len(door.pieces), transport.reading) == (count, False)
@@ -111,63 +206,75 @@ def test_a_door_that_pauses_itself_gets_no_more_of_a_chunk() -> None:
 
 
 def test_a_door_that_closes_gets_no_rest() -> None:
-    pump, door, transport, turn = busy()
-    pump.data_received(bytes(SLICE_BYTES * 4))
+    pump, door, transport, turn = one()
+    pump.data_received(bytes(SLICE_BYTES_MIN * 4))
     pump.close()
     turn.run_until_quiet()
-    assert (len(door.pieces), transport.closed) == (2, True)
+    assert (len(door.pieces), transport.closed) == (1, True)
     pump.connection_lost(None)
     turn.run_until_quiet()
     assert door.events == ["closed:"]
 
 
-@pytest.mark.parametrize("paused", [False, True])
-def test_what_was_read_before_the_end_of_the_stream_comes_before_it(paused: bool) -> None:
-    """asyncio's TLS reports the end right behind the data, in spite of a pause."""
-    pump, door, transport, turn = busy()
-    data = bytes(range(256)) * (SLICE_BYTES // 64)
+def test_what_was_read_before_the_end_of_the_stream_comes_before_it() -> None:
+    pump, door, transport, turn = one()
     seen: list[int] = []
     door.eof = lambda: bool(seen.append(len(door.seen)))  # type: ignore[func-returns-value,method-assign]
-    pump.data_received(data)
-    assert len(door.seen) < len(data)
+    pump.data_received(MUCH)
+    assert pump.eof_received()
+    turn.run()
+    assert len(door.seen) < len(MUCH)
+    assert seen == []
+    turn.run_until_quiet()
+    assert (seen, bytes(door.seen), transport.closed) == ([len(MUCH)], MUCH, True)
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_tls_reports_the_end_right_behind_the_data(paused: bool) -> None:
+    pump, door, transport, turn = one()
+    transport.get_extra_info = lambda name: True  # type: ignore[attr-defined]
+    seen: list[int] = []
+    door.eof = lambda: bool(seen.append(len(door.seen)))  # type: ignore[func-returns-value,method-assign]
+    pump.data_received(MUCH)
     if paused:
         pump.pause_reading()
     pump.eof_received()
-    assert (seen, bytes(door.seen)) == ([len(data)], data)
+    assert (seen, bytes(door.seen)) == ([len(MUCH)], MUCH)
     turn.run_until_quiet()
-    assert (len(door.seen), transport.closed) == (len(data), True)
+    assert (len(door.seen), transport.closed) == (len(MUCH), True)
 
 
-def test_what_was_read_before_a_reset_is_not_lost() -> None:
-    pump, door, _, turn = busy()
-    data = bytes(range(256)) * (SLICE_BYTES // 64)
-    pump.data_received(data)
+@pytest.mark.parametrize("paused", [False, True])
+def test_what_was_read_before_a_reset_is_not_lost(paused: bool) -> None:
+    pump, door, _, turn = one()
+    pump.data_received(MUCH)
+    if paused:
+        pump.pause_reading()
     door.closed = lambda reason: door.events.append(f"{reason} after {len(door.seen)}")  # type: ignore[method-assign]
     pump.connection_lost(ConnectionResetError("reset"))
-    assert (bytes(door.seen), door.events) == (data, [f"reset after {len(data)}"])
+    turn.run()
+    assert len(door.seen) < len(MUCH), "it took the loop for itself"
     turn.run_until_quiet()
-    assert len(door.seen) == len(data)
+    assert (bytes(door.seen), door.events) == (MUCH, [f"reset after {len(MUCH)}"])
+    assert sum(map(len, door.out)) <= SLICE_BYTES_MIN, "answers to a peer that is gone pile up"
 
 
-@pytest.mark.parametrize("end", [lambda pump: pump.eof_received(), lambda pump: pump.connection_lost(None)])
 @pytest.mark.parametrize(("word", "reason"), [(b"bye", ""), (b"boom", "ValueError: boom")])
-def test_a_door_that_closes_or_raises_gets_no_more_of_the_rest(
-    end: Callable[[Pump], object], word: bytes, reason: str
-) -> None:
-    pump, door, _, turn = busy()
-    pump.data_received(bytes(SLICE_BYTES * 2) + word.ljust(SLICE_BYTES) + bytes(SLICE_BYTES))
-    assert len(door.pieces) == 2
-    end(pump)
-    assert len(door.pieces) == 3
-    turn.run_until_quiet()
-    pump.connection_lost(None)
-    assert (len(door.pieces), door.events) == (3, [f"closed:{reason}"])
+def test_a_door_that_closes_or_raises_gets_no_more_of_the_rest(word: bytes, reason: str) -> None:
+    for end in (lambda pump: pump.eof_received(), lambda pump: pump.connection_lost(None)):
+        pump, door, _, turn = one()
+        pump.data_received(bytes(SLICE_BYTES_MIN) + word.ljust(SLICE_BYTES_MIN) + bytes(SLICE_BYTES_MIN))
+        end(pump)  # type: ignore[no-untyped-call]
+        turn.run_until_quiet()
+        pump.connection_lost(None)
+        turn.run_until_quiet()
+        assert (len(door.pieces), door.events) == (2, [f"closed:{reason}"])
 
 
 def test_holds_of_door_and_turn_end_in_any_order() -> None:
-    pump, door, transport, turn = busy()
+    pump, door, transport, turn = one()
     pump.pause_reading()
-    pump.data_received(bytes(SLICE_BYTES * 2))
+    pump.data_received(bytes(SLICE_BYTES_MIN * 2))
     pump.resume_reading()
     turn.run_until_quiet()
     pump.pause_reading()

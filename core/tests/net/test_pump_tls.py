@@ -38,7 +38,7 @@ def tls(
     def run(caplog: pytest.LogCaptureFixture) -> None:
         async def on_loop() -> None:
             turn, wheel, door, raw = ManualTurn(), ManualWheel(ManualClock()), EchoDoor(), Raw()
-            pump = Pump(PumpHost(turn.at_write, wheel, PumpLimits()), lambda: door, set())
+            pump = Pump(PumpHost(turn, wheel, PumpLimits()), lambda: door, set())
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             protocol = SSLProtocol(asyncio.get_running_loop(), pump, context, None, True, call_connection_made=False)
             protocol.connection_made(raw)  # type: ignore[no-untyped-call]

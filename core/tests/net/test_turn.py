@@ -63,18 +63,26 @@ def test_a_callback_that_raises_does_not_stop_the_others() -> None:
     assert seen == ["append", "write"]
 
 
-def test_a_turn_that_is_held_takes_place_after_another_arming() -> None:
+def test_long_work_shares_a_part_of_each_turn() -> None:
+    """Whoever has a thousand slices to do stands behind the one with one, and the write phase comes in each turn."""
+    now = [0.0]
     armed: list[Callable[[], None]] = []
-    seen: list[str] = []
-    answers = [True, False]
-    turn = LoopTurn(armed.append)
-    turn.hold = lambda: answers.pop(0)
-    turn.at_write(lambda: seen.append("write"))
-    armed.pop()()
-    assert (seen, answers) == (["write"], [True, False])  # nothing is appended: not asked
-    turn.at_append(lambda: seen.append("first"))
-    armed.pop()()
-    assert (seen[1:], len(armed)) == ([], 1)
-    turn.at_append(lambda: seen.append("second"))
-    armed.pop()()
-    assert (seen[1:], armed, answers) == (["first", "second"], [], [])
+    turn = LoopTurn(armed.append, lambda: now[0])
+    done: list[str] = []
+    took: list[float] = []
+    turn.observe = took.append
+
+    def long(name: str, left: int) -> None:
+        now[0] += 0.0009
+        done.append(name)
+        turn.at_write(lambda: None)
+        if left:
+            turn.in_slices(lambda: long(name, left - 1))
+
+    for name in "abcdef":
+        turn.in_slices(lambda name=name: long(name, 4))  # type: ignore[misc]
+    while armed:
+        armed.pop()()
+    assert done == list("abcdef") * 5
+    assert max(took) < 0.004
+    assert len(took) == turn.number

@@ -3,6 +3,7 @@
 import json
 import struct
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +12,15 @@ from gantrymq.model.limits import FRAME_BYTES_MAX
 from gantrymq.remoting import codec
 from gantrymq.remoting.codec import Command, FrameError, FrameReader, encode
 from gantrymq.remoting.constants import BINARY_CODE_MAX, Language, RequestCode
-from gantrymq.remoting.headers import HeaderError, PopHeader, PullHeader, parse
+from gantrymq.remoting.headers import (
+    AckHeader,
+    EndTransactionHeader,
+    HeaderError,
+    PopHeader,
+    PullHeader,
+    SendHeaderV2,
+    parse,
+)
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
 COMMANDS = st.builds(
@@ -88,7 +97,7 @@ def test_large_frame_in_small_chunks_is_not_parsed_again_and_again() -> None:
 @pytest.mark.parametrize("typed", [False, True])
 def test_java_send_frame(typed: bool) -> None:
     data = struct.pack(">II", 4 + len(JAVA_SEND) + 4, len(JAVA_SEND)) + JAVA_SEND + b"body"
-    (command,) = FrameReader(typed_sends=typed).feed(data)
+    (command,) = FrameReader(typed=typed).feed(data)
     assert (command.code, command.opaque, command.language, command.version, command.body) == (
         310,
         7,
@@ -97,14 +106,14 @@ def test_java_send_frame(typed: bool) -> None:
         b"body",
     )
     if typed:
-        send = command.send
-        assert send is not None
+        send = command.header
+        assert isinstance(send, SendHeaderV2)
         assert (send.topic, send.queue_id, send.born_ms, send.properties) == (
             "T", 2, 1700000000000, "UNIQ_KEY\x01AB\x02TAGS\x01t\x02",
         )  # fmt: skip
-        assert send == parse(SEND_FIELDS, codec.SendHeaderV2)
+        assert send == parse(SEND_FIELDS, SendHeaderV2)
     else:
-        assert command.send is None
+        assert command.header is None
         assert command.fields == SEND_FIELDS
         again = encode(command)
         assert again == data
@@ -112,14 +121,14 @@ def test_java_send_frame(typed: bool) -> None:
 
 def test_typed_sends_fall_back_to_fields_when_something_is_missing() -> None:
     header = b'{"code":310,"extFields":{"b":"T","e":"two"},"flag":0,"language":"JAVA","opaque":7,"version":1}'
-    (command,) = FrameReader(typed_sends=True).feed(codec.frame(header))
-    assert command.send is None
+    (command,) = FrameReader(typed=True).feed(codec.frame(header))
+    assert command.header is None
     assert command.fields == {"b": "T", "e": "two"}
 
 
 def test_keys_in_any_order_and_unknown_keys() -> None:
     header = b'{"version":1,"x":[1],"opaque":9,"language":"KLINGON","extFields":null,"remark":null,"code":34}'
-    (command,) = FrameReader(typed_sends=True).feed(codec.frame(header))
+    (command,) = FrameReader(typed=True).feed(codec.frame(header))
     assert (command.code, command.opaque, command.language, command.fields) == (34, 9, Language.OTHER, {})
 
 
@@ -161,7 +170,7 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_malformed(name: str) -> None:
     with pytest.raises(FrameError) as info:
-        FrameReader(typed_sends=True).feed(BAD[name])
+        FrameReader(typed=True).feed(BAD[name])
     assert str(info.value)
 
 
@@ -197,7 +206,7 @@ def test_fuzz_flipped_bytes(command: Command, binary: bool, data: st.DataObject)
     for _ in range(data.draw(st.integers(1, 3))):
         frame[data.draw(st.integers(4, len(frame) - 1))] = data.draw(st.integers(0, 255))
     try:
-        FrameReader(typed_sends=True).feed(bytes(frame))
+        FrameReader(typed=True).feed(bytes(frame))
     except FrameError:
         pass
 
@@ -260,17 +269,24 @@ POP_FIELDS = {"consumerGroup": "G", "topic": "T", "queueId": "3", "maxMsgNums": 
               "bornTime": "1700000000000", "initMode": "0", "expType": "TAG", "exp": "*", "order": "false", "attemptId": "a"}  # fmt: skip
 
 
-def read_header(command: Command, of: type[PullHeader] | type[PopHeader]) -> PullHeader | PopHeader | str:
-    if command.pop is not None:
-        command.pop.order = bool(command.pop.order)  # null is false
-    if command.pull is not None or command.pop is not None:
-        return command.pull or command.pop or ""
+def read_header(command: Command, of: type[msgspec.Struct]) -> msgspec.Struct | str:
+    if isinstance(command.header, PopHeader):
+        command.header.order = bool(command.header.order)  # null is false
     try:
-        return parse(command.fields, of)
+        return codec.header_of(command, of)
     except HeaderError as error:
         return str(error)
 
 
+ACK_FIELDS = {
+    "consumerGroup": "G",
+    "topic": "T",
+    "queueId": "3",
+    "extraInfo": "5 1700000000000 60000 0 0 broker-a 3 7",
+    "offset": "7",
+}
+END_FIELDS = {"producerGroup": "G", "tranStateTableOffset": "7", "commitLogOffset": "99", "commitOrRollback": "8", "fromTransactionCheck": "false",
+              "msgId": "AB", "transactionId": "AB", "topic": "T"}  # fmt: skip
 PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 
@@ -279,10 +295,15 @@ PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
     [
         *[(name, PULL_FIELDS, PULLS, PullHeader) for name in (*PULL_FIELDS, "unknown")],
         *[(name, POP_FIELDS, (RequestCode.POP_MESSAGE,), PopHeader) for name in (*POP_FIELDS, "unknown")],
+        *[(name, ACK_FIELDS, (RequestCode.ACK_MESSAGE,), AckHeader) for name in (*ACK_FIELDS, "unknown")],
+        *[
+            (name, END_FIELDS, (RequestCode.END_TRANSACTION,), EndTransactionHeader)
+            for name in (*END_FIELDS, "unknown")
+        ],
     ],
 )
-def test_pulls_and_pops_mean_the_same_read_in_one_pass(
-    name: str, whole: dict[str, str], codes: tuple[int, ...], of: type[PullHeader] | type[PopHeader]
+def test_requests_mean_the_same_read_in_one_pass(
+    name: str, whole: dict[str, str], codes: tuple[int, ...], of: type[msgspec.Struct]
 ) -> None:
     for fields in (
         {key: whole[key] for key in whole if key != name},
@@ -300,7 +321,7 @@ def test_pulls_and_pops_mean_the_same_read_in_one_pass(
             }
             data = codec.frame(json.dumps(header, separators=(",", ":")).encode(), b"body")
             (general,) = FrameReader().feed(data)
-            (typed,) = FrameReader(typed_sends=True).feed(data)
+            (typed,) = FrameReader(typed=True).feed(data)
             assert read_header(typed, of) == read_header(general, of)
             fields_of_both = [
                 (c.code, c.opaque, c.flag, c.language, c.remark, c.version, c.body) for c in (typed, general)
@@ -308,16 +329,25 @@ def test_pulls_and_pops_mean_the_same_read_in_one_pass(
             assert fields_of_both[0] == fields_of_both[1]
 
 
-@pytest.mark.parametrize(("code", "whole"), [(11, PULL_FIELDS), (200050, POP_FIELDS)])
-def test_a_pull_or_pop_is_read_in_one_pass_only_where_it_is_one(code: int, whole: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("code", "whole", "of"),
+    [
+        (310, SEND_FIELDS, SendHeaderV2), (320, SEND_FIELDS, SendHeaderV2), (11, PULL_FIELDS, PullHeader), (361, PULL_FIELDS, PullHeader),
+        (200050, POP_FIELDS, PopHeader), (200051, ACK_FIELDS, AckHeader), (37, END_FIELDS, EndTransactionHeader),
+    ],
+)  # fmt: skip
+def test_a_request_is_read_in_one_pass_only_where_it_is_one(
+    code: int, whole: dict[str, str], of: type[msgspec.Struct]
+) -> None:
     text = json.dumps({"code": code, "extFields": whole, "opaque": 1}, separators=(",", ":"))
-    (command,) = FrameReader(typed_sends=True).feed(codec.frame(text.encode()))
-    assert (command.pull is not None, command.pop is not None) == (code == 11, code != 11)
+    (command,) = FrameReader(typed=True).feed(codec.frame(text.encode()))
+    assert type(command.header) is of
+    assert command.fields == {}
     for other in (
         text[:-1] + ',"code":12}',
-        text[:-1] + f',"code":{200050 if code == 11 else 11}}}',
+        text[:-1] + f',"code":{200050 if code != 200050 else 11}}}',
         text.replace('"opaque":1', '"opaque":-1'),
         text.replace('"code"', ' "code"'),
     ):
-        (command,) = FrameReader(typed_sends=True).feed(codec.frame(other.encode()))
-        assert (command.pull, command.pop, command.fields) == (None, None, whole)
+        (command,) = FrameReader(typed=True).feed(codec.frame(other.encode()))
+        assert (command.header, command.fields) == (None, whole)

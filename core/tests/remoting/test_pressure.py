@@ -78,6 +78,28 @@ def test_a_disk_that_does_not_move(tmp_path: Path) -> None:
     bench.close()
 
 
+def test_a_disk_that_takes_as_long_for_each_flush(tmp_path: Path) -> None:
+    """Nobody waits in vain: what comes while nothing else waits finds out whether the disk is quicker again, all else is refused by name."""
+    bench = Bench(tmp_path, sync=True)
+    link = bench.connect()
+    assert link.feed(send_frame(opaque=1)) == b""
+    assert link.feed(send_frame(opaque=2)) == b""
+    bench.clock.advance(3_000)
+    flushed(bench)
+    assert [answer.opaque for answer in answers(link.feed(b""))] == [1, 2]
+    for opaque in (10, 20):
+        assert link.feed(send_frame(opaque=opaque)) == b""
+        (answer,) = answers(link.feed(send_frame(opaque=opaque + 1)))
+        assert (answer.code, answer.opaque) == (Answer.SYSTEM_BUSY, opaque + 1)
+        assert "broker.pending_ms_max" in (answer.remark or "")
+        bench.clock.advance(3_000 if opaque == 10 else 5)
+        flushed(bench)
+        assert [answer.opaque for answer in answers(link.feed(b""))] == [opaque]
+    for opaque in (30, 31):
+        assert link.feed(send_frame(opaque=opaque)) == b"", "the disk is quick again"
+    bench.close()
+
+
 def test_a_disk_that_moves_slowly_is_not_stuck(tmp_path: Path) -> None:
     bench = Bench(tmp_path, sync=True)
     link = bench.connect()

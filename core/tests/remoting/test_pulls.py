@@ -2,6 +2,7 @@
 
 import errno
 import struct
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -245,13 +246,14 @@ def test_waiting_connection_is_not_idle(bench: Bench) -> None:
 
 
 def test_waiters_are_limited(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulls, "WAITERS_PER_DOOR_MAX", 2)
+    bench.broker.config = replace(bench.broker.config, waiting_pulls_max=2)
     fill(bench, 1)
     link = bench.connect()
     for opaque in (1, 2):
         assert link.feed(pull_frame(opaque, queueOffset=1, **SUSPEND)) == b""
     (answer,) = answers(link.feed(pull_frame(3, queueOffset=1, **SUSPEND)))
     assert answer.code == Answer.SYSTEM_BUSY
+    assert "broker.waiting_pulls_max" in (answer.remark or "")
     monkeypatch.setattr(pulls, "WAITERS_MAX", 2)
     (answer,) = answers(bench.connect().feed(pull_frame(3, queueOffset=1, **SUSPEND)))
     assert answer.code == Answer.SYSTEM_BUSY

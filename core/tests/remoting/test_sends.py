@@ -187,9 +187,7 @@ def test_lookalike_properties_are_no_properties(bench: Bench) -> None:
 
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("binary", [False, True])
-def test_a_name_that_ends_in_that_of_the_unique_key_is_none_in_sends_like_earlier_ones_either(
-    bench: Bench, half: bool, binary: bool
-) -> None:
+def test_a_name_that_ends_in_that_of_the_unique_key_is_none(bench: Bench, half: bool, binary: bool) -> None:
     link = bench.connect()
     more = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02" if half else ""
     for number in range(5):

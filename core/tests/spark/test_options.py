@@ -1,4 +1,4 @@
-import logging
+from typing import Any
 
 import pytest
 
@@ -63,11 +63,46 @@ def test_each_use_has_its_own_rules() -> None:
     assert for_sink(parse({})).topics == ()
 
 
-def test_unknown_options_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        parse({"topic": "a", "startingOffset": "latest", "checkpointLocation": "/x"})
-    assert "did you mean startingOffsets?" in caplog.text
-    assert "checkpoint" not in caplog.text
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("startingOffset", "did you mean startingOffsets?"),
+        ("STARTINGOFFSET", "did you mean startingOffsets?"),
+        ("tag", "did you mean tags?"),
+        ("minPartitions", "known are nameserver, topic, "),
+        ("subscribe", "did you mean topic?"),
+        ("kafka.bootstrap.servers", "did you mean nameserver?"),
+    ],
+)
+def test_unknown_options_are_errors(name: str, hint: str) -> None:
+    for use in (for_batch, for_stream, for_sink):
+        with pytest.raises(OptionError) as caught:
+            use(parse({"topic": "a", name: "latest"}))
+        assert str(caught.value).startswith(f"there is no option {name.lower()!r}")
+        assert hint in str(caught.value)
+
+
+def test_sparks_own_options_are_let_through_and_a_path_is_not() -> None:
+    for_stream(parse({"topic": "a", "checkpointLocation": "/x", "queryName": "q", "outputMode": "append"}))
+    for name in ("path", "paths"):
+        with pytest.raises(OptionError, match="messages have no path; name the topic with the option 'topic'"):
+            parse({"topic": "a", name: "x"})
+
+
+@pytest.mark.parametrize(
+    ("use", "name", "text"),
+    [
+        (for_batch, "maxOffsetsPerTrigger", "has no meaning for a batch"),
+        (for_stream, "endingOffsets", "has no meaning for a stream"),
+        (for_sink, "startingOffsets", "has no meaning for writing: leave it out; allowed are nameserver, topic"),
+        (for_sink, "tags", "has no meaning for writing"),
+        (for_sink, "consumerGroup", "has no meaning for writing"),
+    ],
+)
+def test_options_of_another_use_are_errors(use: Any, name: str, text: str) -> None:
+    values = {"startingOffsets": "earliest", "endingOffsets": "latest", "maxOffsetsPerTrigger": "5"}
+    with pytest.raises(OptionError, match=f"{name} {text}"):
+        use(parse({"topic": "a", name.upper(): values.get(name, "x")}))
 
 
 def test_schemas() -> None:

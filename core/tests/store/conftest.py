@@ -30,9 +30,14 @@ class Bench:
             "queue_files_max": 8,
         }  # fmt: skip
 
-    def open(self, progress: Callable[[int, int], None] | None = None) -> MessageStore:
+    def open(
+        self,
+        progress: Callable[[int, int], None] | None = None,
+        anew: frozenset[str] = frozenset(),
+        accept_loss: bool = False,
+    ) -> MessageStore:
         store = MessageStore(self.files, self.root, StoreConfig(**self.settings), self.clock)  # type: ignore[arg-type]
-        self.report = store.load(progress)
+        self.report = store.load(progress, anew, accept_loss)
         return store
 
     def crash(self) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -217,3 +220,77 @@ def test_queues_that_a_real_broker_made_for_our_light_queues(tmp_path: Path) -> 
     directory.mkdir(parents=True)
     (directory / f"{0:020d}").write_bytes((tmp_path / "consumequeue/Plain/0" / f"{0:020d}").read_bytes())
     assert checked(tmp_path).damage == []
+
+
+def test_an_index_that_is_gone(tmp_path: Path) -> None:
+    ours(tmp_path)
+    shutil.rmtree(tmp_path / "store" / "index")
+    report = checked(tmp_path)
+    assert [row["kind"] for row in report.damage] == ["index"]
+    assert "300 records with keys" in report.damage[0]["text"]
+
+
+@pytest.mark.parametrize("which", ["first", "last", "all"])
+def test_segments_that_are_gone(tmp_path: Path, which: str) -> None:
+    ours(tmp_path, 1500)
+    log = sorted((tmp_path / "store" / "commitlog").iterdir())
+    assert len(log) > 2
+    for path in {"first": log[:1], "last": log[-1:], "all": log}[which]:
+        path.unlink()
+    found = [row["text"] for row in checked(tmp_path).damage if row["kind"] == "log"]
+    assert any("missing" in text for text in found), found
+
+
+def test_a_broker_at_work_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ours(tmp_path)
+    assert checked(tmp_path).running == 0
+    hold = (
+        "import fcntl, sys; f = open(sys.argv[1], 'r+b'); fcntl.lockf(f, fcntl.LOCK_EX, 1, 0);"
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    broker = subprocess.Popen(
+        [sys.executable, "-c", hold, str(tmp_path / "store" / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with broker:
+        assert broker.stdout is not None
+        assert broker.stdout.readline() == b"held\n"
+        report = checked(tmp_path)
+        assert report.running == broker.pid
+        assert report.as_dict()["running"] == broker.pid
+        assert main(["store", "check", str(tmp_path)]) == 0
+        assert f"process {broker.pid} is at work" in " ".join(capsys.readouterr().out.split())
+        assert main(["store", "rebuild", str(tmp_path)]) == 1
+        assert "in use by another process" in " ".join(capsys.readouterr().err.split())
+        broker.communicate()
+
+
+def test_rebuild_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ours(tmp_path)
+    for path in (tmp_path / "store" / "consumequeue").rglob("0*"):
+        if path.is_file():
+            damage(path, 40, b"\xff" * 30)
+    assert checked(tmp_path).damage_count
+    assert main(["store", "rebuild", "--queues", str(tmp_path / "store")]) == 0
+    assert "300 records" in " ".join(capsys.readouterr().out.split())
+    assert checked(tmp_path).damage == []
+    assert main(["store", "rebuild", str(tmp_path / "nowhere")]) == 1
+    assert "no data directory of gantry" in " ".join(capsys.readouterr().err.split())
+
+
+def test_backup_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ours(tmp_path / "d", clean=False)
+    assert main(["store", "backup", str(tmp_path / "copy"), "--data", str(tmp_path / "d")]) == 0
+    assert "bytes copied" in " ".join(capsys.readouterr().out.split())
+    assert checked(tmp_path / "copy").records == 300
+    assert main(["store", "backup", str(tmp_path / "copy"), "--data", str(tmp_path / "d")]) == 1
+    assert "exists" in capsys.readouterr().err
+
+
+def test_import_config_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ours(tmp_path)
+    assert main(["store", "import-config", str(tmp_path)]) == 0
+    assert not (tmp_path / "gantry" / "import-delete").exists()
+    assert main(["store", "import-config", "--delete", str(tmp_path)]) == 0
+    assert (tmp_path / "gantry" / "import-delete").exists()
+    assert main(["store", "import-config", "--delete", str(tmp_path / "x")]) == 1
+    assert "no data directory" in " ".join(capsys.readouterr().err.split())

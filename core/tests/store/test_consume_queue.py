@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gantrymq.model.errors import GantryError
-from gantrymq.store.consume_queue import HOLE, HOLE_SIZE, HOLES_MAX, ConsumeQueue, QueueFiles, QueueTable, pack_units
+from gantrymq.store.consume_queue import HOLE, HOLE_SIZE, HOLES_MAX, ConsumeQueue, QueueFiles, pack_units
+from gantrymq.store.queue_table import QueueTable
 from gantrymq.store.testing import MemoryFileSystem
 
 ROOT = Path("/d/consumequeue")

@@ -108,7 +108,7 @@ def files_that_count(files: MemoryFileSystem) -> dict[Path, bytes]:
     return {
         path: data
         for path, data in files.snapshot().items()
-        if path.name not in ("positions", "checkpoint", "abort", "lock") and "quarantine" not in path.parts
+        if path.name not in ("positions", "checkpoint", "abort", "lock", "ends") and "quarantine" not in path.parts
     }
 
 

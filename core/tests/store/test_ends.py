@@ -74,12 +74,18 @@ def test_what_cannot_be_read_is_nothing(files: MemoryFileSystem, content: bytes)
 
 @pytest.mark.parametrize("topics", ['{"A": 1}', '{"A": [1]}', '{"A": ["x", 1]}', "[]"])
 def test_entries_of_another_shape_are_nothing(files: MemoryFileSystem, topics: str) -> None:
-    position = opened(files).written_position
-    handle = files.open(ENDS, True)
-    files.truncate(handle, 0)
-    files.pwrite(handle, f'{{"position": {position}, "topics": {topics}}}'.encode(), 0)
-    files.close(handle)
-    assert opened(files.after_process_crash()).known_ends("A") is None
+    store = opened(files)
+    position = store.written_position
+    store.close()
+    head = f'{{"position": {position}, "begin": 0, "index": [], "light": [], "least": {{}}, "topics": '
+    for content, found in ((topics, None), ('{"A": [0, 2, 0, 1, 1, 0]}', (3, 0))):
+        handle = files.open(ENDS, True)
+        files.truncate(handle, 0)
+        files.pwrite(handle, f"{head}{content}}}".encode(), 0)
+        files.close(handle)
+        store = opened(files)
+        assert store.known_ends("A") == found
+        store.close()
 
 
 def test_a_full_disk_keeps_no_stop_from_being_clean(files: MemoryFileSystem) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -459,3 +460,49 @@ def test_a_hole_costs_no_read_however_long_the_log_is(bench: Bench, message_of: 
     assert max(reads) < 1 << 20
     store._appender.position = end
     store.close()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_no_descriptor_is_no_broken_disk(bench: Bench, message_of: Callable[..., Message], number: int) -> None:
+    """The machine has none left for a while: what needs one is refused or waits, nothing is lost."""
+    store = bench.open()
+    fill(store, message_of, 3)
+
+    def fault(operation: str, path: Path) -> OSError | None:
+        return OSError(number, os.strerror(number)) if operation == "open" else None
+
+    bench.files.fault = fault
+    stored = 0
+
+    def fill_the_segment() -> None:
+        nonlocal stored
+        while True:
+            store.append([message_of(100 + stored, bytes(3000), "new")], [(2,)])
+            stored += 1
+
+    with pytest.raises(GantryError, match=os.strerror(number)) as caught:
+        fill_the_segment()
+    assert caught.value.code is ErrorCode.STORE_FULL
+    assert store.flush_derived() is False
+    checkpoint = store.take_checkpoint(force=True)
+    assert checkpoint is None
+    assert store.failure is None
+    bench.files.fault = lambda operation, path: None
+    while store.run_background(10_000):
+        pass
+    checkpoint = store.take_checkpoint(force=True)
+    assert checkpoint is not None
+    bench.files.fault = fault
+    store.sync_checkpoint(checkpoint)
+    assert store.failure is None
+    assert store.derived_position < store.written_position
+    bench.files.fault = lambda operation, path: None
+    kept = store.take_checkpoint()
+    assert kept is not None
+    store.sync_checkpoint(kept)
+    assert store.derived_position == store.written_position
+    store.append([message_of(500, bytes(3000), "new")], [(2,)])
+    assert (store.max_offset("new", 0), store.light_max_offset(2)) == (stored + 1, stored + 1)
+    store.close()
+    bench.open()
+    assert bench.report.clean

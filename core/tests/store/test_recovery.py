@@ -218,17 +218,6 @@ def test_fillers_take_exactly_the_gap(size: int) -> None:
     assert at == size
 
 
-def test_missing_segments_are_reported_and_survived(bench: Bench, message_of: Callable[..., Message]) -> None:
-    store, _ = filled(bench, message_of, 400)
-    store.close()
-    paths = [path for path in bench.files.snapshot() if path.parent.name == "commitlog"]
-    bench.files.remove(max(paths))
-    again = bench.open()
-    assert not bench.report.clean
-    assert 0 < again.max_offset("T", 0) < 400
-    assert again.light_max_offset(1) == again.max_offset("T", 0)
-
-
 def test_the_line_of_the_log_is_for_people() -> None:
     assert str(RecoveryReport(True, 0, 500)) == "closed cleanly; the log ends at 500"
     assert str(RecoveryReport(True, 0, 0)) == "empty; a new log begins"

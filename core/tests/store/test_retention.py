@@ -55,6 +55,13 @@ def test_hours() -> None:
 def test_levels() -> None:
     assert [disk_level(CONFIG, used) for used in (0.0, 0.74, 0.75, 0.85, 0.9, 1.0)] == [0, 0, 1, 2, 3, 3]
     assert used_ratio(1000, 250) == 0.75
+    assert disk_level(CONFIG, 0.93, 150 * 10**9) is DiskLevel.FREE, "2 TB with 150 GB free"
+    gib = 1 << 30
+    marks = [disk_level(CONFIG, 0.97, free * gib) for free in (80, 79, 48, 47, 32, 31, 0)]
+    assert marks == [0, 1, 1, 2, 2, 3, 3]
+    assert disk_level(CONFIG, 0.89, 10) is DiskLevel.CLEAN, "a small disk has its ratios"
+    assert disk_level(replace(CONFIG, disk_reserve_bytes=0), 0.93, 1 << 40) is DiskLevel.FULL
+    assert disk_level(replace(CONFIG, disk_full_ratio=1.0), 1.0, 0) is DiskLevel.FULL
     assert used_ratio(0, 0) == 0.0
 
 

@@ -11,6 +11,8 @@ class AmqpConfig:
 
     port: int = field(default=5672, metadata={"min": 0, "max": 65535})
     enabled: bool = True
+    loopback_guest_only: bool = True
+    """Let `guest`, the only account, in from this machine alone (RabbitMQ: loopback_users); false: from every machine that reaches the door."""
     channel_max: int = field(default=2047, metadata={"min": 1, "max": 65535})
     """Offered in tune: highest channel number."""
     frame_max: int = field(default=131072, metadata={"min": 4096, "max": 16 * 1024 * 1024})

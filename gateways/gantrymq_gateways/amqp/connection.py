@@ -106,7 +106,10 @@ class Connection:
         self._settings = settings
         self._authenticate = authenticate
         self._state = State.HEADER
-        self._buffer = b""
+        self._buffer = bytearray()
+        """An unfinished frame."""
+        self._need = 0
+        """Bytes that must be in it before it is worth looking again."""
         self._out: list[bytes] = []
         self._payload_max = FRAME_MAX_BEFORE_TUNE - c.FRAME_OVERHEAD
         self._channels: dict[int, _Channel] = {}
@@ -224,13 +227,18 @@ class Connection:
         self._heard = True
         events: list[Event] = []
         if self._buffer:
-            data = self._buffer + data
+            self._buffer += data
+            if len(self._buffer) < self._need:
+                return events
+            data = bytes(self._buffer)
         at = 0
         if self._state is State.HEADER:
             at = self._receive_header(data, events)
         if not self._deaf():
             at = self._receive_frames(data, at, events)
-        self._buffer = b"" if self._deaf() else data[at:]
+        self._buffer = bytearray() if self._deaf() else bytearray(data[at:])
+        known = len(self._buffer) >= FRAME.size and self._state is not State.HEADER
+        self._need = FRAME.size + FRAME.unpack_from(self._buffer)[2] + 1 if known else 0
         return events
 
     def _deaf(self) -> bool:

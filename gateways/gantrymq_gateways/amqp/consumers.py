@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from gantrymq.broker.port import BrokerPort, Delivery, Outcome
 from gantrymq.model.errors import GantryError
-from gantrymq.model.message import Message
 from gantrymq_gateways.amqp.codec import deliver_frames, deliver_prefix
-from gantrymq_gateways.amqp.mapping import Rendered, body_of, render
+from gantrymq_gateways.amqp.mapping import body_of
 from gantrymq_gateways.amqp.steps import Steps
+from gantrymq_gateways.amqp.writing import Rendered, Renderer
 
 if TYPE_CHECKING:
     from gantrymq_gateways.amqp.definitions import QueueDefinition
@@ -27,30 +27,6 @@ ACQUIRE_COUNT_MAX: Final = 256
 """Entries per acquire: enough to spread its cost, little enough to give back when a consumer goes."""
 ACQUIRE_BYTES_MAX: Final = 512 * 1024
 """Bytes per acquire: what one slow consumer may hold besides its own limit."""
-RENDERED_MAX: Final = 4096
-"""Rendered headers remembered; most publishers repeat a few. At most about 4 MiB with `RENDERED_KEY_BYTES_MAX`."""
-RENDERED_KEY_BYTES_MAX: Final = 1024
-"""Longer properties are rare and would make the cache heavy."""
-
-
-class Renderer:
-    """Messages as AMQP shows them, remembered by topic, exchange and properties."""
-
-    def __init__(self, exchange_of: dict[str, str]) -> None:
-        self._exchange_of = exchange_of
-        self._cache: dict[tuple[str | None, str, bytes], Rendered] = {}
-
-    def render(self, message: Message) -> Rendered:
-        """Tail of basic.deliver and content header."""
-        key = (message.exchange, message.topic, message.properties)
-        found = self._cache.get(key)
-        if found is None:
-            found = render(message, self._exchange_of)
-            if not found.expires_at_ms and len(message.properties) <= RENDERED_KEY_BYTES_MAX:
-                if len(self._cache) >= RENDERED_MAX:
-                    self._cache.clear()
-                self._cache[key] = found
-        return found
 
 
 class Outlet(Protocol):

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+import msgspec
+
 from gantrymq.broker.port import END, BrokerPort, CursorInfo, Route
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -94,6 +96,37 @@ SYSTEM_EXCHANGES: Final = {
 }  # fmt: skip
 
 
+class _ExchangeRow(msgspec.Struct):
+    type: str
+    durable: bool = True
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: bytes = b""
+
+
+class _QueueRow(msgspec.Struct):
+    light: int
+    durable: bool
+    exclusive: bool
+    auto_delete: bool
+    arguments: bytes
+    finished: bool
+
+
+class _BindingRow(msgspec.Struct):
+    source: str
+    to_queue: bool
+    destination: str
+    key: str
+    arguments: bytes
+    finished: bool
+
+
+_decode_exchange = msgspec.json.Decoder(_ExchangeRow).decode
+_decode_queue = msgspec.json.Decoder(_QueueRow).decode
+_decode_binding = msgspec.json.Decoder(_BindingRow).decode
+
+
 def _encode(value: dict[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
@@ -117,12 +150,11 @@ NO_EXCHANGE: Final = b'{"type":""}'
 
 
 def exchange_from(name: str, data: bytes) -> Exchange | None:
-    """Back from `exchange_row`; None: no exchange."""
-    row = json.loads(data)
-    if not row["type"]:
+    """Back from `exchange_row`; None: no exchange. Raises msgspec.DecodeError."""
+    row = _decode_exchange(data)
+    if not row.type:
         return None
-    arguments = base64.b64decode(row["arguments"])
-    return Exchange(name, row["type"], row["durable"], row["auto_delete"], row["internal"], arguments)
+    return Exchange(name, row.type, row.durable, row.auto_delete, row.internal, row.arguments)
 
 
 def queue_row(queue: QueueDefinition) -> bytes:
@@ -136,12 +168,9 @@ def queue_row(queue: QueueDefinition) -> bytes:
 
 
 def queue_from(name: str, data: bytes) -> QueueDefinition:
-    """Back from `queue_row`."""
-    row = json.loads(data)
-    arguments = base64.b64decode(row["arguments"])
-    return QueueDefinition(
-        name, row["light"], row["durable"], row["exclusive"], row["auto_delete"], arguments, row["finished"]
-    )
+    """Back from `queue_row`. Raises msgspec.DecodeError."""
+    row = _decode_queue(data)
+    return QueueDefinition(name, row.light, row.durable, row.exclusive, row.auto_delete, row.arguments, row.finished)
 
 
 def binding_row(binding: Binding) -> bytes:
@@ -155,10 +184,15 @@ def binding_row(binding: Binding) -> bytes:
 
 
 def binding_from(data: bytes) -> Binding:
-    """Back from `binding_row`."""
-    row = json.loads(data)
-    arguments = base64.b64decode(row["arguments"])
-    return Binding(row["source"], row["to_queue"], row["destination"], row["key"], arguments, row["finished"])
+    """Back from `binding_row`. Raises msgspec.DecodeError."""
+    row = _decode_binding(data)
+    return Binding(row.source, row.to_queue, row.destination, row.key, row.arguments, row.finished)
+
+
+def check_binding(key: str, data: bytes) -> None:
+    """Raise for a row of `amqp_binding` that is none, or stands under another key than its own."""
+    if binding_from(data).row != key:
+        raise ValueError("the key is not that of the binding")
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,8 +125,17 @@ class AmqpDoor:
         self._arm()
 
     def _authenticate(self, user: str, password: str) -> bool:
-        """The one account there is, from this machine only."""
-        return user == "guest" and password == "guest" and self._link.peer_is_loopback
+        """The one account there is, from this machine unless others are let in. The peer is told no more than that it is refused."""
+        if (user, password) != ("guest", "guest"):
+            log.warning("%s: login refused: there is one account, guest with password guest", self._link.peer)
+            return False
+        if self._link.peer_is_loopback or not self.gateway.config.loopback_guest_only:
+            return True
+        log.warning(
+            "%s: login refused: guest comes from this machine only; amqp.loopback_guest_only=false lets it in from others",
+            self._link.peer,
+        )
+        return False
 
     def received(self, data: bytes) -> None:
         """See Door."""

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final
 from gantrymq.broker.port import END, BrokerPort, CursorInfo
 from gantrymq_gateways.amqp.config import AmqpConfig
 from gantrymq_gateways.amqp.constants import locked_error, unknown_queue_error
-from gantrymq_gateways.amqp.consumers import Queue, Renderer
+from gantrymq_gateways.amqp.consumers import Queue
 from gantrymq_gateways.amqp.definitions import GROUP, DefinitionLimits, Definitions, QueueDefinition
 from gantrymq_gateways.amqp.publish import Contents, Targets
 from gantrymq_gateways.amqp.steps import Runner, Steps
+from gantrymq_gateways.amqp.writing import Renderer
 
 if TYPE_CHECKING:
     from gantrymq.net.api import Wheel

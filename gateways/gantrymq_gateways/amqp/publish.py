@@ -24,7 +24,8 @@ from gantrymq_gateways.amqp.constants import (
     REPLY_CODES,
     AmqpError,
 )
-from gantrymq_gateways.amqp.mapping import Content, expires_at, native_target, read_content, topic_of
+from gantrymq_gateways.amqp.mapping import expires_at, native_target, topic_of
+from gantrymq_gateways.amqp.reading import Content, PropertyReader
 from gantrymq_gateways.amqp.routes import DEFAULT_EXCHANGE, DIRECT_TOPIC, KIND, tag_of
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ TARGETS_MAX: Final = 10_000
 """Remembered (exchange, routing key): devices with a key each; some 500 bytes apiece."""
 CONTENTS_MAX: Final = 4096
 """Remembered content headers."""
-CONTENT_KEY_BYTES_MAX: Final = 1024
-"""Longer headers hardly repeat."""
+CONTENT_KEY_BYTES_MAX: Final = 256
+"""Longer headers hardly repeat, and those with an id or a time never."""
 
 
 class UnknownExchangeError(Exception):
@@ -122,19 +123,23 @@ class Contents:
     """Native properties by content header, for one user."""
 
     def __init__(self, user: str) -> None:
-        self._user = user
+        self._reader = PropertyReader(user)
         self._cache: dict[bytes, Content] = {}
 
     def find(self, raw: bytes) -> Content:
         """Raises AmqpError."""
         content = self._cache.get(raw)
         if content is None:
-            content = read_content(raw, self._user)
-            if len(raw) <= CONTENT_KEY_BYTES_MAX:
+            content = self._reader.read(raw)
+            if content.repeats and len(raw) <= CONTENT_KEY_BYTES_MAX:
                 if len(self._cache) >= CONTENTS_MAX:
                     self._cache.clear()
                 self._cache[raw] = content
         return content
+
+
+MESSAGE_BYTES: Final = 512
+"""What a message takes beside its body and properties while it waits: empty ones cost their sender credit too."""
 
 
 class Batch:
@@ -211,7 +216,7 @@ class Publisher:
         self._due = False
         """`retry` waits for the answers to what is on its way: it may be refused too."""
         self.bytes_open = 0
-        """Bodies held or submitted, and not answered."""
+        """Messages held or submitted, and not answered."""
 
     def publish(self, channel: PublishingChannel, event: Publish) -> None:
         """Add a message to the batch. Raises AmqpError and UnknownExchangeError; then nothing was added."""
@@ -230,7 +235,7 @@ class Publisher:
         if target.mandatory:
             batch.returns[len(batch.messages)] = event
         batch.messages.append(message)
-        batch.size += len(event.body)
+        batch.size += len(event.body) + len(message.properties) + MESSAGE_BYTES
 
     def flush(self) -> None:
         """Submit the batch."""
@@ -274,7 +279,7 @@ class Publisher:
     def _submit(self, batch: Batch) -> None:
         batch.channel.pending.append(batch)
         self._flying += 1
-        self._port.submit(batch.messages, batch, self._stored)
+        self._port.submit(batch.messages, batch, self._stored, self)
 
     def _stored(self, batch: Batch, result: list[SubmitResult] | GantryError) -> None:
         batch.done = True
@@ -326,8 +331,9 @@ class Publisher:
                 channel.confirmed = first + index
             if code in PASSING:
                 if not batch.numbered:
-                    again.messages.append(batch.messages[index])
-                    again.size += len(batch.messages[index].body)
+                    message = batch.messages[index]
+                    again.messages.append(message)
+                    again.size += len(message.body) + len(message.properties) + MESSAGE_BYTES
                 self._owner.blocked(code)
             elif not batch.numbered:
                 self._owner.publish_failed(channel, code)

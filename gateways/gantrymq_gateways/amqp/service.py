@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import secrets
 from typing import Any
@@ -10,6 +11,7 @@ import anyio
 
 from gantrymq import __version__
 from gantrymq.model.limits import MessageConfig
+from gantrymq.net.loopback import warn_if_open
 from gantrymq.services import ServiceContext
 from gantrymq_gateways.amqp.config import AmqpConfig
 from gantrymq_gateways.amqp.constants import CAPABILITIES
@@ -17,6 +19,8 @@ from gantrymq_gateways.amqp.door import AmqpDoor
 from gantrymq_gateways.amqp.events import Settings
 from gantrymq_gateways.amqp.gateway import Gateway
 from gantrymq_gateways.amqp.values import Field, Table
+
+log = logging.getLogger(__name__)
 
 
 def new_token() -> str:
@@ -79,6 +83,8 @@ class AmqpService:
             body_bytes_max=context.sections["message"].body_bytes_max,
         )
         bound: tuple[str, int] = await context.listen(lambda: AmqpDoor(gateway, settings), context.host, config.port)
+        if not config.loopback_guest_only:
+            warn_if_open(log, self.name, bound, "amqp.loopback_guest_only=false")
         return [bound]
 
     async def drain(self, deadline_s: float) -> None:

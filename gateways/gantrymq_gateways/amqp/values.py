@@ -55,6 +55,12 @@ _NUMBERS: Final = {
 _LENGTH: Final = struct.Struct(">I")
 _DECIMAL: Final = struct.Struct(">BI")
 
+SIZES: Final = {
+    **{kind: number.size for kind, number in _NUMBERS.items()},
+    "t": 1, "D": _DECIMAL.size, "V": 0, "S": -1, "x": -1, "A": -2, "F": -2,
+}  # fmt: skip
+"""Bytes of a value by its type letter; -1: bytes with their length before them, -2: fields with their length before them."""
+
 ERLANG_TYPES: Final = {
     "t": "bool", "b": "byte", "B": "unsignedbyte", "s": "short", "u": "unsignedshort", "I": "signedint", "i": "unsignedint",
     "l": "long", "L": "long", "f": "float", "d": "double", "D": "decimal", "T": "timestamp", "S": "longstr", "A": "array",
@@ -190,6 +196,12 @@ def read_table(data: bytes, at: int, end: int, depth: int = 0) -> tuple[Table, i
         field, at = _read_field(data, at, stop, depth)
         table.append((name, field))
     return table, stop
+
+
+def check_field(data: bytes) -> None:
+    """Raises MalformedError, Utf8Error or ValueTypeError if `data` is not one field of a header: type letter and value."""
+    if _read_field(data, 0, len(data), 0)[1] != len(data):
+        raise MalformedError("octets after a field")
 
 
 def lookup(table: Table, name: str) -> Field | None:

@@ -1,16 +1,16 @@
 """Sending to sinks: connections by sink, kept alive, on asyncio's transports. A task per new connection, none per event.
 
-Names are resolved for every new connection and each address is checked before it is dialled, so a name that changes its
-mind (DNS rebinding) gains nothing. No redirects, no proxies from the environment.
+Each address of a name is checked before it is dialled, for every new connection, so a name that changes its mind (DNS
+rebinding) gains nothing. No redirects, no proxies from the environment.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import Final, cast
 
 import h11
@@ -19,6 +19,7 @@ from gantrymq.net.api import Wheel
 from gantrymq_gateways.cloudevents.client_connection import Answer, ClientConnection
 from gantrymq_gateways.cloudevents.constants import DELIVERY_TIMEOUT_MS
 from gantrymq_gateways.cloudevents.guard import SinkGuard
+from gantrymq_gateways.cloudevents.resolver import Found, LookUp, NoThreadError, Resolver
 from gantrymq_gateways.cloudevents.subscription import Sink
 
 IDLE_PER_SINK_MAX: Final = 32
@@ -34,7 +35,7 @@ OnAnswer = Callable[[Answer], None]
 class Exchange:
     """One attempt. `cancel` ends it without an answer."""
 
-    __slots__ = ("body", "connection", "headers", "on_answer", "resent", "sink", "task", "timer")
+    __slots__ = ("body", "connection", "headers", "look_up", "on_answer", "resent", "sink", "task", "timer")
 
     def __init__(self, sink: Sink, headers: list[tuple[bytes, bytes]], body: bytes, on_answer: OnAnswer) -> None:
         self.sink = sink
@@ -42,6 +43,7 @@ class Exchange:
         self.body = body
         self.on_answer: OnAnswer | None = on_answer
         self.connection: _SinkConnection | None = None
+        self.look_up: LookUp | None = None
         self.task: asyncio.Task[None] | None = None
         self.timer = 0
         self.resent = False
@@ -58,9 +60,12 @@ class Exchange:
 class SinkClient:
     """All connections to sinks of one process."""
 
-    def __init__(self, wheel: Wheel, guard: SinkGuard, timeout_ms: int = DELIVERY_TIMEOUT_MS) -> None:
+    def __init__(
+        self, wheel: Wheel, guard: SinkGuard, resolver: Resolver, timeout_ms: int = DELIVERY_TIMEOUT_MS
+    ) -> None:
         self._wheel = wheel
         self._guard = guard
+        self._resolver = resolver
         self._timeout_ms = timeout_ms
         self._idle: dict[tuple[bool, str, int], deque[_SinkConnection]] = {}
         self._open: set[_SinkConnection] = set()
@@ -84,7 +89,11 @@ class SinkClient:
 
     def _timed_out(self, exchange: Exchange) -> None:
         exchange.timer = 0
-        self.finish(exchange, Answer(0, failure=f"no answer within {self._timeout_ms} ms"))
+        if exchange.look_up is not None and exchange.look_up.is_queued:
+            failure = f"{exchange.sink.host} was not looked up within {self._timeout_ms} ms: too many other names hang"
+            self.finish(exchange, Answer(0, failure=failure, unsent=True))
+        else:
+            self.finish(exchange, Answer(0, failure=f"no answer within {self._timeout_ms} ms"))
         if exchange.task is not None:
             exchange.task.cancel()
         if exchange.connection is not None:
@@ -112,9 +121,10 @@ class SinkClient:
     async def _connect(self, exchange: Exchange) -> None:
         sink = exchange.sink
         try:
-            connection = await self._connect_to(sink)
-        except (OSError, UnicodeError) as error:  # UnicodeError: a name that IDNA cannot write
-            self.finish(exchange, Answer(0, failure=f"{sink.authority}: {error}"))
+            connection = await self._connect_to(sink, await self._addresses(exchange))
+        except OSError as error:
+            unsent = isinstance(error, NoThreadError)
+            self.finish(exchange, Answer(0, failure=f"{sink.authority}: {error}", unsent=unsent))
             return
         finally:
             exchange.task = None
@@ -123,10 +133,26 @@ class SinkClient:
         else:
             connection.start(exchange)
 
-    async def _connect_to(self, sink: Sink) -> _SinkConnection:
+    async def _addresses(self, exchange: Exchange) -> tuple[str, ...]:
+        """What to dial, not yet checked. Raises OSError."""
+        try:
+            return (str(ip_address(exchange.sink.host)),)
+        except ValueError:
+            waiting: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
+        exchange.look_up = self._resolver.resolve(
+            exchange.sink.host, lambda found: None if waiting.done() else waiting.set_result(found)
+        )
+        try:
+            found = await waiting
+        finally:
+            exchange.look_up.cancel()
+            exchange.look_up = None
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    async def _connect_to(self, sink: Sink, addresses: tuple[str, ...]) -> _SinkConnection:
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(sink.host, sink.port, type=socket.SOCK_STREAM)
-        addresses = list(dict.fromkeys([str(entry[4][0]) for entry in found]))
         permitted = [address for address in addresses if self._guard.permits(address)]
         if not permitted:
             raise OSError(f"no address of {', '.join(addresses)[:200]} is allowed; see cloudevents.sink_networks")

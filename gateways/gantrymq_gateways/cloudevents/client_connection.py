@@ -22,6 +22,8 @@ class Answer:
     status: int
     retry_after: bytes | None = None
     failure: str = ""
+    unsent: bool = False
+    """It never came to a request, for a reason of ours: no attempt is used up."""
 
 
 class ClientConnection:
@@ -70,7 +72,14 @@ class ClientConnection:
             return self._next()
         except h11.RemoteProtocolError as error:
             self.reusable = False
-            return self._answer or Answer(0, failure=f"malformed answer: {str(error)[:200]}")
+            return self._answer or Answer(0, failure=self._failure(error, ended=not data))
+
+    def _failure(self, error: h11.RemoteProtocolError, ended: bool) -> str:
+        if not ended:
+            return f"malformed answer: {str(error)[:200]}"
+        if self.untouched:
+            return "the sink closed the connection without an answer"
+        return f"the sink closed the connection after {self._received} bytes, before the end of its answer"
 
     def _next(self) -> Answer | None:
         http = self._http

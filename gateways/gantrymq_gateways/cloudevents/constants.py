@@ -70,6 +70,10 @@ MAXATTEMPTS_DEFAULT: Final = 10
 MAXATTEMPTS_CEILING: Final = 100
 """With the largest back-off 100 attempts span an hour and a half; a sink away for longer asks with `from`."""
 
+MAXAGE_S_DEFAULT: Final = 24 * 60 * 60
+MAXAGE_S_CEILING: Final = 7 * 24 * 60 * 60
+"""Seconds for which an event waits on a sink that asks to wait; after a week somebody has to look."""
+
 RESPONSE_BYTES_MAX: Final = 64 * 1024
 """Read from a sink's answer, headers included; more closes the connection (nobody reads the body)."""
 DELIVERY_TIMEOUT_MS: Final = 15_000

@@ -2,7 +2,7 @@
 
 A subscription has a place (cursor) in every queue of its topic. What it acquires goes into lanes, one per sharding key: a
 lane has one event in flight, in order; lanes go on in parallel up to a limit. Filters are applied here, so entries that
-do not match are done at once. After the last attempt the event goes to `%DLQ%<id>` and the lane goes on.
+do not match are done at once. A sink that asks for a pause gets one, and fewer requests at a time (`Pace`). After the last attempt the event goes to `%DLQ%<id>` and the lane goes on.
 No I/O of its own: the port, the sender, time and chance are arguments.
 """
 
@@ -23,6 +23,7 @@ from gantrymq_gateways.cloudevents.constants import ACQUIRE_MAX, PROCESS_WINDOW_
 from gantrymq_gateways.cloudevents.event import Event
 from gantrymq_gateways.cloudevents.long_topics import LongTopics
 from gantrymq_gateways.cloudevents.mapping import dead_letter, from_message, lane_of
+from gantrymq_gateways.cloudevents.pace import Pace
 from gantrymq_gateways.cloudevents.retry import RetryPolicy, Verdict, retry_after_ms, verdict_of
 from gantrymq_gateways.cloudevents.subscription import Sink, Subscription
 from gantrymq_gateways.cloudevents.surroundings import Surroundings
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 HOLDER_BASE: Final = 0xCE << 40
 """Holders of this door, apart from the numbers of other doors at the same port."""
+OVERLOADED: Final = frozenset({429, 503})
+"""Statuses of a sink that has too much to do."""
 ACQUIRES_PER_TURN: Final = 8
 """A subscription that skips a long backlog gives way to the sockets after so many batches."""
 
@@ -141,13 +144,19 @@ class _Place:
 class _Entry:
     """One acquired message on its way to the sink."""
 
-    __slots__ = ("attempts", "body", "cursor", "headers", "message", "offset")
+    __slots__ = ("attempts", "body", "cursor", "cuts", "headers", "message", "offset", "since_ms", "spared")
 
     def __init__(self, cursor: int, delivery: Delivery) -> None:
         self.cursor = cursor
         self.offset = delivery.offset
         self.message: Message = delivery.message
         self.attempts = 0
+        self.spared = 0
+        """Attempts that the sink refused for its load; they are not held against the event."""
+        self.since_ms = 0
+        """Of the first attempt."""
+        self.cuts = 0
+        """See `Pace.cuts`."""
         self.headers: list[tuple[bytes, bytes]] | None = None
         self.body = b""
 
@@ -181,6 +190,7 @@ class Push:
         self._ready: deque[_Lane] = deque()
         self._held = 0
         self._held_bytes = 0
+        self._pace = Pace(host.config.per_subscription_max)
         self._paused = 0
         self._paused_until_ms = 0
         self._buried = 0
@@ -299,8 +309,8 @@ class Push:
         self._send_ready()
 
     def _send_ready(self) -> None:
-        ready, config = self._ready, self._host.config
-        while ready and self._running and not self._paused and self.in_flight < config.per_subscription_max:
+        ready = self._ready
+        while ready and self._running and not self._paused and self.in_flight < self._pace.limit:
             if not self._host.begin(self):
                 return
             self.in_flight += 1
@@ -309,6 +319,8 @@ class Push:
     def _send(self, lane: _Lane) -> None:
         entry = lane.entries[0]
         entry.attempts += 1
+        entry.cuts = self._pace.cuts
+        entry.since_ms = entry.since_ms or self._host.around.wheel.now_ms()
         if entry.headers is None:
             try:
                 event = self._host.event_of(entry.message)
@@ -335,25 +347,44 @@ class Push:
         self._finished()
         if not self._running:
             return
+        asked_ms = self._asked_ms(answer)
+        if answer.unsent:
+            entry.attempts -= 1
+        elif answer.status in OVERLOADED:
+            entry.spared += asked_ms is not None
+            self._pace.refused(entry.cuts)
+        else:
+            self._pace.answered(200 <= answer.status < 300)
         verdict = Verdict.RETRY if not answer.status else verdict_of(answer.status)
         if verdict is Verdict.DONE:
             self._advance(lane, entry, Outcome.ACK)
         elif verdict is Verdict.GONE:
             self._on_gone(f"the sink answered {answer.status} Gone")
-        elif verdict is Verdict.FINAL or entry.attempts >= self.subscription.attempts_max:
+        elif verdict is Verdict.FINAL or self._is_given_up(entry, answer, asked_ms):
             self._bury(lane, entry, answer)
         else:
-            self._retry(lane, entry, answer)
+            self._retry(lane, entry, answer, asked_ms)
         self._send_ready()
 
-    def _retry(self, lane: _Lane, entry: _Entry, answer: Answer) -> None:
+    def _asked_ms(self, answer: Answer) -> int | None:
+        now_ms = self._host.around.clock.now_ms()
+        return retry_after_ms(answer.retry_after, now_ms, self._host.config.policy.retry_after_max_ms)
+
+    def _is_given_up(self, entry: _Entry, answer: Answer, asked_ms: int | None) -> bool:
+        """By age if the sink only asked to wait, or we had no means to send; by attempts after a failure."""
+        if answer.unsent or (asked_ms is not None and answer.status in OVERLOADED):
+            return self._host.around.wheel.now_ms() - entry.since_ms >= self.subscription.age_max_ms
+        return entry.attempts - entry.spared >= self.subscription.attempts_max
+
+    def _retry(self, lane: _Lane, entry: _Entry, answer: Answer, asked_ms: int | None) -> None:
         policy, around = self._host.config.policy, self._host.around
-        delay_ms = policy.delay_ms(entry.attempts, around.chance)
-        asked_ms = retry_after_ms(answer.retry_after, around.clock.now_ms(), policy.retry_after_max_ms)
-        if asked_ms is not None:
+        delay_ms = policy.delay_ms(max(entry.attempts - entry.spared, 1), around.chance)
+        if asked_ms is not None and answer.status in OVERLOADED:
+            # webhook 2.2: the target, not only this event, waits; longer each time that it refuses the probe, too.
+            delay_ms = max(asked_ms, policy.delay_ms(max(self._pace.refusals, 1), around.chance))
+            self._pause(delay_ms)
+        elif asked_ms is not None:
             delay_ms = max(delay_ms, asked_ms)
-            if answer.status in (429, 503):
-                self._pause(asked_ms)  # webhook 2.2: the target, not only this event, waits.
         log.debug("%s: attempt %d: %s", self.subscription.id, entry.attempts, answer)
         self._wait(lane, delay_ms, lambda: self._ready.append(lane))
 
@@ -383,6 +414,7 @@ class Push:
         def due(now_ms: int) -> None:
             self._paused = 0
             if self._running:
+                self._pace.pause_ended()
                 self._send_ready()
 
         self._paused = wheel.call_at(until_ms, due)

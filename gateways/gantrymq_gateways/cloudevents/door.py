@@ -69,9 +69,13 @@ def split_path(target: bytes) -> list[str]:
 class EventDoor:
     """A `Door` for HTTP/1.1."""
 
-    def __init__(self, publisher: Publisher, subscriptions: Subscriptions) -> None:
+    def __init__(self, publisher: Publisher, subscriptions: Subscriptions, anonymous: bool) -> None:
         self._publisher = publisher
         self._subscriptions = subscriptions
+        self._anonymous = anonymous
+        """Clients of other machines are welcome, too."""
+        self._refused = False
+        """The log has the line about this client."""
         self._clock = publisher.around.clock
         self._connection = ServerConnection(publisher.request_bytes_max, publisher.date_line)
         self._requests: deque[Request] = deque()
@@ -109,7 +113,7 @@ class EventDoor:
         self._handling = False
         if (not budget or self._connection.unfinished) and not self._continuing:
             self._continuing = True
-            self._publisher.around.turn.at_append(self._go_on)
+            self._publisher.around.turn.in_slices(self._go_on)
         self._settle()
 
     def _go_on(self) -> None:
@@ -127,7 +131,7 @@ class EventDoor:
         if job is None or self._link is None:
             return
         if not job.step():
-            self._publisher.around.turn.at_append(self._continue)
+            self._publisher.around.turn.in_slices(self._continue)
             return
         self._job = None
         self._handle(b"")
@@ -172,6 +176,8 @@ class EventDoor:
 
     def _route(self, request: Request, respond: Respond) -> None:
         segments = split_path(request.target)
+        if segments != ["healthz"]:
+            self._admit()
         subscriptions = self._subscriptions
         match segments:
             case ["topics", topic] if topic:
@@ -179,7 +185,7 @@ class EventDoor:
                 content_type = _content_type(request.headers)
                 self._job = self._publisher.publish(topic, content_type, request.headers, request.body, respond)
                 if self._job is not None:
-                    self._publisher.around.turn.at_append(self._continue)
+                    self._publisher.around.turn.in_slices(self._continue)
             case ["subscriptions"]:
                 if request.method == "GET":
                     subscriptions.list_all(respond)
@@ -197,6 +203,18 @@ class EventDoor:
                 respond(200, (JSON_HEADER, (b"cache-control", b"no-store")), _ENCODE({"status": "ok"}))
             case _:
                 raise Problem(404, "there is /topics/{topic}, /subscriptions, /subscriptions/{id} and /healthz")
+
+    def _admit(self) -> None:
+        """Raises Problem for a client of another machine that is not welcome."""
+        link = self._link
+        if self._anonymous or link is None or link.peer_is_loopback:
+            return
+        if not self._refused:
+            self._refused = True
+            log.warning(
+                "%s: refused: clients of other machines are; cloudevents.allow_anonymous=true lets them in", link.peer
+            )
+        raise Problem(403, "clients of other machines are refused; the server's log says which setting lets them in")
 
     def data_to_send(self) -> bytes:
         """See `Door`."""

@@ -13,7 +13,6 @@ from gantrymq_gateways.cloudevents.constants import PROBLEM_TYPE
 STATUS: Final[dict[ErrorCode, int]] = {
     ErrorCode.TOPIC_NOT_FOUND: 404,
     ErrorCode.TOPIC_LIMIT: 404,
-    ErrorCode.LIMIT_REACHED: 507,
     ErrorCode.QUEUE_NOT_FOUND: 404,
     ErrorCode.NOT_FOUND: 404,
     ErrorCode.LIMIT_REACHED: 403,

@@ -22,10 +22,10 @@ from gantrymq_gateways.cloudevents.mapping import to_message
 from gantrymq_gateways.cloudevents.problems import PROBLEM_HEADER, Problem, problem_of
 from gantrymq_gateways.cloudevents.surroundings import Surroundings
 
-DECODE_SLICE: Final = 100
-"""Events decoded per turn: about a millisecond."""
+DECODE_SLICE: Final = 50
+"""Events decoded in one slice: about a millisecond."""
 SUBMIT_SLICE: Final = 200
-"""Events submitted per turn: about a millisecond of the store's work."""
+"""Events submitted in one slice: about a millisecond of the store's work."""
 
 Respond = Callable[[int, tuple[tuple[bytes, bytes], ...], bytes], None]
 """`respond(status, headers, body)`, once per request, now or later."""
@@ -127,7 +127,7 @@ class BatchJob:
         start = self._submitted
         self._submitted = min(start + SUBMIT_SLICE, len(self._messages))
         self._waiting += 1
-        self._publisher.port.submit(self._messages[start : self._submitted], start, self._stored)
+        self._publisher.port.submit(self._messages[start : self._submitted], start, self._stored, self)
         return self._submitted == len(self._messages)
 
     def _decode(self, elements: list[codec.Element]) -> None:

@@ -22,7 +22,12 @@ from gantrymq_gateways.cloudevents.door import JSON_HEADER
 from gantrymq_gateways.cloudevents.guard import SinkGuard
 from gantrymq_gateways.cloudevents.problems import Problem, problem_of
 from gantrymq_gateways.cloudevents.publish import Respond, respond_problem
-from gantrymq_gateways.cloudevents.subscription import Subscription, parse_subscription, read_stored
+from gantrymq_gateways.cloudevents.subscription import (
+    Subscription,
+    parse_subscription,
+    read_stored,
+    stored_topic,
+)
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +39,9 @@ CLOCK_SKEW_MS: Final = 60_000
 """A client's "now" may be so far ahead of ours."""
 TOPIC_POLL_MS: Final = 10_000
 """Between looks for new queues of subscribed topics; one call for all subscriptions."""
+
+_WILDCARDS: Final = frozenset({"+", "#"})
+"""Levels of MQTT filters; as a name nobody could publish to it by MQTT, and who subscribes means the filter."""
 
 _ENCODE: Final = msgspec.json.Encoder().encode
 
@@ -48,6 +56,15 @@ class _Record:
     opening: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Invalid:
+    """A row that today's rules refuse: not delivered, but shown, and it can be deleted."""
+
+    reason: str
+    topic: str
+    """Where its places are; empty if the row does not tell."""
+
+
 class Registry:
     """See the module. `new_id` gives ids of letters and digits that cannot be guessed."""
 
@@ -58,8 +75,7 @@ class Registry:
         self._new_id = new_id
         self._subscriptions_max = subscriptions_max
         self._records: dict[str, _Record] = {}
-        self._invalid: dict[str, str] = {}
-        """Rows that today's rules refuse, with the reason: not delivered, but shown, and they can be deleted."""
+        self._invalid: dict[str, _Invalid] = {}
         self._creating = 0
         self._up = False
         self._is_loaded = False
@@ -129,7 +145,7 @@ class Registry:
             # Kept in the table and not delivered: a filter that cannot be read must not widen what is sent.
             log.warning("subscription %s is not delivered: %s", name, error)
             if record is None:
-                self._invalid[name] = error.text
+                self._invalid[name] = _Invalid(error.text, stored_topic(value))
             return
         self._invalid.pop(name, None)
         if record is None:
@@ -302,6 +318,11 @@ class Registry:
         ahead_ms = subscription.start.at_ms - self._host.around.clock.now_ms()
         if ahead_ms > CLOCK_SKEW_MS:
             raise Problem(400, "config.from lies in the future; subscribe then, or with 'end' now")
+        if not _WILDCARDS.isdisjoint(subscription.topic.split("/")):
+            raise Problem(
+                400,
+                f"config.topic {subscription.topic[:128]!r} must name one topic; wildcards (+, #) are not supported",
+            )
         topic = self._host.topics.native_of_either(subscription.topic)
         names.check_topic(topic)
         if names.is_system_topic(topic) or topic.startswith(("$", "%24", names.LMQ_PREFIX)):
@@ -351,43 +372,51 @@ class Registry:
         """`GET /subscriptions`. Raises GantryError."""
         self._refuse_unloaded()
         shown = [record.subscription.shown() for record in self._records.values()]
-        shown.extend([_shown_invalid(name, reason) for name, reason in self._invalid.items()])
+        shown.extend([_shown_invalid(name, invalid) for name, invalid in self._invalid.items()])
         respond(200, (JSON_HEADER,), _ENCODE(shown))
 
     def show(self, subscription_id: str, respond: Respond) -> None:
         """`GET /subscriptions/{id}`. Raises Problem, GantryError."""
         record = self._known(subscription_id)
-        invalid = self._invalid.get(subscription_id, "")
-        shown = _shown_invalid(subscription_id, invalid) if record is None else record.subscription.shown()
+        if record is None:
+            shown = _shown_invalid(subscription_id, self._invalid[subscription_id])
+        else:
+            shown = record.subscription.shown()
         respond(200, (JSON_HEADER,), _ENCODE(shown))
 
     def delete(self, subscription_id: str, respond: Respond) -> None:
         """`DELETE /subscriptions/{id}`. Raises Problem, GantryError."""
         record = self._known(subscription_id)
+        topic = self._invalid[subscription_id].topic if record is None else record.subscription.topic
 
         def deleted(token: Any, result: object) -> None:
             if isinstance(result, GantryError):
                 respond_problem(respond, problem_of(result))
                 return
-            if record is not None and record.push is None:
-                self._drop_places(record.subscription)
+            if record is None or record.push is None:
+                self._drop_places(subscription_id, topic)
             self._forget(subscription_id)
             respond(204, (), b"")
 
         self._port.put(SUBSCRIPTION_TABLE, [(subscription_id, None)], subscription_id, deleted)
 
-    def _drop_places(self, subscription: Subscription) -> None:
-        """Delete the places of a subscription that nobody delivers (disabled): they would keep the log alive."""
-        topic = self._host.topics.native_of_either(subscription.topic)
+    def _drop_places(self, subscription_id: str, topic_name: str) -> None:
+        """Delete the places of a subscription that nobody delivers (disabled, invalid): they would keep the log alive."""
+        if not topic_name:
+            log.warning(
+                "subscription %s: its row names no topic; places that it had cannot be deleted", subscription_id
+            )
+            return
+        topic = self._host.topics.native_of_either(topic_name)
 
         def found(token: Any, result: TopicInfo | GantryError) -> None:
             if not isinstance(result, GantryError):
                 for queue in range(result.read_queues):
-                    self._port.open_cursor(f"{topic}/{queue}", f"ce:{subscription.id}", END, None, opened)
+                    self._port.open_cursor(f"{topic}/{queue}", f"ce:{subscription_id}", END, None, opened)
 
         def opened(token: Any, result: CursorInfo | GantryError) -> None:
             if not isinstance(result, GantryError):
-                self._port.delete_cursor(result.cursor, subscription.id, _logged)
+                self._port.delete_cursor(result.cursor, subscription_id, _logged)
 
         self._port.ensure_topic(topic, False, None, found)
 
@@ -408,8 +437,8 @@ def _lease(subscription_id: str) -> str:
     return f"ce:{subscription_id}"
 
 
-def _shown_invalid(subscription_id: str, reason: str) -> dict[str, Any]:
-    return {"id": subscription_id, "status": "invalid", "statusreason": reason}
+def _shown_invalid(subscription_id: str, invalid: _Invalid) -> dict[str, Any]:
+    return {"id": subscription_id, "status": "invalid", "statusreason": invalid.reason}
 
 
 def _logged(token: Any, result: object) -> None:

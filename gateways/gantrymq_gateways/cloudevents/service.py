@@ -7,11 +7,11 @@ import logging
 import random
 import secrets
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from typing import Any, ClassVar, Final
 
 from gantrymq.model.errors import ConfigError
 from gantrymq.model.limits import MessageConfig
+from gantrymq.net.loopback import is_loopback, warn_if_open
 from gantrymq.services import ServiceContext
 from gantrymq_gateways.cloudevents.client import SinkClient
 from gantrymq_gateways.cloudevents.constants import DELIVERY_TIMEOUT_MS
@@ -22,6 +22,7 @@ from gantrymq_gateways.cloudevents.guard import SinkGuard, parse_networks
 from gantrymq_gateways.cloudevents.long_topics import LongTopics
 from gantrymq_gateways.cloudevents.publish import Publisher
 from gantrymq_gateways.cloudevents.registry import Registry
+from gantrymq_gateways.cloudevents.resolver import Resolver, look_up_in_thread
 from gantrymq_gateways.cloudevents.retry import RetryPolicy
 from gantrymq_gateways.cloudevents.surroundings import Surroundings
 
@@ -37,6 +38,9 @@ class CloudEventsConfig:
 
     port: int = field(default=8080, metadata={"min": 0, "max": 65535, "help": "HTTP port; 0 takes a free one"})
     enabled: bool = field(default=True, metadata={"help": "false: the door is off"})
+    allow_anonymous: bool = field(
+        default=False, metadata={"help": "let clients of other machines in, too; those of this machine may always come"}
+    )
     source: str = field(
         default="//gantrymq",
         metadata={"help": "`source` of events made from messages that were none (a URI-reference)"},
@@ -79,24 +83,22 @@ class CloudEventsConfig:
         },
     )
 
-
-def _check(config: CloudEventsConfig) -> None:
-    if not is_uri_reference(config.source):
-        raise ConfigError(f"cloudevents.source = {config.source!r}: a URI-reference (RFC 3986) is needed")
-    try:
-        parse_networks(config.sink_networks)
-    except ValueError as error:
-        raise ConfigError(f"cloudevents.sink_networks = {config.sink_networks!r}: {error}") from None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address to bind is reachable from this machine alone."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
+    def __post_init__(self) -> None:
+        if not is_uri_reference(self.source):
+            raise ValueError(
+                f"source = {self.source!r}: allowed are URI-references (RFC 3986), such as //example.com/orders"
+            )
+        try:
+            parse_networks(self.sink_networks)
+        except ValueError as error:
+            raise ValueError(
+                f"sink_networks = {self.sink_networks!r}: allowed are networks such as 10.0.0.0/8, separated by commas ({error})"
+            ) from None
+        if self.retry_first_ms > self.retry_max_ms:
+            raise ValueError(
+                f"retry_first_ms, retry_max_ms = {(self.retry_first_ms, self.retry_max_ms)}: "
+                "allowed is a first wait that is not longer than the longest"
+            )
 
 
 class CloudEventsService:
@@ -114,13 +116,13 @@ class CloudEventsService:
     async def start(self, context: ServiceContext) -> list[tuple[str, int]]:
         """See `Service`."""
         config: CloudEventsConfig = context.config
-        _check(config)
         port = context.port
         if port is None:
             raise ConfigError("cloudevents: the door needs a broker in this process or --nameserver")
         loopback = is_loopback(context.host)
         guard = SinkGuard(loopback, loopback or config.allow_http_sinks, parse_networks(config.sink_networks))
-        client = SinkClient(context.wheel, guard, config.delivery_timeout_ms)
+        resolver = Resolver(context.wheel, look_up_in_thread(asyncio.get_running_loop()))
+        client = SinkClient(context.wheel, guard, resolver, config.delivery_timeout_ms)
         policy = RetryPolicy(config.retry_first_ms, config.retry_max_ms, config.retry_after_max_ms)
         around = Surroundings(context.clock, context.turn, context.wheel, random.SystemRandom().random)
         delivery = DeliveryConfig(config.source, policy, config.requests_per_subscription_max, config.requests_max)
@@ -137,7 +139,11 @@ class CloudEventsService:
             log.warning("cloudevents: the broker is not reachable yet; requests are answered 503 until it is")
         self._registry, self._client = registry, client
         publisher = Publisher(port, topics, around, context.sections["message"].body_bytes_max)
-        bound: Any = await context.listen(lambda: EventDoor(publisher, registry), context.host, config.port)
+        bound: Any = await context.listen(
+            lambda: EventDoor(publisher, registry, config.allow_anonymous), context.host, config.port
+        )
+        if config.allow_anonymous:
+            warn_if_open(log, self.name, bound, "cloudevents.allow_anonymous=true")
         return [bound]
 
     async def drain(self, deadline_s: float) -> None:

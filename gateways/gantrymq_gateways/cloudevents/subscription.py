@@ -18,6 +18,8 @@ from gantrymq.broker.port import Start
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq_gateways.cloudevents.constants import (
     FILTERS_MAX,
+    MAXAGE_S_CEILING,
+    MAXAGE_S_DEFAULT,
     MAXATTEMPTS_CEILING,
     MAXATTEMPTS_DEFAULT,
     SINK_BYTES_MAX,
@@ -28,7 +30,7 @@ from gantrymq_gateways.cloudevents.guard import SinkGuard
 
 _MEMBERS: Final = frozenset({"sink", "protocol", "types", "source", "filters", "config"})
 _NOT_KEPT: Final = frozenset({"sinkcredential", "protocolsettings"})
-_CONFIG_MEMBERS: Final = frozenset({"topic", "from", "contentmode", "maxattempts"})
+_CONFIG_MEMBERS: Final = frozenset({"topic", "from", "contentmode", "maxage_s", "maxattempts"})
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}\Z")
 _TARGET = re.compile(r"[!-~]*\Z")
 
@@ -68,6 +70,8 @@ class Subscription:
     start: Start
     structured: bool
     attempts_max: int
+    age_max_ms: int
+    """From the first attempt; for a sink that asks to wait."""
     types: frozenset[str] = frozenset()
     source: str = ""
     test: Test | None = None
@@ -110,6 +114,8 @@ def parse_sink(text: Any, guard: SinkGuard) -> Sink:
         port = parts.port
     except ValueError as error:
         raise SubscriptionError(f"sink {text[:128]!r} is not a URL: {error}") from None
+    if port == 0:
+        raise SubscriptionError(f"sink {text[:128]!r}: port 0 cannot be dialled; use 1 to 65535, or leave it out")
     if parts.scheme not in ("http", "https") or not is_uri_reference(text):
         raise SubscriptionError(f"sink {text[:128]!r} must be an absolute http or https URL")
     if parts.scheme == "http" and not guard.http:
@@ -129,7 +135,7 @@ def parse_sink(text: Any, guard: SinkGuard) -> Sink:
     if literal and not guard.permits(host):
         raise SubscriptionError(f"sink address {host} is not allowed; see cloudevents.sink_networks")
     secure = parts.scheme == "https"
-    number = port or (443 if secure else 80)
+    number = (443 if secure else 80) if port is None else port
     name = f"[{host}]" if ":" in host else host
     authority = name if port is None else f"{name}:{port}"
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -175,6 +181,7 @@ def parse_subscription(subscription_id: str, document: Any, guard: SinkGuard) ->
         _parse_start(config["from"]),
         config["contentmode"] == "structured",
         config["maxattempts"],
+        config["maxage_s"] * 1000,
         frozenset(types),
         source,
         test,
@@ -196,10 +203,13 @@ def _parse_config(config: Any) -> dict[str, Any]:
     attempts = config.get("maxattempts", MAXATTEMPTS_DEFAULT)
     if type(attempts) is not int or not 1 <= attempts <= MAXATTEMPTS_CEILING:
         raise SubscriptionError(f"config.maxattempts must be a number from 1 to {MAXATTEMPTS_CEILING}")
+    age_s = config.get("maxage_s", MAXAGE_S_DEFAULT)
+    if type(age_s) is not int or not 1 <= age_s <= MAXAGE_S_CEILING:
+        raise SubscriptionError(f"config.maxage_s must be a number of seconds from 1 to {MAXAGE_S_CEILING}")
     start = config.get("from", "end")
     if not isinstance(start, str):
         raise SubscriptionError("config.from must be 'end', 'earliest' or an RFC 3339 time")
-    return {"topic": topic, "from": start, "contentmode": mode, "maxattempts": attempts}
+    return {"topic": topic, "from": start, "contentmode": mode, "maxattempts": attempts, "maxage_s": age_s}
 
 
 def _parse_start(text: str) -> Start:
@@ -224,3 +234,12 @@ def read_stored(subscription_id: str, value: bytes, guard: SinkGuard) -> Subscri
     except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
         raise SubscriptionError(f"stored subscription {subscription_id} cannot be read: {error}") from None
     return subscription
+
+
+def stored_topic(value: bytes) -> str:
+    """The topic of a row that `read_stored` refuses, so that its places can be found; empty if it tells none."""
+    try:
+        topic = msgspec.json.decode(value)["document"]["config"]["topic"]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError, IndexError):
+        return ""
+    return topic if isinstance(topic, str) else ""

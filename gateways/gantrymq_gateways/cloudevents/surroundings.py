@@ -25,6 +25,9 @@ class DoorTurn(Protocol):
     def at_append(self, callback: Callable[[], None]) -> None:
         """First phase of a turn."""
 
+    def in_slices(self, callback: Callable[[], None]) -> None:
+        """See services.Turn."""
+
     def at_deliver(self, callback: Callable[[], None]) -> None:
         """Second phase of a turn."""
 

@@ -11,18 +11,19 @@ from collections.abc import Callable
 from typing import Final
 
 from gantrymq.model.errors import GantryError
+from gantrymq.model.message import Message
 from gantrymq.net.api import Link
 from gantrymq_gateways.mqtt import codec
 from gantrymq_gateways.mqtt import constants as c
 from gantrymq_gateways.mqtt.codec import Ack, Connect, Disconnect, Publish, Subscribe, Unsubscribe, Will
-from gantrymq_gateways.mqtt.connection import Event, MqttConnection, State, Violation
-from gantrymq_gateways.mqtt.deliver import Outlet
+from gantrymq_gateways.mqtt.connection import Event, MqttConnection, Part, State, Violation
+from gantrymq_gateways.mqtt.deliver import Outlet, bridge_property
 from gantrymq_gateways.mqtt.gateway import MqttGateway, Peer
 from gantrymq_gateways.mqtt.lifecycle import GROUP_PREFIX
 from gantrymq_gateways.mqtt.publish import Inflow
+from gantrymq_gateways.mqtt.refused import DIVERTED, letter
 from gantrymq_gateways.mqtt.sessions import Session
 from gantrymq_gateways.mqtt.steps import Steps
-from gantrymq_gateways.mqtt.topics import to_native
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,9 @@ class MqttDoor(Peer):
     """One connection, from accept to close."""
 
     __slots__ = (
+        "_bridge",
+        "_client_id",
+        "_closing",
         "_epoch",
         "_gateway",
         "_holds",
@@ -61,11 +65,16 @@ class MqttDoor(Peer):
         self._outlet: Outlet | None = None
         self._inflow: Inflow | None = None
         self._will: Will | None = None
+        self._bridge = b""
+        """`bridge_property` of a client that is another broker."""
         self._epoch = 0
         self._holds = 0
         self._procedures = 0
         self._parked: list[Event] = []
         """What came behind a SUBSCRIBE or UNSUBSCRIBE that is under way: packets take effect in order."""
+        self._client_id = ""
+        self._closing = False
+        """The client is gone; the connection is closed as soon as what it published is answered."""
         self._leaving = False
         """The client closed its side: what it sent is still done, then the connection ends."""
         self.session: Session | None = None
@@ -169,7 +178,7 @@ class MqttDoor(Peer):
             if publishes:
                 self._submit(publishes)
         except GantryError as error:
-            self.fail(str(error))
+            self.refused(str(error))
             return
         if self.session is not None and not self.gone:
             self.session.pump()
@@ -183,7 +192,13 @@ class MqttDoor(Peer):
         if isinstance(event, Connect):
             self._connect(event)
         elif isinstance(event, Violation):
-            self.fail(event.text)
+            if session is not None and event.refused:
+                self.refused(event.text)
+            else:
+                self.fail(event.text)
+        elif isinstance(event, Part):
+            if self._inflow is not None:
+                self._inflow.take_part(event)
         elif session is None:
             return
         elif isinstance(event, Subscribe):
@@ -197,10 +212,11 @@ class MqttDoor(Peer):
     def _connect(self, connect: Connect) -> None:
         gateway = self._gateway
         client_id = connect.client_id
-        if not gateway.anonymous:
+        from_here = self._link is not None and self._link.peer_is_loopback
+        if not (from_here or gateway.config.allow_anonymous):
             self.refused_connect(
                 c.REFUSED_NOT_AUTHORIZED,
-                "anonymous clients are refused off loopback; set mqtt.allow_anonymous",
+                "clients of other machines are refused; mqtt.allow_anonymous=true lets them in",
             )
             return
         if not gateway.ready:
@@ -219,16 +235,29 @@ class MqttDoor(Peer):
             return
         if connect.will is not None:
             try:
-                to_native(connect.will.topic.decode())
+                gateway.rules.to_native(connect.will.topic.decode())
             except GantryError as error:
                 self.refused_connect(c.REFUSED_NOT_AUTHORIZED, f"its will cannot be published: {error}")
                 return
             self._will = connect.will
-        gateway.lifecycle.serial.put(
-            client_id, gateway.lifecycle.connect(self, connect, client_id), self._connect_ended
-        )
+        if connect.bridge:
+            self._bridge = bridge_property(client_id)
+        self._client_id = client_id
+        now_ms = gateway.shell.clock.monotonic_ms()
+        delay_ms = gateway.refusals.delay_ms(client_id, now_ms)
+        if delay_ms:
+            gateway.shell.wheel.call_at(now_ms + delay_ms, lambda at_ms: self._begin(connect))
+        else:
+            self._begin(connect)
         if self.session is None and not self.gone:
             self._hold(HOLD_CONNECT)
+
+    def _begin(self, connect: Connect) -> None:
+        """Answer CONNECT."""
+        lifecycle = self._gateway.lifecycle
+        if not self.gone:
+            steps = lifecycle.connect(self, connect, self._client_id)
+            lifecycle.serial.put(self._client_id, steps, self._connect_ended)
 
     def _connect_ended(self, error: GantryError | None) -> None:
         if error is not None and not self.gone:
@@ -278,7 +307,7 @@ class MqttDoor(Peer):
     def outlet(self) -> Outlet:
         config = self._gateway.config
         assert self._link is not None, "a session begins after `connected`"
-        self._outlet = Outlet(self.connection, self._link, config.inflight_max, config.outbound_bytes_max)
+        self._outlet = Outlet(self.connection, self._link, config.inflight_max, config.outbound_bytes_max, self._bridge)
         return self._outlet
 
     def accepted(self, session: Session, present: bool, epoch: int) -> None:
@@ -286,7 +315,8 @@ class MqttDoor(Peer):
         gateway = self._gateway
         self.session = session
         self._epoch = epoch
-        self._inflow = Inflow(gateway.shell.port, gateway.targets, gateway.kept, self, gateway.config.unacked_bytes_max)
+        unacked_max = gateway.config.unacked_bytes_max
+        self._inflow = Inflow(gateway.shell.port, gateway.targets, gateway.kept, self, unacked_max, self._bridge)
         self.connection.accept(present)
         self._link.set_deadline(self.connection.next_deadline())
         self._link.mark()
@@ -317,7 +347,8 @@ class MqttDoor(Peer):
                 self.session.detach()
             self._will = None
             self._end(False)
-            self._close()
+            if self._link is not None:
+                self._link.close()  # answers of a broker that is away may never come
 
     def _end(self, lost: bool) -> None:
         """The client is no client of ours any more; once."""
@@ -340,18 +371,23 @@ class MqttDoor(Peer):
             gateway.publish_will(will, self.peer)
 
     def _close(self) -> None:
-        if self._link is not None:
+        """Close the connection, behind the acknowledgements of what the client sent before its end [MQTT-4.3.2-2]."""
+        if self._inflow is not None and self._inflow.is_flying():
+            self._closing = True
+        elif self._link is not None:
             self._link.close()
 
     # InflowHost (publish.py)
 
     def acknowledge(self, packet_ids: list[int]) -> None:
-        if not self.gone and self._link is not None:
+        if self._link is not None and (self._closing or not self.gone):
             self.connection.send(b"".join([b"\x40\x02" + packet_id.to_bytes(2, "big") for packet_id in packet_ids]))
             self._link.mark()
 
     def answered(self) -> None:
-        if self._leaving:
+        if self._closing:
+            self._close()
+        elif self._leaving:
             self._finish()
 
     def hold_reading(self) -> None:
@@ -374,7 +410,23 @@ class MqttDoor(Peer):
             self._link.resume_reading()
 
     def refused(self, text: str) -> None:
-        self.fail(text)
+        """Close for what the client sent; it is let in again later each time, and the log says it once."""
+        if self.gone:
+            return
+        gateway = self._gateway
+        if gateway.refusals.note(self._client_id, gateway.shell.clock.monotonic_ms()):
+            log.warning("%s: client %s: closed, also next time: %s", self.peer, self._client_id, text)
+        self._end(True)
+        self._close()
+
+    def letter(self, topic: str, payload: bytes, flags: int, error: GantryError, part: str) -> Message | None:
+        gateway = self._gateway
+        if gateway.config.refused_publish == "close" or error.code not in DIVERTED:
+            return None
+        now_ms = gateway.shell.clock.monotonic_ms()
+        if not gateway.refusals.admits(self._client_id, len(payload), now_ms):
+            return None
+        return letter(self._client_id, topic, payload, flags, error.text, part)
 
     def retry_later(self, retry: Callable[[], None]) -> None:
         shell = self._gateway.shell

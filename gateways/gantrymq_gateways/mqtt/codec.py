@@ -45,6 +45,8 @@ class Connect:
     will: Will | None = None
     user_name: str | None = None
     password: bytes | None = None
+    bridge: bool = False
+    """The client says that it is another broker (`BRIDGE_BIT`)."""
 
 
 @dataclass(slots=True)
@@ -277,12 +279,27 @@ def decode_packet(data: bytes, start: int, body: int, end: int) -> Packet:
     return packet
 
 
-def _decode_publish(flags: int, reader: _Reader) -> Publish:
+def check_publish(flags: int, topic: bytes, packet_id: int) -> None:
+    """Raise MalformedPacket unless these may stand in one PUBLISH that is taken here."""
+    _check_publish_flags(flags)
+    check_topic(topic)
+    if flags & c.FLAG_QOS == c.FLAG_QOS_2:
+        raise MalformedPacket("PUBLISH with QoS 2, which is not supported yet")
+    if flags & c.FLAG_QOS and not packet_id:
+        raise MalformedPacket("packet identifier 0 [MQTT-2.3.1-1]")
+
+
+def _check_publish_flags(flags: int) -> None:
     qos = flags >> 1 & 3
     if qos == 3:
         raise MalformedPacket("PUBLISH with QoS 3 [MQTT-3.3.1-4]")
     if qos == 0 and flags & c.FLAG_DUP:
         raise MalformedPacket("PUBLISH with DUP and QoS 0 [MQTT-3.3.1-2]")
+
+
+def _decode_publish(flags: int, reader: _Reader) -> Publish:
+    _check_publish_flags(flags)
+    qos = flags >> 1 & 3
     topic = reader.binary()
     check_topic(topic)
     packet_id = reader.packet_id() if qos else 0
@@ -294,9 +311,10 @@ def _decode_connect(reader: _Reader) -> Connect:
     levels = c.PROTOCOL_NAMES.get(name)
     if levels is None:
         raise MalformedPacket(f"protocol name {name[:16]!r} [MQTT-3.1.2-1]")
-    level = reader.byte()
+    byte = reader.byte()
+    level = byte & ~c.BRIDGE_BIT
     if level not in levels:
-        raise UnsupportedVersion(level)  # [MQTT-3.1.2-2]
+        raise UnsupportedVersion(byte)  # [MQTT-3.1.2-2]
     flags = reader.byte()
     _check_connect_flags(flags)
     keep_alive_s = reader.word()
@@ -310,7 +328,7 @@ def _decode_connect(reader: _Reader) -> Connect:
     user_name = reader.text() if flags & c.CONNECT_USER_NAME else None
     password = reader.binary() if flags & c.CONNECT_PASSWORD else None
     clean = flags & c.CONNECT_CLEAN != 0
-    return Connect(client_id, clean, keep_alive_s, level, will, user_name, password)
+    return Connect(client_id, clean, keep_alive_s, level, will, user_name, password, byte != level)
 
 
 def _check_connect_flags(flags: int) -> None:
@@ -470,6 +488,10 @@ def _encode_connect(packet: Connect) -> bytes:
     if packet.password is not None:
         flags |= c.CONNECT_PASSWORD
         fields.append(_field(packet.password))
-    head = _field(name) + bytes((packet.level, flags)) + packet.keep_alive_s.to_bytes(2, "big")
+    head = (
+        _field(name)
+        + bytes((packet.level | (c.BRIDGE_BIT if packet.bridge else 0), flags))
+        + packet.keep_alive_s.to_bytes(2, "big")
+    )
     body = head + b"".join(fields)
     return b"\x10" + encode_length(len(body)) + body

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
+
+from gantrymq.model.errors import GantryError
+from gantrymq_gateways.mqtt.rules import parse_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,15 +16,21 @@ class MqttConfig:
     port: int = field(default=1883, metadata={"min": 0, "max": 65535})
     enabled: bool = True
     allow_anonymous: bool = False
-    """Let anybody in also where the door does not listen on loopback; on loopback anybody may come."""
+    """Let clients of other machines in, too; those of this machine may always come."""
     connect_timeout_ms: int = field(default=10_000, metadata={"min": 100, "max": 600_000})
     """From accepted socket to CONNECT: silent strangers cost memory."""
     inflight_max: int = field(default=256, metadata={"min": 1, "max": 10_000})
     """QoS 1 messages of a session sent and not acknowledged; MQTT 3.1.1 lets clients set none."""
     volatile_entries_max: int = field(default=100_000, metadata={"min": 1, "max": 1_000_000})
     """QoS 1 messages that wait (as positions in the log) for a slow client with a clean session; beyond it is cut off."""
-    outbound_bytes_max: int = field(default=256 * 1024, metadata={"min": 131_072, "max": 16 * 1024 * 1024})
-    """Bytes on their way to one client at which deliveries stop being fetched and QoS 0 is dropped."""
+    outbound_bytes_max: int = field(default=8 * 1024 * 1024, metadata={"min": 262_144, "max": 16 * 1024 * 1024})
+    """Bytes on their way to one client beyond which QoS 0 is dropped: a burst of that size arrives whole. QoS 1 stays in the log, whatever is set here."""
+    refused_publish: Literal["close", "dead_letter"] = "close"
+    """What becomes of a PUBLISH that no record can be, by its size or its name: the connection is closed, and the client's next ones are answered
+    later and later (up to 30 s); or it is stored in %DLQ%gantry_mqtt and acknowledged, up to 100 a second and 64 MiB an hour of one client."""
+    topic_rules: str = ""
+    """Native topics by prefix of the MQTT topic: PREFIX=TOPIC, separated by semicolons (devices/=fleet; sensor-=sensors). What is under a prefix
+    goes to its topic with all its levels in the tag. Set it before the first publish, alike for all gateways of a cluster."""
     unacked_bytes_max: int = field(default=4 * 1024 * 1024, metadata={"min": 65_536, "max": 64 * 1024 * 1024})
     """Bodies of one publisher handed to the log and not acknowledged by it; beyond it we stop reading from the publisher."""
     busy_retry_ms: int = field(default=100, metadata={"min": 1, "max": 10_000})
@@ -38,3 +48,9 @@ class MqttConfig:
     """Persistent sessions; a CONNECT that would begin one more is answered with return code 3."""
     keep_alive_s_max: int = field(default=0, metadata={"min": 0, "max": 65_535})
     """Cap on the keep-alive that clients ask for; 0: none."""
+
+    def __post_init__(self) -> None:
+        try:
+            parse_rules(self.topic_rules)
+        except GantryError as error:
+            raise ValueError(f"topic_rules = {self.topic_rules!r:.80}: {error.text}; write devices/=fleet") from error

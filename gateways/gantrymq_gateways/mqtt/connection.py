@@ -78,6 +78,8 @@ class ConnectionLimits:
     """Remaining length of any packet: the largest body of the native model with the longest topic."""
     connect_timeout_ms: int = 10_000
     """From the accepted socket to CONNECT: a silent stranger costs memory."""
+    part_bytes: int = 0
+    """A PUBLISH over `packet_bytes_max` is handed over as parts (`Part`) of so many bytes of payload; 0: it ends the connection."""
     keep_alive_s_max: int = 0
     """Cap on what the client asked for; 0: none. MQTT 3.1.1 cannot tell the client, so a cap may cut honest ones."""
 
@@ -87,9 +89,37 @@ class Violation:
     """The peer broke the protocol; nothing more is read. Close [MQTT-4.8.0-1]."""
 
     text: str
+    refused: bool = False
+    """A well-formed PUBLISH that is not taken here: the client will send it again."""
 
 
-Event = Connect | Publish | Ack | Subscribe | Unsubscribe | Disconnect | Violation
+@dataclass(slots=True)
+class Part:
+    """Some of the payload of a PUBLISH that is larger than any message may be. `packet_id`: with the last part of one of QoS 1, else 0."""
+
+    topic: bytes
+    payload: bytes
+    flags: int
+    packet_id: int
+    number: int
+    count: int
+
+
+class _Oversized:
+    """A PUBLISH of which parts are still to come."""
+
+    __slots__ = ("count", "flags", "left", "number", "packet_id", "topic")
+
+    def __init__(self, topic: bytes, flags: int, packet_id: int, left: int, count: int) -> None:
+        self.topic = topic
+        self.flags = flags
+        self.packet_id = packet_id
+        self.left = left
+        self.count = count
+        self.number = 0
+
+
+Event = Part | Connect | Publish | Ack | Subscribe | Unsubscribe | Disconnect | Violation
 
 
 class MqttConnection:
@@ -101,6 +131,7 @@ class MqttConnection:
         "_limits",
         "_need",
         "_opened_ms",
+        "_oversized",
         "_parts",
         "keep_alive_ms",
         "known_topics",
@@ -117,6 +148,7 @@ class MqttConnection:
         """Bytes in `_parts`."""
         self._need = 0
         """Bytes that the incomplete packet at the front needs at least; spares parsing it again with every piece."""
+        self._oversized: _Oversized | None = None
         self._opened_ms = now_ms
         self._last_ms = now_ms
         self.known_topics = known_topics
@@ -159,6 +191,10 @@ class MqttConnection:
         known = self.known_topics
         size = len(data)
         start = 0
+        if self._oversized is not None:
+            start = self._take_parts(self._oversized, data, 0, events)
+            if start < 0:
+                return events
         largest = self._limits.packet_bytes_max if self.state is State.CONNECTED else 0
         while size - start >= 2:
             first = data[start]
@@ -203,7 +239,13 @@ class MqttConnection:
             if refused:
                 if self.state is State.AWAIT_CONNECT:
                     refused = stranger(data[start : start + 8]) or refused
-                return self._violation(events, refused)
+                too_large = first >> 4 == c.PUBLISH and end - body > self._limits.packet_bytes_max
+                return self._violation(events, refused, too_large)
+            if end - body > self._limits.packet_bytes_max:
+                start = self._open_oversized(data, start, body, end, events)
+                if start < 0:
+                    return events
+                continue
             if end > size:
                 break
             if not self._packet(data, start, body, end, events):
@@ -229,13 +271,48 @@ class MqttConnection:
             rule = c.RULES.get(first >> 4)
             name = rule.name if rule else f"packet type {first >> 4}"
             return f"{name} is not allowed {self.state.value}"
-        if length > limit:
+        in_parts = self._limits.part_bytes and first >> 4 == c.PUBLISH
+        if length > limit and not in_parts:
             return f"packet of {length} bytes, at most {limit} are allowed"
         try:
             codec.check_fixed_header(first, length, True)
         except MalformedPacket as error:
             return str(error)
         return ""
+
+    def _open_oversized(self, data: bytes, start: int, body: int, end: int, events: list[Event]) -> int:
+        """A PUBLISH that is taken in parts begins at `start`; where the next packet does, or -1 if that is not here yet."""
+        flags = data[start] & 0x0F
+        topic_end = body + 2 + int.from_bytes(data[body : body + 2], "big")
+        payload = topic_end + (2 if flags & c.FLAG_QOS else 0)
+        if len(data) < max(body + 2, payload):
+            self._keep(data, start, max(body + 2, payload) - start)
+            return -1
+        topic, packet_id = data[body + 2 : topic_end], int.from_bytes(data[topic_end:payload], "big")
+        try:
+            codec.check_publish(flags, topic, packet_id)
+        except MalformedPacket as error:
+            self._violation(events, str(error))
+            return -1
+        left, part = end - payload, self._limits.part_bytes
+        parts = self._oversized = _Oversized(topic, flags, packet_id, left, -(-left // part))
+        return self._take_parts(parts, data, payload, events)
+
+    def _take_parts(self, parts: _Oversized, data: bytes, at: int, events: list[Event]) -> int:
+        """As `_open_oversized`, from some of the payload on."""
+        while parts.left:
+            size = min(self._limits.part_bytes, parts.left)
+            if len(data) - at < size:
+                self._keep(data, at, size)
+                return -1
+            parts.left -= size
+            parts.number += 1
+            packet_id = 0 if parts.left else parts.packet_id
+            payload = data[at : at + size]
+            events.append(Part(parts.topic, payload, parts.flags, packet_id, parts.number, parts.count))
+            at += size
+        self._oversized = None
+        return at
 
     def _packet(self, data: bytes, start: int, body: int, end: int, events: list[Event]) -> bool:
         """Decode one complete packet; False ends the connection."""
@@ -251,10 +328,7 @@ class MqttConnection:
             return False
         if isinstance(packet, Publish):
             if packet.qos == 2:
-                self._violation(events, "PUBLISH with QoS 2, which is not supported yet")
-                return False
-            if packet.topic.count(b"/") >= c.TOPIC_LEVELS_MAX:
-                self._violation(events, f"topic of more than {c.TOPIC_LEVELS_MAX} levels")
+                self._violation(events, "PUBLISH with QoS 2, which is not supported yet", True)
                 return False
             if len(self.known_topics) >= c.TOPIC_CACHE_MAX:
                 self.known_topics.clear()
@@ -282,9 +356,9 @@ class MqttConnection:
         else:
             self.send(codec.encode_connack(c.REFUSED_VERSION))  # [MQTT-3.1.2-2]
 
-    def _violation(self, events: list[Event], text: str) -> list[Event]:
+    def _violation(self, events: list[Event], text: str, refused: bool = False) -> list[Event]:
         self.close()
-        events.append(Violation(text))
+        events.append(Violation(text, refused))
         return events
 
     # Commands

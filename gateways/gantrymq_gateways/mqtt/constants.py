@@ -55,6 +55,8 @@ RULES: Final[dict[int, PacketRule]] = {
 LEVEL_3_1: Final = 3
 LEVEL_3_1_1: Final = 4
 LEVEL_5: Final = 5
+BRIDGE_BIT: Final = 0x80
+"""Set in the level of a CONNECT by Mosquitto's bridges, which so ask for no local and retain as published."""
 PROTOCOL_NAMES: Final = {b"MQTT": (LEVEL_3_1_1,), b"MQIsdp": (LEVEL_3_1,)}
 """Protocol name -> levels spoken here."""
 
@@ -73,6 +75,7 @@ SUBACK_FAILURE: Final = 0x80
 
 FLAG_RETAIN: Final = 0x01
 FLAG_QOS: Final = 0x06
+FLAG_QOS_2: Final = 0x04
 FLAG_DUP: Final = 0x08
 
 CONNECT_RESERVED: Final = 0x01

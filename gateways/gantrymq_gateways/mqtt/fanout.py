@@ -1,7 +1,7 @@
 """Live messages to sessions with volatile filters: one tap per gateway process, one route number per distinct filter.
 
 Nothing is kept here: a message goes from the append batch into the outboxes of its receivers. What a receiver cannot take now
-it defers itself (`VolatileSession.defer`), QoS 0 is dropped and counted.
+it defers itself (`VolatileSession.defer`); QoS 0 goes on to `mqtt.outbound_bytes_max` and is dropped and counted beyond it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Any, Protocol
 from gantrymq.broker.port import Done, RoutePort, is_error
 from gantrymq.model.message import Message
 from gantrymq_gateways.mqtt import codec
-from gantrymq_gateways.mqtt.deliver import Outlet, body_of, message_qos
+from gantrymq_gateways.mqtt.deliver import FETCH_BYTES_MAX, Outlet, body_of, message_qos
 from gantrymq_gateways.mqtt.routes import KIND
+from gantrymq_gateways.mqtt.rules import NO_RULES, TopicRules
 from gantrymq_gateways.mqtt.steps import Call, call
-from gantrymq_gateways.mqtt.topics import DeliveryTopics, filter_route
+from gantrymq_gateways.mqtt.topics import DeliveryTopics
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +37,17 @@ class Receiver(Protocol):
         """A QoS 1 message that cannot be sent now."""
 
 
+Receivers = tuple[list[tuple[Receiver, Outlet, int]], list[tuple[Receiver, Outlet, int]]]
+"""Who gets a message, with the highest QoS granted: ordinary clients, and bridges, for which each message is looked at."""
+
+
 class _Filter:
     __slots__ = ("expression", "number", "ready", "receivers", "text", "topic", "waiting")
 
-    def __init__(self, text: str, number: int) -> None:
+    def __init__(self, text: str, number: int, rules: TopicRules) -> None:
         self.text = text
         self.number = number
-        self.topic, self.expression = filter_route(text)
+        self.topic, self.expression = rules.filter_route(text)
         self.receivers: dict[Any, int] = {}
         self.ready = False
         self.waiting: list[tuple[object, Done]] = []
@@ -52,16 +57,19 @@ class _Filter:
 class Fanout:
     """Filters of clean sessions and their receivers."""
 
-    def __init__(self, port: RoutePort, topics: DeliveryTopics) -> None:
+    def __init__(self, port: RoutePort, topics: DeliveryTopics, rules: TopicRules = NO_RULES) -> None:
+        self._rules = rules
         self._port = port
         self._topics = topics
         self._tap = 0
         self._by_text: dict[str, _Filter] = {}
         self._by_number: dict[int, _Filter] = {}
         self._next_number = 1
-        self._cache: dict[tuple[int, ...], list[tuple[Receiver, Outlet, int]]] = {}
+        self._cache: dict[tuple[int, ...], Receivers] = {}
         self.deliveries = 0
+        """Messages handed to clients that are connected, by filters of clean sessions."""
         self.dropped = 0
+        """QoS 0 messages that a client was too slow for."""
 
     def open(self) -> Call:
         """The call that opens the tap; hand its result to `opened`."""
@@ -84,7 +92,7 @@ class Fanout:
         """Add or change a subscription. The call that must succeed before it counts, or None if the route is there."""
         found = self._by_text.get(text)
         if found is None:
-            found = _Filter(text, self._next_number)
+            found = _Filter(text, self._next_number, self._rules)
             self._next_number += 1
             self._by_text[text] = found
             self._by_number[found.number] = found
@@ -136,7 +144,7 @@ class Fanout:
         if not found.receivers:
             self._remove(found)
 
-    def _resolve(self, numbers: tuple[int, ...]) -> list[tuple[Receiver, Outlet, int]]:
+    def _resolve(self, numbers: tuple[int, ...]) -> Receivers:
         """Each receiver once, at the highest QoS of its matching filters [MQTT-3.3.5-1]."""
         best: dict[Any, int] = {}
         for number in numbers:
@@ -147,17 +155,17 @@ class Fanout:
                         best[receiver] = qos
         if len(self._cache) >= RECEIVERS_CACHE_MAX:
             self._cache.clear()
-        receivers = self._cache[numbers] = [(receiver, receiver.outlet, qos) for receiver, qos in best.items()]
+        everybody = [(receiver, receiver.outlet, qos) for receiver, qos in best.items()]
+        receivers = [one for one in everybody if not one[1].bridge], [one for one in everybody if one[1].bridge]
+        self._cache[numbers] = receivers
         return receivers
 
     def on_records(self, records: Records) -> None:
         """Deliver one append batch's matches. The hot path of fan-out."""
         cache = self._cache
         for message, numbers in records:
-            receivers = cache.get(numbers)
-            if receivers is None:
-                receivers = self._resolve(numbers)
-            if not receivers:
+            receivers, bridges = cache.get(numbers) or self._resolve(numbers)
+            if not receivers and not bridges:
                 continue
             topic = self._topics.get(message.topic, message.tag)
             body = message.body if not message.sys_flag & 1 else body_of(message)
@@ -167,7 +175,27 @@ class Fanout:
                     message.physical_offset,
                 )
                 continue
-            self._deliver(message, receivers, topic, body)
+            if receivers:
+                self._deliver(message, receivers, topic, body)
+            for receiver, outlet, granted in bridges:
+                if not outlet.returns(message):
+                    self._deliver_to_bridge(message, receiver, outlet, granted, topic, body)
+
+    def _deliver_to_bridge(
+        self, message: Message, receiver: Receiver, outlet: Outlet, granted: int, topic: bytes, body: bytes
+    ) -> None:
+        retain = outlet.retain_flag(message)
+        if granted and message_qos(message):
+            if not outlet.direct or outlet.room() <= 0:
+                receiver.defer(message)
+                return
+            outlet.publish(topic, body, 2 | retain, None)
+        elif outlet.blocked and not outlet.takes(len(topic) + len(body)):
+            self.dropped += 1
+            return
+        else:
+            outlet.publish(topic, body, retain, None)
+        self.deliveries += 1
 
     def _deliver(
         self, message: Message, receivers: list[tuple[Receiver, Outlet, int]], topic: bytes, body: bytes
@@ -194,17 +222,16 @@ class Fanout:
                 connection = outlet.connection
                 sent = connection.outbox_bytes = connection.outbox_bytes + size
             else:
-                if outlet.blocked:
-                    outlet.dropped += 1
-                    self.dropped += 1
-                    continue
                 if not packet:
                     packet = codec.encode_publish_head(topic, len(body), 0) + body
+                if outlet.blocked and not outlet.takes(len(packet)):
+                    self.dropped += 1
+                    continue
                 outlet.outbox.append(packet)
                 connection = outlet.connection
                 sent = connection.outbox_bytes = connection.outbox_bytes + len(packet)
             count += 1
             outlet.link.mark()
-            if sent > outlet.outbound_bytes_max:
+            if sent > FETCH_BYTES_MAX:
                 outlet.blocked = True
         self.deliveries += count

@@ -10,15 +10,16 @@ from gantrymq.broker.port import BrokerPort, Done, Route
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq_gateways.mqtt.routes import KIND
+from gantrymq_gateways.mqtt.rules import TopicRules
 from gantrymq_gateways.mqtt.steps import Call, Steps, call, run
 from gantrymq_gateways.mqtt.tables import FILTER_TABLE, SessionTable, marked, removed
-from gantrymq_gateways.mqtt.topics import filter_route
 
 
 class FilterQueues:
     """Procedures on them."""
 
-    def __init__(self, port: BrokerPort, table: SessionTable, now_ms: Callable[[], int]) -> None:
+    def __init__(self, port: BrokerPort, table: SessionTable, now_ms: Callable[[], int], rules: TopicRules) -> None:
+        self._rules = rules
         self._port = port
         self._table = table
         self._now_ms = now_ms
@@ -46,7 +47,7 @@ class FilterQueues:
 
     def need_topic(self, text: str) -> Steps:
         """A topic comes into being at its first subscription. Raises GantryError for one that nobody may subscribe to."""
-        topic, _ = filter_route(text)
+        topic = self._rules.home_of(text)
         if topic is None:
             return
         if names.is_own_system_topic(topic):
@@ -54,7 +55,9 @@ class FilterQueues:
         if not names.is_closed_to_gateways(topic):
             yield call(self._port.ensure_topic, topic, True)
             # Whoever publishes there, over another door perhaps: this subscriber's topics begin with what it asked for.
-            self.note_topic(text.partition("/")[0], topic)
+            first_level = text.partition("/")[0]
+            if topic == names.encode_topic(first_level):
+                self.note_topic(first_level, topic)
 
     def queue_of(self, text: str) -> Generator[Call, Any, int]:
         """The light queue that the filter feeds, its route installed."""
@@ -62,7 +65,7 @@ class FilterQueues:
         if not self._table.is_safe(light, self._now_ms()):
             light = yield partial(self._take, text)
         if light not in self._installed:
-            topic, expression = filter_route(text)
+            topic, expression = self._rules.filter_route(text)
             yield call(self._port.add_route, Route(route_id(light), KIND, topic, expression, light))
             self._installed.add(light)
         return light

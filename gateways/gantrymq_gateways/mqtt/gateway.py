@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from gantrymq.broker.port import BrokerPort, Outcome
+from gantrymq.metrics import Metrics
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import BODY_BYTES_MAX
 from gantrymq.model.message import Message
@@ -22,7 +23,9 @@ from gantrymq_gateways.mqtt.connection import HEADER_BYTES_MAX, ConnectionLimits
 from gantrymq_gateways.mqtt.fanout import Fanout
 from gantrymq_gateways.mqtt.lifecycle import Lifecycle
 from gantrymq_gateways.mqtt.publish import Targets
+from gantrymq_gateways.mqtt.refused import Refusals
 from gantrymq_gateways.mqtt.retained import RetainedStore
+from gantrymq_gateways.mqtt.rules import parse_rules
 from gantrymq_gateways.mqtt.sessions import RETAINED_WAITING_FILTERS, RETAINED_WAITING_MAX, SessionTools
 from gantrymq_gateways.mqtt.steps import Steps, call, run
 from gantrymq_gateways.mqtt.tables import FILTER_TABLE, SESSION_TABLE
@@ -66,33 +69,39 @@ class Peer:
 class MqttGateway:
     """Shared state; `ready` once the tables are read and the tap is open."""
 
-    def __init__(self, shell: Shell, config: MqttConfig, anonymous: bool, body_bytes_max: int = BODY_BYTES_MAX) -> None:
+    def __init__(self, shell: Shell, config: MqttConfig, body_bytes_max: int = BODY_BYTES_MAX) -> None:
         self.shell = shell
         self.config = config
-        self.anonymous = anonymous
-        """Nobody needs to prove who they are."""
         self.ready = False
         self.on_ready: Callable[[GantryError | None], None] | None = None
         """Hears of the first start; later ones are tried until they succeed."""
         self.long_topics = LongTopics()
         self.long_topics.on_learned = self._learned
-        self.topics = DeliveryTopics(self.long_topics)
-        self.targets = Targets(self.long_topics)
+        self.rules = parse_rules(config.topic_rules)
+        self.topics = DeliveryTopics(self.long_topics, self.rules.to_mqtt)
+        self.targets = Targets(self.long_topics, self.rules)
         self.known_topics: set[bytes] = set()
         self.kept = RetainedStore(config.retained_max, config.retained_bytes_max, body_bytes_max)
         port = shell.port
-        self.fanout = Fanout(port, self.topics)
+        self.fanout = Fanout(port, self.topics, self.rules)
         waiting_max = max(RETAINED_WAITING_MAX, RETAINED_WAITING_FILTERS * config.retained_max)
         later = shell.turn.at_write
-        tools = SessionTools(port, self.topics, self.settle, config.volatile_entries_max, later, waiting_max)
+        tools = SessionTools(
+            port, self.topics, self.settle, config.volatile_entries_max, later, waiting_max, self.rules
+        )
         self.lifecycle = Lifecycle(port, tools, self.fanout, self.kept, shell.clock.now_ms, shell.name)
         self.lifecycle.sessions_max = config.sessions_max
         self.lifecycle.subscriptions_max = config.subscriptions_max
         self.lifecycle.session_expiry_ms = config.session_expiry_s * 1000
         self.lifecycle.flush_settled = self.flush_settled
         self.lifecycle.queues.note_topic = self.long_topics.note
-        packet_bytes_max = body_bytes_max + HEADER_BYTES_MAX
-        self.limits = ConnectionLimits(packet_bytes_max, config.connect_timeout_ms, config.keep_alive_s_max)
+        self.limits = ConnectionLimits(
+            body_bytes_max + HEADER_BYTES_MAX,
+            config.connect_timeout_ms,
+            body_bytes_max if config.refused_publish == "dead_letter" else 0,
+            config.keep_alive_s_max,
+        )
+        self.refusals = Refusals()
         self.doors: set[Peer] = set()
         self.wills = Wills(port, self.kept, shell.clock, shell.wheel, config.busy_retry_ms)
         self._settled: list[tuple[int, int, Outcome]] = []
@@ -101,6 +110,21 @@ class MqttGateway:
         self._stopped = False
         self._life = 0
         """Counts comings of the broker: answers to procedures of an earlier one are not ours any more."""
+
+    def show(self, metrics: Metrics) -> None:
+        """Register what is counted."""
+        fanout, refusals = self.fanout, self.refusals
+        for name, text, source in (
+            (
+                "gantry_mqtt_live_deliveries_total",
+                "Messages sent to connected clean sessions",
+                lambda: fanout.deliveries,
+            ),
+            ("gantry_mqtt_dropped_total", "QoS 0 messages dropped, their reader was too slow", lambda: fanout.dropped),
+            ("gantry_mqtt_refused_total", "Connections closed for what they published", lambda: refusals.closed),
+            ("gantry_mqtt_dead_letters_total", "Refused publishes stored as dead letters", lambda: refusals.letters),
+        ):
+            metrics.read(name, text, source, "counter")
 
     def start(self) -> None:
         """Begin; `on_ready` is called once, when connections may come, or with what prevents it."""

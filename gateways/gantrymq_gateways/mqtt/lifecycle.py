@@ -76,7 +76,7 @@ class Lifecycle:
         self.now_ms = now_ms
         self.table = SessionTable()
         self.rows = SessionRows(port, self.table, now_ms, gateway)
-        self.queues = FilterQueues(port, self.table, now_ms)
+        self.queues = FilterQueues(port, self.table, now_ms, tools.rules)
         self.serial = Serial()
         self.pause = pause(tools.later)
         """Where one client asks for much, the others have their turn in between."""

@@ -12,19 +12,29 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from gantrymq.broker.port import Done
+from gantrymq.model import names
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq_gateways.mqtt import constants as c
 from gantrymq_gateways.mqtt import retained
 from gantrymq_gateways.mqtt.codec import Publish
+from gantrymq_gateways.mqtt.connection import Part
+from gantrymq_gateways.mqtt.deliver import message_qos
 from gantrymq_gateways.mqtt.retained import RetainedStore
-from gantrymq_gateways.mqtt.topics import LongTopics, to_native
+from gantrymq_gateways.mqtt.rules import NO_RULES, TopicRules
+from gantrymq_gateways.mqtt.topics import LongTopics
 
 ORIGIN: Final = "mqtt"
 
 MESSAGE_BYTES: Final = 200
 """Counted for each message on its way to the log besides its body: what the object takes, so that empty ones count too."""
+
+
+OUR_FAULT: Final = frozenset(
+    {ErrorCode.STORE_FAILED, ErrorCode.FLUSH_TIMEOUT, ErrorCode.UNAVAILABLE, ErrorCode.SHUTTING_DOWN}
+)
+"""Refusals that say nothing of the message: the client is welcome again at once."""
 
 
 class Target:
@@ -42,7 +52,7 @@ class Target:
 class PublishPort(Protocol):
     """What publishing needs from the broker."""
 
-    def submit(self, batch: list[Message], token: object, on_done: Done) -> None: ...
+    def submit(self, batch: list[Message], token: object, on_done: Done, sender: object = None) -> None: ...
 
     def put(self, table: str, items: list[tuple[str, bytes | None]], token: object, on_done: Done) -> None: ...
 
@@ -50,21 +60,24 @@ class PublishPort(Protocol):
 class Targets:
     """(QoS and retain flags, topic) -> Target, for all publishers of a process."""
 
-    def __init__(self, long_topics: LongTopics) -> None:
+    def __init__(self, long_topics: LongTopics, rules: TopicRules = NO_RULES) -> None:
+        self.rules = rules
         self._long = long_topics
         self.by_flags: list[dict[bytes, Target]] = [{} for _ in range(8)]
 
     def find(self, topic: bytes, flags: int) -> Target:
         """Work out and keep a target; raises GantryError if nobody may publish there."""
         text = topic.decode()
-        native, tag = to_native(text)
+        native, tag = self.rules.to_native(text)
         pairs = [(props.TAGS, tag), (props.ORIGIN, ORIGIN)]
         if not flags & c.FLAG_QOS:
             pairs.append((props.QOS, "0"))
         if flags & c.FLAG_RETAIN:
             pairs.append((props.RETAIN, "1"))
         target = Target(text, native, tag, props.encode(pairs))
-        self._long.note(text.partition("/")[0], native)
+        first_level = text.partition("/")[0]
+        if native == names.encode_topic(first_level):
+            self._long.note(first_level, native)
         known = self.by_flags[flags]
         if len(known) >= c.TOPIC_CACHE_MAX:
             known.clear()
@@ -98,7 +111,14 @@ class InflowHost(Protocol):
 
     def resume_reading(self) -> None: ...
 
-    def refused(self, text: str) -> None: ...
+    def refused(self, text: str) -> None:
+        """Close for what the client sent."""
+
+    def fail(self, text: str) -> None:
+        """Close for what is wrong on our side."""
+
+    def letter(self, topic: str, payload: bytes, flags: int, error: GantryError, part: str) -> Message | None:
+        """What is stored instead of a PUBLISH that is refused; None: nothing, the connection ends."""
 
     def retry_later(self, retry: Callable[[], None]) -> None: ...
 
@@ -111,6 +131,7 @@ class Inflow:
         "_flying",
         "_held",
         "_host",
+        "_mark",
         "_port",
         "_retained",
         "_retrying",
@@ -127,18 +148,21 @@ class Inflow:
         store: RetainedStore,
         host: InflowHost,
         unacked_bytes_max: int,
+        mark: bytes = b"",
     ) -> None:
+        """`mark`: encoded properties that every message of this connection gets."""
+        self._mark = mark
         self._port = port
         self._retained = store
         self._host = host
         self._batches: deque[_Batch] = deque()
         self._flying = 0
-        """Batches that were submitted and not answered."""
+        """Calls to the port that were not answered."""
         self._held = False
         """A batch was refused: from it on they wait, until nothing is on its way any more and then a little."""
         self._retrying = False
         self.closed = False
-        """The connection is gone: nothing is tried again, its client will."""
+        """The client has ended: what is on its way is answered, nothing is tried again."""
         self.targets = targets
         self.unacked_bytes = 0
         self.unacked_bytes_max = unacked_bytes_max
@@ -147,29 +171,54 @@ class Inflow:
         """Everything handed over was answered."""
         return not self._batches
 
+    def is_flying(self) -> bool:
+        """Something handed over was not answered by the port."""
+        return self._flying > 0
+
     def submit(self, publishes: list[Publish]) -> None:
         """Hand one chunk's messages to the log. Raises GantryError if one may not be published; those before it go their way."""
         messages: list[Message] = []
         acks: list[int] = []
         kept: dict[str, bytes | None] = {}
         size = 0
-        by_flags = self.targets.by_flags
+        by_flags, mark = self.targets.by_flags, self._mark
         try:
             for publish in publishes:
                 flags = publish.flags & 7
                 payload = publish.payload
                 target = by_flags[flags].get(publish.topic)
                 if target is None:
-                    target = self.targets.find(publish.topic, flags)
+                    try:
+                        target = self.targets.find(publish.topic, flags)
+                    except GantryError as error:
+                        messages.append(self._letter(publish.topic.decode(), payload, flags, error))
+                        size += len(payload) + MESSAGE_BYTES
+                        if flags & 2:
+                            acks.append(publish.packet_id)
+                        continue
                 if flags & 1:
                     self._keep(target, payload, flags >> 1, kept)
-                messages.append(Message(target.native, payload, target.properties, target.tag))
+                messages.append(Message(target.native, payload, target.properties + mark, target.tag))
                 size += len(payload) + MESSAGE_BYTES
                 if flags & 2:
                     acks.append(publish.packet_id)
         finally:
             if messages:
                 self._hand_over(_Batch(messages, acks, size), kept)
+
+    def take_part(self, part: Part) -> None:
+        """Store some of a PUBLISH that is too large for a record. Raises GantryError if that is not to be."""
+        error = GantryError(ErrorCode.MESSAGE_TOO_LARGE, "the packet is larger than message.body_bytes_max allows")
+        which = f"{part.number}/{part.count}"
+        message = self._letter(part.topic.decode(), part.payload, part.flags, error, which)
+        acks = [part.packet_id] if part.packet_id else []
+        self._hand_over(_Batch([message], acks, len(part.payload) + MESSAGE_BYTES), {})
+
+    def _letter(self, topic: str, payload: bytes, flags: int, error: GantryError, part: str = "") -> Message:
+        found = self._host.letter(topic, payload, flags, error, part)
+        if found is None:
+            raise error
+        return found
 
     def _keep(self, target: Target, payload: bytes, qos: int, kept: dict[str, bytes | None]) -> None:
         self._retained.check_room(target.topic, payload)
@@ -187,6 +236,7 @@ class Inflow:
         else:
             self._submit(batch)
         if kept:
+            self._flying += 1
             items = list(kept.items())
             for key, value in items:
                 self._retained.storing(key, value)
@@ -194,17 +244,19 @@ class Inflow:
 
     def _submit(self, batch: _Batch) -> None:
         self._flying += 1
-        self._port.submit(batch.messages, batch, self._submitted)
+        self._port.submit(batch.messages, batch, self._submitted, self)
 
     def _kept(self, token: tuple[_Batch, list[tuple[str, bytes | None]]], result: object) -> None:
+        self._flying -= 1
         batch, items = token
         failed = isinstance(result, GantryError)
         for key, value in items:
             self._retained.stored(key, value, failed)
         if failed:
-            self._host.refused(f"retained messages cannot be stored: {result}")
-            return
-        self._answered(batch)
+            self._host.fail(f"retained messages cannot be stored: {result}")
+        else:
+            self._answered(batch)
+        self._landed()
 
     def _submitted(self, batch: _Batch, results: Any) -> None:
         self._flying -= 1
@@ -219,7 +271,15 @@ class Inflow:
             self._answered(batch)
         else:
             self._not_stored(batch, results)
-        if self._held and not self._flying:
+        self._landed()
+
+    def _landed(self) -> None:
+        """A call was answered."""
+        if self._flying:
+            return
+        if self.closed:
+            self._host.answered()
+        elif self._held:
             self._host.retry_later(self._retry)
 
     def _not_stored(self, batch: _Batch, results: list[int | ErrorCode]) -> None:
@@ -228,8 +288,17 @@ class Inflow:
             if result is ErrorCode.BUSY or result is ErrorCode.STORE_FULL:
                 again.append(message)
             elif isinstance(result, ErrorCode):
-                self._host.refused(f"a message to {message.topic!r} was not stored: {result.value}")
-                return
+                text = f"a message to {message.topic!r} was not stored: {result.value}"
+                if result in OUR_FAULT:
+                    self._host.fail(text)
+                    return
+                flags = 0 if message_qos(message) == 0 else c.FLAG_QOS
+                topic = self.targets.rules.to_mqtt(message.topic, message.tag).decode()
+                letter = self._host.letter(topic, message.body, flags, GantryError(result, text), "")
+                if letter is None:
+                    self._host.refused(text)
+                    return
+                again.append(letter)
         batch.messages = again
         batch.waiting = True
         self._held = True

@@ -62,9 +62,17 @@ def row_value(topic: str, payload: bytes, qos: int) -> bytes | None:
 
 
 def parse_value(value: bytes) -> Retained:
-    """The message in a row."""
+    """The message in a row. Raises ValueError."""
     end = 3 + int.from_bytes(value[1:3], "big")
+    if len(value) <= end or value[0] > 2:
+        raise ValueError("the row is cut short, or its QoS is none")
     return Retained(value[3:end].decode(), value[end:], value[0])
+
+
+def check_row(key: str, value: bytes) -> None:
+    """Raise for a row of the table that is none, or stands under another key than its topic's."""
+    if row_key(parse_value(value).topic) != key:
+        raise ValueError("the key is not that of the topic")
 
 
 class RetainedStore:

@@ -1,7 +1,8 @@
 """Routes of kind `mqtt`: topic filters over native topic and tag words, in tries walked without recursion.
 
 Expression: a JSON array with the encoded words of the filter behind its first level, `+` and `#` being the wildcards (an
-encoded word never holds them). The first level is the route's topic; None: any that wildcards may match.
+encoded word never holds them). The first level is the route's topic; None: any that wildcards may match. Or, of a gateway with
+`mqtt.topic_rules`, an object of filter and rules: the rules travel with the route, for the broker has none of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq_gateways.mqtt.constants import TOPIC_LEVELS_MAX
-from gantrymq_gateways.mqtt.topics import words_of
+from gantrymq_gateways.mqtt.rules import TopicRules, parse_ruled
+from gantrymq_gateways.mqtt.topics import filter_route, words_of
 
 KIND: Final = "mqtt"
 
@@ -106,8 +108,16 @@ class MqttRoutes:
         self._by_topic: dict[str, FilterTrie] = {}
         self._any = FilterTrie()
         self._routes: dict[int, tuple[str | None, list[str]]] = {}
+        self._ruled: dict[tuple[tuple[str, str], ...], tuple[TopicRules, MqttRoutes]] = {}
+        """Routes with topic rules, by the rules: there is one configuration, or for a while two."""
 
     def add(self, number: int, topic: str | None, expression: str) -> bool:
+        if expression.startswith("{"):
+            rules, text = parse_ruled(expression)
+            plain = filter_route(text)
+            self.remove(number)
+            _, routes = self._ruled.setdefault(rules.pairs, (rules, MqttRoutes()))
+            return routes.add(number, *plain)
         words = parse_expression(expression)
         self.remove(number)
         self._routes[number] = (topic, words)
@@ -120,6 +130,10 @@ class MqttRoutes:
     def remove(self, number: int) -> None:
         route = self._routes.pop(number, None)
         if route is None:
+            for key, (_, routes) in list(self._ruled.items()):
+                routes.remove(number)
+                if not routes._routes:
+                    del self._ruled[key]
             return
         topic, words = route
         if topic is None:
@@ -132,15 +146,19 @@ class MqttRoutes:
 
     def match(self, message: Message) -> Iterable[int]:
         found: list[int] = []
-        trie = self._by_topic.get(message.topic)
-        if trie is None and not self._routes:
-            return found
-        words = words_of(message.tag)
+        if self._routes or self._ruled:
+            words = words_of(message.tag)
+            self._find(message.topic, words, found)
+            for rules, routes in self._ruled.values():
+                routes._find(*rules.view(message.topic, words), found)
+        return found
+
+    def _find(self, topic: str, words: list[str], found: list[int]) -> None:
+        trie = self._by_topic.get(topic)
         if trie is not None:
             trie.match(words, found)
-        if not self._any.root.is_empty() and names.matches_wildcards(message.topic):
+        if not self._any.root.is_empty() and names.matches_wildcards(topic):
             self._any.match(words, found)
-        return found
 
 
 def parse_expression(expression: str) -> list[str]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
+import logging
 
 import anyio
 
 from gantrymq.model.errors import GantryError
 from gantrymq.model.limits import MessageConfig
+from gantrymq.net.loopback import warn_if_open
 from gantrymq.services import ServiceContext
 from gantrymq_gateways.mqtt.adapter import MqttDoor
 from gantrymq_gateways.mqtt.config import MqttConfig
 from gantrymq_gateways.mqtt.gateway import MqttGateway, Shell
+
+log = logging.getLogger(__name__)
 
 
 class MqttService:
@@ -31,12 +34,7 @@ class MqttService:
         if context.port is None:
             raise RuntimeError("the mqtt service starts after the broker")
         shell = Shell(context.port, context.clock, context.turn, context.wheel)
-        gateway = self._gateway = MqttGateway(
-            shell,
-            config,
-            config.allow_anonymous or _is_loopback(context.host),
-            context.sections["message"].body_bytes_max,
-        )
+        gateway = self._gateway = MqttGateway(shell, config, context.sections["message"].body_bytes_max)
         answered = anyio.Event()
         failures: list[GantryError] = []
 
@@ -45,12 +43,18 @@ class MqttService:
                 failures.append(error)
             answered.set()
 
+        metrics = context.shared.get("metrics")
+        if metrics is not None:
+            gateway.show(metrics)
         gateway.on_ready = ready
         gateway.start()
         await answered.wait()
         if failures:
             raise failures[0]
-        return [await context.listen(lambda: MqttDoor(gateway), context.host, config.port)]
+        bound: tuple[str, int] = await context.listen(lambda: MqttDoor(gateway), context.host, config.port)
+        if config.allow_anonymous:
+            warn_if_open(log, self.name, bound, "mqtt.allow_anonymous=true")
+        return [bound]
 
     async def drain(self, deadline_s: float) -> None:
         """Nothing to wait for: the shell has closed the connections, and what was not acknowledged is sent again."""
@@ -58,15 +62,6 @@ class MqttService:
     async def stop(self) -> None:
         if self._gateway is not None:
             self._gateway.stop()
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def factory() -> MqttService:

@@ -21,7 +21,8 @@ from gantrymq.model.message import Message
 from gantrymq_gateways.mqtt.deliver import Outlet, body_of, message_qos
 from gantrymq_gateways.mqtt.retained import Retained, RetainedStore
 from gantrymq_gateways.mqtt.routes import MqttRoutes
-from gantrymq_gateways.mqtt.topics import DeliveryTopics, filter_route
+from gantrymq_gateways.mqtt.rules import NO_RULES, TopicRules
+from gantrymq_gateways.mqtt.topics import DeliveryTopics
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +77,7 @@ class SessionTools:
     later: Callable[[Callable[[], None]], None]
     """Hands a callback to the next loop turn."""
     retained_waiting_max: int = RETAINED_WAITING_MAX
+    rules: TopicRules = NO_RULES
 
 
 class Owed:
@@ -265,7 +267,7 @@ class VolatileSession(Session):
         topic = self.tools.topics.get(message.topic, message.tag)
         body = body_of(message)
         if topic and body is not None:
-            self.outlet.publish(topic, body, 2, None)
+            self.outlet.publish(topic, body, 2 | self.outlet.retain_flag(message), None)
 
     def detach(self) -> None:
         super().detach()
@@ -353,7 +355,7 @@ class PersistentSession(Session):
         self.subscriptions[text] = subscription
         self._by_number[subscription.number] = subscription
         self._by_cursor[cursor] = subscription
-        topic, expression = filter_route(text)
+        topic, expression = self.tools.rules.filter_route(text)
         self._routes.add(subscription.number, topic, expression)
         self._matches.clear()
         self._wanted.append(subscription)
@@ -489,15 +491,18 @@ class PersistentSession(Session):
     def _send(self, message: Message, granted: int, again: bool, settles: list[tuple[int, int]]) -> None:
         topic = self.tools.topics.get(message.topic, message.tag)
         body = body_of(message)
+        retain = self.outlet.retain_flag(message)
         if not topic or body is None:
             log.warning("record at %d cannot be sent over MQTT: no topic or a broken body", message.physical_offset)
+        elif self.outlet.bridge and self.outlet.returns(message):
+            pass  # done, without going back to where it came from
         elif min(granted, message_qos(message)):
             packet_id = self.resend.pop(settles[0], 0) if again and self.resend else 0
             # [MQTT-3.3.1-1]: DUP on what was possibly delivered before.
-            self.outlet.publish(topic, body, 2 | (8 if again else 0), settles, packet_id)
+            self.outlet.publish(topic, body, 2 | (8 if again else 0) | retain, settles, packet_id)
             return
         else:
-            self.outlet.publish(topic, body, 0, None)
+            self.outlet.publish(topic, body, retain, None)
         for cursor, offset in settles:
             self.tools.settle(cursor, offset, Outcome.ACK)
 

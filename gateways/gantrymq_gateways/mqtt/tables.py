@@ -13,6 +13,10 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
+import msgspec
+
+from gantrymq_gateways.mqtt.topics import filter_route
+
 SESSION_TABLE: Final = "mqtt_session"
 FILTER_TABLE: Final = "mqtt_filter"
 
@@ -25,6 +29,28 @@ FILTER_FRESH_MS: Final = FILTER_GRACE_MS // 4
 
 _MARK: Final = b"\0"
 """No filter contains it [MQTT-1.5.3-2]."""
+
+
+class _SessionRow(msgspec.Struct):
+    s: dict[str, tuple[int, int, int]]
+    l: int = 0  # noqa: E741 (the name in the row)
+    g: str = ""
+    e: list[int] = []
+
+
+_decode_session = msgspec.json.Decoder(_SessionRow).decode
+
+
+def check_session(key: str, value: bytes) -> None:
+    """Raise for a row of `mqtt_session` that cannot be read."""
+    _decode_session(value)
+
+
+def check_filter_row(key: str, value: bytes) -> None:
+    """Raise for a row of `mqtt_filter` that cannot be read."""
+    filter_route(_text(value))
+    if int(key) < 1:
+        raise ValueError(f"{key} is no light queue")
 
 
 def marked(value: bytes, mark: str) -> bytes:
@@ -74,12 +100,12 @@ class StoredSession:
 
     @staticmethod
     def decode(value: bytes) -> StoredSession:
-        """From a row's value."""
-        row = json.loads(value)
-        filters = {text: StoredFilter(qos, light, bool(owed)) for text, (qos, light, owed) in row["s"].items()}
-        session = StoredSession(filters, row.get("l", 0))
-        session.gateway = row.get("g", "")
-        session.ending = row.get("e", [])
+        """From a row's value. Raises msgspec.DecodeError."""
+        row = _decode_session(value)
+        filters = {text: StoredFilter(qos, light, bool(owed)) for text, (qos, light, owed) in row.s.items()}
+        session = StoredSession(filters, row.l)
+        session.gateway = row.g
+        session.ending = row.e
         return session
 
     def end(self, text: str) -> None:

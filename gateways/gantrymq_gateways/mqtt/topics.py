@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -24,6 +24,9 @@ DELIVERY_CACHE_MAX: Final = 20_000
 
 _RAW = re.compile("[/+#|*\\x00-\\x20\\x7f-\U0010ffff]")
 """Characters that `names.encode_word` escapes, the separator of words apart."""
+
+_BRIDGE_STATE = re.compile(r"\$SYS/broker/connection/[^/]+/state\Z")
+"""Where a Mosquitto bridge says that it is there (its will says that it is not any more)."""
 
 ONE_EMPTY_LEVEL: Final = names.EMPTY
 
@@ -55,7 +58,7 @@ def to_native(topic: str) -> tuple[str, str]:
             f"the topic has {len(levels)} levels, at most {c.TOPIC_LEVELS_MAX} are allowed",
         )
     native = names.encode_topic(levels[0])
-    if topic.startswith("$") or names.is_closed_to_gateways(native):
+    if names.is_closed_to_gateways(native) and _BRIDGE_STATE.match(topic) is None:
         raise GantryError(
             ErrorCode.NO_PERMISSION, f"topic {topic[:128]!r} belongs to the system and cannot be published to"
         )
@@ -87,9 +90,14 @@ def to_mqtt(native: str, tag: str, long_topics: LongTopics | None = None) -> byt
         first = long_topics.foreign.get(native)
     if first is None:
         first = names.decode_escapes(native, STANDING)
-    levels = [first, *[_level(word) for word in words_of(tag)]]
+    levels = [first, *levels_of(words_of(tag))]
     encoded = "/".join(levels).encode("utf-8", "replace")
     return encoded if len(encoded) <= c.STRING_BYTES_MAX else b""
+
+
+def levels_of(words: list[str]) -> list[str]:
+    """Levels of an MQTT topic for the encoded words of a tag."""
+    return [_level(word) for word in words]
 
 
 def _level(word: str) -> str:
@@ -97,11 +105,18 @@ def _level(word: str) -> str:
     return text.replace("\0", "%00")
 
 
+class ToMqtt(Protocol):
+    """`to_mqtt`, or `TopicRules.to_mqtt`."""
+
+    def __call__(self, native: str, tag: str, long_topics: LongTopics | None = None) -> bytes: ...
+
+
 class DeliveryTopics:
     """(native topic, tag) -> MQTT topic as bytes, remembered."""
 
-    def __init__(self, long_topics: LongTopics) -> None:
+    def __init__(self, long_topics: LongTopics, convert: ToMqtt = to_mqtt) -> None:
         self._long = long_topics
+        self._convert = convert
         self._known: dict[tuple[str, str], bytes] = {}
 
     def get(self, native: str, tag: str) -> bytes:
@@ -110,7 +125,7 @@ class DeliveryTopics:
         if found is None:
             if len(self._known) >= DELIVERY_CACHE_MAX:
                 self._known.clear()
-            found = self._known[key] = to_mqtt(native, tag, self._long)
+            found = self._known[key] = self._convert(native, tag, self._long)
         return found
 
     def forget(self) -> None:

@@ -104,10 +104,22 @@ def test_refused_log_in_is_said_to_clients_that_understand() -> None:
     assert refused_text(Server().connect()) == (403, text)
 
 
-def test_guest_only_from_this_machine() -> None:
+def test_guest_only_from_this_machine(caplog: pytest.LogCaptureFixture) -> None:
     peer = Server().connect(loopback=False)
     peer.raw(PROTOCOL_HEADER)
     assert peer.raw(START_OK) == b""
+    assert "amqp.loopback_guest_only=false lets it in" in caplog.text
+
+
+def test_guest_from_elsewhere_where_that_is_allowed(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server(config=AmqpConfig(loopback_guest_only=False))
+    peer = server.connect(loopback=False)
+    peer.raw(PROTOCOL_HEADER)
+    assert b"\x00\x0a\x00\x1e" in peer.raw(START_OK)  # connection.tune
+    wrong = server.connect(loopback=False)
+    wrong.raw(PROTOCOL_HEADER)
+    assert wrong.raw(call(0, "connection.start-ok", [], "PLAIN", b"\0guest\0no", "en_US")) == b""
+    assert "there is one account" in caplog.text
 
 
 def test_unknown_vhost() -> None:

@@ -10,10 +10,11 @@ import pytest
 from gantrymq.model.errors import ErrorCode
 from gantrymq_gateways.amqp import publish as publishing
 from gantrymq_gateways.amqp.config import AmqpConfig
-from gantrymq_gateways.amqp.consumers import ACQUIRE_COUNT_MAX, RENDERED_MAX, Ledger
+from gantrymq_gateways.amqp.consumers import ACQUIRE_COUNT_MAX, Ledger
 from gantrymq_gateways.amqp.content import Properties, encode_properties
 from gantrymq_gateways.amqp.door import BACKLOG_MAX, BLOCKED_MS
 from gantrymq_gateways.amqp.routes import AmqpRoutes
+from gantrymq_gateways.amqp.writing import RENDERED_MAX
 from gateways.tests.amqp.peer import NO_PROPERTIES, Peer, Server, call, parse, publish
 from gateways.tests.fakeport import FakePort
 
@@ -241,7 +242,7 @@ def test_caches_stay_bounded() -> None:
     peer = server.client()
     peer.declare("q")
     for number in range(0, 5000, 100):
-        chunk = [publish(1, "", "q", b"", b"\x00\x80" + b"\x06%06d" % (number + n)) for n in range(100)]
+        chunk = [publish(1, "", "q", b"", b"\x80\x00" + b"\x06%06d" % (number + n)) for n in range(100)]
         peer.ask(*chunk)
     contents = server.gateway.contents("guest")
     assert len(contents._cache) <= publishing.CONTENTS_MAX

@@ -15,10 +15,21 @@ from gantrymq.model import sysflag
 from gantrymq.model.message import Message
 from gantrymq_gateways.amqp.constants import AmqpError
 from gantrymq_gateways.amqp.content import Properties, decode_properties, encode_properties
-from gantrymq_gateways.amqp.mapping import HEADER_BYTES_MAX, body_of, native_target, read_content, render
+from gantrymq_gateways.amqp.mapping import body_of, native_target
+from gantrymq_gateways.amqp.reading import Content, PropertyReader
+from gantrymq_gateways.amqp.residue import HEADER_BYTES_MAX
 from gantrymq_gateways.amqp.routes import DIRECT_TOPIC, tag_of
 from gantrymq_gateways.amqp.values import Field, read_shortstr
+from gantrymq_gateways.amqp.writing import Rendered, Renderer
 from gateways.tests.amqp.test_codec import properties_
+
+
+def read_content(raw: bytes, user: str = "guest") -> Content:
+    return PropertyReader(user).read(raw)
+
+
+def render(message: Message, exchange_of: dict[str, str]) -> Rendered:
+    return Renderer(exchange_of).render(message)
 
 
 def message(exchange: str, key: str, raw: bytes) -> Message:
@@ -102,27 +113,28 @@ def test_shared_properties_and_text_headers_are_native() -> None:
         Properties(delivery_mode=2, content_type=""),
     ],
 )
-def test_exact_list_is_kept_only_where_it_is_needed(properties: Properties) -> None:
+def test_residue_is_kept_only_where_it_is_needed(properties: Properties) -> None:
     raw = encode_properties(properties)
     made = message("e", "k", raw)
-    assert made.property(props.AMQP_HEADER)
+    assert made.property(props.AMQP_REST)
     assert render(made, {}).properties == raw
     assert (made.property(props.QOS) == "0") == (properties.delivery_mode == 1)
 
 
-def test_usual_list_needs_no_exact_copy() -> None:
+def test_usual_list_needs_no_residue() -> None:
     raw = encode_properties(
         Properties(content_type="a/b", headers=[("x", Field("S", b"y"))], delivery_mode=1, message_id="1")
     )
-    assert not message("e", "k", raw).property(props.AMQP_HEADER)
+    assert not message("e", "k", raw).property(props.AMQP_REST)
 
 
 def test_header_limit() -> None:
     def raw(size: int) -> bytes:
         return encode_properties(Properties(headers=[("n", Field("x", bytes(size)))]))
 
-    room = HEADER_BYTES_MAX - len(raw(0))
-    read_content(raw(room), "guest")
+    form = len(b"....x.n")
+    room = HEADER_BYTES_MAX - form - len(b"size")
+    assert render(message("e", "k", raw(room)), {}).properties == raw(room)
     with pytest.raises(AmqpError, match="is larger than 16384"):
         read_content(raw(room + 1), "guest")
 
@@ -133,8 +145,9 @@ def test_native_limit() -> None:
         read_content(raw, "guest")
 
 
-def test_expiry_is_absolute_and_comes_back_as_it_was() -> None:
-    raw = encode_properties(Properties(delivery_mode=2, expiration="1500"))
+@pytest.mark.parametrize("expiration", ["1500", "01500"])
+def test_expiry_is_absolute_and_comes_back_as_it_was(expiration: str) -> None:
+    raw = encode_properties(Properties(delivery_mode=2, expiration=expiration))
     content = read_content(raw, "guest")
     assert content.ttl_ms == 1500
     made = Message("e", b"", content.native + props.encode({props.EXPIRES_AT: "11500"}), born_ms=10_000)
@@ -230,7 +243,17 @@ def test_a_forged_property_list_is_not_passed_on(raw: bytes) -> None:
     st.lists(
         st.tuples(
             st.sampled_from(
-                [props.EXPIRES_AT, props.PRIORITY, props.AMQP_HEADER, props.EXCHANGE, props.QOS, "GANTRY_AMQP_KEY", "h"]
+                [
+                    props.EXPIRES_AT,
+                    props.PRIORITY,
+                    props.AMQP_HEADER,
+                    props.AMQP_REST,
+                    props.CONTENT_TYPE,
+                    props.EXCHANGE,
+                    props.QOS,
+                    "GANTRY_AMQP_KEY",
+                    "h",
+                ]
             ),
             st.text(max_size=40),
         ),

@@ -45,9 +45,9 @@ class Sent:
         self.cancelled = True
         self.sender.open.remove(self)
 
-    def answer(self, status, retry_after=None, failure=""):
+    def answer(self, status, retry_after=None, failure="", unsent=False):
         self.sender.open.remove(self)
-        self.on_answer(Answer(status, retry_after, failure))
+        self.on_answer(Answer(status, retry_after, failure, unsent))
 
 
 class FakeSender:
@@ -65,7 +65,7 @@ class FakeSender:
 
 
 class Rig:
-    def __init__(self, port=None, mode="immediate", seed=0, clock=None, **limits):
+    def __init__(self, port=None, mode="immediate", seed=0, clock=None, anonymous=False, **limits):
         self.port = port or FakePort(seed, mode)
         self.clock = clock or ManualClock()
         self.wheel = ManualWheel(self.clock)
@@ -81,7 +81,7 @@ class Rig:
         self.registry.start()
         self.publisher = Publisher(self.port, self.topics, around, 1 << 20)
         self.link = FakeLink(self.wheel, self.turn)
-        self.link.attach(EventDoor(self.publisher, self.registry))
+        self.link.attach(EventDoor(self.publisher, self.registry, anonymous))
         self.run()
 
     def run(self):

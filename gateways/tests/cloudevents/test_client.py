@@ -1,5 +1,7 @@
 import asyncio
+import socket
 import ssl
+import threading
 
 import pytest
 
@@ -8,6 +10,7 @@ from gantrymq.net.wheel import TimerWheel
 from gantrymq_gateways.cloudevents import client as module
 from gantrymq_gateways.cloudevents.client import SinkClient
 from gantrymq_gateways.cloudevents.guard import SinkGuard
+from gantrymq_gateways.cloudevents.resolver import THREADS_PER_LANE, Resolver, look_up_in_thread
 from gantrymq_gateways.cloudevents.subscription import Sink
 
 OPEN = SinkGuard(loopback=True, http=True)
@@ -57,7 +60,8 @@ def run(scenario, actions=(), **options):
     async def main():
         loop = asyncio.get_running_loop()
         wheel = TimerWheel(SystemClock().monotonic_ms, loop.call_later)
-        client = SinkClient(wheel, options.pop("guard", OPEN), **options)
+        start = options.pop("look_up", None) or look_up_in_thread(loop)
+        client = SinkClient(wheel, options.pop("guard", OPEN), Resolver(wheel, start), **options)
         async with Receiver(list(actions)) as receiver:
             try:
                 return await scenario(client, receiver)
@@ -213,3 +217,94 @@ def test_tls_is_checked():
         return answer.status, context.check_hostname, context.verify_mode
 
     assert run(scenario, timeout_ms=200) == (0, True, ssl.CERT_REQUIRED)
+
+
+class SlowNames:
+    """A resolver that never comes back for `slow*`."""
+
+    def __init__(self):
+        self.begun = []
+
+    def __call__(self, text, on_found):
+        self.begun.append(text)
+        if not text.startswith("slow"):
+            asyncio.get_running_loop().call_soon(on_found, ("127.0.0.1",))
+
+
+@pytest.mark.parametrize("hanging", [2, 8])
+def test_names_that_hang_hold_up_only_themselves(hanging):
+    names = SlowNames()
+
+    async def scenario(client, receiver):
+        answers = []
+        for number in range(hanging):
+            for _ in range(4):
+                client.send(receiver.sink(f"slow{number}.test"), [], b"", answers.append)
+        healthy = await post(client, receiver.sink("good.test"))
+        return healthy.status, answers
+
+    assert run(scenario, look_up=names) == (204, [])
+    assert names.begun == [*[f"slow{number}.test" for number in range(hanging)], "good.test"]
+
+
+def test_an_attempt_that_had_no_thread_for_its_name_is_unsent():
+    async def scenario(client, receiver):
+        answers = {}
+        done = asyncio.Event()
+
+        def take(number, answer):
+            answers[number] = answer.unsent
+            if len(answers) == THREADS_PER_LANE + 1:
+                done.set()
+
+        for number in range(THREADS_PER_LANE + 1):
+            sink = receiver.sink(f"slow{number}.test")
+            client.send(sink, [], b"", lambda answer, number=number: take(number, answer))
+        await done.wait()
+        return [number for number, unsent in answers.items() if unsent]
+
+    assert run(scenario, look_up=SlowNames(), timeout_ms=100) == [THREADS_PER_LANE]
+
+
+def test_a_look_up_that_ends_after_its_exchange_was_cancelled():
+    async def scenario(client, receiver):
+        waiting = {}
+        begun = asyncio.Event()
+
+        def begin(text, on_found):
+            waiting[text] = on_found
+            begun.set()
+
+        client._resolver = Resolver(client._wheel, begin)
+        cancelled = client.send(receiver.sink("a.test"), [], b"", lambda answer: None)
+        answer = asyncio.get_running_loop().create_future()
+        client.send(receiver.sink("a.test"), [], b"", answer.set_result)
+        await begun.wait()
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        waiting["a.test"](("127.0.0.1",))
+        return (await answer).status
+
+    assert run(scenario) == 204
+
+
+@pytest.mark.parametrize("hanging", [2, 8])
+def test_threads_that_hang_hold_up_no_other_name(monkeypatch, hanging):
+    over = threading.Event()
+
+    def getaddrinfo(name, port, **options):
+        if name.startswith("slow"):
+            over.wait()
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port))]
+
+    async def scenario(client, receiver):
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        answers = []
+        for number in range(hanging):
+            client.send(receiver.sink(f"slow{number}.test"), [], b"", answers.append)
+        try:
+            return (await post(client, receiver.sink("good.test"))).status, answers
+        finally:
+            over.set()
+
+    assert run(scenario) == (204, [])

@@ -82,11 +82,21 @@ def test_body_until_close():
     assert not conn.reusable
 
 
-@pytest.mark.parametrize("data", [b"", b"HTTP/1.1 20", b"HTTP/1.1 100 Continue\r\n\r\n"])
-def test_closed_without_an_answer(data):
+@pytest.mark.parametrize(
+    ("data", "failure"),
+    [
+        (b"", "the sink closed the connection without an answer"),
+        (b"HTTP/1.1 20", "the sink closed the connection after 11 bytes, before the end of its answer"),
+        (
+            b"HTTP/1.1 100 Continue\r\n\r\n",
+            "the sink closed the connection after 25 bytes, before the end of its answer",
+        ),
+    ],
+)
+def test_closed_without_an_answer(data, failure):
     conn = connection()
     if data:
         assert conn.receive_data(data) is None
     answer = conn.receive_data(b"")
     assert answer.status == 0
-    assert answer.failure
+    assert answer.failure == failure

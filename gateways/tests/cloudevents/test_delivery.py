@@ -200,7 +200,11 @@ def test_retry_after_pauses_the_whole_sink(rig):
     rig.advance(29_000)
     assert rig.sender.open == []
     rig.advance(2_000)
-    assert sorted(rig.open_ids()) == ["1", "2"]
+    (probe,) = rig.sender.open
+    probe.answer(200)
+    rig.run()
+    assert len(rig.sender.open) == 1
+    assert {sent.id for sent in rig.sender.all} == {"1", "2"}
 
 
 def test_retry_after_is_capped(rig):
@@ -361,7 +365,9 @@ def test_a_shorter_retry_after_does_not_end_a_pause(rig):
     rig.advance(29_000)
     assert rig.sender.open == []
     rig.advance(2_000)
-    assert len(rig.sender.open) == 2
+    assert len(rig.sender.open) == 1
+    rig.answer_all()
+    assert unsettled(rig) == 0
 
 
 def test_dead_letters_do_not_fill_the_log(rig, caplog):
@@ -371,3 +377,92 @@ def test_dead_letters_do_not_fill_the_log(rig, caplog):
     rig.answer_all(400)
     assert [record.args[-1] for record in caplog.records] == [1, 10]
     assert "put into %DLQ%id1s0: the sink answered 400 (event 1 " in caplog.text
+
+
+def test_what_was_never_sent_uses_up_no_attempt(rig):
+    name = rig.subscribe(config={"maxattempts": 1})
+    rig.post()
+    for _ in range(5):
+        rig.sender.open[0].answer(0, failure="no thread", unsent=True)
+        rig.run()
+        rig.advance(1_100)
+    assert rig.sender.open[0].attempt == 1
+    assert rig.dead(name) == []
+    rig.answer_all()
+    assert unsettled(rig) == 0
+
+
+def test_a_sink_of_one_request_a_second_loses_nothing():
+    rig = Rig()
+    name = rig.subscribe()
+    for number in range(600):
+        rig.post(identity=str(number), ce_partitionkey=f"k{number}")
+    done, free_at_ms = [], 0
+    for _ in range(20 * 800):
+        for sent in list(rig.sender.open):
+            now_ms = rig.clock.monotonic_ms()
+            if now_ms >= free_at_ms:
+                free_at_ms = now_ms + 1_000
+                done.append(sent.id)
+                sent.answer(204)
+            else:
+                sent.answer(429, b"1")
+            rig.run()
+        if len(done) == 600:
+            break
+        rig.advance(50)
+    assert sorted(done, key=int) == [str(number) for number in range(600)]
+    assert rig.dead(name) == []
+    assert len(rig.sender.all) <= 3 * 600 + 2 * rig.host.config.per_subscription_max
+    assert unsettled(rig) == 0
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_sink_that_asks_to_wait_is_given_up_by_age(rig, status):
+    name = rig.subscribe(config={"maxattempts": 1, "maxage_s": 60})
+    rig.post()
+    began_ms = rig.clock.monotonic_ms()
+    while not rig.dead(name):
+        for sent in list(rig.sender.open):
+            sent.answer(status, b"2")
+            rig.run()
+        rig.advance(50)
+    assert 60_000 <= rig.clock.monotonic_ms() - began_ms <= 60_000 + POLICY.longest_ms + 100
+    (letter,) = rig.dead(name)
+    assert int(letter.property("GANTRY_DLQ_ATTEMPTS")) == len(rig.sender.all) > 5
+
+
+def test_failures_count_beside_refusals(rig):
+    name = rig.subscribe(config={"maxattempts": 2})
+    rig.post()
+    for status, retry_after in ((429, b"1"), (500, None), (503, b"1"), (500, None)):
+        assert rig.dead(name) == []
+        rig.sender.open[0].answer(status, retry_after)
+        rig.run()
+        rig.advance(POLICY.longest_ms)
+    assert rig.dead(name)[0].property("GANTRY_DLQ_ATTEMPTS") == "4"
+
+
+def test_a_retry_after_of_nothing_is_no_licence_to_hammer(rig):
+    rig.subscribe()
+    rig.post()
+    for _ in range(20 * 60):
+        for sent in list(rig.sender.open):
+            sent.answer(503, b"0")
+            rig.run()
+        rig.advance(50)
+    assert len(rig.sender.all) < 20
+
+
+def test_what_is_never_sent_is_given_up_by_age(rig):
+    name = rig.subscribe(config={"maxage_s": 60})
+    rig.post()
+    began_ms = rig.clock.monotonic_ms()
+    while not rig.dead(name):
+        assert rig.clock.monotonic_ms() - began_ms < 65_000
+        rig.sender.open[0].answer(0, failure="no thread", unsent=True)
+        rig.run()
+        rig.advance(1_050)
+    assert rig.clock.monotonic_ms() - began_ms >= 60_000
+    (letter,) = rig.dead(name)
+    assert (letter.property("GANTRY_DLQ_REASON"), letter.property("GANTRY_DLQ_ATTEMPTS")) == ("no thread", "0")

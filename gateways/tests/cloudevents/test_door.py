@@ -320,3 +320,19 @@ def test_problem_documents_are_json():
     _, _, problem = Rig().request("GET", "/nowhere")
     assert json.loads(json.dumps(problem)) == problem
     assert set(problem) >= {"type", "title", "status", "detail"}
+
+
+def test_clients_of_other_machines(caplog):
+    rig = Rig()
+    rig.link.peer_is_loopback = False
+    for _ in range(2):
+        status, _, body = rig.post()
+        assert status == 403
+        assert "clients of other machines" in body["detail"]
+    assert rig.request("GET", "/subscriptions")[0] == 403
+    assert rig.request("GET", "/healthz")[0] == 200
+    assert caplog.text.count("cloudevents.allow_anonymous=true lets them in") == 1
+    assert not rig.port.log
+    rig = Rig(anonymous=True)
+    rig.link.peer_is_loopback = False
+    assert rig.post()[0] == 202

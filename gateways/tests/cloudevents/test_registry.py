@@ -29,7 +29,7 @@ def test_life(rig):
         "sink": "http://127.0.0.1:9/hook",
         "protocol": "HTTP",
         "types": ["x"],
-        "config": {"topic": "t", "from": "end", "contentmode": "binary", "maxattempts": 10},
+        "config": {"topic": "t", "from": "end", "contentmode": "binary", "maxattempts": 10, "maxage_s": 86400},
         "status": "active",
     }
     assert rig.request("GET", "/subscriptions")[2] == [shown]
@@ -76,6 +76,9 @@ def test_topic_names(rig):
         (document(topic="TBW102"), "application/json", 403),
         (document(topic="%LMQ%x"), "application/json", 403),
         (document(topic="a\0b"), "application/json", 400),
+        (document(topic="f/#"), "application/json", 400),
+        (document(topic="+/f"), "application/json", 400),
+        (document(topic="#"), "application/json", 400),
     ],
 )
 def test_refused(rig, body, content_type, status):
@@ -250,6 +253,29 @@ def test_deleting_a_disabled_subscription_frees_its_places(rig, restarted):
         rig = Rig(rig.port.crash(), seed=1)
     assert rig.request("DELETE", f"/subscriptions/{name}")[0] == 204
     assert rig.port.cursors == {}
+
+
+def test_deleting_an_invalid_subscription_frees_its_places(rig):
+    name = rig.subscribe()
+    rig.post()
+    port = rig.port.crash()
+    row = json.loads(port.tables[SUBSCRIPTION_TABLE][name])
+    row["document"]["sink"] = "http://10.0.0.1/"
+    port.put(SUBSCRIPTION_TABLE, [(name, json.dumps(row).encode())], None, lambda token, result: None)
+    again = Rig(port, seed=1)
+    assert again.request("GET", f"/subscriptions/{name}")[2]["status"] == "invalid"
+    assert len(port.cursors) == 4
+    assert again.request("DELETE", f"/subscriptions/{name}")[0] == 204
+    assert port.cursors == {}
+
+
+@pytest.mark.parametrize("row", [b"", b"[]", b"\xff", b'{"document":[]}', b'{"document":{"config":{"topic":1}}}'])
+def test_a_row_that_names_no_topic_is_deleted_with_a_warning(rig, row, caplog):
+    rig.port.put(SUBSCRIPTION_TABLE, [("x", row)], None, lambda token, result: None)
+    rig.run()
+    assert rig.request("DELETE", "/subscriptions/x")[0] == 204
+    assert rig.port.tables[SUBSCRIPTION_TABLE] == {}
+    assert "its row names no topic" in caplog.text
 
 
 def test_opening_is_tried_again(rig):

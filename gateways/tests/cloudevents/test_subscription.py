@@ -24,7 +24,7 @@ def test_defaults_are_shown():
         "id": "id",
         "sink": "http://127.0.0.1:1/x",
         "protocol": "HTTP",
-        "config": {"topic": "t", "from": "end", "contentmode": "binary", "maxattempts": 10},
+        "config": {"topic": "t", "from": "end", "contentmode": "binary", "maxattempts": 10, "maxage_s": 86400},
         "status": "active",
     }
     assert subscription.matches_all
@@ -94,6 +94,9 @@ def test_start_by_time(text, at_ms):
         (config(maxattempts=101), "config.maxattempts"),
         (config(maxattempts=True), "config.maxattempts"),
         (config(maxattempts="3"), "config.maxattempts"),
+        (config(maxage_s=0), "config.maxage_s"),
+        (config(maxage_s=604_801), "config.maxage_s"),
+        (config(maxage_s=True), "config.maxage_s"),
         (config(**{"from": "now"}), "config.from"),
         (config(**{"from": 5}), "config.from"),
         (config(**{"from": "0000-01-01T00:00:00Z"}), "config.from"),
@@ -123,7 +126,7 @@ def test_sink(text, host, port, authority, target):
 @pytest.mark.parametrize(
     "text",
     [
-        "ftp://h/", "//h/", "/x", "h", "http:///x", "http://", "http://h:0x1/", "http://h:99999/", "http://u:p@h/",
+        "ftp://h/", "//h/", "/x", "h", "http:///x", "http://", "http://h:0x1/", "http://h:99999/", "http://h:0/", "http://u:p@h/",
         "http://h/#f", "http://h/a b", "http://h/\r\nx", "http://h\t/", "http://hä/", "http://h/ä", "http://a_b c/",
         "http://[::1/", "http://10.0.0.1/", "http://169.254.169.254/latest", "http://[fd00::1]/",
     ],

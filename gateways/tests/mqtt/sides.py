@@ -34,7 +34,7 @@ class Side:
         self._session = GatewaySession(site.broker, "test", self._came.append)
         self.port = RemoteBrokerPort(self._sent.append, lambda: self.turn.at_write(self.port.flush))
         self.port.connected("gateway", lambda token, result: None)
-        self.gateway = MqttGateway(Shell(self.port, self.clock, self.turn, self.wheel), MqttConfig(), True)
+        self.gateway = MqttGateway(Shell(self.port, self.clock, self.turn, self.wheel), MqttConfig())
 
     def step(self) -> bool:
         """What has come from the broker, one frame of it; else one turn."""

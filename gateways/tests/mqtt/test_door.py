@@ -60,13 +60,17 @@ def test_any_bytes_close_at_worst(pieces: list[bytes], connected: bool) -> None:
         client.send_bytes(piece)
 
 
-def test_off_loopback_strangers_are_refused() -> None:
-    world = World()
-    world.gateway.anonymous = False
-    client = world.client()
+def test_strangers_from_other_machines_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    client = World().client()
+    client.link.peer_is_loopback = False
     client.send(Connect("c", user_name="u", password=b"p"))
     assert client.packets == [codec.ConnAck(5)]
     assert client.closed
+    assert "mqtt.allow_anonymous=true lets them in" in caplog.text
+    client = World(allow_anonymous=True).client()
+    client.link.peer_is_loopback = False
+    client.send(Connect("c"))
+    assert client.packets == [codec.ConnAck(0)]
 
 
 def test_user_name_and_password_are_welcome_on_loopback() -> None:
@@ -198,6 +202,31 @@ def test_what_a_leaving_client_sent_is_still_done(mode: str, clean: bool) -> Non
     assert client.closed
     assert Ack(c.PUBACK, 2) in client.packets or mode == "immediate"
     assert watcher.messages() == [("t", b"1"), ("t", b"2"), ("will/t", b"gone")]
+
+
+@pytest.mark.parametrize("mode", ["immediate", "late", "shuffled"])
+@pytest.mark.parametrize(
+    "end", [b"\xe0\x00", b"\xf0\x00", b"\x34\x07\x00\x01t\x00\x09zz"], ids=["DISCONNECT", "malformed", "QoS 2"]
+)
+@pytest.mark.parametrize("retain", [0, 1])
+def test_what_stands_before_the_end_is_acknowledged(mode: str, end: bytes, retain: int) -> None:
+    world = World(mode, seed=3)
+    client = world.client("c")
+    sent = [codec.encode_packet(Publish(b"t", b"%d" % i, 2 | retain, i)) for i in (1, 2, 3)]
+    client.send_bytes(b"".join(sent) + end)
+    assert client.packets == [Ack(c.PUBACK, i) for i in (1, 2, 3)]
+    assert client.closed
+    assert [message.body for message in world.port.log if message.topic == "t"] == [b"1", b"2", b"3"]
+
+
+def test_a_client_that_ended_is_closed_when_its_messages_are_refused() -> None:
+    """And what is refused is not acknowledged."""
+    world = World("late")
+    client = world.client("c")
+    world.port.fail_next("submit", ErrorCode.BUSY)
+    client.send_bytes(codec.encode_packet(Publish(b"t", b"x", 2, 1)) + b"\xe0\x00")
+    assert client.closed
+    assert client.packets == []
 
 
 def test_the_broker_goes_and_comes_back() -> None:
@@ -362,7 +391,7 @@ def test_a_door_whose_first_start_fails_says_so_once() -> None:
     port = FakePort(mode="late", routes={"mqtt": MqttRoutes})
     port.fail_next("watch_table", ErrorCode.BUSY)
     wheel = ManualWheel(ManualClock())
-    gateway = MqttGateway(Shell(port, ManualClock(), ManualTurn(), wheel), MqttConfig(), True)
+    gateway = MqttGateway(Shell(port, ManualClock(), ManualTurn(), wheel), MqttConfig())
     started: list[Any] = []
     gateway.on_ready = started.append
     gateway.start()

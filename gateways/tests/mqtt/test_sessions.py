@@ -13,9 +13,20 @@ from gantrymq.model import sysflag
 from gantrymq.model.errors import ErrorCode
 from gantrymq_gateways.mqtt import codec
 from gantrymq_gateways.mqtt import constants as c
-from gantrymq_gateways.mqtt.codec import Ack, ConnAck, Connect, Disconnect, Publish, SubAck, Subscribe
+from gantrymq_gateways.mqtt.codec import (
+    Ack,
+    ConnAck,
+    Connect,
+    Disconnect,
+    Publish,
+    SubAck,
+    Subscribe,
+    encode_publish_head,
+)
+from gantrymq_gateways.mqtt.deliver import FETCH_BYTES_MAX
 from gateways.tests.mqtt.world import Client, World, will
 
+MIB = 1 << 20
 FAKE = ["immediate", "late", "shuffled"]
 REAL = ["local", "remote"]
 
@@ -440,11 +451,11 @@ def test_clean_consumer_that_falls_too_far_behind_is_cut_off(world: World) -> No
     assert len(other.messages()) == 6
 
 
-def test_blocked_link_drops_qos_0_and_keeps_qos_1(world: World) -> None:
-    world = world.again(outbound_bytes_max=4096)
+def test_a_slow_reader_keeps_qos_1_and_loses_qos_0(world: World) -> None:
+    world = world.again(outbound_bytes_max=MIB)
     sub = world.client("s")
     sub.subscribe("a", "z")
-    sub.link.waiting = 10_000
+    sub.link.waiting = MIB
     pub = world.client("p")
     for _ in range(5):
         pub.publish("a", b"q" * 2000)
@@ -455,6 +466,43 @@ def test_blocked_link_drops_qos_0_and_keeps_qos_1(world: World) -> None:
     world.settle()
     assert len(sub.publishes()) >= 4
     assert world.gateway.fanout.dropped == 5
+
+
+@pytest.mark.parametrize(("count", "size"), [(10_000, 256), (100, 65_536), (1, 4 * MIB)])
+def test_a_burst_of_qos_0_in_one_turn_arrives_whole(world: World, count: int, size: int) -> None:
+    """What our own turn makes of it says nothing of the reader."""
+    sub = world.client("s")
+    sub.subscribe("a")
+    pub = world.client("p")
+    pub.door.received((encode_publish_head(b"a", size, 0) + b"x" * size) * count)
+    world.settle()
+    assert len(sub.publishes()) == count
+    assert world.gateway.fanout.dropped == 0
+
+
+def test_qos_0_beyond_the_limit_is_dropped_and_counted(world: World) -> None:
+    world = world.again(outbound_bytes_max=MIB)
+    sub = world.client("s")
+    sub.subscribe("a")
+    sub.link.waiting = MIB - 250_000
+    pub = world.client("p")
+    for _ in range(3):  # three turns, and nothing is taken
+        pub.publish("a", b"x" * 100_000, qos=0)
+        sub.link.waiting += 100_005
+    assert len(sub.publishes()) == 2
+    assert world.gateway.fanout.dropped == 1
+
+
+def test_qos_0_is_dropped_early_when_the_process_is_short_of_memory(world: World) -> None:
+    sub = world.client("s")
+    sub.subscribe("a")
+    sub.link.waiting = FETCH_BYTES_MAX + 1
+    pub = world.client("p")
+    pub.publish("a", b"x" * 1000, qos=0)
+    assert len(sub.publishes()) == 1
+    sub.link.pressed = True
+    pub.publish("a", b"x" * 1000, qos=0)
+    assert world.gateway.fanout.dropped == 1
 
 
 def test_settled_in_one_call_per_turn(fake_world: World) -> None:

@@ -21,7 +21,7 @@ from gantrymq_gateways.mqtt.topics import (
 )
 
 LEVEL = st.text(st.characters(blacklist_characters="\0/+#", blacklist_categories=("Cs",)), max_size=8)
-TOPIC = st.lists(LEVEL, min_size=1, max_size=5).map("/".join).filter(lambda t: bool(t) and not t.startswith("$"))
+TOPIC = st.lists(LEVEL, min_size=1, max_size=5).map("/".join).filter(bool)
 SMALL = st.sampled_from(["", "a", "b", ".", "%", "%2F", "a.b", "ä"])
 SMALL_TOPIC = st.lists(SMALL, min_size=1, max_size=4).map("/".join).filter(bool)
 SMALL_FILTER = st.builds(
@@ -74,7 +74,11 @@ def test_injective(one: str, other: str) -> None:
     "topic",
     [
         "$SYS/x",
-        "$",
+        "$SYS/broker/connection/x/y/state",
+        "$share/g/t",
+        "$queue/t",
+        "$delayed/5/t",
+        "$from/earliest/t",
         "%RETRY%g",
         "%DLQ%g/a",
         "%LMQ%x",
@@ -87,6 +91,13 @@ def test_closed_topics(topic: str) -> None:
     with pytest.raises(GantryError) as raised:
         to_native(topic)
     assert raised.value.code is ErrorCode.NO_PERMISSION
+
+
+@pytest.mark.parametrize("topic", ["$", "$aws/things/x", "$SYSx", "$SYS/broker/connection/b1/state"])
+def test_other_names_with_a_dollar_are_ordinary(topic: str) -> None:
+    native, tag = to_native(topic)
+    assert to_mqtt(native, tag).decode() == topic
+    assert not names.matches_wildcards(native)  # [MQTT-4.7.2-1]
 
 
 def test_long_first_levels_come_back_through_the_table() -> None:

@@ -157,9 +157,7 @@ class World:
         self.broker_port: BrokerPort = self.real.port if self.real else self.port
         self.clients: list[Client] = []
         self.started: list[GantryError | None] = []
-        self.gateway = MqttGateway(
-            Shell(self.broker_port, self.clock, self.turn, self.wheel), MqttConfig(**settings), True
-        )
+        self.gateway = MqttGateway(Shell(self.broker_port, self.clock, self.turn, self.wheel), MqttConfig(**settings))
         self.gateway.on_ready = self.started.append
         self.gateway.start()
         self.settle()

@@ -1,0 +1,42 @@
+"""Whether an address is reachable from this machine alone, and what a door says that lets others in."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Any
+
+Network = IPv4Network | IPv6Network
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to `host`. Raises `OSError` for a name that cannot be resolved."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        pass
+    found = {info[4][0] for info in socket.getaddrinfo(host, None)} if host else set()
+    return bool(found) and all(ip_address(str(address).partition("%")[0]).is_loopback for address in found)
+
+
+def warn_if_open(log: logging.Logger, door: str, address: tuple[str, int], setting: str) -> None:
+    """A line at the start of a door whose `setting` lets in strangers who can reach it."""
+    if not is_loopback(address[0]):
+        log.warning("%s: every client that reaches %s:%d is let in unauthenticated (%s)", door, *address, setting)
+
+
+def networks_of(text: str) -> tuple[Network, ...]:
+    """The networks of `server.trusted_networks`. Raises ValueError."""
+    return tuple([ip_network(part.strip()) for part in text.split(",") if part.strip()])
+
+
+def is_trusted(peer: Any, own: Any, networks: tuple[Network, ...]) -> bool:
+    """Whether a peer's socket address is this machine's (`own`: our end of the connection), or in one of the networks."""
+    if not isinstance(peer, tuple) or not isinstance(own, tuple):
+        return False
+    if peer[0] == own[0]:
+        return True
+    address = ip_address(str(peer[0]).partition("%")[0])
+    inner = getattr(address, "ipv4_mapped", None) or address
+    return any(inner in network for network in networks)

@@ -1,0 +1,80 @@
+"""Whose bytes are handed to their door next: what one peer sends never decides how long the others wait.
+
+A connection has `SHARE_S` of a turn, all together have `READS_S`. What is left of a read waits in its pump, which is not read meanwhile. There are
+two lines: those whose read could not begin, and behind them those who have had a share and have more. A neighbour with one small request
+so stands behind nobody's megabyte; and at least one of those with more has a share of each turn, so that nobody waits for ever.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from gantrymq.net.turn import LoopTurn
+
+SHARE_S: Final = 0.002
+"""Time of one connection in one turn; a slice more, which was longer than it promised to be."""
+READS_S: Final = 0.005
+"""Time of all connections in one turn."""
+FRESH_S: Final = 0.002
+"""...of which this is for what comes while others wait."""
+SLICE_S: Final = 0.001
+"""What a slice should take."""
+SLICE_BYTES_MIN: Final = 1024
+"""The first slice of a connection, and its smallest: 512 of the smallest requests there are (MQTT PINGREQ), 1.4 ms."""
+SLICE_BYTES_MAX: Final = 8 * 1024
+"""Ordinary sends have 32 messages in it, so that what a batch costs is shared by enough of them; requests of two bytes take it 11 ms, once."""
+
+
+class Waiting(Protocol):
+    """A connection with bytes that were read and not handed over."""
+
+    def go_on(self) -> None:
+        """It has its share now."""
+
+
+class Rotation:
+    """One per loop."""
+
+    __slots__ = ("_armed", "_few", "_much", "clock_s", "reads_s_max", "turn")
+
+    def __init__(self, turn: LoopTurn, clock_s: Callable[[], float]) -> None:
+        self.turn = turn
+        self.clock_s = clock_s
+        self._armed = False
+        self._few: deque[Waiting] = deque()
+        self._much: deque[Waiting] = deque()
+        self.reads_s_max = READS_S
+        """When reads of this turn have taken so long, what is read now has to wait."""
+
+    def wait(self, reader: Waiting, much: bool) -> None:
+        """`reader.go_on()` in some later turn. `much`: it has had a share of what it has."""
+        if much:
+            self._much.append(reader)
+            self.reads_s_max = min(self.reads_s_max, FRESH_S)
+        else:
+            self._few.append(reader)
+            self.reads_s_max = 0.0
+        if not self._armed:
+            self._armed = True
+            self.turn.at_write(self._serve)
+
+    def _serve(self) -> None:
+        """The last thing of a turn is the first of the next one: what is submitted here is appended with what is read now."""
+        self._armed = False
+        few, much, turn = self._few, self._much, self.turn
+        until_s = self.clock_s() + READS_S - FRESH_S
+        for _ in range(len(few)):
+            few.popleft().go_on()
+            if self.clock_s() >= until_s:
+                break
+        for _ in range(len(much)):
+            much.popleft().go_on()
+            if self.clock_s() >= until_s:
+                break
+        turn.reads_s = 0.0
+        self.reads_s_max = 0.0 if few else FRESH_S if much else READS_S
+        if (few or much) and not self._armed:
+            self._armed = True
+            turn.at_write(self._serve)

@@ -1,0 +1,330 @@
+"""Servers that cannot be reached, in every command and every entry point of the client: an error within ten seconds that names the address, what was
+tried and what to do. Commands are those of the command line's own table, so that a new one is tried without being named here."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import typer.main
+
+from core.tests.client.fake_cluster import FakeCluster
+from gantrymq.cli import options
+from gantrymq.cli.app import app, run_app
+from gantrymq.client import (
+    Admin,
+    BlockingAdmin,
+    BlockingProducer,
+    BlockingPullConsumer,
+    BlockingPushConsumer,
+    BlockingSimpleConsumer,
+    Fate,
+    OutMessage,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    SimpleConsumer,
+)
+from gantrymq.client.routes import MessageQueue
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.remoting.constants import RequestCode
+
+LIMIT_S = 10.0
+TOGETHER = 12
+"""Commands that wait side by side: each has the interpreter to itself for half a second, too."""
+
+VALUES = {
+    "--to": "latest", "--topic": "t", "--queue": "b/0", "--at": "b/0/0", "--key": "k", "--perm": "r", "--retries": "1",
+}  # fmt: skip
+"""What options and arguments are given that need one of a kind; others get a name."""
+
+EXTRA = {
+    "message get": ["ID", "--topic", "t"], "message query": ["--topic", "t", "--key", "k"], "query": ["--topic", "t", "--key", "k"],
+    "topic update": ["--perm", "r"], "group update": ["--retries", "1"], "message send": ["x"], "send": ["x"],
+}  # fmt: skip
+"""What commands ask for that their parameters do not say."""
+
+
+def commands() -> Iterator[list[str]]:
+    """A command line for each command that talks to servers."""
+
+    def walk(command: Any, path: list[str]) -> Iterator[list[str]]:
+        if hasattr(command, "commands"):
+            for name, inner in command.commands.items():
+                yield from walk(inner, [*path, name])
+            return
+        names = {parameter.name for parameter in command.params}
+        if "nameserver" not in names or "free_ports" in names or path[0] == "config":  # servers, and their settings
+            return
+        line = list(path)
+        for parameter in command.params:
+            if parameter.required:
+                label = (
+                    parameter.opts[0] if parameter.opts[0].startswith("-") else (parameter.metavar or parameter.name)
+                )
+                value = VALUES.get(label.upper() if not label.startswith("-") else label, "t")
+                line += [label, value] if label.startswith("-") else [value]
+        if "yes" in names:
+            line.append("--yes")
+        line += EXTRA.get(" ".join(path), [])
+        yield line
+
+    yield from walk(typer.main.get_command(app), [])
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """An address that takes connections and never says a word."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(512)
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.fixture
+def full() -> Iterator[str]:
+    """An address whose connections are never made: its queue of them is full, so SYNs are dropped as by a black hole."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        place = listening.getsockname()
+        waiting = [socket.socket() for _ in range(8)]
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(place)
+        try:
+            yield f"127.0.0.1:{place[1]}"
+        finally:
+            for each in waiting:
+                each.close()
+
+
+@pytest.fixture
+def refused() -> Iterator[str]:
+    """An address at which nobody listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+@pytest.fixture
+def mute() -> Iterator[FakeCluster]:
+    """A nameserver that answers, and a broker that does not."""
+    cluster = FakeCluster()
+    cluster.topics["t"] = {"broker-a": 1}
+    cluster.topics["%DLQ%t"] = {"broker-a": 1}
+    cluster.broker().mute = set(RequestCode) | set(range(60_000, 60_200))
+    yield cluster
+    cluster.close()
+
+
+def all_at_once(lines: list[list[str]], nameserver: str, said: list[str]) -> list[tuple[str, int, float]]:
+    """(command, exit code, seconds) of each: `TOGETHER` at a time."""
+
+    def one(line: list[str]) -> tuple[str, int, float]:
+        begun = time.monotonic()
+        code = run_app([*line, "--nameserver", nameserver])
+        return " ".join(line), code, time.monotonic() - begun
+
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        return list(pool.map(one, lines))
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was complained about."""
+    lines: list[str] = []
+    monkeypatch.setattr(options, "complain", lines.append)
+    return lines
+
+
+def test_there_are_commands() -> None:
+    lines = [" ".join(line) for line in commands()]
+    assert len(lines) > 30
+    assert any(line.startswith("topic list") for line in lines)
+    assert any(line.startswith("send t") for line in lines)
+
+
+@pytest.mark.parametrize("kind", ["silent", "full", "refused"])
+def test_every_command(kind: str, request: pytest.FixtureRequest, said: list[str]) -> None:
+    address = request.getfixturevalue(kind)
+    lines = list(commands())
+    results = all_at_once(lines, address, said)
+    wrong = [result for result in results if result[1] != options.EXIT_UNREACHABLE or result[2] >= LIMIT_S]
+    assert not wrong
+    assert len(said) == len(lines)
+    for text in said:
+        assert address in text
+        assert "(tried for 3 s)" in text
+        assert "start one there (`gantry up`), or name another" in text
+
+
+def test_every_command_at_a_broker_that_does_not_answer(mute: FakeCluster, said: list[str]) -> None:
+    lines = list(commands())
+    slow = [result for result in all_at_once(lines, mute.nameserver, said) if result[2] >= LIMIT_S]
+    assert not slow
+
+
+def test_several_nameservers_that_do_not_answer(silent: str, full: str, said: list[str]) -> None:
+    ((_, code, seconds),) = all_at_once([["topic", "list"]], ";".join([silent, full] * 3), said)
+    assert code == options.EXIT_UNREACHABLE
+    assert seconds < LIMIT_S
+    assert silent in said[0]
+    assert full in said[0]
+
+
+# The client.
+
+QUEUE = MessageQueue("t", "broker-a", 0)
+Entry = Callable[[str], Awaitable[Any]]
+
+
+async def with_producer(nameserver: str, call: Callable[[Producer], Awaitable[Any]]) -> None:
+    async with Producer(nameserver, check=lambda message: Fate.UNKNOWN) as producer:
+        await call(producer)
+
+
+def posted(producer: Producer) -> Awaitable[Any]:
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    producer.post(
+        OutMessage("t", b""),
+        lambda result: done.set_exception(result) if isinstance(result, GantryError) else done.set_result(None),
+    )
+    return done
+
+
+SENDING: dict[str, Callable[[Producer], Awaitable[Any]]] = {
+    "start": lambda producer: producer.start("t"),
+    "send": lambda producer: producer.send("t", b""),
+    "send_many": lambda producer: producer.send_many([OutMessage("t", b"")] * 3),
+    "send_batch": lambda producer: producer.send_batch([OutMessage("t", b"")]),
+    "send_transaction": lambda producer: producer.send_transaction(OutMessage("t", b""), lambda *_: Fate.COMMIT),
+    "request": lambda producer: producer.request("t", b""),
+    "post": posted,
+}
+
+ASKING: dict[str, Callable[[Admin], Awaitable[Any]]] = {
+    "cluster": lambda admin: admin.cluster(),
+    "topics": lambda admin: admin.topics(),
+    "route": lambda admin: admin.route("t"),
+    "create_topic": lambda admin: admin.create_topic("t"),
+    "delete_topic": lambda admin: admin.delete_topic("t"),
+    "topic_stats": lambda admin: admin.topic_stats("t"),
+    "query_by_key": lambda admin: admin.query_by_key("t", "k"),
+    "view": lambda admin: admin.view("k", "t"),
+    "create_group": lambda admin: admin.create_group("g"),
+    "delete_group": lambda admin: admin.delete_group("g"),
+    "groups": lambda admin: admin.groups(),
+    "members": lambda admin: admin.members("g"),
+    "progress": lambda admin: admin.progress("g", "t"),
+    "lag": lambda admin: admin.lag("g", "t"),
+    "reset_offsets": lambda admin: admin.reset_offsets("g", "t", "latest"),
+}
+
+
+async def with_admin(nameserver: str, call: Callable[[Admin], Awaitable[Any]]) -> None:
+    async with Admin(nameserver) as admin:
+        await call(admin)
+
+
+async def pull(nameserver: str, what: str) -> None:
+    async with PullConsumer(nameserver, group="g") as consumer:
+        calls: dict[str, Callable[[], Awaitable[Any]]] = {
+            "assign": lambda: consumer.assign("t"), "subscribe": lambda: consumer.subscribe("t"),
+            "pull_queue": lambda: consumer.pull_queue(QUEUE, 0), "committed": lambda: consumer.committed(QUEUE),
+            "commit": lambda: consumer.commit({QUEUE: 0}), "seek": lambda: consumer.seek(QUEUE, "latest"),
+        }  # fmt: skip
+        await calls[what]()
+
+
+async def receive(nameserver: str) -> None:
+    async with SimpleConsumer(nameserver, group="g") as consumer:
+        await consumer.receive("t")
+
+
+async def push(nameserver: str) -> None:
+    consumer = PushConsumer(nameserver, group="g")
+    consumer.subscribe("t", lambda message: None)
+    async with consumer:
+        pass
+
+
+def blocking(nameserver: str, what: str) -> None:
+    if what == "producer":
+        with BlockingProducer(nameserver) as producer:
+            producer.send("t", b"")
+    elif what == "pull":
+        with BlockingPullConsumer(nameserver, group="g") as pulling:
+            pulling.assign("t")
+    elif what == "simple":
+        with BlockingSimpleConsumer(nameserver, group="g") as simple:
+            simple.receive("t")
+    elif what == "push":
+        pushed = BlockingPushConsumer(nameserver, group="g")
+        pushed.subscribe("t", lambda message: None)
+        with pushed:
+            pass
+    else:
+        with BlockingAdmin(nameserver) as admin:
+            admin.topics()
+
+
+def entries() -> dict[str, Entry]:
+    found: dict[str, Entry] = {}
+    for name, call in SENDING.items():
+        found[f"Producer.{name}"] = lambda nameserver, call=call: with_producer(nameserver, call)  # type: ignore[misc]
+    for name, question in ASKING.items():
+        found[f"Admin.{name}"] = lambda nameserver, call=question: with_admin(nameserver, call)  # type: ignore[misc]
+    for name in ("assign", "subscribe", "pull_queue", "committed", "commit", "seek"):
+        found[f"PullConsumer.{name}"] = lambda nameserver, name=name: pull(nameserver, name)  # type: ignore[misc]
+    found["SimpleConsumer.receive"] = receive
+    found["PushConsumer"] = push
+    for name in ("producer", "pull", "simple", "push", "admin"):
+        found[f"blocking {name}"] = lambda nameserver, name=name: asyncio.to_thread(blocking, nameserver, name)  # type: ignore[misc]
+    return found
+
+
+async def time_all(nameserver: str) -> dict[str, tuple[float, BaseException | None]]:
+    async def one(call: Entry) -> tuple[float, BaseException | None]:
+        begun = time.monotonic()
+        try:
+            await call(nameserver)
+        except GantryError as error:
+            return time.monotonic() - begun, error
+        return time.monotonic() - begun, None
+
+    named = entries()
+    return dict(zip(named, await asyncio.gather(*map(one, named.values())), strict=True))
+
+
+@pytest.mark.parametrize("kind", ["silent", "full", "refused"])
+def test_every_entry_point_of_the_client(kind: str, request: pytest.FixtureRequest) -> None:
+    address = request.getfixturevalue(kind)
+    for name, (seconds, error) in asyncio.run(time_all(address)).items():
+        assert isinstance(error, GantryError), name
+        assert error.code is ErrorCode.UNAVAILABLE, name
+        assert seconds < LIMIT_S, name
+        assert address in error.text, name
+        if name != "Producer.request":  # it waits for its reply, and says that
+            assert "start one there (`gantry up`)" in error.text, name
+
+
+def test_every_entry_point_of_the_client_at_a_broker_that_does_not_answer(mute: FakeCluster) -> None:
+    without_error = {
+        "Admin.cluster",
+        "Admin.topics",
+        "Admin.route",
+        "PushConsumer",
+        "PullConsumer.subscribe",
+        "Producer.start",
+    }
+    for name, (seconds, error) in asyncio.run(time_all(mute.nameserver)).items():
+        assert seconds < LIMIT_S, name
+        if name not in without_error and name not in ("blocking push", "blocking admin"):
+            assert isinstance(error, GantryError), name
+            assert mute.broker().address in error.text or "reply" in error.text, name
