@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-pytest.importorskip("psutil", reason="the demonstration's packages are in the demo environment")
+for package in ("matplotlib", "psutil"):
+    pytest.importorskip(package, reason="the demonstration's packages are in the demo environment")
 
 from interop_tests.demo.server import Server, ServerError
 from interop_tests.demo.story import DemoError, Options, Story
