@@ -115,7 +115,7 @@ HALVES: list[tuple[str, Callable[[Gantry], Raw], bytes]] = [
     ("amqp", raw.amqp, frame(1, 1, b"x" * 100)[:50]),
     ("broker", lambda gantry: Raw(gantry, "broker"), raw.REMOTING_REQUEST[:20]),
     ("nameserver", lambda gantry: Raw(gantry, "nameserver"), raw.REMOTING_REQUEST[:20]),
-    ("cloudevents", lambda gantry: Raw(gantry, "cloudevents"), b"POST /topics/a HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nab"),
+    ("cloudevents", lambda gantry: Raw(gantry, "cloudevents"), b"POST /topics/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\nab"),
 ]  # fmt: skip
 
 

@@ -153,8 +153,8 @@ def test_pipelining_and_garbage_disturb_nobody(server, url, http):
         socket.create_connection(address, timeout=60) as pipelined,
         socket.create_connection(address, timeout=60) as broken,
     ):
-        request = b"GET /healthz HTTP/1.1\r\nhost: h\r\n\r\n"
-        last = b"GET /nothing HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"
+        request = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        last = b"GET /nothing HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
         pipelined.sendall(request * 10 + last)
         broken.sendall(b"\x16\x03\x01 this is no HTTP\r\n\r\n")
         assert broken.makefile("rb").read().startswith(b"HTTP/1.1 400 ")

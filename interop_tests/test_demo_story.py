@@ -16,9 +16,9 @@ from rich.console import Console
 for package in ("matplotlib", "psutil"):
     pytest.importorskip(package, reason="the demonstration's packages are in the demo environment")
 
-from interop_tests.demo.server import Server, ServerError
-from interop_tests.demo.story import DemoError, Options, Story
-from interop_tests.waiting import LIMIT_S, until_async
+from interop_tests.demo.server import Server, ServerError  # noqa: E402  # behind the check for its packages
+from interop_tests.demo.story import DemoError, Options, Story  # noqa: E402  # behind the check for its packages
+from interop_tests.waiting import LIMIT_S, until_async  # noqa: E402  # behind the check for its packages
 
 ROOT = Path(__file__).resolve().parents[1]
 

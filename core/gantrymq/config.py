@@ -65,6 +65,12 @@ class ServerConfig:
             "help": "networks (ADDRESS/BITS, separated by commas) whose peers may administrate, register brokers and be gateways, as this machine may"
         },
     )
+    host_names: str = field(
+        default="",
+        metadata={
+            "help": "names (separated by commas) beside localhost, 127.0.0.0/8 and [::1] by which an HTTP door on loopback may be asked; one that others reach answers to all"
+        },
+    )
     log_level: Literal["debug", "info", "warning", "error"] = field(
         default="info", metadata={"help": "least severity written to stderr"}
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from gantrymq.config import ServerConfig, Settings
 from gantrymq.model.errors import ConfigError
+from gantrymq.net.host_names import host_names
 from gantrymq.net.loopback import is_loopback, networks_of
 
 
@@ -18,14 +19,16 @@ def contradictions(settings: Settings, server: ServerConfig, configs: Mapping[st
         check_bind(server.host, server.insecure_bind, given.source if given is not None else "default")
     except ConfigError as error:
         yield error
-    try:
-        networks_of(server.trusted_networks)
-    except ValueError as error:
-        given = settings.get("server", "trusted_networks")
-        source = given.source if given is not None else "default"
-        yield ConfigError(
-            f'server.trusted_networks = "{server.trusted_networks}" ({source}): {error}; write 10.0.0.0/8', source
-        )
+    for key, read, hint in (
+        ("trusted_networks", networks_of, "write 10.0.0.0/8"),
+        ("host_names", host_names, "write gantry.example,other.example, without ports"),
+    ):
+        try:
+            read(getattr(server, key))
+        except ValueError as error:
+            given = settings.get("server", key)
+            source = given.source if given is not None else "default"
+            yield ConfigError(f'server.{key} = "{getattr(server, key)}" ({source}): {error}; {hint}', source)
     for key, floor in (
         ("outbound_bytes_ceiling", "outbound_bytes_max"),
         ("outbound_bytes_process_max", "outbound_bytes_max"),

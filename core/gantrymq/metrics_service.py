@@ -22,6 +22,7 @@ import h11
 from gantrymq import __version__
 from gantrymq.health import Health
 from gantrymq.metrics import Metrics, head, labels_text
+from gantrymq.net.host_names import HostNames, asked_host
 from gantrymq.net.listen import ListenError
 
 if TYPE_CHECKING:
@@ -65,6 +66,9 @@ METRICS_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 TEXT_TYPE: Final = b"text/plain; charset=utf-8"
 
 _REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
+
+PATHS: Final = ("/metrics", "/healthz", "/readyz", "/")
+ALLOW: Final = ((b"allow", b"GET, HEAD"),)
 
 Answer = Callable[[int, bytes, bytes], None]
 """`answer(status, content type, body)`."""
@@ -159,24 +163,44 @@ class Scrape:
 class Pages:
     """What the door answers."""
 
-    def __init__(self, health: Health, scrape: Scrape) -> None:
+    def __init__(self, health: Health, scrape: Scrape, names: HostNames) -> None:
         self._health = health
         self._scrape = scrape
+        self._names = names
         self.open = 0
         """Connections."""
 
+    def refusal(self, request: h11.Request) -> tuple[int, str]:
+        """Why a request is not answered: status and text; 0 if it is. Its head tells, so that nobody sends a body for nothing."""
+        refused = self._names.refusal(asked_host(request.target, request.headers))
+        if refused:
+            return 421, refused
+        if request.method not in (b"GET", b"HEAD"):
+            return 405, "GET or HEAD"
+        if _path(request) not in PATHS:
+            return 404, "there are /metrics, /healthz and /readyz"
+        return 0, ""
+
     def get(self, path: str, answer: Answer) -> None:
-        """Answer a GET or HEAD for `path`."""
+        """Answer a GET or HEAD for one of `PATHS`."""
         if path == "/metrics":
             self._scrape.get(lambda text: _scraped(text, answer))
         elif path == "/healthz":
             _told(self._health.problems(), answer)
         elif path == "/readyz":
             _told(self._health.waits(), answer)
-        elif path == "/":
-            answer(200, TEXT_TYPE, b"gantry: /metrics, /healthz, /readyz\n")
         else:
-            answer(404, TEXT_TYPE, b"there are /metrics, /healthz and /readyz\n")
+            answer(200, TEXT_TYPE, b"gantry: /metrics, /healthz, /readyz\n")
+
+
+def _path(request: h11.Request) -> str:
+    return request.target.partition(b"?")[0].decode("latin-1")
+
+
+def _has_body(request: h11.Request) -> bool:
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value != b"0") for name, value in request.headers
+    )
 
 
 def _scraped(text: bytes | None, answer: Answer) -> None:
@@ -237,6 +261,10 @@ class MetricsDoor:
                 if isinstance(event, h11.Request):
                     self._request = event
                     self._body_bytes = 0
+                    status, text = self._pages.refusal(event)
+                    if status and _has_body(event):
+                        self._fail(status, text, ALLOW if status == 405 else ())
+                        return
                     if self._http.they_are_waiting_for_100_continue:
                         raise h11.RemoteProtocolError("no body is taken here", error_status_hint=417)
                 elif isinstance(event, h11.Data):
@@ -253,12 +281,11 @@ class MetricsDoor:
         assert self._link is not None
         self._busy = True
         self._link.set_deadline(None)
-        method = self._request.method
-        if method not in (b"GET", b"HEAD"):
-            self._answer(405, TEXT_TYPE, b"GET or HEAD\n", ((b"allow", b"GET, HEAD"),))
+        status, text = self._pages.refusal(self._request)
+        if status:
+            self._answer(status, TEXT_TYPE, text.encode() + b"\n", ALLOW if status == 405 else ())
             return
-        target = self._request.target.partition(b"?")[0].decode("latin-1")
-        self._pages.get(target, self._answer)
+        self._pages.get(_path(self._request), self._answer)
 
     def _answer(
         self, status: int, content_type: bytes, body: bytes, more: tuple[tuple[bytes, bytes], ...] = ()
@@ -288,13 +315,13 @@ class MetricsDoor:
         link.set_deadline(self._now_ms() + IDLE_MS)
         self._take(b"")
 
-    def _fail(self, status: int, text: str) -> None:
-        """Answer what cannot be read, and end."""
+    def _fail(self, status: int, text: str, more: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+        """Answer what cannot be read, or is not, and end."""
         self._ending = self._busy = True
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = text.encode() + b"\n"
             headers = [
-                (b"content-type", TEXT_TYPE), (b"content-length", b"%d" % len(body)), (b"connection", b"close")
+                (b"content-type", TEXT_TYPE), (b"content-length", b"%d" % len(body)), (b"connection", b"close"), *more
             ]  # fmt: skip
             self._write(h11.Response(status_code=status, headers=headers, reason=_REASONS[status]))
             self._write(h11.Data(data=body))
@@ -360,7 +387,7 @@ class MetricsService:
         show_process(metrics, context.shared.get("listeners", {}))
         metrics.read("gantry_scrape_seconds", "Processor time that the last scrape took", lambda: scrape.seconds)
         metrics.read("gantry_scrape_bytes", "Length of the last scrape", lambda: scrape.bytes)
-        pages = Pages(context.shared["health"], scrape)
+        pages = Pages(context.shared["health"], scrape, HostNames(context.host, context.host_names))
 
         def accept() -> MetricsDoor:
             return MetricsDoor(pages, now_ms)

@@ -38,6 +38,7 @@ from gantrymq.logs import JsonFormatter, complain, set_up_logging
 from gantrymq.metrics import SECONDS, Metrics
 from gantrymq.model.errors import ConfigError, GantryError
 from gantrymq.net.api import ConnectionFactory
+from gantrymq.net.host_names import host_names
 from gantrymq.net.listen import Listener, listen, raise_file_limit, reserve
 from gantrymq.net.loopback import networks_of
 from gantrymq.net.pump import PumpHost, PumpLimits
@@ -445,6 +446,7 @@ class Server:
             turn=self._turn,
             wheel=self._wheel,
             nameservers=self._nameservers,
+            host_names=host_names(plan.server.host_names),
             listen=listen_here,
             spawn=self._spawn,
             port=self._shared.get("broker_port"),

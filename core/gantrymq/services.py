@@ -58,6 +58,8 @@ class ServiceContext:
     """`await context.listen(factory, host, port)` -> (host, port) that it is bound to; the shell closes it at stop."""
     spawn: Callable[..., None]
     """`spawn(coroutine_function, *args)`: a background task in the process's task group."""
+    host_names: tuple[str, ...] = ()
+    """Names beside those of loopback to which HTTP doors on loopback answer."""
     port: BrokerPort | None = None
     shared: dict[str, Any] = field(default_factory=dict)
     """Between services of one process: the broker service sets `broker_port`; doors read it through `port`."""

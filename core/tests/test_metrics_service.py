@@ -29,6 +29,7 @@ from gantrymq.metrics_service import (
     Pages,
     Scrape,
 )
+from gantrymq.net.host_names import HostNames
 from gantrymq.net.listen import ListenError
 from gantrymq.net.testing import FakeLink, ManualClock, ManualTurn, ManualWheel
 from gantrymq.services import ServiceContext
@@ -43,7 +44,7 @@ class World:
         self.health = Health()
         self.health.phase = ""
         self.scrape = Scrape(self.metrics, self.turn.at_deliver, self.clock.monotonic_ms)
-        self.pages = Pages(self.health, self.scrape)
+        self.pages = Pages(self.health, self.scrape, HostNames("127.0.0.1"))
 
     def connect(self) -> FakeLink:
         return FakeLink(self.wheel, self.turn).attach(MetricsDoor(self.pages, self.clock.monotonic_ms))
@@ -55,7 +56,7 @@ def world() -> World:
 
 
 def get(path: str, method: str = "GET", more: str = "") -> bytes:
-    return f"{method} {path} HTTP/1.1\r\nHost: a\r\n{more}\r\n".encode()
+    return f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n".encode()
 
 
 def status(answer: bytes) -> int:
@@ -98,7 +99,7 @@ def test_head_has_the_length_and_no_body_and_other_methods_are_refused(world: Wo
     assert b"content-length: %d\r\n" % len(body(full)) in answer
     assert body(answer) == b""
     for method in ("POST", "PUT", "DELETE", "OPTIONS"):
-        answer = link.feed(get("/metrics", method, "Content-Length: 2\r\n") + b"ab")
+        answer = world.connect().feed(get("/metrics", method, "Content-Length: 2\r\n") + b"ab")
         assert status(answer) == 405
         assert b"allow: GET, HEAD\r\n" in answer
     assert status(link.feed(get("/healthz"))) == 200  # still in step
@@ -260,3 +261,28 @@ def test_a_port_that_is_taken_is_followed_by_the_next_ones() -> None:
     assert started_at(["metrics", "broker"], config, taken) == 40_000
     with pytest.raises(ListenError):
         started_at(["metrics", "broker"], MetricsConfig(port=PORT), taken)
+
+
+@pytest.mark.parametrize(
+    ("request_head", "expected"),
+    [
+        (get("/metrics", "POST", "Content-Length: 5600000\r\nExpect: 100-continue\r\n"), 405),
+        (get("/nothing", "GET", "Transfer-Encoding: chunked\r\n"), 404),
+        (get("/metrics", "GET", "Content-Length: 9\r\n").replace(b"localhost", b"evil.example"), 421),
+    ],
+)
+def test_what_the_head_decides_is_said_before_the_body(world: World, request_head: bytes, expected: int) -> None:
+    link = world.connect()
+    answer = link.feed(request_head)
+    assert status(answer) == expected
+    assert (b"allow: GET, HEAD" in answer) == (expected == 405)
+    assert link.closed_by == "close"
+
+
+def test_names_that_are_not_loopback(world: World) -> None:
+    link = world.connect()
+    answer = link.feed(get("/metrics").replace(b"localhost", b"evil.example"))
+    assert status(answer) == 421
+    assert b"server.host_names" in answer
+    assert link.closed_by is None
+    assert status(link.feed(get("/metrics").replace(b"localhost", b"127.0.0.1:5557"))) == 200

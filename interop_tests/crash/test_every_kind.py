@@ -111,7 +111,7 @@ class EventPublisher(Publisher):
         body = f"{self.who} {number}".encode()
         self._tags.append(tag)
         return (
-            f"POST /topics/{TOPIC} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\nce-specversion: 1.0\r\nce-id: {number}\r\n"
+            f"POST /topics/{TOPIC} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\nce-specversion: 1.0\r\nce-id: {number}\r\n"
             f"ce-source: /load\r\nce-type: t.{number % 3}\r\n\r\n"
         ).encode() + body
 

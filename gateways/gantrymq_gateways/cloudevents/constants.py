@@ -50,6 +50,9 @@ BODY_DEADLINE_MS: Final = 30_000
 """Between two reads of a body that together bring `BODY_PROGRESS_BYTES`."""
 BODY_PROGRESS_BYTES: Final = 16 * 1024
 """A slower body is a slow-loris: 16 KiB in 30 s is below any link that carries webhooks."""
+DRAIN_BYTES_MAX: Final = 64 * 1024
+"""Rest of a body that is read and dropped after the request was refused at its head, so that the connection lives; after a longer one it is
+closed."""
 IDLE_DEADLINE_MS: Final = 75_000
 """Keep-alive without a request; above the 60 s that load balancers keep connections."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 from urllib.parse import unquote_to_bytes
 
@@ -11,11 +13,17 @@ import msgspec
 
 from gantrymq.model.errors import GantryError
 from gantrymq.net.api import Link
+from gantrymq.net.host_names import HostNames, asked_host
 from gantrymq_gateways.cloudevents.codec import FormatError
-from gantrymq_gateways.cloudevents.constants import BATCH_TYPE, REQUESTS_PER_TURN, STRUCTURED_TYPE
+from gantrymq_gateways.cloudevents.constants import (
+    BATCH_TYPE,
+    REQUESTS_PER_TURN,
+    STRUCTURED_TYPE,
+    SUBSCRIPTION_BYTES_MAX,
+)
 from gantrymq_gateways.cloudevents.problems import Problem, problem_of
-from gantrymq_gateways.cloudevents.publish import BatchJob, Publisher, Respond, respond_problem
-from gantrymq_gateways.cloudevents.server_connection import Request, ServerConnection
+from gantrymq_gateways.cloudevents.publish import BatchJob, Place, Publisher, Respond, respond_problem
+from gantrymq_gateways.cloudevents.server_connection import Headers, Request, ServerConnection
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +35,7 @@ _ACCEPTED_TYPES: Final = (b"accept-post", f"*/*, {STRUCTURED_TYPE}, {BATCH_TYPE}
 class Subscriptions(Protocol):
     """The handlers of `/subscriptions` (registry.py)."""
 
-    def create(self, body: bytes, content_type: str, respond: Respond) -> None:
+    def create(self, body: bytes, respond: Respond) -> None:
         """`POST /subscriptions`."""
 
     def list_all(self, respond: Respond) -> None:
@@ -40,7 +48,11 @@ class Subscriptions(Protocol):
         """`DELETE /subscriptions/{id}`."""
 
 
-def _content_type(headers: list[tuple[bytes, bytes]]) -> str:
+Handler = Callable[[Request, Respond], None]
+"""What answers a request whose head was found good; raises Problem or GantryError."""
+
+
+def _content_type(headers: Headers) -> str:
     found: list[bytes] = []
     for name, value in headers:
         if name == b"content-type":
@@ -69,15 +81,16 @@ def split_path(target: bytes) -> list[str]:
 class EventDoor:
     """A `Door` for HTTP/1.1."""
 
-    def __init__(self, publisher: Publisher, subscriptions: Subscriptions, anonymous: bool) -> None:
+    def __init__(self, publisher: Publisher, subscriptions: Subscriptions, names: HostNames, anonymous: bool) -> None:
         self._publisher = publisher
+        self._names = names
         self._subscriptions = subscriptions
         self._anonymous = anonymous
         """Clients of other machines are welcome, too."""
         self._refused = False
         """The log has the line about this client."""
         self._clock = publisher.around.clock
-        self._connection = ServerConnection(publisher.request_bytes_max, publisher.date_line)
+        self._connection = ServerConnection(publisher.request_bytes_max, publisher.date_line, self._judge)
         self._requests: deque[Request] = deque()
         self._job: BatchJob | None = None
         self._link: Link | None = None
@@ -166,43 +179,55 @@ class EventDoor:
             self._handle(b"")
 
         try:
-            self._route(request, respond)
+            request.verdict(request, respond)
         except Problem as problem:
             respond_problem(respond, problem)
-        except FormatError as error:
-            respond_problem(respond, Problem(415, str(error), (_ACCEPTED_TYPES,)))
         except GantryError as error:
             respond_problem(respond, problem_of(error))
 
-    def _route(self, request: Request, respond: Respond) -> None:
-        segments = split_path(request.target)
+    def _judge(self, method: str, target: bytes, headers: Headers, length: int) -> Handler:
+        """What its head alone decides about a request, before its body is taken: who may ask, what there is, and in which form."""
+        refused = self._names.refusal(asked_host(target, headers))
+        if refused:
+            raise Problem(421, refused)
+        segments = split_path(target)
         if segments != ["healthz"]:
             self._admit()
+        try:
+            return self._handler(method, segments, headers, length)
+        except FormatError as error:
+            raise Problem(415, str(error), (_ACCEPTED_TYPES,)) from None
+        except GantryError as error:
+            raise problem_of(error) from None
+
+    def _handler(self, method: str, segments: list[str], headers: Headers, length: int) -> Handler:
         subscriptions = self._subscriptions
         match segments:
             case ["topics", topic] if topic:
-                _allow(request.method, "POST")
-                content_type = _content_type(request.headers)
-                self._job = self._publisher.publish(topic, content_type, request.headers, request.body, respond)
-                if self._job is not None:
-                    self._publisher.around.turn.in_slices(self._continue)
+                _allow(method, "POST")
+                place = self._publisher.place(topic, _content_type(headers))
+                return partial(self._publish, place)
             case ["subscriptions"]:
-                if request.method == "GET":
-                    subscriptions.list_all(respond)
-                else:
-                    _allow(request.method, "GET", "POST")
-                    subscriptions.create(request.body, _content_type(request.headers), respond)
+                if method == "GET":
+                    return lambda request, respond: subscriptions.list_all(respond)
+                _allow(method, "GET", "POST")
+                _check_subscription(_content_type(headers), length)
+                return lambda request, respond: subscriptions.create(request.body, respond)
             case ["subscriptions", name] if name:
-                if request.method == "GET":
-                    subscriptions.show(name, respond)
-                else:
-                    _allow(request.method, "GET", "DELETE")
-                    subscriptions.delete(name, respond)
+                if method == "GET":
+                    return lambda request, respond: subscriptions.show(name, respond)
+                _allow(method, "GET", "DELETE")
+                return lambda request, respond: subscriptions.delete(name, respond)
             case ["healthz"]:
-                _allow(request.method, "GET", "HEAD")
-                respond(200, (JSON_HEADER, (b"cache-control", b"no-store")), _ENCODE({"status": "ok"}))
+                _allow(method, "GET", "HEAD")
+                return _tell_health
             case _:
                 raise Problem(404, "there is /topics/{topic}, /subscriptions, /subscriptions/{id} and /healthz")
+
+    def _publish(self, place: Place, request: Request, respond: Respond) -> None:
+        self._job = self._publisher.publish(place, request.headers, request.body, respond)
+        if self._job is not None:
+            self._publisher.around.turn.in_slices(self._continue)
 
     def _admit(self) -> None:
         """Raises Problem for a client of another machine that is not welcome."""
@@ -246,6 +271,17 @@ class EventDoor:
         """See `Door`."""
         self._connection.shutdown()
         self._settle()
+
+
+def _tell_health(request: Request, respond: Respond) -> None:
+    respond(200, (JSON_HEADER, (b"cache-control", b"no-store")), _ENCODE({"status": "ok"}))
+
+
+def _check_subscription(content_type: str, length: int) -> None:
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        raise Problem(415, "a subscription is application/json", ((b"accept-post", b"application/json"),))
+    if length > SUBSCRIPTION_BYTES_MAX:
+        raise Problem(413, f"a subscription has at most {SUBSCRIPTION_BYTES_MAX} bytes")
 
 
 def _allow(method: str, *methods: str) -> None:

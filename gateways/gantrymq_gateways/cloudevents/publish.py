@@ -31,6 +31,10 @@ Respond = Callable[[int, tuple[tuple[bytes, bytes], ...], bytes], None]
 """`respond(status, headers, body)`, once per request, now or later."""
 
 
+Place = tuple[str, Mode]
+"""Native topic and mode of a request's events."""
+
+
 def respond_problem(respond: Respond, problem: Problem) -> None:
     """Answer with a problem document."""
     respond(problem.status, (PROBLEM_HEADER, *problem.headers), problem.body())
@@ -54,17 +58,19 @@ class Publisher:
             self._date = (second, f"date: {formatdate(second, usegmt=True)}\r\n".encode())
         return self._date[1]
 
-    def publish(
-        self, topic: str, content_type: str, headers: codec.Headers, body: bytes, respond: Respond
-    ) -> BatchJob | None:
-        """`POST /topics/{topic}`. Raises Problem, EventError, GantryError, codec.FormatError.
-
-        A batch that needs more turns is returned: its `step` is to be called until it is True, one call per turn.
-        """
+    def place(self, topic: str, content_type: str) -> Place:
+        """Where events of a request go, and how they come. Raises Problem, GantryError, codec.FormatError."""
         native = self._topics.native(topic)
         if names.is_closed_to_gateways(native):
             raise Problem(403, f"topic {topic[:128]!r} is reserved; no gateway publishes to it")
-        mode = codec.mode_of(content_type)
+        return native, codec.mode_of(content_type)
+
+    def publish(self, place: Place, headers: codec.Headers, body: bytes, respond: Respond) -> BatchJob | None:
+        """`POST /topics/{topic}`. Raises Problem, EventError, GantryError.
+
+        A batch that needs more turns is returned: its `step` is to be called until it is True, one call per turn.
+        """
+        native, mode = place
         if mode is Mode.BATCHED:
             job = BatchJob(self, native, body, respond)
             return None if job.step() else job

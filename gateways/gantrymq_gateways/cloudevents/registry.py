@@ -304,10 +304,8 @@ class Registry:
 
     # -- handlers ------------------------------------------------------------------------------------------------
 
-    def create(self, body: bytes, content_type: str, respond: Respond) -> None:
+    def create(self, body: bytes, respond: Respond) -> None:
         """`POST /subscriptions`. Raises Problem, GantryError."""
-        if content_type.partition(";")[0].strip().lower() != "application/json":
-            raise Problem(415, "a subscription is application/json", ((b"accept-post", b"application/json"),))
         if len(body) > SUBSCRIPTION_BYTES_MAX:
             raise Problem(413, f"a subscription has at most {SUBSCRIPTION_BYTES_MAX} bytes")
         try:

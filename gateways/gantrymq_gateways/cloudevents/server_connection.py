@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 import h11
 
@@ -21,6 +21,7 @@ from gantrymq_gateways.cloudevents.constants import (
     CHUNK_BYTES_MIN,
     CHUNKS_MAX,
     CHUNKS_PER_TURN,
+    DRAIN_BYTES_MAX,
     HEAD_BYTES_MAX,
     HEAD_DEADLINE_MS,
     HEADERS_MAX,
@@ -38,15 +39,29 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 """What no head of a request holds, and the first bytes of most other protocols do."""
 
 
+Headers = list[tuple[bytes, bytes]]
+
+
 @dataclass(slots=True)
 class Request:
-    """One whole request. `headers`: names in lower case. `target`: origin form. `number`: handle for `respond`."""
+    """One whole request. `headers`: names in lower case. `target`: origin form. `number`: handle for `respond`. `verdict`: what the judge
+    of its head returned."""
 
     method: str
     target: bytes
-    headers: list[tuple[bytes, bytes]]
+    headers: Headers
     body: bytes
     number: int
+    verdict: Any
+
+
+Judge = Callable[[str, bytes, Headers, int], Any]
+"""`judge(method, target, headers, length)` of a request whose body is still to come (`length`: its bytes, 0 if the head does not say). Raises
+Problem: that is the answer, and the body is not taken."""
+
+
+def admit_all(method: str, target: bytes, headers: Headers, length: int) -> None:
+    """A judge."""
 
 
 class _Slot:
@@ -72,10 +87,21 @@ _STATUS_LINES: Final = {status.value: _status_line(status.value) for status in H
 class ServerConnection:
     """The state of one connection; `receive_data` and `handle_deadline` take the time as an argument."""
 
-    def __init__(self, request_bytes_max: int, date_line: Callable[[], bytes] = bytes) -> None:
+    def __init__(
+        self, request_bytes_max: int, date_line: Callable[[], bytes] = bytes, judge: Judge = admit_all
+    ) -> None:
         """`date_line` gives the Date header of an answer, line end included."""
         self._request_bytes_max = request_bytes_max
         self._date_line = date_line
+        self._judge = judge
+        self._headers: Headers = []
+        self._verdict: Any = None
+        self._turned_away = False
+        """The request that is being read has its answer; the rest of its body is dropped."""
+        self._dropped = False
+        """The last of such a body was read just now."""
+        self._last = False
+        """The peer wants the connection to end with the request that is being read."""
         self._in = bytearray()
         self._out: list[bytes] = []
         self._slots: dict[int, _Slot] = {}
@@ -115,9 +141,10 @@ class ServerConnection:
         self._in += data
         while self._wants_more():
             request = self._next_request(now_ms)
-            if request is None:
+            if request is not None:
+                requests.append(request)
+            elif not self._dropped:
                 break
-            requests.append(request)
         return requests
 
     def _wants_more(self) -> bool:
@@ -128,6 +155,7 @@ class ServerConnection:
         return len(self._order) >= PIPELINE_MAX or self._pending_bytes >= PIPELINE_BYTES_MAX
 
     def _next_request(self, now_ms: int) -> Request | None:
+        self._dropped = False
         try:
             if self._parser is None:
                 self._begin(now_ms)
@@ -155,7 +183,7 @@ class ServerConnection:
                 self._head_since = now_ms
             return
         head = bytes(self._in[: end + 4])
-        self._method, length, close = _check_head(head)
+        self._method, length, chunked, close = _check_head(head)
         if length is not None and length > self._request_bytes_max:
             raise Problem(413, f"the body has {length} bytes, at most {self._request_bytes_max} are allowed")
         parser = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX + 4)
@@ -166,10 +194,21 @@ class ServerConnection:
         del self._in[: end + 4]
         self._parser, self._head = parser, event
         self._open_slot(close)
+        self._last = close
         self._body_bytes = self._progress_bytes = self._chunk_count = 0
         self._head_since = None
         self._body_until = now_ms + BODY_DEADLINE_MS
-        if parser.they_are_waiting_for_100_continue:
+        self._headers = list(event.headers)
+        waits = parser.they_are_waiting_for_100_continue
+        try:
+            self._verdict = self._judge(self._method, bytes(event.target), self._headers, length or 0)
+        except Problem as problem:
+            if chunked or waits or (length or 0) > DRAIN_BYTES_MAX:
+                raise  # nobody knows how much comes, or whether it comes at all (RFC 9110 10.1.1)
+            self._turned_away = True
+            self._answer(problem)
+            return
+        if waits:
             self._slots[self._order[-1]].wants_continue = not self._in
             self._flush()
 
@@ -199,14 +238,18 @@ class ServerConnection:
             if kind is h11.Data:
                 self._chunks_left -= 1
                 self._chunk_count += 1
-                self._chunks.append(bytes(event.data))  # type: ignore[union-attr]
+                if not self._turned_away:
+                    self._chunks.append(bytes(event.data))  # type: ignore[union-attr]
                 self._body_bytes += len(event.data)  # type: ignore[union-attr]
                 if self._body_bytes > self._request_bytes_max:
                     raise Problem(413, f"the body has over {self._request_bytes_max} bytes")
                 if self._chunk_count > CHUNKS_MAX + self._body_bytes // CHUNK_BYTES_MIN:
                     raise Problem(400, f"the body comes in over {CHUNKS_MAX} chunks of under {CHUNK_BYTES_MIN} bytes")
             elif kind is h11.EndOfMessage:
-                return self._complete(parser, head)
+                if not self._turned_away:
+                    return self._complete(parser, head)
+                self._drop(parser)
+                return None
             elif event is h11.NEED_DATA:
                 if self._body_bytes - self._progress_bytes >= BODY_PROGRESS_BYTES:
                     self._progress_bytes = self._body_bytes
@@ -222,31 +265,45 @@ class ServerConnection:
         slot.wants_continue = False
         slot.body_bytes = self._body_bytes
         self._pending_bytes += self._body_bytes
-        if slot.close:
-            self.reading = False
+        self.reading = not self._last
         body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         self._parser = self._head = None
         self._chunks = []
-        return Request(self._method, bytes(head.target), list(head.headers), body, number)
+        return Request(self._method, bytes(head.target), self._headers, body, number, self._verdict)
+
+    def _drop(self, parser: h11.Connection) -> None:
+        """All of a request that was turned away is read: the next one may follow."""
+        self._in += parser.trailing_data[0]
+        self._parser = self._head = None
+        self._turned_away, self._dropped = False, True
+        self.reading = not self._last
 
     def _refuse(self, problem: Problem) -> None:
         """Answer what cannot be read and stop: after a parse error the place of the next request is unknown."""
+        answered, self._turned_away = self._turned_away, False
         if self._parser is None:
             self._open_slot(True)
-        number = self._order[-1]
-        self._slots[number].close = True
         self._parser = self._head = None
         self._chunks = []
         self._in.clear()
         self.reading = False
         self.refused = problem.detail
-        self.respond(number, problem.status, (PROBLEM_HEADER, *problem.headers), problem.body())
+        if answered:
+            self._flush()
+            return
+        self._slots[self._order[-1]].close = True
+        self._answer(problem)
+
+    def _answer(self, problem: Problem) -> None:
+        """Answer the request that is being read."""
+        self.respond(self._order[-1], problem.status, (PROBLEM_HEADER, *problem.headers), problem.body())
 
     def receive_eof(self) -> None:
         """The peer sends nothing more; open requests are still answered."""
         if self._parser is not None:
             # Cut off in the middle of a body: nobody waits for its answer, but for those of whole requests before it (RFC 9112 9.3.2).
-            del self._slots[self._order.pop()]
+            if not self._turned_away:
+                del self._slots[self._order.pop()]
             self._parser = self._head = None
             self._chunks = []
         self.reading = False
@@ -339,8 +396,8 @@ def _refuse_other_protocols(begun: bytearray) -> None:
         raise Problem(400, f"this is not HTTP/1.1: byte {found.group()[0]:#04x} at {found.start()}{hint}")
 
 
-def _check_head(head: bytes) -> tuple[str, int | None, bool]:
-    """Method, Content-Length, and whether the connection ends with this request. Raises Problem.
+def _check_head(head: bytes) -> tuple[str, int | None, bool, bool]:
+    """Method, Content-Length, whether the body comes in chunks, and whether the connection ends with this request. Raises Problem.
 
     What h11 lets pass and a proxy in front may read differently is refused here (RFC 9112 11.2).
     """
@@ -385,4 +442,4 @@ def _check_head(head: bytes) -> tuple[str, int | None, bool]:
         raise Problem(400, "Transfer-Encoding with Content-Length or HTTP/1.0 (RFC 9112 6.1)")
     if hosts > 1 or (hosts == 0 and minor == b"1"):
         raise Problem(400, "a request has exactly one Host header (RFC 9112 3.2)")
-    return method, None if length is None else int(length), close or minor == b"0"
+    return method, None if length is None else int(length), coded, close or minor == b"0"

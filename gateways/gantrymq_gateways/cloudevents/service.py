@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final
 
 from gantrymq.model.errors import ConfigError
 from gantrymq.model.limits import MessageConfig
+from gantrymq.net.host_names import HostNames
 from gantrymq.net.loopback import is_loopback, warn_if_open
 from gantrymq.services import ServiceContext
 from gantrymq_gateways.cloudevents.client import SinkClient
@@ -139,8 +140,9 @@ class CloudEventsService:
             log.warning("cloudevents: the broker is not reachable yet; requests are answered 503 until it is")
         self._registry, self._client = registry, client
         publisher = Publisher(port, topics, around, context.sections["message"].body_bytes_max)
+        names = HostNames(context.host, context.host_names)
         bound: Any = await context.listen(
-            lambda: EventDoor(publisher, registry, config.allow_anonymous), context.host, config.port
+            lambda: EventDoor(publisher, registry, names, config.allow_anonymous), context.host, config.port
         )
         if config.allow_anonymous:
             warn_if_open(log, self.name, bound, "cloudevents.allow_anonymous=true")

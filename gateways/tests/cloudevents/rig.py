@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 
+from gantrymq.net.host_names import HostNames
 from gantrymq.net.testing import FakeLink, ManualClock, ManualTurn, ManualWheel
 from gantrymq_gateways.cloudevents.client_connection import Answer
 from gantrymq_gateways.cloudevents.delivery import DeliveryConfig, PushHost
@@ -80,8 +81,9 @@ class Rig:
         self.registry = Registry(self.host, LOOPBACK, lambda: f"id{next(numbers)}s{seed}", 20)
         self.registry.start()
         self.publisher = Publisher(self.port, self.topics, around, 1 << 20)
+        names = HostNames("127.0.0.1", ("h",))
         self.link = FakeLink(self.wheel, self.turn)
-        self.link.attach(EventDoor(self.publisher, self.registry, anonymous))
+        self.link.attach(EventDoor(self.publisher, self.registry, names, anonymous))
         self.run()
 
     def run(self):

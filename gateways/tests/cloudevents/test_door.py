@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 
@@ -336,3 +337,94 @@ def test_clients_of_other_machines(caplog):
     rig = Rig(anonymous=True)
     rig.link.peer_is_loopback = False
     assert rig.post()[0] == 202
+
+
+def head_of(method, path, *lines, length=1_000_000):
+    return "\r\n".join(
+        [f"{method} {path} HTTP/1.1", "host: localhost", f"content-length: {length}", *lines, "", ""]
+    ).encode()
+
+
+REFUSED = [
+    (("POST", "/nothing"), 404),
+    (("PUT", "/topics/t"), 405),
+    (("POST", "/topics/%24SYS"), 403),
+    (("POST", "/topics/t", "content-encoding: gzip"), 415),
+    (("POST", "/topics/t", "content-type: application/cloudevents+avro"), 415),
+    (("POST", "/subscriptions", "content-type: text/plain"), 415),
+    (("POST", "/subscriptions", "content-type: application/json"), 413),
+]
+
+
+@pytest.mark.parametrize("expect", [(), ("expect: 100-continue",)], ids=["", "expect"])
+@pytest.mark.parametrize(("head", "status"), REFUSED)
+def test_what_the_head_decides_is_said_before_the_body(head, status, expect):
+    rig = Rig()
+    out = rig.link.feed(head_of(*head, *expect))
+    assert out.startswith(b"HTTP/1.1 %d " % status)
+    assert b"connection: close" in out
+    assert rig.link.closed_by == "close"
+    assert rig.port.submitted == []
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 200])
+@pytest.mark.parametrize(("head", "status"), REFUSED[:-1])
+def test_a_short_body_behind_a_refused_head_is_dropped_and_the_connection_lives(head, status, pieces):
+    rig = Rig()
+    out = rig.link.feed(head_of(*head, length=200))
+    assert out.startswith(b"HTTP/1.1 %d " % status)
+    assert rig.link.closed_by is None
+    rest = b"x" * 200 + head_of("GET", "/healthz", length=0)
+    out = b"".join([rig.link.feed(rest[at : at + pieces]) for at in range(0, len(rest), pieces)])
+    assert out.startswith(b"HTTP/1.1 200 ")
+    assert rig.port.submitted == []
+
+
+def test_a_refused_head_keeps_its_place_behind_earlier_requests():
+    rig = Rig(mode="late")
+    event = head_of("POST", "/topics/t", "ce-id: 1", "ce-type: t", "ce-source: s", "ce-specversion: 1.0", length=0)
+    rig.link.door.received(event + head_of("PUT", "/topics/t", length=3) + b"abc" + event)
+    rig.run()
+    out = rig.link.feed(b"")
+    assert re.findall(rb"HTTP/1.1 (\d+)", out) == [b"202", b"405", b"202"]
+
+
+def test_a_refused_head_with_connection_close_is_the_last():
+    rig = Rig()
+    out = rig.link.feed(
+        head_of("PUT", "/topics/t", "connection: close", length=3) + b"abc" + head_of("GET", "/healthz")
+    )
+    assert out.count(b"HTTP/1.1") == 1
+    assert rig.link.closed_by == "close"
+
+
+def test_a_body_behind_a_refused_head_that_does_not_come_is_given_up():
+    rig = Rig()
+    rig.link.feed(head_of("PUT", "/topics/t", length=200) + b"x")
+    rig.advance(constants.BODY_DEADLINE_MS + 100)
+    assert rig.link.closed_by == "close"
+    assert rig.link.take() == b"", "it had its answer"
+
+
+def test_a_peer_that_leaves_within_a_body_behind_a_refused_head():
+    rig = Rig(mode="late")
+    event = head_of("POST", "/topics/t", "ce-id: 1", "ce-type: t", "ce-source: s", "ce-specversion: 1.0", length=0)
+    rig.link.door.received(event + head_of("PUT", "/topics/t", length=200) + b"x")
+    assert rig.link.door.eof()
+    rig.run()
+    out = rig.link.take()
+    assert re.findall(rb"HTTP/1.1 (\d+)", out) == [b"202", b"405"]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize("target", ["/subscriptions", "http://evil.example/subscriptions"])
+def test_a_foreign_host_is_refused(method, target):
+    rig = Rig()
+    head = head_of(method, target, "content-type: application/json", length=2)
+    if target.startswith("/"):
+        head = head.replace(b"localhost", b"evil.example:8080")
+    out = rig.link.feed(head + b"{}")
+    assert out.startswith(b"HTTP/1.1 421 Misdirected Request\r\n")
+    assert b"evil.example" in out
+    assert rig.port.cursors == {}
+    assert rig.link.closed_by is None

@@ -27,6 +27,7 @@ def context(loop, port, **settings):
         sections={"message": MessageConfig()},
         port=port,
         host="127.0.0.1",
+        host_names=(),
         clock=clock,
         turn=LoopTurn(loop.call_soon),
         wheel=TimerWheel(clock.monotonic_ms, loop.call_later),
