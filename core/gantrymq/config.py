@@ -461,3 +461,17 @@ def default_of(item: Field[Any]) -> object:
 def is_page(text: str) -> bool:
     """Whether nameservers are named by a page, and this is its address."""
     return text.strip().startswith(("http://", "https://"))
+
+
+def parse_nameservers(text: str, source: str) -> list[str]:
+    """`host:port[;...]`, or the address of a page that names them. Raises `ConfigError`."""
+    if is_page(text):
+        return [text.strip()]
+    names = [part.strip() for part in text.split(";") if part.strip()]
+    for name in names:
+        host, _, port = name.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ConfigError(f'nameserver = "{name}" ({source}): must be HOST:PORT[;HOST:PORT...]')
+    if not names:
+        raise ConfigError(f'nameserver = "{text}" ({source}): must be HOST:PORT[;HOST:PORT...]')
+    return names

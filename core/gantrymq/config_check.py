@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
 from typing import Any
 
-from gantrymq.config import ServerConfig, Settings
+from gantrymq.config import ServerConfig, Settings, parse_nameservers
 from gantrymq.config_catalog import sections_of, settings_of
 from gantrymq.launch_checks import contradictions
 from gantrymq.model.errors import ConfigError
-from gantrymq.server import LoadError, load_service, parse_nameservers
+from gantrymq.server import LoadError, load_service
 from gantrymq.services import Service
 
 

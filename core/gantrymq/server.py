@@ -30,7 +30,8 @@ import anyio.lowlevel
 
 from gantrymq import __version__
 from gantrymq.clock import SystemClock
-from gantrymq.config import SERVICE_KEYS, ServerConfig, Settings, gather, is_page, refuse
+from gantrymq.config import SERVICE_KEYS, ServerConfig, Settings, gather, is_page, parse_nameservers, refuse
+from gantrymq.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from gantrymq.first_steps import first_steps
 from gantrymq.health import STOPPING, Health
 from gantrymq.launch_checks import check_bind, check_ready_file, contradictions
@@ -60,8 +61,6 @@ WITHOUT_PORT: Final = (METRICS, *BEFORE_DOORS)
 """Services that are no doors to a broker."""
 
 NAMESERVER_DEFAULT: Final = "127.0.0.1:9876"
-
-EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
 GC_YOUNG_MAX: Final = 10_000
 """Objects before the collector looks at the youngest. One turn makes thousands, which reference counting frees; at Python's
@@ -248,20 +247,6 @@ def known_sections(settings: Settings, services: list[Service], installed: Mappi
                 except LoadError as error:
                     log.debug("%s: its settings are not checked: %s", name, error)
     return known
-
-
-def parse_nameservers(text: str, source: str) -> list[str]:
-    """`host:port[;...]`, or the address of a page that names them. Raises `ConfigError`."""
-    if is_page(text):
-        return [text.strip()]
-    names = [part.strip() for part in text.split(";") if part.strip()]
-    for name in names:
-        host, _, port = name.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ConfigError(f'nameserver = "{name}" ({source}): must be HOST:PORT[;HOST:PORT...]')
-    if not names:
-        raise ConfigError(f'nameserver = "{text}" ({source}): must be HOST:PORT[;HOST:PORT...]')
-    return names
 
 
 class Server:

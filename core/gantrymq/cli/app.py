@@ -1,32 +1,26 @@
 """The `gantry` command line as typer sees it: every command, option and help text.
 
-Server commands that are well-formed never come here (see `cli.main`).
+Server commands that are well-formed never come here (see `cli.main`). A group's commands are imported when the command line is
+about that group: what all of them need takes half a second, and every <TAB> is a start.
 """
 
 from __future__ import annotations
 
 import inspect
-import sys
-from typing import Annotated, Any
+from collections.abc import MutableMapping
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 import typer
+import typer.core
+import typer.main
+from typer.models import TyperInfo
 
 from gantrymq import __version__
-from gantrymq.cli import completion, options, people
-from gantrymq.cli.brokers import broker_app, cluster
-from gantrymq.cli.configuration import config_app
-from gantrymq.cli.groups import group_app, offset_app
-from gantrymq.cli.messages import message_app, trace
-from gantrymq.cli.options import SERVER_OPTIONS, Json, Nameserver
-from gantrymq.cli.store import store_app
-from gantrymq.cli.store_repair import backup, import_config, rebuild
-from gantrymq.cli.store_rows import rows
-from gantrymq.cli.top import top
-from gantrymq.cli.topics import topic_app
-from gantrymq.cli.transactions import transactions_app
-from gantrymq.client.checks import check_tag
-from gantrymq.model.errors import GantryError
-from gantrymq.server import EXIT_FAILED, Launch, run
+from gantrymq.cli import alone, completion
+from gantrymq.cli.options import SERVER_OPTIONS
+from gantrymq.exit_codes import EXIT_FAILED
 
 app = typer.Typer(
     name="gantry",
@@ -35,18 +29,50 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for name, part in (
-    ("topic", topic_app), ("group", group_app), ("offset", offset_app), ("message", message_app),
-    ("transactions", transactions_app), ("store", store_app), ("config", config_app),
-):  # fmt: skip
-    app.add_typer(part, name=name)
 
-store_app.command()(rebuild)
-store_app.command()(backup)
-store_app.command()(rows)
-store_app.command("import-config")(import_config)
+GROUPS: Final = {
+    "topic": ("Topics.", ["gantrymq.cli.topics"]),
+    "group": ("Consumer groups.", ["gantrymq.cli.groups"]),
+    "offset": ("Where consumer groups are.", ["gantrymq.cli.groups"]),
+    "message": ("Messages.", ["gantrymq.cli.messages"]),
+    "transactions": ("Transactional messages that wait for their producer's decision.", ["gantrymq.cli.transactions"]),
+    "store": (
+        "Look at a store directory, make its derived files again, copy it.",
+        ["gantrymq.cli.store", "gantrymq.cli.store_repair", "gantrymq.cli.store_rows"],
+    ),
+    "config": ("Settings: what is in force, what is wrong, and a sample.", ["gantrymq.cli.configuration"]),
+}
+"""Of each group of commands its help, and the modules that define it: `NAME_app` stands in the first."""
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=completion.topics)]
+
+def group_of(name: str, modules: list[str]) -> type[typer.core.TyperGroup]:
+    """A class of groups whose commands are those of `modules`, imported when somebody asks for them."""
+
+    @cache
+    def commands() -> MutableMapping[str, Any]:
+        first, *_ = [import_module(module) for module in modules]
+        info = TyperInfo(getattr(first, f"{name}_app"), name=name)
+        group = typer.main.get_group_from_info(
+            info, pretty_exceptions_short=True, suggest_commands=True, rich_markup_mode=None
+        )
+        return group.commands
+
+    class Group(typer.core.TyperGroup):
+        def __init__(self, **given: Any) -> None:
+            super().__init__(**given)
+            del self.commands  # typer found none: they are asked for below
+
+        def __getattr__(self, attribute: str) -> Any:
+            if attribute != "commands":
+                raise AttributeError(attribute)
+            return commands()
+
+    return Group
+
+
+for name, (text, modules) in GROUPS.items():
+    app.add_typer(typer.Typer(help=text, no_args_is_help=True, cls=group_of(name, modules)), name=name)
+
 Services = Annotated[
     list[str] | None,
     typer.Argument(metavar="[SERVICE]...", help="Default: all.", autocompletion=completion.gateways),
@@ -55,6 +81,8 @@ Services = Annotated[
 
 def start(command: str, services: list[str] | None = None, **given: Any) -> None:
     """Run a server command."""
+    from gantrymq.server import Launch, run
+
     sets = tuple(given.pop("sets") or ())
     raise typer.Exit(run(Launch(command=command, services=tuple(services or ()), sets=sets, **given)))
 
@@ -106,95 +134,15 @@ run_broker.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # w
     ]
 )
 run_broker.__annotations__ = {"context": typer.Context, **{key: kind for key, (kind, _) in SERVER_OPTIONS.items()}}
-broker_app.info.no_args_is_help = False
+broker_app = typer.Typer(cls=group_of("broker", ["gantrymq.cli.brokers"]))
 broker_app.callback(
     invoke_without_command=True,
     help="A broker alone, which registers with the nameservers; with a COMMAND: look at brokers that run.",
 )(run_broker)
 app.add_typer(broker_app, name="broker")
-app.command()(cluster)
-app.command()(trace)
-app.command()(top)
 
-
-@message_app.command("send")
-@app.command()
-def send(
-    topic: Topic,
-    body: Annotated[str | None, typer.Argument(help="Text; left out or -: standard input.")] = None,
-    tag: Annotated[str, typer.Option(help="Tag.")] = "",
-    key: Annotated[list[str] | None, typer.Option(help="Key to query by; may be repeated.")] = None,
-    property_: Annotated[
-        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="User property; may be repeated.")
-    ] = None,
-    sharding_key: Annotated[str, typer.Option(help="Messages of one sharding key stay in order.")] = "",
-    nameserver: Nameserver = None,
-) -> None:
-    """Send one message."""
-    properties: dict[str, str] = {}
-    for text in property_ or ():
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise typer.BadParameter(f"{text!r} must be NAME=VALUE", param_hint="--property")
-        properties[name] = value
-    try:
-        check_tag(tag)
-    except GantryError as error:
-        raise typer.BadParameter(error.text, param_hint="--tag") from None
-    content = sys.stdin.buffer.read() if body in (None, "-") else (body or "").encode()
-    options.run(
-        people.send, nameserver,
-        topic=topic, body=content, tag=tag, keys=key or [], properties=properties, sharding_key=sharding_key,
-    )  # fmt: skip
-
-
-@app.command()
-def pull(
-    topic: Topic,
-    tags: Annotated[str, typer.Option("--tag", help="Only these: 'a || b', or * for all.")] = "*",
-    start_at: Annotated[
-        str,
-        typer.Option("--from", metavar="WHERE", help="earliest, latest, or a time: 2026-01-31T12:00 or milliseconds."),
-    ] = "earliest",
-    group: Annotated[
-        str,
-        typer.Option(
-            help="Go on where this consumer group is, and commit what was shown.", autocompletion=completion.groups
-        ),
-    ] = "",
-    count: Annotated[int, typer.Option("--max", min=1, help="Stop after so many messages.")] = 100,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for new messages instead of stopping at the end.")
-    ] = False,
-    json_: Json = False,
-    nameserver: Nameserver = None,
-) -> None:
-    """Show messages of a topic."""
-    options.run(
-        people.pull, nameserver,
-        topic=topic, tags=tags, start_at=start_at, group=group, count=count, follow=follow, as_json=json_,
-    )  # fmt: skip
-
-
-@message_app.command("query")
-@app.command()
-def query(
-    topic: Annotated[
-        str,
-        typer.Option(help="Topic; needed for --key and for a client's message id.", autocompletion=completion.topics),
-    ] = "",
-    key: Annotated[str, typer.Option(help="Messages with this key.")] = "",
-    id_: Annotated[str, typer.Option("--id", help="The message with this id.")] = "",
-    count: Annotated[int, typer.Option("--max", min=1, max=64, help="Newest messages of the key.")] = 32,
-    json_: Json = False,
-    nameserver: Nameserver = None,
-) -> None:
-    """Find messages by key or by message id."""
-    if bool(key) == bool(id_):
-        raise typer.BadParameter("give either --key (with --topic) or --id")
-    if key and not topic:
-        raise typer.BadParameter("--key needs --topic")
-    options.run(people.query, nameserver, topic=topic, key=key, message_id=id_, count=count, as_json=json_)
+for command in (alone.cluster, alone.trace, alone.top, alone.send, alone.pull, alone.query):
+    app.command()(command)
 
 
 def show_version(value: bool) -> None:

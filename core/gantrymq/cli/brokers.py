@@ -36,7 +36,7 @@ from gantrymq.client.errors import BrokerError
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.constants import MASTER_ID
 
-broker_app = typer.Typer(help="Brokers.", no_args_is_help=True)
+broker_app = typer.Typer()
 
 Name = Annotated[str, typer.Argument(metavar="BROKER", autocompletion=completion.brokers)]
 
@@ -345,13 +345,6 @@ def _who(row: dict[str, Any]) -> str:
     """Groups that nobody consumes for are what people wait for in vain."""
     idle = [f"{each['group']} in {each['topic']}" for each in row.get("groups", ()) if not each["members"]]
     return f" (nobody is connected of {', '.join(idle[:3])})" if idle else ""
-
-
-def cluster(
-    json_: Json = False, watching: Watch = False, interval: Interval = 2.0, nameserver: Nameserver = None
-) -> None:
-    """Clusters, brokers and nameservers at a glance."""
-    options.run(do_cluster, nameserver, again=watching, interval_s=interval, as_lines=json_)
 
 
 async def do_cluster(admin: Admin, again: bool, interval_s: float, as_lines: bool) -> None:

@@ -18,11 +18,12 @@ from gantrymq.cli.screen import CONSOLE, listing, plain
 from gantrymq.config import ServerConfig, gather, is_secret
 from gantrymq.config_catalog import as_toml, sections_of, template
 from gantrymq.config_check import Effective, effective, examine
+from gantrymq.exit_codes import EXIT_FAILED, EXIT_USAGE
 from gantrymq.logs import complain
 from gantrymq.model.errors import ConfigError
-from gantrymq.server import EXIT_FAILED, EXIT_USAGE, Launch, LoadError, discover, load_service, read_settings
+from gantrymq.server import Launch, LoadError, discover, load_service, read_settings
 
-config_app = typer.Typer(help="Settings: what is in force, what is wrong, and a sample.", no_args_is_help=True)
+config_app = typer.Typer()
 
 _LOGIN: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 """User and password in an address."""

@@ -34,8 +34,8 @@ from gantrymq.client.routes import MessageQueue
 from gantrymq.model.errors import ConfigError, ErrorCode, GantryError
 from gantrymq.model.names import DLQ_PREFIX, RETRY_PREFIX
 
-group_app = typer.Typer(help="Consumer groups.", no_args_is_help=True)
-offset_app = typer.Typer(help="Where consumer groups are.", no_args_is_help=True)
+group_app = typer.Typer()
+offset_app = typer.Typer()
 
 Name = Annotated[str, typer.Argument(metavar="GROUP", autocompletion=completion.groups)]
 Topic = Annotated[str, typer.Option("--topic", help="Only this topic.", autocompletion=completion.topics)]

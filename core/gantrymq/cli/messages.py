@@ -12,6 +12,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gantrymq.cli import completion, names, options, people
+from gantrymq.cli.alone import query, send
 from gantrymq.cli.groups import dead_letter_topic
 from gantrymq.cli.names import REDRIVE_PREFIX
 from gantrymq.cli.options import Json, Nameserver, Yes
@@ -26,8 +27,9 @@ from gantrymq.client.routes import MessageQueue
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ConfigError, ErrorCode, GantryError
 
-message_app = typer.Typer(help="Messages.", no_args_is_help=True)
-message_app.command()(tail)
+message_app = typer.Typer()
+for command in (tail, send, query):
+    message_app.command()(command)
 
 
 REDRIVE_BATCH: Final = 100
@@ -35,8 +37,6 @@ REDRIVE_BATCH: Final = 100
 
 REDRIVE_WAIT_S: Final = 30.0
 """A broker that has dead letters and gives none for so long is too slow: the rest is left for the next redrive."""
-
-TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 
 
 @message_app.command()
@@ -205,18 +205,6 @@ def letter(message: ReceivedMessage, to: str) -> OutMessage:
 
 
 # Trace.
-
-
-def trace(
-    message_id: Annotated[str, typer.Argument(metavar="ID", help="The message id that its producer got, or a key.")],
-    topic: Annotated[
-        str, typer.Option(help="Topic that clients write their traces to.", autocompletion=completion.topics)
-    ] = TRACE_TOPIC,
-    json_: Json = False,
-    nameserver: Nameserver = None,
-) -> None:
-    """What clients with message trace on say of a message: when it was sent, and who consumed it."""
-    options.run(do_trace, nameserver, message_id=message_id, topic=topic, as_lines=json_)
 
 
 async def do_trace(admin: Admin, message_id: str, topic: str, as_lines: bool) -> None:

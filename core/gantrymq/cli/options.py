@@ -1,4 +1,7 @@
-"""Options that several commands have, each written once, and how commands for people end."""
+"""Options that several commands have, each written once, and how commands for people end.
+
+Every start reads this file, <TAB> too: it imports nothing of the client before something is asked of a server.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,9 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 
 from gantrymq.cli import completion
-from gantrymq.client.errors import BrokerError
-from gantrymq.client.producer import PartialSendError
-from gantrymq.client.routes import NO_NAMESERVER
+from gantrymq.exit_codes import EXIT_FAILED, EXIT_USAGE
 from gantrymq.logs import complain
 from gantrymq.model.errors import ConfigError, ErrorCode, GantryError
-from gantrymq.server import EXIT_FAILED, EXIT_USAGE, parse_nameservers
 
 Nameserver = Annotated[
     str | None, typer.Option(metavar="HOST:PORT[;...]", help="Default: NAMESRV_ADDR, else 127.0.0.1:9876.")
@@ -114,6 +114,8 @@ def with_exit_code(call: Callable[[], object], nameserver: str | None) -> None:
     """Call it; raise `typer.Exit` for what failed."""
     try:
         if nameserver:
+            from gantrymq.config import parse_nameservers
+
             parse_nameservers(nameserver, "--nameserver")
         call()
     except ConfigError as error:
@@ -141,6 +143,9 @@ def leave_pipe() -> NoReturn:
 
 def unreachable(error: GantryError) -> bool:
     """Nobody answered. A server that says that it cannot (its disk is full, it stops) did answer."""
+    from gantrymq.client.errors import BrokerError
+    from gantrymq.client.producer import PartialSendError
+
     if isinstance(error, PartialSendError):
         error = next(result for result in error.results if isinstance(result, GantryError))
     return error.code is ErrorCode.UNAVAILABLE and not isinstance(error, BrokerError)
@@ -155,6 +160,8 @@ def exit_code_of(error: GantryError) -> int:
 
 def explain(error: GantryError) -> str:
     """A failure with what to do about it."""
+    from gantrymq.client.routes import NO_NAMESERVER
+
     if unreachable(error):
         if error.text.endswith(NO_NAMESERVER):
             text = error.text.removesuffix(NO_NAMESERVER)

@@ -18,8 +18,6 @@ from gantrymq.cli import names
 from gantrymq.cli.screen import CONSOLE
 from gantrymq.cli.screen import table as columns
 from gantrymq.client.admin import Admin
-from gantrymq.client.consumer import PullConsumer
-from gantrymq.client.producer import Producer
 from gantrymq.client.records import ReceivedMessage
 from gantrymq.model.errors import ConfigError, ErrorCode, GantryError
 
@@ -37,6 +35,8 @@ async def send(
     admin: Admin, topic: str, body: bytes, tag: str, keys: list[str], properties: dict[str, str], sharding_key: str
 ) -> None:
     """Send and show where the message is; a topic that it makes is said, for it may be a slip of the pen."""
+    from gantrymq.client.producer import Producer
+
     near = await _near_if_new(admin, topic)
     async with Producer(client=admin.client) as producer:
         result = await producer.send(
@@ -68,6 +68,8 @@ async def pull(
     admin: Admin, topic: str, tags: str, start_at: str, group: str, count: int, follow: bool, as_json: bool
 ) -> None:
     """Show messages until the end of the topic, `count`, or Ctrl-C."""
+    from gantrymq.client.consumer import PullConsumer
+
     shown = 0
     gathered: list[ReceivedMessage] = []
     at = parse_start(start_at)

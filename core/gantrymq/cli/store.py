@@ -6,7 +6,7 @@ import base64
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -16,9 +16,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from gantrymq.exit_codes import EXIT_FAILED, EXIT_USAGE
 from gantrymq.logs import complain
-from gantrymq.model.errors import GantryError
-from gantrymq.server import EXIT_FAILED
+from gantrymq.model.errors import ConfigError, GantryError
 from gantrymq.store.check import Checker, Report
 from gantrymq.store.dump import dump, figures
 from gantrymq.store.inspect import StoreImage
@@ -28,7 +28,7 @@ ERRORS: Final = Console(stderr=True, highlight=False)
 BODY_SHOWN_MAX: Final = 60
 """Characters of a body in the table; --json shows all of it."""
 
-store_app = typer.Typer(help="Look at a store directory, make its derived files again, copy it.", no_args_is_help=True)
+store_app = typer.Typer()
 
 Directory = Annotated[
     Path, typer.Argument(metavar="DIR", help="RocketMQ's storePathRootDir: the directory of commitlog/.")
@@ -36,20 +36,26 @@ Directory = Annotated[
 
 
 @contextmanager
-def opened(directory: Path) -> Iterator[StoreImage]:
-    """The directory, or one line on what is wrong with it."""
+def explained(path: Path) -> Iterator[None]:
+    """What fails inside becomes one line and an exit code; a failure of the system names its file, else `path`."""
     try:
-        image = StoreImage(directory)
-        try:
-            yield image
-        finally:
-            image.close()
+        yield
+    except ConfigError as error:
+        complain(str(error))
+        raise typer.Exit(EXIT_USAGE) from None
     except GantryError as error:
         complain(error.text)
         raise typer.Exit(EXIT_FAILED) from None
     except OSError as error:
-        complain(f"{error.filename or directory}: {error.strerror}")
+        complain(f"{error.filename or path}: {error.strerror}")
         raise typer.Exit(EXIT_FAILED) from None
+
+
+@contextmanager
+def opened(directory: Path) -> Iterator[StoreImage]:
+    """The directory, or one line on what is wrong with it."""
+    with explained(directory), closing(StoreImage(directory)) as image:
+        yield image
 
 
 @contextmanager

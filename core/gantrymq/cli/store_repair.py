@@ -11,12 +11,10 @@ import typer
 
 from gantrymq.broker.config import TimerConfig
 from gantrymq.broker.config_export import DELETE_NAME
-from gantrymq.cli.store import CONSOLE, progress
+from gantrymq.cli.store import CONSOLE, explained, progress, store_app
 from gantrymq.clock import SystemClock
 from gantrymq.config import load
-from gantrymq.logs import complain
-from gantrymq.model.errors import ConfigError, ErrorCode, GantryError, StoreCorruptError
-from gantrymq.server import EXIT_FAILED, EXIT_USAGE
+from gantrymq.model.errors import ErrorCode, GantryError, StoreCorruptError
 from gantrymq.store.backup import Backup
 from gantrymq.store.config import StoreConfig
 from gantrymq.store.files import OsFileSystem
@@ -44,6 +42,7 @@ def settings_of(config: str | None) -> StoreConfig:
     return replace(store, delay_levels=timer.delay_levels)
 
 
+@store_app.command()
 def rebuild(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The server's --data; it must be stopped.")],
     queues: Annotated[bool, typer.Option("--queues", help="store/consumequeue; the index with it.")] = False,
@@ -55,42 +54,28 @@ def rebuild(
     """Make queues, index and light queues again from the log, which is checked on the way."""
     chosen = {name for name, given in (("queues", queues), ("index", index), ("lights", lights)) if given}
     what = frozenset(chosen if chosen and not everything else {"queues", "index", "lights"})
-    try:
+    with explained(directory):
         store = MessageStore(OsFileSystem(), data_of(directory), settings_of(config), SystemClock())
         with progress() as tell:
             report = store.load(lambda done, total: tell("log", done, total), anew=what)
             store.close()
-    except ConfigError as error:
-        complain(str(error))
-        raise typer.Exit(EXIT_USAGE) from None
-    except GantryError as error:
-        complain(error.text)
-        raise typer.Exit(EXIT_FAILED) from None
-    except OSError as error:
-        complain(f"{error.filename or directory}: {error.strerror}")
-        raise typer.Exit(EXIT_FAILED) from None
     CONSOLE.print(f"{', '.join(sorted(what))} made again from {report.records} records of the log", soft_wrap=True)
     for position, size in report.quarantined:
         CONSOLE.print(f"damaged and set aside: {size} bytes at {position}", soft_wrap=True)
 
 
+@store_app.command()
 def backup(
     target: Annotated[Path, typer.Argument(metavar="DIR", help="Where the copy goes; must not exist.")],
     data: Annotated[Path, typer.Option(help="The server's --data; it may run.")] = Path("gantry-data"),
 ) -> None:
     """Copy a store, also of a running server, so that `gantry up --data DIR` starts with what it had."""
-    try:
-        with progress() as tell:
-            copied = Backup(data_of(data), target, tell).run()
-    except GantryError as error:
-        complain(error.text)
-        raise typer.Exit(EXIT_FAILED) from None
-    except OSError as error:
-        complain(f"{error.filename or target}: {error.strerror}")
-        raise typer.Exit(EXIT_FAILED) from None
+    with explained(target), progress() as tell:
+        copied = Backup(data_of(data), target, tell).run()
     CONSOLE.print(f"{target}: {copied:,} bytes copied", soft_wrap=True)
 
 
+@store_app.command()
 def import_config(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The server's --data; it must be stopped.")],
     delete: Annotated[
@@ -98,19 +83,13 @@ def import_config(
     ] = False,
 ) -> None:
     """Have the next start take over what store/config/*.json say. What they add or change it takes over anyhow."""
-    try:
+    with explained(directory):
         root = data_of(directory)
         holder = lock_holder(root / "store" / "lock")
         if holder:
             raise GantryError(ErrorCode.STORE_FAILED, f"process {holder} is at work in {root}: stop it first")
         if delete:
             (root / "gantry" / DELETE_NAME).touch()
-    except GantryError as error:
-        complain(error.text)
-        raise typer.Exit(EXIT_FAILED) from None
-    except OSError as error:
-        complain(f"{error.filename or directory}: {error.strerror}")
-        raise typer.Exit(EXIT_FAILED) from None
     CONSOLE.print(
         "the next start deletes what store/config/*.json name no more"
         if delete

@@ -14,12 +14,9 @@ from rich.table import Table
 
 from gantrymq.broker.row_checks import check_of, known_tables, why_unreadable
 from gantrymq.broker.tables import item_message, replay_topic, row_of, topic_of
-from gantrymq.cli.store import CONSOLE
+from gantrymq.cli.store import CONSOLE, explained, store_app
 from gantrymq.cli.store_repair import data_of, settings_of
 from gantrymq.clock import SystemClock
-from gantrymq.logs import complain
-from gantrymq.model.errors import ConfigError, GantryError
-from gantrymq.server import EXIT_FAILED, EXIT_USAGE
 from gantrymq.store.files import OsFileSystem
 from gantrymq.store.message_store import MessageStore
 
@@ -53,6 +50,7 @@ def bad_rows(store: MessageStore) -> list[BadRow]:
     return found
 
 
+@store_app.command()
 def rows(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The server's --data; it must be stopped.")],
     remove: Annotated[bool, typer.Option("--remove", help="Remove them, each by a record in the log.")] = False,
@@ -60,7 +58,7 @@ def rows(
     config: Annotated[str | None, typer.Option(help="The server's TOML file.")] = None,
 ) -> None:
     """List rows of MQTT's, AMQP's and CloudEvents' tables that no door can read; the doors work without them."""
-    try:
+    with explained(directory):
         store = MessageStore(OsFileSystem(), data_of(directory), settings_of(config), SystemClock())
         store.load()
         try:
@@ -70,15 +68,6 @@ def rows(
                 store.append(gone, [()] * len(gone))
         finally:
             store.close()
-    except ConfigError as error:
-        complain(str(error))
-        raise typer.Exit(EXIT_USAGE) from None
-    except GantryError as error:
-        complain(error.text)
-        raise typer.Exit(EXIT_FAILED) from None
-    except OSError as error:
-        complain(f"{error.filename or directory}: {error.strerror}")
-        raise typer.Exit(EXIT_FAILED) from None
     _show(found, remove, as_json)
 
 

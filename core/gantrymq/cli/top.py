@@ -11,18 +11,15 @@ import time
 import tty
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gantrymq.cli import options
 from gantrymq.cli.brokers import Rates, look_at_all, state_text
 from gantrymq.cli.names import hidden_line, is_own_group, is_own_topic
-from gantrymq.cli.options import All, Json, Nameserver
 from gantrymq.cli.screen import (
     CONSOLE,
     MEDIUM,
@@ -428,28 +425,6 @@ class Top:
             self._trouble = ""
         except GantryError as error:
             self._trouble = f"{error.text}; trying again"
-
-
-def top(
-    interval: Annotated[float, typer.Option("--interval", min=0.2, help="Seconds between two looks.")] = 1.0,
-    metrics: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--metrics", metavar="HOST:PORT", help="Metrics of a gateway process, for its connections; may be repeated."
-        ),
-    ] = None,
-    once: Annotated[bool, typer.Option("--once", help="One snapshot, no live screen.")] = False,
-    all_: All = False,
-    json_: Json = False,
-    nameserver: Nameserver = None,
-) -> None:
-    """Brokers, topics, groups and connections, live. Keys: q ends it, space holds it, s sorts.
-
-    Without a terminal, or with TERM=dumb, it prints one snapshot.
-    """
-    options.run(
-        do_top, nameserver, interval_s=interval, places=metrics or [], once=once, everything=all_, as_lines=json_
-    )
 
 
 async def do_top(

@@ -30,7 +30,7 @@ from gantrymq.client.admin import Admin
 from gantrymq.model.errors import ConfigError, ErrorCode, GantryError
 from gantrymq.remoting.constants import Perm
 
-topic_app = typer.Typer(help="Topics.", no_args_is_help=True)
+topic_app = typer.Typer()
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=completion.topics)]
 Permission = Annotated[str, typer.Option(metavar="rw|r|w", help="What clients may do.")]

@@ -11,9 +11,7 @@ import typer
 from gantrymq.cli import options
 from gantrymq.cli.options import Broker, Json, Nameserver
 
-transactions_app = typer.Typer(
-    help="Transactional messages that wait for their producer's decision.", no_args_is_help=True
-)
+transactions_app = typer.Typer()
 
 COMMIT: Final = 8
 ROLLBACK: Final = 12

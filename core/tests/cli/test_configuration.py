@@ -19,7 +19,8 @@ from gantrymq.cli.app import run_app
 from gantrymq.config import ServerConfig, load
 from gantrymq.config_catalog import sections_of, settings_of
 from gantrymq.config_check import Effective
-from gantrymq.server import EXIT_USAGE, discover, load_service
+from gantrymq.exit_codes import EXIT_USAGE
+from gantrymq.server import discover, load_service
 
 SETTING = re.compile(r"^#(\w+ = )", re.MULTILINE)
 

@@ -7,10 +7,11 @@ import sys
 
 import pytest
 
-from gantrymq import __version__
+from gantrymq import __version__, server
 from gantrymq.cli import app as typer_side
 from gantrymq.cli.main import main, parse_server_command
-from gantrymq.server import EXIT_USAGE, Launch
+from gantrymq.exit_codes import EXIT_USAGE
+from gantrymq.server import Launch
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_both_parsers_make_the_same_launch(line: str, monkeypatch: pytest.Monkey
         seen.append(launch)
         return 7
 
-    monkeypatch.setattr(typer_side, "run", run)
+    monkeypatch.setattr(server, "run", run)
     assert typer_side.run_app(arguments) == 7
     assert seen == [Launch(**values)]  # type: ignore[arg-type]
 

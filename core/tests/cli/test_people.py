@@ -16,10 +16,10 @@ from gantrymq.cli.options import EXIT_UNREACHABLE, exit_code_of, explain
 from gantrymq.cli.people import BODY_SHOWN_MAX, body_text, moment, parse_start
 from gantrymq.client.errors import BrokerError
 from gantrymq.client.producer import PartialSendError
+from gantrymq.exit_codes import EXIT_FAILED, EXIT_USAGE
 from gantrymq.model.errors import ConfigError, ErrorCode, GantryError
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import ResponseCode
-from gantrymq.server import EXIT_FAILED, EXIT_USAGE
 
 
 def test_bodies_on_one_line() -> None:

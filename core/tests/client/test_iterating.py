@@ -1,7 +1,9 @@
 """Consumers in `for` loops, with and without an event loop."""
 
+import ast
 import asyncio
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -140,3 +142,14 @@ def test_a_push_consumer_says_what_is_missing(nameserver: str, topic: str, caplo
 def test_dir_shows_what_is_public() -> None:
     assert dir(gantrymq.client) == sorted(gantrymq.client.__all__)
     assert all(hasattr(gantrymq.client, name) for name in dir(gantrymq.client))
+    with pytest.raises(AttributeError, match=r"'gantrymq\.client' has no attribute 'Consumer'"):
+        gantrymq.client.Consumer  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_names_stand_where_the_types_say() -> None:
+    """`gantrymq.client` says it twice: in the imports that only a type checker reads, and in the table that is read at run time."""
+    tree = ast.parse(Path(gantrymq.client.__file__).read_text())
+    checked = next(node for node in tree.body if isinstance(node, ast.If))
+    typed = {name.name: node.module for node in checked.body if isinstance(node, ast.ImportFrom) for name in node.names}
+    assert typed == gantrymq.client._HOME
+    assert sorted(typed) == sorted(gantrymq.client.__all__)
