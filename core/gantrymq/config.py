@@ -108,7 +108,7 @@ class ServerConfig:
         default=512 * 1024 * 1024,
         metadata={
             "min": 64 * 1024,
-            "help": "bytes waiting for all slow readers together, above which the one with the most is cut off",
+            "help": "memory held for all slow readers together (a payload that many get counts once), above which the one with the most is cut off",
         },
     )
     stalled_reader_ms: int = field(

@@ -150,7 +150,7 @@ class Wire:
             return
         data = self.door.data_to_send()
         if data:
-            self.to_client.send(data)
+            self.to_client.send(b"".join(data) if isinstance(data, list) else data)
         if self._closing:
             self._finish("")
             self.broker_died()

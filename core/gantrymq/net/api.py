@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from gantrymq.net.outbound import Pieces
+
 
 class Link(Protocol):
     """The pump's side of one connection, handed to the door."""
@@ -54,8 +56,8 @@ class Door(Protocol):
     def received(self, data: bytes) -> None:
         """Bytes from the peer; any split."""
 
-    def data_to_send(self) -> bytes:
-        """Take and clear the outbox."""
+    def data_to_send(self) -> Pieces:
+        """Take and clear the outbox: one write, as it is or in pieces (`outbound.gathered`)."""
 
     def eof(self) -> bool | None:
         """The peer closed its sending side; the link is closed after this returns, unless it returns True: then the door

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from gantrymq.net.api import ConnectionFactory, Door, Wheel
 from gantrymq.net.loopback import Network, is_trusted
+from gantrymq.net.outbound import Held, Ledger, Pieces
 from gantrymq.net.rotation import SHARE_S, SLICE_BYTES_MAX, SLICE_BYTES_MIN, SLICE_S, Rotation
 from gantrymq.net.turn import LoopTurn
 
@@ -71,8 +72,8 @@ class PumpLimits:
     outbound_bytes_ceiling: int = 64 * 1024 * 1024
     """Bytes waiting for one reader at which it is cut off, for a door that delivers in spite of `outbound_bytes`."""
     outbound_bytes_process_max: int = 512 * 1024 * 1024
-    """Bytes waiting for all slow readers together; over it the one with the most is cut off, so that many slow readers, each
-    within its own limit, do not take the process's memory."""
+    """Bytes held for all slow readers together, payloads that several get counted once; over it the one with the most is cut off, so
+    that many slow readers, each within its own limit, do not take the process's memory."""
     stalled_reader_ms: int = 30_000
     """No byte taken for so long while data waits: closed. Longer than any Wi-Fi roaming, shorter than usual keep-alives."""
     trusted_networks: tuple[Network, ...] = ()
@@ -116,7 +117,7 @@ class Traffic:
 class PumpHost:
     """What all pumps of a process share."""
 
-    __slots__ = ("at_write", "full", "full_bytes", "limits", "refusing", "rotation", "traffic", "wheel")
+    __slots__ = ("_recounted", "at_write", "holding", "ledger", "limits", "refusing", "rotation", "traffic", "wheel")
 
     def __init__(
         self, turn: LoopTurn, wheel: Wheel, limits: PumpLimits, clock_s: Callable[[], float] = time.perf_counter
@@ -127,10 +128,11 @@ class PumpHost:
         self.wheel = wheel
         self.limits = limits
         self.traffic = Traffic()
-        self.full: set[Pump] = set()
-        """Connections whose peers are slow: more than `WRITE_HIGH_BYTES` wait for each."""
-        self.full_bytes = 0
-        """What waited for them when each was last written to; never less than what waits now."""
+        self.holding: set[Pump] = set()
+        """Connections whose peers had not taken all of it when they were last looked at."""
+        self.ledger = Ledger()
+        """What is held for these; never less than what is held now."""
+        self._recounted = -1
         self.refusing: set[tuple[str, int]] = set()
         """Settings and doors of which a refusal was logged; the next one is logged after the number of connections fell again."""
 
@@ -152,21 +154,35 @@ class PumpHost:
         return True
 
     def bound_all(self) -> None:
-        """Keep what waits for all slow readers within the process's limit."""
-        limit = self.limits.outbound_bytes_process_max
-        while self.full_bytes > limit and self.full:
-            for pump in self.full:
-                pump.count_outbound()
-            if self.full_bytes > limit:
-                worst = max(self.full, key=Pump.outbound_bytes)
-                worst.cut_off(f"the most of {self.full_bytes}, over server.outbound_bytes_process_max")
+        """Keep what is held for all slow readers within the process's limit."""
+        limit, ledger = self.limits.outbound_bytes_process_max, self.ledger
+        if ledger.held_bytes <= limit:
+            return
+        self._recount()
+        for pump in sorted(self.holding, key=Pump.held_share_bytes, reverse=True):
+            if ledger.held_bytes <= limit:
+                return
+            pump.cut_off(f"the most of {ledger.held_bytes}, over server.outbound_bytes_process_max")
+
+    def is_pressed(self) -> bool:
+        """Half of what may be held for all slow readers is."""
+        half, ledger = self.limits.outbound_bytes_process_max // 2, self.ledger
+        if ledger.held_bytes <= half:
+            return False
+        if self._recounted != self.rotation.turn.number:
+            self._recount()
+        return ledger.held_bytes > half
+
+    def _recount(self) -> None:
+        self._recounted = self.rotation.turn.number
+        for pump in list(self.holding):
+            pump.count_outbound()
 
 
 class Pump(asyncio.Protocol):
     """One accepted connection."""
 
     __slots__ = (
-        "_counted",
         "_deadline_armed_ms",
         "_deadline_at_ms",
         "_deadline_handle",
@@ -175,6 +191,7 @@ class Pump(asyncio.Protocol):
         "_flags",
         "_full",
         "_handled",
+        "_held",
         "_host",
         "_live",
         "_marked",
@@ -225,7 +242,8 @@ class Pump(asyncio.Protocol):
         """The turn in which the door had handled all of that."""
         self._reason = ""
         self._sent = 0
-        self._counted = 0
+        self._held: Held | None = None
+        """What the transport holds of large writes, and of all since the peer is slow."""
         self._taken = 0
         self._progress_at_ms = 0
         self._watch_handle = 0
@@ -384,15 +402,16 @@ class Pump(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._full = True
-        self._host.full.add(self)
         self._watch_progress()
 
     def resume_writing(self) -> None:
-        self._leave_full()
+        self._full = False
+        self.count_outbound()
         if self._state != OPEN:
             return
-        self._host.wheel.cancel(self._watch_handle)
-        self._watch_handle = 0
+        if self._held is None:
+            self._host.wheel.cancel(self._watch_handle)
+            self._watch_handle = 0
         self._hold(HOLD_PUMP, False)
         try:
             if self._door is not None:
@@ -415,7 +434,7 @@ class Pump(asyncio.Protocol):
         self._rest = b""
         self._state = CLOSED
         host = self._host
-        self._leave_full()
+        self._release_outbound()
         if self in self._live:
             self._live.discard(self)
             host.traffic.connections -= 1
@@ -479,8 +498,7 @@ class Pump(asyncio.Protocol):
 
     def is_pressed(self) -> bool:
         """As `Link.is_pressed`."""
-        host = self._host
-        return host.full_bytes > host.limits.outbound_bytes_process_max // 2
+        return self._host.is_pressed()
 
     # From the listener.
 
@@ -512,45 +530,62 @@ class Pump(asyncio.Protocol):
             if self._handled >= self._host.rotation.turn.number:
                 self._handled = -1
                 self._observe(self._host.rotation.clock_s() - self._read_s)
-            size = len(data)
+            if isinstance(data, list):
+                size = sum(map(len, data))
+                transport.writelines(data)
+            else:
+                size = len(data)
+                transport.write(data)
             self._sent += size
             self._host.traffic.bytes_out += size
-            transport.write(data)
-            if self._full:
-                self._bound_outbound()
+            if self._full or size > WRITE_HIGH_BYTES:
+                self._bound_outbound(data, size)
         if self._state == CLOSING:
             self._start_linger(transport)
 
-    def _bound_outbound(self) -> None:
+    def _bound_outbound(self, data: Pieces, size: int) -> None:
         """A peer that does not read is not read from either; one that a door goes on writing to in spite of it is cut off."""
-        host = self._host
-        waiting = self.count_outbound()
+        host, waiting = self._host, self.outbound_bytes()
+        if not waiting:
+            self._release_outbound()
+            return
+        if self._held is None:
+            self._held = Held(host.ledger)
+            host.holding.add(self)
+            if waiting > size:
+                self._held.wrote_before(self._sent - size, waiting - size)
+        self._held.wrote(self._sent, data)
+        self.count_outbound()
+        if not self._watch_handle:
+            self._watch_progress()
         if waiting > host.limits.outbound_bytes_ceiling:
             self.cut_off("more than server.outbound_bytes_ceiling")
         elif waiting > host.limits.outbound_bytes_max:
             self._hold(HOLD_PUMP, True)
-        if host.full_bytes > host.limits.outbound_bytes_process_max:
-            host.bound_all()
+        host.bound_all()
 
-    def count_outbound(self) -> int:
-        """Bring `full_bytes` up to date with this connection; returns what waits for it."""
-        waiting = self.outbound_bytes()
-        self._host.full_bytes += waiting - self._counted
-        self._counted = waiting
-        return waiting
+    def count_outbound(self) -> None:
+        """Give back what the kernel has taken meanwhile."""
+        if self._held is not None and not self._held.taken(self._sent - self.outbound_bytes()):
+            self._release_outbound()
+
+    def held_share_bytes(self) -> int:
+        """What would be free without it, payloads that others get too by their shares."""
+        return self._held.share_bytes() if self._held is not None else 0
 
     def cut_off(self, why: str) -> None:
         """Close a reader for which too much waits."""
         self._reason = f"{self.outbound_bytes()} bytes waiting for a slow reader, {why}"
         log.warning("%s: %s; closed", self.peer, self._reason)
-        self._leave_full()
+        self._full = False
+        self._release_outbound()
         self.abort()
 
-    def _leave_full(self) -> None:
-        self._full = False
-        self._host.full.discard(self)
-        self._host.full_bytes -= self._counted
-        self._counted = 0
+    def _release_outbound(self) -> None:
+        if self._held is not None:
+            self._held.clear()
+            self._held = None
+            self._host.holding.discard(self)
 
     def _start_linger(self, transport: asyncio.Transport) -> None:
         """End our stream after the last bytes and wait for the peer's end, up to `linger_ms` after it took everything: closing
@@ -599,7 +634,9 @@ class Pump(asyncio.Protocol):
             log.warning("%s: %s; closed", self.peer, self._reason)
             self.abort()
             return
-        self._watch_handle = self._host.wheel.call_at(now_ms + self._watch_interval_ms(), self._watch)
+        self.count_outbound()
+        if self._full or self._held is not None or self._state == LINGERING:
+            self._watch_handle = self._host.wheel.call_at(now_ms + self._watch_interval_ms(), self._watch)
 
     def _waiting(self) -> int:
         """Bytes that the peer has not acknowledged: the transport's and the kernel's. The kernel's count matters: its send

@@ -199,7 +199,7 @@ class FakeLink:
         data = self.door.data_to_send()
         if data:
             self.writes += 1
-            self.sent += data
+            self.sent += b"".join(data) if isinstance(data, list) else data
         if self.closed_by == "close":
             self._finish("")
 

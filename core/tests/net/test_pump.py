@@ -12,6 +12,7 @@ import uvloop
 
 from gantrymq.net.api import Link
 from gantrymq.net.listen import Listener, ListenError, listen
+from gantrymq.net.outbound import Pieces, gathered
 from gantrymq.net.pump import Pump, PumpHost, PumpLimits, peer_name
 from gantrymq.net.testing import ManualClock, ManualWheel
 from gantrymq.net.turn import LoopTurn
@@ -23,6 +24,7 @@ class EchoDoor:
     def __init__(self) -> None:
         self.link: Link
         self.out: list[bytes] = []
+        self.in_pieces = False
         self.seen = bytearray()
         self.events: list[str] = []
         self.keeps_eof = False
@@ -39,8 +41,8 @@ class EchoDoor:
         if b"bye" in data:
             self.link.close()
 
-    def data_to_send(self) -> bytes:
-        data = b"".join(self.out)
+    def data_to_send(self) -> Pieces:
+        data = gathered(self.out) if self.in_pieces else b"".join(self.out)
         self.out.clear()
         return data
 
@@ -317,11 +319,58 @@ async def test_many_slow_readers_stay_within_the_limit_of_the_process() -> None:
         await until(lambda: bench.doors[1].events)
         assert "outbound_bytes_process_max" in bench.doors[1].events[0]
         assert bench.doors[0].events == bench.doors[2].events == []
-        assert bench.host.full_bytes <= limits.outbound_bytes_process_max
+        assert bench.host.ledger.held_bytes <= limits.outbound_bytes_process_max
         for door in bench.doors:
             door.link.abort()
         await until(lambda: bench.listener.connections == 0)
-        assert (bench.host.full_bytes, bench.host.full) == (0, set())
+        assert (bench.host.ledger.held_bytes, bench.host.holding) == (0, set())
+
+
+@on_loop
+async def test_a_payload_that_many_slow_readers_get_counts_once() -> None:
+    limits = PumpLimits(outbound_bytes_process_max=18_000_000)
+    async with Bench(limits) as bench:
+        for _ in range(5):
+            await bench.connect(4096)
+        payload = b"x" * 12_000_000
+        for door in bench.doors:
+            door.in_pieces = True
+            door.out += [b"head", payload]
+            door.link.mark()
+        await until(lambda: all(door.link.outbound_bytes() for door in bench.doors))
+        assert bench.host.ledger.held_bytes == 12_000_000 + 5 * 4
+        assert [door.events for door in bench.doors] == [[]] * 5
+        assert bench.doors[0].link.is_pressed()
+        bench.doors[0].out.append(b"y" * 7_000_000)
+        bench.doors[0].link.mark()
+        await until(lambda: bench.doors[0].events)
+        assert "outbound_bytes_process_max" in bench.doors[0].events[0]
+        assert [door.events for door in bench.doors[1:]] == [[]] * 4
+        for client in bench.sockets[1:]:
+            got = 0
+            while got < len(payload) + 4:
+                got += len(await read(client, 1 << 20))
+        await until(lambda: all(not door.link.outbound_bytes() for door in bench.doors))
+        assert not bench.doors[1].link.is_pressed()
+        assert (bench.host.ledger.held_bytes, bench.host.holding) == (0, set())
+
+
+@on_loop
+async def test_what_is_held_of_a_large_write_is_looked_at_again() -> None:
+    """It may be taken without a word from the transport, which tells only those whom it had called slow."""
+    async with Bench() as bench:
+        client = await bench.connect()
+        door = bench.doors[0]
+        door.in_pieces = True
+        door.out.append(b"x" * 2_000_000)
+        door.link.mark()
+        got = 0
+        while got < 2_000_000:
+            got += len(await read(client, 1 << 20))
+        await until(lambda: not door.link.outbound_bytes())
+        bench.wheel.advance(60_000)
+        assert (bench.host.ledger.held_bytes, bench.host.holding) == (0, set())
+        assert bench.doors[0].events in ([], ["writable"])
 
 
 @on_loop

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final
 
+from gantrymq.net.outbound import Piece, Pieces, gathered
 from gantrymq_gateways.amqp import constants as c
 from gantrymq_gateways.amqp.assembling import Assembling
 from gantrymq_gateways.amqp.codec import (
@@ -110,7 +111,9 @@ class Connection:
         """An unfinished frame."""
         self._need = 0
         """Bytes that must be in it before it is worth looking again."""
-        self._out: list[bytes] = []
+        self._out: list[Piece] = []
+        self._out_is_large = False
+        """There are pieces that must not be copied."""
         self._payload_max = FRAME_MAX_BEFORE_TUNE - c.FRAME_OVERHEAD
         self._channels: dict[int, _Channel] = {}
         self._assembling = Assembling(settings.assembling, settings.body_bytes_max)
@@ -131,11 +134,10 @@ class Connection:
 
     # Outbox.
 
-    def data_to_send(self) -> bytes:
+    def data_to_send(self) -> Pieces:
         """Take and clear the outbox."""
-        if not self._out:
-            return b""
-        data = b"".join(self._out) if len(self._out) > 1 else self._out[0]
+        data = gathered(self._out) if self._out_is_large else b"".join(self._out)
+        self._out_is_large = False
         self._out.clear()
         return data
 
@@ -146,6 +148,11 @@ class Connection:
     def send_frames(self, frames: bytes) -> None:
         """Frames that are already encoded."""
         self._out.append(frames)
+
+    def send_pieces(self, pieces: list[Piece]) -> None:
+        """The same in pieces, some of them large."""
+        self._out += pieces
+        self._out_is_large = True
 
     @property
     def running(self) -> bool:

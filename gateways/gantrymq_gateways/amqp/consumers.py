@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from gantrymq.broker.port import BrokerPort, Delivery, Outcome
 from gantrymq.model.errors import GantryError
-from gantrymq_gateways.amqp.codec import deliver_frames, deliver_prefix
+from gantrymq.net.outbound import LARGE_BYTES, Piece
+from gantrymq_gateways.amqp.codec import deliver_frames, deliver_prefix, large_deliver_frames
 from gantrymq_gateways.amqp.mapping import body_of
 from gantrymq_gateways.amqp.steps import Steps
 from gantrymq_gateways.amqp.writing import Rendered, Renderer
@@ -36,6 +37,9 @@ class Outlet(Protocol):
 
     def send_frames(self, frames: bytes) -> None:
         """Into the outbox."""
+
+    def send_pieces(self, pieces: list[Piece]) -> None:
+        """The same, without a copy."""
 
     def congested(self) -> bool:
         """So much waits for a slow reader that nothing more is fetched; `stalled` queues are pumped again later."""
@@ -179,18 +183,12 @@ class Consumer:
         message = delivery.message
         body = body_of(message) if message.sys_flag else message.body
         outlet = self.outlet
-        outlet.send_frames(
-            deliver_frames(
-                self.channel,
-                self.prefix,
-                tag,
-                delivery.count > 1,
-                rendered.tail,
-                rendered.properties,
-                body,
-                outlet.frame_max,
-            )
-        )
+        redelivered, frame_max = delivery.count > 1, outlet.frame_max
+        head = self.channel, self.prefix, tag, redelivered, rendered.tail, rendered.properties
+        if len(body) < LARGE_BYTES:
+            outlet.send_frames(deliver_frames(*head, body, frame_max))
+        else:
+            outlet.send_pieces(large_deliver_frames(*head, body, frame_max))
 
 
 class Queue:

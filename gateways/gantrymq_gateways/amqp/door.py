@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.broker.port import Outcome
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.net.outbound import Piece, Pieces
 from gantrymq_gateways.amqp import channel as channels
 from gantrymq_gateways.amqp import declare
 from gantrymq_gateways.amqp.channel import Channel, Handler
@@ -150,7 +151,7 @@ class AmqpDoor:
         self._arm()
         self._link.mark()
 
-    def data_to_send(self) -> bytes:
+    def data_to_send(self) -> Pieces:
         """See Door."""
         self._out_bytes = 0
         if self._written:
@@ -208,6 +209,12 @@ class AmqpDoor:
         """Encoded frames."""
         self._out_bytes += len(frames)
         self._connection.send_frames(frames)
+        self._link.mark()
+
+    def send_pieces(self, pieces: list[Piece]) -> None:
+        """See consumers.Outlet."""
+        self._out_bytes += sum(map(len, pieces))
+        self._connection.send_pieces(pieces)
         self._link.mark()
 
     def has_capability(self, name: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Final
 from gantrymq.model.errors import GantryError
 from gantrymq.model.message import Message
 from gantrymq.net.api import Link
+from gantrymq.net.outbound import Pieces
 from gantrymq_gateways.mqtt import codec
 from gantrymq_gateways.mqtt import constants as c
 from gantrymq_gateways.mqtt.codec import Ack, Connect, Disconnect, Publish, Subscribe, Unsubscribe, Will
@@ -98,10 +99,11 @@ class MqttDoor(Peer):
         if self.connection.outbox_bytes and self._link is not None:
             self._link.mark()
 
-    def data_to_send(self) -> bytes:
+    def data_to_send(self) -> Pieces:
+        size = self.connection.outbox_bytes
         data = self.connection.data_to_send()
         outlet = self._outlet
-        if outlet is not None and outlet.written(len(data)):
+        if outlet is not None and outlet.written(size):
             # The bytes are not written yet; the end of the next turn knows how many the socket took.
             self._gateway.shell.turn.at_deliver(self.writable)
         return data

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Final
 
 from gantrymq.model.limits import BODY_BYTES_MAX
+from gantrymq.net.outbound import LARGE_BYTES, Pieces, gathered
 from gantrymq_gateways.mqtt import codec
 from gantrymq_gateways.mqtt import constants as c
 from gantrymq_gateways.mqtt.codec import (
@@ -384,9 +385,9 @@ class MqttConnection:
         self.outbox.append(data)
         self.outbox_bytes += len(data)
 
-    def data_to_send(self) -> bytes:
+    def data_to_send(self) -> Pieces:
         """Take and clear the outbox."""
-        data = b"".join(self.outbox)
+        data = b"".join(self.outbox) if self.outbox_bytes < LARGE_BYTES else gathered(self.outbox)
         self.outbox.clear()
         self.outbox_bytes = 0
         return data
