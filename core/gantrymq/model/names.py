@@ -189,11 +189,11 @@ def light_id(name: str) -> int:
     return int(name[len(OWN_LIGHT_PREFIX) :], 36)
 
 
-_HASH_CHUNK: Final = 512
+HASH_CHUNK: Final = 512
 """Digits per conversion; CPython limits longer decimal-like conversions (sys.set_int_max_str_digits, at least 640)."""
 _DIGITS: Final = b"0123456789abcdefghijklmnopqrstu"
-_LOW_DIGIT: Final = bytes([_DIGITS[code % 31] for code in range(256)])
-_HIGH_DIGIT: Final = bytes([_DIGITS[code // 31] for code in range(256)])
+LOW_DIGIT: Final = bytes([_DIGITS[code % 31] for code in range(256)])
+HIGH_DIGIT: Final = bytes([_DIGITS[code // 31] for code in range(256)])
 
 
 def java_hash(text: str) -> int:
@@ -206,8 +206,8 @@ def java_hash(text: str) -> int:
         return 0
     try:
         data = text.encode("latin-1")
-        if len(data) <= _HASH_CHUNK:
-            value = int(data.translate(_LOW_DIGIT), 31) + 31 * int(data.translate(_HIGH_DIGIT), 31)
+        if len(data) <= HASH_CHUNK:
+            value = int(data.translate(LOW_DIGIT), 31) + 31 * int(data.translate(HIGH_DIGIT), 31)
         else:
             value = _hash_bytes(data)
     except UnicodeEncodeError:
@@ -218,10 +218,10 @@ def java_hash(text: str) -> int:
 
 
 def _hash_bytes(data: bytes) -> int:
-    if len(data) <= _HASH_CHUNK:
-        return int(data.translate(_LOW_DIGIT), 31) + 31 * int(data.translate(_HIGH_DIGIT), 31)
+    if len(data) <= HASH_CHUNK:
+        return int(data.translate(LOW_DIGIT), 31) + 31 * int(data.translate(HIGH_DIGIT), 31)
     value = 0
-    for at in range(0, len(data), _HASH_CHUNK):
-        part = data[at : at + _HASH_CHUNK]
+    for at in range(0, len(data), HASH_CHUNK):
+        part = data[at : at + HASH_CHUNK]
         value = (value * pow(31, len(part), 1 << 32) + _hash_bytes(part)) & 0xFFFFFFFF
     return value

@@ -19,7 +19,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.store.geometry import ENTRY, HEADER, ROCKETMQ_SLOTS, SLOT_SIZE, IndexBytes, cut_short, find_slots
-from gantrymq.store.key_hashes import HEAD, MIDDLE, TAIL, KeyHashes, key_hash
+from gantrymq.store.key_hashes import ASCII_CHARS_MAX, HIGH_DIGIT, LOW_DIGIT, key_hash, unsigned_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -165,22 +165,21 @@ class IndexFile:
             self._table = table
 
     def add_records(
-        self, records: Iterable[tuple[str, tuple[str, ...], int, int]], hashes: KeyHashes
+        self, records: Iterable[tuple[str, tuple[str, ...], int, int]]
     ) -> Iterator[tuple[str, tuple[str, ...], int, int]]:
-        """Put records, each with a key at least, under their keys, as many as there is surely room for; the answer has the rest. `add_run` of `hashes.run` in one
+        """Put records, each with a key at least, under their keys, as many as there is surely room for; the answer has the rest. `add_run` in one
         pass: a tuple and a list item less per key."""
         waiting = iter(records)
         self.load_slots()
         entry, slots, pending, dirty, table = self.next_entry, self.slots, self._pending, self._dirty, self._table
         assert table is not None
-        limit, head_part, middle_part, tail_part, mask = self.entries - KEYS_MAX, HEAD, MIDDLE, TAIL, HASH_MASK
+        limit, mask, low, high, ascii_max = self.entries - KEYS_MAX, HASH_MASK, LOW_DIGIT, HIGH_DIGIT, ASCII_CHARS_MAX
         if entry >= limit:
             return waiting
-        heads_of, middles, tails, begin_ms = hashes.heads_of, hashes.middles, hashes.tails, self.begin_ms
+        begin_ms = self.begin_ms
         used = seconds = position = store_ms = 0
         last_ms, first_entry, marking = -1, entry, self._marks_chunks()
         for topic, keys, position, store_ms in waiting:
-            heads = heads_of(topic)
             if entry == 1:
                 self.begin_position, self.begin_ms = position, store_ms
                 begin_ms = store_ms
@@ -188,11 +187,12 @@ class IndexFile:
                 last_ms = store_ms
                 seconds = min(max((store_ms - begin_ms) // 1000, 0), SECONDS_MAX)
             for key in keys:
-                head, middle, tail = heads.get(key[head_part]), middles.get(key[middle_part]), tails.get(key[tail_part])
-                if head is None or middle is None or tail is None:
-                    hashed = hashes.make(topic, key, heads)
+                text = f"{topic}#{key}"
+                if len(text) <= ascii_max and text.isascii():  # `unsigned_hash`, without a call per key
+                    data = text.encode()
+                    hashed = int(data.translate(low), 31) + 31 * int(data.translate(high), 31) & 0xFFFFFFFF
                 else:
-                    hashed = head + middle + tail & 0xFFFFFFFF
+                    hashed = unsigned_hash(text)
                 if hashed > mask:  # negative in Java; the one without an absolute value counts as 0
                     hashed = 0x100000000 - hashed & mask
                 slot = hashed % slots
@@ -422,7 +422,6 @@ class Index:
         self.directory = directory
         self.slots = slots
         self.entries = entries
-        self._hashes = KeyHashes()
         self.list: list[IndexFile] = []
         self.cold: ColdReads | None = None
         """As in `QueueFiles`; set before the first `find`."""
@@ -517,8 +516,10 @@ class Index:
         """Index records (topic, keys, physical offset, store ms) under each of their keys, of which each has one."""
         rest = records
         if self.list and not self.list[-1].full:
-            rest = list(self.list[-1].add_records(records, self._hashes))
-        run = self._hashes.run(rest)
+            rest = list(self.list[-1].add_records(records))
+        run = [
+            (unsigned_hash(f"{topic}#{key}"), position, store_ms) for topic, keys, position, store_ms in rest for key in keys
+        ]
         at = 0
         while at < len(run):
             if not self.list or self.list[-1].full:
