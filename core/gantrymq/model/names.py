@@ -194,6 +194,7 @@ HASH_CHUNK: Final = 512
 _DIGITS: Final = b"0123456789abcdefghijklmnopqrstu"
 LOW_DIGIT: Final = bytes([_DIGITS[code % 31] for code in range(256)])
 HIGH_DIGIT: Final = bytes([_DIGITS[code // 31] for code in range(256)])
+"""Tables for `bytes.translate`: a character's two digits in base 31. Hash of a text of at most HASH_CHUNK of them: int(low digits, 31) + 31 * int(high digits, 31)."""
 
 
 def java_hash(text: str) -> int:

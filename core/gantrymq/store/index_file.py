@@ -19,7 +19,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.store.geometry import ENTRY, HEADER, ROCKETMQ_SLOTS, SLOT_SIZE, IndexBytes, cut_short, find_slots
-from gantrymq.store.key_hashes import ASCII_CHARS_MAX, HIGH_DIGIT, LOW_DIGIT, key_hash, unsigned_hash
+from gantrymq.model.names import HASH_CHUNK, HIGH_DIGIT, LOW_DIGIT
+from gantrymq.store.key_hashes import key_hash, unsigned_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -173,7 +174,7 @@ class IndexFile:
         self.load_slots()
         entry, slots, pending, dirty, table = self.next_entry, self.slots, self._pending, self._dirty, self._table
         assert table is not None
-        limit, mask, low, high, ascii_max = self.entries - KEYS_MAX, HASH_MASK, LOW_DIGIT, HIGH_DIGIT, ASCII_CHARS_MAX
+        limit, mask, low, high, longest = self.entries - KEYS_MAX, HASH_MASK, LOW_DIGIT, HIGH_DIGIT, HASH_CHUNK
         if entry >= limit:
             return waiting
         begin_ms = self.begin_ms
@@ -188,7 +189,7 @@ class IndexFile:
                 seconds = min(max((store_ms - begin_ms) // 1000, 0), SECONDS_MAX)
             for key in keys:
                 text = f"{topic}#{key}"
-                if len(text) <= ascii_max and text.isascii():  # `unsigned_hash`, without a call per key
+                if len(text) <= longest and text.isascii():  # `unsigned_hash`, without a call per key
                     data = text.encode()
                     hashed = int(data.translate(low), 31) + 31 * int(data.translate(high), 31) & 0xFFFFFFFF
                 else:

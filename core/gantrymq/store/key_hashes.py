@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from gantrymq.model.names import HASH_CHUNK, HIGH_DIGIT, LOW_DIGIT, java_hash
-
-__all__ = ["ASCII_CHARS_MAX", "HASH_MIN", "HIGH_DIGIT", "LOW_DIGIT", "key_hash", "unsigned_hash"]
+from gantrymq.model.names import java_hash
 
 HASH_MIN: Final = -0x80000000
 """The one hash without an absolute value; it counts as 0."""
-ASCII_CHARS_MAX: Final = HASH_CHUNK
-"""Up to here the hash of an ASCII text is one number: int(low digits, 31) + 31 * int(high digits, 31)."""
 
 
 def unsigned_hash(text: str) -> int:
