@@ -18,8 +18,8 @@ from datetime import datetime
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from gantrymq.store.geometry import ENTRY, HEADER, ROCKETMQ_SLOTS, SLOT_SIZE, IndexBytes, cut_short, find_slots
 from gantrymq.model.names import HASH_CHUNK, HIGH_DIGIT, LOW_DIGIT
+from gantrymq.store.geometry import ENTRY, HEADER, ROCKETMQ_SLOTS, SLOT_SIZE, IndexBytes, cut_short, find_slots
 from gantrymq.store.key_hashes import key_hash, unsigned_hash
 
 if TYPE_CHECKING:
@@ -519,7 +519,9 @@ class Index:
         if self.list and not self.list[-1].full:
             rest = list(self.list[-1].add_records(records))
         run = [
-            (unsigned_hash(f"{topic}#{key}"), position, store_ms) for topic, keys, position, store_ms in rest for key in keys
+            (unsigned_hash(f"{topic}#{key}"), position, store_ms)
+            for topic, keys, position, store_ms in rest
+            for key in keys
         ]
         at = 0
         while at < len(run):

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gantrymq.model.names import java_hash
 from gantrymq.store import index_file
 from gantrymq.store.index_file import CHUNK, MARKED_MAX, Index
 from gantrymq.store.key_hashes import key_hash
