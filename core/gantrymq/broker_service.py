@@ -34,6 +34,7 @@ from gantrymq.net.listen import ListenError
 from gantrymq.recovery_progress import RecoveryProgress
 from gantrymq.remoting.broker_door import BrokerDoors
 from gantrymq.remoting.registrar import Registrar
+from gantrymq.remoting.table_rows import CHECKS
 from gantrymq.services import ServiceContext
 from gantrymq.store.cold import ColdReads
 from gantrymq.store.config import StoreConfig
@@ -143,6 +144,7 @@ class BrokerService:
         broker.transactions.config = sections["transactions"]
         broker.delays.configure(sections["timer"])
         broker.keep_snapshots(snapshots)
+        broker.row_checks = CHECKS
         export = ConfigExport(store.files, context.data, context.clock)
         ends = Ends(store.topics(), store.queues_of, store.max_offset)
 

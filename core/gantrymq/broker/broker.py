@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gantrymq.broker import deletions
+from gantrymq.broker import deletions, found_topics
 from gantrymq.broker.ackgate import AckGate, answer
 from gantrymq.broker.acks import ACK_TOPIC
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
@@ -24,6 +24,7 @@ from gantrymq.broker.deleting import Deleting
 from gantrymq.broker.hits import NO_HIT, Hit, Tap
 from gantrymq.broker.leases import Leases
 from gantrymq.broker.offsets import FLUSH_MS, OFFSET_TABLES, STEP_EVERY_MS, ConsumerOffsets
+from gantrymq.broker.own_rows import CHECKS, NEXT
 from gantrymq.broker.parts import Part
 from gantrymq.broker.pending import Pending
 from gantrymq.broker.pops import Pops
@@ -31,6 +32,7 @@ from gantrymq.broker.port import Done, Route
 from gantrymq.broker.refused import Refused, append_fit, as_refusal, leave_out
 from gantrymq.broker.routing import Router, route_from_bytes, route_to_bytes
 from gantrymq.broker.routing_api import RouteSet
+from gantrymq.broker.row_checks import RowCheck
 from gantrymq.broker.settings import Settings
 from gantrymq.broker.snapshots import NOT_TABLES, NOTHING, Snapshots
 from gantrymq.broker.stats import BrokerStats
@@ -108,6 +110,8 @@ class Broker:
         self.router = Router(route_sets, self.topics.topics)
         self.topics.on_new = self.router.new_topic
         self.offsets = ConsumerOffsets()
+        self.row_checks: Mapping[str, RowCheck] = CHECKS
+        """Of tables whose rows a start puts aside if they cannot be read; set before `open`."""
         self.deleting = Deleting(self)
         self.leases = Leases()
         self.stats = BrokerStats(clock, config.cluster)
@@ -158,24 +162,29 @@ class Broker:
         tables = [name[len(names.SYSTEM_PREFIX) :] for name in self.store.topics() if names.is_own_system_topic(name)]
         loaded = self.snapshots.load() if self.snapshots is not None else NOTHING
         self.tables.load(loaded.tables)
-        self.tables.replay(self.store, [table for table in tables if table not in NOT_TABLES], loaded.offsets)
+        damaged = self.tables.replay(self.store, [table for table in tables if table not in NOT_TABLES], loaded.offsets)
+        self.tables.put_aside(self.row_checks)
         self._take_over(deletions.unfinished(self.tables, self.store.queues_of, self.store.max_offset))
         self._take_over(take_over())
         self.settings.load(self.tables.rows("setting"))
+        self._take_over(found_topics.lost_rows(self.tables, self.store, "topic" in damaged))
         self.topics.load(self.tables.rows("topic"))
+        for config in found_topics.aside(self.tables, self.store):
+            self.topics.load_found(config)
         self.topics.load_light(self.store.topics())
+        bad_routes: dict[str, str] = {}
         for route_id, data in self.tables.rows("route").items():
-            route = route_from_bytes(route_id, data)
             try:
-                self.router.add(route)
-            except GantryError as error:
-                raise GantryError(error.code, f"route {route_id}: {error.text}") from error
-        self._next_light = int(self.tables.rows("light").get("next", b"1"))
+                self.router.add(route_from_bytes(route_id, data))
+            except GantryError as error:  # of a gateway that is not installed (any more)
+                bad_routes[route_id] = error.text
+        self.tables.set_aside("route", bad_routes)
+        self._next_light = self._first_light()
         self.offsets.load(*map(self.tables.rows, OFFSET_TABLES))
         for key, queue_id, offset, end in self.offsets.cut(self.store.max_offset) if cut_offsets else ():
             log.warning("offset of %s, queue %d: %d is beyond the queue's end, cut to %d", key, queue_id, offset, end)
             self._arm_offsets()
-        self.cursors.load(self.tables.rows("cursor"))
+        self.cursors.load(self.tables.rows("cursor"), self.tables.aside("cursor"))
         begin = loaded.offsets.get(ACK_TOPIC, 0)
         known = self.cursors.load_states(loaded.cursors, begin)
         for message in replay_topic(self.store, ACK_TOPIC, begin):
@@ -188,6 +197,14 @@ class Broker:
             self.cursors.moved.replay(self.store, self.cursors.is_live, loaded.offsets.get(MOVED_TOPIC, 0))
         for part in self.parts:
             part.open()
+
+    def _first_light(self) -> int:
+        """The next id of a light queue that was never used; its row may be one that cannot be read."""
+        rows = self.tables.rows("light")
+        if NEXT in rows:
+            return int(rows[NEXT])
+        known = [*map(int, rows), *self.store.light_ids(), *[route.light for route in self.router.routes.values()]]
+        return max(known, default=0) + 1
 
     def _take_over(self, rows: Rows) -> None:
         for first in range(0, len(rows), ROWS_AT_ONCE):

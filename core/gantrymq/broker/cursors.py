@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -155,8 +155,11 @@ class Cursors:
 
     # Start: definitions, then records, then `recovered`.
 
-    def load(self, rows: dict[str, bytes]) -> None:
-        """Definitions from table `cursor`; the row `next` keeps ids from being used twice."""
+    def load(self, rows: dict[str, bytes], aside: Iterable[str] = ()) -> None:
+        """Definitions from table `cursor`; the row `next` keeps ids from being used twice, and so do the keys of rows that cannot be read."""
+        for key in aside:
+            if key.isdecimal():
+                self._next_id = max(self._next_id, int(key) + 1)
         for key, data in rows.items():
             if key == "next":
                 self._next_id = max(self._next_id, int(data))

@@ -156,12 +156,11 @@ class Survey:
             batch = refs
             found = yield from patient(lambda: self._store.get_many(batch))  # noqa: B023 (called at once)
             yield RECORD_US * len(refs)
-            rows = self._tables.rows(table)
             for message in found:
                 if message is None:
                     continue
                 key = message.property(KEY_PROPERTY)
-                if key in rows:
+                if self._tables.kept(table, key) is not None:
                     self.rows.setdefault(table, set()).add(key)
                     self.row_bytes += message.size
 

@@ -308,12 +308,11 @@ class Retention:
         for table, keys in survey.rows.items():
             waiting = list(keys)
             while waiting:
-                rows = self._broker.tables.rows(table)
                 batch: list[Message] = []
                 size = 0
                 while waiting and size < WRITE_BYTES:
                     key = waiting.pop()
-                    value = rows.get(key)
+                    value = self._broker.tables.kept(table, key)
                     if value is not None:
                         batch.append(item_message(table, key, value))
                         size += len(value) + 256

@@ -1,16 +1,18 @@
-"""Rows of gateways' tables: whether they can be read, asked of the code that reads them.
+"""Rows of tables: whether they can be read, asked of the code that reads them.
 
-Entry-point group `gantrymq.tables`: name = table, value = a function `(key, value)` that raises for a row it cannot read. A row comes in
-over the gateway wire only if it can be read; one that is in the log nevertheless (written by another version, say) is put aside when a door
-opens, and everything else works: `gantry store rows` lists such rows and removes them.
+Core's own: own_rows.py and remoting/table_rows.py. Gateways': entry-point group `gantrymq.tables`, name = table, value = a function
+`(key, value)` that raises for a row it cannot read. A row comes in over the gateway wire only if it can be read; one that is in the log
+nevertheless (written by another version, say) is put aside when the broker or a door opens, and everything else works: `gantry store rows`
+lists such rows and removes them.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib.metadata import entry_points
+from typing import Final
 
 from gantrymq.model.errors import ErrorCode, GantryError
 
@@ -18,6 +20,7 @@ log = logging.getLogger(__name__)
 
 RowCheck = Callable[[str, bytes], object]
 GROUP = "gantrymq.tables"
+NO_CHECKS: Final[Mapping[str, RowCheck]] = {}
 
 
 @cache
@@ -48,9 +51,21 @@ def why_unreadable(check: RowCheck, key: str, value: bytes) -> str:
     return ""
 
 
-def refuse_unreadable(table: str, rows: Iterable[tuple[str, bytes | None]]) -> None:
-    """Raise ILLEGAL_ARGUMENT for a row that the table's doors could not read."""
-    check = check_of(table)
+def report(table: str, key: str, why: str) -> None:
+    """The line about a row that is put aside."""
+    log.error(
+        "row %r of table %s cannot be read and is put aside: %s (gantry store rows DIR lists such rows, --remove removes them)",
+        key[:80],
+        table,
+        why[:200],
+    )
+
+
+def refuse_unreadable(
+    table: str, rows: Iterable[tuple[str, bytes | None]], known: Mapping[str, RowCheck] = NO_CHECKS
+) -> None:
+    """Raise ILLEGAL_ARGUMENT for a row that the table's readers (`known`, else the doors') could not read."""
+    check = known.get(table) or check_of(table)
     if check is None:
         return
     for key, value in rows:
@@ -72,12 +87,7 @@ def readable(table: str, rows: dict[str, bytes]) -> dict[str, bytes]:
     found = {}
     for key, value in rows.items():
         if why := why_unreadable(check, key, value):
-            log.error(
-                "row %r of table %s cannot be read and is put aside: %s (gantry store rows DIR lists such rows, --remove removes them)",
-                key[:80],
-                table,
-                why[:200],
-            )
+            report(table, key, why)
         else:
             found[key] = value
     return found

@@ -254,6 +254,8 @@ class Snapshots:
                     keys, values, size = [], [], 0
         if keys:
             yield rows_block(table, keys, values)
+        for key, value in list(self._tables.aside(table).items()):
+            yield rows_block(table, [key], [value])
 
     def _moved(self) -> Generator[bytes, None, None]:
         moved = self._cursors.moved

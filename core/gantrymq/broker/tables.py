@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
+from gantrymq.broker.row_checks import RowCheck, report, why_unreadable
 from gantrymq.broker.table_keys import TableKeys
 from gantrymq.model import names
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
+from gantrymq.store.consume_queue import HOLE_SIZE
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +29,8 @@ ROWS_MAX = 2_000_000
 """Rows of one table: a million sessions or retained messages and room to spare; at some 200 bytes each still below a gigabyte."""
 REPLAY_STEP = 1024
 """Records read at once while replaying."""
+ASIDE_LINES_MAX = 100
+"""Rows of one table that are put aside with a line of their own."""
 
 _TABLE = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
 
@@ -91,22 +95,67 @@ class Tables:
         """(table, key) of rows that were handed over to be written since the last append, ..."""
         self._writing: set[tuple[str, str]] = set()
         """... and of those in the append that is under way."""
+        self._aside: dict[str, dict[str, bytes]] = {}
+        """Rows of the broker's own tables that nobody here can read. They stay in log and snapshots: another version may be able to."""
 
     def load(self, tables: dict[str, dict[str, bytes]]) -> None:
         """Take over the rows of a snapshot."""
         self._tables.update(tables)
 
-    def replay(self, reader: LogReader, tables: list[str], offsets: dict[str, int] | None = None) -> None:
-        """Read the named tables from the log; `offsets`: by topic, from where on (elsewhere all of it)."""
+    def replay(self, reader: LogReader, tables: list[str], offsets: dict[str, int] | None = None) -> set[str]:
+        """Read the named tables from the log; `offsets`: by topic, from where on (elsewhere all of it). Returns the tables with a damaged
+        record: what it said is not known, and a line in the log has its position."""
+        damaged: set[str] = set()
         for table in tables:
             rows = self._tables.setdefault(table, {})
-            for message in replay_topic(reader, topic_of(table), (offsets or {}).get(topic_of(table), 0)):
+
+            def lost(offset: int, position: int, table: str = table) -> None:
+                damaged.add(table)
+                log.error(
+                    "table %s: record %d, at %d of the log, is damaged: the row that it changed is as it was before",
+                    table,
+                    offset,
+                    position,
+                )
+
+            for message in replay_topic(reader, topic_of(table), (offsets or {}).get(topic_of(table), 0), lost):
                 _, key, value = row_of(message)
                 if value is None:
                     rows.pop(key, None)
                 else:
                     rows[key] = value
             self._keys[table] = TableKeys(rows)
+        return damaged
+
+    def put_aside(self, checks: Mapping[str, RowCheck]) -> None:
+        """At start: take every row that its check cannot read out of its table, with a line in the log."""
+        for table, check in checks.items():
+            rows = self._tables.get(table, {})
+            self.set_aside(
+                table, {key: why for key, value in rows.items() if (why := why_unreadable(check, key, value))}
+            )
+
+    def set_aside(self, table: str, bad: Mapping[str, str]) -> None:
+        """At start: take rows out of their table; `bad`: by key, what is wrong."""
+        if not bad:
+            return
+        rows, aside = self._tables[table], self._aside.setdefault(table, {})
+        for number, (key, why) in enumerate(bad.items()):
+            aside[key] = rows.pop(key)
+            if number < ASIDE_LINES_MAX:
+                report(table, key, why)
+        if len(bad) > ASIDE_LINES_MAX:
+            log.error("%d more rows of table %s cannot be read and are put aside", len(bad) - ASIDE_LINES_MAX, table)
+        self._keys[table] = TableKeys(rows)
+
+    def aside(self, table: str) -> dict[str, bytes]:
+        """Rows that were put aside and not replaced since; read only."""
+        return self._aside.get(table, {})
+
+    def kept(self, table: str, key: str) -> bytes | None:
+        """The row as the log has to keep it, put aside or not."""
+        value = self._tables.get(table, {}).get(key)
+        return value if value is not None else self.aside(table).get(key)
 
     def rows(self, table: str) -> dict[str, bytes]:
         """The live rows; read only."""
@@ -156,6 +205,8 @@ class Tables:
         keys = self._keys.get(table)
         if keys is None:
             keys = self._keys[table] = TableKeys(rows)
+        if self._aside:
+            self._aside.get(table, {}).pop(key, None)
         if value is None:
             if rows.pop(key, None) is not None:
                 keys.removed(key)
@@ -181,15 +232,19 @@ class Tables:
             watchers.remove(watcher)
 
 
-def replay_topic(reader: LogReader, topic: str, offset: int) -> Iterator[Message]:
-    """Every record of queue 0 of `topic` from `offset` on, in order."""
+def replay_topic(
+    reader: LogReader, topic: str, offset: int, on_damaged: Callable[[int, int], None] = lambda offset, position: None
+) -> Iterator[Message]:
+    """Every record of queue 0 of `topic` from `offset` on, in order. `on_damaged(offset, position)`: there should be one, and is none."""
     end = reader.max_offset(topic, 0)
     offset = max(offset, reader.min_offset(topic, 0))
     while offset < end:
         units = reader.units(topic, 0, offset, REPLAY_STEP)
         if not units:
             break
-        for message in reader.get_many([(unit[0], unit[1]) for unit in units]):
-            if message is not None:
+        for number, message in enumerate(reader.get_many([(unit[0], unit[1]) for unit in units]), offset):
+            if message is not None and message.topic == topic:
                 yield message
+            elif units[number - offset][1] != HOLE_SIZE:
+                on_damaged(number, units[number - offset][0])
         offset += len(units)

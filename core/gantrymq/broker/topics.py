@@ -187,6 +187,10 @@ class TopicTable:
                 self._add(config)
                 self.auto_created += config.on_use
 
+    def load_found(self, config: TopicConfig) -> None:
+        """At start: a topic that has queues and no row that can be read. It has none until somebody changes it."""
+        self._add(config)
+
     def give(self, cluster: str, broker: str) -> None:
         """Set `given`: topics named as the cluster and as the broker (RocketMQ: clusterTopicEnable, brokerTopicEnable), by whose
         routes tools find all brokers and each one. A name that no topic can have is left out."""

@@ -1,4 +1,4 @@
-"""What `gantry store rows` does: rows of gateways' tables that no door can read, in a stopped directory."""
+"""What `gantry store rows` does: rows of tables that nobody here can read, in a stopped directory."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from gantrymq.broker.row_checks import check_of, known_tables, why_unreadable
+from gantrymq.broker.routing import Router, load_route_sets, route_from_bytes
+from gantrymq.broker.row_checks import RowCheck, check_of, known_tables, why_unreadable
+from gantrymq.broker.snapshots import table_of
 from gantrymq.broker.tables import item_message, replay_topic, row_of, topic_of
 from gantrymq.cli.store import CONSOLE, explained, store_app
 from gantrymq.cli.store_repair import data_of, settings_of
 from gantrymq.clock import SystemClock
+from gantrymq.remoting.table_rows import CHECKS
 from gantrymq.store.files import OsFileSystem
 from gantrymq.store.message_store import MessageStore
 
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that cannot be read, and why."""
+    """A row that cannot be read, and why. `key` empty: a damaged record, of which nobody knows what row it changed."""
 
     table: str
     key: str
@@ -31,13 +34,30 @@ class BadRow:
     why: str
 
 
+def _checks() -> dict[str, RowCheck]:
+    """Of every table that has a reader here."""
+    checks = {**CHECKS, **{table: check for table in known_tables() if (check := check_of(table)) is not None}}
+    router, read = Router(load_route_sets(), {}), checks["route"]
+
+    def check_route(key: str, value: bytes) -> None:
+        read(key, value)
+        router.add(route_from_bytes(key, value))  # its kind may not be installed
+
+    return {**checks, "route": check_route}
+
+
 def bad_rows(store: MessageStore) -> list[BadRow]:
-    """Rows of all tables that have a reader here."""
+    """Rows that cannot be read, and damaged records, of all tables."""
     found = []
-    for table in known_tables():
-        check = check_of(table)
+    checks = _checks()
+    for table in sorted({*checks, *filter(None, map(table_of, store.topics()))}):
+        check = checks.get(table)
         rows: dict[str, bytes] = {}
-        for message in replay_topic(store, topic_of(table), 0):
+
+        def damaged(offset: int, position: int, table: str = table) -> None:
+            found.append(BadRow(table, "", 0, f"record {offset}, at {position} of the log, is damaged"))
+
+        for message in replay_topic(store, topic_of(table), 0, damaged):
             _, key, value = row_of(message)
             if value is None:
                 rows.pop(key, None)
@@ -57,14 +77,14 @@ def rows(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per row.")] = False,
     config: Annotated[str | None, typer.Option(help="The server's TOML file.")] = None,
 ) -> None:
-    """List rows of MQTT's, AMQP's and CloudEvents' tables that no door can read; the doors work without them."""
+    """List rows of tables that the broker or a door cannot read, and damaged ones; both work without them."""
     with explained(directory):
         store = MessageStore(OsFileSystem(), data_of(directory), settings_of(config), SystemClock())
         store.load()
         try:
             found = bad_rows(store)
             if remove and found:
-                gone = [item_message(row.table, row.key, None) for row in found]
+                gone = [item_message(row.table, row.key, None) for row in found if row.key]
                 store.append(gone, [()] * len(gone))
         finally:
             store.close()
@@ -74,13 +94,14 @@ def rows(
 def _show(found: list[BadRow], removed: bool, as_json: bool) -> None:
     if as_json:
         for row in found:
-            line = {"table": row.table, "key": row.key, "bytes": row.size_bytes, "why": row.why, "removed": removed}
+            line = {"table": row.table, "key": row.key, "bytes": row.size_bytes, "why": row.why}
+            line["removed"] = removed and bool(row.key)
             sys.stdout.write(json.dumps(line) + "\n")
         return
     if not found:
         CONSOLE.print("[green]every row can be read[/green]")
         return
-    table = Table("table", "key", "bytes", "why", title="removed" if removed else "put aside by the doors")
+    table = Table("table", "key", "bytes", "why", title="removed, but for damaged records" if removed else "put aside")
     for row in found:
         table.add_row(row.table, escape(row.key[:80]), str(row.size_bytes), escape(row.why[:200]))
     CONSOLE.print(table)

@@ -28,6 +28,7 @@ from gantrymq.remoting.gateway_wire import (
     pack_result,
     pack_stored,
 )
+from gantrymq.remoting.table_rows import CHECKS
 
 log = logging.getLogger(__name__)
 
@@ -239,7 +240,7 @@ class GatewaySession:
     def _put(
         self, table: str, items: list[tuple[str, bytes | None]], token: Command, done: Callable[[Any, Any], None]
     ) -> None:
-        refuse_unreadable(table, items)
+        refuse_unreadable(table, items, CHECKS)
         self._port.put(table, items, token, done)
 
     def _put_if(
@@ -249,7 +250,7 @@ class GatewaySession:
         token: Command,
         done: Callable[[Any, Any], None],
     ) -> None:
-        refuse_unreadable(table, [(key, value) for key, _, value in items])
+        refuse_unreadable(table, [(key, value) for key, _, value in items], CHECKS)
         self._port.put_if(table, items, token, done)
 
     def _submit(self, rows: list[Sent], sent_in: int, token: Command, done: Callable[[Any, Any], None]) -> None:
