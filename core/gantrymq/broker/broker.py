@@ -293,6 +293,8 @@ class Broker:
         TOPIC_NOT_FOUND, TOPIC_LIMIT, NAME_INVALID, NO_PERMISSION."""
         topic = self.topics.get(name)
         if topic is not None:
+            if create and maker is None:
+                topic.wanted_ms = self.clock.now_ms()
             return topic
         if create and names.is_system_topic(name):
             return self.topics.create(TopicConfig(name, queues, queues))  # a door's own, whatever users may create
@@ -301,9 +303,9 @@ class Broker:
                 ErrorCode.TOPIC_NOT_FOUND, f"topic {name} does not exist; create it first (gantry topic create {name})"
             )
         if maker is None:
-            return self.topics.create_on_use(name, queues)
+            return self.topics.create_on_use(name, queues, self.clock.now_ms())
         self.topic_budget.check(name, self.topics.auto_created, *maker)
-        topic = self.topics.create_on_use(name, queues)
+        topic = self.topics.create_on_use(name, queues, self.clock.now_ms())
         self.topic_budget.made(*maker)
         return topic
 

@@ -224,6 +224,10 @@ class Router:
     def _concerned(self, name: str) -> bool:
         return bool(self._any_topic or self._of_topic.get(name))
 
+    def names_topic(self, topic: str) -> bool:
+        """Whether a route is about this very topic."""
+        return topic in self._of_topic
+
     def _refresh(self, name: str | None) -> None:
         if name is not None:
             topic = self._topics.get(name)

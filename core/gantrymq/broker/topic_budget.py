@@ -77,6 +77,6 @@ class TopicBudget:
 def _refusal(name: str, why: str) -> GantryError:
     return GantryError(
         ErrorCode.TOPIC_LIMIT,
-        f"topic {name} does not exist and is not created: {why}. Create it (gantry topic create {name}), remove unused ones, or raise "
-        "topics.auto_create_max",
+        f"topic {name} does not exist and is not created: {why}. Create it (gantry topic create {name}), remove unused ones (gantry topic prune "
+        "--unused), or raise topics.auto_create_max",
     )

@@ -65,6 +65,8 @@ class TopicConfig:
     deleted: bool = False
     on_use: bool = False
     """Came into being at its first use; such topics count towards topics.auto_create_max."""
+    created_ms: int = 0
+    """When a topic came into being at its first use; 0: not known."""
     deleting: list[str] | None = None
     """Only while the rows that go with a deleted topic (broker/deletions.py) are not gone yet: its retry topics, which go with it."""
 
@@ -75,6 +77,8 @@ class TopicConfig:
             "order": self.order, "attributes": self.attributes, "first": self.first_offsets, "deleted": self.deleted,
             "onUse": self.on_use,
         }  # fmt: skip
+        if self.created_ms:
+            value["created"] = self.created_ms
         if self.deleting is not None:
             value["deleting"] = self.deleting
         return json.dumps(value, separators=(",", ":")).encode()
@@ -86,7 +90,7 @@ class TopicConfig:
         return cls(
             name, value["readQueueNums"], value["writeQueueNums"], value["perm"], value["topicSysFlag"], value["order"],
             value["attributes"], value.get("first", {}), value.get("deleted", False), value.get("onUse", False),
-            value.get("deleting"),
+            value.get("created", 0), value.get("deleting"),
         )  # fmt: skip
 
 
@@ -105,6 +109,7 @@ class Topic:
         "system",
         "takes",
         "waiters",
+        "wanted_ms",
         "write_queues",
     )
 
@@ -125,6 +130,8 @@ class Topic:
         """Some route may match records of this topic."""
         self.cache: dict[tuple[str | None, str], Hit] = {}
         """Routing results by (exchange of origin, tag)."""
+        self.wanted_ms = 0
+        """When a door last asked for the topic to be there, since the start."""
         self.waiters: dict[int, dict[object, Callable[[], None]]] = {}
         """Who waits for the next record of a queue, by queue id and the waiter's own key; each is called once."""
         self._queue_of: dict[str, int] = {}
@@ -301,15 +308,16 @@ class TopicTable:
         self._changed(config.name)
         return topic
 
-    def create_on_use(self, name: str, queues: int) -> Topic:
-        """A topic that comes into being at first use. Raises NAME_INVALID, TOPIC_LIMIT."""
+    def create_on_use(self, name: str, queues: int, now_ms: int = 0) -> Topic:
+        """A topic that comes into being at first use, now. Raises NAME_INVALID, TOPIC_LIMIT."""
         if self.auto_created >= self._auto_create_max:
             raise GantryError(
                 ErrorCode.TOPIC_LIMIT,
                 f"topic {name} does not exist and {self._auto_create_max} topics that were created on use exist already: "
                 "create it, or raise topics.auto_create_max",
             )
-        topic = self.create(TopicConfig(name, queues, queues, on_use=True))
+        topic = self.create(TopicConfig(name, queues, queues, on_use=True, created_ms=now_ms))
+        topic.wanted_ms = now_ms
         self.auto_created += 1
         return topic
 
@@ -329,6 +337,14 @@ class TopicTable:
         self._deleted[name] = config
         self._changed(name)
         return config
+
+    def forget_tombstone(self, name: str) -> bool:
+        """Of a deleted topic that never had a record, so that there is nothing to go on counting from. False if there is none."""
+        dead = self._deleted.get(name)
+        if dead is None or dead.first_offsets or dead.deleting is not None:
+            return False
+        del self._deleted[name]
+        return True
 
     def _changed(self, name: str) -> None:
         self.version += 1

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from gantrymq.cli import completion, names, options
+from gantrymq.cli import completion, names, options, pruning
 from gantrymq.cli.options import All, Broker, Cluster, Interval, Json, Nameserver, Watch, Yes
 from gantrymq.cli.screen import (
     CONSOLE,
@@ -227,6 +227,28 @@ async def do_delete(admin: Admin, topic: str) -> None:
     """Delete and say so."""
     await admin.delete_topic(topic)
     CONSOLE.print(f"topic [bold]{plain(topic)}[/bold] deleted")
+
+
+@topic_app.command()
+def prune(
+    unused: Annotated[
+        bool, typer.Option("--unused", help="Topics that came into being by themselves and that nobody needs.")
+    ] = False,
+    older_than: Annotated[
+        str,
+        typer.Option(metavar="AGE", help="Made, and asked for by a door, at least so long ago: 90s, 30m, 12h, 7d, 0."),
+    ] = "1h",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show them.")] = False,
+    yes: Yes = False,
+    json_: Json = False,
+    nameserver: Nameserver = None,
+) -> None:
+    """Remove topics that nobody needs, on all brokers; asks first."""
+    if not unused:
+        raise typer.BadParameter("say what to remove: --unused is all there is")
+    options.run(
+        pruning.do_prune, nameserver, older_ms=pruning.parse_age(older_than), dry_run=dry_run, yes=yes, as_lines=json_
+    )
 
 
 @topic_app.command()

@@ -18,7 +18,7 @@ from gantrymq.model.names import AUTO_CREATE_TEMPLATE
 from gantrymq.remoting import java_properties
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode, ResponseCode
-from gantrymq.remoting.overview_codes import DRAIN, GROUP_LIST, GROUP_WISHES, OVERVIEW, TOPIC_LIST
+from gantrymq.remoting.overview_codes import DRAIN, GROUP_LIST, GROUP_WISHES, OVERVIEW, PRUNE_TOPICS, TOPIC_LIST
 
 T = TypeVar("T")
 
@@ -179,6 +179,18 @@ async def topic_stats(admin: Admin, address: str, topic: str) -> list[dict[str, 
 async def topic_list(admin: Admin, address: str) -> list[tuple[str, int, int | None]] | None:
     """(name, queues, messages; None: not known yet) of every topic of a broker; None where it is none of ours."""
     return await _list(admin, address, TOPIC_LIST, "topics")
+
+
+async def prune_topics(
+    admin: Admin, address: str, older_ms: int, remove: Iterable[str] | None = None
+) -> dict[str, list[Any]]:
+    """Unused topics of a broker, or, of those in `remove`, what was removed: see PRUNE_TOPICS."""
+    body = json.dumps(list(remove)).encode() if remove is not None else b""
+    fields = {"olderMs": str(older_ms), "remove": str(remove is not None).lower()}
+    await _answers(admin, address)
+    answer = await admin.client.ask(address, Command(PRUNE_TOPICS, fields, body), "unused topics", LIST_S)
+    found: dict[str, list[Any]] = loads(answer.body)
+    return found
 
 
 async def group_list(admin: Admin, address: str) -> list[dict[str, Any]] | None:

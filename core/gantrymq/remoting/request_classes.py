@@ -65,7 +65,7 @@ _ADMINISTRATION: Final = (
     Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, Code.DELETE_TOPIC_IN_NAMESRV,
     Code.UPDATE_NAMESRV_CONFIG, Code.GET_NAMESRV_CONFIG,
     # Ours.
-    LIST_TRANSACTIONS, overview.OVERVIEW, overview.DRAIN, overview.GROUP_WISHES, overview.TOPIC_LIST, overview.GROUP_LIST,
+    LIST_TRANSACTIONS, overview.OVERVIEW, overview.DRAIN, overview.GROUP_WISHES, overview.TOPIC_LIST, overview.GROUP_LIST, overview.PRUNE_TOPICS,
 )  # fmt: skip
 
 _TO_CLIENTS: Final = (

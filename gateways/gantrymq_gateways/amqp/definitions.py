@@ -195,6 +195,21 @@ def check_binding(key: str, data: bytes) -> None:
         raise ValueError("the key is not that of the binding")
 
 
+def topics_of_exchange(key: str, data: bytes) -> list[str]:
+    """Native topics that a row of `amqp_exchange` needs: a declared exchange's."""
+    return [topic_of(key)] if exchange_from(key, data) is not None else []
+
+
+def topics_of_queue(key: str, data: bytes) -> list[str]:
+    """As `topics_of_exchange`, of `amqp_queue`."""
+    return [topic_of(key)]
+
+
+def topics_of_binding(key: str, data: bytes) -> list[str]:
+    """As `topics_of_exchange`, of `amqp_binding`."""
+    return [topic_of(binding_from(data).source)]
+
+
 @dataclass(frozen=True, slots=True)
 class DefinitionLimits:
     """How much one broker keeps; each row costs about 1 KiB of memory in every gateway."""

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from gantrymq.broker.port import Start
+from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq_gateways.cloudevents.constants import (
     FILTERS_MAX,
@@ -234,6 +235,16 @@ def read_stored(subscription_id: str, value: bytes, guard: SinkGuard) -> Subscri
     except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
         raise SubscriptionError(f"stored subscription {subscription_id} cannot be read: {error}") from None
     return subscription
+
+
+def topics_of_row(key: str, value: bytes) -> list[str]:
+    """Native topics that a row needs."""
+    topic = stored_topic(value)
+    try:
+        names.check_topic(topic)
+    except GantryError:
+        return [names.encode_topic(topic)] if topic else []
+    return [topic]
 
 
 def stored_topic(value: bytes) -> str:

@@ -75,6 +75,11 @@ def check_row(key: str, value: bytes) -> None:
         raise ValueError("the key is not that of the topic")
 
 
+def topics_of_row(key: str, value: bytes) -> list[str]:
+    """Native topics that a row needs."""
+    return [names.encode_topic(parse_value(value).topic.partition("/")[0])]
+
+
 class RetainedStore:
     """The table in memory, indexed by levels. Writes of this process count from `stored`, those of others from `changed`."""
 
