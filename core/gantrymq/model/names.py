@@ -39,6 +39,7 @@ MQTT_OWN: Final = frozenset({"%24SYS", "%24share", "%24queue", "%24delayed", "%2
 
 _TOPIC = re.compile(r"[%A-Za-z0-9_|\-]+\Z")
 _TOPIC_ESCAPE = re.compile(rb"[^%A-Za-z0-9_|\-]|%(?=[0-9A-F]{2})")
+_LONG_TOPIC = re.compile(rf".{{{LONG_TOPIC_PREFIX}}}_[0-9A-F]{{32}}")
 _WORD_ESCAPE = re.compile(rb"[./+#|*\x00-\x20\x7f-\xff]|%(?=[0-9A-F]{2})")
 _ESCAPES = re.compile(r"(?:%[0-9A-F]{2})+")
 EMPTY: Final = "%00"
@@ -67,6 +68,11 @@ def encode_topic(foreign: str) -> str:
     if len(native) > TOPIC_BYTES_MAX:
         return native[:LONG_TOPIC_PREFIX] + "_" + hashlib.sha256(native.encode()).hexdigest()[:32].upper()
     return native
+
+
+def is_long_topic(native: str) -> bool:
+    """True for what `encode_topic` makes of a name over `TOPIC_BYTES_MAX`."""
+    return _LONG_TOPIC.fullmatch(native) is not None
 
 
 def encode_word(word: str) -> str:

@@ -45,7 +45,7 @@ VALUES = {
 
 EXTRA = {
     "message get": ["ID", "--topic", "t"], "message query": ["--topic", "t", "--key", "k"], "query": ["--topic", "t", "--key", "k"],
-    "topic update": ["--perm", "r"], "group update": ["--retries", "1"], "message send": ["x"], "send": ["x"],
+    "topic update": ["--perm", "r"], "group update": ["--retries", "1"], "topic prune": ["--unused"], "message send": ["x"], "send": ["x"],
 }  # fmt: skip
 """What commands ask for that their parameters do not say."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gantrymq.model.errors import GantryError
-from gantrymq_gateways.mqtt.rules import parse_rules
+from gantrymq_gateways.mqtt.rules import LEVELS_MAX, parse_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,8 @@ class MqttConfig:
     topic_rules: str = ""
     """Native topics by prefix of the MQTT topic: PREFIX=TOPIC, separated by semicolons (devices/=fleet; sensor-=sensors). What is under a prefix
     goes to its topic with all its levels in the tag. Set it before the first publish, alike for all gateways of a cluster."""
+    topic_levels: int = field(default=1, metadata={"min": 1, "max": LEVELS_MAX})
+    """Leading levels of an MQTT topic that name its native topic where no rule fits; the others are the tag. Set it as the rules."""
     unacked_bytes_max: int = field(default=4 * 1024 * 1024, metadata={"min": 65_536, "max": 64 * 1024 * 1024})
     """Bodies of one publisher handed to the log and not acknowledged by it; beyond it we stop reading from the publisher."""
     busy_retry_ms: int = field(default=100, metadata={"min": 1, "max": 10_000})

@@ -77,7 +77,7 @@ class MqttGateway:
         """Hears of the first start; later ones are tried until they succeed."""
         self.long_topics = LongTopics()
         self.long_topics.on_learned = self._learned
-        self.rules = parse_rules(config.topic_rules)
+        self.rules = parse_rules(config.topic_rules, config.topic_levels)
         self.topics = DeliveryTopics(self.long_topics, self.rules.to_mqtt)
         self.targets = Targets(self.long_topics, self.rules)
         self.known_topics: set[bytes] = set()

@@ -13,6 +13,7 @@ from typing import Final
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import BODY_BYTES_MAX
+from gantrymq_gateways.mqtt.rules import LEVELS_MAX
 
 TABLE: Final = "mqtt_retained"
 
@@ -76,8 +77,9 @@ def check_row(key: str, value: bytes) -> None:
 
 
 def topics_of_row(key: str, value: bytes) -> list[str]:
-    """Native topics that a row needs."""
-    return [names.encode_topic(parse_value(value).topic.partition("/")[0])]
+    """Native topics that a row needs, whatever `mqtt.topic_levels` is."""
+    levels = parse_value(value).topic.split("/")
+    return [names.encode_topic("/".join(levels[:count])) for count in range(1, min(len(levels), LEVELS_MAX) + 1)]
 
 
 class RetainedStore:

@@ -108,7 +108,7 @@ class MqttRoutes:
         self._by_topic: dict[str, FilterTrie] = {}
         self._any = FilterTrie()
         self._routes: dict[int, tuple[str | None, list[str]]] = {}
-        self._ruled: dict[tuple[tuple[str, str], ...], tuple[TopicRules, MqttRoutes]] = {}
+        self._ruled: dict[tuple[object, ...], tuple[TopicRules, MqttRoutes]] = {}
         """Routes with topic rules, by the rules: there is one configuration, or for a while two."""
 
     def add(self, number: int, topic: str | None, expression: str) -> bool:
@@ -116,7 +116,7 @@ class MqttRoutes:
             rules, text = parse_ruled(expression)
             plain = filter_route(text)
             self.remove(number)
-            _, routes = self._ruled.setdefault(rules.pairs, (rules, MqttRoutes()))
+            _, routes = self._ruled.setdefault((rules.pairs, rules.levels), (rules, MqttRoutes()))
             return routes.add(number, *plain)
         words = parse_expression(expression)
         self.remove(number)

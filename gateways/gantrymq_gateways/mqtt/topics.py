@@ -90,8 +90,12 @@ def to_mqtt(native: str, tag: str, long_topics: LongTopics | None = None) -> byt
         first = long_topics.foreign.get(native)
     if first is None:
         first = names.decode_escapes(native, STANDING)
-    levels = [first, *levels_of(words_of(tag))]
-    encoded = "/".join(levels).encode("utf-8", "replace")
+    return join(first, words_of(tag))
+
+
+def join(first: str, words: list[str]) -> bytes:
+    """The MQTT topic of a first level and encoded words; empty over 65,535 bytes."""
+    encoded = "/".join([first, *levels_of(words)]).encode("utf-8", "replace")
     return encoded if len(encoded) <= c.STRING_BYTES_MAX else b""
 
 

@@ -1,4 +1,4 @@
-"""`mqtt.topic_rules`: every MQTT topic comes back, no two meet in one place, filters find what MQTT's rule says."""
+"""`mqtt.topic_rules` and `mqtt.topic_levels`: every MQTT topic comes back, no two meet in one place, filters find what MQTT's rule says."""
 
 from __future__ import annotations
 
@@ -49,14 +49,18 @@ FILTER = st.builds(
     lambda levels, rest: "/".join([*levels, "#"] if rest else levels),
     st.lists(st.one_of(LEVEL, st.just("+")), min_size=1, max_size=4), st.booleans(),
 ).filter(bool)  # fmt: skip
+LEVELS = st.sampled_from([1, 2, 3])
 TAG = st.lists(st.sampled_from(["", "d", "d1", "1", "fleet", "x", "$x", "%2E", "é"]), max_size=4).map(".".join)
 
 
-@given(st.sampled_from(RULES), TOPIC)
-@example("d/=fleet", "fleet/d/1")
-@example("=fleet", "fleet/")
-def test_every_topic_comes_back_or_is_refused_for_the_one_in_its_place(text: str, topic: str) -> None:
-    rules = parse_rules(text)
+@given(st.sampled_from(RULES), LEVELS, TOPIC)
+@example("d/=fleet", 1, "fleet/d/1")
+@example("=fleet", 1, "fleet/")
+@example("", 2, "d/")
+@example("", 2, "/d")
+@example("", 3, "d//%2F/")
+def test_every_topic_comes_back_or_is_refused_for_the_one_in_its_place(text: str, levels: int, topic: str) -> None:
+    rules = parse_rules(text, levels)
     try:
         native, tag = rules.to_native(topic)
     except GantryError as error:
@@ -71,9 +75,9 @@ def test_every_topic_comes_back_or_is_refused_for_the_one_in_its_place(text: str
         assert rules.to_mqtt(native, tag).decode() == topic
 
 
-@given(st.sampled_from(RULES), st.lists(TOPIC, max_size=12, unique=True))
-def test_no_two_topics_meet(text: str, topics: list[str]) -> None:
-    rules = parse_rules(text)
+@given(st.sampled_from(RULES), LEVELS, st.lists(TOPIC, max_size=12, unique=True))
+def test_no_two_topics_meet(text: str, levels: int, topics: list[str]) -> None:
+    rules = parse_rules(text, levels)
     places = []
     for topic in dict.fromkeys([*topics, *[f"{native}/{topic}" for topic in topics for native in rules.targets]]):
         try:
@@ -83,9 +87,11 @@ def test_no_two_topics_meet(text: str, topics: list[str]) -> None:
     assert len(places) == len(set(places))
 
 
-@given(st.sampled_from(RULES), st.lists(FILTER, max_size=10), st.lists(TOPIC, max_size=6), st.data())
-def test_filters_find_what_the_rule_says(text: str, filters: list[str], topics: list[str], data: st.DataObject) -> None:
-    rules = parse_rules(text)
+@given(st.sampled_from(RULES), LEVELS, st.lists(FILTER, max_size=10), st.lists(TOPIC, max_size=6), st.data())
+def test_filters_find_what_the_rule_says(
+    text: str, levels: int, filters: list[str], topics: list[str], data: st.DataObject
+) -> None:
+    rules = parse_rules(text, levels)
     routes = MqttRoutes()
     for number, wanted in enumerate(filters):
         assert routes.add(number, *rules.filter_route(wanted)) is False
@@ -106,14 +112,30 @@ def test_filters_find_what_the_rule_says(text: str, filters: list[str], topics: 
 
 @given(
     st.sampled_from(RULES),
+    LEVELS,
     st.lists(FILTER, max_size=10),
-    st.sampled_from(["fleet", "d", "x", "other", "f", "%24x"]),
+    st.sampled_from(
+        [
+            "fleet",
+            "d",
+            "x",
+            "other",
+            "f",
+            "%24x",
+            "d%2Fx",
+            "%2Fd%2F1",
+            "d%2F%2B",
+            "%24x%2Fd",
+            "fleet%2Fd",
+            "d%2F" + "1" * 90 + "_" + "A" * 32,
+        ]
+    ),
     TAG,
 )
 def test_messages_of_other_doors_are_found_as_they_are_delivered(
-    text: str, filters: list[str], native: str, tag: str
+    text: str, levels: int, filters: list[str], native: str, tag: str
 ) -> None:
-    rules = parse_rules(text)
+    rules = parse_rules(text, levels)
     routes = MqttRoutes()
     for number, wanted in enumerate(filters):
         routes.add(number, *rules.filter_route(wanted))
@@ -136,6 +158,29 @@ def test_places(topic: str, place: tuple[str, str]) -> None:
     assert rules.to_mqtt(*place).decode() == topic
 
 
+@pytest.mark.parametrize(
+    ("topic", "place"),
+    [
+        ("acme/line1/d1/temp", ("acme%2Fline1", "d1.temp")), ("acme/line1", ("acme%2Fline1", "")), ("acme", ("acme", "")),
+        ("acme/", ("acme%2F", "")), ("/a/b", ("%2Fa", "b")), ("a.b/c.d/e.f", ("a%2Eb%2Fc%2Ed", "e%2Ef")), ("a%2Fb/c", ("a%252Fb%2Fc", "")),
+        ("$aws/a/b", ("%24aws", "a.b")), ("devices/d1/temp", ("fleet", "devices.d1.temp")), ("a/" + "b" * 130 + "/c", ("a", "b" * 130 + ".c")),
+    ],
+)  # fmt: skip
+def test_places_of_two_levels(topic: str, place: tuple[str, str]) -> None:
+    rules = parse_rules("devices/=fleet", 2)
+    assert rules.to_native(topic) == place
+    assert rules.to_mqtt(*place).decode() == topic
+
+
+def test_two_levels_open_no_closed_topic() -> None:
+    rules = parse_rules("", 2)
+    for topic in ("$SYS/broker/uptime", "TBW102/x", "%RETRY%g/x", "rmq_sys_gantry_topic/x", "$share/g/x"):
+        with pytest.raises(GantryError) as raised:
+            rules.to_native(topic)
+        assert raised.value.code is ErrorCode.NO_PERMISSION
+    assert rules.to_native("$SYS/broker/connection/b/state") == ("%24SYS", "broker.connection.b.state")
+
+
 def test_a_place_that_is_taken_is_refused_with_its_owner() -> None:
     with pytest.raises(GantryError, match=r"mqtt\.topic_rules its place is that of 'devices/d1'"):
         parse_rules("devices/=fleet").to_native("fleet/devices/d1")
@@ -147,6 +192,14 @@ def test_a_place_that_is_taken_is_refused_with_its_owner() -> None:
 )  # fmt: skip
 def test_what_a_subscription_makes(text: str, home: str | None) -> None:
     assert parse_rules("devices/=fleet").home_of(text) == home
+
+
+@pytest.mark.parametrize(
+    ("text", "home"),
+    [("a/b/#", "a%2Fb"), ("a/b", "a%2Fb"), ("a", "a"), ("a/#", None), ("a/+/c", None), ("#", None), ("$aws/b/#", "%24aws"), ("devices/#", "fleet")],
+)  # fmt: skip
+def test_what_a_subscription_makes_of_two_levels(text: str, home: str | None) -> None:
+    assert parse_rules("devices/=fleet", 2).home_of(text) == home
 
 
 @pytest.mark.parametrize(
@@ -166,6 +219,7 @@ def test_bad_rules_end_the_start(text: str) -> None:
         '{"filter":1,"rules":[["a","b"]]}',
         '{"filter":"a","rules":[["a"]]}',
         '{"filter":"a","rules":[["a","b/c"]]}',
+        '{"filter":"a","rules":[],"levels":9}',
     ],
 )
 def test_bad_expressions(expression: str) -> None:
@@ -174,9 +228,10 @@ def test_bad_expressions(expression: str) -> None:
     assert raised.value.code is ErrorCode.ILLEGAL_ARGUMENT
 
 
-@pytest.fixture(params=["late", "local", "remote"])
+@pytest.fixture(params=[("late", 1), ("local", 1), ("remote", 1), ("local", 2)])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    world = World(request.param, seed=7, directory=tmp_path / "first", topic_rules="devices/=fleet")
+    kind, levels = request.param
+    world = World(kind, seed=7, directory=tmp_path / "first", topic_rules="devices/=fleet", topic_levels=levels)
     yield world
     world.close()
 
@@ -220,3 +275,18 @@ def test_what_is_retained_and_left_behind_keeps_its_name() -> None:
     reader.subscribe("devices/+/state")
     assert reader.messages() == [("devices/7/state", b"off")]
     assert [(m.topic, m.tag) for m in world.port.log] == [("fleet", "devices.7.state")]
+
+
+def test_two_levels_over_the_door() -> None:
+    world = World(topic_levels=2)
+    world.client("c", will=will("acme/l1/d7/state", b"off", retain=True)).link.lose()
+    live = world.client("live")
+    live.subscribe("acme/+/d1/#")
+    world.client("p").publish("acme/l1/d1/temp", b"1")
+    world.settle()
+    assert live.messages() == [("acme/l1/d1/temp", b"1")]
+    reader = world.client("r")
+    reader.subscribe("acme/l1/#")
+    assert reader.messages() == [("acme/l1/d7/state", b"off")]
+    assert {(m.topic, m.tag) for m in world.port.log} == {("acme%2Fl1", "d7.state"), ("acme%2Fl1", "d1.temp")}
+    assert set(world.port.topic_queues) == {"acme%2Fl1"}
