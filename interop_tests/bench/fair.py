@@ -275,6 +275,12 @@ def p99_ms(before: list[tuple[float, float]], after: list[tuple[float, float]]) 
     return next((bound * 1000 for bound, count in counts if count >= total * 0.99), 0.0) if total else 0.0
 
 
+def processor(server: Server) -> tuple[int, int]:
+    """Nanoseconds for which the loop's thread had a processor, and for which it waited for one."""
+    had, waited, _ = Path(f"/proc/{server.pid}/schedstat").read_text().split()
+    return int(had), int(waited)
+
+
 def beside(server: Server, name: str, seconds: float) -> dict[str, Any]:
     """The neighbour's figures while an attack goes on."""
     if name == f"AMQP publish to {QUEUES} queues":
@@ -288,9 +294,11 @@ def beside(server: Server, name: str, seconds: float) -> dict[str, Any]:
         process.start()
     try:
         time.sleep(SETTLE_S)
-        before = histograms(server)
+        before, (had, waited) = histograms(server), processor(server)
         found: dict[str, Any] = neighbour(server, seconds)
-        after = histograms(server)
+        after, (had_after, waited_after) = histograms(server), processor(server)
+        waited = waited_after - waited
+        found["waited"] = waited / max(had_after - had + waited, 1)
         found["alive"] = sum(process.is_alive() for process in processes)
     finally:
         for process in processes:
@@ -312,7 +320,7 @@ def main(arguments: list[str]) -> int:
     names = [
         name for name in (*ATTACKS, CROWD) if not args.only or any(word.lower() in name.lower() for word in args.only)
     ]
-    table = Table("beside", "p50 ms", "p99 ms", "max ms", "allowed p50 / p99", "turns p99", "answers p99", "")
+    table = Table("beside", "p50 ms", "p99 ms", "max ms", "allowed p50 / p99", "turns p99", "answers p99", "waited", "")
     figures: dict[str, Any] = {}
     failed = 0
     with tempfile.TemporaryDirectory(prefix="gantry-fair-") as place:
@@ -331,11 +339,13 @@ def main(arguments: list[str]) -> int:
             figures[name] = {"alone": alone, "beside": found, "good": good}
             table.add_row(
                 name, *[f"{found[key]:.1f} ({alone[key]:.2f})" for key in ("p50", "p99", "max")],
-                f"{allowed['p50']:.0f} / {allowed['p99']:.0f}", f"{found['turn_p99']:g}", f"{found['answer_p99']:g}",
+                f"{allowed['p50']:.0f} / {allowed['p99']:.0f}", f"{found['turn_p99']:g}", f"{found['answer_p99']:g}", f"{found['waited']:.0%}",
                 "ok" if good else "missed" if found["alive"] else "the attackers were cut off",
             )  # fmt: skip
     Console().print(table)
-    sys.stdout.write("in parentheses: alone\n")
+    sys.stdout.write(
+        "in parentheses: alone; waited: of the time in which the server had work, how much it waited for a processor that others had\n"
+    )
     if args.json:
         args.json.write_text(json.dumps(figures, indent=1))
     return 1 if failed else 0

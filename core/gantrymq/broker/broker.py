@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from gantrymq.broker import deletions, found_topics
@@ -67,7 +68,7 @@ ROWS_AT_ONCE = 1_000
 """Rows of another broker's configuration in one batch."""
 
 WAKES_PER_TURN = 256
-WAKES_S = 0.002
+WAKES_S = 0.001
 """Waiters served in one turn, and how long: 8 us a pull. The others have later turns."""
 
 BACKGROUND_BUDGET_US = 1_000
@@ -75,6 +76,8 @@ BACKGROUND_BUDGET_US = 1_000
 BACKGROUND_EVERY_MS = 50
 LIGHT_UNITS_BEHIND = 8_000
 """Entries of light queues that wait to be written: beyond it each turn that appends writes a slice, so that they never have to be written at once."""
+
+NOBODY: dict[object, Callable[[], None]] = {}
 
 _Internal = tuple[list[Message], Callable[[], None] | None, Done | None, Any]
 
@@ -135,6 +138,8 @@ class Broker:
         self._woken: dict[object, Callable[[], None]] = {}
         self._late: deque[Callable[[], None]] = deque()
         """Woken, and not served yet."""
+        self._crowds: deque[dict[object, Callable[[], None]]] = deque()
+        """...behind these: the waiters of one queue, more than a turn serves. Not even looking at each fits into one turn."""
         self._full_taps: list[Tap] = []
         self.pending = Pending(wheel.now_ms)
         self._background_armed = False
@@ -583,7 +588,11 @@ class Broker:
         for message in messages:
             topic = topics.get(message.topic)
             if topic is not None and topic.waiters:
-                woken.update(topic.waiters.pop(message.queue_id, {}))
+                waiters = topic.waiters.pop(message.queue_id, NOBODY)
+                if len(waiters) > WAKES_PER_TURN:
+                    self._crowds.append(waiters)
+                else:
+                    woken.update(waiters)
             if message.lmq:
                 self.topics.wake_lights(message.lmq, woken)
         light_waiters = self._light_waiters
@@ -596,7 +605,7 @@ class Broker:
                 for light in hit.lights:
                     if waiters := light_waiters.pop(light, None):
                         woken.update(waiters)
-        if woken or self._full_taps:
+        if woken or self._full_taps or self._crowds:
             self._arm_deliver()
         if messages:
             self.arm_background()
@@ -624,6 +633,11 @@ class Broker:
     def _wake(self) -> None:
         """A share of the waiters, those that were woken now first: whoever waits behind a hundred thousand others waits for half of their share."""
         late, clock_s = self._late, self.pending.times.now
+        while self._crowds and len(late) < WAKES_PER_TURN:
+            crowd = self._crowds[0]
+            late.extend([crowd.pop(key) for key in list(islice(crowd, WAKES_PER_TURN))])
+            if not crowd:
+                self._crowds.popleft()
         shares = 2 if late else 1
         woken, self._woken = self._woken, {}
         fresh = deque(woken.values())
@@ -635,7 +649,7 @@ class Broker:
             run_some(watchers, left, clock_s, WAKES_S / shares)
         late.extend(fresh)
         late.extend(watchers)
-        if late:
+        if late or self._crowds:
             self._arm_deliver()
 
     def _background(self, now_ms: int) -> None:

@@ -358,8 +358,6 @@ class Pump(asyncio.Protocol):
             rest, self._rest = self._rest, b""
             if rest:
                 self._hand_over(rest)
-                if not self._rest:
-                    self._handled += 1  # what is written comes in the next turn
             else:
                 self._hold(HOLD_TURN, False)
         if not self._rest or self._state != OPEN:

@@ -3,6 +3,8 @@
 Everything that arrives in one turn of the loop is appended to the log as one batch, delivered together and written with one
 write per connection. `LoopTurn` is armed by the first callback handed over and runs all phases in one `call_soon`; without
 work it costs nothing. It knows no event loop: arming is an argument, and tests drive `net.testing.ManualTurn` by hand.
+
+What may wait comes behind the writes: slices of long work, and the rest of large reads (`net.rotation`), so that no answer waits for it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Final
 
 log = logging.getLogger(__name__)
 
-SLICES_S: Final = 0.002
+SLICES_S: Final = 0.001
 SLICES_MAX: Final = 32
 """Slices of long work in one turn: so long, and so many."""
 
@@ -34,6 +36,7 @@ class LoopTurn:
         "_armed",
         "_clock_s",
         "_deliver",
+        "_end",
         "_slices",
         "_write",
         "number",
@@ -55,6 +58,7 @@ class LoopTurn:
         self._deliver: list[Callback] = []
         self._write: list[Callback] = []
         self._slices: deque[Callback] = deque()
+        self._end: list[Callback] = []
 
     def at_append(self, callback: Callback) -> None:
         """First phase: one append batch for everything submitted in this turn."""
@@ -85,6 +89,13 @@ class LoopTurn:
             self._armed = True
             self._arm(self.run)
 
+    def at_end(self, callback: Callback) -> None:
+        """Behind the last phase: what this turn's answers need not wait for."""
+        self._end.append(callback)
+        if not self._armed:
+            self._armed = True
+            self._arm(self.run)
+
     def run(self) -> None:
         """One turn. `_armed` stays set meanwhile, so what a phase hands over never arms a second turn beside this one."""
         begun_s = self._clock_s()
@@ -97,15 +108,19 @@ class LoopTurn:
         if callbacks:
             self._deliver = []
             run_all(callbacks)
-        if self._slices:
-            run_some(self._slices, min(len(self._slices), SLICES_MAX), self._clock_s, SLICES_S)
         callbacks = self._write
         if callbacks:
             self._write = []
             run_all(callbacks)
         self.number += 1
+        if self._slices:
+            run_some(self._slices, min(len(self._slices), SLICES_MAX), self._clock_s, SLICES_S)
+        callbacks = self._end
+        if callbacks:
+            self._end = []
+            run_all(callbacks)
         self.observe(self._clock_s() - begun_s + reads_s)
-        if self._append or self._deliver or self._slices or self._write:
+        if self._append or self._deliver or self._slices or self._write or self._end:
             self._arm(self.run)
         else:
             self._armed = False

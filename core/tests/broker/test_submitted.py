@@ -42,6 +42,7 @@ class Sender:
 def node(monkeypatch: pytest.MonkeyPatch) -> Node:
     """Topic `wide` has eight light queues; a turn takes 40 entries, 10 of one sender at a time."""
     monkeypatch.setattr(submitted, "ENTRIES_PER_TURN", 40)
+    monkeypatch.setattr(submitted, "WHOLE_ENTRIES_MAX", 40)
     monkeypatch.setattr(submitted, "ENTRIES_PER_SHARE", 10)
     node = Node(MemoryFileSystem(), sync=False)
     for number in range(QUEUES):

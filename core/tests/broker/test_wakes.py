@@ -93,3 +93,16 @@ def test_one_that_fails_costs_nobody_his_call(node: Node) -> None:
     put(node, "crowded")
     node.turn.run_until_quiet()
     assert served == list(range(CROWD))
+
+
+def test_a_turn_touches_no_more_of_a_crowd_than_it_serves(node: Node) -> None:
+    """To look at each of 100,000 waiters took 13 ms."""
+    served: list[int] = []
+    park(node, "crowded", CROWD, served)
+    crowd = node.broker.topics.topics["crowded"].waiters[0]
+    put(node, "crowded")
+    node.turn.run()
+    assert len(served) == WAKES_PER_TURN
+    assert len(crowd) == CROWD - WAKES_PER_TURN
+    node.turn.run_until_quiet()
+    assert (len(served), crowd) == (CROWD, {})

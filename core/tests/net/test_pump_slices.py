@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gantrymq.net.pump import Pump, PumpHost, PumpLimits
-from gantrymq.net.rotation import SLICE_BYTES_MAX, SLICE_BYTES_MIN
+from gantrymq.net.rotation import READS_S, SLICE_BYTES_MAX, SLICE_BYTES_MIN, SLICE_S
 from gantrymq.net.testing import ManualClock, ManualTurn, ManualWheel
 from tests.net.test_pump import EchoDoor
 
@@ -73,7 +73,7 @@ def one() -> tuple[Pump, BusyDoor, Paused, ManualTurn]:
     return pump, door, transport, turn
 
 
-MUCH = bytes(range(256)) * 64
+MUCH = bytes(range(256)) * (SLICE_BYTES_MIN * 16 // 256)
 """16 slices of the smallest size."""
 
 
@@ -116,7 +116,7 @@ def test_what_becomes_slow_comes_in_smaller_slices() -> None:
     door.piece_s = 0.00001
     pump.data_received(bytes(SLICE_BYTES_MAX * 2))
     door.pieces.clear()
-    door.piece_s = 0.004
+    door.piece_s = 4 * SLICE_S
     pump.data_received(bytes(SLICE_BYTES_MAX * 2))
     turn.run_until_quiet()
     assert door.pieces[0] == SLICE_BYTES_MAX
@@ -141,6 +141,21 @@ def test_a_neighbour_with_little_stands_before_those_with_much() -> None:
         assert (bytes(door.seen), transport.reading) == (MUCH, True)
 
 
+def test_an_answer_is_written_before_others_are_handed_more() -> None:
+    [(first, one_door, _), (second, other_door, _), (neighbour, small, wire)], turn = busy(3)
+    small.piece_s = 0.0001
+    written: list[int] = []
+    wire.write = lambda data: written.append(len(one_door.pieces + other_door.pieces))  # type: ignore[attr-defined]
+    first.data_received(MUCH)
+    second.data_received(MUCH)
+    turn.run()
+    turn.run()
+    handed = len(one_door.pieces + other_door.pieces)
+    neighbour.data_received(b"little")
+    turn.run()
+    assert written == [handed]
+
+
 def test_those_with_much_take_turns() -> None:
     connections, turn = busy(5)
     for pump, _, _ in connections:
@@ -158,7 +173,7 @@ def test_those_with_much_take_turns() -> None:
 def test_many_that_send_little_share_a_turn_too() -> None:
     connections, turn = busy(20)
     for pump, door, _ in connections:
-        door.piece_s = 0.001
+        door.piece_s = READS_S / 5
         pump.data_received(b"x")
     assert 5 <= sum(len(door.pieces) for _, door, _ in connections) <= 6
     assert not any(transport.reading for _, door, transport in connections if not door.pieces)

@@ -18,6 +18,19 @@ def test_phases_run_in_order_whatever_the_order_of_handing_over() -> None:
     assert not turn.pending
 
 
+def test_what_may_wait_comes_behind_the_writes() -> None:
+    turn, seen = ManualTurn(), list[str]()
+    turn.in_slices(lambda: seen.append("slice"))
+    turn.at_end(lambda: seen.append("end"))
+    turn.at_end(lambda: turn.at_end(lambda: seen.append("next end")))
+    turn.at_write(lambda: seen.append("write"))
+    turn.run()
+    assert seen == ["write", "slice", "end"]
+    turn.run()
+    assert seen[3:] == ["next end"]
+    assert not turn.pending
+
+
 def test_later_phase_is_the_same_turn_and_earlier_or_same_phase_the_next() -> None:
     turn, seen = ManualTurn(), list[str]()
 
