@@ -46,7 +46,9 @@ PAUSE_S: Final = 0.002
 SETTLE_S: Final = 1.0
 TOPIC: Final = "fair"
 
-Block = Callable[[socket.socket, Server], bytes]
+Doors = dict[str, str]
+"""Addresses by name."""
+Block = Callable[[socket.socket, Doors], bytes]
 """Says hello on a new connection; returns what is then written again and again."""
 
 
@@ -84,7 +86,7 @@ def amqp_hello(connection: socket.socket) -> None:
     answer(connection)
 
 
-def amqp_get(connection: socket.socket, _server: Server) -> bytes:
+def amqp_get(connection: socket.socket, _doors: Doors) -> bytes:
     amqp_hello(connection)
     connection.sendall(method(1, (50, 10), b"\0\0" + short("fair-empty") + b"\0" + b"\0\0\0\0"))
     answer(connection)
@@ -99,16 +101,16 @@ def amqp_publish(exchange: str, key: str) -> bytes:
     )  # fmt: skip
 
 
-def amqp_fanout(connection: socket.socket, _server: Server) -> bytes:
+def amqp_fanout(connection: socket.socket, _doors: Doors) -> bytes:
     amqp_hello(connection)
     return repeated(amqp_publish("amq.fanout", ""))
 
 
-def declare_fanout(server: Server) -> None:
+def declare_fanout(doors: Doors, queues: int = QUEUES) -> None:
     """Queues that stay for the attack; deleted with the server's directory."""
-    with door(server, "amqp") as connection:
+    with door(doors, "amqp") as connection:
         amqp_hello(connection)
-        for number in range(QUEUES):
+        for number in range(queues):
             name = f"fair-{number}"
             declare = method(1, (50, 10), b"\0\0" + short(name) + b"\0" + b"\0\0\0\0")
             bind = method(1, (50, 20), b"\0\0" + short(name) + short("amq.fanout") + b"\0\0" + b"\0\0\0\0")
@@ -126,17 +128,17 @@ def mqtt_hello(connection: socket.socket) -> None:
     answer(connection)
 
 
-def mqtt_ping(connection: socket.socket, _server: Server) -> bytes:
+def mqtt_ping(connection: socket.socket, _doors: Doors) -> bytes:
     mqtt_hello(connection)
     return repeated(b"\xc0\0")
 
 
-def mqtt_publish(connection: socket.socket, _server: Server) -> bytes:
+def mqtt_publish(connection: socket.socket, _doors: Doors) -> bytes:
     mqtt_hello(connection)
     return repeated(b"\x32\x0a\0\x05fairq\0\x01x")
 
 
-def remoting_config(_connection: socket.socket, _server: Server) -> bytes:
+def remoting_config(_connection: socket.socket, _doors: Doors) -> bytes:
     return repeated(encode(26, 1, {}, b"", False))
 
 
@@ -146,19 +148,19 @@ def send_frame(opaque: int) -> bytes:
     return encode(310, opaque, fields, b"x" * 64, False)
 
 
-def remoting_send(_connection: socket.socket, _server: Server) -> bytes:
+def remoting_send(_connection: socket.socket, _doors: Doors) -> bytes:
     return repeated(send_frame(1))
 
 
-def http_list(_connection: socket.socket, server: Server) -> bytes:
-    return repeated(f"GET /subscriptions HTTP/1.1\r\nHost: {server.doors['cloudevents']}\r\n\r\n".encode())
+def http_list(_connection: socket.socket, doors: Doors) -> bytes:
+    return repeated(f"GET /subscriptions HTTP/1.1\r\nHost: {doors['cloudevents']}\r\n\r\n".encode())
 
 
-def http_batch(_connection: socket.socket, server: Server) -> bytes:
+def http_batch(_connection: socket.socket, doors: Doors) -> bytes:
     event = '{"specversion":"1.0","id":"%d","source":"/fair","type":"t","data":1}'
     body = f"[{','.join([event % number for number in range(EVENTS)])}]".encode()
     head = (
-        f"POST /topics/fairbatch HTTP/1.1\r\nHost: {server.doors['cloudevents']}\r\n"
+        f"POST /topics/fairbatch HTTP/1.1\r\nHost: {doors['cloudevents']}\r\n"
         f"Content-Type: application/cloudevents-batch+json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
@@ -178,18 +180,18 @@ CROWD: Final = f"{PULLS} waking pulls"
 
 
 @contextmanager
-def door(server: Server, name: str) -> Iterator[socket.socket]:
-    host, _, port = server.doors[name].rpartition(":")
+def door(doors: Doors, name: str) -> Iterator[socket.socket]:
+    host, _, port = doors[name].rpartition(":")
     with socket.create_connection((host, int(port)), 30) as connection:
         yield connection
 
 
-def attack(server: Server, name: str) -> None:
+def attack(doors: Doors, name: str) -> None:
     """One client: writes while the server reads, and throws its answers away."""
     os.nice(NICE)
     where, hello = ATTACKS[name]
-    with door(server, where) as connection:
-        block = memoryview(hello(connection, server))
+    with door(doors, where) as connection:
+        block = memoryview(hello(connection, doors))
         connection.setblocking(False)
         at = 0
         while True:
@@ -203,21 +205,21 @@ def attack(server: Server, name: str) -> None:
                 continue
 
 
-def crowd(server: Server) -> None:
+def crowd(doors: Doors) -> None:
     """Pulls that all wait for one queue, each again once it is answered; and a message for them twice a second."""
     os.nice(NICE)
-    with door(server, "broker") as connection:
+    with door(doors, "broker") as connection:
         create_topic(connection, "faircrowd", 1)
     pull = {"consumerGroup": "crowd", "topic": "faircrowd", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1", "sysFlag": "6",
             "commitOffset": "0", "suspendTimeoutMillis": "30000", "subscription": "*", "subVersion": "0"}  # fmt: skip
     fields = {"a": "FAIR", "b": "faircrowd", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "1700000000000", "h": "0",
               "i": "", "j": "0", "k": "false", "m": "false", "n": "broker-a"}  # fmt: skip
-    with door(server, "broker") as sender:
+    with door(doors, "broker") as sender:
         for offset in range(1_000):
             pull["queueOffset"] = str(offset + 1)
             sender.sendall(encode(310, 1, fields, b"x", False))
             answer(sender)
-            connections = [connect(server.doors["broker"]) for _ in range(PULL_CONNECTIONS)]
+            connections = [connect(doors["broker"]) for _ in range(PULL_CONNECTIONS)]
             frame = encode(11, 1, pull, b"", False)
             for connection in connections:
                 connection.sendall(frame * (PULLS // PULL_CONNECTIONS))
@@ -236,7 +238,7 @@ def crowd(server: Server) -> None:
 def neighbour(server: Server, seconds: float) -> dict[str, float]:
     """Sends one message at a time; milliseconds."""
     took: list[float] = []
-    with door(server, "broker") as connection:
+    with door(server.doors, "broker") as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.settimeout(60)
         end = time.monotonic() + seconds
@@ -284,11 +286,11 @@ def processor(server: Server) -> tuple[int, int]:
 def beside(server: Server, name: str, seconds: float) -> dict[str, Any]:
     """The neighbour's figures while an attack goes on."""
     if name == f"AMQP publish to {QUEUES} queues":
-        declare_fanout(server)
+        declare_fanout(server.doors)
     processes = (
-        [multiprocessing.Process(target=crowd, args=(server,), daemon=True)]
+        [multiprocessing.Process(target=crowd, args=(server.doors,), daemon=True)]
         if name == CROWD
-        else [multiprocessing.Process(target=attack, args=(server, name), daemon=True) for _ in range(CLIENTS)]
+        else [multiprocessing.Process(target=attack, args=(server.doors, name), daemon=True) for _ in range(CLIENTS)]
     )
     for process in processes:
         process.start()
@@ -328,7 +330,7 @@ def main(arguments: list[str]) -> int:
             directory = Path(place) / str(len(figures))
             directory.mkdir()
             with gantry(directory) as server:
-                with door(server, "broker") as connection:
+                with door(server.doors, "broker") as connection:
                     create_topic(connection, TOPIC, 4)
                 neighbour(server, SETTLE_S)
                 alone = neighbour(server, args.seconds)
