@@ -603,8 +603,8 @@ class Broker:
                 tap.batch.append((message, numbers))
             if light_waiters:
                 for light in hit.lights:
-                    if waiters := light_waiters.pop(light, None):
-                        woken.update(waiters)
+                    if watchers := light_waiters.pop(light, None):
+                        woken.update(watchers)
         if woken or self._full_taps or self._crowds:
             self._arm_deliver()
         if messages:
