@@ -69,6 +69,10 @@ class QueueReader(Protocol):
     def get_many(self, refs: list[tuple[int, int]]) -> list[Message | None]: ...
 
 
+Seen = tuple[list[int], "list[Message | None]", int]
+"""Entries that can be leased: offsets, records (None: gone), and how many of them had come back."""
+
+
 class Cursor:
     """One group's place in one queue."""
 
@@ -315,14 +319,13 @@ class Cursors:
     # Work.
 
     def acquire(self, cursor: Cursor, holder: int, count_max: int, bytes_max: int, port: int = 0) -> list[Delivery]:
-        """Lease entries, returned ones first. Entries whose record is gone are done silently. Coming back short arms the watcher of `port`.
+        """`look` and `take`."""
+        return self.take(cursor, self.look(cursor, count_max, bytes_max), holder, count_max, port)
 
-        Raises `Cold` (store/cold.py), with nothing changed.
-        """
+    def look(self, cursor: Cursor, count_max: int, bytes_max: int) -> Seen:
+        """What `take` would lease, returned entries first. Changes nothing. Raises `Cold` (store/cold.py)."""
         window = cursor.window
-        count_max = min(count_max, ACQUIRE_MAX)
-        if count_max <= 0:
-            return []
+        count_max = max(min(count_max, ACQUIRE_MAX), 0)
         offsets = window.returned[:count_max]
         units = [(self.units(cursor, offset, 1) or GONE)[0] for offset in offsets]
         back = len(offsets)
@@ -332,11 +335,18 @@ class Cursors:
             units += fresh
         keep = self.within(units, bytes_max)
         del offsets[keep:], units[keep:]
-        found = self._reader.get_many([(unit[0], unit[1]) for unit in units])
-        # Nothing has changed so far: what was cold is read, and all this is done again.
+        return offsets, self._reader.get_many([(unit[0], unit[1]) for unit in units]), min(back, keep)
+
+    def take(self, cursor: Cursor, seen: Seen, holder: int, count_max: int, port: int = 0) -> list[Delivery]:
+        """Lease what was just seen. Entries whose record is gone are done silently. Coming back short of `count_max` arms the watcher of `port`."""
+        offsets, found, back = seen
+        window, keep = cursor.window, len(offsets)
+        count_max = min(count_max, ACQUIRE_MAX)
+        if count_max <= 0:
+            return []
         if keep > back:
-            self.mark(cursor, window.next_offset + keep - back)
-        window.take_returned(holder, min(back, keep))
+            self.mark(cursor, window.next_offset + keep - back, len(window.inflight) + count_max)
+        window.take_returned(holder, back)
         for _ in range(keep - back):
             window.take_next(holder)
         deliveries = []
@@ -351,11 +361,12 @@ class Cursors:
             self.arm(cursor, port)
         return deliveries
 
-    def mark(self, cursor: Cursor, end: int) -> None:
-        """Offsets below `end` are about to be delivered: the delivered mark goes ahead of them."""
+    def mark(self, cursor: Cursor, end: int, credit: int) -> None:
+        """Offsets below `end` are about to be delivered: the delivered mark goes ahead of them, by as many as the consumers may hold. After
+        a crash no more than that comes redelivered that never was delivered."""
         window = cursor.window
         if end > window.marked:
-            window.marked = end + MARK_STEP
+            window.marked = end + min(credit, MARK_STEP)
             self._append_now(encode_one(AckKind.MARK, cursor.id, window.marked))
 
     def stop_marks(self) -> None:

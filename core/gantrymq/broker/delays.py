@@ -54,6 +54,11 @@ def timer_pairs(properties: bytes) -> dict[bytes, bytes]:
     return found
 
 
+def _out_ms(at_ms: int) -> int:
+    """The second behind which a message waits whose handle says `at_ms`."""
+    return (at_ms - 1) // PRECISION_MS * PRECISION_MS
+
+
 class Delays:
     """See the module. A `parts.Part`."""
 
@@ -169,7 +174,7 @@ class Delays:
             return ErrorCode.MESSAGE_ILLEGAL if recalls else None
         if exact_ms - now_ms > self.config.max_delay_s * 1000:
             return ErrorCode.MESSAGE_ILLEGAL
-        out_ms = (exact_ms - 1) // PRECISION_MS * PRECISION_MS
+        out_ms = _out_ms(exact_ms)
         properties = message.properties
         if b"TIMER_ROLL_TIMES\x01" in found:
             properties = without(properties, (b"TIMER_ROLL_TIMES\x01",))
@@ -201,8 +206,13 @@ class Delays:
 
     # Recall.
 
+    def pending(self, topic: str, unique: str, at_ms: int) -> list[int] | None:
+        """What the index says about a message to `recall`. Changes nothing. May raise `Cold`."""
+        return self.timers.known(topic, unique, _out_ms(at_ms))
+
     def recall(
         self,
+        known: list[int] | None,
         topic: str,
         unique: str,
         at_ms: int,
@@ -212,8 +222,7 @@ class Delays:
     ) -> None:
         """Take back the message with this unique key, whose handle says `at_ms`. The answer: whether one was still pending, or why
         the order could not be stored. The order is a record (RocketMQ's own), so it holds across a crash, and for another broker on
-        this directory. May raise `Cold`, with nothing changed."""
-        out_ms = (at_ms - 1) // PRECISION_MS * PRECISION_MS
+        this directory. `known`: what `pending` found."""
 
         def go_on(found: list[int] | ErrorCode) -> None:
             if isinstance(found, ErrorCode) or not found:
@@ -221,7 +230,7 @@ class Delays:
             else:
                 self._order(found, topic, unique, at_ms, group, born_host, on_done)
 
-        self.timers.targets(topic, unique, out_ms, go_on)
+        self.timers.targets(known, topic, unique, _out_ms(at_ms), go_on)
 
     def _order(
         self, found: list[int], topic: str, unique: str, at_ms: int, group: str, born_host: bytes,

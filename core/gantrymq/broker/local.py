@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gantrymq.broker.broker import OWN_TABLES, Broker
 from gantrymq.broker.cursors import Cursor, parse_queue
@@ -18,6 +18,11 @@ from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.store.cold import Cold
+
+if TYPE_CHECKING:
+    from gantrymq.store.reader import StoreReader
+
+T = TypeVar("T")
 
 
 def _info(topic: Topic) -> TopicInfo:
@@ -72,17 +77,21 @@ class LocalBrokerPort:
         on_done(token, found)
 
     def read(self, refs: Sequence[tuple[int, int]], token: Any, on_done: Done) -> None:
-        self._try(partial(self._read, list(refs), token, on_done))
+        wanted = list(refs)
+        self._read(lambda store: store.get_many(wanted), partial(on_done, token))
 
-    def _read(self, refs: list[tuple[int, int]], token: Any, on_done: Done) -> None:
-        on_done(token, self._broker.store.get_many(refs))
+    def _read(self, look: Callable[[StoreReader], T], apply: Callable[[T], None]) -> None:
+        """`apply(look(store))`, now or when the disk has what is read. `look` is repeated then and changes nothing; `apply` is called once."""
+        self._read_again((look, apply))
 
-    def _try(self, call: Callable[[], None]) -> None:
-        """Do what reads before it changes anything; where that would wait for the disk, do it again when the data is there."""
+    def _read_again(self, parts: tuple[Callable[[StoreReader], Any], Callable[[Any], None]]) -> None:
+        look, apply = parts
         try:
-            call()
+            found = look(self._broker.store)
         except Cold as cold:
-            self._broker.fetch(cold, call, self._try)
+            self._broker.fetch(cold, parts, self._read_again)
+            return
+        apply(found)
 
     # Routes.
 
@@ -136,19 +145,31 @@ class LocalBrokerPort:
         self._broker.delete_light(light, token, on_done)
 
     def open_cursor(self, queue: str, group: str, start: Start, token: Any, on_done: Done) -> None:
-        self._try(partial(self._open_cursor, queue, group, start, token, on_done))
+        def look(store: StoreReader) -> int | GantryError:
+            """Where a new one begins."""
+            if self._broker.cursors.find(queue, group) is not None:
+                return 0
+            if start.kind == "find":
+                return GantryError(ErrorCode.NOT_FOUND, f"group {group} has no cursor in queue {queue}")
+            try:
+                return self._start_offset(store, queue, start)
+            except GantryError as error:
+                return error
 
-    def _open_cursor(self, queue: str, group: str, start: Start, token: Any, on_done: Done) -> None:
+        self._read(look, partial(self._open_cursor, queue, group, token, on_done))
+
+    def _open_cursor(self, queue: str, group: str, token: Any, on_done: Done, begin: int | GantryError) -> None:
         broker = self._broker
+        if isinstance(begin, GantryError):
+            on_done(token, begin)
+            return
         try:
             cursor = broker.cursors.find(queue, group)
             if cursor is not None and str(cursor.id) in broker.tables.rows("cursor"):
                 on_done(token, broker.cursors.info(cursor))
                 return
-            if cursor is None and start.kind == "find":
-                raise GantryError(ErrorCode.NOT_FOUND, f"group {group} has no cursor in queue {queue}")
             if cursor is None:
-                cursor, rows = broker.cursors.create(queue, group, self._start_offset(queue, start))
+                cursor, rows = broker.cursors.create(queue, group, begin)
             else:  # a full disk may have refused its rows
                 rows = broker.cursors.rows_of(cursor)
         except GantryError as error:
@@ -161,8 +182,7 @@ class LocalBrokerPort:
         opened = cursor
         broker.put("cursor", rows, token, done)
 
-    def _start_offset(self, queue: str, start: Start) -> int:
-        store = self._broker.store
+    def _start_offset(self, store: StoreReader, queue: str, start: Start) -> int:
         light, topic, queue_id = parse_queue(queue)
         if light:
             if str(light) not in self._broker.tables.rows("light"):
@@ -200,13 +220,13 @@ class LocalBrokerPort:
         parked = found.parked
         if parked is None:
             try:
-                deliveries = cursors.acquire(found, self._holder_base + holder, count_max, bytes_max, self._number)
+                seen = cursors.look(found, count_max, bytes_max)
             except Cold as cold:
                 found.parked = deque()
                 call = partial(self._acquire, found, holder, count_max, bytes_max, token, on_done)
                 self._broker.fetch(cold, call, self._go_on, found)
                 return
-            on_done(token, deliveries)
+            on_done(token, cursors.take(found, seen, self._holder_base + holder, count_max, self._number))
         elif len(parked) < PARKED_MAX:
             parked.append(partial(self._acquire, found, holder, count_max, bytes_max, token, on_done))
         else:
@@ -220,7 +240,8 @@ class LocalBrokerPort:
         elif holder not in self._holders:
             on_done(token, [])
         else:
-            on_done(token, cursors.acquire(cursor, self._holder_base + holder, count_max, bytes_max, self._number))
+            seen = cursors.look(cursor, count_max, bytes_max)  # may raise Cold: all this again then
+            on_done(token, cursors.take(cursor, seen, self._holder_base + holder, count_max, self._number))
 
     def _go_on(self, call: Callable[[], None], cursor: Cursor) -> None:
         """Data is there: `call`, then what waits behind it, up to the next that is cold."""

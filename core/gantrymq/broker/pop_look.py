@@ -60,19 +60,20 @@ class Look:
 
 
 def look(
-    cursors: Cursors, store: MessageStore, cursor: Cursor, count: int, bytes_max: int, pick: Pick | None, end: int
-) -> Look:
-    """At most `count` entries and `bytes_max` bytes, at least one if any is ready. `end`: the queue's. Raises `Cold`."""
-    if pick is None and (quick := _quick(cursors, store, cursor, count, bytes_max, end)) is not None:
+    cursors: Cursors, store: MessageStore, cursor: Cursor, returned: list[int], count: int, bytes_max: int, pick: Pick | None, end: int
+) -> Look:  # fmt: skip
+    """At most `count` entries and `bytes_max` bytes, at least one if any is ready. `returned`: what came back, ascending; `end`: the
+    queue's. Raises `Cold`."""
+    if pick is None and not returned and (quick := _quick(cursors, store, cursor, count, bytes_max, end)) is not None:
         return quick
     found = Look()
     window = cursor.window
     found.end = window.next_offset
     offsets: Sequence[int] = ()
     units: list[Unit] = []
-    if window.returned:
-        limit = window.returned[0] + SPAN_MAX
-        back = [offset for offset in window.returned[:count] if offset < limit]
+    if returned:
+        limit = returned[0] + SPAN_MAX
+        back = [offset for offset in returned[:count] if offset < limit]
         units = [(cursors.units(cursor, offset, 1) or GONE)[0] for offset in back]
         found.gone = [
             offset for offset, unit in zip(back, units, strict=True) if unit[1] == HOLE_SIZE or unit[0] >= GONE[0][0]
@@ -96,7 +97,7 @@ def _quick(cursors: Cursors, store: MessageStore, cursor: Cursor, count: int, by
     """The ordinary case: new entries only, none lost, moved or compacted."""
     window = cursor.window
     at = window.next_offset
-    if window.returned or window.counts or at < cursor.recovered_below or cursor.queue in cursors.moved.queues:
+    if window.counts or at < cursor.recovered_below or cursor.queue in cursors.moved.queues:
         return None
     queue = store.queue(cursor.topic, cursor.queue_id)
     if queue is None or store.compacted.queues or at >= end:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.broker import pop_keep
-from gantrymq.broker.cursors import POP_PREFIX
+from gantrymq.broker.cursors import POP_PREFIX, Cursor
 from gantrymq.broker.pop_dead import DeadLetters
 from gantrymq.broker.pop_leases import TICK_MS, Lease, Leases
 from gantrymq.broker.pop_look import look
@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 INFLIGHT_MAX: Final = 100_000
 """Entries of one group in one queue that are leased or came back; beyond it only what came back is given out. Some 100 bytes each."""
 
+POPPED_AHEAD: Final = 96
+"""A pop consumer's credit, which it does not say: RocketMQ's clients hold that many popped messages of a queue (popThresholdForQueue)."""
+
 LEASED_MAX: Final = 2_000_000
 """Entries leased in all, some 200 MB; beyond it pops are answered SYSTEM_BUSY."""
 
@@ -50,7 +53,7 @@ class Place:
     """A group's place in one queue. `attempt`: id of the ordered pop that holds the batch; `committed`: offset that was committed last
     on behalf of this place."""
 
-    __slots__ = ("attempt", "committed", "cursor", "group", "ordered", "queue_id", "topic")
+    __slots__ = ("attempt", "committed", "cursor", "entered", "group", "ordered", "queue_id", "topic")
 
     def __init__(self, cursor: Cursor, group: str) -> None:
         self.cursor = cursor
@@ -59,6 +62,8 @@ class Place:
         self.queue_id = cursor.queue_id
         self.attempt = ""
         self.committed = -1
+        self.entered = False
+        """`Pops` knows it; else it was made to look, and is forgotten."""
         self.ordered = False
         """The last pop was an ordered one: the next batch waits until nothing is leased."""
 
@@ -147,24 +152,38 @@ class Pops:
     # Places.
 
     def place(self, group: str, topic: str, queue_id: int, from_first: bool) -> Place:
-        """The group's place, made if need be: at its committed offset, else at the first message (`from_first`) or the last.
-        Raises LIMIT_REACHED, NAME_INVALID."""
+        """The group's place, made if need be, see `find`. Raises LIMIT_REACHED, NAME_INVALID, `Cold` with nothing changed."""
+        place = self.find(group, topic, queue_id, from_first)
+        self.enter(place)
+        return place
+
+    def find(self, group: str, topic: str, queue_id: int, from_first: bool) -> Place:
+        """The group's place; one that does not exist is at the committed offset, else at the first message (`from_first`) or the last, and
+        counts from `enter` on. Changes nothing. Raises NAME_INVALID, `Cold`."""
         places = self._places.get((group, topic))
         place = places.get(queue_id) if places is not None else None
         if place is not None:
             return place
         queue = f"{topic}/{queue_id}"
         cursor = self._cursors.find(queue, POP_PREFIX + group)
-        self._hear_reset(group, topic, queue_id)
         if cursor is None:
             names.check_group(group)
-            start = self._start(group, topic, queue_id, from_first)
+            cursor = Cursor(0, queue, POP_PREFIX + group, self._start(group, topic, queue_id, from_first))
+        return Place(cursor, group)
+
+    def enter(self, place: Place) -> None:
+        """Make what `find` found count; nothing to do for most. Raises LIMIT_REACHED."""
+        if place.entered:
+            return
+        place.entered = True
+        group, topic, queue_id = place.group, place.topic, place.queue_id
+        self._hear_reset(group, topic, queue_id)
+        if not place.cursor.id:
+            start = place.cursor.window.floor
             self._broker.commit_offset(group, topic, queue_id, start)
-            cursor, rows = self._cursors.create(queue, POP_PREFIX + group, start)
-            put_cursor(self._broker, cursor, rows)
-        place = Place(cursor, group)
+            place.cursor, rows = self._cursors.create(place.cursor.queue, POP_PREFIX + group, start)
+            put_cursor(self._broker, place.cursor, rows)
         self._places.setdefault((group, topic), {})[queue_id] = place
-        return place
 
     def known(self, group: str, topic: str, queue_id: int) -> Place | None:
         """The group's place, if it ever popped from that queue."""
@@ -237,19 +256,21 @@ class Pops:
         """An ordered pop has to wait: the batch before is neither acknowledged nor expired. The same attempt again gets it again."""
         return bool(place.cursor.window.inflight) and not (attempt and attempt == place.attempt)
 
-    def look(self, place: Place, count: int, bytes_max: int, pick: Pick | None) -> Look | None:
-        """What `take` would give out; None if nothing is ready. Raises `Cold` with nothing changed."""
+    def look(self, place: Place, count: int, bytes_max: int, pick: Pick | None, again: bool = False) -> Look | None:
+        """What `take` would give out, with `again` after `repeat`; None if nothing is ready. But for what was committed elsewhere
+        meanwhile, which every look takes notice of, nothing changes. Raises `Cold`."""
         window = place.cursor.window
         committed = self._broker.offsets.query(place.group, place.topic, place.queue_id)
-        if committed != place.committed:
+        if committed != place.committed and place.cursor.id:
             self._follow(place, committed)
         queue_end = end = self._store.max_offset(place.topic, place.queue_id)
-        if not window.returned:
+        returned = sorted([*window.inflight, *window.returned]) if again else window.returned
+        if not returned:
             if window.next_offset >= end or len(window.inflight) >= INFLIGHT_MAX:
                 return None
         elif len(window.inflight) + len(window.returned) >= INFLIGHT_MAX:
             end = window.next_offset
-        found = look(self._cursors, self._store, place.cursor, count, bytes_max, pick, end)
+        found = look(self._cursors, self._store, place.cursor, returned, count, bytes_max, pick, end)
         found.queue_end = queue_end
         return found
 
@@ -282,7 +303,7 @@ class Pops:
             cursors.settle_run(cursor, sorted(lost))
         if offsets:
             if end > window.marked:
-                cursors.mark(cursor, end)
+                cursors.mark(cursor, end, max(POPPED_AHEAD, len(window.inflight) + len(offsets)))
             due_ms = self._broker.wheel.now_ms() + min(max(invisible_ms, 0), INVISIBLE_MS_MAX)
             lease = self.leases.add(place, offsets, pop_ms, due_ms)
             if found.back:

@@ -274,7 +274,7 @@ class Timers:
             if isinstance(found, Message) and found.property("TIMER_DEL_UNIQKEY") and offset not in own:
                 topic, _, unique = found.property("TIMER_DEL_UNIQKEY").partition("+")
                 out_ms = number_of(found.property("TIMER_OUT_MS"))
-                asked.append((offset, (topic, unique, out_ms), self._known(topic, unique, out_ms)))
+                asked.append((offset, (topic, unique, out_ms), self.known(topic, unique, out_ms)))
         # Everything is read: what follows changes things.
         del self._odd[-ODD_STEP:]
         for offset, found in zip(offsets, records, strict=True):
@@ -448,17 +448,16 @@ class Timers:
 
     # Recall.
 
-    def targets(self, topic: str, unique: str, out_ms: int, on_found: OnFound) -> None:
+    def targets(self, known: list[int] | None, topic: str, unique: str, out_ms: int, on_found: OnFound) -> None:
         """Offsets of pending messages with this unique key, due in the second behind `out_ms`; BUSY, UNAVAILABLE. They are called back,
-        possibly at once. May raise `Cold`, with nothing changed."""
-        known = self._known(topic, unique, out_ms)
+        possibly at once. `known`: what the method of that name found."""
         if known is not None:
             on_found(known)
         else:
             self._search(topic, unique, out_ms, on_found)
 
-    def _known(self, topic: str, unique: str, out_ms: int) -> list[int] | None:
-        """As far as the index knows the message; None: it does not."""
+    def known(self, topic: str, unique: str, out_ms: int) -> list[int] | None:
+        """As far as the index knows the message; None: it does not. Changes nothing. May raise `Cold`."""
         if self.cursor is None:
             return []
         found = [

@@ -154,7 +154,8 @@ class Checks:
 
     def _give_up(self, half: Half) -> None:
         try:
-            self._transactions.decide(half, GIVEN_UP, half, self._gave_up)
+            message = self._transactions.message_of(half)
+            self._transactions.decide(half, GIVEN_UP, message, half, self._gave_up)
         except GantryError as error:
             if error.code is ErrorCode.NOT_FOUND:
                 self._lost(half, error)
@@ -177,7 +178,7 @@ class Checks:
 
     def _lost(self, half: Half, error: GantryError) -> None:
         log.error("transaction %s of group %s is rolled back: %s", half.unique, half.group, error.text)
-        self._transactions.decide(half, ROLLBACK, half, lambda half, error: None)
+        self._transactions.decide(half, ROLLBACK, None, half, lambda half, error: None)
 
     def _count(self) -> None:
         """Note the checks made: they are not made again after a restart."""

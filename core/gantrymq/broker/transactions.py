@@ -261,15 +261,22 @@ class Transactions:
 
     # --- decisions
 
-    def end(
-        self, group: str, offset: int, position: int, commit: bool, from_check: bool, token: Any, on_done: Done
-    ) -> None:
-        """Decide on the half message at `offset` of the half topic, stored at `position`. `on_done(token, None or GantryError)` when that
-        is as durable as its topic asks. Raises GantryError for what is refused (the checks and texts of EndTransactionProcessor), and
-        `Cold` with nothing changed."""
+    def look(self, offset: int, position: int, commit: bool) -> tuple[Half, Message | None]:
+        """What `end` needs of the half message at `offset` of the half topic, stored at `position`. Changes nothing. Raises
+        ILLEGAL_ARGUMENT, `Cold`."""
         half = self.table.get(offset)
         if half is None or half.position != position:
             half = self._search(offset, position)
+        known = offset in self._deciding or offset in self._recent or offset in self._less_recent
+        return half, self._message_of(half) if commit and not known else None
+
+    def end(
+        self, found: tuple[Half, Message | None], group: str, offset: int, commit: bool, from_check: bool, token: Any,
+        on_done: Done,
+    ) -> None:  # fmt: skip
+        """Decide on the half message that `look` found at `offset`. `on_done(token, None or GantryError)` when that is as durable as its
+        topic asks. Raises GantryError for what is refused (the checks and texts of EndTransactionProcessor)."""
+        half, message = found
         if not from_check and self.is_late(half):
             raise DecisionRefused(
                 f"the decision came more than {half.immunity_ms} ms after the message ({props.UNIQ_KEY} {half.unique}): wait for the check"
@@ -278,7 +285,7 @@ class Transactions:
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "The producer group wrong")
         if half.offset != offset:
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "The transaction state table offset wrong")
-        self.decide(half, COMMIT if commit else ROLLBACK, token, on_done)
+        self.decide(half, COMMIT if commit else ROLLBACK, message, token, on_done)
 
     def _committed(self, message: Message, half: Half) -> Message:
         """The message that enters its topic, as `enter` takes it."""
@@ -326,15 +333,20 @@ class Transactions:
 
     def message_of(self, half: Half) -> Message:
         """The whole half message. Raises NOT_FOUND, `Cold`."""
+        message = self._message_of(half)
+        if message is None:
+            raise GantryError(ErrorCode.NOT_FOUND, f"half message {half.offset} cannot be read any more")
+        return message
+
+    def _message_of(self, half: Half) -> Message | None:
         if half.message is not None:
             return half.message
         found = self.read(half.offset)
-        if found is None:
-            raise GantryError(ErrorCode.NOT_FOUND, f"half message {half.offset} cannot be read any more")
-        return found[0]
+        return found[0] if found is not None else None
 
-    def decide(self, half: Half, fate: int, token: Any, on_done: Done) -> None:
-        """Give it that fate; a repeated decision waits for the first. Raises DecisionRefused, NOT_FOUND, `Cold`."""
+    def decide(self, half: Half, fate: int, message: Message | None, token: Any, on_done: Done) -> None:
+        """Give it that fate; a repeated decision waits for the first. `message`: the whole, None for a rollback or where it cannot be
+        read. Raises DecisionRefused, NOT_FOUND, BUSY."""
         broker = self._broker
         offset = half.offset
         halves = self.halves
@@ -354,7 +366,8 @@ class Transactions:
             self.dirty = self._accepted
             broker.when_stored((half, token, on_done), self._settled)
             return
-        message = self.message_of(half)
+        if message is None:
+            raise GantryError(ErrorCode.NOT_FOUND, f"half message {offset} cannot be read any more")
         if fate == COMMIT:
             entering = self._committed(message, half)
         else:

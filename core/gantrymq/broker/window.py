@@ -11,7 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 
 MARK_STEP = 1_000
-"""The delivered mark runs ahead by this many offsets, so that one record covers that many deliveries."""
+"""The delivered mark runs ahead by the consumers' credit window, so that one record covers that many deliveries; by no more than this."""
 
 
 class AckWindow:

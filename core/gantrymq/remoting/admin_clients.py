@@ -19,6 +19,7 @@ from gantrymq.remoting.headers import parse
 if TYPE_CHECKING:
     from gantrymq.remoting.broker_door import BrokerDoor
     from gantrymq.remoting.clients import Consumer
+    from gantrymq.remoting.reads import Reading
 
 STATUS_MS: Final = 5_000
 """How long each client has for GET_CONSUMER_STATUS_FROM_CLIENT (Broker2Client.getConsumeStatus)."""
@@ -123,15 +124,21 @@ def consume_directly(door: BrokerDoor, command: Command) -> None:
     if group is not None:
         fields["groupSysFlag"] = str(group.group_sys_flag)
     position = position_of(header.msg_id or "")
-    store = shared.broker.store
-    message = store.get(position)
-    if message is None or is_own_system_topic(message.topic):
-        door.refuse(
-            command, ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}: none begins there"
-        )
-        return
-    pieces, _ = store.read_records([(message.physical_offset, message.size, 0)], message.size)
-    _relay(door, command, header, fields, b"".join(pieces))
+
+    def look(reading: Reading) -> bytes | None:
+        message = reading.store.get(position)
+        if message is None or is_own_system_topic(message.topic):
+            return None
+        return b"".join(reading.store.read_records([(message.physical_offset, message.size, 0)], message.size)[0])
+
+    def relay(stored: bytes | None) -> None:
+        if stored is None:
+            text = f"can not find message by the offset, {position}: none begins there"
+            door.refuse(command, ResponseCode.SYSTEM_ERROR, text)
+        else:
+            _relay(door, command, header, fields, stored)
+
+    door.read(command, look, relay)
 
 
 def position_of(msg_id: str) -> int:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gantrymq.remoting.broker_door import BrokerDoor
     from gantrymq.remoting.codec import Command
     from gantrymq.remoting.jobs import Steps
+    from gantrymq.remoting.reads import Reading
 
 OFFSET_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
 """Java's Long.MAX_VALUE: QUERY_CORRECTION_OFFSET says with it that there is nothing to correct."""
@@ -64,12 +65,11 @@ def reset(door: BrokerDoor, command: Command) -> None:
         _reset_at_clients(door, command, header, topic)
 
 
-def _by_time(door: BrokerDoor, topic: str, queue_id: int, timestamp: int) -> int:
+def _by_time(reading: Reading, topic: str, queue_id: int, timestamp: int) -> int:
     """First offset stored at or after a time; negative: the end."""
-    broker = door.shared.broker
     if timestamp < 0:
-        return broker.store.max_offset(topic, queue_id)
-    return max(broker.store.offset_by_time(topic, queue_id, timestamp, True), broker.min_offset(topic, queue_id))
+        return reading.store.max_offset(topic, queue_id)
+    return max(reading.store.offset_by_time(topic, queue_id, timestamp, True), reading.min_offset(topic, queue_id))
 
 
 def _reset_here(door: BrokerDoor, command: Command, header: _Reset, topic: Topic) -> None:
@@ -78,25 +78,33 @@ def _reset_here(door: BrokerDoor, command: Command, header: _Reset, topic: Topic
         text = f"Group {header.group[:255]} does not exist"
         door.refuse(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
         return
-    if header.queue_id < 0:
-        found = {queue: _by_time(door, name, queue, header.timestamp) for queue in range(topic.config.read_queues)}
-    elif header.queue_id >= max(topic.config.read_queues, topic.config.write_queues):
-        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"topic {name} has no queue {header.queue_id}")
-    elif header.offset is None or header.offset == -1:
-        found = {header.queue_id: _by_time(door, name, header.queue_id, header.timestamp)}
-    else:
-        low, high = broker.min_offset(name, header.queue_id), broker.store.max_offset(name, header.queue_id)
-        if not low <= header.offset <= high:
-            text = f"Target offset {header.offset} not in consume queue range [{low}-{high}]"
-            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
-        found = {header.queue_id: header.offset}
-    for queue, offset in found.items():
-        if broker.pops.known(header.group, name, queue) is not None:
-            broker.pops.reset(header.group, name, queue, offset)
-        else:
-            broker.reset_offset(header.group, name, queue, offset)
-    broker.write_offsets(0)
-    door.answer_when_stored(command, _reset_body(door, name, found))
+
+    def reset_all(found: dict[int, int]) -> None:
+        for queue, offset in found.items():
+            if broker.pops.known(header.group, name, queue) is not None:
+                broker.pops.reset(header.group, name, queue, offset)
+            else:
+                broker.reset_offset(header.group, name, queue, offset)
+        broker.write_offsets(0)
+        door.answer_when_stored(command, _reset_body(door, name, found))
+
+    door.read(command, lambda reading: _targets(reading, header, topic), reset_all)
+
+
+def _targets(reading: Reading, header: _Reset, topic: Topic) -> dict[int, int]:
+    """The offset that each queue's is set to."""
+    name, queue_id = topic.name, header.queue_id
+    if queue_id < 0:
+        return {queue: _by_time(reading, name, queue, header.timestamp) for queue in range(topic.config.read_queues)}
+    if queue_id >= max(topic.config.read_queues, topic.config.write_queues):
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"topic {name} has no queue {queue_id}")
+    if header.offset is None or header.offset == -1:
+        return {queue_id: _by_time(reading, name, queue_id, header.timestamp)}
+    low, high = reading.min_offset(name, queue_id), reading.store.max_offset(name, queue_id)
+    if not low <= header.offset <= high:
+        text = f"Target offset {header.offset} not in consume queue range [{low}-{high}]"
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
+    return {queue_id: header.offset}
 
 
 def _reset_body(door: BrokerDoor, topic: str, found: dict[int, int]) -> bytes:
@@ -105,15 +113,29 @@ def _reset_body(door: BrokerDoor, topic: str, found: dict[int, int]) -> bytes:
 
 
 def _reset_at_clients(door: BrokerDoor, command: Command, header: _Reset, topic: Topic) -> None:
-    broker, name, group = door.shared.broker, topic.name, header.group
-    found = {}
-    for queue in range(topic.config.write_queues):
-        known = broker.offsets.query(group, name, queue)
-        if known < 0:
+    name, group = topic.name, header.group
+
+    def look(reading: Reading) -> dict[int, int] | None:
+        found = {}
+        for queue in range(topic.config.write_queues):
+            known = reading.committed(group, name, queue)
+            if known < 0:
+                return None
+            wanted = _by_time(reading, name, queue, header.timestamp)
+            found[queue] = wanted if header.is_force or wanted < known else known
+        return found
+
+    def push(found: dict[int, int] | None) -> None:
+        if found is None:
             door.refuse(command, ResponseCode.SYSTEM_ERROR, f"THe consumer group <{group[:255]}> not exist")
-            return
-        wanted = _by_time(door, name, queue, header.timestamp)
-        found[queue] = wanted if header.is_force or wanted < known else known
+        else:
+            _push_reset(door, command, header, found)
+
+    door.read(command, look, push)
+
+
+def _push_reset(door: BrokerDoor, command: Command, header: _Reset, found: dict[int, int]) -> None:
+    broker, name, group = door.shared.broker, header.topic, header.group
     members = door.shared.clients.groups.get(group)
     if members is None:
         text = f"Consumer not online, so can not reset offset, Group: {group[:255]} Topic: {name} Timestamp: {header.timestamp}"

@@ -11,15 +11,16 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.constants import RequestCode, ResponseCode
 from gantrymq.remoting.headers import parse
-from gantrymq.remoting.jobs import reading
+from gantrymq.remoting.jobs import patiently
 from gantrymq.remoting.offset_requests import readable_topic
 from gantrymq.store.consume_queue import HOLE_SIZE
 
 if TYPE_CHECKING:
-    from gantrymq.broker.broker import Broker
     from gantrymq.remoting.broker_door import BrokerDoor
     from gantrymq.remoting.codec import Command
     from gantrymq.remoting.jobs import Steps
+    from gantrymq.remoting.reads import Reading
+    from gantrymq.store.consume_queue import Unit
 
 UNITS_MAX: Final = 4096
 """Units in one answer to QUERY_CONSUME_QUEUE: 400 KiB of JSON."""
@@ -57,22 +58,27 @@ def units(door: BrokerDoor, command: Command) -> None:
         else:
             body["subscriptionData"] = found
             body["filterData"] = "null"
-    remark = None
-    if low <= header.index < high:
-        count = max(0, min(header.count, UNITS_MAX))
+    count = max(0, min(header.count, UNITS_MAX))
+    if not low <= header.index < high:
+        remark = f"Index {header.index} of {header.queue_id}@{topic.name} is not exist!"
+        door.connection.respond(command, ResponseCode.SUCCESS, remark, None, bodies.encode(body))
+        return
+
+    def answer(found: list[Unit]) -> None:
         body["queueData"] = [
             {"physicOffset": position, "physicSize": size, "tagsCode": code, "eval": False}
-            for position, size, code in broker.store.units(topic.name, header.queue_id, header.index, count)
+            for position, size, code in found
         ]
-    else:
-        remark = f"Index {header.index} of {header.queue_id}@{topic.name} is not exist!"
-    door.connection.respond(command, ResponseCode.SUCCESS, remark, None, bodies.encode(body))
+        door.connection.respond(command, body=bodies.encode(body))
+
+    place = topic.name, header.queue_id, header.index, count
+    door.read(command, lambda reading: reading.store.units(*place), answer)
 
 
-def store_ms(broker: Broker, topic: str, queue_id: int, offset: int) -> int:
+def store_ms(reading: Reading, topic: str, queue_id: int, offset: int) -> int:
     """Store time of the record at an offset; -1 where there is none. May raise `Cold`."""
-    found = broker.store.units(topic, queue_id, offset, 1) if offset >= 0 else []
-    return broker.store.store_ms_at(found[0][0]) if found and found[0][1] != HOLE_SIZE else -1
+    found = reading.store.units(topic, queue_id, offset, 1) if offset >= 0 else []
+    return reading.store.store_ms_at(found[0][0]) if found and found[0][1] != HOLE_SIZE else -1
 
 
 def time_spans(door: BrokerDoor, command: Command) -> None:
@@ -90,18 +96,18 @@ def _time_spans(door: BrokerDoor, header: _Spans) -> Steps:
         if queue % QUEUES_PER_STEP == QUEUES_PER_STEP - 1:
             yield None
 
-        def look(queue: int = queue) -> bodies.QueueSpan:
-            low, high = broker.min_offset(name, queue), broker.store.max_offset(name, queue)
-            oldest, newest = store_ms(broker, name, queue, low), store_ms(broker, name, queue, high - 1)
-            done = broker.offsets.query(header.group, name, queue)
-            consumed = store_ms(broker, name, queue, done - 1) if done > 0 else oldest
+        def look(reading: Reading, queue: int = queue) -> bodies.QueueSpan:
+            low, high = reading.min_offset(name, queue), reading.store.max_offset(name, queue)
+            oldest, newest = store_ms(reading, name, queue, low), store_ms(reading, name, queue, high - 1)
+            done = reading.committed(header.group, name, queue)
+            consumed = store_ms(reading, name, queue, done - 1) if done > 0 else oldest
             delay = 0
             if max(done, low) < high:
-                delay = max(0, broker.clock.now_ms() - store_ms(broker, name, queue, max(done, low)))
+                delay = max(0, reading.now_ms() - store_ms(reading, name, queue, max(done, low)))
             place = bodies.QueueName(name, broker.config.name, queue)
             return bodies.QueueSpan(place, oldest, newest, consumed, delay)
 
-        span = yield from reading(look)
+        span = yield from patiently(door.shared.reading, look)
         spans.append(span)
     return bodies.encode({"consumeTimeSpanSet": spans})
 

@@ -60,13 +60,22 @@ def _counts(stats: BrokerStats) -> dict[str, str]:
 
 def runtime_info(door: BrokerDoor, command: Command) -> None:
     """See the module."""
+    store = door.shared.broker.store
+    first = store.log_min_position if store.written_position > store.log_min_position else -1
+    door.read(
+        command,
+        lambda reading: reading.store.store_ms_at(first) if first >= 0 else -1,
+        lambda oldest_ms: _runtime_info(door, command, oldest_ms),
+    )
+
+
+def _runtime_info(door: BrokerDoor, command: Command, oldest: int) -> None:
     shared = door.shared
     broker, store = shared.broker, shared.broker.store
     now_ms = broker.clock.now_ms()
     size, free = store.disk_usage()
     used = repr(round(used_ratio(size, free), 4))
     to_flush = store.written_position - store.flushed_position
-    oldest = store.store_ms_at(store.log_min_position) if store.written_position > store.log_min_position else -1
     table = {
         "brokerVersionDesc": "V5_3_3", "brokerVersion": str(VERSION), "brokerActive": "true",
         "bootTimestamp": str(shared.started_ms), "runtime": _running(now_ms - shared.started_ms),

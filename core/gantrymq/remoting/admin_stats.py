@@ -14,13 +14,14 @@ from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.admin_queues import QUEUES_PER_STEP, store_ms
 from gantrymq.remoting.constants import RequestCode, ResponseCode
 from gantrymq.remoting.headers import parse
-from gantrymq.remoting.jobs import reading
+from gantrymq.remoting.jobs import patiently
 from gantrymq.remoting.offset_requests import readable_topic
 
 if TYPE_CHECKING:
     from gantrymq.remoting.broker_door import BrokerDoor
     from gantrymq.remoting.codec import Command
     from gantrymq.remoting.jobs import Steps
+    from gantrymq.remoting.reads import Reading
     from gantrymq.store.cold import Cold
 
 TOPICS_MAX: Final = 10_000
@@ -56,12 +57,12 @@ def _topic_stats(door: BrokerDoor, name: str) -> Steps:
         if queue % QUEUES_PER_STEP == QUEUES_PER_STEP - 1:
             yield None
 
-        def look(queue: int = queue) -> bodies.TopicOffset:
-            low, high = broker.min_offset(name, queue), broker.store.max_offset(name, queue)
-            last = store_ms(broker, name, queue, high - 1) if high > low else 0
+        def look(reading: Reading, queue: int = queue) -> bodies.TopicOffset:
+            low, high = reading.min_offset(name, queue), reading.store.max_offset(name, queue)
+            last = store_ms(reading, name, queue, high - 1) if high > low else 0
             return bodies.TopicOffset(low, high, max(last, 0))
 
-        offset = yield from reading(look)
+        offset = yield from patiently(door.shared.reading, look)
         entries.append((bodies.QueueName(name, broker.config.name, queue), offset))
     return bodies.topic_stats(entries)
 
@@ -110,13 +111,13 @@ def _lags(door: BrokerDoor, group: str, name: str) -> Generator[Cold | None, Non
         if queue % QUEUES_PER_STEP == QUEUES_PER_STEP - 1:
             yield None
 
-        def look(queue: int = queue) -> bodies.ConsumeOffset:
-            done = max(broker.offsets.query(group, name, queue), 0)
-            last = store_ms(broker, name, queue, done - 1) if done else 0
-            handed = broker.offsets.query_handed(group, name, queue)
-            return bodies.ConsumeOffset(broker.store.max_offset(name, queue), done, handed, max(last, 0))
+        def look(reading: Reading, queue: int = queue) -> bodies.ConsumeOffset:
+            done = max(reading.committed(group, name, queue), 0)
+            last = store_ms(reading, name, queue, done - 1) if done else 0
+            handed = reading.handed(group, name, queue)
+            return bodies.ConsumeOffset(reading.store.max_offset(name, queue), done, handed, max(last, 0))
 
-        lag = yield from reading(look)
+        lag = yield from patiently(door.shared.reading, look)
         entries.append((bodies.QueueName(name, broker.config.name, queue), lag))
     return entries
 

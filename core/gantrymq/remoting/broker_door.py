@@ -33,7 +33,7 @@ from gantrymq.remoting.calls import CALL_MS, Calls, OnAnswer
 from gantrymq.remoting.clients import Clients
 from gantrymq.remoting.codec import Command, SendResponses, header_of, response
 from gantrymq.remoting.constants import FLAG_ONEWAY, FLAG_RESPONSE, REGION, RequestCode, ResponseCode
-from gantrymq.remoting.door import RemotingDoor, code_name, code_of
+from gantrymq.remoting.door import Handler, RemotingDoor, code_name, code_of
 from gantrymq.remoting.gateway_server import GatewaySession
 from gantrymq.remoting.gateway_wire import FIRST_CODE, LAST_CODE
 from gantrymq.remoting.groups import Groups
@@ -43,6 +43,7 @@ from gantrymq.remoting.locks import QueueLocks
 from gantrymq.remoting.pop_requests import PopRequests
 from gantrymq.remoting.pressure import NEVER_SHED, UNACKED_BYTES_MAX, Pressure
 from gantrymq.remoting.pulls import Pulls, Waiter
+from gantrymq.remoting.reads import Read, Reading, T
 from gantrymq.remoting.route_finder import RouteFinder
 from gantrymq.remoting.sends import Sends, UniqueKeys, remark_of
 from gantrymq.store.cold import Cold
@@ -99,6 +100,7 @@ class BrokerDoors:
         self.clients = Clients()
         self.groups = Groups(broker)
         self.locks = QueueLocks()
+        self.reading = Reading(broker)
         self.jobs = Jobs()
         self.when_known: Callable[[Callable[[], None]], None] = lambda done: done()
         """Calls back when the nameservers have the topics as they are now (Registrar)."""
@@ -337,7 +339,7 @@ class BrokerDoor(RemotingDoor):
         super().writable()
         self.serve_deferred()
 
-    def handle(self, command: Command) -> None:
+    def handle(self, command: Command, handler: Handler | None = None) -> None:
         """See `RemotingDoor`; typed sends that are no batch come from deferred or odd requests."""
         if command.flag & FLAG_RESPONSE:
             for calls in (self._calls, self._replies):
@@ -352,33 +354,51 @@ class BrokerDoor(RemotingDoor):
             self.refuse(command, ResponseCode.SYSTEM_BUSY, f"{DEFERRED_MAX} pulls wait for the peer to read")
             return
         try:
-            super().handle(command)
-        except Cold as cold:
-            self._wait_for(cold, command)
+            super().handle(command, handler)
+        except Cold:  # a defect: what was done so far must not be done again
+            log.exception("%s: %s: reads records outside of its reading part", self.link.peer, code_name(command.code))
+            self.refuse(command, ResponseCode.SYSTEM_ERROR, "the broker cannot read what was asked for in this way")
         except OSError as error:  # one record that the disk cannot read must not end the connection
             log.error("%s: %s: %s", self.link.peer, code_name(command.code), error)
             self.refuse(
                 command, ResponseCode.SYSTEM_ERROR, f"the broker's disk cannot read what was asked for: {error}"
             )
 
-    def _wait_for(self, cold: Cold, command: Command) -> None:
-        """What the request reads is not in memory: handle it again when it is. Handlers change nothing before their last read."""
+    def read(self, command: Command, look: Callable[[Reading], T], apply: Callable[[T], None]) -> None:
+        """`apply(look(reading))`, now or when the disk has what `look` reads; see reads.py. For handlers."""
+        try:
+            found = look(self.shared.reading)
+        except Cold as cold:
+            self._wait_for(cold, Read(command, look, apply))
+            return
+        apply(found)
+
+    def _wait_for(self, cold: Cold, read: Read[Any]) -> None:
         if self._cold >= COLD_MAX:
-            self.refuse(command, ResponseCode.SYSTEM_BUSY, f"{COLD_MAX} requests of this connection wait for the disk")
+            text = f"{COLD_MAX} requests of this connection wait for the disk"
+            self.refuse(read.command, ResponseCode.SYSTEM_BUSY, text)
             return
         self._cold += 1
         try:
-            self.shared.broker.store.fetch(cold, command, self._data_is_here)
+            self.shared.broker.store.fetch(cold, read, self._data_is_here)
         except GantryError as error:
             self._cold -= 1
-            self.refuse(command, ResponseCode.SYSTEM_BUSY, error.text)
+            self.refuse(read.command, ResponseCode.SYSTEM_BUSY, error.text)
 
-    def _data_is_here(self, command: Command) -> None:
+    def _data_is_here(self, read: Read[Any]) -> None:
         self._cold -= 1
         if self.open:
-            self.handle(command)
+            self.handle(read.command, lambda door, command: self._read_again(read))
             if self.connection.outbox:
                 self.link.mark()
+
+    def _read_again(self, read: Read[Any]) -> None:
+        try:
+            found = read.look(self.shared.reading)
+        except Cold as cold:
+            self._wait_for(cold, read)
+            return
+        read.apply(found)
 
     def busy(self) -> bool:
         """See `RemotingDoor`."""
@@ -441,6 +461,21 @@ class BrokerDoor(RemotingDoor):
         """As `answer_when_stored`, and the nameservers know of the topics, too: who asks them next finds what he was promised."""
         self._open_sends += 1
         self.shared.broker.when_stored((command, b""), self._topics_stored)
+
+    def respond_when_known(self, command: Command, fields: dict[str, str]) -> None:
+        """Answer with success when the nameservers know of the topics, stored or not."""
+        self._open_sends += 1
+
+        def known() -> None:
+            self._open_sends -= 1
+            if not self.open:
+                return
+            self.connection.respond(command, ResponseCode.SUCCESS, None, fields)
+            self.link.mark()
+            if self._closing:
+                self.shutdown()
+
+        self.shared.when_known(known)
 
     def _topics_stored(self, token: tuple[Command, bytes], result: object) -> None:
         if isinstance(result, GantryError):

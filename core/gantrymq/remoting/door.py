@@ -97,18 +97,19 @@ class RemotingDoor:
             self.broken()
         self.link.mark()
 
-    def handle(self, command: Command) -> None:
-        """One request; responses to our one-way notices are dropped."""
-        if command.flag & FLAG_RESPONSE:
-            return
-        handler = self.table.get(command.code)
-        known = handler is not None or command.code in CLASSES
-        if known and not self.link.peer_is_trusted and (remark := refusal(command.code)):
-            self.refuse(command, ResponseCode.NO_PERMISSION, remark)
-            return
+    def handle(self, command: Command, handler: Handler | None = None) -> None:
+        """One request; responses to our one-way notices are dropped. `handler`: who goes on with it, instead of the table's."""
         if handler is None:
-            self.refuse(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, self.unknown(command.code))
-            return
+            if command.flag & FLAG_RESPONSE:
+                return
+            handler = self.table.get(command.code)
+            known = handler is not None or command.code in CLASSES
+            if known and not self.link.peer_is_trusted and (remark := refusal(command.code)):
+                self.refuse(command, ResponseCode.NO_PERMISSION, remark)
+                return
+            if handler is None:
+                self.refuse(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, self.unknown(command.code))
+                return
         try:
             handler(self, command)
         except (HeaderError, BodyError) as error:

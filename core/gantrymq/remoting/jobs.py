@@ -13,6 +13,7 @@ from gantrymq.store.cold import Cold
 if TYPE_CHECKING:
     from gantrymq.remoting.broker_door import BrokerDoor
     from gantrymq.remoting.codec import Command
+    from gantrymq.remoting.reads import Reading
 
 JOBS_MAX: Final = 32
 """At work at once, whole broker: each holds its answer so far, a few MiB for a table of 20,000 topics."""
@@ -24,11 +25,11 @@ Steps = Generator[Cold | None, None, bytes]
 T = TypeVar("T")
 
 
-def reading(look: Callable[[], T]) -> Generator[Cold | None, None, T]:
-    """What `look()` returns; it reads, and is called again when what was cold is in memory."""
+def patiently(reading: Reading, look: Callable[[Reading], T]) -> Generator[Cold | None, None, T]:
+    """What `look(reading)` returns; it is called again when what was cold is in memory."""
     while True:
         try:
-            return look()
+            return look(reading)
         except Cold as cold:
             wanted = cold
         yield wanted

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gantrymq.model.message import Message
     from gantrymq.remoting.broker_door import BrokerDoor
     from gantrymq.remoting.codec import Command
+    from gantrymq.remoting.reads import Reading
 
 QUERY_MAX: Final = 256
 """Messages in one answer to a query; RocketMQ's default limit is 64."""
@@ -59,29 +60,32 @@ def query_consumer_offset(door: BrokerDoor, command: Command) -> None:
     broker = door.shared.broker
     _queue(broker, header.topic, header.queue_id)
     offset = broker.offsets.query(header.consumer_group, header.topic, header.queue_id)
+
+    def answer(offset: int) -> None:
+        if offset < 0:
+            text = f"Not found: group {header.consumer_group[:255]} has no offset of this queue; it may be new"
+            door.refuse(command, ResponseCode.QUERY_NOT_FOUND, text)
+        else:
+            _answer(door, command, offset)
+
     if offset < 0 and header.set_zero_if_not_found:
-        offset = _begin(broker, header.topic, header.queue_id)
-    if offset < 0:
-        door.refuse(
-            command,
-            ResponseCode.QUERY_NOT_FOUND,
-            f"Not found: group {header.consumer_group[:255]} has no offset of this queue; it may be new",
-        )
+        door.read(command, lambda reading: _begin(reading, header.topic, header.queue_id), answer)
     else:
-        _answer(door, command, offset)
+        answer(offset)
 
 
-def _begin(broker: Broker, topic: str, queue_id: int) -> int:
+def _begin(reading: Reading, topic: str, queue_id: int) -> int:
     """Where a new group begins whatever it wants, or -1: it is asked what it wants.
 
     At the end of a queue that holds nothing: a client that is told "not found" asks for that end with a request of its own, and would
     pass over the message that comes in between. In a retry topic it begins at 0 by itself, and would keep what it is told.
     """
-    low, high = broker.min_offset(topic, queue_id), broker.store.max_offset(topic, queue_id)
+    store = reading.store
+    low, high = reading.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
     if low >= high:
         return -1 if topic.startswith(names.RETRY_PREFIX) else high
-    first = broker.store.units(topic, queue_id, 0, 1) if low == 0 else []
-    return 0 if first and broker.store.written_position - first[0][0] <= IN_MEMORY_BYTES else -1
+    first = store.units(topic, queue_id, 0, 1) if low == 0 else []
+    return 0 if first and reading.written_position - first[0][0] <= IN_MEMORY_BYTES else -1
 
 
 def update_consumer_offset(door: BrokerDoor, command: Command) -> None:
@@ -116,68 +120,87 @@ def search_offset(door: BrokerDoor, command: Command) -> None:
     broker = door.shared.broker
     _queue(broker, header.topic, header.queue_id)
     lower = (header.boundary_type or "lower").lower() != "upper"
-    offset = broker.store.offset_by_time(header.topic, header.queue_id, header.timestamp, lower)
-    _answer(door, command, max(offset, broker.min_offset(header.topic, header.queue_id)))
+    place = header.topic, header.queue_id
+    door.read(
+        command,
+        lambda reading: reading.store.offset_by_time(*place, header.timestamp, lower),
+        lambda offset: _answer(door, command, max(offset, broker.min_offset(*place))),
+    )
 
 
 def earliest_time(door: BrokerDoor, command: Command) -> None:
     """GET_EARLIEST_MSG_STORETIME: -1 for an empty queue."""
     header = parse(command.fields, headers.QueueHeader)
-    broker = door.shared.broker
-    _queue(broker, header.topic, header.queue_id)
-    first = first_message(broker, header.topic, header.queue_id, broker.min_offset(header.topic, header.queue_id))
-    fields = {"timestamp": str(first.store_ms if first is not None else -1)}
-    door.connection.respond(command, ResponseCode.SUCCESS, None, fields)
+    _queue(door.shared.broker, header.topic, header.queue_id)
+
+    def answer(first: Message | None) -> None:
+        fields = {"timestamp": str(first.store_ms if first is not None else -1)}
+        door.connection.respond(command, ResponseCode.SUCCESS, None, fields)
+
+    door.read(command, lambda reading: _first_message(reading, header.topic, header.queue_id), answer)
 
 
-def first_message(broker: Broker, topic: str, queue_id: int, offset: int) -> Message | None:
-    """The record at an offset, or None."""
-    units = broker.store.units(topic, queue_id, offset, 1)
-    return broker.store.get_many([(position, size) for position, size, _ in units])[0] if units else None
+def _first_message(reading: Reading, topic: str, queue_id: int) -> Message | None:
+    """The oldest record of a queue, or None."""
+    store = reading.store
+    units = store.units(topic, queue_id, reading.min_offset(topic, queue_id), 1)
+    return store.get_many([(position, size) for position, size, _ in units])[0] if units else None
 
 
 def view_message(door: BrokerDoor, command: Command) -> None:
     """VIEW_MESSAGE_BY_ID: one record by its physical offset."""
     header = parse(command.fields, headers.ViewMessageHeader)
-    store = door.shared.broker.store
-    message = store.get(header.offset) if header.offset >= 0 else None
-    if message is None or names.is_own_system_topic(message.topic):
-        door.refuse(
-            command,
-            ResponseCode.SYSTEM_ERROR,
-            f"can not find message by the offset, {header.offset}: none begins there",
-        )
-        return
-    _write_messages(door, command, [message], {})
+
+    def look(reading: Reading) -> list[bytes] | None:
+        message = reading.store.get(header.offset) if header.offset >= 0 else None
+        if message is None or names.is_own_system_topic(message.topic):
+            return None
+        return _records(reading, [message])
+
+    def answer(found: list[bytes] | None) -> None:
+        if found is None:
+            text = f"can not find message by the offset, {header.offset}: none begins there"
+            door.refuse(command, ResponseCode.SYSTEM_ERROR, text)
+        else:
+            _write_records(door, command, found, {})
+
+    door.read(command, look, answer)
 
 
 def query_message(door: BrokerDoor, command: Command) -> None:
     """QUERY_MESSAGE: by UNIQ_KEY or an entry of KEYS, within a time range."""
     header = parse(command.fields, headers.QueryMessageHeader)
-    broker = door.shared.broker
-    readable_topic(broker, header.topic)
+    readable_topic(door.shared.broker, header.topic)
     count = min(max(header.max_num, 1), QUERY_MAX)
-    found = broker.store.query(header.topic, header.key, count, header.begin_timestamp, header.end_timestamp)
-    if not found:
-        door.refuse(
-            command,
-            ResponseCode.QUERY_NOT_FOUND,
-            "can not find message, maybe time range not correct (or no message has this key)",
-        )
-        return
-    fields = {
-        "indexLastUpdateTimestamp": str(max(message.store_ms for message in found)),
-        "indexLastUpdatePhyoffset": str(max(message.physical_offset for message in found)),
-    }
-    _write_messages(door, command, found, fields)
+
+    def look(reading: Reading) -> tuple[list[Message], list[bytes]]:
+        found = reading.store.query(header.topic, header.key, count, header.begin_timestamp, header.end_timestamp)
+        return found, _records(reading, found)
+
+    def answer(seen: tuple[list[Message], list[bytes]]) -> None:
+        found, pieces = seen
+        if not found:
+            text = "can not find message, maybe time range not correct (or no message has this key)"
+            door.refuse(command, ResponseCode.QUERY_NOT_FOUND, text)
+            return
+        fields = {
+            "indexLastUpdateTimestamp": str(max(message.store_ms for message in found)),
+            "indexLastUpdatePhyoffset": str(max(message.physical_offset for message in found)),
+        }
+        _write_records(door, command, pieces, fields)
+
+    door.read(command, look, answer)
 
 
-def _write_messages(door: BrokerDoor, command: Command, found: list[Message], fields: dict[str, str]) -> None:
-    """Records as they lie in the log, as many as one answer holds."""
-    store = door.shared.broker.store
-    found.sort(key=lambda message: message.physical_offset)  # RocketMQ answers in this order, too
-    units = [(message.physical_offset, message.size, 0) for message in found]
-    pieces, _ = store.read_records(units, BYTES_MAX)
+def _records(reading: Reading, found: list[Message]) -> list[bytes]:
+    """As they lie in the log, as many as one answer holds."""
+    places = sorted(
+        [(message.physical_offset, message.size, 0) for message in found]
+    )  # RocketMQ answers in this order, too
+    return reading.store.read_records(places, BYTES_MAX)[0]
+
+
+def _write_records(door: BrokerDoor, command: Command, pieces: list[bytes], fields: dict[str, str]) -> None:
     body = b"".join(pieces)
     door.pull_bytes += len(body)
     door.connection.respond(command, ResponseCode.SUCCESS, None, fields, body)

@@ -10,14 +10,14 @@ import msgspec
 from gantrymq.broker import stats
 from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.headers import parse
-from gantrymq.remoting.jobs import reading
+from gantrymq.remoting.jobs import patiently
 from gantrymq.remoting.overview_codes import GROUP_LIST, TOPIC_LIST
 
 if TYPE_CHECKING:
-    from gantrymq.broker.broker import Broker
     from gantrymq.remoting.broker_door import BrokerDoor
     from gantrymq.remoting.codec import Command
     from gantrymq.remoting.jobs import Steps
+    from gantrymq.remoting.reads import Reading
     from gantrymq.store.cold import Cold
 
 WORK_PER_STEP: Final = 120
@@ -40,13 +40,14 @@ class _None(msgspec.Struct):
 class Ends:
     """Ends of topics, a step's worth at a time."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._store = broker.store
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
         self._work = self._opened = 0
 
     def of(self, topic: str) -> Generator[Cold | None, None, tuple[int, int] | None]:
         """Sums of maximum and minimum offsets; None where too many topics would have to be opened."""
-        found = self._store.known_ends(topic)
+        store = self._reading.store
+        found = store.known_ends(topic)
         self._work += 1 if found is not None else OPENING
         if self._work > WORK_PER_STEP:
             self._work = 0
@@ -54,22 +55,22 @@ class Ends:
         if found is not None or self._opened >= OPENED_MAX:
             return found
         self._opened += 1
-        yield from reading(lambda: self._store.end_sum(topic))
-        return self._store.known_ends(topic)
+        yield from patiently(self._reading, lambda reading: reading.store.end_sum(topic))
+        return store.known_ends(topic)
 
 
 def topic_list(door: BrokerDoor, command: Command) -> None:
     """TOPIC_LIST."""
     parse(command.fields, _None)
-    door.shared.jobs.run(door, command, _topic_list(door.shared.broker))
+    door.shared.jobs.run(door, command, _topic_list(door))
 
 
-def _topic_list(broker: Broker) -> Steps:
-    ends = Ends(broker)
+def _topic_list(door: BrokerDoor) -> Steps:
+    ends = Ends(door.shared.reading)
     rows: list[tuple[str, int, int | None]] = []
     parts: list[bytes] = []
     yield None
-    for topic in list(broker.topics.topics.values()):
+    for topic in list(door.shared.broker.topics.topics.values()):
         if topic.system:
             continue
         found = yield from ends.of(topic.name)
@@ -90,7 +91,7 @@ def group_list(door: BrokerDoor, command: Command) -> None:
 
 def _group_list(door: BrokerDoor) -> Steps:
     broker = door.shared.broker
-    ends = Ends(broker)
+    ends = Ends(door.shared.reading)
     rows: list[dict[str, object]] = []
     parts: list[bytes] = []
     yield None

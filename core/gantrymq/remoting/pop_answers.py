@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from gantrymq.remoting.broker_door import BrokerDoor
     from gantrymq.remoting.filters import Filter
     from gantrymq.remoting.headers import PopHeader
+    from gantrymq.remoting.reads import Reading
     from gantrymq.store.consume_queue import Unit
-    from gantrymq.store.message_store import MessageStore
+    from gantrymq.store.reader import StoreReader
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class SqlPick:
     step: int = SQL_SCAN_MAX
     scan_max: int = SQL_SCAN_MAX
 
-    def __init__(self, wanted: Filter, store: MessageStore) -> None:
+    def __init__(self, wanted: Filter, store: StoreReader) -> None:
         self._wanted = wanted
         self._store = store
 
@@ -84,7 +85,7 @@ class SqlPick:
         return passed, looked
 
 
-def picker(wanted: Filter | None, store: MessageStore) -> Pick | None:
+def picker(wanted: Filter | None, store: StoreReader) -> Pick | None:
     """The filter as the broker's pops take it; None: everything."""
     if wanted is None or wanted is ALL:
         return None
@@ -121,17 +122,19 @@ class Subject:
         """Every queue whose records concern the group."""
         return [(self.topic, queue_id) for queue_id in range(self.topic.config.read_queues)] + self.retry_queues()
 
-    def places(self, queue_id: int, ordered: bool, from_first: bool) -> Iterable[Place]:
-        """Places to read, in this pop's order; made as they are needed."""
+    def places(self, reading: Reading, queue_id: int, ordered: bool, from_first: bool) -> Iterable[Place]:
+        """Places to read, in this pop's order. May raise `Cold`."""
         self._turn += 1
         topics, (first, second) = self._broker.topics.topics, self._retry
         retry = [] if ordered or (first not in topics and second not in topics) else self.retry_queues()
         if queue_id >= 0 and not retry:
-            return (self._broker.pops.place(self.group, self.topic.name, queue_id, from_first),)
-        return self._places(queue_id, retry, from_first)
+            return (reading.place(self.group, self.topic.name, queue_id, from_first),)
+        return self._places(reading, queue_id, retry, from_first)
 
-    def _places(self, queue_id: int, retry: list[tuple[Topic, int]], from_first: bool) -> Iterable[Place]:
-        place = self._broker.pops.place
+    def _places(
+        self, reading: Reading, queue_id: int, retry: list[tuple[Topic, int]], from_first: bool
+    ) -> Iterable[Place]:
+        place = reading.place
         group, name = self.group, self.topic.name
         early = not self._turn % RETRY_EVERY
         if retry and early:
@@ -167,22 +170,22 @@ class Subject:
     def _first(self, topic: str, queue_id: int) -> int:
         return max(self._broker.offsets.query(self.group, topic, queue_id), self._broker.min_offset(topic, queue_id))
 
-    def peek(self, queue_id: int, count: int) -> Answer:
-        """As RocketMQ's peek: records, no receipts."""
-        pops, store = self._broker.pops, self._broker.store
+    def peek(self, reading: Reading, queue_id: int, count: int) -> Answer:
+        """As RocketMQ's peek: records, no receipts. May raise `Cold`."""
+        store = reading.store
         queues = self.all_queues() if queue_id < 0 else [(self.topic, queue_id), *self.retry_queues()]
         answer = Answer(int(ResponseCode.PULL_NOT_FOUND), b"NO_MESSAGE_IN_QUEUE")
         room, bytes_max = count, BYTES_DEFAULT
         for topic, number in queues:
-            place = pops.known(self.group, topic.name, number)
+            place = reading.popped_before(self.group, topic.name, number)
             first = self._first(topic.name, number)
             answer.rest += (
-                pops.ready(place) if place is not None else max(store.max_offset(topic.name, number) - first, 0)
+                reading.ready(place) if place is not None else max(store.max_offset(topic.name, number) - first, 0)
             )
             if room <= 0 or bytes_max <= 0:
                 continue
             if place is not None:
-                found = pops.look(place, room, bytes_max, None)
+                found = reading.pop(place, room, bytes_max, None)
                 pieces, taken = ([], 0) if found is None else (found.pieces, len(found.offsets))
             else:
                 pieces, taken = store.read_records(store.units(topic.name, number, first, room), bytes_max)
@@ -196,56 +199,83 @@ class Subject:
         return answer
 
 
+class Seen:
+    """What a pop's reading part found: `looks` to give out; places that are `new`; places whose last batch is given out `again`; `rest`:
+    entries in queues that had no room."""
+
+    __slots__ = ("again", "looks", "new", "rest")
+
+    def __init__(self) -> None:
+        self.looks: list[tuple[Place, Look]] = []
+        self.new: list[Place] = []
+        self.again: list[Place] = []
+        self.rest = 0
+
+
 class Pop:
     """One POP_MESSAGE, tried at once and again when something may be there."""
 
-    __slots__ = ("_door", "_header", "_opaque", "_pick", "_pops", "_subject", "more")
+    __slots__ = ("_door", "_opaque", "_pick", "_pops", "_subject", "header", "more")
 
     def __init__(self, door: BrokerDoor, opaque: int, subject: Subject, header: PopHeader, pick: Pick | None) -> None:
         self._door = door
         self._opaque = opaque
         self._subject = subject
-        self._header = header
+        self.header = header
         self._pick = pick
         self._pops = door.shared.broker.pops
         self.more = False
         """Nothing passed the filter so far, and not all was looked at."""
 
-    def attempt(self) -> bool:
-        """Answer with what is there; False: nothing is. Raises `Cold` with nothing leased."""
-        header, pops = self._header, self._pops
+    def look(self, reading: Reading) -> Seen:
+        """What there is to give out. May raise `Cold`."""
+        header = self.header
         ordered = bool(header.order)
         room, bytes_max = max(header.max_msg_nums, 1), BYTES_DEFAULT
-        looks: list[tuple[Place, Look]] = []
-        rest = 0
-        for place in self._subject.places(header.queue_id, ordered, header.init_mode == FIRST):
+        seen = Seen()
+        for place in self._subject.places(reading, header.queue_id, ordered, header.init_mode == FIRST):
+            if not place.entered:
+                seen.new.append(place)
+            again = False
             if ordered:
-                if pops.blocked(place, header.attempt_id):
+                if reading.blocked(place, header.attempt_id):
                     continue
-                if place.cursor.window.inflight:
-                    pops.repeat(place)
+                again = bool(place.cursor.window.inflight)
+                if again:
+                    seen.again.append(place)
             if room <= 0 or bytes_max <= 0:
-                rest += pops.ready(place)
+                seen.rest += reading.ready(place)
                 continue
-            found = pops.look(place, room, bytes_max, self._pick)
+            found = reading.pop(place, room, bytes_max, self._pick, again)
             if found is not None:
-                looks.append((place, found))
+                seen.looks.append((place, found))
                 room -= len(found.offsets)
                 bytes_max -= found.size
+        return seen
+
+    def give(self, seen: Seen) -> bool:
+        """Answer with what was just seen; False: there is nothing."""
+        header, pops = self.header, self._pops
+        for place in seen.new:
+            pops.enter(place)
+        for place in seen.again:
+            pops.repeat(place)
         self.more = False
-        if not looks:
+        if not seen.looks:
             return False
+        ordered = bool(header.order)
         answer = Answer(int(ResponseCode.SUCCESS), b"FOUND")
         answer.pop_ms = pops.pop_ms()
         answer.invisible_ms = header.invisible_time
         answer.revive_queue = ORDER_QUEUE if ordered else 0
-        for place, found in looks:
+        rest = seen.rest
+        for place, found in seen.looks:
             pops.take(place, found, answer.pop_ms, header.invisible_time, ordered, header.attempt_id)
             rest += place.cursor.window.ready(found.queue_end)
             if found.offsets:
                 self._add(answer, place, found, ordered)
         if not answer.pieces:
-            self.more = any(pops.ready(place) for place, _ in looks)
+            self.more = any(pops.ready(place) for place, _ in seen.looks)
             if self.more:
                 self.go_on()
             return False
@@ -318,6 +348,6 @@ class Pop:
         """Answer that there is nothing: POLLING_TIMEOUT or POLLING_FULL."""
         answer = Answer(code, b"NO_MESSAGE_IN_QUEUE")
         answer.pop_ms = self._pops.pop_ms()
-        answer.invisible_ms = self._header.invisible_time
-        answer.revive_queue = ORDER_QUEUE if self._header.order else 0
+        answer.invisible_ms = self.header.invisible_time
+        answer.revive_queue = ORDER_QUEUE if self.header.order else 0
         write(self._door, self._opaque, answer)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gantrymq.model.errors import GantryError
 from gantrymq.remoting.constants import ResponseCode
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from gantrymq.broker.topics import Topic
     from gantrymq.remoting.broker_door import BrokerDoor
     from gantrymq.remoting.codec import Command
+    from gantrymq.remoting.reads import Reading
+
+T = TypeVar("T")
 
 POLLS_MAX: Final = 100_000
 """Polls that wait, in all (RocketMQ's maxPopPollingSize)."""
@@ -32,10 +35,10 @@ POLLS_PER_DOOR_MAX: Final = 16_384
 
 
 class Poll:
-    """A POP_MESSAGE or NOTIFICATION that waits. `attempt()`: answers if there is something now; False: there is nothing. `expire()`:
-    the answer when its time is over. `kind`: polls of one kind find the same."""
+    """A POP_MESSAGE or NOTIFICATION that waits. `give(look(reading))`: answers if there is something now; False: there is nothing.
+    `expire()`: the answer when its time is over. `kind`: polls of one kind find the same."""
 
-    __slots__ = ("attempt", "cold", "command", "door", "expire", "handle", "kind", "queue_id", "ring")
+    __slots__ = ("cold", "command", "door", "expire", "give", "handle", "kind", "look", "queue_id", "ring")
 
     def __init__(
         self,
@@ -43,14 +46,16 @@ class Poll:
         command: Command,
         queue_id: int,
         kind: object,
-        attempt: Callable[[], bool],
+        look: Callable[[Reading], T],
+        give: Callable[[T], bool],
         expire: Callable[[], None],
     ) -> None:
         self.door = door
         self.command = command
         self.queue_id = queue_id
         self.kind = kind
-        self.attempt = attempt
+        self.look: Callable[[Reading], Any] = look
+        self.give: Callable[[Any], bool] = give
         self.expire = expire
         self.handle = 0
         self.cold = False
@@ -151,7 +156,7 @@ class Polls:
             poll.door.deferred.append(poll.command)
             return True
         try:
-            answered = poll.attempt()
+            answered = poll.give(poll.look(poll.door.shared.reading))
         except Cold as cold:
             poll.cold = True
             self._broker.fetch(cold, poll, self._again)

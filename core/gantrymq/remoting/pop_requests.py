@@ -17,7 +17,7 @@ from gantrymq.remoting.constants import FLAG_ONEWAY, RequestCode, ResponseCode
 from gantrymq.remoting.filters import FilterError, compile_filter
 from gantrymq.remoting.headers import AckHeader, PopHeader, parse
 from gantrymq.remoting.json_bodies import decode
-from gantrymq.remoting.pop_answers import Pop, Subject, picker
+from gantrymq.remoting.pop_answers import Pop, Seen, Subject, picker
 from gantrymq.remoting.pop_polls import Poll, Polls
 from gantrymq.remoting.pop_wire import (
     INVALID_PARAMETER,
@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from gantrymq.broker.topics import Topic
     from gantrymq.remoting.broker_door import BrokerDoor
     from gantrymq.remoting.codec import Command
+    from gantrymq.remoting.filters import Filter
     from gantrymq.remoting.groups import Groups
+    from gantrymq.remoting.reads import Reading
 
 COUNT_MAX: Final = 32
 """Messages of one pop; RocketMQ refuses more."""
@@ -170,16 +172,22 @@ def pop(door: BrokerDoor, command: Command) -> None:
         header,
         picker(wanted, requests.broker.store),
     )
-    if one.attempt():
+    door.read(command, one.look, lambda seen: _popped(door, command, one, wanted, seen))
+
+
+def _popped(door: BrokerDoor, command: Command, one: Pop, wanted: Filter | None, seen: Seen) -> None:
+    """Answer, or wait."""
+    if one.give(seen):
         return
-    wait_ms = requests.waiting_ms(born_ms, header.poll_time)
+    requests, header = door.shared.pops, one.header
+    wait_ms = requests.waiting_ms(header.born_time or requests.broker.clock.now_ms(), header.poll_time)
     if wait_ms <= 0:
         one.empty(TIMEOUT)
     elif requests.polls.full(door, header.consumer_group, header.topic, header.queue_id):
         one.empty(FULL)
     else:
         kind = (header.queue_id, bool(header.order), header.attempt_id if header.order else None, wanted)
-        poll = Poll(door, command, header.queue_id, kind, one.attempt, lambda: one.empty(TIMEOUT))
+        poll = Poll(door, command, header.queue_id, kind, one.look, one.give, lambda: one.empty(TIMEOUT))
         requests.polls.park(poll, header.consumer_group, header.topic, wait_ms)
         if one.more:
             one.go_on()
@@ -196,20 +204,24 @@ def notification(door: BrokerDoor, command: Command) -> None:
         fields = {"hasMsg": str(found).lower(), "pollingFull": str(full).lower()}
         door.connection.respond(command, ResponseCode.SUCCESS, None, fields)
 
-    def attempt() -> bool:
-        found = subject.has_message(header.queue_id, header.attempt_id if header.order else None, bool(header.order))
+    def look(reading: Reading) -> bool:
+        return subject.has_message(header.queue_id, header.attempt_id if header.order else None, bool(header.order))
+
+    def give(found: bool) -> bool:
         if found:
             answer(True)
         return found
 
-    if attempt():
+    if give(look(door.shared.reading)):
         return
     wait_ms = requests.waiting_ms(header.born_time or requests.broker.clock.now_ms(), header.poll_time)
     full = requests.polls.full(door, header.consumer_group, header.topic, header.queue_id)
     if wait_ms <= 0 or full:
         answer(False, full and wait_ms > 0)
         return
-    poll = Poll(door, command, header.queue_id, ("notification", command.opaque, door), attempt, lambda: answer(False))
+    poll = Poll(
+        door, command, header.queue_id, ("notification", command.opaque, door), look, give, lambda: answer(False)
+    )
     requests.polls.park(poll, header.consumer_group, header.topic, wait_ms)
 
 
@@ -228,8 +240,12 @@ def peek(door: BrokerDoor, command: Command) -> None:
     header = parse(command.fields, PeekHeader)
     topic = requests.check(header.consumer_group, header.topic, header.queue_id)
     count = min(max(header.max_msg_nums, 1), COUNT_MAX)
-    answer = requests.subject(header.consumer_group, topic).peek(header.queue_id, count)
-    write(door, command.opaque, answer)
+    subject = requests.subject(header.consumer_group, topic)
+    door.read(
+        command,
+        lambda reading: subject.peek(reading, header.queue_id, count),
+        lambda answer: write(door, command.opaque, answer),
+    )
 
 
 def acknowledge(door: BrokerDoor, command: Command) -> None:

@@ -20,6 +20,7 @@ from gantrymq.remoting.constants import FLAG_ONEWAY, MASTER_ID, VERSION, Request
 from gantrymq.remoting.door import code_of
 from gantrymq.remoting.filters import ALL, Filter, FilterError, compile_filter, select
 from gantrymq.remoting.headers import PullHeader
+from gantrymq.remoting.reads import Reading
 from gantrymq.remoting.subscription_calls import SubscriptionCalls
 from gantrymq.store.cold import Cold
 
@@ -119,49 +120,97 @@ class Waiter:
         self.handle = 0
 
 
+def look(
+    reading: Reading, topic: Topic, queue_id: int, offset: int, count: int, bytes_max: int, wanted: Filter
+) -> Answer:
+    """One look at a queue from `offset` on. May raise `Cold`."""
+    store = reading.store
+    name = topic.name
+    queue = store.queue(name, queue_id)
+    compacted = store.compacted.queues
+    low = reading.begin(queue, name, queue_id)
+    high = queue.next_offset if queue is not None else 0
+    if high <= low and offset != high:
+        # An empty queue, or one whose records are all gone.
+        return Answer(MOVED, b"NO_MESSAGE_IN_QUEUE", max(low, high), low, high)
+    if offset < low:
+        return Answer(MOVED, b"OFFSET_TOO_SMALL", low, low, high)
+    if offset == high:
+        return Answer(NOT_FOUND, b"OFFSET_OVERFLOW_ONE", offset, low, high)
+    if offset > high:
+        return Answer(MOVED, b"OFFSET_OVERFLOW_BADLY", high, low, high)
+    if wanted is ALL and queue is not None and (not compacted or offset >= store.compacted.end(name, queue_id)):
+        pieces, taken, size = store.read_queue(queue, offset, count, bytes_max)
+        answer = Answer(FOUND, b"FOUND", offset + taken, low, high)
+        answer.pieces, answer.count, answer.size = pieces, taken, size
+    else:
+        found = select(store, name, queue_id, offset, wanted, count, bytes_max)
+        answer = Answer(FOUND, b"FOUND", found.next_offset, low, high)
+        answer.pieces, answer.count = found.pieces, len(found.offsets)
+        answer.size = found.size
+    if not answer.pieces:
+        answer.code, answer.status = RETRY, b"NO_MATCHED_MESSAGE"
+    return answer
+
+
 class Pulls:
     """Pulls of one broker."""
 
     def __init__(self, broker: Broker, clients: Clients) -> None:
         self._broker = broker
         self._clients = clients
+        self._reading = Reading(broker)
         self.calls = SubscriptionCalls()
         self.waiting = 0
         """Polls that wait now."""
 
-    def pull(self, door: BrokerDoor, command: Command) -> None:
-        """Answer a pull, or let it wait. Raises what `RemotingDoor.handle` turns into an answer."""
-        if command.flag & FLAG_ONEWAY:
-            return
-        header = header_of(command, PullHeader)
-        topic = self._topic(header)
-        wanted = self._filter(door, header)
-        if header.sys_flag & sysflag.PULL_COMMIT_OFFSET and header.commit_offset >= 0:
+    def commit(self, command: Command, header: PullHeader) -> None:
+        """Take over the offset that a pull commits: once, when the pull comes, however long it waits for the disk or for its peer then."""
+        if header.commit_offset >= 0:
+            topic = self._topic(header)
             names.check_group(header.consumer_group)
             self._broker.commit_offset(header.consumer_group, topic.name, header.queue_id, header.commit_offset)
+        header.sys_flag &= ~sysflag.PULL_COMMIT_OFFSET
+        command.header = header
+
+    def pull(self, door: BrokerDoor, command: Command, header: PullHeader) -> None:
+        """Answer a pull, or let it wait. Raises what `RemotingDoor.handle` turns into an answer."""
+        topic = self._topic(header)
+        wanted = self._filter(door, header)
         if self._broker.offsets.resets and self._reset(door, command.opaque, header):
             return
         count = min(max(header.max_msg_nums, 1), COUNT_MAX)
         bytes_wanted = header.max_msg_bytes
         bytes_max = BYTES_DEFAULT if bytes_wanted is None or bytes_wanted <= 0 else min(bytes_wanted, BYTES_MAX)
-        answer = self.look(topic, header.queue_id, header.queue_offset, count, bytes_max, wanted)
-        if answer.code == NOT_FOUND and header.sys_flag & sysflag.PULL_SUSPEND and header.suspend_timeout_millis > 0:
-            limit = self._broker.config.waiting_pulls_max
-            if len(door.waiters) >= limit:
-                text = (
-                    f"{limit} pulls of this connection wait already (broker.waiting_pulls_max); open another connection"
-                )
-                raise GantryError(ErrorCode.BUSY, text)
-            if self.waiting >= WAITERS_MAX:
-                raise GantryError(ErrorCode.BUSY, f"{WAITERS_MAX} pulls wait already, all connections together")
-            offset = answer.next_offset
-            waiter = Waiter(door, command.opaque, topic, header.queue_id, offset, count, bytes_max, wanted)
-            waiter.group = header.consumer_group
-            self._park(waiter, min(header.suspend_timeout_millis, SUSPEND_MS_MAX))
-            return
-        if answer.count:
-            self._got(header.consumer_group, topic.name, header.queue_id, answer)
-        write(door, command.opaque, answer)
+
+        def read(reading: Reading) -> Answer:
+            return look(reading, topic, header.queue_id, header.queue_offset, count, bytes_max, wanted)
+
+        def apply(answer: Answer) -> None:
+            if (
+                answer.code == NOT_FOUND
+                and header.sys_flag & sysflag.PULL_SUSPEND
+                and header.suspend_timeout_millis > 0
+            ):
+                offset = answer.next_offset
+                waiter = Waiter(door, command.opaque, topic, header.queue_id, offset, count, bytes_max, wanted)
+                waiter.group = header.consumer_group
+                self._check_room(door)
+                self._park(waiter, min(header.suspend_timeout_millis, SUSPEND_MS_MAX))
+                return
+            if answer.count:
+                self._got(header.consumer_group, topic.name, header.queue_id, answer)
+            write(door, command.opaque, answer)
+
+        door.read(command, read, apply)
+
+    def _check_room(self, door: BrokerDoor) -> None:
+        limit = self._broker.config.waiting_pulls_max
+        if len(door.waiters) >= limit:
+            text = f"{limit} pulls of this connection wait already (broker.waiting_pulls_max); open another connection"
+            raise GantryError(ErrorCode.BUSY, text)
+        if self.waiting >= WAITERS_MAX:
+            raise GantryError(ErrorCode.BUSY, f"{WAITERS_MAX} pulls wait already, all connections together")
 
     def _reset(self, door: BrokerDoor, opaque: int, header: PullHeader) -> bool:
         """A tool has set the group's offset: the consumer goes on there (PullMessageProcessor: OFFSET_RESET)."""
@@ -221,41 +270,6 @@ class Pulls:
             )
         return compile_filter(subscription.expression_type, subscription.sub_string)
 
-    def look(self, topic: Topic, queue_id: int, offset: int, count: int, bytes_max: int, wanted: Filter) -> Answer:
-        """One look at a queue from `offset` on."""
-        broker = self._broker
-        store = broker.store
-        name = topic.name
-        queue = store.queue(name, queue_id)
-        compacted = store.compacted.queues
-        current = broker.topics.topics.get(name)
-        if queue is None or compacted or broker.kept_from or current is None or current.config.first_offsets:
-            low = broker.min_offset(name, queue_id)
-        else:
-            low = queue.min_offset
-        high = queue.next_offset if queue is not None else 0
-        if high <= low and offset != high:
-            # An empty queue, or one whose records are all gone.
-            return Answer(MOVED, b"NO_MESSAGE_IN_QUEUE", max(low, high), low, high)
-        if offset < low:
-            return Answer(MOVED, b"OFFSET_TOO_SMALL", low, low, high)
-        if offset == high:
-            return Answer(NOT_FOUND, b"OFFSET_OVERFLOW_ONE", offset, low, high)
-        if offset > high:
-            return Answer(MOVED, b"OFFSET_OVERFLOW_BADLY", high, low, high)
-        if wanted is ALL and queue is not None and (not compacted or offset >= store.compacted.end(name, queue_id)):
-            pieces, taken, size = store.read_queue(queue, offset, count, bytes_max)
-            answer = Answer(FOUND, b"FOUND", offset + taken, low, high)
-            answer.pieces, answer.count, answer.size = pieces, taken, size
-        else:
-            found = select(store, name, queue_id, offset, wanted, count, bytes_max)
-            answer = Answer(FOUND, b"FOUND", found.next_offset, low, high)
-            answer.pieces, answer.count = found.pieces, len(found.offsets)
-            answer.size = found.size
-        if not answer.pieces:
-            answer.code, answer.status = RETRY, b"NO_MATCHED_MESSAGE"
-        return answer
-
     def _got(self, group: str, topic: str, queue_id: int, answer: Answer) -> None:
         self._broker.stats.read_records(topic, group, answer.count, answer.pieces, answer.size)
         self._broker.offsets.handed(group, topic, queue_id, answer.next_offset)
@@ -277,8 +291,14 @@ class Pulls:
         if waiter not in waiter.door.waiters:
             return
         try:
-            answer = self.look(
-                waiter.topic, waiter.queue_id, waiter.offset, waiter.count, waiter.bytes_max, waiter.wanted
+            answer = look(
+                self._reading,
+                waiter.topic,
+                waiter.queue_id,
+                waiter.offset,
+                waiter.count,
+                waiter.bytes_max,
+                waiter.wanted,
             )
         except Cold as cold:  # it stays among its door's waiters, and may expire meanwhile
             self._broker.fetch(cold, waiter, self._woken)
@@ -353,11 +373,17 @@ def write(door: BrokerDoor, opaque: int, answer: Answer) -> None:
 
 def pull(door: BrokerDoor, command: Command) -> None:
     """PULL_MESSAGE, LITE_PULL_MESSAGE; too many answers on the way to this peer: the pull itself waits."""
+    if command.flag & FLAG_ONEWAY:
+        return
+    pulls = door.shared.pulls
+    header = header_of(command, PullHeader)
+    if header.sys_flag & sysflag.PULL_COMMIT_OFFSET:
+        pulls.commit(command, header)
     if door.full():
         door.deferred.append(command)
         return
     try:
-        door.shared.pulls.pull(door, command)
+        pulls.pull(door, command, header)
     except RefusedSubscription as error:
         newer = error.response is ResponseCode.SUBSCRIPTION_NOT_LATEST
         if newer and door.shared.pulls.calls.ask(door, error.group, error.version, command):

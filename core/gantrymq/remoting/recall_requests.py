@@ -182,7 +182,12 @@ def recall(door: BrokerDoor, command: Command) -> None:
             door.connection.respond(command, ResponseCode.SUCCESS, None, fields)
         door.link.mark()
 
-    delays.recall(handle.topic, handle.unique, handle.at_ms, header.producer_group, door.born_host, done)
+    place = handle.topic, handle.unique, handle.at_ms
+    door.read(
+        command,
+        lambda reading: reading.delayed(*place),
+        lambda known: delays.recall(known, *place, header.producer_group, door.born_host, done),
+    )
 
 
 HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {RequestCode.RECALL_MESSAGE: recall}

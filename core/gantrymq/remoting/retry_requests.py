@@ -37,8 +37,15 @@ UNDECIDED_TOPICS: Final = frozenset({names.SCHEDULE_TOPIC, "RMQ_SYS_TRANS_HALF_T
 def send_back(door: BrokerDoor, command: Command) -> None:
     """CONSUMER_SEND_MSG_BACK."""
     header = parse(command.fields, SendBackHeader)
+    door.read(
+        command,
+        lambda reading: reading.store.get(header.offset) if header.offset >= 0 else None,
+        lambda stored: _send_back(door, command, header, stored),
+    )
+
+
+def _send_back(door: BrokerDoor, command: Command, header: SendBackHeader, stored: Message | None) -> None:
     shared = door.shared
-    stored = shared.broker.store.get(header.offset) if header.offset >= 0 else None
     group = shared.groups.find(header.group)
     if group.retry_queue_nums <= 0:  # the group wants no retries: nothing to do, and that is no failure
         door.connection.respond(command)

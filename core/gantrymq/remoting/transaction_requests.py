@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gantrymq.remoting.broker_door import BrokerDoor, BrokerDoors
     from gantrymq.remoting.clients import Member
     from gantrymq.remoting.codec import Command
+    from gantrymq.remoting.reads import Reading
 
 ILLEGAL_OPERATION: Final = 604
 """ResponseCode.ILLEGAL_OPERATION: a decision that comes too late."""
@@ -63,18 +64,18 @@ def end(door: BrokerDoor, command: Command) -> None:
                 f"commitOrRollback {header.commit_or_rollback}: allowed are 0, 8 (commit) and 12 (rollback)"
             )
         return
-    try:
-        door.shared.broker.transactions.end(
-            header.producer_group,
-            header.tran_state_table_offset,
-            header.commit_log_offset,
-            header.commit_or_rollback == sysflag.TRANSACTION_COMMIT,
-            header.from_transaction_check,
-            (door, command),
-            _ended,
-        )
-    except DecisionRefused as error:
-        door.refuse(command, ILLEGAL_OPERATION, error.text)
+    offset, commit = header.tran_state_table_offset, header.commit_or_rollback == sysflag.TRANSACTION_COMMIT
+
+    def decide(found: tuple[Half, Message | None]) -> None:
+        transactions = door.shared.broker.transactions
+        try:
+            transactions.end(
+                found, header.producer_group, offset, commit, header.from_transaction_check, (door, command), _ended
+            )
+        except DecisionRefused as error:
+            door.refuse(command, ILLEGAL_OPERATION, error.text)
+
+    door.read(command, lambda reading: reading.half(offset, header.commit_log_offset, commit), decide)
 
 
 def _ended(token: tuple[BrokerDoor, Command], result: object) -> None:
@@ -101,22 +102,29 @@ def resume(door: BrokerDoor, command: Command) -> None:
         raise GantryError(
             ErrorCode.ILLEGAL_ARGUMENT, f"msgId {digits[:80]!r} is no offset message id of 32 or 56 hexadecimal digits"
         ) from None
-    message = broker.store.get(position)
-    if message is None or message.topic != GIVEN_UP_TOPIC:
-        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"there is no message of {GIVEN_UP_TOPIC} with id {digits}")
-    refuse_known(door, message)
-    resuming = broker.transactions.resuming
-    if position in resuming:
-        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"message {digits} is being resumed already")
-    again = resumed(message)
-    again.intake = HALF
-    resuming.add(position)
-    broker.submit([again], (door, command, again, position), _resumed)
+
+    def look(reading: Reading) -> Message:
+        message = reading.store.get(position)
+        if message is None or message.topic != GIVEN_UP_TOPIC:
+            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"there is no message of {GIVEN_UP_TOPIC} with id {digits}")
+        refuse_known(reading, message)
+        return message
+
+    def submit(message: Message) -> None:
+        resuming = broker.transactions.resuming
+        if position in resuming:
+            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"message {digits} is being resumed already")
+        again = resumed(message)
+        again.intake = HALF
+        resuming.add(position)
+        broker.submit([again], (door, command, again, position), _resumed)
+
+    door.read(command, look, submit)
 
 
-def refuse_known(door: BrokerDoor, message: Message) -> None:
+def refuse_known(reading: Reading, message: Message) -> None:
     """A message that was resumed before, or reached its topic, has a fate. Raises ILLEGAL_ARGUMENT."""
-    store = door.shared.broker.store
+    store = reading.store
     unique = message.property(props.UNIQ_KEY)
     topic = message.property(props.REAL_TOPIC)
     if not unique or not topic:

@@ -41,6 +41,20 @@ def full_disk(files: MemoryFileSystem) -> Iterator[None]:
         files.fault = before
 
 
+def decide(
+    node: Node, group: str, offset: int, position: int, commit: bool, check: bool, token: Any, on_done: Any
+) -> None:
+    """As END_TRANSACTION does."""
+    transactions = node.broker.transactions
+    transactions.end(transactions.look(offset, position, commit), group, offset, commit, check, token, on_done)
+
+
+def recall(node: Node, topic: str, unique: str, at_ms: int, group: str, born_host: bytes, on_done: Any) -> None:
+    """As RECALL_MESSAGE does."""
+    delays = node.broker.delays
+    delays.recall(delays.pending(topic, unique, at_ms), topic, unique, at_ms, group, born_host, on_done)
+
+
 class Node:
     """One life of a broker. `sync`: acknowledgements wait for `flush`."""
 

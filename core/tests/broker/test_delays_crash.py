@@ -10,6 +10,7 @@ import pytest
 from gantrymq.model.message import Message
 from gantrymq.net.testing import ManualClock
 from gantrymq.store.testing import MemoryFileSystem
+from tests.broker.node import recall
 from tests.broker.waiting_node import WaitingNode
 from tests.store.crash_states import MODES, CrashFiles, cut_everywhere
 
@@ -61,7 +62,7 @@ class Story:
         before = set(self.kept)
         self.kept.discard(body)  # from here on it may be gone
         answers: list[object] = []
-        node.broker.delays.recall("t", f"U{body.decode()}", at_ms, "g", b"\x7f\0\0\x01\0\0\0\0", answers.append)
+        recall(node, "t", f"U{body.decode()}", at_ms, "g", b"\x7f\0\0\x01\0\0\0\0", answers.append)
         node.turn.run_until_quiet()
         if answers == [True]:
             node.flush()
@@ -109,7 +110,7 @@ def test_a_recalled_message_stays_recalled_when_its_order_is_all_that_is_left() 
     at_ms = int(message.property("TIMER_OUT_MS")) + 1
     node.broker.cursors.take_bodies = lambda: []  # type: ignore[method-assign]
     answers: list[object] = []
-    node.broker.delays.recall("t", "Ux", at_ms, "g", b"\x7f\0\0\x01\0\0\0\0", answers.append)
+    recall(node, "t", "Ux", at_ms, "g", b"\x7f\0\0\x01\0\0\0\0", answers.append)
     node.turn.run_until_quiet()
     assert answers == [True]
     again = node.reborn(clean=False)

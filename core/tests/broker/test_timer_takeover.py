@@ -169,7 +169,7 @@ def test_an_order_to_recall_on_the_wheel_is_carried_out() -> None:
     start = node.clock.now_ms()
     node.later(b"x", TIMER_DELIVER_MS=start + 100_500)
     node.later(b"y", TIMER_DELIVER_MS=start + 100_500)
-    node.broker.delays.timers._known = lambda *arguments: []  # type: ignore[method-assign]
+    node.broker.delays.timers.known = lambda *arguments: []  # type: ignore[method-assign]
     node.later(b"0", TIMER_DELIVER_MS=start + 100_001, TIMER_DEL_UNIQKEY="t+Ux", UNIQ_KEY="Ux")
     where = positions(node)
     files = node.files.after_process_crash()  # a clean stop would append them again
@@ -193,11 +193,11 @@ def test_an_order_to_recall_counts_though_its_message_became_due_meanwhile(
     node.later(b"y", TIMER_DELIVER_MS=start + 100_500)
     for _ in range(between):
         node.later(b"between", TIMER_DELIVER_MS=start + 100_500)
-    node.broker.delays.timers._known = lambda *arguments: []  # type: ignore[method-assign]
+    node.broker.delays.timers.known = lambda *arguments: []  # type: ignore[method-assign]
     node.later(b"0", TIMER_DELIVER_MS=start + 100_001, TIMER_DEL_UNIQKEY="t+Ux", UNIQ_KEY="Ux")
     files = node.files.after_process_crash()
     if not indexed:
-        monkeypatch.setattr(Timers, "_known", lambda *arguments: None)
+        monkeypatch.setattr(Timers, "known", lambda *arguments: None)
     put(files, CONFIG / cf.TIMERS, TimerCheck(start, 0, 0, 0).to_bytes())
     node.clock.advance(200_000)
     again = Life(files, node.clock)
@@ -212,12 +212,12 @@ def test_more_orders_than_searches_are_all_carried_out_before_anything_fires(mon
     for number in range(count):
         node.later(b"%d" % number, TIMER_DELIVER_MS=start + 100_500)
     node.later(b"y", TIMER_DELIVER_MS=start + 100_500)
-    node.broker.delays.timers._known = lambda *arguments: []  # type: ignore[method-assign]
+    node.broker.delays.timers.known = lambda *arguments: []  # type: ignore[method-assign]
     for number in range(count):
         key = f"U{number}"
         node.later(b"0", TIMER_DELIVER_MS=start + 100_001, TIMER_DEL_UNIQKEY=f"t+{key}", UNIQ_KEY=key)
     files = node.files.after_process_crash()
-    monkeypatch.setattr(Timers, "_known", lambda *arguments: None)
+    monkeypatch.setattr(Timers, "known", lambda *arguments: None)
     put(files, CONFIG / cf.TIMERS, TimerCheck(start, 0, 0, 0).to_bytes())
     node.clock.advance(200_000)
     again = Life(files, node.clock)

@@ -16,7 +16,7 @@ from gantrymq.model.message import Message
 from gantrymq.store.schedule import TIMER_TOPIC
 from gantrymq.store.snapshot_file import SnapshotFiles
 from gantrymq.store.testing import MemoryFileSystem
-from tests.broker.node import ROOT
+from tests.broker.node import ROOT, recall
 from tests.broker.waiting_node import WaitingNode
 
 HOUR_MS = 3_600_000
@@ -61,7 +61,7 @@ def test_a_rolled_message_can_be_recalled(node: WaitingNode, monkeypatch: pytest
     node.wait(1_000)
     answers: list[object] = []
     at_ms = int(message.property("TIMER_OUT_MS")) + 1
-    node.broker.delays.recall("t", "Ufar", at_ms, "g", message.born_host, answers.append)
+    recall(node, "t", "Ufar", at_ms, "g", message.born_host, answers.append)
     node.turn.run_until_quiet()
     assert answers == [True]
     node.wait(HOUR_MS)
@@ -74,7 +74,7 @@ def test_a_second_recall_does_not_search_the_slots(node: WaitingNode, monkeypatc
     answers: list[object] = []
     monkeypatch.setattr(node.broker.delays.timers._slots, "around", None)  # millions may lie in them
     for _ in range(2):
-        node.broker.delays.recall("t", "Ux", at_ms, "g", message.born_host, answers.append)
+        recall(node, "t", "Ux", at_ms, "g", message.born_host, answers.append)
         node.turn.run_until_quiet()
     assert answers == [True, False]
 
@@ -96,10 +96,10 @@ def test_a_recall_that_the_index_knows_nothing_of_searches_in_slices(
     without_index(node, monkeypatch)
     out_ms = int(message.property("TIMER_OUT_MS")) + 1
     answers: list[object] = []
-    node.broker.delays.recall("t", "Uy", out_ms, "g", message.born_host, answers.append)
+    recall(node, "t", "Uy", out_ms, "g", message.born_host, answers.append)
     assert node.turn.run_until_quiet() >= count // LOOK_STEP
     assert answers == [False]
-    node.broker.delays.recall("t", "Ux", out_ms, "g", message.born_host, answers.append)
+    recall(node, "t", "Ux", out_ms, "g", message.born_host, answers.append)
     assert answers == [False], "it is looked for in later turns"
     node.turn.run_until_quiet()
     assert answers == [False, True]
@@ -122,7 +122,7 @@ def test_a_search_reads_few_records_in_a_slice_and_waits_for_cold_ones(
     monkeypatch.setattr(node.store, "get_many", get_many)
     answers: list[object] = []
     out_ms = int(messages[-1].property("TIMER_OUT_MS")) + 1
-    node.broker.delays.recall("t", f"U{count - 1}", out_ms, "g", messages[-1].born_host, answers.append)
+    recall(node, "t", f"U{count - 1}", out_ms, "g", messages[-1].born_host, answers.append)
     node.turn.run_until_quiet()
     assert answers == [True]
     assert max(read) <= timer_search.READ_STEP
@@ -135,7 +135,7 @@ def test_only_so_many_recalls_wait_for_their_search(node: WaitingNode, monkeypat
     answers: list[object] = []
     out_ms = int(message.property("TIMER_OUT_MS")) + 1
     for _ in range(timer_search.SEARCHES_MAX + 1):
-        node.broker.delays.recall("t", "Uy", out_ms, "g", message.born_host, answers.append)
+        recall(node, "t", "Uy", out_ms, "g", message.born_host, answers.append)
     assert answers == [ErrorCode.BUSY]
     node.turn.run_until_quiet()
     assert answers == [ErrorCode.BUSY] + [False] * timer_search.SEARCHES_MAX
@@ -176,7 +176,7 @@ def test_a_message_that_is_recalled_while_it_is_rolled_does_not_come(
     node.wait(1_000)
     assert answers, "nothing was rolled"
     assert timers.pending() == 0
-    node.broker.delays.recall("t", "Ufar", at_ms, "g", message.born_host, answers.append)
+    recall(node, "t", "Ufar", at_ms, "g", message.born_host, answers.append)
     node.turn.run_until_quiet()
     assert answers[-1] is False
     node.wait(HOUR_MS)
@@ -189,7 +189,7 @@ def test_recalled_entries_do_not_stay_in_the_slots(node: WaitingNode, monkeypatc
     for number in range(40):
         _, message = node.send_later(b"%d" % number, TIMER_DELAY_MS=HOUR_MS)
         at_ms = int(message.property("TIMER_OUT_MS")) + 1
-        node.broker.delays.recall("t", f"U{number}", at_ms, "g", message.born_host, lambda result: None)
+        recall(node, "t", f"U{number}", at_ms, "g", message.born_host, lambda result: None)
         node.turn.run_until_quiet()
         assert timers.pending() == 0
         assert timers._slots.count <= 22

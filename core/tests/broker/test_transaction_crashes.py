@@ -12,6 +12,7 @@ from gantrymq.broker.transaction_halves import HALF_TOPIC
 from gantrymq.model.errors import GantryError
 from gantrymq.model.message import HALF, Message
 from tests.broker.node import Node
+from tests.broker.node import decide as decide_on
 from tests.store.crash_states import CrashFiles, cut_everywhere, lies_found
 
 COMMIT, ROLLBACK = True, False
@@ -35,7 +36,7 @@ def decide(node: Node, offset: int, position: int, fate: bool) -> list[Any]:
     """The answers, possibly later; a refusal is one."""
     box: list[Any] = []
     try:
-        node.broker.transactions.end("g", offset, position, fate, True, None, lambda token, result: box.append(result))
+        decide_on(node, "g", offset, position, fate, True, None, lambda token, result: box.append(result))
     except GantryError as error:
         box.append(error)
     node.turn.run_until_quiet()
@@ -157,7 +158,8 @@ def test_a_decision_that_was_cut_between_any_two_bytes(seed: int) -> None:
     before = node.store.written_position
     boxes: list[Any] = []
     for message, fate in ((first, COMMIT), (second, ROLLBACK)):
-        node.broker.transactions.end(
+        decide_on(
+            node,
             "g",
             message.queue_offset,
             message.physical_offset,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import HALF, Message
 from gantrymq.store.cold import Cold
 from gantrymq.store.testing import MemoryFileSystem
-from tests.broker.node import Node, full_disk
+from tests.broker.node import Node, decide, full_disk
 
 
 class Teller:
@@ -65,7 +66,8 @@ def prepare(node: Node, body: bytes, unique: str, **more: Any) -> Message:
 
 def end(node: Node, message: Message, commit: bool, group: str = "g", check: bool = False) -> list[Any]:
     box: list[Any] = []
-    node.broker.transactions.end(
+    decide(
+        node,
         group,
         message.queue_offset,
         message.physical_offset,
@@ -150,7 +152,7 @@ def test_two_decisions_in_one_turn() -> None:
     node = started()
     message = prepare(node, b"1", "u1")
     box: list[Any] = []
-    call = node.broker.transactions.end
+    call = partial(decide, node)
     call("g", 0, message.physical_offset, False, False, None, lambda token, result: box.append(result))
     with pytest.raises(GantryError) as caught:
         call("g", 0, message.physical_offset, True, False, None, lambda token, result: box.append(result))
@@ -165,7 +167,7 @@ def test_the_checks_of_a_decision() -> None:
     message, other = prepare(node, b"1", "u1"), prepare(node, b"2", "u2")
     with pytest.raises(GantryError, match="The producer group wrong"):
         end(node, message, True, group="h")
-    call = node.broker.transactions.end
+    call = partial(decide, node)
     with pytest.raises(GantryError, match="The transaction state table offset wrong"):
         call("g", other.queue_offset, message.physical_offset, True, False, None, print)
     for position in (0, message.physical_offset + 1, -5, 1 << 62):
@@ -461,9 +463,7 @@ def test_a_topic_with_a_flush_of_its_own_has_it_for_half_messages_and_decisions_
     assert box == [[0]]
     answers: list[Any] = []
     for _ in range(2):
-        node.broker.transactions.end(
-            "g", 0, message.physical_offset, commit, True, None, lambda _, done: answers.append(done)
-        )
+        decide(node, "g", 0, message.physical_offset, commit, True, None, lambda _, done: answers.append(done))
         node.turn.run_until_quiet()
     assert answers == []
     node.flush()

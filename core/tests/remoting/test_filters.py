@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from gantrymq.model.message import Message
 from gantrymq.model.names import java_hash
 from gantrymq.remoting import filters, subscription_calls
-from gantrymq.remoting.clients import Clients
 from gantrymq.remoting.codec import Command, encode
 from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.constants import ResponseCode as Answer
 from gantrymq.remoting.filters import ALL, FilterError, compile_filter, select
-from gantrymq.remoting.pulls import Pulls
+from gantrymq.remoting.pulls import look as look_at
+from gantrymq.remoting.reads import Reading
 from gantrymq.store import record
 from gantrymq.store.cold import Cold
 from gantrymq.store.consume_queue import HOLE, UNIT
@@ -255,12 +255,14 @@ def test_on_a_cold_disk(tmp_path: Path, kind: str, text: str) -> None:
     node.wait(node.ask("submit", messages))
     node.stop()
     node = Node(tmp_path)
-    pulls = Pulls(node.broker, Clients())
+    reading = Reading(node.broker)
     found: list[Any] = []
 
     def look(token: object) -> None:
         try:
-            found.append(pulls.look(node.broker.topics.topics["T"], 0, 5, 20, 1 << 20, compile_filter(kind, text)))
+            found.append(
+                look_at(reading, node.broker.topics.topics["T"], 0, 5, 20, 1 << 20, compile_filter(kind, text))
+            )
         except Cold as cold:
             node.store.fetch(cold, token, look)
 

@@ -14,15 +14,15 @@ from tests.remoting.test_pop_requests import bodies, fill
 def test_a_poll_that_fails_is_answered_and_costs_no_other_its_message(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = pop_answers.Pop.attempt, []
+    real, calls = pop_answers.Pop.look, []
 
-    def attempt(self: Any) -> bool:
+    def look(self: Any, reading: Any) -> Any:
         calls.append(self)
         if len(calls) == 3:  # both have found nothing and wait; now a message comes
             raise OSError(5, "Input/output error")
-        return real(self)
+        return real(self, reading)
 
-    monkeypatch.setattr(pop_answers.Pop, "attempt", attempt)
+    monkeypatch.setattr(pop_answers.Pop, "look", look)
     fill(bench, 1, queue=3)
     unlucky, lucky = bench.connect(), bench.connect()
     pop(lucky, queueId=3)

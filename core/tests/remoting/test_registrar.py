@@ -11,10 +11,11 @@ import pytest
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.net.testing import FakeLink, ManualClock, ManualWheel
 from gantrymq.remoting import registrar as module
-from gantrymq.remoting.codec import FrameReader
+from gantrymq.remoting.codec import Command, FrameReader
 from gantrymq.remoting.registrar import Registrar, advertised_address
 from gantrymq_nameserver.door import NameserverDoor, State
 from tests.remoting.bench import Bench, answers, request
+from tests.remoting.test_requests import beat
 
 WAIT_S = 30.0
 CREATE = {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False}
@@ -30,6 +31,9 @@ class Nameserver:
         self.writers: list[asyncio.StreamWriter] = []
         self.refuse = b""
         self.hang = False
+        self.may_answer = asyncio.Event()
+        """Cleared by a test: it answers late."""
+        self.may_answer.set()
         self.asked = asyncio.Event()
         self.ended = asyncio.Event()
         self.codes: list[int] = []
@@ -45,6 +49,8 @@ class Nameserver:
         try:
             while data := await reader.read(65536):
                 self.codes += [command.code for command in frames.feed(data)]
+                self.asked.set()
+                await self.may_answer.wait()
                 if not self.hang:
                     writer.write(self.refuse or link.feed(data))
                 self.asked.set()
@@ -159,6 +165,38 @@ def test_who_changes_a_topic_waits_until_all_nameservers_know(tmp_path: Path, mo
             assert answers(link.feed(b""))[0].code == 0
             assert all(topic in server.topics() for server in servers)
         assert not registrar._waiting
+
+    run(tmp_path, monkeypatch, body)
+
+
+def told(data: bytes) -> list[Command]:
+    return [command for command in answers(data) if command.is_response]
+
+
+def test_a_heartbeat_that_makes_a_retry_topic_waits_for_a_nameserver_that_is_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(bench: Bench, registrar: Registrar, servers: list[Nameserver]) -> None:
+        monkeypatch.setattr(module, "KNOWN_S", WAIT_S)
+        await registrar.start()
+        known = asyncio.Event()
+        bench.doors.when_known = lambda done: registrar.when_known(lambda: (done(), known.set())[0])
+        link = bench.connect()
+        late = servers[1]
+        late.may_answer.clear()
+        asked = len(late.codes)
+        assert told(link.feed(request(34, beat("c1", "CG")))) == []
+        await until(servers, lambda: "%RETRY%CG" in servers[0].topics() and len(late.codes) > asked)
+        assert not known.is_set()
+        late.may_answer.set()
+        await until(servers, lambda: "%RETRY%CG" in late.topics())
+        async with asyncio.timeout(WAIT_S):
+            await known.wait()
+        (answer,) = told(link.feed(b""))
+        assert (answer.code, answer.fields["IS_SUB_CHANGE"]) == (0, "true")
+        assert [again.code for again in told(link.feed(request(34, beat("c1", "CG"))))] == [0], (
+            "nothing was made: at once"
+        )
 
     run(tmp_path, monkeypatch, body)
 
