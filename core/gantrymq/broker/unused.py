@@ -103,12 +103,9 @@ class UnusedTopics:
             return "a cursor reads it"
         return ""
 
-    def remove(self, name: str, older_ms: int) -> str:
-        """Remove it, unless there is a reason not to, which is returned. May raise `Cold`; then nothing was done."""
-        why = self.why_used(name, older_ms)
-        if not why:
-            log.info("topic %s was unused and is removed", name)
-            deletions.delete_topic(self._broker, name)
-            if self._broker.topics.forget_tombstone(name):  # else each name that was ever used would leave a row
-                self._broker.put("topic", [(name, None)], None, None)
-        return why
+    def remove(self, name: str) -> None:
+        """Remove a topic of which `why_used` has just said that it is unused."""
+        log.info("topic %s was unused and is removed", name)
+        deletions.delete_topic(self._broker, name)
+        if self._broker.topics.forget_tombstone(name):  # else each name that was ever used would leave a row
+            self._broker.put("topic", [(name, None)], None, None)

@@ -10,7 +10,7 @@ import msgspec
 from gantrymq.broker.unused import UnusedTopics, load_topic_users
 from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.headers import parse
-from gantrymq.remoting.jobs import reading
+from gantrymq.remoting.jobs import patiently
 from gantrymq.remoting.overview_codes import PRUNE_TOPICS
 
 if TYPE_CHECKING:
@@ -41,16 +41,20 @@ def _prune(door: BrokerDoor, asked: _Prune, wanted: list[str]) -> Steps:
     kept: list[tuple[str, str]] = []
     try:
         yield from unused.survey()
-        look = unused.remove if asked.remove else unused.why_used
         for number, name in enumerate(wanted if asked.remove else unused.candidates()):
             if number % TOPICS_STEP == TOPICS_STEP - 1:
                 yield None
             topic = broker.topics.topics.get(name)
             made_ms = topic.config.created_ms if topic is not None else 0
-            why = yield from reading(lambda: look(name, asked.older_ms))  # noqa: B023 (called at once)
+            why = yield from patiently(
+                door.shared.reading,
+                lambda _: unused.why_used(name, asked.older_ms),  # noqa: B023 (called at once)
+            )
             if why:
                 kept.append((name, why))
             else:
+                if asked.remove:
+                    unused.remove(name)
                 gone.append([name, made_ms])
     finally:
         unused.close()
