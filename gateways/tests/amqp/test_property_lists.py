@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import struct
+from collections.abc import Sized
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
@@ -89,6 +91,91 @@ def outcome(raw: bytes) -> tuple[AmqpError | None, bytes]:
         return None, _READER.read(raw).native
     except AmqpError as error:
         return error, b""
+
+
+marks = st.lists(st.sampled_from([b"S", b"\0", b"S\0\0\0", b"\x01", b"\x02", b"a", b"\xc3\xa9", b"n" * 300])).map(
+    b"".join
+)
+"""What begins, ends and divides texts in the list and in native properties."""
+odd_fields = st.one_of(
+    marks.map(lambda data: Field("S", data)),
+    marks.map(lambda data: Field("x", data)),
+    marks.map(lambda data: Field("F", [("k", Field("S", data))])),
+    st.sampled_from([0, 1, 0x53000000, 0x5300000001, 0x0153000000]).map(lambda number: Field("l", number)),
+    st.just(Field("V", None)),
+)
+short_names = st.sampled_from(["", "a", "b", "S", "S\0\0\0", "KEYS"])
+odd_lists = st.builds(
+    Properties,
+    content_type=st.sampled_from([None, "", "a/b", "\x01"]),
+    content_encoding=st.sampled_from([None, "", "utf-8"]),
+    headers=st.none() | st.lists(st.tuples(short_names, odd_fields), max_size=5),
+    delivery_mode=st.none() | st.integers(0, 3),
+    priority=st.none() | st.integers(0, 9),
+    correlation_id=st.sampled_from([None, "", "c1", "c2"]),
+    reply_to=st.sampled_from([None, "r", "amq.rabbitmq.reply-to"]),
+    expiration=st.sampled_from([None, "1000", "01000", "-1", "x", ""]),
+    message_id=st.sampled_from([None, "m1", "m\x02"]),
+    timestamp=st.none() | st.integers(0, 2),
+    type=st.sampled_from([None, "guest", "t"]),
+    user_id=st.sampled_from([None, "guest", "admin"]),
+    app_id=st.sampled_from([None, "guest", "admin"]),
+)
+
+
+@given(odd_lists, st.data())
+def test_by_stretches_or_by_fields_is_all_the_same(properties: Properties, data: st.DataObject) -> None:
+    """What was remembered of other lists never makes a list another one, or accepts what is refused."""
+    raw = encode_properties(properties)
+    if data.draw(st.booleans()):
+        at = data.draw(st.integers(0, len(raw) - 1))
+        changed = bytearray(raw)
+        changed[at] = data.draw(st.integers(0, 255))
+        raw = bytes(changed[: data.draw(st.integers(1, len(raw)))])
+    try:
+        expected: reading.Content | str = PropertyReader("guest")._by_fields(raw)
+    except AmqpError as error:
+        expected = error.text
+    for _ in range(2):
+        try:
+            found: reading.Content | str = _READER.read(raw)
+        except AmqpError as error:
+            found = error.text
+        assert found == expected
+
+
+def test_a_user_is_not_taken_for_a_type() -> None:
+    """Both are texts at the end of a list."""
+    reader = PropertyReader("guest")
+    reader.read(encode_properties(Properties(type="admin", app_id="x")))
+    with pytest.raises(AmqpError, match="user_id property set to 'admin'"):
+        reader.read(encode_properties(Properties(user_id="admin", app_id="x")))
+
+
+def test_only_texts_that_need_a_careful_look_are_walked_field_by_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also new numbers, new names and texts of over 255 bytes are read by stretches."""
+    reader = PropertyReader("guest")
+    walked: list[bytes] = []
+
+    def by_fields(raw: bytes) -> reading.Content:
+        walked.append(raw)
+        return PropertyReader("guest")._by_fields(raw)
+
+    monkeypatch.setattr(reader, "_by_fields", by_fields)
+    headers = [*CELERY, ("long", Field("S", b"v" * 300)), ("more", Field("S", b"w")), ("after", Field("B", 1))]
+    common = Properties("a/b", "utf-8", headers, 2, 3, "c", "r", "1000", "m", 5, "t", "guest", "app", "cluster")
+    for number in range(3):
+        for change in (
+            {},
+            {"headers": [*CELERY, ("n", Field("l", number))]},
+            {"timestamp": number},
+            {"type": f"t{number}"},
+        ):
+            raw = encode_properties(replace(common, correlation_id=f"c{number}", **change))
+            assert reader.read(raw) == PropertyReader("guest")._by_fields(raw)
+    assert not walked
+    reader.read(encode_properties(replace(common, headers=[("empty", Field("S", b""))])))
+    assert len(walked) == 1
 
 
 def test_each_header_stands_once() -> None:
@@ -211,7 +298,7 @@ def test_many_headers_that_need_a_careful_look_cost_no_square() -> None:
 
 def test_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
-        (reading, "NAMES_MAX"), (reading, "FLAGS_MAX"), (residue, "FORMS_MAX"), (residue, "NESTED_MAX"), (writing, "LAYOUTS_MAX"),
+        (reading, "NAMES_MAX"), (reading, "FLAGS_MAX"), (reading, "STRETCHES_MAX"), (reading, "ENDS_MAX"), (residue, "FORMS_MAX"), (residue, "NESTED_MAX"), (writing, "LAYOUTS_MAX"),
         (writing, "FORMS_MAX"), (writing, "TAILS_MAX"), (writing, "RENDERED_MAX"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 5)
@@ -219,7 +306,12 @@ def test_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(40):
         headers = [(f"n{number}", Field("F", [("k", Field("B", number))])), (f"s{number}", Field("S", b"1"))]
         raw = encode_properties(
-            Properties(headers=headers, type="t" if number % 2 else None, priority=number if number % 3 else None)
+            Properties(
+                content_type=f"a/{number}",
+                headers=headers,
+                type=f"t{number}" if number % 2 else None,
+                priority=number if number % 3 else None,
+            )
         )
         made = stored(reader.read(raw).native)
         made.tag = f"tag{number}"
@@ -227,8 +319,17 @@ def test_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         for native in (b"same\x011\x02", b"same\x012\x02"):
             pair = reader.read(encode_properties(Properties(headers=[(f"n{number}", Field("B", 1))]))).native
             renderer.render(stored(native + pair))
-    caches = [reader._names, reader._fields, reader._forms, reader._nested._good, renderer._layouts, renderer._tails]
-    assert max(len(cache) for cache in [*caches, renderer._cache, renderer._nested._good]) <= 5  # type: ignore[arg-type]
+    caches: list[Sized] = [
+        reader._names,
+        reader._shapes,
+        reader._heads,
+        reader._gaps,
+        reader._tails,
+        reader._ends,
+        reader._forms,
+    ]
+    caches += [reader._nested._good, renderer._layouts, renderer._tails, renderer._cache, renderer._nested._good]
+    assert [len(cache) for cache in caches if len(cache) > 5] == []
     assert max(len(layout.forms) for layout in renderer._layouts.values()) <= 5
 
 
@@ -240,7 +341,13 @@ def test_long_things_are_not_remembered() -> None:
     for headers in (many * 2, texts, large):
         raw = encode_properties(Properties(headers=headers, message_id="1"))
         assert shown(reader.read(raw).native, renderer) == raw
+    long = Properties(content_type="c" * 200, content_encoding="e" * 200, type="t" * 200, app_id="a" * 200)
+    reader.read(encode_properties(long))
     assert not reader._nested._good
+    assert all(len(data) <= reading.STRETCH_BYTES_MAX for data in [*reader._heads, *reader._gaps])
+    assert all(len(data) <= reading.STRETCH_BYTES_MAX for _, data in reader._tails)
+    assert all(len(end.native) <= reading.END_BYTES_MAX for end in reader._ends.values())
+    assert all(len(path) <= reading.END_BYTES_MAX for path in reader._ends)
     assert all(len(form) <= residue.FORM_BYTES_MAX for form in reader._forms)
     assert all(len(names) <= writing.LAYOUT_NAMES_MAX for names in renderer._layouts)
     assert not renderer._cache  # each has an id
