@@ -1,7 +1,8 @@
 """Messages as AMQP shows them: basic.deliver's exchange and routing key, and the property list.
 
-Native properties are split into names and values. What the names mean, and how a list of them is put together, is worked out once and
-remembered (`_Layout`, `_Plan`), as the same names and the same form of the residue come with every message of a program.
+Native properties are split into names and values. What the names mean (`_Layout`), how a list of them is put together (`_Plan`) and what stands
+between the native texts of such a list (`_Template`) is worked out once and remembered, as the same names and the same residue come with most
+messages of a program.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ LAYOUT_NAMES_MAX: Final = 128
 """Longer ones are not remembered."""
 FORMS_MAX: Final = 16
 """Remembered forms of one list of names."""
+TEMPLATES_MAX: Final = 1024
+"""Remembered lists but for their native texts: a program has a handful, and some more where numbers stand in them. Some 3 KiB each."""
+TEMPLATE_KEY_BYTES_MAX: Final = 1024
+"""Longer residues hardly repeat."""
 RENDERED_MAX: Final = 4096
 """Whole messages remembered whose properties may repeat. At most about 4 MiB with `RENDERED_KEY_BYTES_MAX`."""
 RENDERED_KEY_BYTES_MAX: Final = 512
@@ -70,11 +75,47 @@ class _Plan:
     after: list[_Step]
 
 
+class _Template:
+    """A property list but for its native texts. `before`, `after`: fields on both sides of the table, each with what stands before it and the
+    index of its value; `table`: in turn what stands before a text, room for its length and for itself, at last what stands behind them all."""
+
+    __slots__ = ("after", "before", "last", "opening", "table", "texts")
+
+    def __init__(self, head: bytes) -> None:
+        self.before: list[tuple[bytes, int]] = []
+        self.opening = head
+        self.table: list[bytes] = []
+        """Empty: there is no table."""
+        self.texts: list[int] = []
+        self.after: list[tuple[bytes, int]] = []
+        self.last = b""
+
+    def fill(self, values: list[bytes]) -> bytes:
+        """The list with these texts."""
+        parts: list[bytes] = []
+        _add_fields(parts, self.before, values)
+        parts.append(self.opening)
+        if self.table:
+            texts = [values[index] for index in self.texts]
+            table = self.table[:]
+            table[2::3] = texts
+            try:
+                table[1::3] = [_LENGTHS[len(text)] for text in texts]
+            except IndexError:
+                table[1::3] = [_LONG_WORD.pack(len(text)) for text in texts]
+            text = b"".join(table)
+            parts.append(_LONG_WORD.pack(len(text)))
+            parts.append(text)
+        _add_fields(parts, self.after, values)
+        parts.append(self.last)
+        return b"".join(parts)
+
+
 class _Layout:
     """What the names of a message's properties mean: indexes of values, -1 for what is not there."""
 
     __slots__ = (
-        "exact", "exchange", "expires", "forms", "headers", "key", "plain", "priority", "qos", "repeats", "rest", "shared",
+        "exact", "exchange", "expires", "forms", "headers", "key", "kept", "plain", "priority", "qos", "repeats", "rest", "shared",
     )  # fmt: skip
 
     def __init__(self, names: tuple[bytes, ...]) -> None:
@@ -92,6 +133,7 @@ class _Layout:
         if residue.CONTENT_TYPE not in self.shared and data_type in at:
             self.shared[residue.CONTENT_TYPE] = at[data_type]
         self.headers = _headers_of(at)
+        self.kept = len(names) <= LAYOUT_NAMES_MAX
         self.repeats = not {props.MESSAGE_ID, props.CORRELATION_ID, props.EXPIRES_AT, props.UNIQ_KEY} & set(at)
         self.plain: dict[int, _Plan] = {}
         """Without a residue, by the flags that values decide."""
@@ -184,15 +226,18 @@ class Renderer:
         self._cache: dict[tuple[str | None, str, bytes], Rendered] = {}
         self._layouts: dict[tuple[bytes, ...], _Layout] = {}
         self._tails: dict[tuple[str | None, str, str, bytes], bytes] = {}
+        self._templates: dict[tuple[_Layout, bytes], _Template] = {}
         self._nested = residue.Nested()
 
     def render(self, message: Message) -> Rendered:
         """Tail of basic.deliver and content header."""
+        if len(message.properties) > RENDERED_KEY_BYTES_MAX:
+            return self._render(message)
         key = (message.exchange, message.topic, message.properties)
         found = self._cache.get(key)
         if found is None:
             found = self._render(message)
-            if found.repeats and len(message.properties) <= RENDERED_KEY_BYTES_MAX:
+            if found.repeats:
                 if len(self._cache) >= RENDERED_MAX:
                     self._cache.clear()
                 self._cache[key] = found
@@ -214,7 +259,7 @@ class Renderer:
 
     def _layout(self, names: tuple[bytes, ...]) -> _Layout:
         layout = _Layout(names)
-        if len(names) <= LAYOUT_NAMES_MAX:
+        if layout.kept:
             if len(self._layouts) >= LAYOUTS_MAX:
                 self._layouts.clear()
             self._layouts[names] = layout
@@ -241,15 +286,25 @@ class Renderer:
     def _with_residue(self, layout: _Layout, values: list[bytes]) -> bytes | None:
         """None for a residue that is none: any native producer can write that property, and a list that no client can read
         (AMQP 4.2.6.1) would end the connection of every consumer that it is delivered to."""
-        form, _, text = values[layout.rest].partition(b".")
-        plan = layout.form_plan(form)
-        if plan is None:
-            return None
-        try:
-            loose = b64decode(text, validate=True)
-            return self._put_together(plan, values, loose)
-        except (ValueError, IndexError, struct.error):
-            return None
+        key = layout, values[layout.rest]
+        template = self._templates.get(key)
+        if template is None:
+            form, _, text = values[layout.rest].partition(b".")
+            plan = layout.form_plan(form)
+            if plan is None:
+                return None
+            try:
+                template = self._template(plan, b64decode(text, validate=True))
+            except (ValueError, IndexError, struct.error):
+                return None
+            self._remember(key, template)
+        return template.fill(values)
+
+    def _remember(self, key: tuple[_Layout, bytes], template: _Template) -> None:
+        if key[0].kept and len(key[1]) <= TEMPLATE_KEY_BYTES_MAX:
+            if len(self._templates) >= TEMPLATES_MAX:
+                self._templates.clear()
+            self._templates[key] = template
 
     def _plain(self, layout: _Layout, values: list[bytes], born_ms: int, expires_at_ms: int) -> bytes:
         """Native properties alone: an absent QoS is delivery mode 2."""
@@ -263,68 +318,73 @@ class Renderer:
         if expires_at_ms:
             flags |= residue.EXPIRATION
             loose += shortstr(str(max(expires_at_ms - born_ms, 0)))
-        return self._put_together(layout.plain_plan(flags), values, loose)
+        key = layout, b"%d %b" % (flags, loose)
+        template = self._templates.get(key)
+        if template is None:
+            template = self._template(layout.plain_plan(flags), loose)
+            self._remember(key, template)
+        return template.fill(values)
 
-    def _put_together(self, plan: _Plan, values: list[bytes], loose: bytes) -> bytes:
+    def _template(self, plan: _Plan, loose: bytes) -> _Template:
         """Raises ValueError, IndexError or struct.error for loose values that do not fit."""
-        parts = [plan.head]
-        at = _add_fields(parts, plan.before, values, loose, 0)
+        template = _Template(plan.head)
+        template.opening, at = _fields(template.before, plan.head, plan.before, loose, 0)
         if plan.headers is not None:
-            table: list[bytes] = []
+            run: list[bytes] = []
             for literal, index, size in plan.headers:
+                run.append(literal)
                 if index >= 0:
-                    value = values[index]
-                    length = len(value)
-                    table += (literal, _LENGTHS[length] if length < 1024 else _LONG_WORD.pack(length), value)
+                    template.texts.append(index)
+                    template.table += (b"".join(run), b"", b"")
+                    run.clear()
                     continue
                 start = at
                 at += size if size >= 0 else 4 + LENGTH(loose, at)[0]
-                value = loose[start:at]
                 if size == NESTED:
-                    self._nested.check(literal[-1:] + value)
-                table += (literal, value)
-            text = b"".join(table)
-            parts += (_LONG_WORD.pack(len(text)), text)
-        if _add_fields(parts, plan.after, values, loose, at) != len(loose):
+                    self._nested.check(literal[-1:] + loose[start:at])
+                run.append(loose[start:at])
+            template.table.append(b"".join(run))
+        template.last, at = _fields(template.after, b"", plan.after, loose, at)
+        if at != len(loose):
             raise MalformedError("values of another form")
-        return b"".join(parts)
+        return template
 
 
-def _add_fields(parts: list[bytes], steps: list[_Step], values: list[bytes], loose: bytes, at: int) -> int:
-    """Fields outside the table; returns the position in `loose` behind them."""
+def _fields(
+    found: list[tuple[bytes, int]], literal: bytes, steps: list[_Step], loose: bytes, at: int
+) -> tuple[bytes, int]:
+    """Fields outside the table; returns what stands behind the last native one, and the position in `loose` behind them."""
     for _, index, size in steps:
         if index >= 0:
-            value = values[index]
-            if len(value) > SHORTSTR_BYTES_MAX or not value.isascii():
-                value = _short(value.decode("utf-8", "replace")).encode()
-            parts += (_OCTETS[len(value)], value)
+            found.append((literal, index))
+            literal = b""
             continue
         start = at
         if size == LONG:
             at += 1 + loose[at]
-            value = loose[start:at]
-            if not value.isascii():
-                value[1:].decode()
+            loose[start + 1 : at].decode()
         else:
             at += size
-            value = loose[start:at]
-        parts.append(value)
-    return at
+        literal += loose[start:at]
+    return literal, at
+
+
+def _add_fields(parts: list[bytes], fields: list[tuple[bytes, int]], values: list[bytes]) -> None:
+    for literal, index in fields:
+        value = values[index]
+        if len(value) > SHORTSTR_BYTES_MAX or not value.isascii():
+            value = _short(value.decode("utf-8", "replace")).encode()
+        parts += (literal, _OCTETS[len(value)], value)
 
 
 def _split(properties: bytes) -> tuple[tuple[bytes, ...], list[bytes]]:
     """Names and values in their order, as `props.decode` reads them."""
     if properties and properties[-1] != 2:
         properties += b"\x02"
-    words = properties.replace(b"\x02", b"\x01").split(b"\x01")
+    words = properties[:-1].replace(b"\x02", b"\x01").split(b"\x01") if properties else []
     count = len(words) >> 1
-    if (
-        properties.translate(None, _NOT_MARKS) == b"\x01\x02" * count
-        and b"\x01\x02" not in properties
-        and b"\x02\x01" not in properties
-        and properties[:1] != b"\x01"
-    ):
-        return tuple(words[:-1:2]), words[1::2]
+    if properties.translate(None, _NOT_MARKS) == b"\x01\x02" * count and all(words):
+        return tuple(words[::2]), words[1::2]
     pairs = props.decode(properties)
     return tuple([name.encode() for name in pairs]), [value.encode() for value in pairs.values()]
 

@@ -299,7 +299,7 @@ def test_many_headers_that_need_a_careful_look_cost_no_square() -> None:
 def test_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (reading, "NAMES_MAX"), (reading, "FLAGS_MAX"), (reading, "STRETCHES_MAX"), (reading, "ENDS_MAX"), (residue, "FORMS_MAX"), (residue, "NESTED_MAX"), (writing, "LAYOUTS_MAX"),
-        (writing, "FORMS_MAX"), (writing, "TAILS_MAX"), (writing, "RENDERED_MAX"),
+        (writing, "FORMS_MAX"), (writing, "TEMPLATES_MAX"), (writing, "TAILS_MAX"), (writing, "RENDERED_MAX"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 5)
     reader, renderer = PropertyReader("guest"), Renderer({})
@@ -328,7 +328,14 @@ def test_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         reader._ends,
         reader._forms,
     ]
-    caches += [reader._nested._good, renderer._layouts, renderer._tails, renderer._cache, renderer._nested._good]
+    caches += [
+        reader._nested._good,
+        renderer._layouts,
+        renderer._templates,
+        renderer._tails,
+        renderer._cache,
+        renderer._nested._good,
+    ]
     assert [len(cache) for cache in caches if len(cache) > 5] == []
     assert max(len(layout.forms) for layout in renderer._layouts.values()) <= 5
 
@@ -338,7 +345,8 @@ def test_long_things_are_not_remembered() -> None:
     many: Table = [(f"n{number}", Field("B", 1)) for number in range(writing.LAYOUT_NAMES_MAX + 1)]
     texts: Table = [(f"n{number}", Field("S", b"1")) for number in range(writing.LAYOUT_NAMES_MAX + 1)]
     large: Table = [("t", Field("F", [("k", Field("S", bytes(residue.NESTED_BYTES_MAX)))]))]
-    for headers in (many * 2, texts, large):
+    blob: Table = [("b", Field("x", bytes(writing.TEMPLATE_KEY_BYTES_MAX)))]
+    for headers in (many * 2, texts, large, blob):
         raw = encode_properties(Properties(headers=headers, message_id="1"))
         assert shown(reader.read(raw).native, renderer) == raw
     long = Properties(content_type="c" * 200, content_encoding="e" * 200, type="t" * 200, app_id="a" * 200)
@@ -350,4 +358,5 @@ def test_long_things_are_not_remembered() -> None:
     assert all(len(path) <= reading.END_BYTES_MAX for path in reader._ends)
     assert all(len(form) <= residue.FORM_BYTES_MAX for form in reader._forms)
     assert all(len(names) <= writing.LAYOUT_NAMES_MAX for names in renderer._layouts)
+    assert all(layout.kept and len(rest) <= writing.TEMPLATE_KEY_BYTES_MAX for layout, rest in renderer._templates)
     assert not renderer._cache  # each has an id
