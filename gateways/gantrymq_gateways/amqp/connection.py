@@ -53,7 +53,12 @@ SILENT_HALVES_MAX: Final = 5
 """Half heartbeat intervals in a row without a byte after which the peer is gone: it has said nothing for 2.5 to 3 intervals. AMQP 4.2.7
 wants two at least; RabbitMQ drops after two to three."""
 
+WHOLE_BYTES_MAX: Final = 16 * 1024
+"""A basic.publish whose content is cut off by the end of a read is looked at again when all of it is there, if it is no larger: begun and
+finished by frames it costs twice as much. Larger ones are assembled."""
+
 _PUBLISH_IDS: Final = c.NUMBER_PUBLISH.to_bytes(4, "big")
+_HEADER_KIND: Final = bytes((c.FRAME_HEADER,))
 
 
 class State(Enum):
@@ -238,14 +243,14 @@ class Connection:
             if len(self._buffer) < self._need:
                 return events
             data = bytes(self._buffer)
-        at = 0
+        self._need = at = 0
         if self._state is State.HEADER:
             at = self._receive_header(data, events)
         if not self._deaf():
             at = self._receive_frames(data, at, events)
         self._buffer = bytearray() if self._deaf() else bytearray(data[at:])
-        known = len(self._buffer) >= FRAME.size and self._state is not State.HEADER
-        self._need = FRAME.size + FRAME.unpack_from(self._buffer)[2] + 1 if known else 0
+        if not self._need and len(self._buffer) >= FRAME.size and self._state is not State.HEADER:
+            self._need = FRAME.size + FRAME.unpack_from(self._buffer)[2] + 1
         return events
 
     def _deaf(self) -> bool:
@@ -291,20 +296,24 @@ class Connection:
                 channel = channels.get(number)
                 if channel is not None and channel.phase is _Phase.OPEN and channel.publish is None:
                     after = self._whole_publish(data, at, stop, number, events)
-                    if after:
+                    if after > 0:
                         at = after
                         continue
+                    if -after > end - at and -after <= WHOLE_BYTES_MAX:
+                        self._need = -after
+                        break
             at = stop + 1
             if self._receive_frame(kind, number, data[at - 1 - size : stop], events):
                 return end
         return at
 
     def _whole_publish(self, data: bytes, at: int, stop: int, number: int, events: list[Event]) -> int:
-        """Method, header and at most one body frame that follow each other in the buffer; 0 if it is anything else."""
+        """Method, header and at most one body frame that follow each other in the buffer: where they end. If they have not come, so far as
+        it is seen: the negative of the bytes that are needed to see more. 0 if it is anything else."""
         head = stop + 1
         end = len(data)
         if end - head < 20:
-            return 0
+            return at - head - 20 if data.startswith(_HEADER_KIND, head) or head == end else 0
         tail: int
         last: int
         kind, channel, size, class_id, weight, body_size = HEADER.unpack_from(data, head)
@@ -315,21 +324,25 @@ class Connection:
             or class_id != c.CLASS_BASIC
             or weight
             or not CONTENT_OVERHEAD + 2 <= size <= self._payload_max
-            or tail >= end
-            or data[tail] != c.FRAME_END
             or body_size > self._settings.body_bytes_max
+            or body_size > self._payload_max
         ):
             return 0
+        if tail < end and data[tail] != c.FRAME_END:
+            return 0
         if not body_size:
+            if tail >= end:
+                return at - tail - 1
             events.append(Publish(number, data[at + 11 : stop], data[head + 19 : tail], b""))
             return tail + 1
-        if end - tail < 9:
-            return 0
-        kind, channel, size = FRAME.unpack_from(data, tail + 1)
-        last = tail + 8 + size
-        if kind != 3 or channel != number or size != body_size or last >= end or data[last] != c.FRAME_END:
-            return 0
-        if size > self._payload_max:
+        last = tail + 8 + body_size
+        if end - tail >= 8:
+            kind, channel, size = FRAME.unpack_from(data, tail + 1)
+            if kind != 3 or channel != number or size != body_size:
+                return 0
+        if last >= end:
+            return at - last - 1
+        if data[last] != c.FRAME_END:
             return 0
         events.append(Publish(number, data[at + 11 : stop], data[head + 19 : tail], data[tail + 8 : last]))
         return last + 1
