@@ -115,7 +115,19 @@ class _Layout:
     """What the names of a message's properties mean: indexes of values, -1 for what is not there."""
 
     __slots__ = (
-        "exact", "exchange", "expires", "forms", "headers", "key", "kept", "plain", "priority", "qos", "repeats", "rest", "shared",
+        "exact",
+        "exchange",
+        "expires",
+        "forms",
+        "headers",
+        "kept",
+        "key",
+        "plain",
+        "priority",
+        "qos",
+        "repeats",
+        "rest",
+        "shared",
     )  # fmt: skip
 
     def __init__(self, names: tuple[bytes, ...]) -> None:
