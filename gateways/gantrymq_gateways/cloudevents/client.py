@@ -25,7 +25,7 @@ from gantrymq_gateways.cloudevents.subscription import Sink
 IDLE_PER_SINK_MAX: Final = 32
 """Idle connections kept per sink: as many as a subscription has lanes in flight."""
 IDLE_MS: Final = 20_000
-"""An idle connection is closed before most servers would (nginx 75 s, Node 5 s: those are told by the resend)."""
+"""An idle connection is closed before most servers would (nginx 75 s); one that closes earlier (Node 5 s) is heard."""
 ADDRESSES_TRIED_MAX: Final = 3
 """Addresses of one name dialled in one attempt."""
 
@@ -35,7 +35,7 @@ OnAnswer = Callable[[Answer], None]
 class Exchange:
     """One attempt. `cancel` ends it without an answer."""
 
-    __slots__ = ("body", "connection", "headers", "look_up", "on_answer", "resent", "sink", "task", "timer")
+    __slots__ = ("body", "connection", "headers", "look_up", "on_answer", "redialled", "sink", "task", "timer")
 
     def __init__(self, sink: Sink, headers: list[tuple[bytes, bytes]], body: bytes, on_answer: OnAnswer) -> None:
         self.sink = sink
@@ -46,7 +46,7 @@ class Exchange:
         self.look_up: LookUp | None = None
         self.task: asyncio.Task[None] | None = None
         self.timer = 0
-        self.resent = False
+        self.redialled = False
 
     def cancel(self) -> None:
         """Nobody waits for the answer any more; what the sink has seen of it, it has seen."""
@@ -89,7 +89,12 @@ class SinkClient:
 
     def _timed_out(self, exchange: Exchange) -> None:
         exchange.timer = 0
-        if exchange.look_up is not None and exchange.look_up.is_queued:
+        told = exchange.connection.answer if exchange.connection is not None else None
+        if told is not None:
+            self.finish(
+                exchange, told
+            )  # the sink has said what became of the event; only the end of its answer is missing
+        elif exchange.look_up is not None and exchange.look_up.is_queued:
             failure = f"{exchange.sink.host} was not looked up within {self._timeout_ms} ms: too many other names hang"
             self.finish(exchange, Answer(0, failure=failure, unsent=True))
         else:
@@ -109,9 +114,9 @@ class SinkClient:
         if on_answer is not None:
             on_answer(answer)
 
-    def resend(self, exchange: Exchange) -> None:
-        """A kept connection turned out to be closed before it answered: once more on a new one."""
-        exchange.resent = True
+    def redial(self, exchange: Exchange) -> None:
+        """A kept connection turned out to be closed before anything was sent: on a new one."""
+        exchange.redialled = True
         exchange.connection = None
         self._dial(exchange)
 
@@ -228,14 +233,13 @@ class SinkClient:
 class _SinkConnection(asyncio.Protocol):
     """One connection to a sink."""
 
-    __slots__ = ("_client", "_exchange", "_http", "_transport", "_used", "idle_since_ms", "sink")
+    __slots__ = ("_client", "_exchange", "_http", "_transport", "idle_since_ms", "sink")
 
     def __init__(self, client: SinkClient, sink: Sink) -> None:
         self._client = client
         self._http = ClientConnection()
         self._transport: asyncio.Transport | None = None
         self._exchange: Exchange | None = None
-        self._used = False
         self.sink = sink
         self.idle_since_ms = 0
 
@@ -245,6 +249,9 @@ class _SinkConnection(asyncio.Protocol):
 
     def start(self, exchange: Exchange) -> None:
         """Send a request; its answer comes to `exchange`."""
+        if self._transport is not None and self._transport.is_closing() and not exchange.redialled:
+            self._client.redial(exchange)
+            return
         exchange.connection = self
         self._exchange = exchange
         sink = exchange.sink
@@ -267,7 +274,6 @@ class _SinkConnection(asyncio.Protocol):
 
     def _done(self, exchange: Exchange, answer: Answer) -> None:
         self._exchange = exchange.connection = None
-        self._used = True
         if not self._http.reusable or answer.failure or not self._client.park(self):
             self.abort()
         self._client.finish(exchange, answer)
@@ -281,11 +287,14 @@ class _SinkConnection(asyncio.Protocol):
         if exchange is None:
             return
         exchange.connection = None
-        if self._used and self._http.untouched and not exchange.resent and exchange.on_answer is not None:
-            self._client.resend(exchange)
-            return
-        answer = None if exc is not None else self._http.receive_data(b"")
+        # RFC 9110 9.2.2: what was sent may have been done, so it is not sent again in the same attempt.
+        answer = self._http.answer if exc is not None else self._http.receive_data(b"")
         self._client.finish(exchange, answer or Answer(0, failure=f"connection lost: {exc or 'closed by the sink'}"))
+
+    @property
+    def answer(self) -> Answer | None:
+        """What the sink has answered so far to the request under way: its status."""
+        return self._http.answer
 
     def abort(self) -> None:
         """Close at once."""

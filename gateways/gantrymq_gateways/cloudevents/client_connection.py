@@ -32,7 +32,8 @@ class ClientConnection:
     def __init__(self) -> None:
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=RESPONSE_BYTES_MAX)
         self._received = 0
-        self._answer: Answer | None = None
+        self.answer: Answer | None = None
+        """To the last request, as soon as its status is known; `receive_data` returns it when it is whole."""
         self.reusable = True
         """After an answer: whether another request may follow."""
 
@@ -44,7 +45,7 @@ class ClientConnection:
     def request(self, authority: str, target: str, headers: list[tuple[bytes, bytes]], body: bytes) -> bytes:
         """Bytes of a POST. Raises h11.LocalProtocolError for a header that HTTP cannot carry."""
         self._received = 0
-        self._answer = None
+        self.answer = None
         head = h11.Request(
             method=b"POST",
             target=target.encode("ascii"),
@@ -72,7 +73,7 @@ class ClientConnection:
             return self._next()
         except h11.RemoteProtocolError as error:
             self.reusable = False
-            return self._answer or Answer(0, failure=self._failure(error, ended=not data))
+            return self.answer or Answer(0, failure=self._failure(error, ended=not data))
 
     def _failure(self, error: h11.RemoteProtocolError, ended: bool) -> str:
         if not ended:
@@ -90,18 +91,18 @@ class ClientConnection:
                 for name, value in event.headers:
                     if name == b"retry-after":
                         retry_after = value
-                self._answer = Answer(event.status_code, retry_after)
+                self.answer = Answer(event.status_code, retry_after)
             elif type(event) is h11.EndOfMessage:
                 if http.our_state is h11.DONE and http.their_state is h11.DONE and not http.trailing_data[0]:
                     http.start_next_cycle()
                 else:
                     self.reusable = False
-                return self._answer
+                return self.answer
             elif event is h11.NEED_DATA or event is h11.PAUSED:
                 if self._received > RESPONSE_BYTES_MAX:
                     self.reusable = False
-                    return self._answer or Answer(0, failure=f"the answer has over {RESPONSE_BYTES_MAX} bytes")
+                    return self.answer or Answer(0, failure=f"the answer has over {RESPONSE_BYTES_MAX} bytes")
                 return None
             elif type(event) is h11.ConnectionClosed:
                 self.reusable = False
-                return self._answer or Answer(0, failure="the sink closed the connection without an answer")
+                return self.answer or Answer(0, failure="the sink closed the connection without an answer")

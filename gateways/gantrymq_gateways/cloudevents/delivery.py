@@ -23,6 +23,7 @@ from gantrymq_gateways.cloudevents.constants import ACQUIRE_MAX, PROCESS_WINDOW_
 from gantrymq_gateways.cloudevents.event import Event
 from gantrymq_gateways.cloudevents.long_topics import LongTopics
 from gantrymq_gateways.cloudevents.mapping import dead_letter, from_message, lane_of
+from gantrymq_gateways.cloudevents.numbers import Came, EventNumbers, LastAttempt
 from gantrymq_gateways.cloudevents.pace import Pace
 from gantrymq_gateways.cloudevents.retry import RetryPolicy, Verdict, retry_after_ms, verdict_of
 from gantrymq_gateways.cloudevents.subscription import Sink, Subscription
@@ -75,6 +76,7 @@ class PushHost:
         self.sender = sender
         self.around = around
         self.config = config
+        self.numbers = EventNumbers()
         self.in_flight = 0
         self.held_bytes = 0
         """Bodies acquired by all pushes."""
@@ -164,13 +166,15 @@ class _Entry:
 class _Lane:
     """Entries of one sharding key; the first is at work unless the lane is idle."""
 
-    __slots__ = ("attempt", "burials", "entries", "key", "timer")
+    __slots__ = ("attempt", "burials", "due_ms", "entries", "key", "timer")
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.entries: deque[_Entry] = deque()
         self.attempt: Attempt | None = None
         self.timer = 0
+        self.due_ms = 0
+        """When the timer fires."""
         self.burials = 0
 
 
@@ -194,6 +198,9 @@ class Push:
         self._paused = 0
         self._paused_until_ms = 0
         self._buried = 0
+        self.last = LastAttempt()
+        self.lag = 0
+        """Events that wait in the queues or for their answer, when somebody last counted (registry)."""
         self._running = False
         self._filling = False
         self._continuing = False
@@ -202,6 +209,18 @@ class Push:
     def held(self) -> int:
         """Entries acquired and not settled."""
         return self._held
+
+    @property
+    def cursors(self) -> list[int]:
+        """Its places."""
+        return list(self._places)
+
+    def next_attempt_ms(self) -> int:
+        """On the wheel's clock, when a sink that failed is tried again; 0: nothing waits for a time."""
+        waiting = [lane.due_ms for lane in self._lanes.values() if lane.timer]
+        if self._paused:
+            return max(self._paused_until_ms, min(waiting, default=0) if not self._ready else 0)
+        return 0 if self._ready else min(waiting, default=0)
 
     @property
     def queues(self) -> frozenset[int]:
@@ -348,6 +367,7 @@ class Push:
         if not self._running:
             return
         asked_ms = self._asked_ms(answer)
+        self.last = LastAttempt(answer.status, answer.failure, self._host.around.clock.now_ms())
         if answer.unsent:
             entry.attempts -= 1
         elif answer.status in OVERLOADED:
@@ -356,13 +376,19 @@ class Push:
         else:
             self._pace.answered(200 <= answer.status < 300)
         verdict = Verdict.RETRY if not answer.status else verdict_of(answer.status)
+        count = self._host.numbers.attempts
         if verdict is Verdict.DONE:
+            count[Came.DELIVERED] += 1
             self._advance(lane, entry, Outcome.ACK)
         elif verdict is Verdict.GONE:
+            count[Came.GONE] += 1
             self._on_gone(f"the sink answered {answer.status} Gone")
         elif verdict is Verdict.FINAL or self._is_given_up(entry, answer, asked_ms):
+            count[Came.GIVEN_UP] += 1
             self._bury(lane, entry, answer)
         else:
+            overloaded = Came.OVERLOADED if answer.status in OVERLOADED else Came.RETRIED
+            count[Came.UNSENT if answer.unsent else overloaded] += 1
             self._retry(lane, entry, answer, asked_ms)
         self._send_ready()
 
@@ -396,7 +422,8 @@ class Push:
                 self._send_ready()
 
         wheel = self._host.around.wheel
-        lane.timer = wheel.call_at(wheel.now_ms() + delay_ms, due)
+        lane.due_ms = wheel.now_ms() + delay_ms
+        lane.timer = wheel.call_at(lane.due_ms, due)
 
     def _later(self, delay_ms: int, then: Callable[[], None]) -> None:
         wheel = self._host.around.wheel
@@ -446,6 +473,7 @@ class Push:
                 return
             if isinstance(outcome, int):
                 self._buried += 1
+                self._host.numbers.dead_letters += 1
                 if str(self._buried).strip("0") == "1":  # 1, 10, 100, ...: a sink that refuses all fills no log.
                     log.warning(
                         "%s: given up and put into %s: %s (event %d to go there since the start)",

@@ -21,6 +21,7 @@ from gantrymq_gateways.cloudevents.constants import (
     STRUCTURED_TYPE,
     SUBSCRIPTION_BYTES_MAX,
 )
+from gantrymq_gateways.cloudevents.numbers import EventNumbers
 from gantrymq_gateways.cloudevents.problems import Problem, problem_of
 from gantrymq_gateways.cloudevents.publish import BatchJob, Place, Publisher, Respond, respond_problem
 from gantrymq_gateways.cloudevents.server_connection import Headers, Request, ServerConnection
@@ -32,8 +33,17 @@ JSON_HEADER: Final = (b"content-type", b"application/json")
 _ACCEPTED_TYPES: Final = (b"accept-post", f"*/*, {STRUCTURED_TYPE}, {BATCH_TYPE}".encode())
 
 
+POSTS: Final = b"/topics/"
+
+
 class Subscriptions(Protocol):
     """The handlers of `/subscriptions` (registry.py)."""
+
+    numbers: EventNumbers
+
+    @property
+    def is_up(self) -> bool:
+        """Requests can be served."""
 
     def create(self, body: bytes, respond: Respond) -> None:
         """`POST /subscriptions`."""
@@ -175,6 +185,8 @@ class EventDoor:
 
     def _dispatch(self, request: Request) -> None:
         def respond(status: int, headers: tuple[tuple[bytes, bytes], ...], body: bytes) -> None:
+            if request.target.startswith(POSTS):
+                self._subscriptions.numbers.posted(status)
             self._connection.respond(request.number, status, headers, body)
             self._handle(b"")
 
@@ -187,6 +199,14 @@ class EventDoor:
 
     def _judge(self, method: str, target: bytes, headers: Headers, length: int) -> Handler:
         """What its head alone decides about a request, before its body is taken: who may ask, what there is, and in which form."""
+        try:
+            return self._admitted(method, target, headers, length)
+        except Problem as problem:
+            if target.startswith(POSTS):
+                self._subscriptions.numbers.posted(problem.status)
+            raise
+
+    def _admitted(self, method: str, target: bytes, headers: Headers, length: int) -> Handler:
         refused = self._names.refusal(asked_host(target, headers))
         if refused:
             raise Problem(421, refused)
@@ -220,9 +240,15 @@ class EventDoor:
                 return lambda request, respond: subscriptions.delete(name, respond)
             case ["healthz"]:
                 _allow(method, "GET", "HEAD")
-                return _tell_health
+                return self._tell_health
             case _:
                 raise Problem(404, "there is /topics/{topic}, /subscriptions, /subscriptions/{id} and /healthz")
+
+    def _tell_health(self, request: Request, respond: Respond) -> None:
+        """503 while every other request is answered so, for want of a broker."""
+        up = self._subscriptions.is_up
+        shown = {"status": "ok"} if up else {"status": "unavailable", "detail": "the broker is not reachable"}
+        respond(200 if up else 503, (JSON_HEADER, (b"cache-control", b"no-store")), _ENCODE(shown))
 
     def _publish(self, place: Place, request: Request, respond: Respond) -> None:
         self._job = self._publisher.publish(place, request.headers, request.body, respond)
@@ -271,10 +297,6 @@ class EventDoor:
         """See `Door`."""
         self._connection.shutdown()
         self._settle()
-
-
-def _tell_health(request: Request, respond: Respond) -> None:
-    respond(200, (JSON_HEADER, (b"cache-control", b"no-store")), _ENCODE({"status": "ok"}))
 
 
 def _check_subscription(content_type: str, length: int) -> None:

@@ -9,17 +9,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from gantrymq.broker.port import EARLIEST, END, CursorInfo, Start, TopicInfo
+from gantrymq.metrics import Metrics
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq_gateways.cloudevents.constants import SUBSCRIPTION_BYTES_MAX, SUBSCRIPTION_TABLE
 from gantrymq_gateways.cloudevents.delivery import Push, PushHost
 from gantrymq_gateways.cloudevents.door import JSON_HEADER
 from gantrymq_gateways.cloudevents.guard import SinkGuard
+from gantrymq_gateways.cloudevents.mapping import timestamp
 from gantrymq_gateways.cloudevents.problems import Problem, problem_of
 from gantrymq_gateways.cloudevents.publish import Respond, respond_problem
 from gantrymq_gateways.cloudevents.subscription import (
@@ -39,6 +42,9 @@ CLOCK_SKEW_MS: Final = 60_000
 """A client's "now" may be so far ahead of ours."""
 TOPIC_POLL_MS: Final = 10_000
 """Between looks for new queues of subscribed topics; one call for all subscriptions."""
+
+ERROR_CHARS_MAX: Final = 300
+"""Of what is shown of a failure."""
 
 _WILDCARDS: Final = frozenset({"+", "#"})
 """Levels of MQTT filters; as a name nobody could publish to it by MQTT, and who subscribes means the filter."""
@@ -81,8 +87,36 @@ class Registry:
         self._is_loaded = False
         self._polling = False
         self._stopped = False
+        self.numbers = host.numbers
         self.on_loaded: Callable[[], None] | None = None
         """Called once when the table has been read."""
+
+    @property
+    def is_up(self) -> bool:
+        """The broker is there, and the table was read."""
+        return self._up and self._is_loaded
+
+    def show_numbers(self, metrics: Metrics) -> None:
+        """Register what is counted here."""
+        self.numbers.show(metrics)
+        for name, text, source in (
+            (
+                "gantry_cloudevents_lag_events",
+                "Events that subscriptions delivered from here are still to get, counted every 10 s",
+                lambda: sum([record.push.lag for record in self._records.values() if record.push is not None]),
+            ),
+            ("gantry_cloudevents_in_flight", "Requests to sinks under way", lambda: self._host.in_flight),
+            ("gantry_cloudevents_held_bytes", "Data of events acquired and not settled", lambda: self._host.held_bytes),
+        ):
+            metrics.read(name, text, source)
+        for state in ("active", "disabled", "invalid"):
+            text = "Webhook subscriptions, by their status"
+            metrics.read("gantry_cloudevents_subscriptions", text, partial(self._count, state), status=state)
+
+    def _count(self, status: str) -> int:
+        if status == "invalid":
+            return len(self._invalid)
+        return sum([bool(record.subscription.disabled) == (status == "disabled") for record in self._records.values()])
 
     def start(self) -> None:
         """Follow the port: load and deliver while it is there."""
@@ -217,7 +251,9 @@ class Registry:
                 done(result)
                 return
             record.epoch = result
-            self._port.ensure_topic(self._host.topics.native_of_either(subscription.topic), True, None, found)
+            topic = self._host.topics.native_of_either(subscription.topic)
+            # Dead letters and retries may be read; their topics come into being by whoever writes them.
+            self._port.ensure_topic(topic, not names.is_closed_to_gateways(topic), None, found)
 
         def found(token: Any, result: TopicInfo | GantryError) -> None:
             if isinstance(result, GantryError):
@@ -286,6 +322,9 @@ class Registry:
         self._later(TOPIC_POLL_MS, self._poll)
         if self._up and any(record.push is not None for record in self._records.values()):
             self._port.topics(None, self._polled)
+            for record in self._records.values():
+                if record.push is not None and record.push.cursors:
+                    self._port.stats(record.push.cursors, record.push, _count_lag)
 
     def _polled(self, token: Any, result: list[TopicInfo] | GantryError) -> None:
         if isinstance(result, GantryError):
@@ -377,10 +416,33 @@ class Registry:
         """`GET /subscriptions/{id}`. Raises Problem, GantryError."""
         record = self._known(subscription_id)
         if record is None:
-            shown = _shown_invalid(subscription_id, self._invalid[subscription_id])
-        else:
-            shown = record.subscription.shown()
-        respond(200, (JSON_HEADER,), _ENCODE(shown))
+            respond(200, (JSON_HEADER,), _ENCODE(_shown_invalid(subscription_id, self._invalid[subscription_id])))
+            return
+        push = record.push
+        shown = record.subscription.shown()
+        if push is None or not self._up:  # another process delivers it, or nobody
+            respond(200, (JSON_HEADER,), _ENCODE(shown))
+            return
+
+        def counted(token: Any, result: list[CursorInfo | None] | GantryError) -> None:
+            _count_lag(push, result)
+            respond(200, (JSON_HEADER,), _ENCODE(shown | {"delivery": self._delivery(push)}))
+
+        self._port.stats(push.cursors, None, counted)
+
+    def _delivery(self, push: Push) -> dict[str, Any]:
+        """How a subscription that is delivered from here fares; times are RFC 3339."""
+        around = self._host.around
+        found: dict[str, Any] = {"lag": push.lag, "inflight": push.in_flight}
+        if push.last.at_ms:
+            found["lastattempt"] = timestamp(push.last.at_ms)
+            found["laststatus"] = push.last.status
+            if push.last.failure:
+                found["lasterror"] = push.last.failure[:ERROR_CHARS_MAX]
+        due_ms = push.next_attempt_ms()
+        if due_ms:
+            found["nextattempt"] = timestamp(around.clock.now_ms() + due_ms - around.wheel.now_ms())
+        return found
 
     def delete(self, subscription_id: str, respond: Respond) -> None:
         """`DELETE /subscriptions/{id}`. Raises Problem, GantryError."""
@@ -429,6 +491,11 @@ class Registry:
         if record is None and subscription_id not in self._invalid:
             raise Problem(404, f"there is no subscription {subscription_id[:64]!r}")
         return record
+
+
+def _count_lag(push: Push, result: list[CursorInfo | None] | GantryError) -> None:
+    if not isinstance(result, GantryError):
+        push.lag = sum([info.ready + info.unacked for info in result if info is not None])
 
 
 def _lease(subscription_id: str) -> str:

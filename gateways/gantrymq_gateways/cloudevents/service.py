@@ -131,6 +131,8 @@ class CloudEventsService:
         topics.start()
         host = PushHost(port, topics, client, around, delivery)
         registry = Registry(host, guard, lambda: secrets.token_hex(12), config.subscriptions_max)
+        if (metrics := context.shared.get("metrics")) is not None:
+            registry.show_numbers(metrics)
         loaded = asyncio.Event()
         registry.on_loaded = loaded.set
         registry.start()

@@ -32,6 +32,8 @@ from gantrymq_gateways.cloudevents.guard import SinkGuard
 _MEMBERS: Final = frozenset({"sink", "protocol", "types", "source", "filters", "config"})
 _NOT_KEPT: Final = frozenset({"sinkcredential", "protocolsettings"})
 _CONFIG_MEMBERS: Final = frozenset({"topic", "from", "contentmode", "maxage_s", "maxattempts"})
+_NUMBER: Final = re.compile(r"(?:^|\.)(?:[0-9]+|0[xX][0-9a-fA-F]*)\.?\Z")
+"""A host that systems take for an IPv4 address, however it is written (WHATWG URL 3.5: it ends in a number)."""
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}\Z")
 _TARGET = re.compile(r"[!-~]*\Z")
 
@@ -131,6 +133,10 @@ def parse_sink(text: Any, guard: SinkGuard) -> Sink:
         host = str(ip_address(host))
     except ValueError:
         literal = False
+        if _NUMBER.search(host) is not None:
+            raise SubscriptionError(
+                f"sink {text[:128]!r}: an IPv4 address is written as four decimal numbers, and no name ends in a number"
+            ) from None
         if _HOST.match(host) is None:
             raise SubscriptionError(f"sink {text[:128]!r} has no host that can be looked up") from None
     if literal and not guard.permits(host):

@@ -1,6 +1,7 @@
 import asyncio
 import socket
 import ssl
+import struct
 import threading
 
 import pytest
@@ -15,6 +16,8 @@ from gantrymq_gateways.cloudevents.subscription import Sink
 
 OPEN = SinkGuard(loopback=True, http=True)
 NO_CONTENT = b"HTTP/1.1 204 No Content\r\n\r\n"
+RESET, HANG = object(), object()
+"""Actions: end with RST; (HANG, data): say that, then nothing."""
 
 
 class Receiver:
@@ -43,6 +46,14 @@ class Receiver:
                 self.requests.append((head, await reader.readexactly(length)))
                 action = self.actions.pop(0) if self.actions else NO_CONTENT
                 if action is None:
+                    break
+                if action is RESET:
+                    linger = struct.pack("ii", 1, 0)
+                    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                    break
+                if action[0] is HANG:
+                    writer.write(action[1])
+                    await reader.read()
                     break
                 writer.write(action)
                 if b"204" not in action:
@@ -89,13 +100,45 @@ def test_connections_are_kept():
     assert run(scenario) == [204] * 9
 
 
-def test_a_kept_connection_that_was_closed_is_replaced():
+def test_a_kept_connection_that_ends_after_the_request_was_sent_is_a_failure():
+    """RFC 9110 9.2.2: what was sent may have been done; the sink sees it once in this attempt."""
+
     async def scenario(client, receiver):
         first = await post(client, receiver.sink())
         second = await post(client, receiver.sink())
-        return first.status, second.status, receiver.connections
+        assert len(receiver.requests) == 2
+        return first.status, second.status, bool(second.failure), receiver.connections
 
-    assert run(scenario, [NO_CONTENT, None, NO_CONTENT]) == (204, 204, 2)
+    assert run(scenario, [NO_CONTENT, None, NO_CONTENT]) == (204, 0, True, 1)
+
+
+def test_a_kept_connection_that_was_reset_after_the_request_was_sent_is_a_failure():
+    async def scenario(client, receiver):
+        statuses = [(await post(client, receiver.sink())).status for _ in range(2)]
+        return statuses, len(receiver.requests)
+
+    assert run(scenario, [NO_CONTENT, RESET]) == ([204, 0], 2)
+
+
+def test_a_kept_connection_that_is_closing_is_replaced_before_anything_is_sent():
+    async def scenario(client, receiver):
+        first = await post(client, receiver.sink())
+        (kept,) = client._idle[receiver.sink().origin]
+        kept._transport.close()  # its end is not heard of before the next turn
+        second = await post(client, receiver.sink())
+        return first.status, second.status, receiver.connections, len(receiver.requests)
+
+    assert run(scenario) == (204, 204, 2, 2)
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_an_answer_without_an_end_counts_by_its_status(status):
+    async def scenario(client, receiver):
+        answer = await post(client, receiver.sink())
+        return answer.status, answer.failure
+
+    half = b"HTTP/1.1 %d Said\r\ncontent-length: 9\r\n\r\nhalf" % status
+    assert run(scenario, [(HANG, half)], timeout_ms=200) == (status, "")
 
 
 def test_a_new_connection_that_closes_is_a_failure():

@@ -1,7 +1,9 @@
 import json
+from datetime import datetime
 
 import pytest
 
+from gantrymq.metrics import Metrics
 from gantrymq.model.errors import ErrorCode
 from gantrymq_gateways.cloudevents import registry as module
 from gantrymq_gateways.cloudevents.constants import SUBSCRIPTION_BYTES_MAX, SUBSCRIPTION_TABLE
@@ -33,7 +35,8 @@ def test_life(rig):
         "status": "active",
     }
     assert rig.request("GET", "/subscriptions")[2] == [shown]
-    assert rig.request("GET", f"/subscriptions/{name}")[::2] == (200, shown)
+    fares = {"delivery": {"lag": 0, "inflight": 0}}
+    assert rig.request("GET", f"/subscriptions/{name}")[::2] == (200, shown | fares)
     assert len(rig.port.cursors) == 4
     assert rig.request("DELETE", f"/subscriptions/{name}")[0] == 204
     assert rig.request("GET", "/subscriptions")[2] == []
@@ -84,6 +87,15 @@ def test_topic_names(rig):
 def test_refused(rig, body, content_type, status):
     assert create(rig, body, content_type)[0] == status
     assert rig.port.cursors == {}
+
+
+@pytest.mark.parametrize("topic", ["%DLQ%abc", "%RETRY%g"])
+def test_dead_letters_may_be_read_and_are_not_made(rig, topic):
+    assert create(rig, document(topic=topic))[0] == 404
+    assert rig.port.cursors == {}
+    assert topic not in rig.port.topic_queues
+    rig.port.topic_queues[topic] = 1
+    assert create(rig, document(topic=topic))[0] == 201
 
 
 def test_json_with_parameters(rig):
@@ -302,3 +314,75 @@ def test_a_deleted_topic_that_returns_is_read_again():
     rig.post(identity="1")
     rig.advance(module.TOPIC_POLL_MS + 1000)
     assert rig.open_ids() == ["1"]
+
+
+def test_a_subscription_shows_how_its_deliveries_fare(rig):
+    subscription = rig.subscribe()
+    rig.subscribe("other")
+    assert rig.request("GET", f"/subscriptions/{subscription}")[2]["delivery"] == {"lag": 0, "inflight": 0}
+    for number in range(3):
+        rig.post(identity=str(number), type_="same")
+    shown = rig.request("GET", f"/subscriptions/{subscription}")[2]["delivery"]
+    assert shown == {"lag": 3, "inflight": 1}
+    rig.sender.open[0].answer(500)
+    rig.run()
+    shown = rig.request("GET", f"/subscriptions/{subscription}")[2]["delivery"]
+    assert (shown["laststatus"], shown["lag"], shown["inflight"]) == (500, 3, 0)
+    assert shown["nextattempt"] > shown["lastattempt"]
+    assert "lasterror" not in shown
+    rig.advance(5_000)
+    rig.sender.open[0].answer(0, failure="no answer within 15000 ms")
+    rig.run()
+    shown = rig.request("GET", f"/subscriptions/{subscription}")[2]["delivery"]
+    assert (shown["laststatus"], shown["lasterror"]) == (0, "no answer within 15000 ms")
+    rig.advance(10_000)
+    rig.answer_all()
+    shown = rig.request("GET", f"/subscriptions/{subscription}")[2]["delivery"]
+    assert (shown["laststatus"], shown["lag"], "nextattempt" in shown) == (204, 0, False)
+
+
+def test_a_pause_that_a_sink_asked_for_is_shown(rig):
+    subscription = rig.subscribe()
+    rig.post()
+    rig.sender.open[0].answer(429, b"30")
+    rig.run()
+    shown = rig.request("GET", f"/subscriptions/{subscription}")[2]["delivery"]
+    last, due = (datetime.fromisoformat(shown[name]) for name in ("lastattempt", "nextattempt"))
+    assert 29 < (due - last).total_seconds() <= 31
+
+
+def test_what_is_counted(rig):
+    metrics = Metrics()
+    rig.registry.show_numbers(metrics)
+    rig.subscribe(config={"maxattempts": 2})
+    rig.post()
+    rig.post(identity="2", type_="other")
+    rig.post("%RETRY%x")
+    assert rig.request("POST", "/topics/t", b"x", content_encoding="gzip")[0] == 415
+    rig.sender.open[0].answer(204)
+    rig.sender.open[0].answer(503)
+    rig.run()
+    rig.advance(5_000)
+    rig.sender.open[0].answer(500)
+    rig.run()
+    rig.advance(10_000)
+    text = metrics.render()
+    for line in (
+        'gantry_cloudevents_posts_total{status="202"} 2',
+        'gantry_cloudevents_posts_total{status="403"} 1',
+        'gantry_cloudevents_posts_total{status="415"} 1',
+        'gantry_cloudevents_attempts_total{outcome="delivered"} 1',
+        'gantry_cloudevents_attempts_total{outcome="overloaded"} 1',
+        'gantry_cloudevents_attempts_total{outcome="given_up"} 1',
+        "gantry_cloudevents_dead_letters_total 1",
+        'gantry_cloudevents_subscriptions{status="active"} 1',
+        "gantry_cloudevents_lag_events 0",
+    ):
+        assert line in text.splitlines()
+
+
+def test_health_is_the_brokers(rig):
+    assert rig.request("GET", "/healthz")[0] == 200
+    rig.port.lose()
+    rig.run()
+    assert rig.request("GET", "/healthz")[0] == 503

@@ -33,6 +33,7 @@ def context(loop, port, **settings):
         wheel=TimerWheel(clock.monotonic_ms, loop.call_later),
         listen=listen,
         doors=doors,
+        shared={},
     )
 
 

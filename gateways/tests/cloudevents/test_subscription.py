@@ -129,6 +129,8 @@ def test_sink(text, host, port, authority, target):
         "ftp://h/", "//h/", "/x", "h", "http:///x", "http://", "http://h:0x1/", "http://h:99999/", "http://h:0/", "http://u:p@h/",
         "http://h/#f", "http://h/a b", "http://h/\r\nx", "http://h\t/", "http://hä/", "http://h/ä", "http://a_b c/",
         "http://[::1/", "http://10.0.0.1/", "http://169.254.169.254/latest", "http://[fd00::1]/",
+        "http://2130706433/", "http://0x7f000001/", "http://0x7f.1/", "http://127.1/", "http://0177.0.0.1/", "http://169.254.43518/", "http://127.0.0.1./",
+        "http://a.0x/", "http://h.example.5/",
     ],
 )  # fmt: skip
 def test_sink_refused(text):
