@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -35,8 +36,9 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.constants import RequestCode
 
 LIMIT_S = 10.0
-TOGETHER = 12
-"""Commands that wait side by side: each has the interpreter to itself for half a second, too."""
+TICK_S = 0.05
+TOGETHER = 40
+"""Commands that wait side by side, nearly all the time."""
 
 VALUES = {
     "--to": "latest", "--topic": "t", "--queue": "b/0", "--at": "b/0/0", "--key": "k", "--perm": "r", "--retries": "1",
@@ -123,16 +125,41 @@ def mute() -> Iterator[FakeCluster]:
     cluster.close()
 
 
-def all_at_once(lines: list[list[str]], nameserver: str, said: list[str]) -> list[tuple[str, int, float]]:
-    """(command, exit code, seconds) of each: `TOGETHER` at a time."""
+class Lateness(threading.Thread):
+    """How much later than asked for a wait ends, added up: what a loaded machine takes, which is none of our ten seconds."""
 
-    def one(line: list[str]) -> tuple[str, int, float]:
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.seconds = 0.0
+        self._over = threading.Event()
+
+    def run(self) -> None:
         begun = time.monotonic()
-        code = run_app([*line, "--nameserver", nameserver])
-        return " ".join(line), code, time.monotonic() - begun
+        while not self._over.wait(TICK_S):
+            now = time.monotonic()
+            self.seconds += now - begun - TICK_S
+            begun = now
 
-    with ThreadPoolExecutor(TOGETHER) as pool:
-        return list(pool.map(one, lines))
+    def __enter__(self) -> Lateness:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.join()
+
+
+def all_at_once(lines: list[list[str]], *nameservers: str) -> list[tuple[str, str, int, float]]:
+    """(nameserver, command, exit code, seconds) of each command at each of them: `TOGETHER` at a time."""
+
+    def one(task: tuple[str, list[str]]) -> tuple[str, str, int, float]:
+        nameserver, line = task
+        begun = time.monotonic() - late.seconds
+        code = run_app([*line, "--nameserver", nameserver])
+        return nameserver, " ".join(line), code, time.monotonic() - late.seconds - begun
+
+    with Lateness() as late, ThreadPoolExecutor(TOGETHER) as pool:
+        return list(pool.map(one, [(nameserver, line) for nameserver in nameservers for line in lines]))
 
 
 @pytest.fixture
@@ -150,28 +177,26 @@ def test_there_are_commands() -> None:
     assert any(line.startswith("send t") for line in lines)
 
 
-@pytest.mark.parametrize("kind", ["silent", "full", "refused"])
-def test_every_command(kind: str, request: pytest.FixtureRequest, said: list[str]) -> None:
-    address = request.getfixturevalue(kind)
+def test_every_command(silent: str, full: str, refused: str, said: list[str]) -> None:
     lines = list(commands())
-    results = all_at_once(lines, address, said)
-    wrong = [result for result in results if result[1] != options.EXIT_UNREACHABLE or result[2] >= LIMIT_S]
+    results = all_at_once(lines, silent, full, refused)
+    wrong = [result for result in results if result[2] != options.EXIT_UNREACHABLE or result[3] >= LIMIT_S]
     assert not wrong
-    assert len(said) == len(lines)
+    for address in (silent, full, refused):
+        assert len([text for text in said if address in text]) == len(lines)
     for text in said:
-        assert address in text
         assert "(tried for 3 s)" in text
         assert "start one there (`gantry up`), or name another" in text
 
 
-def test_every_command_at_a_broker_that_does_not_answer(mute: FakeCluster, said: list[str]) -> None:
-    lines = list(commands())
-    slow = [result for result in all_at_once(lines, mute.nameserver, said) if result[2] >= LIMIT_S]
+@pytest.mark.usefixtures("said")
+def test_every_command_at_a_broker_that_does_not_answer(mute: FakeCluster) -> None:
+    slow = [result for result in all_at_once(list(commands()), mute.nameserver) if result[3] >= LIMIT_S]
     assert not slow
 
 
 def test_several_nameservers_that_do_not_answer(silent: str, full: str, said: list[str]) -> None:
-    ((_, code, seconds),) = all_at_once([["topic", "list"]], ";".join([silent, full] * 3), said)
+    ((_, _, code, seconds),) = all_at_once([["topic", "list"]], ";".join([silent, full] * 3))
     assert code == options.EXIT_UNREACHABLE
     assert seconds < LIMIT_S
     assert silent in said[0]
@@ -289,29 +314,39 @@ def entries() -> dict[str, Entry]:
     return found
 
 
-async def time_all(nameserver: str) -> dict[str, tuple[float, BaseException | None]]:
-    async def one(call: Entry) -> tuple[float, BaseException | None]:
-        begun = time.monotonic()
+Timed = dict[str, tuple[float, BaseException | None]]
+"""By entry point: seconds, and how it failed."""
+
+
+async def time_all(*nameservers: str) -> dict[str, Timed]:
+    """By nameserver; everything at once."""
+
+    async def one(call: Entry, nameserver: str) -> tuple[float, BaseException | None]:
+        begun, failed = time.monotonic() - late.seconds, None
         try:
             await call(nameserver)
         except GantryError as error:
-            return time.monotonic() - begun, error
-        return time.monotonic() - begun, None
+            failed = error
+        return time.monotonic() - late.seconds - begun, failed
 
-    named = entries()
-    return dict(zip(named, await asyncio.gather(*map(one, named.values())), strict=True))
+    async def at(nameserver: str) -> Timed:
+        named = entries()
+        found = await asyncio.gather(*[one(call, nameserver) for call in named.values()])
+        return dict(zip(named, found, strict=True))
+
+    with Lateness() as late:
+        return dict(zip(nameservers, await asyncio.gather(*map(at, nameservers)), strict=True))
 
 
-@pytest.mark.parametrize("kind", ["silent", "full", "refused"])
-def test_every_entry_point_of_the_client(kind: str, request: pytest.FixtureRequest) -> None:
-    address = request.getfixturevalue(kind)
-    for name, (seconds, error) in asyncio.run(time_all(address)).items():
-        assert isinstance(error, GantryError), name
-        assert error.code is ErrorCode.UNAVAILABLE, name
-        assert seconds < LIMIT_S, name
-        assert address in error.text, name
-        if name != "Producer.request":  # it waits for its reply, and says that
-            assert "start one there (`gantry up`)" in error.text, name
+def test_every_entry_point_of_the_client(silent: str, full: str, refused: str) -> None:
+    for address, found in asyncio.run(time_all(silent, full, refused)).items():
+        for name, (seconds, error) in found.items():
+            assert isinstance(error, GantryError), name
+            assert error.code is ErrorCode.UNAVAILABLE, name
+            assert seconds < LIMIT_S, name
+            assert address in error.text, name
+            if name != "Producer.request":  # it waits for its reply, and says that
+                assert "start one there (`gantry up`)" in error.text, name
 
 
 def test_every_entry_point_of_the_client_at_a_broker_that_does_not_answer(mute: FakeCluster) -> None:
@@ -323,7 +358,7 @@ def test_every_entry_point_of_the_client_at_a_broker_that_does_not_answer(mute: 
         "PullConsumer.subscribe",
         "Producer.start",
     }
-    for name, (seconds, error) in asyncio.run(time_all(mute.nameserver)).items():
+    for name, (seconds, error) in asyncio.run(time_all(mute.nameserver))[mute.nameserver].items():
         assert seconds < LIMIT_S, name
         if name not in without_error and name not in ("blocking push", "blocking admin"):
             assert isinstance(error, GantryError), name

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -19,14 +20,14 @@ from gantrymq.spark.wire import FIRST_FOR_S, RETRY_FOR_S, Metadata
 LIMIT_S = 10.0
 
 
-@pytest.fixture(params=["silent", "refused"])
-def address(request: pytest.FixtureRequest) -> Iterator[str]:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        if request.param == "silent":
-            bound.listen(64)
-        yield f"127.0.0.1:{bound.getsockname()[1]}"
-    wire.close_all()
+@pytest.fixture
+def addresses() -> Iterator[list[str]]:
+    """One that takes connections and never says a word, and one at which nobody listens."""
+    with socket.socket() as silent, socket.socket() as refused:
+        for bound in (silent, refused):
+            bound.bind(("127.0.0.1", 0))
+        silent.listen(64)
+        yield [f"127.0.0.1:{bound.getsockname()[1]}" for bound in (silent, refused)]
 
 
 @pytest.fixture
@@ -38,29 +39,43 @@ def cluster() -> Iterator[FakeCluster]:
     cluster.close()
 
 
-def error_of(call: object) -> GantryError:
-    begun = time.monotonic()
-    with pytest.raises(GantryError) as caught:
-        call()  # type: ignore[operator]
-    assert time.monotonic() - begun < LIMIT_S
-    assert caught.value.code is ErrorCode.UNAVAILABLE
-    return caught.value
+def errors_of(calls: list[Callable[[], object]]) -> list[str]:
+    """What each says that has UNAVAILABLE in time; all wait side by side."""
+
+    def one(call: Callable[[], object]) -> str:
+        begun = time.monotonic()
+        try:
+            with pytest.raises(GantryError) as caught:
+                call()
+        finally:
+            wire.close_all()  # of this thread
+        assert time.monotonic() - begun < LIMIT_S
+        assert caught.value.code is ErrorCode.UNAVAILABLE
+        return caught.value.text
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(one, calls))
 
 
-@pytest.mark.parametrize("count", [1, 4])
-def test_the_source_and_the_sink_say_what_cannot_be_reached(address: str, count: int) -> None:
-    options = for_batch(parse({"topic": "t", "nameserver": ";".join([address] * count)}))
-    for call in (Planner(options).batch, lambda: Metadata(options.nameservers).reach(("t",))):
-        text = error_of(call).text
-        assert address in text
-        assert "start one there (`gantry up`), or name another: option nameserver" in text
+def source_and_sink(*nameservers: str) -> list[Callable[[], object]]:
+    """How each of them first asks."""
+    options = for_batch(parse({"topic": "t", "nameserver": ";".join(nameservers)}))
+    return [Planner(options).batch, lambda: Metadata(options.nameservers).reach(("t",))]
+
+
+def test_the_source_and_the_sink_say_what_cannot_be_reached(addresses: list[str]) -> None:
+    tried = [[address] * count for address in addresses for count in (1, 4)]
+    texts = iter(errors_of([call for nameservers in tried for call in source_and_sink(*nameservers)]))
+    for (address, *_), source, sink in zip(tried, texts, texts, strict=True):
+        for text in (source, sink):
+            assert address in text
+            assert "start one there (`gantry up`), or name another: option nameserver" in text
 
 
 def test_a_broker_that_does_not_answer_is_found_in_time_too(cluster: FakeCluster) -> None:
     cluster.broker().mute = set(RequestCode)
-    options = for_batch(parse({"topic": "t", "nameserver": cluster.nameserver}))
-    assert cluster.broker().address in error_of(Planner(options).batch).text
-    assert cluster.broker().address in error_of(lambda: Metadata(options.nameservers).reach(("t",))).text
+    for text in errors_of(source_and_sink(cluster.nameserver)):
+        assert cluster.broker().address in text
 
 
 def test_what_has_answered_once_is_waited_for_longer(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:

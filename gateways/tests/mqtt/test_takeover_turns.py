@@ -104,8 +104,8 @@ class Run:
         assert self.gets(again, "later") == set(self.filters)
 
     def check_places(self) -> None:
-        cursors = self.site.broker.cursors.by_id.values()
-        places = {cursor.light for cursor in cursors if cursor.group == f"mqtt:{self.client_id}"}
+        cursors, group = self.site.broker.cursors.by_id.values(), f"mqtt:{self.client_id}"
+        places = {cursor.light for cursor in cursors if cursor.group == group}
         assert places == {light for _, light, _ in self.row().values()}
 
     def gets(self, client: Client, payload: str) -> set[str]:
