@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
@@ -28,6 +29,7 @@ from gantrymq.broker.port import CursorInfo, Delivery, Outcome
 from gantrymq.broker.window import MARK_STEP, AckWindow
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
+from gantrymq.model.names import LMQ_PREFIX
 from gantrymq.store.consume_queue import HOLE, HOLE_SIZE
 
 log = logging.getLogger(__name__)
@@ -49,6 +51,10 @@ RUN_MIN = 4
 POP_PREFIX = "pop:"
 """Cursor groups of pop consumers: this and the consumer group's name."""
 
+ASIDE_MAX = 100_000
+"""Entries with a damaged record that are known by name, at some 200 bytes each. What is more is not settled either, but nobody can skip it before
+a restart has brought it back."""
+
 GONE = [(1 << 62, 0, 0)]
 """Unit of an offset that its queue no longer has: no record begins there."""
 
@@ -68,9 +74,17 @@ class QueueReader(Protocol):
 
     def get_many(self, refs: list[tuple[int, int]]) -> list[Message | None]: ...
 
+    def fault(self, unit: tuple[int, int, int]) -> tuple[str, bool]: ...
 
-Seen = tuple[list[int], "list[Message | None]", int]
-"""Entries that can be leased: offsets, records (None: gone), and how many of them had come back."""
+    def note_damage(self, unit: tuple[int, int, int], queue: str, offset: int, what: str, is_unit: bool) -> None: ...
+
+
+Bad = tuple[int, tuple[int, int, int], str, bool]
+"""Offset and unit of an entry whose record is damaged, what is wrong with it, and whether the unit is."""
+
+
+Seen = tuple[list[int], "list[Message | None]", int, list[Bad]]
+"""Entries that can be leased: offsets, records (None: gone, or damaged), how many of them had come back, and those that are damaged."""
 
 
 class Cursor:
@@ -154,6 +168,10 @@ class Cursors:
         self._cutting: set[int] = set()
         """Cut at this start, and handed over at least once."""
         self._next_id = 1
+        self.aside: dict[int, dict[int, int]] = {}
+        """By cursor: offsets whose record is damaged, with its position. Neither in flight nor returned nor done: the queue holds them, and a start
+        brings them back, perhaps to be read."""
+        self.aside_count = 0
         self.on_deleted: Callable[[Cursor], None] = lambda cursor: None
         """Called for each cursor that is forgotten."""
 
@@ -272,6 +290,7 @@ class Cursors:
                 del self._of_queue[cursor.queue]
         for table in (self._acked, self._back, self._unwritten, self._cut):
             table.pop(cursor.id, None)
+        self.aside_count -= len(self.aside.pop(cursor.id, ()))
         cursor.watchers.clear()
         cursor.armed.clear()
         self.on_deleted(cursor)
@@ -323,23 +342,37 @@ class Cursors:
         return self.take(cursor, self.look(cursor, count_max, bytes_max), holder, count_max, port)
 
     def look(self, cursor: Cursor, count_max: int, bytes_max: int) -> Seen:
-        """What `take` would lease, returned entries first. Changes nothing. Raises `Cold` (store/cold.py)."""
-        window = cursor.window
+        """What `take` would lease, returned entries first; where all of that is damaged, what comes behind it, too. Changes nothing. Raises `Cold`
+        (store/cold.py)."""
         count_max = max(min(count_max, ACQUIRE_MAX), 0)
-        offsets = window.returned[:count_max]
+        offsets, found, back, bad = seen = self._look(cursor, 0, 0, count_max, bytes_max)
+        while offsets and len(bad) == len(offsets) < ACQUIRE_MAX:
+            more = self._look(cursor, back, len(offsets) - back, count_max, bytes_max)
+            if not more[0]:
+                break
+            offsets, found, back, bad = seen = (offsets + more[0], found + more[1], back + more[2], bad + more[3])
+        return seen
+
+    def _look(self, cursor: Cursor, back_from: int, fresh_from: int, count_max: int, bytes_max: int) -> Seen:
+        """As `look`, behind so many entries that came back and so many others."""
+        window = cursor.window
+        first = window.next_offset + fresh_from
+        offsets = window.returned[back_from : back_from + count_max]
         units = [(self.units(cursor, offset, 1) or GONE)[0] for offset in offsets]
         back = len(offsets)
         if count_max > back:
-            fresh = self.units(cursor, window.next_offset, count_max - back)
-            offsets += range(window.next_offset, window.next_offset + len(fresh))
+            fresh = self.units(cursor, first, count_max - back)
+            offsets += range(first, first + len(fresh))
             units += fresh
         keep = self.within(units, bytes_max)
         del offsets[keep:], units[keep:]
-        return offsets, self._reader.get_many([(unit[0], unit[1]) for unit in units]), min(back, keep)
+        found = self._reader.get_many([(unit[0], unit[1]) for unit in units])
+        return offsets, found, min(back, keep), self.damaged(cursor, offsets, units, found)
 
     def take(self, cursor: Cursor, seen: Seen, holder: int, count_max: int, port: int = 0) -> list[Delivery]:
-        """Lease what was just seen. Entries whose record is gone are done silently. Coming back short of `count_max` arms the watcher of `port`."""
-        offsets, found, back = seen
+        """Lease what was just seen. Entries whose record is gone are done silently, those whose record is damaged are kept aside. Coming back short
+        of `count_max` arms the watcher of `port`."""
+        offsets, found, back, bad = seen
         window, keep = cursor.window, len(offsets)
         count_max = min(count_max, ACQUIRE_MAX)
         if count_max <= 0:
@@ -349,8 +382,11 @@ class Cursors:
         window.take_returned(holder, back)
         for _ in range(keep - back):
             window.take_next(holder)
+        aside = self.keep_aside(cursor, bad) if bad else ()
         deliveries = []
         for offset, message in zip(offsets, found, strict=True):
+            if offset in aside:
+                continue
             if message is None:
                 self._done(cursor, offset)
                 continue
@@ -360,6 +396,63 @@ class Cursors:
         if len(deliveries) < count_max:
             self.arm(cursor, port)
         return deliveries
+
+    # What cannot be read.
+
+    def damaged(
+        self, cursor: Cursor, offsets: Sequence[int], units: Sequence[tuple[int, int, int]], found: Sequence[Message | None]
+    ) -> list[Bad]:  # fmt: skip
+        """Which of these entries have a damaged record, or one of another place. Changes nothing. May raise `Cold`."""
+        bad: list[Bad] = []
+        topic = "" if cursor.light or cursor.topic.startswith(LMQ_PREFIX) else cursor.topic
+        for offset, unit, message in zip(offsets, units, found, strict=True):
+            if message is None:
+                what, is_unit = self._reader.fault(unit)
+                if what:
+                    bad.append((offset, unit, what, is_unit))
+            elif topic and (message.queue_offset != offset or message.topic != topic):
+                place = f"{message.topic}/{message.queue_id}, offset {message.queue_offset}"
+                bad.append((offset, unit, f"the unit names the record of {place}", True))
+        return bad
+
+    def keep_aside(self, cursor: Cursor, bad: Sequence[Bad]) -> set[int]:
+        """Entries that were acquired, or never, wait for a better disk or for somebody who skips them; returns their offsets."""
+        for offset, unit, what, is_unit in bad:
+            self._reader.note_damage(unit, cursor.queue, offset, what, is_unit)
+            cursor.window.inflight.pop(offset, None)
+            known = self.aside.get(cursor.id, {})
+            if offset not in known and self.aside_count < ASIDE_MAX:
+                self.aside.setdefault(cursor.id, known)[offset] = unit[0]
+                self.aside_count += 1
+        return {entry[0] for entry in bad}
+
+    def waiting_for(self, position: int) -> list[tuple[Cursor, int]]:
+        """Who waits for the damaged record at a position, and at which offset of his queue."""
+        return [
+            (self.by_id[cursor_id], offset)
+            for cursor_id, known in self.aside.items()
+            for offset, at in known.items()
+            if at == position and not self.by_id[cursor_id].window.is_done(offset)
+        ]
+
+    def end_waiting(self, position: int, deliver: bool) -> int:
+        """Nobody waits for it any more: it is done unread, or (`deliver`) it is whole again. The number of entries."""
+        waiting = self.waiting_for(position)
+        for cursor, offset in waiting:
+            self._take_from_aside(cursor, offset)
+            if deliver:
+                insort(cursor.window.returned, offset)
+                self.fire(cursor)
+            else:
+                self._done(cursor, offset)
+        return len(waiting)
+
+    def _take_from_aside(self, cursor: Cursor, offset: int) -> None:
+        known = self.aside[cursor.id]
+        del known[offset]
+        self.aside_count -= 1
+        if not known:
+            del self.aside[cursor.id]
 
     def mark(self, cursor: Cursor, end: int, credit: int) -> None:
         """Offsets below `end` are about to be delivered: the delivered mark goes ahead of them, by as many as the consumers may hold. After
@@ -452,6 +545,10 @@ class Cursors:
         dropped = window.skip_to(end)
         for entry in entries:
             self._append_now(entry)
+        for offset in list(self.aside.get(cursor.id, ())):
+            self._take_from_aside(cursor, offset)
+            dropped += not window.is_done(offset)
+            self._done(cursor, offset)
         return dropped
 
     def watch(self, cursor: Cursor, port: int, watcher: Callable[[int], None] | None) -> None:

@@ -51,6 +51,7 @@ class DeadLetters:
         try:
             units = [(broker.cursors.units(cursor, offset, 1) or GONE)[0] for offset in offsets]
             found = broker.store.get_many([(unit[0], unit[1]) for unit in units])
+            bad = broker.cursors.damaged(cursor, offsets, units, found)
         except Cold as cold:
             broker.fetch(cold, step, self._copy)
             return
@@ -58,8 +59,10 @@ class DeadLetters:
             log.error("%s: dead letters of group %s cannot be read; tried again in %d s: %s",
                       cursor.queue, place.group, AGAIN_MS // 1000, error)  # fmt: skip
             return
-        gone = [offset for offset, message in zip(offsets, found, strict=True) if message is None]
-        left = [(offset, message) for offset, message in zip(offsets, found, strict=True) if message is not None]
+        aside = broker.cursors.keep_aside(cursor, bad) if bad else ()
+        entries = [entry for entry in zip(offsets, found, strict=True) if entry[0] not in aside]
+        gone = [offset for offset, message in entries if message is None]
+        left = [(offset, message) for offset, message in entries if message is not None]
         if gone:
             self._done((place, gone), None)
         if not left:

@@ -15,7 +15,7 @@ from gantrymq.store.consume_queue import HOLE_SIZE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gantrymq.broker.cursors import Cursor, Cursors
+    from gantrymq.broker.cursors import Bad, Cursor, Cursors
     from gantrymq.store.consume_queue import Unit
     from gantrymq.store.message_store import MessageStore
 
@@ -42,16 +42,17 @@ class Pick(Protocol):
 
 
 class Look:
-    """`offsets`: what is given out, ascending; the first `back` of them had come back. `gone`: offsets whose record is lost.
+    """`offsets`: what is given out, ascending; the first `back` of them had come back. `gone`: offsets whose record is lost; `bad`: damaged.
     `end`: next offset afterwards; new ones below it that are not given out did not pass the filter. `counts`: deliveries so far by
     offset, of those that had any. `pieces`: their records, `size` bytes together. `queue_end`: the queue's next offset."""
 
-    __slots__ = ("back", "counts", "end", "gone", "offsets", "pieces", "queue_end", "size")
+    __slots__ = ("back", "bad", "counts", "end", "gone", "offsets", "pieces", "queue_end", "size")
 
     def __init__(self) -> None:
         self.offsets: Sequence[int] = ()
         self.back = 0
         self.gone: list[int] = []
+        self.bad: list[Bad] = []
         self.end = 0
         self.counts: dict[int, int] = {}
         self.pieces: list[bytes] = []
@@ -172,54 +173,49 @@ def _read(
 ) -> None:  # fmt: skip
     window = cursor.window
     moved = cursor.queue in cursors.moved.queues
-    old = bool(window.counts) or offsets[0] < cursor.recovered_below
-    if not moved and not old:
-        found.pieces, taken = store.read_records(units, bytes_max)
-    else:
+    recovered = cursor.recovered_below
+    if moved:
         taken = cursors.within(units, bytes_max)
-        recovered = cursor.recovered_below
-        counts = {offset: times for offset in offsets[:taken] if (times := window.deliveries(offset, recovered))}
-        found.counts = counts
-        found.pieces, lost = _records(store, offsets[:taken], units[:taken], counts, moved)
-        if lost:
-            found.gone += lost
-            gone = set(lost)
-            left = [offset for offset in offsets if offset not in gone]
-            found.back -= sum([offset < window.next_offset for offset in lost])
-            taken -= len(lost)
-            offsets = left
-    if taken < len(offsets):
-        # What does not fit stays where it is.
+        pieces = _moved_records(cursors, store, cursor, found, offsets[:taken], units[:taken])
+    else:
+        pieces, taken = store.read_units(cursor.topic, cursor.queue_id, offsets, units, bytes_max)
+        for offset, unit, piece in zip(offsets, units, pieces, strict=False):
+            if not piece:
+                what, is_unit = store.fault(unit)
+                if what:
+                    found.bad.append((offset, unit, what, is_unit))
+                else:
+                    found.gone.append(offset)
+    left = [offset for offset, piece in zip(offsets, pieces, strict=False) if piece]
+    found.back = sum([offset < window.next_offset for offset in left])
+    if taken < len(offsets):  # what does not fit stays where it is
         found.end = min(found.end, max(offsets[taken], window.next_offset))
-        found.back = min(found.back, taken)
-        offsets = offsets[:taken]
-    found.offsets = offsets
+    found.pieces = [piece for piece in pieces if piece]
+    if window.counts or offsets[0] < recovered:
+        found.counts = {offset: times for offset in left if (times := window.deliveries(offset, recovered))}
+        counts = found.counts
+        found.pieces = [
+            with_count(piece, counts[offset]) if offset in counts else piece
+            for offset, piece in zip(left, found.pieces, strict=True)
+        ]
+    found.offsets = left
     found.size = sum(map(len, found.pieces))
 
 
-def _records(
-    store: MessageStore, offsets: Sequence[int], units: list[Unit], counts: dict[int, int], moved: bool
-) -> tuple[list[bytes], list[int]]:
-    """One piece per record, with its count; and the offsets whose record is lost."""
-    lost: list[int] = []
-    pieces: list[bytes] = []
-    if moved:
-        messages = store.get_many([(unit[0], unit[1]) for unit in units])
-        for offset, message in zip(offsets, messages, strict=True):
-            if message is None:
-                lost.append(offset)
-            else:
-                message.reconsume_times += counts.get(offset, 0)
-                pieces.append(record.encode(message))
-        return pieces, lost
-    plain, _ = store.read_records(units, 1 << 62)
-    data = b"".join(plain)
-    at = 0
-    for offset, unit in zip(offsets, units, strict=True):
-        piece = data[at : at + unit[1]]
-        at += unit[1]
-        pieces.append(with_count(piece, counts[offset]) if offset in counts else piece)
-    return pieces, lost
+def _moved_records(
+    cursors: Cursors, store: MessageStore, cursor: Cursor, found: Look, offsets: Sequence[int], units: list[Unit]
+) -> list[bytes]:
+    """A piece for each, empty where its record is lost or damaged."""
+    messages = store.get_many([(unit[0], unit[1]) for unit in units])
+    found.bad = cursors.damaged(cursor, offsets, units, messages)
+    bad = {entry[0] for entry in found.bad}
+    pieces = []
+    for offset, message in zip(offsets, messages, strict=True):
+        whole = message is not None and offset not in bad
+        if message is None and offset not in bad:
+            found.gone.append(offset)
+        pieces.append(record.encode(message) if whole and message is not None else b"")
+    return pieces
 
 
 def with_count(piece: bytes, more: int) -> bytes:

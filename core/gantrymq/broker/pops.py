@@ -301,14 +301,17 @@ class Pops:
             for offset in lost:
                 window.recall(offset)
             cursors.settle_run(cursor, sorted(lost))
+        aside: list[int] = []
+        if found.bad:
+            aside = [offset for offset in cursors.keep_aside(cursor, found.bad) if not window.recall(offset)]
+        if end > window.marked and (offsets or aside):
+            cursors.mark(cursor, end, max(POPPED_AHEAD, len(window.inflight) + len(offsets)))
+        fresh = len(offsets) - found.back
         if offsets:
-            if end > window.marked:
-                cursors.mark(cursor, end, max(POPPED_AHEAD, len(window.inflight) + len(offsets)))
             due_ms = self._broker.wheel.now_ms() + min(max(invisible_ms, 0), INVISIBLE_MS_MAX)
             lease = self.leases.add(place, offsets, pop_ms, due_ms)
             if found.back:
                 window.take_returned(lease.id, found.back)
-            fresh = len(offsets) - found.back
             if fresh == end - first:
                 if fresh:
                     window.take_run(lease.id, fresh)
@@ -316,8 +319,10 @@ class Pops:
                 window.take_chosen(lease.id, offsets[found.back :], end)
             place.ordered = ordered
             place.attempt = attempt or "" if ordered else ""
-        if len(offsets) - found.back < end - first:
-            self._skip(place, offsets[found.back :], first, end)
+        elif aside:
+            window.take_chosen(0, (), end)
+        if fresh + len(aside) < end - first:
+            self._skip(place, sorted([*offsets[found.back :], *aside]) if aside else offsets[found.back :], first, end)
 
     def _skip(self, place: Place, taken: Sequence[int], first: int, end: int) -> None:
         """New entries that did not pass the filter are done."""

@@ -21,6 +21,7 @@ from gantrymq.broker.tables import item_message
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.store.moved import places_of, wrap
+from gantrymq.store.record import fault
 from gantrymq.store.retention import DiskLevel, disk_level, used_ratio, why_now
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class Retention:
         self._due_at = 0
         self._broken = False
         """A file could not be unlinked: deleting the one behind it would leave a hole in the log."""
+        self._saving = False
         self.level = self._told = DiskLevel.FREE
         """`_told`: what the log said last."""
         self.used = 0.0
@@ -108,11 +110,25 @@ class Retention:
     def check(self, now_ms: int) -> None:
         """Look at the disk; begin a job if something is due."""
         self._look_at_disk()
+        self._save_damage()
         if self.work.job is None and now_ms >= self._due_at and self._store.failure is None and not self._broken:
             self._due_at = now_ms + DUE_MS
             self._broker.arm_background()  # on an idle broker nobody else makes the checkpoint that deletion waits for
             self.work.job = self._run(now_ms)
             self._slice(now_ms)
+
+    def _save_damage(self) -> None:
+        """Put the list of damaged records on stable storage, if it has changed."""
+        damage = self._store.damage
+        if damage.dirty and not self._saving:
+            self._saving = True
+            text = damage.text()
+            self._in_thread(lambda: damage.save(text), self._saved)
+
+    def _saved(self, error: OSError | None) -> None:
+        self._saving = False
+        if error is not None:  # what is not listed is found again
+            log.warning("the list of damaged records could not be saved: %s", error)
 
     def _look_at_disk(self) -> None:
         total, free = self._store.disk_usage()
@@ -157,6 +173,24 @@ class Retention:
                 "Rows of tables and cursors' states written again",
                 lambda: self.rewritten,
                 "counter",
+            ),
+            (
+                "gantry_store_damaged_records_total",
+                "Damaged records and queue units that were met",
+                lambda: store.damage.total,
+                "counter",
+            ),
+            (
+                "gantry_store_damaged_records",
+                "Damaged records and queue units that are listed",
+                lambda: len(store.damage.entries),
+                "gauge",
+            ),
+            (
+                "gantry_store_damaged_entries",
+                "Entries of queues, sessions and groups that wait for a damaged record",
+                lambda: self._broker.cursors.aside_count,
+                "gauge",
             ),
             (
                 "gantry_session_dropped_total",
@@ -260,7 +294,12 @@ class Retention:
         elif why != "time" and survey.row_bytes > size * ROWS_RATIO_MAX:
             self._stay(begin, f"more than {ROWS_RATIO_MAX:.0%} of it is rows of tables")
         else:
-            yield from self._write_survivors(survey)
+            damaged = yield from self._write_survivors(survey)
+            if damaged:
+                self._stay(
+                    begin, f"{damaged} damaged records of it wait to be restored or skipped (gantry store damage list)"
+                )
+                return False
             yield from self._write_rows(survey)
             yield from self._write_states(survey)
             target = self._store.written_position
@@ -276,23 +315,30 @@ class Retention:
             log.warning("segment %d is due to be deleted and stays: %s", begin, reason)
         self.staying = reason
 
-    def _write_survivors(self, survey: Survey) -> Slices[None]:
+    def _write_survivors(self, survey: Survey) -> Slices[int]:
+        """The number of those that are damaged, and stay where they are."""
         places = self._broker.cursors.moved
         batch: list[Message] = []
-        size = 0
+        size = damaged = 0
         for position in sorted(survey.places):
             length, shows = survey.places[position]
-            pieces, _ = yield from patient(
-                lambda: self._store.read_records([(position, length, 0)], length)  # noqa: B023 (called at once)
-            )
-            batch.append(wrap(b"".join(pieces), shows))
-            size += length
+            unit = (position, length, 0)
+            read = yield from patient(lambda: self._store.read_records([unit], unit[1]))  # noqa: B023 (called at once)
+            stored = b"".join(read[0])
             yield DECODE_US
+            what = fault(stored, length)
+            if what:
+                self._store.note_damage(unit, shows[0][0], shows[0][1], what, False)
+                damaged += 1
+                continue
+            batch.append(wrap(stored, shows))
+            size += length
             if size >= WRITE_BYTES:
                 yield from self._move(batch, survey, places.put)
                 batch, size = [], 0
         if batch:
             yield from self._move(batch, survey, places.put)
+        return damaged
 
     def _move(
         self, batch: list[Message], survey: Survey, put: Callable[[list[tuple[str, int]], tuple[int, int, int]], None]

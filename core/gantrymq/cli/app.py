@@ -38,7 +38,7 @@ GROUPS: Final = {
     "transactions": ("Transactional messages that wait for their producer's decision.", ["gantrymq.cli.transactions"]),
     "store": (
         "Look at a store directory, make its derived files again, copy it.",
-        ["gantrymq.cli.store", "gantrymq.cli.store_repair", "gantrymq.cli.store_rows"],
+        ["gantrymq.cli.store", "gantrymq.cli.store_repair", "gantrymq.cli.store_rows", "gantrymq.cli.store_damage"],
     ),
     "config": ("Settings: what is in force, what is wrong, and a sample.", ["gantrymq.cli.configuration"]),
 }

@@ -18,7 +18,16 @@ from gantrymq.model.names import AUTO_CREATE_TEMPLATE
 from gantrymq.remoting import java_properties
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode, ResponseCode
-from gantrymq.remoting.overview_codes import DRAIN, GROUP_LIST, GROUP_WISHES, OVERVIEW, PRUNE_TOPICS, TOPIC_LIST
+from gantrymq.remoting.overview_codes import (
+    DAMAGE_LIST,
+    DAMAGE_SKIP,
+    DRAIN,
+    GROUP_LIST,
+    GROUP_WISHES,
+    OVERVIEW,
+    PRUNE_TOPICS,
+    TOPIC_LIST,
+)
 
 T = TypeVar("T")
 
@@ -88,6 +97,19 @@ async def overview(admin: Admin, address: str, backlog: bool = False) -> dict[st
     fields = {"backlog": str(backlog).lower()}
     found: dict[str, Any] = await _json(admin, address, OVERVIEW, fields, "overview", TABLE_S)
     return found
+
+
+async def damaged_records(admin: Admin, address: str) -> list[dict[str, Any]]:
+    """Damaged records that a broker has met and that are still damaged, by position: as `overview_codes.DAMAGE_LIST` says."""
+    found: dict[str, Any] = await _json(admin, address, DAMAGE_LIST, {}, "list of damaged records", TABLE_S)
+    rows: list[dict[str, Any]] = found["records"]
+    return rows
+
+
+async def skip_damaged(admin: Admin, address: str, position: int) -> int:
+    """Nobody waits for the damaged record at that position any more; the number of those who did. Raises NOT_FOUND."""
+    found = await _json(admin, address, DAMAGE_SKIP, {"position": str(position)}, "skipping")
+    return int(found["skipped"])
 
 
 async def set_draining(admin: Admin, address: str, on: bool) -> None:

@@ -22,8 +22,6 @@ from gantrymq.store.consume_queue import HOLE_SIZE
 from gantrymq.store.unit_words import tag_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from gantrymq.store.consume_queue import Unit
     from gantrymq.store.reader import StoreReader
 
@@ -210,7 +208,7 @@ def select(
         at = offsets[count - 1] + 1
         del positions[count:], sizes[count:], offsets[count:]
     found = Selection(at)
-    found.pieces, number, found.size = store.read_places(positions, sizes, bytes_max)
+    found.pieces, number, found.size = store.read_places(topic, queue_id, offsets, positions, sizes, bytes_max)
     if number < len(offsets):
         found.next_offset = offsets[number]
         del offsets[number:]
@@ -232,10 +230,8 @@ def _select_sql(
         units = store.units(topic, queue_id, at, min(step, stop - at))
         if not units:
             break
-        read, taken = store.read_records(units, room)
-        places = [place for place in range(taken) if units[place][1] != HOLE_SIZE]
-        sizes = [units[place][1] for place in places]
-        for place, data in zip(places, _records(read, sizes), strict=True):
+        read, taken = store.read_units(topic, queue_id, range(at, at + len(units)), units, room)
+        for place, data in enumerate(read):
             if not data or not matches(properties_of(data, 0, len(data))):
                 continue
             if total and total + len(data) > bytes_max:
@@ -249,18 +245,6 @@ def _select_sql(
                 found.next_offset = at + place + 1
                 return found
         found.next_offset = at + taken
-        room -= sum(sizes)
+        room -= sum(map(len, read))
         step *= 2
     return found
-
-
-def _records(pieces: list[bytes], sizes: Sequence[int]) -> Iterator[bytes]:
-    """Records one by one out of pieces that hold neighbours; empty where a piece is short (a file that was removed meanwhile)."""
-    which = at = 0
-    for size in sizes:
-        if which < len(pieces) and at >= len(pieces[which]):
-            which, at = which + 1, 0
-        piece = pieces[which] if which < len(pieces) else b""
-        whole = at + size <= len(piece)
-        yield (piece if len(piece) == size else piece[at : at + size]) if whole else b""
-        at += size

@@ -25,3 +25,10 @@ PRUNE_TOPICS: Final = 60125
 """Topics that came into being at their first use and that nobody needs: `{"unused": [[name, ms or 0], ...], "kept": [[name, why], ...], "named":
 [topic, ...]}`; ms: when it was made; named: topics in rows of doors. Field `olderMs`: made and asked for at least so long ago. Field `remove=true`:
 those named in the body (a JSON list), `unused` then are those that were removed."""
+
+DAMAGE_LIST: Final = 60126
+"""Damaged records that the broker has met, each looked at once more: `{"records": [{"position", "bytes", "queue", "offset", "unit", "what",
+"found", "skipped", "waiting": [{"queue", "group", "offset"}, ...]}, ...]}`; offset -1: not known. What is whole again is delivered and left out."""
+
+DAMAGE_SKIP: Final = 60127
+"""Field `position`: whoever waits for what is damaged there shall wait no more; it is as acknowledged, unread. `{"skipped": entries}`."""

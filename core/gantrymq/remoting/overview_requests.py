@@ -14,8 +14,8 @@ from gantrymq.broker.broker import OWN_TABLES
 from gantrymq.broker.lags import LagSweep
 from gantrymq.broker.topics import PERM_READ, PERM_WRITE
 from gantrymq.model import names
+from gantrymq.remoting import damage_requests, overview_lists, unused_topics
 from gantrymq.remoting import json_bodies as bodies
-from gantrymq.remoting import overview_lists, unused_topics
 from gantrymq.remoting.cluster_group import DRAINING, GROUP_TABLES, STATE_TABLE
 from gantrymq.remoting.headers import parse
 from gantrymq.remoting.overview_codes import DRAIN, GROUP_WISHES, OVERVIEW
@@ -164,4 +164,5 @@ HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
     GROUP_WISHES: group_wishes,
     **overview_lists.HANDLERS,
     **unused_topics.HANDLERS,
+    **damage_requests.HANDLERS,
 }

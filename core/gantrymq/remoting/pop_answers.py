@@ -70,18 +70,16 @@ class SqlPick:
         self._store = store
 
     def __call__(self, units: Sequence[Unit]) -> tuple[list[int], int]:
-        pieces, looked = self._store.read_records(units, SQL_BYTES_MAX)
-        data = b"".join(pieces)
+        pieces, looked = self._store.read_units("", -1, range(len(units)), units, SQL_BYTES_MAX)
         takes = self._wanted.takes_properties
         passed: list[int] = []
-        at = 0
-        for index in range(looked):
-            size = units[index][1]
-            if size == HOLE_SIZE:
+        for index, piece in enumerate(pieces):
+            if not piece and units[index][1] == HOLE_SIZE:
                 continue
-            if takes(record.properties_of(data, at, at + size)):
+            if not piece or takes(
+                record.properties_of(piece, 0, len(piece))
+            ):  # what is damaged is not to be passed over
                 passed.append(index)
-            at += size
         return passed, looked
 
 
@@ -188,7 +186,10 @@ class Subject:
                 found = reading.pop(place, room, bytes_max, None)
                 pieces, taken = ([], 0) if found is None else (found.pieces, len(found.offsets))
             else:
-                pieces, taken = store.read_records(store.units(topic.name, number, first, room), bytes_max)
+                units = store.units(topic.name, number, first, room)
+                run = range(first, first + len(units))
+                pieces, taken = store.read_units(topic.name, number, run, units, bytes_max)
+                pieces = [piece for piece in pieces if piece]
             answer.pieces += pieces
             room -= taken
             size = sum(map(len, pieces))

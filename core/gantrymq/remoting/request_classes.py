@@ -66,6 +66,7 @@ _ADMINISTRATION: Final = (
     Code.UPDATE_NAMESRV_CONFIG, Code.GET_NAMESRV_CONFIG,
     # Ours.
     LIST_TRANSACTIONS, overview.OVERVIEW, overview.DRAIN, overview.GROUP_WISHES, overview.TOPIC_LIST, overview.GROUP_LIST, overview.PRUNE_TOPICS,
+    overview.DAMAGE_LIST, overview.DAMAGE_SKIP,
 )  # fmt: skip
 
 _TO_CLIENTS: Final = (

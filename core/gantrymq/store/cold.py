@@ -120,6 +120,11 @@ class ColdReads:
             raise Cold([(path, at, count)])
         return self._files.pread(handle, count, at)
 
+    @property
+    def answering(self) -> bool:
+        """The operation under way had to wait for the disk: some of what it reads comes from there."""
+        return bool(self._answers)
+
     def warm_first(self, path: Path, work: Callable[[], None]) -> None:
         """Raise `Cold` unless a thread has done `work`, which reads what is below `path`, for the operation that is under way."""
         if (path, 0, 0) not in self._answers:

@@ -131,6 +131,8 @@ class ConsumeQueue:
         "_files",
         "_made",
         "_opened_at",
+        "checked_end",
+        "checked_from",
         "directory",
         "min_offset",
         "next_offset",
@@ -144,11 +146,25 @@ class ConsumeQueue:
         self.queue_id = queue_id
         self.next_offset = 0
         self.min_offset = 0
+        self.checked_from = 0
+        self.checked_end = 0
+        """Records of these offsets were found whole by this process, all of them (store/checked.py)."""
         self.pending: list[int] = []
         self._bases: list[int] = []
         self._made = False
         self._opened_at = 0
         """Bytes that the queue had when it was opened: what follows was written by this process."""
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic."""
+        return self.directory.parent.name
+
+    def note_checked(self, first: int, end: int) -> None:
+        """Records of these offsets are whole. Remembered as far as it continues what was known; else it begins anew, as another reader may."""
+        if not self.checked_from <= first <= self.checked_end:
+            self.checked_from = self.checked_end = first
+        self.checked_end = max(self.checked_end, end)
 
     def open(self, cut_at: int = -1) -> None:
         """Find the files and both ends. With `cut_at` every unit of that physical offset or above is removed."""

@@ -19,9 +19,11 @@ from gantrymq.model.names import check_stored_topic
 from gantrymq.store import record
 from gantrymq.store.abort import mark_running, note_boot, nothing_lost
 from gantrymq.store.appender import Appender
+from gantrymq.store.checked import CheckedReads
 from gantrymq.store.commit_log import FULL_ERRORS, NO_HANDLE_ERRORS, CommitLog
 from gantrymq.store.compaction import CompactedQueues
 from gantrymq.store.consume_queue import QueueFiles
+from gantrymq.store.damage import DamageList
 from gantrymq.store.derived import (
     INDEX_BEHIND_MAX,
     INDEX_LAG_MS_MAX,
@@ -96,6 +98,8 @@ class MessageStore(StoreReader, DerivedFiles):
         self._appender = Appender(self._log, self._queues, self._lights)
         self._appender.delays_ms = delays_of(config.delay_levels)
         self.compacted = CompactedQueues(files, self._own / "compaction")
+        self.damage = DamageList(files, self._own / "damage", clock.now_ms)
+        self._checked = CheckedReads(self._log, self._bytes_at, lambda: self._appender.position, self.damage)
         self.segments = Segments(self._log, self._queue_files, self._queues, self._index)
         self.segments.note_begin = self._note_begin
         self._failure: GantryError | None = None
@@ -280,6 +284,7 @@ class MessageStore(StoreReader, DerivedFiles):
         indexed = self._index.open(known, self._positions.derived if known else 1 << 62)
         self._positions.sizes = self._sizes()
         self._ends.load()
+        self.damage.load()
         if not known and not self._log.bases:
             self._positions.begin = 0
             self._positions.save(0, 0, sync=True)  # from the first record on this log is known to be ours
@@ -363,10 +368,19 @@ class MessageStore(StoreReader, DerivedFiles):
                 self.sync_checkpoint(checkpoint)
                 self._lights.save_table()
                 self._save_ends()
+                self._save_damage()
                 self.files.remove(self._store / "abort")
                 self.files.sync_dir(self._store)
         finally:
             self._give_back()
+
+    def _save_damage(self) -> None:
+        """A disk that is full keeps no stop from being clean: what is not listed is found again."""
+        try:
+            if self.damage.dirty:
+                self.damage.save(self.damage.text())
+        except OSError as error:
+            log.warning("%s: %s; damaged records are listed when they are met again", self._own, error.strerror)
 
     def _give_back(self) -> None:
         """Descriptors and the lock."""

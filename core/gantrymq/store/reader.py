@@ -2,8 +2,9 @@
 
 After `MessageStore.read_without_waiting` every read here raises `Cold` where it would wait for the disk (store/cold.py).
 
-Records named by a queue unit are trusted to begin where the unit says. A position from outside (a message id in a query) is
-believed only if the record's own queue points back at it: a body may hold bytes that look like a record.
+Records that a queue unit names are looked at before they are handed out, unless this process wrote them a short while ago (store/checked.py). A
+position from outside (a message id in a query) is believed only if the record's own queue points back at it: a body may hold bytes that
+look like a record.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.model import properties as props
 from gantrymq.model.errors import StoreCorruptError
 from gantrymq.store import record
+from gantrymq.store.checked import RECORD_BYTES_MAX
 from gantrymq.store.cold import Cold
 from gantrymq.store.commit_log import GAP_BYTES_MAX
 from gantrymq.store.compaction import VIRTUAL
@@ -29,10 +31,12 @@ if TYPE_CHECKING:
 
     from gantrymq.model.message import Message
     from gantrymq.store.appender import Appender
+    from gantrymq.store.checked import CheckedReads
     from gantrymq.store.cold import ColdReads, Want
     from gantrymq.store.commit_log import CommitLog
     from gantrymq.store.compaction import CompactedFile, CompactedQueues
     from gantrymq.store.consume_queue import ConsumeQueue, QueueFiles, Unit
+    from gantrymq.store.damage import Damaged, DamageList
     from gantrymq.store.index_file import Index
     from gantrymq.store.light_queues import LightQueues
     from gantrymq.store.queue_table import QueueTable, Topic
@@ -63,6 +67,9 @@ class StoreReader:
     compacted: CompactedQueues
     """Old parts of compacted queues, whose records the log may have lost."""
     _ends: RememberedEnds
+    _checked: CheckedReads
+    damage: DamageList
+    """Records that somebody has met and that cannot be read."""
     cold: ColdReads | None = None
     """The threads that read what is not in memory; None: reads wait."""
 
@@ -280,33 +287,98 @@ class StoreReader:
     def read_queue(self, queue: ConsumeQueue, offset: int, count: int, bytes_max: int) -> tuple[list[bytes], int, int]:
         """As `units` and `read_records`, for offsets that are in no compacted file: pieces, number of offsets covered, bytes of the pieces.
 
-        Neighbours need not be in one piece. Records that lie among those of other queues cost 0.2 us each.
+        Damaged records are left out. Neighbours need not be in one piece. Records that lie among those of other queues cost 0.2 us each.
         """
         found = self.read_span(queue, offset, count, bytes_max)
         if found is not None:
             return found
         units = queue.read(offset, count) if offset >= queue.min_offset else []
-        holes = any(unit[1] == HOLE_SIZE for unit in units)
-        pieces, taken = (self.read_records if holes else self.read_scattered)(units, bytes_max)
-        return pieces, taken, sum(map(len, pieces))
+        if units and self._is_trusted(min(units)[0], queue, offset, offset + len(units)):
+            holes = any(unit[1] == HOLE_SIZE for unit in units)
+            pieces, taken = (self.read_records if holes else self.read_scattered)(units, bytes_max)
+            return pieces, taken, sum(map(len, pieces))
+        run = range(offset, offset + len(units))
+        pieces, taken = self._checked.read(queue.topic, queue.queue_id, run, units, bytes_max)
+        whole = [piece for piece in pieces if piece]
+        if taken and len(whole) == taken:
+            queue.note_checked(offset, offset + taken)
+        return whole, taken, sum(map(len, whole))
+
+    def _is_trusted(self, position: int, queue: ConsumeQueue | None = None, offset: int = 0, end: int = 0) -> bool:
+        """Whether records from a position on need no look: this process wrote them a short while ago, or has looked at all of these offsets. What
+        the disk had to be read for is looked at again."""
+        if self.cold is not None and self.cold.answering:
+            return False
+        if position >= self._log.hot_from:
+            return True
+        return queue is not None and queue.checked_from <= offset and end <= queue.checked_end
 
     def read_span(
         self, queue: ConsumeQueue, offset: int, count: int, bytes_max: int
     ) -> tuple[list[bytes], int, int] | None:
-        """As `read_queue`; None where a record is lost or it takes more to find them. At least one record otherwise."""
+        """As `read_queue`; None where a record is lost or damaged, or it takes more to find them. At least one record otherwise."""
         spans = queue.spans(offset, count) if offset >= queue.min_offset else None
         if spans is None:
             return None
         places, sizes, base = spans
-        return self._read_near(places, sizes, base, bytes_max)
-
-    def read_places(self, positions: list[int], sizes: list[int], bytes_max: int) -> tuple[list[bytes], int, int]:
-        """Records at ascending positions, as far as `bytes_max` allows (one at least): pieces, number of records, bytes."""
-        found = self._read_near(positions, sizes, 0, bytes_max) if positions else None
-        if found is not None:
+        found = self._read_near(places, sizes, base, bytes_max)
+        if found is None or self._is_trusted(base + places[0], queue, offset, offset + found[1]):
             return found
-        pieces, taken = self.read_scattered(list(zip(positions, sizes, repeat(0))), bytes_max)
-        return pieces, taken, sum(map(len, pieces))
+        run = range(offset, offset + found[1])
+        if not self._checked.all_whole(queue.topic, queue.queue_id, run, places, sizes, base, found[0]):
+            return None
+        queue.note_checked(run.start, run.stop)
+        return found
+
+    def read_units(
+        self, topic: str, queue_id: int, offsets: Sequence[int], units: Sequence[Unit], bytes_max: int
+    ) -> tuple[list[bytes], int]:
+        """As `read_records`, but a piece for each unit covered, empty where there is no whole record. `offsets`: of the units in that queue."""
+        trusted = units and self._is_trusted(min(units)[0]) and max(units)[0] < self._appender.position
+        if trusted and not any(unit[1] == HOLE_SIZE for unit in units):
+            return self.read_scattered(units, bytes_max)
+        return self._checked.read(topic, queue_id, offsets, units, bytes_max)
+
+    def fault(self, unit: Unit) -> tuple[str, bool]:
+        """Why the record that a unit names could not be had, and whether that is the unit's fault; empty: it is not there any more. May raise
+        `Cold`."""
+        return self._checked.fault(unit)
+
+    def note_damage(self, unit: Unit, queue: str, offset: int, what: str, is_unit: bool) -> None:
+        """List it, if it is not. `queue`: `<topic>/<queue id>` or `~<light id>`."""
+        self.damage.found(unit[0], unit[1], queue, offset, what, is_unit)
+
+    def is_mended(self, entry: Damaged) -> bool:
+        """What was damaged can be read now (its file was restored), or is not there any more. May raise `Cold`."""
+        if entry.is_unit:
+            light, (topic, _, number) = entry.queue.startswith("~"), entry.queue.rpartition("/")
+            units = (
+                self.light_units(int(entry.queue[1:]), entry.offset, 1)
+                if light
+                else self.units(topic, int(number), entry.offset, 1)
+            )
+            return not units or units[0][:2] != (entry.position, entry.size)
+        if entry.position < self._log.min_position:
+            return True
+        return self._checked.is_whole(entry.position, entry.size)
+
+    def read_places(
+        self, topic: str, queue_id: int, offsets: Sequence[int], positions: list[int], sizes: list[int], bytes_max: int
+    ) -> tuple[list[bytes], int, int]:
+        """Records of these offsets of a queue, at ascending positions, as far as `bytes_max` allows (one at least): pieces, number of offsets
+        covered, bytes. Damaged records are left out."""
+        if not positions:
+            return [], 0, 0
+        found = self._read_near(positions, sizes, 0, bytes_max)
+        if found is not None and (
+            self._is_trusted(positions[0])
+            or self._checked.all_whole(topic, queue_id, offsets[: found[1]], positions, sizes, 0, found[0])
+        ):
+            return found
+        units = list(zip(positions, sizes, repeat(0)))
+        pieces, taken = self.read_units(topic, queue_id, offsets, units, bytes_max)
+        whole = [piece for piece in pieces if piece]
+        return whole, taken, sum(map(len, whole))
 
     def _read_near(
         self, places: Sequence[int], sizes: Sequence[int], base: int, bytes_max: int
@@ -316,7 +388,7 @@ class StoreReader:
             taken = max(1, bisect_right(list(accumulate(sizes)), bytes_max))
             places, sizes = places[:taken], sizes[:taken]
             total = sum(sizes)
-        if total >= HOLE_SIZE or places[-1] >= VIRTUAL:
+        if total >= HOLE_SIZE or places[-1] >= VIRTUAL or (total > bytes_max and total > RECORD_BYTES_MAX):
             return None
         found = self._log.read_many(places, sizes, base, total)
         return (found, taken, total) if found is not None and sum(map(len, found)) == total else None

@@ -174,6 +174,49 @@ def decode(buffer: Readable, at: int = 0, *, check_crc: bool = True) -> Message:
 
 
 _INT: Final = Struct(">i")
+_BEGIN: Final = Struct(">iii")
+_PLACE: Final = Struct(">i4xqq")
+"""From byte 12 on."""
+
+
+def fault(data: bytes, size: int) -> str:
+    """What is wrong with `data`, which ought to be one whole record of `size` bytes; empty: nothing. A third of what `decode` takes."""
+    if size < RECORD_SIZE_MIN or len(data) != size:
+        return f"{len(data)} bytes of a record of {size}"
+    found, magic, crc = _BEGIN.unpack_from(data)
+    if found != size:
+        return f"its size field is {found} instead of {size}"
+    if magic != MAGIC_V1 and magic != MAGIC_V2:
+        return f"magic {magic & 0xFFFFFFFF:#010x}"
+    body_at = HEAD.size if not data[SYS_FLAG_AT + 3] & 0x30 else heads(data[SYS_FLAG_AT + 3]).size
+    body_length = int.from_bytes(data[body_at - 4 : body_at], "big")
+    topic_at = body_at + body_length
+    if topic_at + 3 > size:
+        return f"a body of {body_length} bytes runs over its end"
+    if magic == MAGIC_V1:
+        properties_at = topic_at + 3 + data[topic_at]
+    else:
+        properties_at = topic_at + 4 + int.from_bytes(data[topic_at : topic_at + 2], "big")
+    if properties_at + int.from_bytes(data[properties_at - 2 : properties_at], "big") != size:
+        return "topic and properties do not end it"
+    try:
+        data[topic_at + (1 if magic == MAGIC_V1 else 2) : properties_at - 2].decode()
+    except UnicodeDecodeError:
+        return "topic is not UTF-8"
+    if crc != crc32(data[body_at:topic_at]) & CRC_MASK:
+        return "CRC of the body"
+    return ""
+
+
+def place_of(data: bytes) -> tuple[str, int, int, int]:
+    """Topic, queue id, queue offset and physical offset that a whole record says it has."""
+    queue_id, queue_offset, position = _PLACE.unpack_from(data, 12)
+    topic_at = HEAD.size if not data[SYS_FLAG_AT + 3] & 0x30 else heads(data[SYS_FLAG_AT + 3]).size
+    topic_at += int.from_bytes(data[topic_at - 4 : topic_at], "big")
+    wide = data[7] != MAGIC_BYTES_V1[3]
+    begin = topic_at + 1 + wide
+    length = int.from_bytes(data[topic_at:begin], "big")
+    return str(data[begin : begin + length], "utf-8", "replace"), queue_id, queue_offset, position
 
 
 def properties_of(buffer: bytes, at: int, end: int) -> bytes:

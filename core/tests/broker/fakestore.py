@@ -68,6 +68,9 @@ class FakeStore:
             (at, self.log[at // 100].size, 0) for at in self.queues.get((topic, queue_id), [])[offset : offset + count]
         ]
 
+    def fault(self, unit: tuple[int, int, int]) -> tuple[str, bool]:
+        return "", False
+
     def light_ids(self) -> list[int]:
         return [light for light, entries in self.lights.items() if entries]
 

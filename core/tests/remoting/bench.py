@@ -50,7 +50,7 @@ class Files(OsFileSystem):
 class Bench:
     """`connect()` gives a link; `ask` sends one request over it and returns the answer."""
 
-    def __init__(self, root: Path, sync: bool = False, **topics: Any) -> None:
+    def __init__(self, root: Path, sync: bool = False, routes: dict[str, Any] | None = None, **topics: Any) -> None:
         self.clock = ManualClock()
         self.wheel = ManualWheel(self.clock)
         self.turn = ManualTurn()
@@ -63,7 +63,7 @@ class Bench:
             self.clock,
             self.turn,
             self.wheel,
-            {},
+            routes or {},
             BrokerConfig(),
             TopicsConfig(**topics),
             GatewayConfig(),

@@ -274,13 +274,6 @@ def test_on_a_cold_disk(tmp_path: Path, kind: str, text: str) -> None:
     node.stop()
 
 
-def test_short_pieces_give_no_record() -> None:
-    assert list(filters._records([b"aabbb", b"c"], [2, 3, 1])) == [b"aa", b"bbb", b"c"]
-    assert list(filters._records([b"aab"], [2, 3, 1])) == [b"aa", b"", b""]
-    assert list(filters._records([], [2])) == [b""]
-    assert list(filters._records([b""], [2])) == [b""]
-
-
 # The cache
 
 

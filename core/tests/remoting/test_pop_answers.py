@@ -19,15 +19,15 @@ def test_a_damaged_record_of_a_retry_topic_is_left_out_and_the_others_come(
     bench.broker.topics.create(TopicConfig(retry, 1, 1))
     link = bench.connect()
     link.feed(b"".join([send_frame(b"again%d" % n, b=retry, j="1") for n in range(3)]))
-    real = bench.store.read_records
+    real = bench.store.read_units
 
-    def damaged(units: Any, bytes_max: int) -> Any:
-        pieces, taken = real(units, bytes_max)
+    def damaged(*wanted: Any) -> Any:
+        pieces, taken = real(*wanted)
         return [piece.replace(b"again1", b"gaian1") for piece in pieces], taken
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bench.store, "read_span", lambda *_: None)
-        patch.setattr(bench.store, "read_records", damaged)
+        patch.setattr(bench.store, "read_units", damaged)
         found = pop(link, queueId=-1)
     assert sorted([one.body for one in found]) == [b"again0", b"again2", b"m0"]
     for one in found:  # with the receipt of its own offset

@@ -231,6 +231,9 @@ def test_records_that_were_selected(bench: Bench, message_of: Callable[..., Mess
     for queue_id, step, bytes_max in ((0, 1, 1 << 20), (0, 1, 1000), (0, 3, 1 << 20), (1, 2, 1), (1, 2, 900)):
         units = store.units("T", queue_id, 0, 100)[::step]
         wanted, covered = store.read_scattered(units, bytes_max)
-        pieces, taken, size = store.read_places([unit[0] for unit in units], [unit[1] for unit in units], bytes_max)
+        places, sizes = [unit[0] for unit in units], [unit[1] for unit in units]
+        pieces, taken, size = store.read_places(
+            "T", queue_id, range(0, 100, step)[: len(units)], places, sizes, bytes_max
+        )
         assert (b"".join(pieces), taken, size) == (b"".join(wanted), covered, sum(map(len, wanted)))
-    assert store.read_places([], [], 1 << 20) == ([], 0, 0)
+    assert store.read_places("T", 0, [], [], [], 1 << 20) == ([], 0, 0)

@@ -1,0 +1,87 @@
+"""Damaged records that somebody still waits for: retention keeps their segment, the list of them outlives a kill."""
+
+from __future__ import annotations
+
+from gantrymq.broker.port import END, Route
+from gantrymq.store.damage import DAMAGE_MAX, DamageList
+from gantrymq.store.testing import MemoryFileSystem
+from tests.broker.keeping import SEGMENT, KeepingNode
+from tests.broker.node import ROOT
+
+
+def test_a_damaged_record_keeps_its_segment_until_it_is_restored_or_skipped() -> None:
+    node = KeepingNode(MemoryFileSystem())
+    light = node.call("create_light")
+    node.call("add_route", Route("r", "prefix", None, "a", light))
+    cursor = node.call("open_cursor", f"~{light}", "g", END).cursor
+    bodies = node.send(1, "a")
+    position = node.store.light_units(light, 0, 1)[0][0]
+    node.send(300, "b")
+
+    def invert() -> None:
+        handle = node.files.open(ROOT / "store" / "commitlog" / f"{0:020d}", False)
+        node.files.pwrite(handle, bytes([node.files.pread(handle, 1, position + 95)[0] ^ 0xFF]), position + 95)
+        node.files.close(handle)
+
+    node.stop()
+    invert()
+    node = KeepingNode(node.files, node.clock)
+    assert node.drain(cursor) == []
+    assert node.retain(hours=2) == 0
+    assert node.retention.staying == "1 damaged records of it wait to be restored or skipped (gantry store damage list)"
+    assert position in [entry.position for entry in node.store.damage.entries.values()]
+    killed = KeepingNode(node.files.after_process_crash(), node.clock)
+    assert [entry.what for entry in killed.store.damage.entries.values()] == ["CRC of the body"]
+
+    node.stop()
+    invert()
+    node = KeepingNode(node.files, node.clock)
+    assert [body for _, body in node.drain(cursor)] == bodies
+    assert node.retain(hours=4) > 0
+    assert node.store.log_min_position >= SEGMENT
+
+
+def test_one_that_is_skipped_keeps_nothing() -> None:
+    node = KeepingNode(MemoryFileSystem())
+    light = node.call("create_light")
+    node.call("add_route", Route("r", "prefix", None, "a", light))
+    cursor = node.call("open_cursor", f"~{light}", "g", END).cursor
+    node.send(1, "a")
+    position = node.store.light_units(light, 0, 1)[0][0]
+    node.send(300, "b")
+    node.stop()
+    handle = node.files.open(ROOT / "store" / "commitlog" / f"{0:020d}", False)
+    node.files.pwrite(handle, bytes(30), position)
+    node.files.close(handle)
+    node = KeepingNode(node.files, node.clock)
+    assert node.drain(cursor) == []
+    assert node.retain(hours=2) == 0
+    assert node.broker.cursors.end_waiting(position, deliver=False) == 1
+    node.turn.run_until_quiet()
+    assert node.retain(hours=4) > 0
+
+
+def test_the_list_is_bounded_and_counts_the_rest() -> None:
+    damage = DamageList(MemoryFileSystem(), ROOT / "damage", lambda: 1)
+    for position in range(DAMAGE_MAX + 5):
+        damage.found(position, 100, "t/0", position, "magic", False)
+        damage.found(position, 100, "t/0", position, "magic", False)
+    assert len(damage.entries) == DAMAGE_MAX
+    assert damage.total >= DAMAGE_MAX + 5
+
+
+def test_a_list_that_is_damaged_itself_is_as_none() -> None:
+    files = MemoryFileSystem()
+    files.make_dirs(ROOT)
+    damage = DamageList(files, ROOT / "damage", lambda: 1)
+    damage.found(5, 100, "t/0", 3, "magic", False)
+    damage.move_to(77)
+    damage.save(damage.text())
+    again = DamageList(files, ROOT / "damage", lambda: 1)
+    again.load()
+    assert (again.entries, again.verified) == (damage.entries, 77)
+    for text in (b"", b"{}", b'{"verified": 1, "records": [[1]]}', b"[]"):
+        damage.save(text)
+        again = DamageList(files, ROOT / "damage", lambda: 1)
+        again.load()
+        assert (again.entries, again.verified) == ({}, 0)
