@@ -1,7 +1,7 @@
 """Reads that look at every record before they hand it out: size, magic, form, CRC, and that it is the record that its queue names.
 
 So are read all records that this process did not write a short while ago: what lies behind the log's hot end, until a queue's reader has
-looked at it once, and again whenever the disk itself had to be read. A record takes 0.8 us and a GiB of bodies 0.2 s.
+looked at it once, and again whenever the disk itself had to be read. A record takes 1 us, a GiB of bodies 0.2 s.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 RECORD_BYTES_MAX: Final = 2 * FRAME_BYTES_MAX
 """No record is larger: a frame has to carry it, and what retention moves has little more around it. So a damaged size costs no read of a segment."""
+LOOKED_AT_MAX: Final = 512
+"""Records looked at in one answer: half a millisecond. The next pull goes on behind them."""
 NO_UNIT: Final = "the unit names no record of the log"
 
 
@@ -55,10 +57,13 @@ class CheckedReads:
             wanted.append((position, size) if named else (0, 0))
             total += size if named else 0
         pieces = self._read_all(wanted)
+        name = topic.encode()
         for index, (position, size, _) in enumerate(units[: len(wanted)]):
             if not wanted[index][1]:
                 if topic and not self._is_gone(position, size):
                     self._damage.found(position, size, f"{topic}/{queue_id}", offsets[index], NO_UNIT, True)
+                continue
+            if record.is_at(pieces[index], size, position, name, queue_id, offsets[index]):
                 continue
             what, is_unit = self._what(pieces[index], position, size, topic, queue_id, offsets[index])
             if what:
@@ -73,6 +78,7 @@ class CheckedReads:
     ) -> bool:  # fmt: skip
         """Whether what was read of the units of these offsets, neighbours perhaps in one piece, are their records; nothing is told."""
         which = at = 0
+        name = topic.encode()
         for index, offset in enumerate(offsets):
             size, piece = sizes[index], pieces[which]
             data = piece if len(piece) == size else piece[at : at + size]
@@ -80,6 +86,8 @@ class CheckedReads:
             if at >= len(piece):
                 which, at = which + 1, 0
             position = base + places[index]
+            if record.is_at(data, size, position, name, queue_id, offset):
+                continue
             if position >= VIRTUAL or self._what(data, position, size, topic, queue_id, offset)[0]:
                 return False
         return True

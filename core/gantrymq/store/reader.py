@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.model import properties as props
 from gantrymq.model.errors import StoreCorruptError
 from gantrymq.store import record
-from gantrymq.store.checked import RECORD_BYTES_MAX
+from gantrymq.store.checked import LOOKED_AT_MAX, RECORD_BYTES_MAX
 from gantrymq.store.cold import Cold
 from gantrymq.store.commit_log import GAP_BYTES_MAX
 from gantrymq.store.compaction import VIRTUAL
@@ -297,6 +297,7 @@ class StoreReader:
             holes = any(unit[1] == HOLE_SIZE for unit in units)
             pieces, taken = (self.read_records if holes else self.read_scattered)(units, bytes_max)
             return pieces, taken, sum(map(len, pieces))
+        del units[LOOKED_AT_MAX:]
         run = range(offset, offset + len(units))
         pieces, taken = self._checked.read(queue.topic, queue.queue_id, run, units, bytes_max)
         whole = [piece for piece in pieces if piece]
@@ -321,6 +322,8 @@ class StoreReader:
         if spans is None:
             return None
         places, sizes, base = spans
+        if len(sizes) > LOOKED_AT_MAX and not self._is_trusted(base + places[0], queue, offset, offset + len(sizes)):
+            places, sizes = places[:LOOKED_AT_MAX], sizes[:LOOKED_AT_MAX]
         found = self._read_near(places, sizes, base, bytes_max)
         if found is None or self._is_trusted(base + places[0], queue, offset, offset + found[1]):
             return found
@@ -369,6 +372,8 @@ class StoreReader:
         covered, bytes. Damaged records are left out."""
         if not positions:
             return [], 0, 0
+        if len(positions) > LOOKED_AT_MAX and not self._is_trusted(positions[0]):
+            positions, sizes = positions[:LOOKED_AT_MAX], sizes[:LOOKED_AT_MAX]
         found = self._read_near(positions, sizes, 0, bytes_max)
         if found is not None and (
             self._is_trusted(positions[0])

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gantrymq.store import commit_log, consume_queue
+from gantrymq.store.checked import LOOKED_AT_MAX
 from gantrymq.store.cold import Cold, ColdReads
 from gantrymq.store.consume_queue import HOLE
 from gantrymq.store.unit_words import spans_of
@@ -237,3 +238,19 @@ def test_records_that_were_selected(bench: Bench, message_of: Callable[..., Mess
         )
         assert (b"".join(pieces), taken, size) == (b"".join(wanted), covered, sum(map(len, wanted)))
     assert store.read_places("T", 0, [], [], [], 1 << 20) == ([], 0, 0)
+
+
+def test_records_that_need_a_look_come_in_answers_of_bounded_work(
+    bench: Bench, message_of: Callable[..., Message]
+) -> None:
+    store = bench.open()
+    store.append([message_of(number, b"x") for number in range(LOOKED_AT_MAX + 9)], [()] * (LOOKED_AT_MAX + 9))
+    queue = store.queue("T", 0)
+    assert queue is not None
+    assert store.read_queue(queue, 0, 1024, 1 << 20)[1] == LOOKED_AT_MAX + 9
+    store.close()
+    store = bench.open()
+    queue = store.queue("T", 0)
+    assert queue is not None
+    assert [store.read_queue(queue, offset, 1024, 1 << 20)[1] for offset in (0, LOOKED_AT_MAX)] == [LOOKED_AT_MAX, 9]
+    assert store.read_queue(queue, 0, 1024, 1 << 20)[1] == LOOKED_AT_MAX + 9
