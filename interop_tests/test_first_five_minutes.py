@@ -8,10 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from interop_tests import guard
 from interop_tests.running import VIP, Gantry
@@ -46,17 +43,8 @@ def as_pattern(shown: str) -> str:
     return "".join(lines)
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Gantry]:
-    made = Gantry(tmp_path)
-    try:
-        yield made.start()
-    finally:
-        made.stop()
-
-
-def test_the_page_as_written(server: Gantry, tmp_path: Path) -> None:
-    ports = {said: int(server.doors[door].rpartition(":")[2]) for door, said in PORTS.items()}
+def test_the_page_as_written(own_server: Gantry, tmp_path: Path) -> None:
+    ports = {said: int(own_server.doors[door].rpartition(":")[2]) for door, said in PORTS.items()}
     ports[PORTS["broker"] + VIP] = ports[PORTS["broker"]] + VIP
     page = re.sub(r"\b(\d{4,5})\b", lambda number: str(ports.get(int(number[0]), number[0])), PAGE)
     (tmp_path / "try" / "bin").mkdir(parents=True)
@@ -66,13 +54,13 @@ def test_the_page_as_written(server: Gantry, tmp_path: Path) -> None:
         program.chmod(0o755)
     environment = {
         "PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "100",
-        "NAMESRV_ADDR": server.doors["nameserver"], "no_proxy": "*",
+        "NAMESRV_ADDR": own_server.doors["nameserver"], "no_proxy": "*",
     } | guard.mark()  # fmt: skip
 
     (first, begun), *rest = commands(page)
     assert first == "./run up"
     begun = begun.replace(" (--data not given)", "").replace("gantry-data", "data")
-    assert re.search(as_pattern(begun), server.log()), server.log()
+    assert re.search(as_pattern(begun), own_server.log()), own_server.log()
     for command, shown in rest:
         if command.startswith(INSTALL):
             for package in command.removeprefix(INSTALL).split():

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pika.connection
@@ -35,19 +34,10 @@ def test_every_sample_of_python_is_known_here() -> None:
     ] == [1, 1, 1]
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Gantry]:
-    made = Gantry(tmp_path)
-    try:
-        yield made.start()
-    finally:
-        made.stop()
-
-
-def test_the_samples_as_written(server: Gantry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nameserver = server.doors["nameserver"]
+def test_the_samples_as_written(own_server: Gantry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nameserver = own_server.doors["nameserver"]
     monkeypatch.setenv("NAMESRV_ADDR", nameserver)
-    monkeypatch.setattr(pika.connection.Parameters, "DEFAULT_PORT", int(server.doors["amqp"].rpartition(":")[2]))
+    monkeypatch.setattr(pika.connection.Parameters, "DEFAULT_PORT", int(own_server.doors["amqp"].rpartition(":")[2]))
 
     (line,) = re.findall(r"^\./run gantry (send .*?)\s*#", PAGE, re.MULTILINE)
     assert run_app(shlex.split(line)) == 0
@@ -55,7 +45,7 @@ def test_the_samples_as_written(server: Gantry, tmp_path: Path, monkeypatch: pyt
     if shutil.which("curl"):
         (command,) = CURL
         said = subprocess.run(
-            command.replace("127.0.0.1:8080", server.doors["cloudevents"]), shell=True, capture_output=True, text=True, check=True
+            command.replace("127.0.0.1:8080", own_server.doors["cloudevents"]), shell=True, capture_output=True, text=True, check=True
         )  # fmt: skip
         assert "202" in said.stdout.splitlines()[0], "whoever types it sees an answer"
 

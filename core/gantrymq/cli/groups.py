@@ -218,18 +218,25 @@ def show(
     nameserver: Nameserver = None,
 ) -> None:  # fmt: skip
     """Lag per queue, members, what they want, and where they want different things."""
-    options.run(do_show, nameserver, group=group, topic=topic, again=watching, interval_s=interval, as_lines=json_)
+    options.run(
+        do_show, nameserver, group=group, topic=topic, whole=True, again=watching, interval_s=interval, as_lines=json_
+    )
 
 
-async def do_show(admin: Admin, group: str, topic: str, again: bool, interval_s: float, as_lines: bool) -> None:
-    """Everything of one group."""
+async def do_show(
+    admin: Admin, group: str, topic: str, whole: bool, again: bool, interval_s: float, as_lines: bool
+) -> None:
+    """Everything of one group, or of it alone where it is in every queue."""
     trend = Trend()
 
     async def look() -> tuple[Sequence[Any], RenderableType]:
-        found = await look_at(admin, group, True, topic)
+        found = await look_at(admin, group, whole, topic)
         _must_be_known(found)
         trend.add(found.lag)
-        return [found.as_object()], picture(found, trend if again else None)
+        lately = trend if again else None
+        if whole:
+            return [found.as_object()], picture(found, lately)
+        return found.queues, offsets(found, lately, f"group {plain(group)}")
 
     await watch(look, again, interval_s, as_lines)
 
@@ -398,20 +405,9 @@ def offset_show(
     nameserver: Nameserver = None,
 ) -> None:  # fmt: skip
     """Where a group is in every queue, and nothing else of it (`gantry group show`: its members, too)."""
-    options.run(do_offsets, nameserver, group=group, topic=topic, again=watching, interval_s=interval, as_lines=json_)
-
-
-async def do_offsets(admin: Admin, group: str, topic: str, again: bool, interval_s: float, as_lines: bool) -> None:
-    """A row per queue."""
-    trend = Trend()
-
-    async def look() -> tuple[Sequence[Any], RenderableType]:
-        found = await look_at(admin, group, topic=topic)
-        _must_be_known(found)
-        trend.add(found.lag)
-        return found.queues, offsets(found, trend if again else None, f"group {plain(group)}")
-
-    await watch(look, again, interval_s, as_lines)
+    options.run(
+        do_show, nameserver, group=group, topic=topic, whole=False, again=watching, interval_s=interval, as_lines=json_
+    )
 
 
 @offset_app.command("reset")
