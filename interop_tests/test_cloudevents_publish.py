@@ -15,7 +15,8 @@ from cloudevents.core.bindings.http import HTTPMessage, from_http, to_binary, to
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 
-from gantrymq.client import BlockingPullConsumer
+from gantrymq.client import BlockingProducer, BlockingPullConsumer
+from gantrymq.client.events import event_of, message_of
 from interop_tests.cloudevents_sinks import Sink, assigned
 
 
@@ -162,3 +163,34 @@ def test_pipelining_and_garbage_disturb_nobody(server, url, http):
         assert answers.count(b"HTTP/1.1 200 ") == 10
         assert answers.count(b"HTTP/1.1 404 ") == 1
     assert http.get(f"{url}/healthz").status_code == 200
+
+
+def test_the_native_client_and_this_door_have_the_same_events(server, url, http):
+    """`gantrymq.client.events`: sent there and pushed to a webhook, posted here and read there, natively alike."""
+    topic = "ce-native"
+    attributes = {"subject": "a b", "partitionkey": "p", "exta": 7, "extb": True, "datacontenttype": "application/json"}
+    posted = package_event("posted", {"n": [1, 2]}, **attributes)
+    with Sink() as sink:
+        config = {"topic": topic, "contentmode": "structured"}
+        made = http.post(f"{url}/subscriptions", json={"sink": sink.url, "protocol": "HTTP", "config": config})
+        assert made.status_code == 201
+        message = to_structured(posted, JSONFormat())
+        assert http.post(f"{url}/topics/{topic}", headers=message.headers, content=message.body).status_code == 202
+        sent = CloudEvent({**posted.get_attributes(), "id": "sent"}, posted.get_data())
+        with BlockingProducer(server.doors["nameserver"]) as producer:
+            producer.send(message_of(sent, topic))
+        hooks = sink.wait(lambda found: len(found) >= 2)
+        read = [from_http(HTTPMessage(hook.headers, hook.body), JSONFormat(), CloudEvent) for hook in hooks]
+        pushed = {event.get_id(): (event.get_attributes(), event.get_data()) for event in read}
+        assert http.delete(f"{url}{made.headers['location']}").status_code == 204
+    found = read_all(server, topic, 2)
+    for event in (posted, sent):
+        wanted = event.get_attributes(), event.get_data()
+        back = event_of(found[event.get_id()])
+        assert (back.get_attributes(), back.get_data()) == wanted
+        assert pushed[event.get_id()] == wanted
+    one, other = (found[name].property_map() for name in ("posted", "sent"))
+    differ = {"UNIQ_KEY", "KEYS", "CE_id", "CLUSTER", "WAIT"}
+    assert {name: value for name, value in one.items() if name not in differ} == {
+        name: value for name, value in other.items() if name not in differ
+    }

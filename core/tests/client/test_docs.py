@@ -11,9 +11,9 @@ PAGE = (Path(__file__).parents[3] / "docs" / "client.md").read_text()
 EXAMPLES = re.findall(r"### (\d+\. .*?)\n.*?```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_there_are_ten() -> None:
-    assert [int(title.split(".")[0]) for title, _, _ in EXAMPLES] == list(range(1, 11))
-    assert PAGE.count("```python") == 10
+def test_there_are_eleven() -> None:
+    assert [int(title.split(".")[0]) for title, _, _ in EXAMPLES] == list(range(1, 12))
+    assert PAGE.count("```python") == 11
 
 
 @pytest.mark.parametrize(("title", "code", "printed"), EXAMPLES, ids=[title for title, _, _ in EXAMPLES])
