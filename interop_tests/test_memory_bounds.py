@@ -61,3 +61,83 @@ def test_a_payload_for_many_stalled_readers_is_held_once(gantry: Gantry) -> None
         peer.sock.close()
     until(lambda: anonymous_mib(gantry) < 1.3 * before, BACK_S)
     sender.sock.close()
+
+
+DRIP_BOUND_MIB = 24
+DRIPPERS = 40
+"""Each with 4 MB of a message of 4.1 MB: seven times the bound."""
+FRAME_MS = 3_000
+
+
+def dripper(gantry: Gantry, door: str, number: int) -> tuple[Raw, bytes]:
+    """A connection, and most of a message that will never be whole."""
+    if door == "cloudevents":
+        head = b"POST /topics/drip HTTP/1.1\r\nhost: localhost\r\nce-specversion: 1.0\r\nce-id: 1\r\nce-source: /s\r\nce-type: t\r\n"
+        return Raw(gantry, door), head + b"content-length: 4100000\r\n\r\n" + BODY
+    if door == "mqtt":
+        return raw.mqtt(gantry, client_id=b"drip%d" % number), publish(b"drip/a", b"x" * 4_100_000)[:4_000_000]
+    if door == "amqp":
+        method = raw.method(1, 60, 40, b"\0\0\0\4drip\0")
+        header = raw.frame(2, 1, b"\0\x3c\0\0" + (4_100_000).to_bytes(8, "big") + b"\0\0")
+        return raw.amqp(gantry), method + header + raw.frame(3, 1, b"x" * 131_064) * 30
+    return Raw(gantry, door), (4_100_000).to_bytes(4, "big") + b"\0\0\1\0" + b" " * 256 + BODY
+
+
+DOORS = ["cloudevents", "mqtt", "amqp", "broker"]
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Gantry]:
+    settings = (f"server.inbound_bytes_process_max={DRIP_BOUND_MIB}MiB", f"server.frame_timeout_ms={FRAME_MS}")
+    gantry = Gantry(tmp_path, "combined", settings)
+    try:
+        yield gantry.start()
+    finally:
+        gantry.stop()
+
+
+def is_ended(peer: Raw) -> bool:
+    peer.sock.setblocking(False)
+    try:
+        while peer.sock.recv(65_536):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def test_messages_that_trickle_are_ended_at_every_door(small: Gantry) -> None:
+    peers = []
+    for door in DOORS:
+        peer, sent = dripper(small, door, 0)
+        peer.send(sent[: len(sent) // 2])
+        peers.append(peer)
+    until(lambda: all(is_ended(peer) for peer in peers), BACK_S)
+    text = small.processes[0].log()
+    assert text.count("server.frame_timeout_ms") == len(peers), text
+    for peer in peers:
+        peer.sock.close()
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_unfinished_messages_of_many_peers_stay_within_the_bound(small: Gantry, door: str) -> None:
+    neighbour = raw.mqtt(small, client_id=b"neighbour")
+    before = anonymous_mib(small)
+    peak = 0.0
+    peers = []
+    for number in range(DRIPPERS):
+        peer, sent = dripper(small, door, number)
+        peers.append(peer)
+        peer.send(sent)
+        neighbour.send(publish(b"other/a", b"x" * 2_000_000, 0x32, (number + 1).to_bytes(2, "big")))
+        assert neighbour.exactly(4) == b"\x40\x02" + (number + 1).to_bytes(2, "big")
+        peak = max(peak, anonymous_mib(small))
+    assert peak - before < 2 * DRIP_BOUND_MIB, f"{peak - before:.0f} MiB more than before"
+    assert "server.inbound_bytes_process_max" in small.processes[0].log()
+    until(lambda: all(is_ended(peer) for peer in peers), BACK_S)
+    for peer in peers:
+        peer.sock.close()
+    until(lambda: anonymous_mib(small) < 1.3 * before, BACK_S)
+    neighbour.sock.close()

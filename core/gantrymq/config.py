@@ -111,6 +111,21 @@ class ServerConfig:
             "help": "memory held for all slow readers together (a payload that many get counts once), above which the one with the most is cut off",
         },
     )
+    inbound_bytes_process_max: int = field(
+        default=512 * 1024 * 1024,
+        metadata={
+            "min": 64 * 1024,
+            "help": "bytes held of all peers' unfinished frames and bodies together, above which those held longest are ended",
+        },
+    )
+    frame_timeout_ms: int = field(
+        default=120_000,
+        metadata={
+            "min": 100,
+            "max": 3_600_000,
+            "help": "a frame or body that is not whole so long after its first byte ends its connection",
+        },
+    )
     stalled_reader_ms: int = field(
         default=30_000,
         metadata={"min": 100, "max": 3_600_000, "help": "a reader that takes nothing for so long is closed"},

@@ -294,6 +294,8 @@ class Server:
             outbound_bytes_max=server.outbound_bytes_max,
             outbound_bytes_ceiling=max(server.outbound_bytes_ceiling, server.outbound_bytes_max),
             outbound_bytes_process_max=server.outbound_bytes_process_max,
+            inbound_bytes_process_max=server.inbound_bytes_process_max,
+            frame_timeout_ms=server.frame_timeout_ms,
             stalled_reader_ms=server.stalled_reader_ms,
             trusted_networks=networks_of(server.trusted_networks),
             connections_max=connections,
@@ -302,7 +304,7 @@ class Server:
         self._host = PumpHost(self._turn, self._wheel, limits)
         self._shared |= {"metrics": (metrics := Metrics()), "services": [each.name for each in self._plan.services]}
         self._shared["ports"] = {getattr(config, "port", 0) for config in self._plan.configs.values()}
-        self._host.traffic.show(metrics)
+        self._host.show(metrics)
         text = "Length of a turn of the loop: what was read is handled, appended, delivered and written"
         self._turn.observe = metrics.histogram("gantry_turn_seconds", text, SECONDS).observe
         async with anyio.create_task_group() as tasks:

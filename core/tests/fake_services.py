@@ -46,6 +46,15 @@ class EchoDoor:
         self.out.append(data)
         self.link.mark()
 
+    def inbound_bytes(self) -> int:
+        return 0
+
+    def unfinished(self) -> int:
+        return 0
+
+    def overdue(self, why: str, busy: bool) -> None:
+        raise AssertionError(why)
+
     def data_to_send(self) -> bytes:
         data = b"".join(self.out)
         self.out.clear()

@@ -56,6 +56,15 @@ class Door(Protocol):
     def received(self, data: bytes) -> None:
         """Bytes from the peer; any split."""
 
+    def inbound_bytes(self) -> int:
+        """Bytes held of what the peer has begun, and of what is not handled yet. Asked after each `received`."""
+
+    def unfinished(self) -> int:
+        """0: nothing that the peer began waits for it; else a number that stays the same until that frame or body is whole."""
+
+    def overdue(self, why: str, busy: bool) -> None:
+        """Forget what is unfinished, say why on the protocol's terms, and `link.close()`. `busy`: it is not the peer's fault, but our limit."""
+
     def data_to_send(self) -> Pieces:
         """Take and clear the outbox: one write, as it is or in pieces (`outbound.gathered`)."""
 

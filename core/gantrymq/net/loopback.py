@@ -40,3 +40,17 @@ def is_trusted(peer: Any, own: Any, networks: tuple[Network, ...]) -> bool:
     address = ip_address(str(peer[0]).partition("%")[0])
     inner = getattr(address, "ipv4_mapped", None) or address
     return any(inner in network for network in networks)
+
+
+def peer_name(address: Any) -> tuple[str, bool]:
+    """(`host:port`, is it this machine) of a socket address; `unix` for a Unix socket."""
+    if not isinstance(address, tuple):
+        return "unix", True
+    host, port = str(address[0]), address[1]
+    if host.startswith("127.") or host == "::1":
+        return (f"[{host}]:{port}" if ":" in host else f"{host}:{port}"), True
+    if ":" not in host:
+        return f"{host}:{port}", False
+    mapped = ip_address(host.partition("%")[0])
+    inner = getattr(mapped, "ipv4_mapped", None)
+    return f"[{host}]:{port}", bool(inner is not None and inner.is_loopback)

@@ -17,15 +17,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from fcntl import ioctl
-from functools import partial
-from ipaddress import ip_address
 from termios import TIOCOUTQ
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from gantrymq.net.api import ConnectionFactory, Door, Wheel
-from gantrymq.net.loopback import Network, is_trusted
-from gantrymq.net.outbound import Held, Ledger, Pieces
+from gantrymq.net.inbound import Inbound
+from gantrymq.net.loopback import Network, is_trusted, peer_name
+from gantrymq.net.outbound import LARGE_BYTES, Held, Ledger, Pieces
 from gantrymq.net.rotation import SHARE_S, SLICE_BYTES_MAX, SLICE_BYTES_MIN, SLICE_S, Rotation
+from gantrymq.net.traffic import Traffic
+from gantrymq.net.trim import Trimmer
 from gantrymq.net.turn import LoopTurn
 
 if TYPE_CHECKING:
@@ -74,6 +75,11 @@ class PumpLimits:
     outbound_bytes_process_max: int = 512 * 1024 * 1024
     """Bytes held for all slow readers together, payloads that several get counted once; over it the one with the most is cut off, so
     that many slow readers, each within its own limit, do not take the process's memory."""
+    inbound_bytes_process_max: int = 512 * 1024 * 1024
+    """Bytes held of all peers' unfinished requests; over it those held longest go, so that many peers that trickle do not take the
+    process's memory. Thirty-two largest frames, and a hundred times what a fleet of ordinary senders has under way."""
+    frame_timeout_ms: int = 120_000
+    """From the first byte of a frame or body to its last: the largest message at 35 KB/s."""
     stalled_reader_ms: int = 30_000
     """No byte taken for so long while data waits: closed. Longer than any Wi-Fi roaming, shorter than usual keep-alives."""
     trusted_networks: tuple[Network, ...] = ()
@@ -86,38 +92,22 @@ class PumpLimits:
     """Connections of one open port: what is idle at one door must not shut the others."""
 
 
-class Traffic:
-    """Counters of the process's connections; plain attributes because they are touched per receive."""
-
-    __slots__ = ("accepted", "bytes_in", "bytes_out", "connections", "failed", "refused", "stalled")
-
-    def __init__(self) -> None:
-        self.accepted = 0
-        self.bytes_in = 0
-        self.bytes_out = 0
-        self.connections = 0
-        self.failed = 0
-        self.refused = 0
-        self.stalled = 0
-
-    def show(self, metrics: Metrics) -> None:
-        """Register them."""
-        metrics.read("gantry_connections", "Open connections", lambda: self.connections)
-        for name, text in (
-            ("accepted", "Connections accepted"),
-            ("refused", "Connections refused at server.connections_max or server.door_connections_max"),
-            ("stalled", "Connections closed because the peer stopped reading"),
-            ("failed", "Connections closed because a door raised"),
-        ):
-            metrics.read(f"gantry_connections_{name}_total", text, partial(getattr, self, name), "counter")
-        metrics.read("gantry_received_bytes_total", "Bytes received", lambda: self.bytes_in, "counter")
-        metrics.read("gantry_sent_bytes_total", "Bytes handed to the network", lambda: self.bytes_out, "counter")
-
-
 class PumpHost:
     """What all pumps of a process share."""
 
-    __slots__ = ("_recounted", "at_write", "holding", "ledger", "limits", "refusing", "rotation", "traffic", "wheel")
+    __slots__ = (
+        "_recounted",
+        "at_write",
+        "holding",
+        "inbound",
+        "ledger",
+        "limits",
+        "refusing",
+        "rotation",
+        "traffic",
+        "trimmer",
+        "wheel",
+    )
 
     def __init__(
         self, turn: LoopTurn, wheel: Wheel, limits: PumpLimits, clock_s: Callable[[], float] = time.perf_counter
@@ -133,8 +123,20 @@ class PumpHost:
         self.ledger = Ledger()
         """What is held for these; never less than what is held now."""
         self._recounted = -1
+        self.inbound = Inbound(limits.inbound_bytes_process_max, limits.frame_timeout_ms)
+        self.trimmer = Trimmer(wheel, lambda: self.inbound.held_bytes + self.ledger.held_bytes)
         self.refusing: set[tuple[str, int]] = set()
         """Settings and doors of which a refusal was logged; the next one is logged after the number of connections fell again."""
+
+    def show(self, metrics: Metrics) -> None:
+        """Register what all connections count."""
+        self.traffic.show(metrics)
+        text = "Bytes held for peers that have not taken them yet, of large writes and for slow readers"
+        metrics.read("gantry_outbound_held_bytes", text, lambda: self.ledger.held_bytes)
+        text = "Bytes held of requests that are not whole or not handled yet"
+        metrics.read("gantry_inbound_held_bytes", text, lambda: self.inbound.held_bytes)
+        text = "Connections ended for a request that took too long, or had the most where all held too much"
+        metrics.read("gantry_connections_unfinished_total", text, lambda: self.inbound.shown_out, "counter")
 
     def admit(self, peer: str, live: set[Pump]) -> bool:
         """Whether one more connection fits, beside those of its door, `live`."""
@@ -189,6 +191,9 @@ class Pump(asyncio.Protocol):
         "_door",
         "_factory",
         "_flags",
+        "_frame",
+        "_frame_at_ms",
+        "_frame_handle",
         "_full",
         "_handled",
         "_held",
@@ -207,6 +212,7 @@ class Pump(asyncio.Protocol):
         "_taken",
         "_transport",
         "_watch_handle",
+        "inbound_bytes",
         "peer",
         "peer_is_loopback",
         "peer_is_trusted",
@@ -242,6 +248,14 @@ class Pump(asyncio.Protocol):
         """The turn in which the door had handled all of that."""
         self._reason = ""
         self._sent = 0
+        self.inbound_bytes = 0
+        """Counted in `PumpHost.inbound`."""
+        self._frame = 0
+        """What was unfinished (`Door.unfinished`) at the last look, ..."""
+        self._frame_at_ms = 0
+        """... since when, ..."""
+        self._frame_handle = 0
+        """... and the deadline of the next look."""
         self._held: Held | None = None
         """What the transport holds of large writes, and of all since the peer is slow."""
         self._taken = 0
@@ -288,13 +302,18 @@ class Pump(asyncio.Protocol):
             self._rest += data
             self._queue(much=False)
             self._hold(HOLD_TURN, True)
+            self._count_inbound()
             return
         self._read_s = begun_s = rotation.clock_s()
         if len(data) > self._slice_bytes:
             self._hand_over(data)
+            self._count_inbound()
             return
+        door = self._door
         try:
-            self._door.received(data)  # type: ignore[union-attr]  # OPEN and connected: there is a door
+            door.received(data)  # type: ignore[union-attr]  # OPEN and connected: there is a door
+            if door.inbound_bytes() != self.inbound_bytes:  # type: ignore[union-attr]
+                self._count_inbound()
         except Exception as error:
             self._failed(error)
         took_s = rotation.clock_s() - begun_s
@@ -358,6 +377,7 @@ class Pump(asyncio.Protocol):
             rest, self._rest = self._rest, b""
             if rest:
                 self._hand_over(rest)
+                self._count_inbound()
             else:
                 self._hold(HOLD_TURN, False)
         if not self._rest or self._state != OPEN:
@@ -436,6 +456,9 @@ class Pump(asyncio.Protocol):
         if self in self._live:
             self._live.discard(self)
             host.traffic.connections -= 1
+        self._set_inbound(0)
+        if self._frame_handle:
+            host.wheel.cancel(self._frame_handle)
         if self._watch_handle:
             host.wheel.cancel(self._watch_handle)
         if self._deadline_handle:
@@ -522,6 +545,8 @@ class Pump(asyncio.Protocol):
         except Exception as error:
             self._failed(error)
             return
+        if self.inbound_bytes:
+            self._count_inbound()
         if transport is None:
             return
         if data:
@@ -541,6 +566,71 @@ class Pump(asyncio.Protocol):
         if self._state == CLOSING:
             self._start_linger(transport)
 
+    # See `inbound.Receiving`.
+
+    def _count_inbound(self) -> None:
+        """Bring `PumpHost.inbound` up to date."""
+        door = self._door
+        if door is None or self._state != OPEN:
+            return
+        self._set_inbound(len(self._rest) + door.inbound_bytes())
+        host = self._host
+        if self.inbound_bytes > LARGE_BYTES or (self.inbound_bytes and not self._frame_handle):
+            host.trimmer.note()
+            frame, now_ms = door.unfinished(), host.wheel.now_ms()
+            if frame != self._frame or not self._frame_handle:
+                self._frame, self._frame_at_ms = frame, now_ms
+            if not self._frame_handle:
+                self._frame_handle = host.wheel.call_at(now_ms + host.inbound.check_interval_ms(), self._look_at_frame)
+        if host.inbound.held_bytes > host.inbound.bytes_max:
+            host.inbound.bound_all(host.wheel.now_ms())
+
+    def _set_inbound(self, size: int) -> None:
+        inbound = self._host.inbound
+        inbound.held_bytes += size - self.inbound_bytes
+        self.inbound_bytes = size
+        if size:
+            inbound.receiving.add(self)
+        else:
+            inbound.receiving.discard(self)
+
+    def _look_at_frame(self, now_ms: int) -> None:
+        self._frame_handle = 0
+        door, inbound = self._door, self._host.inbound
+        if door is None or self._state != OPEN or not self.inbound_bytes:
+            return
+        frame = door.unfinished()
+        if frame != self._frame or not frame:
+            self._frame, self._frame_at_ms = frame, now_ms
+        elif self._flags & HOLDS:
+            self._frame_at_ms += inbound.check_interval_ms()  # it is we who do not read
+        elif now_ms - self._frame_at_ms >= inbound.timeout_ms:
+            took_ms = now_ms - self._frame_at_ms
+            why = f"a frame or body is not whole {took_ms} ms after it began, more than server.frame_timeout_ms"
+            self.show_out(why, False)
+            return
+        self._frame_handle = self._host.wheel.call_at(now_ms + inbound.check_interval_ms(), self._look_at_frame)
+
+    def held_ms(self, now_ms: int) -> int:
+        """For how long the same frame or body has been unfinished, at least 1."""
+        door = self._door
+        if door is None or not self._frame or door.unfinished() != self._frame:
+            return 1
+        return max(now_ms - self._frame_at_ms, 1)
+
+    def show_out(self, why: str, busy: bool) -> None:
+        """End it on its protocol's terms."""
+        self._host.inbound.shown_out += 1
+        self._rest = b""
+        self._set_inbound(0)
+        if self._state != OPEN or self._door is None:
+            self.abort()
+            return
+        try:
+            self._door.overdue(why, busy)
+        except Exception as error:
+            self._failed(error)
+
     def _bound_outbound(self, data: Pieces, size: int) -> None:
         """A peer that does not read is not read from either; one that a door goes on writing to in spite of it is cut off."""
         host, waiting = self._host, self.outbound_bytes()
@@ -553,6 +643,7 @@ class Pump(asyncio.Protocol):
             if waiting > size:
                 self._held.wrote_before(self._sent - size, waiting - size)
         self._held.wrote(self._sent, data)
+        host.trimmer.note()
         self.count_outbound()
         if not self._watch_handle:
             self._watch_progress()
@@ -690,17 +781,3 @@ class Pump(asyncio.Protocol):
         log.error("%s: %s failed: %s; closed", self.peer, type(self._door).__name__, self._reason)
         log.debug("%s: traceback", self.peer, exc_info=True)
         self.abort()
-
-
-def peer_name(address: Any) -> tuple[str, bool]:
-    """(`host:port`, is it this machine) of a socket address; `unix` for a Unix socket."""
-    if not isinstance(address, tuple):
-        return "unix", True
-    host, port = str(address[0]), address[1]
-    if host.startswith("127.") or host == "::1":
-        return (f"[{host}]:{port}" if ":" in host else f"{host}:{port}"), True
-    if ":" not in host:
-        return f"{host}:{port}", False
-    mapped = ip_address(host.partition("%")[0])
-    inner = getattr(mapped, "ipv4_mapped", None)
-    return f"[{host}]:{port}", bool(inner is not None and inner.is_loopback)

@@ -240,7 +240,7 @@ class FrameReader:
     """Cuts a byte stream into commands. Holds at most one unfinished frame (`FRAME_BYTES_MAX`) and the last
     chunk."""
 
-    __slots__ = ("_need", "_pending", "_typed")
+    __slots__ = ("_need", "_pending", "_typed", "number")
 
     def __init__(self, typed: bool = False) -> None:
         """`typed`: fill in `Command.header` where the code has a class. Fields that the class does not have are lost then: who must see
@@ -249,6 +249,8 @@ class FrameReader:
         self._pending = bytearray()
         self._need = 0
         """Bytes that must be in `_pending` before it is worth looking again."""
+        self.number = 1
+        """Of the frame that is unfinished: another one when that is whole."""
 
     @property
     def pending_bytes(self) -> int:
@@ -293,6 +295,8 @@ class FrameReader:
         except FrameError as error:
             error.commands = commands
             raise
+        if at:
+            self.number += 1
         if at < size:
             pending += memoryview(data)[at:] if at else data
         return commands

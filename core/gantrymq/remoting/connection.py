@@ -42,6 +42,11 @@ class Connection:
             self.error = str(error)
             return error.commands
 
+    def give_up(self, why: str) -> None:
+        """Read nothing more, and forget the frame that is unfinished."""
+        self.error = why
+        self.reader = FrameReader()
+
     def respond(
         self,
         request: Command,

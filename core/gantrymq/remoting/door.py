@@ -125,12 +125,27 @@ class RemotingDoor:
         """Answer with a failure."""
         self.connection.respond(command, code, remark)
 
-    def broken(self) -> None:
-        """The stream is not Remoting any more: one answer that says why, then close."""
+    def broken(self, code: int = ResponseCode.SYSTEM_ERROR) -> None:
+        """Nothing more is read from this stream: one answer that says why, then close."""
         text = self.connection.error
         log.warning("%s: closed: %s", self.link.peer, text)
-        self.connection.respond(Command(0), ResponseCode.SYSTEM_ERROR, text)
+        self.connection.respond(Command(0), code, text)
         self.link.close()
+
+    def inbound_bytes(self) -> int:
+        """See `net.api.Door`."""
+        return self.connection.reader.pending_bytes
+
+    def unfinished(self) -> int:
+        """See `net.api.Door`."""
+        reader = self.connection.reader
+        return reader.number if reader.pending_bytes else 0
+
+    def overdue(self, why: str, busy: bool) -> None:
+        """See `net.api.Door`. The answer names no request: that was never whole."""
+        self.connection.give_up(why)
+        self.broken(ResponseCode.SYSTEM_BUSY if busy else ResponseCode.SYSTEM_ERROR)
+        self.link.mark()
 
     def data_to_send(self) -> bytes:
         """See `net.api.Door`."""

@@ -12,8 +12,9 @@ import uvloop
 
 from gantrymq.net.api import Link
 from gantrymq.net.listen import Listener, ListenError, listen
+from gantrymq.net.loopback import peer_name
 from gantrymq.net.outbound import Pieces, gathered
-from gantrymq.net.pump import Pump, PumpHost, PumpLimits, peer_name
+from gantrymq.net.pump import Pump, PumpHost, PumpLimits
 from gantrymq.net.testing import ManualClock, ManualWheel
 from gantrymq.net.turn import LoopTurn
 
@@ -25,6 +26,7 @@ class EchoDoor:
         self.link: Link
         self.out: list[bytes] = []
         self.in_pieces = False
+        self.kept_bytes = self.frame = 0
         self.seen = bytearray()
         self.events: list[str] = []
         self.keeps_eof = False
@@ -40,6 +42,18 @@ class EchoDoor:
         self.link.mark()
         if b"bye" in data:
             self.link.close()
+
+    def inbound_bytes(self) -> int:
+        return self.kept_bytes
+
+    def unfinished(self) -> int:
+        return self.frame
+
+    def overdue(self, why: str, busy: bool) -> None:
+        self.events.append(f"overdue:{busy}:{why}")
+        self.kept_bytes = self.frame = 0
+        self.out.append(b"too late")
+        self.link.close()
 
     def data_to_send(self) -> Pieces:
         data = gathered(self.out) if self.in_pieces else b"".join(self.out)
@@ -371,6 +385,78 @@ async def test_what_is_held_of_a_large_write_is_looked_at_again() -> None:
         bench.wheel.advance(60_000)
         assert (bench.host.ledger.held_bytes, bench.host.holding) == (0, set())
         assert bench.doors[0].events in ([], ["writable"])
+
+
+async def begin(bench: Bench, client: socket.socket, door: EchoDoor, kept_bytes: int, frame: int) -> None:
+    """The peer begins a frame, of which so much is held."""
+    door.kept_bytes, door.frame = kept_bytes, frame
+    seen = len(door.seen)
+    await send(client, b"part")
+    await until(lambda: len(door.seen) > seen)
+
+
+@on_loop
+async def test_a_frame_that_trickles_is_ended_and_one_that_ends_is_not() -> None:
+    async with Bench(PumpLimits(frame_timeout_ms=4_000)) as bench:
+        slow, quick = await bench.connect(), await bench.connect()
+        trickling, sending = bench.doors
+        await begin(bench, slow, trickling, 10, 7)
+        await begin(bench, quick, sending, 10, 1)
+        for second in range(1, 4):
+            bench.wheel.advance(1_000)
+            await begin(bench, slow, trickling, 10 + second, 7)
+            await begin(bench, quick, sending, 10, 1 + second)
+        assert bench.host.inbound.held_bytes == 13 + 10
+        assert trickling.events == sending.events == []
+        bench.wheel.advance(1_100)
+        assert [event.split(":")[:2] for event in trickling.events] == [["overdue", "False"]]
+        assert "server.frame_timeout_ms" in trickling.events[0]
+        assert bench.host.inbound.held_bytes == 10
+        assert await read(slow) == b"part" * 4 + b"too late"
+        bench.wheel.advance(2_000)
+        assert sending.events == []
+        sending.kept_bytes = sending.frame = 0
+        await send(quick, b"end")
+        await until(lambda: bench.host.inbound.held_bytes == 0)
+        bench.wheel.advance(60_000)
+        assert sending.events == []
+        assert bench.host.inbound.receiving == set()
+
+
+@on_loop
+async def test_time_in_which_we_do_not_read_is_not_the_peers() -> None:
+    async with Bench(PumpLimits(frame_timeout_ms=4_000)) as bench:
+        client = await bench.connect()
+        (door,) = bench.doors
+        await begin(bench, client, door, 10, 7)
+        door.link.pause_reading()
+        bench.wheel.advance(60_000)
+        assert door.events == []
+        door.link.resume_reading()
+        bench.wheel.advance(5_100)
+        assert door.events[0].startswith("overdue:False")
+
+
+@on_loop
+async def test_over_the_bound_those_whose_bytes_were_held_longest_go() -> None:
+    limits = PumpLimits(inbound_bytes_process_max=100_000, frame_timeout_ms=120_000)
+    async with Bench(limits) as bench:
+        clients = [await bench.connect() for _ in range(4)]
+        for client, door, kept_bytes in zip(clients[:3], bench.doors, (30_000, 20_000, 30_000), strict=False):
+            await begin(bench, client, door, kept_bytes, 1)
+            bench.wheel.advance(5_000)
+        assert bench.host.inbound.held_bytes == 80_000
+        await begin(bench, clients[3], bench.doors[3], 60_000, 1)
+        assert bench.doors[0].events[0].startswith("overdue:True")
+        assert "server.inbound_bytes_process_max" in bench.doors[0].events[0]
+        assert bench.doors[1].events[0].startswith("overdue:True"), "20,000 bytes for 10 s count more than 30,000 for 5"
+        assert bench.doors[2].events == bench.doors[3].events == []
+        assert bench.host.inbound.held_bytes == 90_000
+        for client in clients:
+            client.close()
+        await until(lambda: bench.listener.connections == 0)
+        assert (bench.host.inbound.held_bytes, bench.host.inbound.receiving) == (0, set())
+        assert bench.host.inbound.shown_out == 2
 
 
 @on_loop

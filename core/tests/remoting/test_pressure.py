@@ -174,3 +174,39 @@ def test_metrics(bench: Bench) -> None:
         "gantry_dead_letters_total 5", "gantry_retries_total 0",
     ):  # fmt: skip
         assert line in text.splitlines()
+
+
+def test_what_is_unfinished_has_a_number_of_its_own(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    link = bench.connect()
+    door = link.door
+    assert door is not None
+    frame = send_frame(b"x" * 60_000)
+    seen, last = [], 0
+    for cut in (1, 5, 9, 100, 50_000):
+        link.feed(frame[last:cut])
+        last = cut
+        seen.append(door.unfinished())
+        assert door.inbound_bytes() == cut
+    assert len(set(seen)) == 1
+    assert seen[0]
+    link.feed(frame[last:] + frame[:10])
+    assert door.unfinished() not in (0, seen[0])
+    link.feed(frame[10:])
+    assert (door.unfinished(), door.inbound_bytes()) == (0, 0)
+    bench.close()
+
+
+@pytest.mark.parametrize(("busy", "code"), [(True, Answer.SYSTEM_BUSY), (False, Answer.SYSTEM_ERROR)])
+def test_a_frame_that_is_given_up_is_answered_and_forgotten(tmp_path: Path, busy: bool, code: Answer) -> None:
+    bench = Bench(tmp_path)
+    link = bench.connect()
+    door = link.door
+    assert door is not None
+    link.feed(send_frame(b"x" * 60_000)[:50_000])
+    door.overdue("too slow (server.frame_timeout_ms)", busy)
+    (answer,) = answers(link.feed(b""))
+    assert (answer.code, answer.remark) == (code, "too slow (server.frame_timeout_ms)")
+    assert link.closed_by == "close"
+    assert door.inbound_bytes() == 0
+    bench.close()

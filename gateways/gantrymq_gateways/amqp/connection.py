@@ -103,6 +103,8 @@ class _Channel:
     properties: bytes | None = None
     size: int = 0
     body: bytearray = field(default_factory=bytearray)
+    begun: int = 0
+    """Number of the body that is not complete."""
 
 
 class Connection:
@@ -116,6 +118,11 @@ class Connection:
         """An unfinished frame."""
         self._need = 0
         """Bytes that must be in it before it is worth looking again."""
+        self._number = 1
+        """Of the frame that is unfinished: another one when that is whole."""
+        self._bodies = 0
+        self._begun: dict[int, None] = {}
+        """Numbers of bodies that are not complete, the oldest first."""
         self._out: list[Piece] = []
         self._out_is_large = False
         """There are pieces that must not be copied."""
@@ -248,6 +255,8 @@ class Connection:
             at = self._receive_header(data, events)
         if not self._deaf():
             at = self._receive_frames(data, at, events)
+        if at:
+            self._number += 1
         self._buffer = bytearray() if self._deaf() else bytearray(data[at:])
         if not self._need and len(self._buffer) >= FRAME.size and self._state is not State.HEADER:
             self._need = FRAME.size + FRAME.unpack_from(self._buffer)[2] + 1
@@ -574,10 +583,14 @@ class Connection:
             self._connection_error(AmqpError(c.FRAME_ERROR, text, connection=True), events, c.NUMBER_PUBLISH)
         elif len(body) == channel.size:
             self._content_complete(channel, number, events)
-        elif limit := self._assembling.exceeded():
-            text = f"bodies of over {limit} octets are begun on this connection and not complete"
-            self.fail(AmqpError(c.RESOURCE_ERROR, text), number, c.NUMBER_PUBLISH)
-            events.append(ChannelFailed(number))
+        else:
+            if not channel.begun:
+                self._bodies = channel.begun = self._bodies + 1
+                self._begun[channel.begun] = None
+            if limit := self._assembling.exceeded():
+                text = f"bodies of over {limit} octets are begun on this connection and not complete"
+                self.fail(AmqpError(c.RESOURCE_ERROR, text), number, c.NUMBER_PUBLISH)
+                events.append(ChannelFailed(number))
 
     def _content_complete(self, channel: _Channel, number: int, events: list[Event]) -> None:
         arguments, properties = channel.publish, channel.properties
@@ -590,6 +603,26 @@ class Connection:
         channel.size = 0
         self._assembling.add(-len(channel.body))
         channel.body = bytearray()
+        if channel.begun:
+            del self._begun[channel.begun]
+            channel.begun = 0
+
+    def inbound_bytes(self) -> int:
+        """Held of frames and bodies that are not complete."""
+        return len(self._buffer) + self._assembling.size
+
+    def unfinished(self) -> int:
+        """A number that stays the same while the same body, or frame, waits for the peer; 0: none does."""
+        if self._begun:
+            return -next(iter(self._begun))
+        return self._number if self._buffer else 0
+
+    def give_up(self, error: AmqpError) -> None:
+        """Close for what is unfinished, and forget it."""
+        self._buffer = bytearray()
+        self.forget_contents()
+        if self._state is State.RUNNING:
+            self.fail(error, 0)
 
     def forget_contents(self) -> None:
         """The connection is gone, and with it all that was begun."""

@@ -22,10 +22,12 @@ from gantrymq_gateways.amqp.constants import (
     BLOCKED_CAPABILITY,
     COMMAND_INVALID,
     CONNECTION_FORCED,
+    FRAME_ERROR,
     INTERNAL_ERROR,
     NOT_FOUND,
     NUMBER_PUBLISH,
     PRECONDITION_FAILED,
+    RESOURCE_ERROR,
     AmqpError,
 )
 from gantrymq_gateways.amqp.events import (
@@ -150,6 +152,23 @@ class AmqpDoor:
         self._end_of_chunk()
         self._arm()
         self._link.mark()
+
+    def inbound_bytes(self) -> int:
+        """See Door."""
+        return self._connection.inbound_bytes()
+
+    def unfinished(self) -> int:
+        """See Door."""
+        return self._connection.unfinished()
+
+    def overdue(self, why: str, busy: bool) -> None:
+        """See Door."""
+        if not self._connection.running:
+            log.warning("%s: closed: %s", self._link.peer, why)  # nobody else says it
+        self._ending = True
+        self._release()
+        self._connection.give_up(AmqpError(RESOURCE_ERROR if busy else FRAME_ERROR, why, connection=True))
+        self._link.close()
 
     def data_to_send(self) -> Pieces:
         """See Door."""

@@ -267,6 +267,19 @@ class EventDoor:
             )
         raise Problem(403, "clients of other machines are refused; the server's log says which setting lets them in")
 
+    def inbound_bytes(self) -> int:
+        """See `Door`."""
+        return self._connection.inbound_bytes()
+
+    def unfinished(self) -> int:
+        """See `Door`."""
+        return self._connection.unfinished_request()
+
+    def overdue(self, why: str, busy: bool) -> None:
+        """See `Door`."""
+        self._connection.give_up(Problem(503, why, ((b"retry-after", b"5"),)) if busy else Problem(408, why))
+        self._settle()
+
     def data_to_send(self) -> bytes:
         """See `Door`."""
         return self._connection.data_to_send()

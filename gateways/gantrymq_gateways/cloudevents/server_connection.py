@@ -378,6 +378,19 @@ class ServerConnection:
             self.reading = False
             self.finished = True
 
+    def inbound_bytes(self) -> int:
+        """Held of the request that is being read, and of those without an answer."""
+        return len(self._in) + self._pending_bytes + (self._body_bytes if self._parser is not None else 0)
+
+    def unfinished_request(self) -> int:
+        """Number of the request whose body is being read; 0: none is."""
+        return self._numbers if self._parser is not None else 0
+
+    def give_up(self, problem: Problem) -> None:
+        """Answer the request that is being read, and take no further one."""
+        if self.reading:
+            self._refuse(problem)
+
     def shutdown(self) -> None:
         """Take no further request; the connection is finished when the open ones are answered."""
         for number in self._order:

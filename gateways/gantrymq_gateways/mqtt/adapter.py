@@ -99,6 +99,16 @@ class MqttDoor(Peer):
         if self.connection.outbox_bytes and self._link is not None:
             self._link.mark()
 
+    def inbound_bytes(self) -> int:
+        return self.connection.buffered_bytes()
+
+    def unfinished(self) -> int:
+        return self.connection.unfinished()
+
+    def overdue(self, why: str, busy: bool) -> None:
+        self.connection.close()
+        self.fail(why)
+
     def data_to_send(self) -> Pieces:
         size = self.connection.outbox_bytes
         data = self.connection.data_to_send()

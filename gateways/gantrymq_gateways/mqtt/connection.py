@@ -131,6 +131,7 @@ class MqttConnection:
         "_last_ms",
         "_limits",
         "_need",
+        "_number",
         "_opened_ms",
         "_oversized",
         "_parts",
@@ -149,6 +150,8 @@ class MqttConnection:
         """Bytes in `_parts`."""
         self._need = 0
         """Bytes that the incomplete packet at the front needs at least; spares parsing it again with every piece."""
+        self._number = 1
+        """Of the packet that is unfinished: another one when that is whole."""
         self._oversized: _Oversized | None = None
         self._opened_ms = now_ms
         self._last_ms = now_ms
@@ -258,6 +261,8 @@ class MqttConnection:
         return events
 
     def _keep_rest(self, data: bytes, start: int) -> None:
+        if start:
+            self._number += 1
         if self.state is State.CLOSED or start == len(data):
             self._parts = []
             self._buffer = self._need = 0
@@ -308,6 +313,7 @@ class MqttConnection:
                 return -1
             parts.left -= size
             parts.number += 1
+            self._number += 1
             packet_id = 0 if parts.left else parts.packet_id
             payload = data[at : at + size]
             events.append(Part(parts.topic, payload, parts.flags, packet_id, parts.number, parts.count))
@@ -415,6 +421,10 @@ class MqttConnection:
     def resumed(self, now_ms: int) -> None:
         """Reading goes on after a pause of ours: the client's silence counts from here."""
         self._last_ms = now_ms
+
+    def unfinished(self) -> int:
+        """A number that stays the same while the same packet, or part of a larger one, waits for the peer; 0: none does."""
+        return self._number if self._buffer and self.state is not State.CONNECTING else 0
 
     def buffered_bytes(self) -> int:
         """Bytes received and not parsed yet."""

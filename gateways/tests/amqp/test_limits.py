@@ -388,3 +388,43 @@ def test_more_than_one_fetch_is_delivered_without_an_acknowledgement(mode: str) 
     count = 3 * ACQUIRE_COUNT_MAX + 1
     peer.ask(*[publish(1, "", "a", b"%d" % n) for n in range(count)])
     assert len(consume(peer, "a")) == 1 + count
+
+
+def test_a_body_in_frames_is_unfinished_until_it_is_whole() -> None:
+    peer = Server().client(1, 2)
+    door = peer.door
+    assert door.unfinished() == 0
+    method, header, *bodies = split(publish(1, "", "q", b"x" * 300_000))
+    peer.raw(method + header)
+    peer.raw(bodies[0][:1000])
+    first = door.unfinished()
+    peer.raw(bodies[0][1000:])
+    begun = door.unfinished()
+    assert first
+    assert begun not in (0, first)
+    assert door.inbound_bytes() == 131_064
+    for _ in range(5):  # another channel goes on: the body that waits is still the same
+        peer.raw(publish(2, "", "q", b"y" * 300_000))
+        assert door.unfinished() == begun
+    peer.raw(bodies[1] + bodies[2])
+    assert (door.unfinished(), door.inbound_bytes()) == (0, 0)
+
+
+@pytest.mark.parametrize(("busy", "code"), [(True, 506), (False, 501)])
+def test_a_body_that_is_given_up_closes_the_connection_and_is_forgotten(busy: bool, code: int) -> None:
+    peer = Server().client()
+    method, header, *bodies = split(publish(1, "", "q", b"x" * 300_000))
+    peer.raw(method + header + bodies[0] + bodies[1][:500])
+    peer.door.overdue("too slow", busy)
+    assert closed(parse(peer.raw(b"")))[0] == code
+    assert peer.link.closed_by == "close"
+    assert peer.door.inbound_bytes() == 0
+
+
+def split(data: bytes) -> list[bytes]:
+    frames = []
+    while data:
+        size = 8 + int.from_bytes(data[3:7], "big")
+        frames.append(data[:size])
+        data = data[size:]
+    return frames

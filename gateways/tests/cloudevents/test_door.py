@@ -428,3 +428,31 @@ def test_a_foreign_host_is_refused(method, target):
     assert b"evil.example" in out
     assert rig.port.cursors == {}
     assert rig.link.closed_by is None
+
+
+@pytest.mark.parametrize(("busy", "status"), [(True, 503), (False, 408)])
+def test_a_body_that_is_given_up_is_answered_and_forgotten(busy, status):
+    rig = Rig()
+    head = head_of("POST", "/topics/t", "ce-id: 1", "ce-type: t", "ce-source: s", "ce-specversion: 1.0")
+    rig.link.feed(head + b"x" * 50_000)
+    assert rig.link.door.inbound_bytes() == 50_000
+    number = rig.link.door.unfinished()
+    assert number
+    rig.link.feed(b"x" * 50_000)
+    assert rig.link.door.unfinished() == number
+    rig.link.door.overdue("too slow", busy)
+    out = rig.link.feed(b"")
+    assert out.startswith(b"HTTP/1.1 %d " % status)
+    assert (b"retry-after: 5" in out) == busy
+    assert rig.link.closed_by == "close"
+    assert rig.link.door.inbound_bytes() == 0
+    assert rig.port.submitted == []
+
+
+def test_bodies_that_wait_for_the_log_are_held():
+    rig = Rig(mode="late")
+    event = head_of("POST", "/topics/t", "ce-id: 1", "ce-type: t", "ce-source: s", "ce-specversion: 1.0", length=1000)
+    rig.link.door.received((event + b"x" * 1000) * 3)
+    assert (rig.link.door.inbound_bytes(), rig.link.door.unfinished()) == (3000, 0)
+    rig.run()
+    assert rig.link.door.inbound_bytes() == 0

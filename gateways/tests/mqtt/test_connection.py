@@ -190,3 +190,34 @@ def test_strangers_are_called_by_name(first: bytes, text: str) -> None:
     (event,) = MqttConnection(ConnectionLimits(), set(), 0).receive_data(first, 0)
     assert isinstance(event, Violation)
     assert text in event.text
+
+
+def test_what_is_unfinished_has_a_number_of_its_own() -> None:
+    connection = MqttConnection(ConnectionLimits(part_bytes=0), set(), 0)
+    assert connection.unfinished() == 0
+    connection.receive_data(vectors.CONNECT + b"\x30", 0)
+    assert connection.unfinished() == 0, "it waits for us: CONNECT is not answered"
+    connection.accept(False)
+    packet = codec.encode_packet(Publish(b"a/b", b"x" * 1000, 0, 0))
+    connection.receive_data(b"", 1)
+    seen = []
+    for at in range(1, 900, 100):
+        connection.receive_data(packet[at : at + 100], 1)
+        seen.append(connection.unfinished())
+    assert len(set(seen)) == 1
+    assert seen[0]
+    connection.receive_data(packet[901:] + packet[:50], 1)
+    assert connection.unfinished() not in (0, seen[0])
+    connection.receive_data(packet[50:], 1)
+    assert connection.unfinished() == 0
+
+
+def test_parts_of_an_oversized_packet_are_looked_at_one_by_one() -> None:
+    connection = connected(ConnectionLimits(packet_bytes_max=1000, part_bytes=500))
+    packet = codec.encode_packet(Publish(b"a/b", b"x" * 5000, 0, 0))
+    seen = []
+    for at in range(0, 4000, 100):
+        connection.receive_data(packet[at : at + 100], 1)
+        seen.append(connection.unfinished())
+    assert 0 not in seen[:4]
+    assert 6 <= len(set(seen)) <= 10

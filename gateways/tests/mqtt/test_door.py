@@ -434,3 +434,17 @@ def test_topics_are_as_deep_as_mosquitto_takes_them() -> None:
     publisher = world.client("p")
     publisher.send(Publish(deeper.encode(), b"x", 0, 0))
     assert publisher.closed
+
+
+def test_a_packet_that_is_given_up_is_forgotten_and_the_will_is_published() -> None:
+    world = World()
+    other = world.client("other")
+    other.subscribe("will/#")
+    client = world.client("slow", will=will())
+    client.send_bytes(b"\x30\xff\x7f" + b"x" * 5_000)
+    assert client.door.inbound_bytes() == 5_003
+    client.door.overdue("too slow", False)
+    world.settle()
+    assert client.closed
+    assert client.door.inbound_bytes() == 0
+    assert other.messages() == [("will/t", b"gone")]
