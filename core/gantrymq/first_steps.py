@@ -8,17 +8,18 @@ from typing import Final
 DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
 
 
-def first_steps(addresses: Mapping[str, str]) -> list[str]:
-    """Lines for a process with these doors (service to `host:port`); none for one that is not a broker with its nameserver."""
+def first_steps(addresses: Mapping[str, str], command: str = "gantry") -> list[str]:
+    """Lines for a process with these doors (service to `host:port`); none for one that is not a broker with its nameserver. `command`: how `gantry`
+    is typed here."""
     if not {"nameserver", "broker"} <= addresses.keys():
         return []
     nameserver = addresses["nameserver"]
     named = "" if nameserver == DEFAULT_NAMESERVER else f" --nameserver {nameserver}"
-    lines = [f"try  gantry send hello 'Hi!' --tag a.b{named} && gantry message tail hello{named}"]
+    lines = [f"try  {command} send hello 'Hi!' --tag a.b{named} && {command} message tail hello{named}"]
     if "mqtt" in addresses:
         host, _, port = addresses["mqtt"].rpartition(":")
         lines.append(f"     mosquitto_pub -h {host.strip('[]')} -p {port} -t hello/a/b -m 'Hi!'")
     else:
-        lines.append(f"     gantry topic list{named}")
-    lines.append(f"     gantry top{named}")
+        lines.append(f"     {command} topic list{named}")
+    lines.append(f"     {command} top{named}")
     return [*lines, "nobody is authenticated: whoever reaches these doors may read and write; Ctrl-C stops"]

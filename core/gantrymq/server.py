@@ -77,6 +77,9 @@ SHUT_S: Final = 1.0
 SAME_STOP_MS: Final = 250
 """A signal so soon after the first is the first once more: `timeout` and service managers send it to the process and to its group."""
 
+TYPED_AS: Final = "GANTRY_TYPED_AS"
+"""In the environment: how the user types `gantry`; a checkout's `./run` says it, which puts nothing on PATH."""
+
 POLL_S: Final = 0.01
 """While stopping, and only then, open connections are counted so often."""
 
@@ -515,7 +518,7 @@ class Server:
         gc.set_threshold(GC_YOUNG_MAX, GC_MIDDLE, GC_OLD)
         self._say("ready")
         if self._plan.server.log_format == "text":
-            for line in first_steps(self._addresses):
+            for line in first_steps(self._addresses, os.environ.get(TYPED_AS, "gantry")):
                 self._say(line)
         notify(os.environ, TELL_READY)
 

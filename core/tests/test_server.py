@@ -29,6 +29,7 @@ from gantrymq.server import (
 from interop_tests import guard
 from interop_tests.waiting import until
 
+ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).with_name("fake_services.py")
 
 
@@ -139,6 +140,20 @@ def test_a_server_says_what_to_try_where_its_data_is_and_who_may_come_in(tmp_pat
         assert f"data in {tmp_path / 'data'}" in "\n".join(server.lines)
         server.end(signal.SIGINT)
     assert server.lines[-1] == f"stopped, everything that was acknowledged is in {tmp_path / 'data'}"
+
+
+def test_what_to_try_is_what_can_be_typed_in_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is on PATH there: `./run` says how it is called."""
+    words = next(line for line in (ROOT / "run").read_text().splitlines() if "GANTRY_TYPED_AS=" in line)
+    given = environment() | {"GANTRY_TYPED_AS": words.split("'")[1]}
+    monkeypatch.setitem(globals(), "environment", lambda trouble="": given)
+    with running(tmp_path, "--free-ports") as server:
+        server.until("nobody is authenticated: whoever reaches these doors may read and write; Ctrl-C stops")
+        server.end(signal.SIGINT)
+    steps = server.lines[server.lines.index("ready") + 1 :]
+    assert steps[0].startswith("try  ./run gantry send hello 'Hi!' --tag a.b ")
+    assert " && ./run gantry message tail hello " in steps[0]
+    assert steps[2].split(" --nameserver")[0] == "     ./run gantry top"
 
 
 def test_output_and_log_together_are_json_lines(tmp_path: Path) -> None:
