@@ -24,6 +24,7 @@ from gantrymq.broker.retention import Retention
 from gantrymq.broker.routing import load_route_sets
 from gantrymq.broker.snapshots import SnapshotWork
 from gantrymq.broker.timer_takeover import TimerTakeover
+from gantrymq.broker.verification import Verification
 from gantrymq.broker_metrics import BrokerMetrics, registered
 from gantrymq.health import Health
 from gantrymq.metrics import Metrics
@@ -102,12 +103,18 @@ class BrokerService:
         Compaction(broker, store, background).start()
         retention = Retention(broker, store, partial(in_thread, loop.call_soon_threadsafe))
         retention.start()
+        verification = None
+        if store_config.verify_bytes_per_s:
+            verification = Verification(broker, store, store_config.verify_bytes_per_s)
+            verification.start()
         store.on_units_written(broker.stats.stored)
         broker.stats.start(context.wheel)
         doors = BrokerDoors(broker, context)
         metrics = context.shared.get("metrics")
         if metrics is not None:
             show_metrics(metrics, store, broker, retention, doors)
+            if verification is not None:
+                verification.show(metrics)
             self._show_numbers(context, metrics, doors)
         bound = await context.listen(doors.accept, context.host, config.port)
         vip = await listen_vip(context, doors.accept, bound[1]) if config.vip_channel else []

@@ -48,6 +48,7 @@ class PullConsumer(Part):
         strategy: How members share queues: a function of `gantrymq.client.allocation`, the same one in all members.
         auto_commit: Of a subscribed consumer: every 5 s what `pull` had returned before its latest call, and everything when it is closed
             (but not when `async with` ends with an exception).
+        check_crc: A message whose body does not fit its CRC is left out, with a line of the log that names queue and offset; it counts as read.
 
     Attributes:
         client (Client): Its connections and routes.
@@ -65,6 +66,7 @@ class PullConsumer(Part):
         sql: str = "",
         strategy: allocation.Strategy = allocation.averagely,
         auto_commit: bool = True,
+        check_crc: bool = False,
     ) -> None:
         super().__init__(nameserver, client)
         if start not in ("earliest", "latest"):
@@ -74,6 +76,7 @@ class PullConsumer(Part):
         self._sql = sql
         self._start = start
         self._auto_commit = auto_commit
+        self._check_crc = check_crc
         self._positions: dict[MessageQueue, int] = {}
         self._done: dict[MessageQueue, int] = {}
         """Positions before the latest `pull`: what auto commit keeps."""
@@ -113,7 +116,7 @@ class PullConsumer(Part):
         if not self._member and self._positions:
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "a consumer that was assigned queues cannot subscribe")
         await self.client.routes.route(topic)
-        self._subscriptions[topic] = Subscription.of(topic, tags, sql)
+        self._subscriptions[topic] = Subscription.of(topic, tags, sql, self._check_crc)
         if self._member:
             await self.client.members.beat()
             self._balancer.wake()
@@ -242,7 +245,9 @@ class PullConsumer(Part):
     ) -> PullResult:
         """One request for one queue, assigned or not; positions stay. Without `wait_s` an empty queue answers at once."""
         count = max(1, min(max_messages, PULL_MAX))
-        subscription = self._subscriptions.get(queue.topic) or Subscription(queue.topic, self._tags, self._sql)
+        subscription = self._subscriptions.get(queue.topic) or Subscription(
+            queue.topic, self._tags, self._sql, check_crc=self._check_crc
+        )
         return await pull_once(
             self.client, self.group, queue, offset, subscription, count=count, wait_s=wait_s, lite=self._member
         )

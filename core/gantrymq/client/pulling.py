@@ -72,20 +72,22 @@ class Subscription:
         tags: A message with one of these is taken; empty: any.
         sql: An SQL92 filter over properties; empty: none.
         version: When it was made, milliseconds since the epoch: the newer of two counts at the broker.
+        check_crc: A message whose body is not the one that was stored is left out, with a line of the log.
     """
 
     topic: str
     tags: frozenset[str] = frozenset()
     sql: str = ""
     version: int = 0
+    check_crc: bool = False
 
     @classmethod
-    def of(cls, topic: str, tags: str = "*", sql: str = "") -> Subscription:
+    def of(cls, topic: str, tags: str = "*", sql: str = "", check_crc: bool = False) -> Subscription:
         """Subscription from a tag expression `a || b` or an SQL92 filter. Raises ILLEGAL_ARGUMENT if there are both."""
         parsed = parse_tags(tags)
         if parsed and sql:
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"topic {topic!r}: tags and sql exclude each other")
-        return cls(topic, parsed, sql.strip(), time.time_ns() // 1_000_000)
+        return cls(topic, parsed, sql.strip(), time.time_ns() // 1_000_000, check_crc)
 
     @property
     def expression(self) -> str:
@@ -162,9 +164,9 @@ def parse_pull(answer: Command, queue: MessageQueue, address: str) -> tuple[Pull
 def wanted_records(raw: bytes, queue: MessageQueue, subscription: Subscription, address: str) -> list[ReceivedMessage]:
     """The messages of a pull's records that the subscription takes. Those that cannot be read are left out, with a line of the log."""
     try:
-        messages = decode_records(raw, queue.broker)
+        messages = decode_records(raw, queue.broker, subscription.check_crc)
     except GantryError:
-        messages = readable_records(raw, queue.broker, f"{address}: {queue}")
+        messages = readable_records(raw, queue.broker, f"{address}: {queue}", subscription.check_crc)
     if subscription.tags:  # the broker compares hashes; two tags may have the same
         messages = [message for message in messages if message.tag in subscription.tags]
     return messages

@@ -91,6 +91,7 @@ class PushConsumer(Part):
         suspend_s: Pause of an orderly queue after a failure.
         queue_messages_max: Messages of one queue that wait here; then it is not pulled.
         offset_directory: Broadcast's offsets, one file per group.
+        check_crc: A message whose body does not fit its CRC is left out, with a line of the log that names queue and offset; it counts as handled.
 
     Attributes:
         client (Client): Its connections and routes.
@@ -120,8 +121,10 @@ class PushConsumer(Part):
         suspend_s: float = SUSPEND_S,
         queue_messages_max: int = buffers.MESSAGES_MAX,
         offset_directory: str | Path = DEFAULT_OFFSET_DIRECTORY,
+        check_crc: bool = False,
     ) -> None:
         super().__init__(nameserver, client)
+        self._check_crc = check_crc
         self._group_is_default = not group
         group = group or DEFAULT_GROUP
         check_group(group)
@@ -162,7 +165,7 @@ class PushConsumer(Part):
     ) -> Callable[[H], H]:
         """Call `handler` with messages of `topic`: those with one of the tags `a || b`, or those that an SQL92 filter takes. Without `handler` this
         decorates one. May be called again for the same topic, and while the consumer runs."""
-        subscription = Subscription.of(topic, tags, sql)
+        subscription = Subscription.of(topic, tags, sql, self._check_crc)
 
         def keep(function: H) -> H:
             self._subscribed[topic] = Subscribed.of(subscription, function, self._batch > 1)
@@ -183,7 +186,7 @@ class PushConsumer(Part):
 
     def _subscription(self, topic: str) -> Subscription | None:
         if topic == RETRY_PREFIX + self.group:
-            return Subscription(topic)
+            return Subscription(topic, check_crc=self._check_crc)
         found = self._subscribed.get(topic)
         return found.subscription if found is not None else None
 

@@ -1,7 +1,7 @@
 """Decodes what a pull, a view or a query answers with: raw stored records, one behind the other.
 
 Knows RocketMQ's record layout V1 and V2 with IPv4 and IPv6 hosts; bodies are inflated when they are read, up to a cap.
-Does not check the body's CRC: TCP carried it, and the broker checks what it reads from its disk.
+Checks the CRC of bodies where its caller asks for that (a GantryMQ broker looks at what it has not written itself lately).
 """
 
 from __future__ import annotations
@@ -130,6 +130,7 @@ class ReceivedMessage:
         queue_offset (int): Its number in that queue, from 0.
         physical_offset (int): Its byte in the broker's log.
         properties (bytes): Encoded pairs, the store's own included; `property` and `property_map` read them.
+        body_crc (int): CRC-32 of the body as it was stored, its highest bit undefined.
         flag (int): The sender's number; 0 unless it gave one.
         sys_flag (int): RocketMQ's bits: compression, kind of transaction, kinds of addresses.
         born_ms (int): When the sender made it, by the sender's clock.
@@ -139,7 +140,7 @@ class ReceivedMessage:
     """
 
     __slots__ = (
-        "_born_host", "_map", "_raw_body", "_store_host", "born_ms", "broker", "flag", "physical_offset", "prepared_offset",
+        "_born_host", "_map", "_raw_body", "_store_host", "body_crc", "born_ms", "broker", "flag", "physical_offset", "prepared_offset",
         "properties", "queue_id", "queue_offset", "reconsume_times", "store_ms", "sys_flag", "topic",
     )  # fmt: skip
 
@@ -148,7 +149,7 @@ class ReceivedMessage:
         self.broker = broker
         self.properties = properties
         (
-            _, _, _, self.queue_id, self.flag, self.queue_offset, self.physical_offset, self.sys_flag, self.born_ms,
+            _, _, self.body_crc, self.queue_id, self.flag, self.queue_offset, self.physical_offset, self.sys_flag, self.born_ms,
             self._born_host, self.store_ms, self._store_host, self.reconsume_times, self.prepared_offset, _,
         ) = head  # fmt: skip
         self._raw_body = raw_body
@@ -215,8 +216,9 @@ class ReceivedMessage:
         return f"ReceivedMessage({place}, tag={self.tag!r}, {len(self._raw_body)} bytes)"
 
 
-def decode_records(data: bytes, broker: str = "") -> list[ReceivedMessage]:
-    """All records in `data`. Raises MESSAGE_ILLEGAL, naming the byte, for anything that is not whole records."""
+def decode_records(data: bytes, broker: str = "", check_crc: bool = False) -> list[ReceivedMessage]:
+    """All records in `data`. Raises MESSAGE_ILLEGAL, naming the byte, for anything that is not whole records, and with `check_crc` for a body
+    that is not the one that was stored."""
     result = []
     position = 0
     end = len(data)
@@ -226,16 +228,16 @@ def decode_records(data: bytes, broker: str = "") -> list[ReceivedMessage]:
         size = _SIZE.unpack_from(data, position)[0]
         if size < RECORD_BYTES_MIN or size > end - position:
             raise _illegal(f"byte {position}: a record of {size} bytes, {end - position} bytes are there")
-        result.append(_decode_one(data, position, position + size, broker))
+        result.append(_decode_one(data, position, position + size, broker, check_crc))
         position += size
     return result
 
 
-def readable_records(data: bytes, broker: str, where: str) -> list[ReceivedMessage]:
+def readable_records(data: bytes, broker: str, where: str, check_crc: bool = False) -> list[ReceivedMessage]:
     """Records in `data` that can be read. One that cannot is left out, with a line of the log that names `where` it came from and its queue
     offset; behind one that does not even say how long it is nothing is read (the Java client does the same: MessageDecoder.decodesBatch)."""
     with suppress(GantryError):  # then one after the other, to find out which
-        return decode_records(data, broker)
+        return decode_records(data, broker, check_crc)
     result: list[ReceivedMessage] = []
     position, end = 0, len(data)
     while position < end:
@@ -244,7 +246,7 @@ def readable_records(data: bytes, broker: str, where: str) -> list[ReceivedMessa
             _log.error("%s: byte %d of an answer is no record; %d bytes are left out", where, position, end - position)
             break
         try:
-            result.append(_decode_one(data, position, position + size, broker))
+            result.append(_decode_one(data, position, position + size, broker, check_crc))
         except GantryError as error:
             queue_offset = HEADS[0].unpack_from(data, position)[5]
             _log.error(
@@ -254,7 +256,12 @@ def readable_records(data: bytes, broker: str, where: str) -> list[ReceivedMessa
     return result
 
 
-def _decode_one(data: bytes, start: int, end: int, broker: str) -> ReceivedMessage:
+def crc_is_wrong(crc: int, body: bytes) -> bool:
+    """Whether a stored body is another than the one that the record's CRC was made of."""
+    return (crc ^ zlib.crc32(body)) & 0x7FFFFFFF != 0
+
+
+def _decode_one(data: bytes, start: int, end: int, broker: str, check_crc: bool) -> ReceivedMessage:
     layout = HEADS[data[start + SYS_FLAG_AT + 3] & _HOST_FLAGS]
     if start + layout.size > end:
         raise _illegal(f"byte {start}: the record ends inside its head")
@@ -280,4 +287,6 @@ def _decode_one(data: bytes, start: int, end: int, broker: str) -> ReceivedMessa
         raise _illegal(f"byte {start}: properties leave the record")
     topic = data[topic_at : topic_at + topic_size].decode("utf-8", "replace")
     body = data[body_at : body_at + head[-1]]
+    if check_crc and crc_is_wrong(head[2], body):
+        raise _illegal(f"byte {start}: the CRC of the body is wrong")
     return ReceivedMessage(topic, broker, data[properties_at:properties_end], body, head)

@@ -133,6 +133,8 @@ class SimpleConsumer(Part):
         group: Whose members share the messages.
         client: Connections to share; None: its own.
         start: Where a group begins that is new: `earliest` or `latest`.
+        check_crc: A message whose body does not fit its CRC is left out, with a line of the log that names queue and offset; nobody acknowledges
+            it, so it comes again until it is a dead letter.
 
     Attributes:
         client (Client): Its connections and routes.
@@ -146,8 +148,10 @@ class SimpleConsumer(Part):
         client: Client | None = None,
         *,
         start: str = "earliest",
+        check_crc: bool = False,
     ) -> None:
         super().__init__(nameserver, client)
+        self._check_crc = check_crc
         check_group(group)
         if start not in ("earliest", "latest"):
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"start {start!r}: allowed are earliest and latest")
@@ -261,7 +265,7 @@ class SimpleConsumer(Part):
         if answer.code in _NOTHING:
             return []
         expect_success(answer, what, link.address)
-        messages = readable_records(answer.body, queue.broker, f"{link.address}: {queue}")
+        messages = readable_records(answer.body, queue.broker, f"{link.address}: {queue}", self._check_crc)
         try:
             receipts = receipts_of(answer.fields, messages, self.group, queue.broker)
         except (KeyError, ValueError, IndexError) as error:

@@ -18,7 +18,7 @@ ROWS_PER_TRIGGER: Final = 1_000_000
 """Default of maxOffsetsPerTrigger: the first batch must not swallow a whole backlog."""
 GROUP: Final = "gantry_spark"
 
-_READING: Final = ("nameserver", "topic", "startingOffsets", "tags", "failOnDataLoss", "consumerGroup")
+_READING: Final = ("nameserver", "topic", "startingOffsets", "tags", "failOnDataLoss", "consumerGroup", "checkCrc")
 BATCH: Final = (*_READING, "endingOffsets")
 STREAM: Final = (*_READING, "maxOffsetsPerTrigger")
 SINK: Final = ("nameserver", "topic")
@@ -46,6 +46,7 @@ class Options:
     rows_per_trigger: int
     """0: no limit."""
     group: str
+    check_crc: bool
     is_set: frozenset[str]
     """Names, in lower case, of the options that were given."""
 
@@ -83,6 +84,7 @@ def parse(options: Mapping[str, str]) -> Options:
         _truth("failOnDataLoss", given.get("failondataloss", "true")),
         _count("maxOffsetsPerTrigger", given.get("maxoffsetspertrigger", str(ROWS_PER_TRIGGER))),
         given.get("consumergroup", GROUP),
+        _truth("checkCrc", given.get("checkcrc", "false")),
         frozenset(given),
     )
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.client.pulling import PULL_MAX, PullResult, parse_pull, pull_fields
+from gantrymq.client.records import crc_is_wrong, decode_records
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode
@@ -147,15 +148,19 @@ class Puller:
 
 
 def read_range(
-    queue_range: QueueRange, schema: pa.Schema, nameservers: list[str], group: str, tags: tuple[str, ...], strict: bool
-) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of a range, rows in offset order. With `strict` a missing offset raises DataLossError, unless `tags` filter."""
+    queue_range: QueueRange, schema: pa.Schema, nameservers: list[str], group: str, tags: tuple[str, ...], strict: bool,
+    check_crc: bool = False,
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    """Arrow batches of a range, rows in offset order. With `strict` a missing offset raises DataLossError, unless `tags` filter; with
+    `check_crc` so does a body that does not fit its CRC, which else is left out with a warning."""
     queue = queue_range.queue
     decoder = Decoder(Queue(queue.topic, queue.broker, queue.queue_id), schema, tags)
     puller = Puller(queue_range, nameservers, group, tags, strict)
     bodies: list[bytes] = []
     size, expected = 0, queue_range.start
     for body in puller.bodies():
+        if check_crc:
+            body = whole_bodies(body, queue_range, strict)
         bodies.append(body)
         size += len(body)
         if size >= BLOCK_BYTES:
@@ -163,6 +168,29 @@ def read_range(
             bodies, size, expected = [], 0, puller.position
     if bodies or (strict and not tags):
         yield from _decode(decoder, bodies, queue_range, expected, queue_range.end, strict and not tags)
+
+
+def whole_bodies(data: bytes, queue_range: QueueRange, strict: bool) -> bytes:
+    """The records of a pull without those whose body does not fit its CRC; raises DataLossError for the first if `strict`."""
+    for message in decode_records(data):
+        if crc_is_wrong(message.body_crc, message.raw_body):
+            break
+    else:
+        return data
+    parts: list[bytes] = []
+    at = 0
+    for message in decode_records(data):
+        size = int.from_bytes(data[at : at + 4], "big")
+        if crc_is_wrong(message.body_crc, message.raw_body):
+            offset = message.queue_offset
+            error = lost(queue_range.queue, offset, offset, "the CRC of its body is wrong")
+            if strict:
+                raise error
+            _log.warning("%s", error)
+        else:
+            parts.append(data[at : at + size])
+        at += size
+    return b"".join(parts)
 
 
 def _decode(

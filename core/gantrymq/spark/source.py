@@ -62,7 +62,13 @@ class _Reading:
         options = self._options
         schema = to_arrow_schema(self._schema, timezone="UTC")
         yield from read_range(
-            partition.queue_range, schema, options.nameservers, options.group, options.tags, options.fail_on_data_loss
+            partition.queue_range,
+            schema,
+            options.nameservers,
+            options.group,
+            options.tags,
+            options.fail_on_data_loss,
+            options.check_crc,
         )
 
 

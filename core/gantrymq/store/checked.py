@@ -51,7 +51,7 @@ class CheckedReads:
         wanted: list[tuple[int, int]] = []
         total = 0
         for position, size, _ in units:
-            named = self._names_a_record(position, size)
+            named = self.names_a_record(position, size)
             if named and total and total + size > bytes_max:
                 break
             wanted.append((position, size) if named else (0, 0))
@@ -96,7 +96,7 @@ class CheckedReads:
         """Why the unit's record could not be had, and whether that is the unit's fault; empty: it was lost, or deleted by retention. May
         raise `Cold`."""
         position, size, _ = unit
-        if not self._names_a_record(position, size):
+        if not self.names_a_record(position, size):
             return ("", False) if self._is_gone(position, size) else (NO_UNIT, True)
         data = self._read(position, size)
         if not data and position >= VIRTUAL:
@@ -108,14 +108,15 @@ class CheckedReads:
         """Whether a whole record stands at a position. `size`: what is believed; the record's own counts. May raise `Cold`."""
         head = self._read(position, record.PREFIX.size)
         own = int.from_bytes(head[:4], "big")
-        if position < VIRTUAL and self._names_a_record(position, own):
+        if position < VIRTUAL and self.names_a_record(position, own):
             size = own
         return (
-            self._names_a_record(position, size)
+            self.names_a_record(position, size)
             and not self._what(self._read(position, size), position, size, "", -1, -1)[0]
         )
 
-    def _names_a_record(self, position: int, size: int) -> bool:
+    def names_a_record(self, position: int, size: int) -> bool:
+        """Whether a record of that size could stand there."""
         if not record.RECORD_SIZE_MIN <= size <= min(self._log.file_size, RECORD_BYTES_MAX):
             return False
         if position >= VIRTUAL:

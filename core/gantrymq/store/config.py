@@ -64,6 +64,9 @@ class StoreConfig:
     """With more free bytes than this a disk is not full, whatever its ratio; 1.5 and 2.5 times as many are needed for the two marks before it (as
     their ratios say). 0: the ratios alone."""
 
+    verify_bytes_per_s: int = field(default=0, metadata={"min": 0, "max": 1 << 40})
+    """The log is read from begin to end at this rate, again and again, and what is damaged is listed (`gantry store damage list`); 0: it is not."""
+
     def __post_init__(self) -> None:
         _check("commitlog_file_size", self.commitlog_file_size, LOG_FILE_SIZE_MIN, LOG_FILE_SIZE_MAX)
         _check("consumequeue_file_size", self.consumequeue_file_size, UNIT_SIZE, LOG_FILE_SIZE_MAX)
@@ -83,6 +86,7 @@ class StoreConfig:
         _check("checkpoint_interval_ms", self.checkpoint_interval_ms, 100, 3_600_000)
         _check("file_reserved_hours", self.file_reserved_hours, 0, 1_000_000)
         _check("disk_reserve_bytes", self.disk_reserve_bytes, 0, 1 << 60)
+        _check("verify_bytes_per_s", self.verify_bytes_per_s, 0, 1 << 40)
         _check("log_bytes_max", self.log_bytes_max, 0, 1 << 60)
         try:
             delays_of(self.delay_levels)

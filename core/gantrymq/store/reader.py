@@ -365,6 +365,26 @@ class StoreReader:
             return True
         return self._checked.is_whole(entry.position, entry.size)
 
+    # --- for who walks through the log (broker/verification.py)
+
+    def read_log(self, position: int, count: int) -> bytes:
+        """Up to `count` bytes, not beyond the segment's end. May raise `Cold`."""
+        return self._log.read(position, count)
+
+    def segment_end(self, position: int) -> int:
+        """Where the segment of a position ends."""
+        return self._log.base_of(position) + self._log.file_size
+
+    def may_be_size(self, position: int, size: int) -> bool:
+        """Whether a record of `size` bytes could stand there."""
+        return self._checked.names_a_record(position, size)
+
+    def is_whole(self, position: int) -> bool:
+        """Whether a whole record begins at a position. May raise `Cold`."""
+        return self._checked.is_whole(position, 0)
+
+    # --- pieces of answers
+
     def read_places(
         self, topic: str, queue_id: int, offsets: Sequence[int], positions: list[int], sizes: list[int], bytes_max: int
     ) -> tuple[list[bytes], int, int]:

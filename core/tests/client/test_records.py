@@ -121,3 +121,14 @@ def test_a_record_that_cannot_be_read_is_left_out_and_named(caplog: pytest.LogCa
 @given(st.binary(max_size=300))
 def test_no_bytes_break_the_reader(data: bytes) -> None:
     readable_records(data, "b", "t/b/0")
+
+
+def test_a_body_that_does_not_fit_its_crc_is_left_out_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    good = [make_record("t", 0, number, b"body%d" % number) for number in range(3)]
+    data = good[0] + good[1].replace(b"body1", b"bodyX") + good[2]
+    assert [message.body for message in decode_records(data)] == [b"body0", b"bodyX", b"body2"]
+    with pytest.raises(GantryError, match="CRC of the body"):
+        decode_records(data, check_crc=True)
+    assert [message.body for message in readable_records(data, "b", "t/b/0", check_crc=True)] == [b"body0", b"body2"]
+    assert "t/b/0: the record at queue offset 1 cannot be read and is left out" in caplog.text
+    assert len(decode_records(b"".join(good), check_crc=True)) == 3

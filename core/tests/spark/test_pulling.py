@@ -1,6 +1,7 @@
 """The executor's side against brokers in memory, without Spark."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -29,10 +30,10 @@ def fill(cluster: FakeCluster, count: int, size: int = 0) -> None:
 
 
 def read(
-    cluster: FakeCluster, start: int, end: int, tags: tuple[str, ...] = (), strict: bool = True
+    cluster: FakeCluster, start: int, end: int, tags: tuple[str, ...] = (), strict: bool = True, check_crc: bool = False
 ) -> Iterator[tuple[int, bytes]]:
     part = QueueRange("telemetry", "broker-a", 0, start, end, cluster.broker().address)
-    for batch in pulling.read_range(part, SCHEMA, [cluster.nameserver], "g", tags, strict):
+    for batch in pulling.read_range(part, SCHEMA, [cluster.nameserver], "g", tags, strict, check_crc):
         yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
 
 
@@ -146,3 +147,14 @@ def test_a_reader_that_stops_early_leaves_the_connection_usable(cluster: FakeClu
     next(reading)
     reading.close()
     assert len(list(read(cluster, 0, 100))) == 100
+
+
+def test_a_body_that_does_not_fit_its_crc_is_lost_data(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    fill(cluster, 9, size=20)
+    entries = cluster.broker().queues["telemetry", 0].entries
+    entries[4] = replace(entries[4], record=entries[4].record.replace(b"4" + bytes(20), b"5" + bytes(20)))
+    assert len(list(read(cluster, 0, 9))) == 9
+    with pytest.raises(DataLossError, match="CRC of its body"):
+        list(read(cluster, 0, 9, check_crc=True))
+    assert [offset for offset, _ in read(cluster, 0, 9, strict=False, check_crc=True)] == [0, 1, 2, 3, 5, 6, 7, 8]
+    assert "CRC of its body" in caplog.text
