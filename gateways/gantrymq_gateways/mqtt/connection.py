@@ -80,7 +80,7 @@ class ConnectionLimits:
     connect_timeout_ms: int = 10_000
     """From the accepted socket to CONNECT: a silent stranger costs memory."""
     part_bytes: int = 0
-    """A PUBLISH over `packet_bytes_max` is handed over as parts (`Part`) of so many bytes of payload; 0: it ends the connection."""
+    """A PUBLISH with more payload is handed over as parts (`Part`) of so many bytes of it; 0: over `packet_bytes_max` it ends the connection."""
     keep_alive_s_max: int = 0
     """Cap on what the client asked for; 0: none. MQTT 3.1.1 cannot tell the client, so a cap may cut honest ones."""
 
@@ -199,7 +199,8 @@ class MqttConnection:
             start = self._take_parts(self._oversized, data, 0, events)
             if start < 0:
                 return events
-        largest = self._limits.packet_bytes_max if self.state is State.CONNECTED else 0
+        limits = self._limits
+        largest = (limits.part_bytes or limits.packet_bytes_max) if self.state is State.CONNECTED else 0
         while size - start >= 2:
             first = data[start]
             length = data[start + 1]
@@ -245,11 +246,13 @@ class MqttConnection:
                     refused = stranger(data[start : start + 8]) or refused
                 too_large = first >> 4 == c.PUBLISH and end - body > self._limits.packet_bytes_max
                 return self._violation(events, refused, too_large)
-            if end - body > self._limits.packet_bytes_max:
-                start = self._open_oversized(data, start, body, end, events)
-                if start < 0:
+            if first >> 4 == c.PUBLISH and end - body > largest:
+                opened = self._open_oversized(data, start, body, end, events)
+                if opened < 0:
                     return events
-                continue
+                if opened > start:
+                    start = opened
+                    continue
             if end > size:
                 break
             if not self._packet(data, start, body, end, events):
@@ -287,13 +290,16 @@ class MqttConnection:
         return ""
 
     def _open_oversized(self, data: bytes, start: int, body: int, end: int, events: list[Event]) -> int:
-        """A PUBLISH that is taken in parts begins at `start`; where the next packet does, or -1 if that is not here yet."""
+        """A PUBLISH that may have to be taken in parts begins at `start`: where the next packet does, -1 if that is not here yet, `start` itself
+        if the payload is no larger than a part."""
         flags = data[start] & 0x0F
         topic_end = body + 2 + int.from_bytes(data[body : body + 2], "big")
         payload = topic_end + (2 if flags & c.FLAG_QOS else 0)
         if len(data) < max(body + 2, payload):
             self._keep(data, start, max(body + 2, payload) - start)
             return -1
+        if end - payload <= self._limits.part_bytes:
+            return start
         topic, packet_id = data[body + 2 : topic_end], int.from_bytes(data[topic_end:payload], "big")
         try:
             codec.check_publish(flags, topic, packet_id)

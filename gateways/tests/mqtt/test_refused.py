@@ -184,6 +184,29 @@ def test_parts_are_the_same_however_they_are_cut(cuts: list[int], qos: int) -> N
     assert events[-1] == Publish(b"t", b"next", 0, 0)
 
 
+@pytest.mark.parametrize("size", [999, 1000, 1001, 1002, 2001])
+@pytest.mark.parametrize("step", [1, 7, 10_000])
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_payload_one_byte_larger_than_a_record_comes_as_parts(size: int, step: int, qos: int) -> None:
+    body = bytes(range(250)) * 9
+    wanted = Publish(b"t/u", body[:size], qos << 1, 9 if qos else 0)
+    data = codec.encode_packet(wanted) + codec.encode_packet(Publish(b"t/u", b"next", 0, 0))
+    connection = MqttConnection(ConnectionLimits(1_000 + 65_552, part_bytes=1_000), {b"t/u"}, 0)
+    connection.state = State.CONNECTED
+    events: list[object] = []
+    for at in range(0, len(data), step):
+        events += connection.receive_data(data[at : at + step], 0)
+    if size <= 1_000:
+        assert events[:-1] == [wanted]
+    else:
+        count = -(-size // 1_000)
+        assert [(part.number, part.count) for part in events[:-1] if isinstance(part, Part)] == [
+            (number, count) for number in range(1, count + 1)
+        ]
+        assert b"".join([part.payload for part in events[:-1] if isinstance(part, Part)]) == body[:size]
+    assert events[-1] == Publish(b"t/u", b"next", 0, 0)
+
+
 @pytest.mark.parametrize(
     ("flags", "topic", "packet_id"), [(4, b"t", 1), (6, b"t", 1), (2, b"t", 0), (0, b"a/#", 0), (0, b"", 0)]
 )
