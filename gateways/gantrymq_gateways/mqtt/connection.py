@@ -84,6 +84,11 @@ class ConnectionLimits:
     keep_alive_s_max: int = 0
     """Cap on what the client asked for; 0: none. MQTT 3.1.1 cannot tell the client, so a cap may cut honest ones."""
 
+    @property
+    def whole_bytes_max(self) -> int:
+        """Remaining length of a PUBLISH that is certainly handed over whole."""
+        return self.part_bytes or self.packet_bytes_max
+
 
 @dataclass(slots=True)
 class Violation:
@@ -199,8 +204,7 @@ class MqttConnection:
             start = self._take_parts(self._oversized, data, 0, events)
             if start < 0:
                 return events
-        limits = self._limits
-        largest = (limits.part_bytes or limits.packet_bytes_max) if self.state is State.CONNECTED else 0
+        largest = self._limits.whole_bytes_max if self.state is State.CONNECTED else 0
         while size - start >= 2:
             first = data[start]
             length = data[start + 1]
@@ -247,11 +251,10 @@ class MqttConnection:
                 too_large = first >> 4 == c.PUBLISH and end - body > self._limits.packet_bytes_max
                 return self._violation(events, refused, too_large)
             if first >> 4 == c.PUBLISH and end - body > largest:
-                opened = self._open_oversized(data, start, body, end, events)
-                if opened < 0:
+                at, start = start, self._open_oversized(data, start, body, end, events)
+                if start < 0:
                     return events
-                if opened > start:
-                    start = opened
+                if start > at:
                     continue
             if end > size:
                 break
