@@ -16,7 +16,7 @@ from interop_tests.running import VIP, Gantry
 PAGE = (Path(__file__).parents[1] / "docs" / "first-five-minutes.md").read_text()
 PORTS = {"nameserver": 9876, "broker": 10911, "metrics": 5557, "mqtt": 1883, "amqp": 5672, "cloudevents": 8080}
 """What the page says, of each door."""
-INSTALL = "python3 -m venv try && try/bin/pip install --quiet "
+INSTALL = "python3 -m venv .envs/try && .envs/try/bin/pip install --quiet "
 """The one command that is not run, for it needs the internet: the packages are those that the tests have."""
 
 
@@ -47,8 +47,8 @@ def test_the_page_as_written(own_server: Gantry, tmp_path: Path) -> None:
     ports = {said: int(own_server.doors[door].rpartition(":")[2]) for door, said in PORTS.items()}
     ports[PORTS["broker"] + VIP] = ports[PORTS["broker"]] + VIP
     page = re.sub(r"\b(\d{4,5})\b", lambda number: str(ports.get(int(number[0]), number[0])), PAGE)
-    (tmp_path / "try" / "bin").mkdir(parents=True)
-    for path, words in (("run", '-m gantrymq "${@:2}"'), ("try/bin/python", '"$@"')):
+    (tmp_path / ".envs" / "try" / "bin").mkdir(parents=True)
+    for path, words in (("run", '-m gantrymq "${@:2}"'), (".envs/try/bin/python", '"$@"')):
         program = tmp_path / path
         program.write_text(f"#!/usr/bin/env bash\nexec {shlex.quote(sys.executable)} {words}\n")
         program.chmod(0o755)
