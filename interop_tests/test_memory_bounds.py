@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -38,16 +38,44 @@ def anonymous_mib(gantry: Gantry) -> float:
     return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Anonymous:")) / 1024
 
 
-def stalled_subscriber(gantry: Gantry, number: int) -> Raw:
-    peer = raw.mqtt(gantry, receive_bytes=4096, client_id=b"deaf%d" % number)
+def stalled_consumer(gantry: Gantry, number: int) -> Raw:
+    """Of an AMQP queue of its own, bound to the exchange `flood`."""
+    peer = raw.amqp(gantry, receive_bytes=4096)
+    name = b"deaf%02d" % (number % 100) + b"x" * (number // 100)
+    queue = bytes([len(name)]) + name
+    for class_id, method_id, arguments in (
+        (40, 10, b"\0\0\5flood\5topic\2\0\0\0\0"),
+        (50, 10, b"\0\0" + queue + b"\2\0\0\0\0"),
+        (50, 20, b"\0\0" + queue + b"\5flood\1#\0\0\0\0\0"),
+        (60, 20, b"\0\0" + queue + b"\0\2\0\0\0\0"),
+    ):
+        peer.send(raw.method(1, class_id, method_id, arguments))
+        raw.read_frame(peer)
+    return peer
+
+
+def stalled_subscriber(gantry: Gantry, number: int, clean: bool = True) -> Raw:
+    peer = Raw(gantry, "mqtt", 4096)
+    name = b"deaf%d" % number
+    connect = b"\0\4MQTT\4" + bytes([2 if clean else 0, 0, 0]) + mqtt_text(name)
+    peer.send(b"\x10" + bytes([len(connect)]) + connect)
+    assert peer.exactly(4) == b"\x20\x02\0\0"
     body = b"\x00\x01" + mqtt_text(b"flood/#") + b"\x01"
     peer.send(b"\x82" + length(len(body)) + body)
     peer.exactly(5)
     return peer
 
 
-def test_a_payload_for_many_stalled_readers_is_held_once(gantry: Gantry) -> None:
-    peers = [stalled_subscriber(gantry, number) for number in range(READERS)]
+STALLED: dict[str, Callable[[Gantry, int], Raw]] = {
+    "clean session": stalled_subscriber,
+    "kept session": lambda gantry, number: stalled_subscriber(gantry, number, clean=False),
+    "AMQP queue": stalled_consumer,
+}
+
+
+@pytest.mark.parametrize("stalled", STALLED.values(), ids=STALLED)
+def test_a_payload_for_many_stalled_readers_is_held_once(gantry: Gantry, stalled: Callable[[Gantry, int], Raw]) -> None:
+    peers = [stalled(gantry, number) for number in range(READERS)]
     sender = raw.mqtt(gantry, client_id=b"sender")
     before = anonymous_mib(gantry)
     for number in (1, 2, 3):

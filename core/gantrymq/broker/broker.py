@@ -35,6 +35,7 @@ from gantrymq.broker.routing import Router, route_from_bytes, route_to_bytes
 from gantrymq.broker.routing_api import RouteSet
 from gantrymq.broker.row_checks import RowCheck
 from gantrymq.broker.settings import Settings
+from gantrymq.broker.shared_bodies import SharedBodies
 from gantrymq.broker.snapshots import NOT_TABLES, NOTHING, Snapshots
 from gantrymq.broker.stats import BrokerStats
 from gantrymq.broker.submitted import MESSAGE_ENTRIES, Sent, Submitted
@@ -121,6 +122,7 @@ class Broker:
         self.settings = Settings(self)
         self.gate = AckGate(always_open=not sync_flush)
         self.cursors = Cursors(store, self.append_ack, self._wait_cursor, self._wake_cursor, self._arm_append)
+        self.cursors.share = SharedBodies(wheel).shared
         self.delays = Delays(self)
         self.transactions = Transactions(self)
         self.pops = Pops(self)

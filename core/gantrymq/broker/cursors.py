@@ -26,6 +26,7 @@ from gantrymq.broker.acks import (
 )
 from gantrymq.broker.moved import MovedPlaces
 from gantrymq.broker.port import CursorInfo, Delivery, Outcome
+from gantrymq.broker.shared_bodies import SHARED_BYTES_MIN
 from gantrymq.broker.window import MARK_STEP, AckWindow
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
@@ -172,6 +173,8 @@ class Cursors:
         """By cursor: offsets whose record is damaged, with its position. Neither in flight nor returned nor done: the queue holds them, and a start
         brings them back, perhaps to be read."""
         self.aside_count = 0
+        self.share: Callable[[int, bytes], bytes] = lambda position, body: body
+        """See `SharedBodies.shared`."""
         self.on_deleted: Callable[[Cursor], None] = lambda cursor: None
         """Called for each cursor that is forgotten."""
 
@@ -390,6 +393,8 @@ class Cursors:
             if message is None:
                 self._done(cursor, offset)
                 continue
+            if len(message.body) >= SHARED_BYTES_MIN:
+                message.body = self.share(message.physical_offset, message.body)
             deliveries.append(Delivery(message, offset, 1 + window.deliveries(offset, cursor.recovered_below)))
         if deliveries:
             self._holders.setdefault(holder, set()).add(cursor.id)
