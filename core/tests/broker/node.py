@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,8 @@ class Node:
     """One life of a broker. `sync`: acknowledgements wait for `flush`."""
 
     accept_loss = False
+    routes: Mapping[str, Callable[[], Any]] = {"prefix": PrefixRoutes}
+    """Kinds of routes, as doors bring them."""
 
     def __init__(self, files: MemoryFileSystem, sync: bool) -> None:
         self.files = files
@@ -68,7 +70,7 @@ class Node:
         self.store = MessageStore(files, ROOT, SMALL, clock)
         self.report = self.store.load(accept_loss=self.accept_loss)
         self.broker = Broker(
-            self.store, clock, self.turn, self.wheel, {"prefix": PrefixRoutes()},
+            self.store, clock, self.turn, self.wheel, {kind: make() for kind, make in self.routes.items()},
             BrokerConfig(), TopicsConfig(), GatewayConfig(), sync,
         )  # fmt: skip
         self.prepare()
