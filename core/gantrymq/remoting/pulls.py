@@ -149,7 +149,7 @@ def look(
         answer.pieces, answer.count = found.pieces, len(found.offsets)
         answer.size = found.size
     if not answer.pieces:
-        answer.code, answer.status = RETRY, b"NO_MATCHED_MESSAGE"
+        answer.code, answer.status, answer.count = RETRY, b"NO_MATCHED_MESSAGE", 0
     return answer
 
 

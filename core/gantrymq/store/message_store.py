@@ -27,7 +27,7 @@ from gantrymq.store.damage import DamageList
 from gantrymq.store.derived import (
     INDEX_BEHIND_MAX,
     INDEX_LAG_MS_MAX,
-    INDEX_PENDING_MAX,
+    INDEX_SWEEPING_MAX,
     DerivedFiles,
 )
 from gantrymq.store.ends import RememberedEnds
@@ -441,7 +441,7 @@ class MessageStore(StoreReader, DerivedFiles):
             raise self._failure
         now_ms = self._clock.now_ms()
         pending = self._appender.index_pending
-        behind_max = INDEX_PENDING_MAX if self._sweeping else INDEX_BEHIND_MAX
+        behind_max = INDEX_SWEEPING_MAX if self._sweeping else INDEX_BEHIND_MAX
         if pending and (len(pending) > behind_max or now_ms - pending[0][3] > INDEX_LAG_MS_MAX):
             self._catch_up(len(batch))
         if self._buffer_full:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.model import properties as props
 from gantrymq.model.errors import StoreCorruptError
+from gantrymq.model.sysflag import TRANSACTION_ROLLBACK
 from gantrymq.store import record
 from gantrymq.store.checked import LOOKED_AT_MAX, RECORD_BYTES_MAX
 from gantrymq.store.cold import Cold
@@ -25,6 +26,7 @@ from gantrymq.store.compaction import VIRTUAL
 from gantrymq.store.consume_queue import HOLE, HOLE_SIZE
 from gantrymq.store.ends import Ends, RememberedEnds, of_topic
 from gantrymq.store.moved import MOVED_TOPIC, unwrap
+from gantrymq.store.recovery import FILLER_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -485,10 +487,16 @@ class StoreReader:
         return message
 
     def get_many(self, refs: Sequence[tuple[int, int]]) -> list[Message | None]:
-        """Records by (physical offset, size) out of units; None where there is no such record (any more)."""
+        """Records by (physical offset, size) out of units; None where there is no such record (any more), or one that stands for damage."""
         found = self._decode_all(refs)
         for index, message in enumerate(found):
-            if message is not None and message.topic == MOVED_TOPIC:
+            if message is None:
+                continue
+            if message.sys_flag & TRANSACTION_ROLLBACK == TRANSACTION_ROLLBACK and FILLER_TOPIC.startswith(
+                message.topic
+            ):
+                found[index] = None
+            elif message.topic == MOVED_TOPIC:
                 try:
                     found[index] = unwrap(message)
                 except record.RecordError:

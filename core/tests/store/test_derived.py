@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gantrymq.store import derived, light_stream
+from gantrymq.store import derived, light_stream, message_store
 from gantrymq.store.light_stream import FRAME, RUN
 
 if TYPE_CHECKING:
@@ -100,3 +100,35 @@ def test_the_units_of_many_records_and_their_entries_of_the_index_are_written_in
         slices.append([size for size in written if size > count * 20])
         written.clear()
     assert [len(large) for large in slices[:2]] == [1, 1]  # units, entries
+
+
+def test_few_records_wait_for_the_index_while_slots_are_written(
+    bench: Bench, message_of: Callable[..., Message], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under full load the background work gets no time: whoever appends writes slots then."""
+    monkeypatch.setattr(message_store, "INDEX_SWEEPING_MAX", 200)
+    assert derived.INDEX_SWEEPING_MAX * 270 < 4 * 1024 * 1024
+    bench.settings |= {"commitlog_file_size": 4 * 1024 * 1024, "index_slots": 400_000, "index_entries": 20_000}
+    store = bench.open()
+    batch = 50
+    number = 0
+
+    def append() -> None:
+        nonlocal number
+        store.append([message_of(number + step) for step in range(batch)], [()] * batch)
+        number += batch
+
+    for _ in range(20):
+        append()
+    while store.index_lag_records:
+        store.run_background(1_000_000)
+    bench.clock.advance(store.config.checkpoint_interval_ms)
+    while not store._sweeping:
+        append()
+        store.run_background(1)
+    most = 0
+    while store._sweeping:
+        append()
+        most = max(most, store.index_lag_records)
+    slices = 400_000 // 4096 // derived.SLOT_CHUNKS_PER_SLICE + 2
+    assert 200 < most <= 200 + slices * batch
