@@ -53,8 +53,9 @@ class Door(Protocol):
     def connected(self, link: Link) -> None:
         """Called once, first."""
 
-    def received(self, data: bytes) -> None:
-        """Bytes from the peer; any split."""
+    def received(self, data: bytes) -> int | None:
+        """Bytes from the peer; any split. A door that bounds its work itself returns how many of them it took, one at least: the rest comes
+        again, with more behind it. None: it took all."""
 
     def inbound_bytes(self) -> int:
         """Bytes held of what the peer has begun, and of what is not handled yet. Asked after each `received`."""

@@ -24,7 +24,7 @@ from gantrymq.net.api import ConnectionFactory, Door, Wheel
 from gantrymq.net.inbound import Inbound
 from gantrymq.net.loopback import Network, is_trusted, peer_name
 from gantrymq.net.outbound import LARGE_BYTES, Held, Ledger, Pieces
-from gantrymq.net.rotation import SHARE_S, SLICE_BYTES_MAX, SLICE_BYTES_MIN, SLICE_S, Rotation
+from gantrymq.net.rotation import BOUNDED_BYTES_MAX, SHARE_S, SLICE_BYTES_MAX, SLICE_BYTES_MIN, SLICE_S, Rotation
 from gantrymq.net.traffic import Traffic
 from gantrymq.net.trim import Trimmer
 from gantrymq.net.turn import LoopTurn
@@ -309,15 +309,23 @@ class Pump(asyncio.Protocol):
             self._hand_over(data)
             self._count_inbound()
             return
-        door = self._door
+        door, taken = self._door, None
         try:
-            door.received(data)  # type: ignore[union-attr]  # OPEN and connected: there is a door
+            taken = door.received(data)  # type: ignore[union-attr]  # OPEN and connected: there is a door
             if door.inbound_bytes() != self.inbound_bytes:  # type: ignore[union-attr]
                 self._count_inbound()
         except Exception as error:
             self._failed(error)
         took_s = rotation.clock_s() - begun_s
         rotation.turn.reads_s += took_s
+        if taken is not None and taken < len(data) and self._state == OPEN:
+            if took_s < SHARE_S and not self._flags & HOLDS:
+                self._hand_over(data[taken:])
+            else:
+                self._rest = data[taken:]
+                self._hold(HOLD_TURN, True)
+            self._count_inbound()
+            return
         if took_s > SLICE_S:
             self._slice_bytes = max(SLICE_BYTES_MIN, int(len(data) * SLICE_S / took_s))
             if took_s >= SHARE_S and self._state == OPEN:
@@ -335,17 +343,19 @@ class Pump(asyncio.Protocol):
         size, at, slice_bytes = len(data), 0, self._slice_bytes
         while True:
             part = data[at : at + slice_bytes] if at or size > slice_bytes else data
-            at += len(part)
+            taken = None
             try:
-                door.received(part)
+                taken = door.received(part)
             except Exception as error:
                 self._failed(error)
+            count = len(part) if taken is None else taken
+            at += count
             before_s, now_s = now_s, clock_s()
             took_s = now_s - before_s
             if took_s > SLICE_S:
-                slice_bytes = max(SLICE_BYTES_MIN, int(len(part) * SLICE_S / took_s))
-            elif len(part) == slice_bytes:
-                slice_bytes = min(slice_bytes * 4, SLICE_BYTES_MAX)
+                slice_bytes = max(SLICE_BYTES_MIN, int(count * SLICE_S / took_s))
+            elif count == slice_bytes:
+                slice_bytes = min(slice_bytes * 4, SLICE_BYTES_MAX if taken is None else BOUNDED_BYTES_MAX)
             if at >= size or self._state != OPEN or now_s - begun_s >= SHARE_S:
                 break
             if self._flags & (HOLD_DOOR | HOLD_PUMP) and not self._flags & LOST:
@@ -390,11 +400,10 @@ class Pump(asyncio.Protocol):
         """The peer has ended a TLS connection, which closes right after: no later turn is certain, so what it sent before is due now,
         whoever paused and however long it takes. It is no more than was read at once."""
         rest, self._rest = self._rest, b""
-        for at in range(0, len(rest), SLICE_BYTES_MAX):
-            if self._state != OPEN or self._door is None:
-                return
+        while rest and self._state == OPEN and self._door is not None:
             try:
-                self._door.received(rest[at : at + SLICE_BYTES_MAX])
+                taken = self._door.received(rest[:SLICE_BYTES_MAX])
+                rest = rest[SLICE_BYTES_MAX if taken is None else taken :]
             except Exception as error:
                 self._failed(error)
 

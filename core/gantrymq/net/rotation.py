@@ -26,6 +26,9 @@ SLICE_BYTES_MIN: Final = 512
 SLICE_BYTES_MAX: Final = 6 * 1024
 """Ordinary sends have 24 messages in it, so that what a batch costs is shared by enough of them; requests of two bytes take it 8 ms, once."""
 
+BOUNDED_BYTES_MAX: Final = 32 * 1024
+"""...of a door that bounds its work itself."""
+
 
 class Waiting(Protocol):
     """A connection with bytes that were read and not handed over."""

@@ -125,7 +125,10 @@ class FakeLink:
         """Hand over `data` (unless the link is closed), run turns until quiet, and return what was written meanwhile."""
         assert self.door is not None, "attach a door first"
         if self.closed_by is None and data:
-            self.door.received(data)
+            taken = self.door.received(data)
+            while taken is not None and taken < len(data) and self.closed_by is None:
+                data = data[taken:]
+                taken = self.door.received(data)
         self.turn.run_until_quiet()
         return self.take()
 

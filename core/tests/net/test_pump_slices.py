@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gantrymq.net.pump import Pump, PumpHost, PumpLimits
-from gantrymq.net.rotation import READS_S, SLICE_BYTES_MAX, SLICE_BYTES_MIN, SLICE_S
+from gantrymq.net.rotation import BOUNDED_BYTES_MAX, READS_S, SLICE_BYTES_MAX, SLICE_BYTES_MIN, SLICE_S
 from gantrymq.net.testing import ManualClock, ManualTurn, ManualWheel
 from tests.net.test_pump import EchoDoor
 
@@ -210,7 +210,12 @@ def test_a_door_that_pauses_gets_the_rest_when_it_resumes() -> None:
 def test_a_door_that_pauses_itself_gets_no_more_of_a_chunk() -> None:
     pump, door, transport, turn = one()
     door.piece_s = 0.0
-    door.received = lambda data: (door.pieces.append(len(data)), pump.pause_reading())  # type: ignore[method-assign,assignment]
+
+    def received(data: bytes) -> None:
+        door.pieces.append(len(data))
+        pump.pause_reading()
+
+    door.received = received  # type: ignore[method-assign]
     pump.data_received(bytes(SLICE_BYTES_MIN * 9))
     for count in (1, 2, 3):
         turn.run_until_quiet()
@@ -218,6 +223,39 @@ def test_a_door_that_pauses_itself_gets_no_more_of_a_chunk() -> None:
         pump.resume_reading()
     turn.run_until_quiet()
     assert (len(door.pieces), transport.reading) == (3, True)
+
+
+class BoundedDoor(BusyDoor):
+    """Takes `most` bytes of what it is handed."""
+
+    most = 100
+
+    def received(self, data: bytes) -> int:  # type: ignore[override]
+        taken = min(self.most, len(data))
+        super().received(data[:taken])
+        return taken
+
+
+@pytest.mark.parametrize("size", [1, SLICE_BYTES_MIN, SLICE_BYTES_MIN + 1, SLICE_BYTES_MAX * 3])
+@pytest.mark.parametrize("piece_s", [0.00001, SLICE_S * 2, 0.003])
+def test_what_a_door_did_not_take_comes_again(size: int, piece_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.BusyDoor", BoundedDoor)
+    pump, door, transport, turn = one()
+    BusyDoor.piece_s = piece_s
+    sent = (MUCH * 10)[:size]
+    pump.data_received(sent)
+    if piece_s == 0.003:
+        assert len(door.pieces) == 1
+    turn.run_until_quiet()
+    assert (bytes(door.seen), transport.reading) == (sent, True)
+
+
+def test_slices_of_a_door_that_bounds_its_work_grow_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.BusyDoor", BoundedDoor)
+    pump, door, _, _ = one()
+    door.piece_s, door.most = 0.0, BOUNDED_BYTES_MAX  # type: ignore[attr-defined]
+    pump.data_received(bytes(BOUNDED_BYTES_MAX * 8))
+    assert max(door.pieces) == BOUNDED_BYTES_MAX
 
 
 def test_a_door_that_closes_gets_no_rest() -> None:

@@ -273,6 +273,16 @@ def basic_get(channel: Channel, _ticket: int, queue: str, no_ack: bool) -> Steps
 
 
 def basic_ack(channel: Channel, tag: int, multiple: bool) -> None:
+    ledger = channel.ledger
+    if not multiple and not ledger.prefetch_shared:
+        entry = ledger.open.pop(tag, None)
+        if entry is not None:
+            queue, offset, consumer = entry
+            if consumer is not None:
+                ledger.consumed -= 1
+                consumer.unacked -= 1
+            channel.door.settle(queue, offset, Outcome.ACK)
+            return
     _answer(channel, tag, multiple, Outcome.ACK)
 
 

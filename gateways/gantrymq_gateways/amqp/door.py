@@ -140,10 +140,13 @@ class AmqpDoor:
         )
         return False
 
-    def received(self, data: bytes) -> None:
+    def received(self, data: bytes) -> int:
         """See Door."""
-        for event in self._connection.receive_data(data, self.gateway.clock.monotonic_ms()):
-            if event.__class__ is Publish:
+        connection = self._connection
+        events = connection.receive_data(data, self.gateway.clock.monotonic_ms())
+        taken = connection.taken
+        for event in events:
+            if event.__class__ is Publish or event.__class__ is MethodReceived:
                 channel = self._channels.get(event.channel)
                 if channel is not None:
                     self._in_order(channel, event)
@@ -152,6 +155,7 @@ class AmqpDoor:
         self._end_of_chunk()
         self._arm()
         self._link.mark()
+        return taken
 
     def inbound_bytes(self) -> int:
         """See Door."""

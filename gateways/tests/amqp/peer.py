@@ -154,6 +154,11 @@ class Peer:
         self.server.settle()
         return out + self.link.take()
 
+    def push(self, data: bytes) -> None:
+        """Send bytes and run nothing."""
+        while data:
+            data = data[self.door.received(data) :]
+
     def ask(self, *data: bytes) -> list[Any]:
         """Send frames in one chunk; what comes back, parsed."""
         return parse(self.raw(b"".join(data)))

@@ -107,7 +107,7 @@ def test_long_pipelines_stop_reading() -> None:
     peer = server.client()
     frames = call(1, "queue.declare", 0, "a", False, True, False, False, False, [])
     frames += call(1, "queue.declare", 0, "a", True, True, False, False, False, []) * (BACKLOG_MAX + 10)
-    peer.door.received(frames)
+    peer.push(frames)
     assert not peer.link.reading
     server.settle()
     assert peer.link.reading

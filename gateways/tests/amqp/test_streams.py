@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gantrymq_gateways.amqp import assembling
+from gantrymq_gateways.amqp import connection as connection_module
 from gantrymq_gateways.amqp.assembling import Assembling, Total
 from gantrymq_gateways.amqp.codec import FRAME, HEADER, HEARTBEAT_FRAME, content_frames
-from gantrymq_gateways.amqp.connection import Connection
+from gantrymq_gateways.amqp.connection import EVENT_WORK, WORK_MAX, Connection
 from gantrymq_gateways.amqp.constants import PROTOCOL_HEADER
 from gantrymq_gateways.amqp.events import ChannelFailed, Event, Publish, Settings
 from gateways.tests.amqp.peer import call, parse, publish
@@ -32,6 +33,16 @@ def new(total: Total | None = None) -> Connection:
     assert connection.running
     connection.data_to_send()
     return connection
+
+
+def everything(connection: Connection, data: bytes) -> list[Event]:
+    """Hand over what was left until nothing is."""
+    events: list[Event] = []
+    while data:
+        events += connection.receive_data(data, 0)
+        assert 0 < connection.taken <= len(data)
+        data = data[connection.taken :]
+    return events
 
 
 def frame(kind: int, channel: int, payload: bytes) -> bytes:
@@ -65,18 +76,59 @@ PIECES = st.one_of(
 
 
 @settings(max_examples=400)
-@given(st.lists(PIECES, min_size=1, max_size=8), st.lists(st.integers(0, 30_000), max_size=6))
-def test_cuts_mean_nothing(pieces: list[bytes], cuts: list[int]) -> None:
+@given(
+    st.lists(PIECES, min_size=1, max_size=8),
+    st.lists(st.integers(0, 30_000), max_size=6),
+    st.sampled_from([1, 9, 1 << 20]),
+)
+def test_cuts_mean_nothing(pieces: list[bytes], cuts: list[int], work: int) -> None:
+    """Neither those of the network nor what is too much at once."""
     stream = call(1, "channel.open", "") + b"".join(pieces)
     whole = new()
-    expected = whole.receive_data(stream, 0)
+    expected = everything(whole, stream)
     connection = new()
     events: list[Event] = []
     places = sorted({0, len(stream), *[cut for cut in cuts if cut < len(stream)]})
-    for start, end in itertools.pairwise(places):
-        events += connection.receive_data(stream[start:end], 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection_module, "WORK_MAX", work)
+        for start, end in itertools.pairwise(places):
+            events += everything(connection, stream[start:end])
     assert events == expected
     assert connection.data_to_send() == whole.data_to_send()
+
+
+@pytest.mark.parametrize(
+    ("request_", "most"),
+    [
+        (message(1, 5), WORK_MAX // EVENT_WORK),
+        (call(1, "basic.get", 0, "q", False), WORK_MAX // EVENT_WORK),
+        (call(1, "basic.ack", 1, False), WORK_MAX),
+        (HEARTBEAT_FRAME, WORK_MAX),
+    ],
+)
+def test_what_is_handled_at_once_is_bounded(request_: bytes, most: int) -> None:
+    """32 KiB of requests of 17 bytes would take the others' time."""
+    connection = new()
+    connection.receive_data(call(1, "channel.open", ""), 0)
+    many = request_ * 1000
+    connection.receive_data(many[:3], 0)
+    connection.receive_data(many[3:], 0)
+    assert connection.taken == most * len(request_) - 3
+    connection.receive_data(many[3 + connection.taken :], 0)
+    assert connection.taken == most * len(request_)
+
+
+def test_a_publish_that_is_cut_off_is_one_event_when_it_is_whole() -> None:
+    """It is not begun: that, and its frames one by one, cost twice as much. A larger one is, as its bytes must count."""
+    connection = new()
+    connection.receive_data(call(1, "channel.open", ""), 0)
+    small, large = message(1, 4088), message(1, 10_000)
+    for cut in (20, 30, 60, len(small) - 1):
+        assert connection.receive_data(small[:cut], 0) == []
+        assert connection._channels[1].publish is None
+        assert connection.receive_data(small[cut:], 0) == [Publish(1, small[11:18], b"\0\0", bytes(4088))]
+    assert connection.receive_data(large[:5_000], 0) == []
+    assert connection._assembling.size == 4088
 
 
 def test_a_header_over_the_frame_limit_is_refused_also_in_one_piece() -> None:
@@ -135,7 +187,7 @@ def test_many_channels_may_send_large_bodies_in_turns(monkeypatch: pytest.Monkey
     assert connection.receive_data(b"".join(parts), 0) == []
     for size in (4_000, 4_000, 1_999):
         assert connection.receive_data(b"".join([frame(3, n, bytes(size)) for n in channels]), 0) == []
-    events = connection.receive_data(b"".join([frame(3, n, b"x") for n in channels]), 0)
+    events = everything(connection, b"".join([frame(3, n, b"x") for n in channels]))
     assert [len(event.body) for event in events if isinstance(event, Publish)] == [10_000] * len(channels)
     assert connection._assembling.size == 0
 
