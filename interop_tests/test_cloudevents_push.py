@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from datetime import UTC, datetime
 
 import httpx
@@ -158,6 +159,34 @@ def test_retry_then_success_and_the_next_follows(door):
         hooks = sink.wait(lambda hooks: len(hooks) == 5)
         assert sink.ids() == ["1", "1", "1", "1", "2"]
         assert [hook.headers["gantry-attempt"] for hook in hooks] == ["1", "2", "3", "4", "1"]
+
+
+def test_a_sink_of_two_a_second_loses_nothing(door):
+    """It refuses what is more, each time with Retry-After: no event's attempts are used up, and few requests are wasted."""
+    taken, refused, lock = [], [0], threading.Lock()
+
+    def answer(hook):
+        with lock:
+            now = time.monotonic()
+            if len(taken) >= 2 and now - taken[-2] < 1:
+                refused[0] += 1
+                return 429, {"retry-after": "1"}
+            taken.append(now)
+            return 204
+
+    with Sink(answer) as sink:
+        subscription = door.subscribe(sink, "limited", config={"maxattempts": 1})
+        for number in range(10):
+            assert door.post("limited", str(number), ce_partitionkey=str(number)) == 202
+        until(lambda: len(taken) == 10)
+        shown = until(
+            lambda: (
+                (found := door.http.get(f"{door.url}/subscriptions/{subscription}").json()["delivery"])["lag"] == 0
+                and found
+            )
+        )
+        assert shown["laststatus"] == 204
+        assert refused[0] <= 3 * 10 + 2 * 16
 
 
 def test_dead_letters(server, door):
