@@ -301,7 +301,8 @@ class Pump(asyncio.Protocol):
                 self._read_s = rotation.clock_s()
             self._rest += data
             self._queue(much=False)
-            self._hold(HOLD_TURN, True)
+            if len(self._rest) > SLICE_BYTES_MAX:  # for less, two calls of the kernel cost more than they spare
+                self._hold(HOLD_TURN, True)
             self._count_inbound()
             return
         self._read_s = begun_s = rotation.clock_s()
@@ -383,7 +384,8 @@ class Pump(asyncio.Protocol):
         self._queued = False
         if self._state == OPEN:
             if self._flags & (HOLD_DOOR | HOLD_PUMP) and not self._flags & LOST:
-                return  # `_hold` queues again
+                self._hold(HOLD_TURN, True)  # queues again when the others let go
+                return
             rest, self._rest = self._rest, b""
             if rest:
                 self._hand_over(rest)

@@ -176,9 +176,13 @@ def test_many_that_send_little_share_a_turn_too() -> None:
         door.piece_s = READS_S / 5
         pump.data_received(b"x")
     assert 5 <= sum(len(door.pieces) for _, door, _ in connections) <= 6
-    assert not any(transport.reading for _, door, transport in connections if not door.pieces)
+    [late, *_] = [(pump, transport) for pump, door, transport in connections if not door.pieces]
+    assert late[1].reading, "it has sent little: the kernel is not asked to hold it"
+    late[0].data_received(b"x" * SLICE_BYTES_MAX)
+    assert not late[1].reading, "what waits for a turn is bounded"
     turn.run_until_quiet()
-    assert all(bytes(door.seen) == b"x" and transport.reading for _, door, transport in connections)
+    assert all(set(door.seen) == {ord("x")} and transport.reading for _, door, transport in connections)
+    assert sum(len(door.seen) for _, door, _ in connections) == len(connections) + SLICE_BYTES_MAX
 
 
 def test_a_keep_alive_does_not_pass_while_what_was_sent_waits() -> None:
@@ -333,3 +337,15 @@ def test_holds_of_door_and_turn_end_in_any_order() -> None:
     pump.pause_reading()
     pump.resume_reading()
     assert (len(door.pieces), transport.reading) == (2, True)
+
+
+def test_little_that_waits_while_its_door_pauses_is_handed_over_when_the_door_goes_on() -> None:
+    [(first, _, _), (second, door, transport)], turn = busy(2)
+    first.data_received(MUCH)
+    second.data_received(b"little")
+    second.pause_reading()
+    turn.run_until_quiet()
+    assert (door.pieces, transport.reading) == ([], False)
+    second.resume_reading()
+    turn.run_until_quiet()
+    assert (bytes(door.seen), transport.reading) == (b"little", True)
