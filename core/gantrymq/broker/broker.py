@@ -22,7 +22,7 @@ from gantrymq.broker.config_export import Rows
 from gantrymq.broker.cursors import Cursor, Cursors
 from gantrymq.broker.delays import Delays
 from gantrymq.broker.deleting import Deleting
-from gantrymq.broker.hits import NO_HIT, Hit, Tap
+from gantrymq.broker.hits import NO_HIT, TAP_ENTRIES, Hit, Tap, is_behind
 from gantrymq.broker.leases import Leases
 from gantrymq.broker.offsets import FLUSH_MS, OFFSET_TABLES, STEP_EVERY_MS, ConsumerOffsets
 from gantrymq.broker.own_rows import CHECKS, NEXT
@@ -38,7 +38,7 @@ from gantrymq.broker.settings import Settings
 from gantrymq.broker.shared_bodies import SharedBodies
 from gantrymq.broker.snapshots import NOT_TABLES, NOTHING, Snapshots
 from gantrymq.broker.stats import BrokerStats
-from gantrymq.broker.submitted import MESSAGE_ENTRIES, Sent, Submitted
+from gantrymq.broker.submitted import ENTRIES_PER_SHARE, MESSAGE_ENTRIES, Sent, Submitted
 from gantrymq.broker.tables import Tables, check_item, item_message, replay_topic
 from gantrymq.broker.topic_budget import NATIVE, Maker, TopicBudget
 from gantrymq.broker.topics import Topic, TopicConfig, TopicTable
@@ -71,6 +71,9 @@ ROWS_AT_ONCE = 1_000
 WAKES_PER_TURN = 256
 WAKES_S = 0.001
 """Waiters served in one turn, and how long: 8 us a pull. The others have later turns."""
+
+TAPS_S = 0.001
+"""Time of live deliveries in one turn."""
 
 BACKGROUND_BUDGET_US = 1_000
 """Derived files are written in slices of at most this long on the loop."""
@@ -487,6 +490,10 @@ class Broker:
                     if topic.routed:
                         found = topic.cache.get((message.exchange, message.tag))
                         hit = found if found is not None else self.router.route(topic, message)
+                        if hit.taps and is_behind(hit, message) and not (self.closed or (sent.whole and index)):
+                            sent.strict, sent.end = strict, index
+                            used = (index - begin) * MESSAGE_ENTRIES + entries - room
+                            return min(max(used, ENTRIES_PER_SHARE), entries), size - more
                     if message.demand_route and message.demand_route not in hit.kinds:
                         code = ErrorCode.NO_ROUTE
                 if code is not None:
@@ -501,6 +508,8 @@ class Broker:
                 if hit is not NO_HIT:
                     hits.append((message, hit))
                     room -= len(hit.lights)
+                    for tap, _ in hit.taps:
+                        room -= TAP_ENTRIES // tap.step
                 more -= len(message.body)
                 if more <= 0 or (index - begin + 1) * MESSAGE_ENTRIES >= room:
                     break
@@ -622,14 +631,20 @@ class Broker:
 
     def _deliver(self) -> None:
         self._deliver_armed = False
-        # A door that fails must not cost the others their call: watchers and long polls are called once.
-        taps, self._full_taps = self._full_taps, []
-        calls: list[Callable[[], None]] = []
-        for tap in taps:
-            batch, tap.batch = tap.batch, []
-            if batch:
-                calls.append(partial(tap.on_records, batch))
-        run_all(calls)
+        taps, self._full_taps = deque(self._full_taps), []
+        clock_s = self.pending.times.now
+        until_s = clock_s() + TAPS_S
+        while taps and clock_s() <= until_s:
+            tap = taps.popleft()
+            try:
+                tap.serve(clock_s, until_s)
+            except Exception as error:  # one door's failure costs no other its records
+                log_failed(tap.on_records, error)
+            if tap.batch:
+                self._full_taps.append(tap)
+        self._full_taps[:0] = taps
+        if self._full_taps:
+            self._arm_deliver()
         self._wake()
 
     def _wake(self) -> None:

@@ -99,3 +99,29 @@ def test_long_work_shares_a_part_of_each_turn() -> None:
     assert done == list("abcdef") * 5
     assert max(took) < 0.004
     assert len(took) == turn.number
+
+
+def test_many_writes_take_some_turns_and_who_comes_later_does_not_stand_behind_them() -> None:
+    now = [0.0]
+    armed: list[Callable[[], None]] = []
+    turn = LoopTurn(armed.append, lambda: now[0])
+    written: list[int] = []
+    took: list[float] = []
+    turn.observe = took.append
+
+    def write(number: int) -> None:
+        now[0] += 0.000_02
+        written.append(number)
+
+    for number in range(1_000):
+        turn.at_write(lambda number=number: write(number))  # type: ignore[misc]
+    armed.pop()()
+    assert len(written) < 200
+    turn.at_write(lambda: write(-1))
+    before = len(written)
+    armed.pop()()
+    assert written[before] == -1
+    while armed:
+        armed.pop()()
+    assert [number for number in written if number >= 0] == list(range(1_000))
+    assert max(took) < 0.004
