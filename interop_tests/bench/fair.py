@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import re
 import select
+import selectors
 import socket
 import struct
 import sys
@@ -138,6 +139,27 @@ def mqtt_publish(connection: socket.socket, _doors: Doors) -> bytes:
     return repeated(b"\x32\x0a\0\x05fairq\0\x01x")
 
 
+def mqtt_receivers(doors: Doors, ready: Any) -> None:
+    """So many clean sessions on the topic of `mqtt_publish`, which read what they get."""
+    os.nice(NICE)
+    selector = selectors.DefaultSelector()
+    for _ in range(QUEUES):
+        host, _, port = doors["mqtt"].rpartition(":")
+        connection = socket.create_connection((host, int(port)), 30)
+        mqtt_hello(connection)
+        connection.sendall(b"\x82\x0a\0\x01\0\x05fairq\0")
+        answer(connection)
+        connection.setblocking(False)
+        selector.register(connection, selectors.EVENT_READ)
+    ready.set()
+    while True:
+        for key, _ in selector.select():
+            try:
+                key.fileobj.recv(1 << 16)  # type: ignore[union-attr]
+            except BlockingIOError:
+                continue
+
+
 def remoting_config(_connection: socket.socket, _doors: Doors) -> bytes:
     return repeated(encode(26, 1, {}, b"", False))
 
@@ -169,6 +191,7 @@ def http_batch(_connection: socket.socket, doors: Doors) -> bytes:
 ATTACKS: Final[dict[str, tuple[str, Block]]] = {
     "MQTT PINGREQ": ("mqtt", mqtt_ping),
     "MQTT publish, QoS 1": ("mqtt", mqtt_publish),
+    f"MQTT publish to {QUEUES} receivers": ("mqtt", mqtt_publish),
     "AMQP basic.get, empty queue": ("amqp", amqp_get),
     f"AMQP publish to {QUEUES} queues": ("amqp", amqp_fanout),
     "Remoting GET_BROKER_CONFIG": ("broker", remoting_config),
@@ -287,6 +310,12 @@ def beside(server: Server, name: str, seconds: float) -> dict[str, Any]:
     """The neighbour's figures while an attack goes on."""
     if name == f"AMQP publish to {QUEUES} queues":
         declare_fanout(server.doors)
+    receivers: list[multiprocessing.Process] = []
+    if name.endswith("receivers"):
+        ready = multiprocessing.Event()
+        receivers.append(multiprocessing.Process(target=mqtt_receivers, args=(server.doors, ready), daemon=True))
+        receivers[0].start()
+        ready.wait()
     processes = (
         [multiprocessing.Process(target=crowd, args=(server.doors,), daemon=True)]
         if name == CROWD
@@ -303,7 +332,7 @@ def beside(server: Server, name: str, seconds: float) -> dict[str, Any]:
         found["waited"] = waited / max(had_after - had + waited, 1)
         found["alive"] = sum(process.is_alive() for process in processes)
     finally:
-        for process in processes:
+        for process in processes + receivers:
             process.terminate()
             process.join()
     for key, old in before.items():

@@ -67,7 +67,7 @@ class Tap:
 
 def is_behind(hit: Hit, message: Message) -> bool:
     """The message has to wait: a tap of its has not handed over what came before. A decision of a transaction does not wait, it is half done."""
-    return not message.intake and any([tap.batch for tap, _ in hit.taps])
+    return not message.intake and any(tap.batch for tap, _ in hit.taps)
 
 
 NO_HIT = Hit((), (), frozenset())

@@ -41,7 +41,7 @@ from gantrymq.remoting.headers import HeaderError, SendHeader, SendHeaderV2, par
 from gantrymq.remoting.jobs import Jobs
 from gantrymq.remoting.locks import QueueLocks
 from gantrymq.remoting.pop_requests import PopRequests
-from gantrymq.remoting.pressure import NEVER_SHED, UNACKED_BYTES_MAX, Pressure
+from gantrymq.remoting.pressure import NEVER_SHED, SEND_BYTES, UNACKED_BYTES_MAX, Pressure
 from gantrymq.remoting.pulls import Pulls, Waiter
 from gantrymq.remoting.reads import Read, Reading, T
 from gantrymq.remoting.route_finder import RouteFinder
@@ -200,6 +200,7 @@ class BrokerDoor(RemotingDoor):
                 self._refuse_sends(commands)
             else:
                 self._open_sends += 1
+                size += SEND_BYTES * len(batch)
                 self._unacked_bytes += size
                 shared.broker.submit(batch, (batch, commands, size), self._stored, self)
         else:
@@ -259,8 +260,9 @@ class BrokerDoor(RemotingDoor):
             recall_requests.submit_aside(self, [message], [command])
             return
         self._open_sends += 1
-        self._unacked_bytes += len(command.body)
-        self.shared.broker.submit([message], ([message], [command], len(command.body)), self._stored, self)
+        size = len(command.body) + SEND_BYTES
+        self._unacked_bytes += size
+        self.shared.broker.submit([message], ([message], [command], size), self._stored, self)
 
     @property
     def born_host(self) -> bytes:

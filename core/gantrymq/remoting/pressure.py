@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 UNACKED_BYTES_MAX: Final = 32 * 1024 * 1024
 """Frames of one connection's sends that wait for the disk: eight connections fill `broker.pending_bytes_max`, one does not."""
 
+SEND_BYTES: Final = 1_000
+"""What a send that waits takes beside its frame: empty messages cost their sender, too."""
+
 NEVER_SHED: Final = frozenset(
     {
         RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT, RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.ACK_MESSAGE,

@@ -12,7 +12,7 @@ from gantrymq.remoting import broker_door
 from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.constants import ResponseCode as Answer
 from gantrymq.remoting.json_bodies import ConsumerData, Heartbeat, encode
-from gantrymq.remoting.pressure import NEVER_SHED
+from gantrymq.remoting.pressure import NEVER_SHED, SEND_BYTES
 from tests.remoting.bench import Bench, answers, ask, pull_frame, request, send, send_frame
 
 
@@ -21,13 +21,13 @@ def flushed(bench: Bench) -> None:
 
 
 def test_one_connection_with_too_much_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_door, "UNACKED_BYTES_MAX", 5_000)
+    monkeypatch.setattr(broker_door, "UNACKED_BYTES_MAX", 9_000)
     bench = Bench(tmp_path, sync=True)
     greedy, modest = bench.connect(), bench.connect()
     frames = [send_frame(b"x" * 1_000, opaque=i) for i in range(10)]
     found = [answers(greedy.feed(frame)) for frame in frames]
     accepted = [i for i, answer in enumerate(found) if not answer]
-    assert accepted == [0, 1, 2, 3, 4]  # 1,300 bytes each: the limit is passed by the fourth, felt by what follows it
+    assert accepted == [0, 1, 2, 3, 4]  # 1,150 bytes each and what a send takes beside: the limit is passed by the fifth, felt by what follows it
     for answer in [answer for group in found for answer in group]:
         assert answer.code == Answer.SYSTEM_BUSY
         assert "bytes of this connection's sends wait for the disk" in (answer.remark or "")
@@ -41,6 +41,18 @@ def test_one_connection_with_too_much_under_way(tmp_path: Path, monkeypatch: pyt
     assert [answer.opaque for answer in answers(modest.feed(b""))] == [60]
     assert greedy.feed(send_frame(opaque=70)) == b""
     assert bench.doors.pressure.connection_sends == 6
+    bench.close()
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_empty_messages_cost_their_sender_credit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, binary: bool
+) -> None:
+    monkeypatch.setattr(broker_door, "UNACKED_BYTES_MAX", 5 * SEND_BYTES)
+    bench = Bench(tmp_path, sync=True)
+    link = bench.connect()
+    found = [answers(link.feed(send_frame(b"", opaque=i, binary=binary))) for i in range(10)]
+    assert [bool(answer) for answer in found].index(True) in (5, 6)
     bench.close()
 
 
