@@ -22,7 +22,7 @@ from gantrymq.broker.config_export import Rows
 from gantrymq.broker.cursors import Cursor, Cursors
 from gantrymq.broker.delays import Delays
 from gantrymq.broker.deleting import Deleting
-from gantrymq.broker.hits import NO_HIT, TAP_ENTRIES, Hit, Tap, is_behind
+from gantrymq.broker.hits import NO_HIT, Hit, Tap, is_behind
 from gantrymq.broker.leases import Leases
 from gantrymq.broker.offsets import FLUSH_MS, OFFSET_TABLES, STEP_EVERY_MS, ConsumerOffsets
 from gantrymq.broker.own_rows import CHECKS, NEXT
@@ -475,12 +475,7 @@ class Broker:
                     topic, code = self._topic_for(message, sent.sender)
                 if code is None:
                     code = check(message)
-                    if (
-                        topic is not None
-                        and topic.compacted
-                        and code is None
-                        and not message.property(props.KEYS).strip()
-                    ):
+                    if topic is not None and topic.compacted and code is None and is_keyless(message):
                         code = ErrorCode.MESSAGE_ILLEGAL  # RocketMQ: "Required message key is missing"
                 hit = NO_HIT
                 if code is None and message.intake and topic is not None:
@@ -507,9 +502,7 @@ class Broker:
                 lights.append(hit.lights)
                 if hit is not NO_HIT:
                     hits.append((message, hit))
-                    room -= len(hit.lights)
-                    for tap, _ in hit.taps:
-                        room -= TAP_ENTRIES // tap.step
+                    room -= hit.entries()
                 more -= len(message.body)
                 if more <= 0 or (index - begin + 1) * MESSAGE_ENTRIES >= room:
                     break
@@ -725,3 +718,8 @@ class Broker:
 
         self._woken[("watch", cursor.id, port)] = call
         self._arm_deliver()
+
+
+def is_keyless(message: Message) -> bool:
+    """A compacted topic keeps the last record of a key: one without is refused."""
+    return not message.property(props.KEYS).strip()

@@ -27,6 +27,13 @@ class Hit:
         self.taps = taps
         self.kinds = kinds
 
+    def entries(self) -> int:
+        """As how many queue entries such a record counts."""
+        count = len(self.lights)
+        for tap, _ in self.taps:
+            count += TAP_ENTRIES // tap.step
+        return count
+
 
 class Tap:
     """A gateway's own channel for volatile routes; filled by the append, emptied behind it. How many receivers stand behind it only the

@@ -27,7 +27,13 @@ def test_one_connection_with_too_much_under_way(tmp_path: Path, monkeypatch: pyt
     frames = [send_frame(b"x" * 1_000, opaque=i) for i in range(10)]
     found = [answers(greedy.feed(frame)) for frame in frames]
     accepted = [i for i, answer in enumerate(found) if not answer]
-    assert accepted == [0, 1, 2, 3, 4]  # 1,150 bytes each and what a send takes beside: the limit is passed by the fifth, felt by what follows it
+    assert accepted == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]  # 1,150 bytes each and what a send takes beside: the limit is passed by the fifth, felt by what follows it
     for answer in [answer for group in found for answer in group]:
         assert answer.code == Answer.SYSTEM_BUSY
         assert "bytes of this connection's sends wait for the disk" in (answer.remark or "")
@@ -45,9 +51,7 @@ def test_one_connection_with_too_much_under_way(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("binary", [False, True])
-def test_empty_messages_cost_their_sender_credit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, binary: bool
-) -> None:
+def test_empty_messages_cost_their_sender_credit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, binary: bool) -> None:
     monkeypatch.setattr(broker_door, "UNACKED_BYTES_MAX", 5 * SEND_BYTES)
     bench = Bench(tmp_path, sync=True)
     link = bench.connect()
