@@ -433,12 +433,16 @@ class Cursors:
 
     def waiting_for(self, position: int) -> list[tuple[Cursor, int]]:
         """Who waits for the damaged record at a position, and at which offset of his queue."""
-        return [
+        found = [
             (self.by_id[cursor_id], offset)
             for cursor_id, known in self.aside.items()
             for offset, at in known.items()
-            if at == position and not self.by_id[cursor_id].window.is_done(offset)
+            if at == position
         ]
+        for cursor, offset in found:
+            if cursor.window.is_done(offset):  # a limit or somebody's commit has passed over it
+                self._take_from_aside(cursor, offset)
+        return [(cursor, offset) for cursor, offset in found if not cursor.window.is_done(offset)]
 
     def end_waiting(self, position: int, deliver: bool) -> int:
         """Nobody waits for it any more: it is done unread, or (`deliver`) it is whole again. The number of entries."""

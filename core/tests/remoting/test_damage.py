@@ -227,6 +227,18 @@ def test_first_reads_are_looked_at_and_later_ones_are_not(site: Site, monkeypatc
     assert len(looked) == COUNT
 
 
+def test_a_commit_of_somebody_who_pulls_passes_over_what_is_kept_aside(site: Site) -> None:
+    position = site.units[HURT][0]
+    site.stopped(lambda: site.flip(LOG, position + 100, 1))
+    popped(site)
+    cursors = site.bench.broker.cursors
+    assert cursors.aside_count == 1
+    site.bench.broker.commit_offset("CG", TOPIC, 0, COUNT)
+    assert popped(site) == []
+    assert cursors.waiting_for(position) == []
+    assert cursors.aside_count == 0
+
+
 def test_the_list_names_who_waits_and_a_skip_ends_it(site: Site) -> None:
     position = site.units[HURT][0]
     site.stopped(lambda: site.flip(LOG, position + 100, 1))
