@@ -20,8 +20,10 @@ from gantrymq.broker.slices import HELD, Sliced, Slices, patient
 from gantrymq.broker.tables import item_message
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
+from gantrymq.model.sysflag import TRANSACTION_ROLLBACK
 from gantrymq.store.moved import places_of, wrap
-from gantrymq.store.record import fault
+from gantrymq.store.record import SYS_FLAG_AT, fault, place_of
+from gantrymq.store.recovery import FILLER_TOPIC
 from gantrymq.store.retention import DiskLevel, disk_level, used_ratio, why_now
 
 if TYPE_CHECKING:
@@ -327,6 +329,9 @@ class Retention:
             stored = b"".join(read[0])
             yield DECODE_US
             what = fault(stored, length)
+            rolled_back = stored[SYS_FLAG_AT + 3] & TRANSACTION_ROLLBACK == TRANSACTION_ROLLBACK if not what else False
+            if rolled_back and FILLER_TOPIC.startswith(place_of(stored)[0]):
+                what = "recovery put it aside"
             if what:
                 self._store.note_damage(unit, shows[0][0], shows[0][1], what, False)
                 damaged += 1

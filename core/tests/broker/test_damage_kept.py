@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from gantrymq.broker.port import END, Route
+from gantrymq.model.message import Message
+from gantrymq.store import record
 from gantrymq.store.damage import DAMAGE_MAX, DamageList
+from gantrymq.store.recovery import FILLER_TOPIC
 from gantrymq.store.testing import MemoryFileSystem
 from tests.broker.keeping import SEGMENT, KeepingNode
 from tests.broker.node import ROOT
@@ -85,3 +88,26 @@ def test_a_list_that_is_damaged_itself_is_as_none() -> None:
         again = DamageList(files, ROOT / "damage", lambda: 1)
         again.load()
         assert (again.entries, again.verified) == ({}, 0)
+
+
+def test_what_recovery_put_aside_is_not_moved_as_if_it_were_the_message() -> None:
+    node = KeepingNode(MemoryFileSystem())
+    light = node.call("create_light")
+    node.call("add_route", Route("r", "prefix", None, "a", light))
+    cursor = node.call("open_cursor", f"~{light}", "g", END).cursor
+    bodies = node.send(2, "a")
+    position, size, _ = node.store.light_units(light, 0, 1)[0]
+    node.send(300, "b")
+    node.stop()
+    filler = Message(FILLER_TOPIC, bytes(size - record.RECORD_SIZE_MIN - len(FILLER_TOPIC)))
+    filler.sys_flag, filler.physical_offset, filler.store_ms = 12, position, 1
+    filler.born_host = filler.store_host = bytes(8)
+    handle = node.files.open(ROOT / "store" / "commitlog" / f"{0:020d}", False)
+    node.files.pwrite(handle, record.encode(filler), position)
+    node.files.close(handle)
+    node = KeepingNode(node.files, node.clock)
+    assert [body for _, body in node.drain(cursor)] == bodies[1:]
+    assert node.retain(hours=2) == 0
+    assert node.broker.cursors.end_waiting(position, deliver=False) == 1
+    node.turn.run_until_quiet()
+    assert node.retain(hours=4) > 0
