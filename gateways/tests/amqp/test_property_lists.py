@@ -152,6 +152,14 @@ def test_a_user_is_not_taken_for_a_type() -> None:
         reader.read(encode_properties(Properties(user_id="admin", app_id="x")))
 
 
+def test_a_last_text_over_the_end_of_its_table_is_refused() -> None:
+    reader = PropertyReader("guest")
+    reader.read(encode_properties(Properties(headers=[("a", Field("S", b"ab"))])))
+    table = b"\x01aS\0\0\0\x05ab"
+    with pytest.raises(AmqpError, match="longstr over the end"):
+        reader.read(b"\x20\x00" + struct.pack(">I", len(table)) + table)
+
+
 def test_only_texts_that_need_a_careful_look_are_walked_field_by_field(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also new numbers, new names and texts of over 255 bytes are read by stretches."""
     reader = PropertyReader("guest")
