@@ -135,8 +135,16 @@ MAKES_VENV = (
 @pytest.fixture
 def slow_pip(checkout):
     """A Python whose virtual environments have a pip that stops in the middle of its work, for a line in this pipe."""
-    for tool in ("du", "grep", "ln", "mktemp", "sleep", "tail"):
+    for tool in ("du", "ln", "mktemp", "sleep", "tail"):
         (checkout.parent / "bin" / tool).symlink_to(shutil.which(tool))
+    late = (
+        checkout.parent / "bin" / "grep"
+    )  # what the watcher begins with: on a loaded machine pip has said something before
+    late.write_text(
+        f"#!{shutil.which('bash')}\nuntil [[ $(<'{checkout}'/.envs/.build-base-*/tmp/log) == *h11* ]]; do sleep 0.1; done\n"
+        f'exec {shutil.which("grep")} "$@"\n'
+    )
+    late.chmod(0o755)
     pipe, pip = checkout.parent / "pipe", checkout.parent / "pip"
     os.mkfifo(pipe)
     pip.write_text(f"#!{shutil.which('bash')}\n" + PIP.replace("{pipe}", str(pipe)))
