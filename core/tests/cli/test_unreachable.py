@@ -41,7 +41,7 @@ TOGETHER = 40
 """Commands that wait side by side, nearly all the time."""
 
 VALUES = {
-    "--to": "latest", "--topic": "t", "--queue": "b/0", "--at": "b/0/0", "--key": "k", "--perm": "r", "--retries": "1",
+    "--to": "latest", "--topic": "t", "--queue": "b/0", "--at": "b/0/0", "--key": "k", "--perm": "r", "--retries": "1", "POSITION": "0",
 }  # fmt: skip
 """What options and arguments are given that need one of a kind; others get a name."""
 
