@@ -123,6 +123,30 @@ class QueueFiles:
         self._handles.clear()
 
 
+def first_free(files: FileSystem, handle: int, low: int, high: int, cut_at: int = -1) -> int:
+    """Index of the first unit of a file, from `low` on, that is empty or (with `cut_at`) points at or above it; all before are neither."""
+    pread = files.pread
+    data = pread(handle, min(WINDOW_UNITS, high - low) * UNIT_SIZE, low * UNIT_SIZE)
+    whole, used = len(data) // UNIT_SIZE, -(-len(data.rstrip(b"\0")) // UNIT_SIZE)
+    units = list(UNIT.iter_unpack(data[: min(used + 1, whole) * UNIT_SIZE]))  # not 200 of which one counts
+    first = low
+    low = first + len(units)
+    if not units or units[-1][1] <= 0 or (cut_at >= 0 and units[-1][1] != HOLE_SIZE and units[-1][0] >= cut_at):
+        low, high = first, first + len(units)  # most queues have few units in a file: one read
+    while low < high:
+        middle = (low + high) // 2
+        if middle - first < len(units):
+            position, size, _ = units[middle - first]
+        else:
+            data = pread(handle, UNIT_SIZE, middle * UNIT_SIZE)
+            position, size, _ = UNIT.unpack(data) if len(data) == UNIT_SIZE else (0, 0, 0)
+        if size <= 0 or (cut_at >= 0 and size != HOLE_SIZE and position >= cut_at):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
 class ConsumeQueue:
     """One queue. `next_offset` is its maximum offset; `pending` the newest units as a flat list."""
 
@@ -245,28 +269,7 @@ class ConsumeQueue:
         return self._files.read(path, length, at - base, self._opened_at - base)
 
     def _first(self, base: int, low: int, high: int, cut_at: int) -> int:
-        """Index of the first unit that is empty or (with `cut_at`) points at or above it; all before are neither."""
-        handle = self._files.handle(self._path(base), False)
-        pread = self._files.files.pread
-        data = pread(handle, min(WINDOW_UNITS, high - low) * UNIT_SIZE, low * UNIT_SIZE)
-        whole, used = len(data) // UNIT_SIZE, -(-len(data.rstrip(b"\0")) // UNIT_SIZE)
-        units = list(UNIT.iter_unpack(data[: min(used + 1, whole) * UNIT_SIZE]))  # not 200 of which one counts
-        first = low
-        low = first + len(units)
-        if not units or units[-1][1] <= 0 or (cut_at >= 0 and units[-1][1] != HOLE_SIZE and units[-1][0] >= cut_at):
-            low, high = first, first + len(units)  # most queues have few units in a file: one read
-        while low < high:
-            middle = (low + high) // 2
-            if middle - first < len(units):
-                position, size, _ = units[middle - first]
-            else:
-                data = pread(handle, UNIT_SIZE, middle * UNIT_SIZE)
-                position, size, _ = UNIT.unpack(data) if len(data) == UNIT_SIZE else (0, 0, 0)
-            if size <= 0 or (cut_at >= 0 and size != HOLE_SIZE and position >= cut_at):
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        return first_free(self._files.files, self._files.handle(self._path(base), False), low, high, cut_at)
 
     def _drop_empty_files(self) -> None:
         """A file made just before a crash may hold nothing; the queue ends in the one before it."""

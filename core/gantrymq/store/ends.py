@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.store.commit_log import positions_in
 from gantrymq.store.config import UNIT_SIZE
-from gantrymq.store.consume_queue import UNIT
+from gantrymq.store.consume_queue import UNIT, first_free
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -190,10 +190,13 @@ def _short(queues: QueueFiles, directory: Path, first: int, last: int) -> str:
         handle = files.open(path, False)
         try:
             data = files.pread(handle, UNIT_SIZE, newest - base)
+            if len(data) < UNIT_SIZE or UNIT.unpack(data)[1] <= 0:
+                return f"{path} ends before offset {newest // UNIT_SIZE}"
+            free = first_free(files, handle, 0, (newest - base) // UNIT_SIZE + 1) if newest == last else size
         finally:
             files.close(handle)
-        if len(data) < UNIT_SIZE or UNIT.unpack(data)[1] <= 0:
-            return f"{path} ends before offset {newest // UNIT_SIZE}"
+        if free * UNIT_SIZE <= newest - base:  # a queue that is opened would end there
+            return f"{path} is empty at offset {base // UNIT_SIZE + free}, before its end"
     return ""
 
 

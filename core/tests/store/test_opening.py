@@ -72,6 +72,14 @@ def shorten(bench: Bench, path: Path, length: int) -> None:
     bench.files.close(handle)
 
 
+def blank(bench: Bench, path: Path, count: int) -> None:
+    """The first bytes become zeros; its length stays."""
+    handle = bench.files.open(path, False)
+    bench.files.pwrite(handle, bytes(count), 0)
+    bench.files.datasync(handle)
+    bench.files.close(handle)
+
+
 def queue_file(bench: Bench, place: int) -> Path:
     return [path for path in files_below(bench, "store", "consumequeue", "T") if path.parent.name == "1"][place]
 
@@ -86,6 +94,7 @@ DAMAGES: dict[str, Callable[[Bench], None]] = {
     "last file of a queue": lambda b: remove(b, [queue_file(b, -1)]),
     "a queue, shorter in the middle": lambda b: shorten(b, queue_file(b, 0), 40),
     "a queue, shorter": lambda b: shorten(b, queue_file(b, -1), 40),
+    "a queue, its begin zeros": lambda b: blank(b, queue_file(b, -1), 40),
     "a queue, emptied": lambda b: shorten(b, queue_file(b, -1), 0),
     "index": lambda b: remove(b, files_below(b, "store", "index")),
     "one index file": lambda b: remove(b, files_below(b, "store", "index")[1:2]),
