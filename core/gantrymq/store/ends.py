@@ -192,7 +192,10 @@ def _short(queues: QueueFiles, directory: Path, first: int, last: int) -> str:
             data = files.pread(handle, UNIT_SIZE, newest - base)
             if len(data) < UNIT_SIZE or UNIT.unpack(data)[1] <= 0:
                 return f"{path} ends before offset {newest // UNIT_SIZE}"
-            free = first_free(files, handle, 0, (newest - base) // UNIT_SIZE + 1) if newest == last else size
+            oldest = files.pread(handle, UNIT_SIZE, 0)
+            free = 0 if UNIT.unpack(oldest)[1] <= 0 else size
+            if free and newest == last:
+                free = first_free(files, handle, 0, (newest - base) // UNIT_SIZE + 1)
         finally:
             files.close(handle)
         if free * UNIT_SIZE <= newest - base:  # a queue that is opened would end there

@@ -95,6 +95,7 @@ DAMAGES: dict[str, Callable[[Bench], None]] = {
     "a queue, shorter in the middle": lambda b: shorten(b, queue_file(b, 0), 40),
     "a queue, shorter": lambda b: shorten(b, queue_file(b, -1), 40),
     "a queue, its begin zeros": lambda b: blank(b, queue_file(b, -1), 40),
+    "a queue, zeros before its end": lambda b: blank(b, queue_file(b, 0), 80),
     "a queue, emptied": lambda b: shorten(b, queue_file(b, -1), 0),
     "index": lambda b: remove(b, files_below(b, "store", "index")),
     "one index file": lambda b: remove(b, files_below(b, "store", "index")[1:2]),
