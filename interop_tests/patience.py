@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from gantrymq.client import pulling, routes, simple
 from gantrymq.client.client import Client
-from gantrymq.client.link import Link, Links
-from gantrymq.client.producer import Producer
+from gantrymq.client.connecting import routes
+from gantrymq.client.connecting.link import Link, Links
+from gantrymq.client.consuming import pulling, simple
+from gantrymq.client.producing.producer import Producer
 
 PATIENCE_S = 30.0
 """For one request."""

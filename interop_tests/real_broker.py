@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from gantrymq.client.admin import Admin
-from gantrymq.client.consumer import PullConsumer
-from gantrymq.client.routes import MessageQueue
+from gantrymq.client.connecting.routes import MessageQueue
+from gantrymq.client.consuming.consumer import PullConsumer
 from gantrymq.model.dialect import DialectError, read_json
 from gantrymq.model.errors import GantryError
 from interop_tests.java import official

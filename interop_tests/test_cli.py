@@ -24,8 +24,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gantrymq.cli.app import run_app
-from gantrymq.client import OutMessage, Producer, PullConsumer, routes
+from gantrymq.client import OutMessage, Producer, PullConsumer
 from gantrymq.client.admin import Admin
+from gantrymq.client.connecting import routes
 from gantrymq.client.tools import overview
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gantrymq.client.consumer import PullConsumer
+from gantrymq.client.consuming.consumer import PullConsumer
 from gantrymq.client.messages import OutMessage
-from gantrymq.client.producer import Producer
+from gantrymq.client.producing.producer import Producer
 from gantrymq.client.records import ReceivedMessage
 from gantrymq.model.errors import GantryError
 from gantrymq.remoting.codec import Command, FrameReader, encode

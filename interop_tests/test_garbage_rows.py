@@ -14,7 +14,7 @@ import msgspec
 import pika
 import pytest
 
-from gantrymq.broker.tables import item_message
+from gantrymq.broker.tables.tables import item_message
 from gantrymq.client import BlockingProducer
 from gantrymq.clock import SystemClock
 from gantrymq.store.config import StoreConfig

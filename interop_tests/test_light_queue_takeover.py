@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gantrymq.store import record
+from gantrymq.store.log import record
 from interop_tests.bench import remoting_wire as wire
 from interop_tests.real_broker import REAL_BROKER, RealBroker, check
 from interop_tests.running import Gantry

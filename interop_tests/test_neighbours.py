@@ -17,10 +17,10 @@ from typing import Any
 import httpx
 import pytest
 
+from gantrymq.cluster.wire.calls import Sent
+from gantrymq.cluster.wire.codec import GatewayCode, encode_body, pack_sent
 from gantrymq.model import properties as props
 from gantrymq.model.message import Message
-from gantrymq.remoting.gateway_calls import Sent
-from gantrymq.remoting.gateway_wire import GatewayCode, encode_body, pack_sent
 from interop_tests import raw_peers as raw
 from interop_tests.bench import fair
 from interop_tests.bench import remoting_wire as wire

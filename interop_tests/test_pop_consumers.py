@@ -16,7 +16,7 @@ import pytest
 
 from gantrymq.remoting.codec import Command, FrameReader, encode
 from gantrymq.remoting.constants import RequestCode
-from gantrymq.store import record
+from gantrymq.store.log import record
 from interop_tests.java import official
 from interop_tests.real_broker import SIZES, RealBroker
 from interop_tests.running import Gantry

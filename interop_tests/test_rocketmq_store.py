@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from gantrymq.client.admin import Admin
-from gantrymq.client.consumer import PullConsumer
+from gantrymq.client.consuming.consumer import PullConsumer
 from gantrymq.client.errors import BrokerError
 from gantrymq.client.messages import OutMessage
-from gantrymq.client.producer import Producer
+from gantrymq.client.producing.producer import Producer
 from gantrymq.model.errors import GantryError
 from interop_tests.real_broker import REAL_BROKER, RealBroker, all_of, check, noted
 from interop_tests.running import Gantry

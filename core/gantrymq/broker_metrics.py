@@ -11,16 +11,16 @@ from heapq import nlargest
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
-from gantrymq.broker import stats
 from gantrymq.broker.lags import LagSweep
+from gantrymq.broker.rocketmq import stats
 from gantrymq.metrics import SECONDS, Histogram, Metrics, head, labels_text
 from gantrymq.model import names
-from gantrymq.remoting.client_requests import language_name
+from gantrymq.remoting.server.clients.requests import language_name
 
 if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
-    from gantrymq.remoting.broker_door import BrokerDoors
-    from gantrymq.remoting.registrar import Registrar
+    from gantrymq.remoting.registration.registrar import Registrar
+    from gantrymq.remoting.server.broker_door import BrokerDoors
 
 ROWS_PER_PIECE: Final = 500
 """Sample lines written in one go: some 200 us."""

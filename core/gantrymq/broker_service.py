@@ -15,34 +15,35 @@ from threading import Thread
 from typing import Any, ClassVar, Final
 
 from gantrymq.broker.broker import Broker
-from gantrymq.broker.compaction import Compaction
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TimerConfig, TopicsConfig, TransactionsConfig
-from gantrymq.broker.config_export import ConfigExport, Ends, Rows
 from gantrymq.broker.local import LocalBrokerPort
-from gantrymq.broker.lost import name_lost
-from gantrymq.broker.retention import Retention
-from gantrymq.broker.routing import load_route_sets
-from gantrymq.broker.snapshots import SnapshotWork
-from gantrymq.broker.timer_takeover import TimerTakeover
-from gantrymq.broker.verification import Verification
+from gantrymq.broker.retention.compaction import Compaction
+from gantrymq.broker.retention.lost import name_lost
+from gantrymq.broker.retention.retention import Retention
+from gantrymq.broker.retention.verification import Verification
+from gantrymq.broker.rocketmq.config_export import ConfigExport, Ends
+from gantrymq.broker.rocketmq.timer_takeover import TimerTakeover
+from gantrymq.broker.routing.router import load_route_sets
+from gantrymq.broker.tables.snapshots import SnapshotWork
+from gantrymq.broker.tables.tables import Rows
 from gantrymq.broker_metrics import BrokerMetrics, registered
-from gantrymq.health import Health
+from gantrymq.launch.health import Health
+from gantrymq.launch.recovery_progress import RecoveryProgress
 from gantrymq.metrics import Metrics
 from gantrymq.model.errors import GantryError
 from gantrymq.model.limits import MessageConfig
 from gantrymq.net.api import ConnectionFactory
 from gantrymq.net.listen import ListenError
-from gantrymq.recovery_progress import RecoveryProgress
-from gantrymq.remoting.broker_door import BrokerDoors
-from gantrymq.remoting.registrar import Registrar
-from gantrymq.remoting.table_rows import CHECKS
+from gantrymq.remoting.registration.registrar import Registrar
+from gantrymq.remoting.server.broker_door import BrokerDoors
+from gantrymq.remoting.server.table_rows import CHECKS
 from gantrymq.services import ServiceContext
+from gantrymq.store.checkpoints.snapshot_file import SnapshotFiles
 from gantrymq.store.cold import ColdReads
 from gantrymq.store.config import StoreConfig
 from gantrymq.store.files import OsFileSystem
 from gantrymq.store.flusher import Flusher
 from gantrymq.store.message_store import MessageStore
-from gantrymq.store.snapshot_file import SnapshotFiles
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import h11
 
 from gantrymq import __version__
-from gantrymq.health import Health
+from gantrymq.launch.health import Health
 from gantrymq.metrics import Metrics, head, labels_text
 from gantrymq.net.host_names import HostNames, asked_host
 from gantrymq.net.listen import ListenError

@@ -31,10 +31,12 @@ import anyio.lowlevel
 from gantrymq import __version__
 from gantrymq.clock import SystemClock
 from gantrymq.config import SERVICE_KEYS, ServerConfig, Settings, gather, is_page, parse_nameservers, refuse
-from gantrymq.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE
-from gantrymq.first_steps import first_steps
-from gantrymq.health import STOPPING, Health
-from gantrymq.launch_checks import check_bind, check_ready_file, contradictions
+from gantrymq.launch.checks import check_bind, check_ready_file, contradictions
+from gantrymq.launch.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE
+from gantrymq.launch.first_steps import first_steps
+from gantrymq.launch.health import STOPPING, Health
+from gantrymq.launch.restart import Follower
+from gantrymq.launch.service_manager import TELL_READY, TELL_STOPPING, notify
 from gantrymq.logs import JsonFormatter, complain, set_up_logging
 from gantrymq.metrics import SECONDS, Metrics
 from gantrymq.model.errors import ConfigError, GantryError
@@ -45,8 +47,6 @@ from gantrymq.net.loopback import networks_of
 from gantrymq.net.pump import PumpHost, PumpLimits
 from gantrymq.net.turn import LoopTurn
 from gantrymq.net.wheel import TimerWheel
-from gantrymq.restart import Follower
-from gantrymq.service_manager import TELL_READY, TELL_STOPPING, notify
 from gantrymq.services import Service, ServiceContext
 
 log = logging.getLogger(__name__)
@@ -379,7 +379,7 @@ class Server:
                 return
 
     async def _follow_page(self, url: str) -> None:
-        page = import_module("gantrymq.nameserver_page")  # only when one is named
+        page = import_module("gantrymq.launch.nameserver_page")  # only when one is named
         self._nameservers = []
         await page.begin(url, self._nameservers)
         self._spawn(page.keep, url, self._nameservers)
@@ -450,7 +450,7 @@ class Server:
 
     async def _connect(self, context: ServiceContext) -> Any:
         """The brokers of another process, through Remoting; one connection per door, so that what each holds ends with it."""
-        client = import_module("gantrymq.remoting.gateway_dial")  # only when brokers are elsewhere
+        client = import_module("gantrymq.cluster.wire.dial")  # only when brokers are elsewhere
         return await client.connect(self._nameservers, context)
 
     async def shut(self, name: str) -> int:

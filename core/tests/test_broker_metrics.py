@@ -10,13 +10,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gantrymq import broker_metrics
 from gantrymq.broker import lags
-from gantrymq.broker.stats import TOPIC_PUT_NUMS, TOPIC_PUT_SIZE
+from gantrymq.broker.rocketmq.stats import TOPIC_PUT_NUMS, TOPIC_PUT_SIZE
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.broker_metrics import BrokerMetrics
 from gantrymq.metrics import Metrics
 from gantrymq.model.message import Message
-from gantrymq.remoting.clients import Clients
 from gantrymq.remoting.json_bodies import ConsumerData, Heartbeat, ProducerData, Subscription
+from gantrymq.remoting.server.clients.registry import Clients
 from gantrymq.store.testing import MemoryFileSystem
 from tests.broker.node import Node
 

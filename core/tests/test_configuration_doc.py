@@ -6,8 +6,8 @@ import importlib
 import tomllib
 from pathlib import Path
 
+from gantrymq.cli.settings.catalog import settings_of
 from gantrymq.config import ServerConfig
-from gantrymq.config_catalog import settings_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "operations" / "configuration.md"

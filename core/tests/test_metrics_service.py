@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from gantrymq.health import Health
+from gantrymq.launch.health import Health
 from gantrymq.metrics import Metrics
 from gantrymq.metrics_service import (
     BODY_BYTES_MAX,

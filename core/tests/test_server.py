@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from gantrymq.config import load, parse_nameservers
-from gantrymq.exit_codes import EXIT_FAILED, EXIT_USAGE
-from gantrymq.launch_checks import check_bind
+from gantrymq.launch.checks import check_bind
+from gantrymq.launch.exit_codes import EXIT_FAILED, EXIT_USAGE
 from gantrymq.model.errors import ConfigError
 from gantrymq.net.loopback import is_loopback
 from gantrymq.server import (

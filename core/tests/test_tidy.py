@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -15,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE_ROOTS = ("core", "gateways", "nameserver")
 FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
+FOLDER_MODULES_MAX = 12
 
 SANS_IO_BANNED = {"asyncio", "anyio", "random", "socket", "time"}
 NEVER_ORPHANS = {"__init__.py", "__main__.py", "testing.py"}
@@ -232,7 +234,7 @@ BROKEN = [
     (long_files, "core/gantrymq/model/a.py", "x = 1\n" * (FILE_LINES_MAX + 1)),
     (long_functions, "core/gantrymq/model/a.py", LONG),
     (banned_imports, "core/gantrymq/store/deep/a.py", "import time\n"),
-    (banned_imports, "gateways/gantrymq_gateways/mqtt/codec.py", "from socket import socket\n"),
+    (banned_imports, "gateways/gantrymq_gateways/mqtt/wire/codec.py", "from socket import socket\n"),
     (vague_names, "core/gantrymq/model/utils.py", ""),
     (swallowed_failures, "core/gantrymq/net/a.py", "try:\n    f()\nexcept Exception:\n    pass\n"),
     (swallowed_failures, "core/gantrymq/net/a.py", "with suppress(BaseException):\n    f()\n"),
@@ -269,3 +271,24 @@ def test_orphans_are_found():
         Source("core/gantrymq/x/lonely.py", ""),
     ]
     assert orphans(product, {"gantrymq.a"}) == ["core/gantrymq/names.py", "core/gantrymq/x/lonely.py"]
+
+
+def crowded_folders(product: list[Source]) -> list[str]:
+    """Folders with more modules than somebody sees at a glance, `__init__` not counted."""
+    count = Counter(str(source.path.parent) for source in product if source.path.name != "__init__.py")
+    return [
+        f"{name}: {number} modules, at most {FOLDER_MODULES_MAX}"
+        for name, number in count.items()
+        if number > FOLDER_MODULES_MAX
+    ]
+
+
+def test_no_crowded_folders():
+    found = crowded_folders([source for source in sources() if source.is_product])
+    assert not found, "\n".join(["", *found])
+
+
+def test_crowded_folders_are_found():
+    product = [Source(f"core/gantrymq/x/{name}.py", "") for name in ("__init__", *map(str, range(FOLDER_MODULES_MAX)))]
+    assert not crowded_folders(product)
+    assert crowded_folders([*product, Source("core/gantrymq/x/one_more.py", "")])

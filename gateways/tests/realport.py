@@ -13,11 +13,11 @@ from gantrymq.broker.broker import Broker
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
 from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.port import BrokerPort
-from gantrymq.broker.routing_api import RouteSet
+from gantrymq.broker.routing.api import RouteSet
+from gantrymq.cluster.wire.client import RemoteBrokerPort
+from gantrymq.cluster.wire.server import GatewaySession
 from gantrymq.net.testing import ManualClock, ManualTurn, ManualWheel
 from gantrymq.remoting.codec import FrameReader
-from gantrymq.remoting.gateway_client import RemoteBrokerPort
-from gantrymq.remoting.gateway_server import GatewaySession
 from gantrymq.store.config import StoreConfig
 from gantrymq.store.files import OsFileSystem
 from gantrymq.store.message_store import MessageStore

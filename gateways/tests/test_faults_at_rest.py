@@ -19,8 +19,8 @@ from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.model.errors import StoreCorruptError
 from gantrymq.model.limits import BODY_BYTES_MAX
 from gantrymq.net.testing import FakeLink, ManualTurn, ManualWheel
-from gantrymq.remoting.broker_door import BrokerDoors
-from gantrymq.store import record
+from gantrymq.remoting.server.broker_door import BrokerDoors
+from gantrymq.store.log import record
 from gantrymq_gateways.amqp.config import AmqpConfig
 from gantrymq_gateways.amqp.gateway import Gateway
 from gantrymq_gateways.amqp.routes import AmqpRoutes
@@ -30,8 +30,8 @@ from gantrymq_gateways.mqtt.routes import MqttRoutes
 from gateways.tests.amqp.peer import Content, Peer, call, publish
 from gateways.tests.mqtt.world import Client
 from tests.broker.node import ROOT, SMALL
+from tests.broker.tables.test_snapshots import SnapshotNode
 from tests.broker.test_faults_at_rest import KINDS, PLACES, hurt, rebuild
-from tests.broker.test_snapshots import SnapshotNode
 from tests.remoting.bench import PULL, ask, send
 from tests.store.crash_states import CrashFiles
 

@@ -24,9 +24,9 @@ from pathlib import Path
 from struct import Struct
 from typing import Any, Protocol
 
-from gantrymq.store.consume_queue import UNIT
 from gantrymq.store.files import OsFileSystem
-from gantrymq.store.light_queues import LightQueues
+from gantrymq.store.light.queues import LightQueues
+from gantrymq.store.queues.consume_queue import UNIT
 
 FLUSH_ENTRIES = 3_000
 CHECKPOINT_FLUSHES = 64

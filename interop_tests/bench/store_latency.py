@@ -31,7 +31,7 @@ from gantrymq.store.config import StoreConfig
 from gantrymq.store.files import OsFileSystem
 from gantrymq.store.flusher import Flusher
 from gantrymq.store.message_store import MessageStore
-from gantrymq.store.segments import Removal
+from gantrymq.store.retention.segments import Removal
 from interop_tests.bench.store_rows import BATCH, MIB, PULL_BYTES, Row, as_served, at_share, batches
 
 PING_S: Final = 0.001

@@ -11,7 +11,7 @@ import struct
 import threading
 from collections.abc import Iterator
 
-from gantrymq.store import record
+from gantrymq.store.log import record
 from interop_tests import raw_peers
 from interop_tests.bench import remoting_wire
 from interop_tests.crash.promises import Id, Ledger, Queue

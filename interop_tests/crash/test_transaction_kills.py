@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gantrymq.client.consumer import PullConsumer
+from gantrymq.client.consuming.consumer import PullConsumer
 from gantrymq.remoting.transaction_codes import LIST_TRANSACTIONS
 from interop_tests.bench import remoting_wire
 from interop_tests.running import Gantry

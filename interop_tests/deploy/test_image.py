@@ -17,7 +17,7 @@ import pytest
 from paho.mqtt import client as mqtt
 from paho.mqtt import publish as mqtt_publish
 
-from gantrymq.exit_codes import EXIT_USAGE
+from gantrymq.launch.exit_codes import EXIT_USAGE
 from interop_tests.deploy.files import DEPLOY, ROOT, read_yaml
 from interop_tests.deploy.recipe import Build, Image, read_image
 from interop_tests.deploy.test_compose import environment_of

@@ -13,7 +13,7 @@ import pytest
 
 from gantrymq.cli.main import parse_server_command
 from gantrymq.config import ServerConfig, load
-from gantrymq.exit_codes import EXIT_USAGE
+from gantrymq.launch.exit_codes import EXIT_USAGE
 from gantrymq.net.listen import FILES_RESERVED
 from gantrymq.server import Launch, make_plan
 from interop_tests.deploy.files import DEPLOY

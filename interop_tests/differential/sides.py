@@ -12,7 +12,7 @@ from typing import Any
 from gantrymq.model import properties
 from gantrymq.model.dialect import DialectError, read_json
 from gantrymq.remoting.codec import Command, FrameReader, encode
-from gantrymq.store import record
+from gantrymq.store.log import record
 from interop_tests.differential.steps import NAMESERVER, Step
 from interop_tests.waiting import until
 

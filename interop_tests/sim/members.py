@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gantrymq.client.allocation import averagely
+from gantrymq.client.connecting.routes import MessageQueue
 from gantrymq.client.records import ReceivedMessage, decode_records
-from gantrymq.client.routes import MessageQueue
 from gantrymq.model import names
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode as Code

@@ -12,10 +12,10 @@ from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig, Tr
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.net.turn import LoopTurn
 from gantrymq.net.wheel import TimerWheel
-from gantrymq.remoting.broker_door import BrokerDoors
+from gantrymq.remoting.server.broker_door import BrokerDoors
+from gantrymq.store.checkpoints.snapshot_file import SnapshotFiles
 from gantrymq.store.config import StoreConfig
 from gantrymq.store.message_store import MessageStore
-from gantrymq.store.snapshot_file import SnapshotFiles
 from gantrymq.store.testing import PowerCut
 from interop_tests.sim.world import Violation, World
 from tests.store.crash_states import MODES, CrashFiles, draw_mode

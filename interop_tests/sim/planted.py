@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gantrymq.broker.transaction_halves import COMMIT, ROLLBACK, Half, committed
+from gantrymq.broker.transactions.half_messages import COMMIT, ROLLBACK, Half, committed
 from gantrymq.model.message import DELAYED, HALF, PLAIN, Message
 from interop_tests.sim.node import Node
 

@@ -14,35 +14,35 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from gantrymq.broker import deletions, found_topics
-from gantrymq.broker.ackgate import AckGate, answer
-from gantrymq.broker.acks import ACK_TOPIC
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
-from gantrymq.broker.config_export import Rows
-from gantrymq.broker.cursors import Cursor, Cursors
-from gantrymq.broker.delays import Delays
-from gantrymq.broker.deleting import Deleting
+from gantrymq.broker.consuming.acks import ACK_TOPIC
+from gantrymq.broker.consuming.cursors import Cursor, Cursors
+from gantrymq.broker.consuming.leases import Leases
+from gantrymq.broker.consuming.offsets import FLUSH_MS, OFFSET_TABLES, STEP_EVERY_MS, ConsumerOffsets
+from gantrymq.broker.consuming.shared_bodies import SharedBodies
+from gantrymq.broker.delay.delays import Delays
+from gantrymq.broker.deletion import deletions
+from gantrymq.broker.deletion.deleting import Deleting
+from gantrymq.broker.deletion.refused import Refused, append_fit, as_refusal, leave_out
 from gantrymq.broker.hits import NO_HIT, Hit, Tap, is_behind
-from gantrymq.broker.leases import Leases
-from gantrymq.broker.offsets import FLUSH_MS, OFFSET_TABLES, STEP_EVERY_MS, ConsumerOffsets
 from gantrymq.broker.own_rows import CHECKS, NEXT
 from gantrymq.broker.parts import Part
-from gantrymq.broker.pending import Pending
-from gantrymq.broker.pops import Pops
+from gantrymq.broker.pop.pops import Pops
 from gantrymq.broker.port import Done, Route
-from gantrymq.broker.refused import Refused, append_fit, as_refusal, leave_out
-from gantrymq.broker.routing import Router, route_from_bytes, route_to_bytes
-from gantrymq.broker.routing_api import RouteSet
+from gantrymq.broker.rocketmq.settings import Settings
+from gantrymq.broker.rocketmq.stats import BrokerStats
+from gantrymq.broker.routing.api import RouteSet
+from gantrymq.broker.routing.router import Router, route_from_bytes, route_to_bytes
 from gantrymq.broker.row_checks import RowCheck
-from gantrymq.broker.settings import Settings
-from gantrymq.broker.shared_bodies import SharedBodies
-from gantrymq.broker.snapshots import NOT_TABLES, NOTHING, Snapshots
-from gantrymq.broker.stats import BrokerStats
-from gantrymq.broker.submitted import ENTRIES_PER_SHARE, MESSAGE_ENTRIES, Sent, Submitted
-from gantrymq.broker.tables import Tables, check_item, item_message, replay_topic
+from gantrymq.broker.tables import found_topics
+from gantrymq.broker.tables.snapshots import NOT_TABLES, NOTHING, Snapshots
+from gantrymq.broker.tables.tables import Rows, Tables, check_item, item_message, replay_topic
 from gantrymq.broker.topic_budget import NATIVE, Maker, TopicBudget
 from gantrymq.broker.topics import Topic, TopicConfig, TopicTable
-from gantrymq.broker.transactions import Transactions
+from gantrymq.broker.transactions.transactions import Transactions
+from gantrymq.broker.turn.ackgate import AckGate, answer
+from gantrymq.broker.turn.pending import Pending
+from gantrymq.broker.turn.submitted import ENTRIES_PER_SHARE, MESSAGE_ENTRIES, Sent, Submitted
 from gantrymq.model import names
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -50,12 +50,12 @@ from gantrymq.model.message import DECIDED, DELAYED, HALF, Message
 from gantrymq.net.api import Wheel
 from gantrymq.net.turn import log_failed, run_all, run_some
 from gantrymq.services import Clock, Turn
-from gantrymq.store.moved import MOVED_TOPIC
+from gantrymq.store.log.moved import MOVED_TOPIC
 
 if TYPE_CHECKING:
+    from gantrymq.store.checkpoints.snapshot_file import SnapshotFiles
     from gantrymq.store.cold import Cold
     from gantrymq.store.message_store import MessageStore
-    from gantrymq.store.snapshot_file import SnapshotFiles
 
 log = logging.getLogger(__name__)
 
@@ -119,16 +119,16 @@ class Broker:
         self.offsets = ConsumerOffsets()
         self.row_checks: Mapping[str, RowCheck] = CHECKS
         """Of tables whose rows a start puts aside if they cannot be read; set before `open`."""
-        self.deleting = Deleting(self)
+        self.deleting: Deleting = Deleting(self)
         self.leases = Leases()
         self.stats = BrokerStats(clock, config.cluster)
-        self.settings = Settings(self)
+        self.settings: Settings = Settings(self)
         self.gate = AckGate(always_open=not sync_flush)
         self.cursors = Cursors(store, self.append_ack, self._wait_cursor, self._wake_cursor, self._arm_append)
         self.cursors.share = SharedBodies(wheel).shared
-        self.delays = Delays(self)
-        self.transactions = Transactions(self)
-        self.pops = Pops(self)
+        self.delays: Delays = Delays(self)
+        self.transactions: Transactions = Transactions(self)
+        self.pops: Pops = Pops(self)
         self.parts: list[Part] = [self.delays, self.transactions, self.pops]
         self.diverts = {DELAYED: self.delays.divert, HALF: self.transactions.divert, DECIDED: self.transactions.enter}
         """By `Message.intake`: rewrite the message for the system topic where it waits, or say why it is refused."""

@@ -17,7 +17,7 @@ PAIRS_PER_STEP: Final = 300
 OPENED_PER_STEP: Final = 2
 
 OPENED_MAX: Final = 50
-"""Topics that nobody has used since the start, of which nothing is remembered (store/ends.py), and whose queues are opened in one sweep: each
+"""Topics that nobody has used since the start, of which nothing is remembered (store/checkpoints/ends.py), and whose queues are opened in one sweep: each
 costs some 400 us and 4 KiB."""
 
 

@@ -8,11 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gantrymq.broker.broker import OWN_TABLES, Broker
-from gantrymq.broker.cursors import Cursor, parse_queue
+from gantrymq.broker.consuming.cursors import Cursor, parse_queue
 from gantrymq.broker.hits import Tap
 from gantrymq.broker.port import CursorInfo, Done, Outcome, Route, Start, TopicInfo
 from gantrymq.broker.row_checks import is_aside, readable
-from gantrymq.broker.tables import KEY_BYTES_MAX, check_item
+from gantrymq.broker.tables.tables import KEY_BYTES_MAX, check_item
 from gantrymq.broker.topics import Topic
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from gantrymq.broker import settings
-from gantrymq.broker.cursors import parse_queue
-from gantrymq.broker.pop_keep import TABLE as POP_LEASES
+from gantrymq.broker.consuming.cursors import parse_queue
+from gantrymq.broker.pop.lease_table import TABLE as POP_LEASES
+from gantrymq.broker.rocketmq import settings
 from gantrymq.broker.row_checks import RowCheck
 from gantrymq.broker.topics import QUEUES_MAX
 

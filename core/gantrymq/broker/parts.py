@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gantrymq.broker.config import BrokerConfig, GatewayConfig
+    from gantrymq.broker.consuming.cursors import Cursors
+    from gantrymq.broker.consuming.offsets import ConsumerOffsets
+    from gantrymq.broker.port import Done
+    from gantrymq.broker.tables.tables import Rows, Tables
+    from gantrymq.broker.topic_budget import Maker
+    from gantrymq.broker.topics import Topic, TopicTable
+    from gantrymq.broker.turn.ackgate import AckGate
+    from gantrymq.model.message import Message
+    from gantrymq.net.api import Wheel
+    from gantrymq.services import Clock, Turn
+    from gantrymq.store.cold import Cold
+    from gantrymq.store.message_store import MessageStore
 
 
 class Part(Protocol):
@@ -13,3 +30,45 @@ class Part(Protocol):
 
     def close(self) -> None:
         """The broker stops cleanly: last chance to append; nothing may be submitted later."""
+
+
+class Context(Protocol):
+    """What a part is given of the broker: where things are, time, and ways into the log and back."""
+
+    config: BrokerConfig
+    gateway_config: GatewayConfig
+    store: MessageStore
+    topics: TopicTable
+    tables: Tables
+    cursors: Cursors
+    offsets: ConsumerOffsets
+    gate: AckGate
+    clock: Clock
+    turn: Turn
+    wheel: Wheel
+    request_flush: Callable[[], None]
+    closed: bool
+
+    def submit(
+        self, batch: Sequence[Message], token: Any, on_done: Done, sender: object = None, whole: bool = False
+    ) -> None: ...
+
+    def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done | None) -> None: ...
+
+    def put_rows(self, rows: Rows, token: Any = None, on_done: Done | None = None) -> None: ...
+
+    def append_ack(self, body: bytes) -> None: ...
+
+    def write_acks(self) -> None: ...
+
+    def when_stored(self, token: Any, on_done: Done) -> None: ...
+
+    def fetch(self, cold: Cold, call: Any, again: Callable[..., None], *arguments: Any) -> None: ...
+
+    def ensure_topic(self, name: str, create: bool, queues: int, maker: Maker | None = None) -> Topic: ...
+
+    def min_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None: ...
+
+    def write_offsets(self, _now_ms: int, everything: bool = True) -> None: ...

@@ -1,6 +1,6 @@
 """BrokerPort: the one interface through which gateways reach the broker.
 
-Two implementations: `broker/local.py` (same process) and `remoting/gateway_client.py` (over Remoting). Rules of both:
+Two implementations: `broker/local.py` (same process) and `cluster/wire/client.py` (over Remoting). Rules of both:
 
 - Nothing blocks and nothing is awaited. Every call takes `token` and `on_done`; `on_done(token, result)` is called exactly once,
   possibly before the call returns, otherwise later, always on the loop. `result` is what the docstring says, or a

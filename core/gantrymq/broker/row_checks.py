@@ -1,6 +1,6 @@
 """Rows of tables: whether they can be read, asked of the code that reads them.
 
-Core's own: own_rows.py and remoting/table_rows.py. Gateways': entry-point group `gantrymq.tables`, name = table, value = a function
+Core's own: own_rows.py and remoting/server/table_rows.py. Gateways': entry-point group `gantrymq.tables`, name = table, value = a function
 `(key, value)` that raises for a row it cannot read. A row comes in over the gateway wire only if it can be read; one that is in the log
 nevertheless (written by another version, say) is put aside when the broker or a door opens, and everything else works: `gantry store rows`
 lists such rows and removes them.

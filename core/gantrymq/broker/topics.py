@@ -68,7 +68,7 @@ class TopicConfig:
     created_ms: int = 0
     """When a topic came into being at its first use; 0: not known."""
     deleting: list[str] | None = None
-    """Only while the rows that go with a deleted topic (broker/deletions.py) are not gone yet: its retry topics, which go with it."""
+    """Only while the rows that go with a deleted topic (broker/deletion/deletions.py) are not gone yet: its retry topics, which go with it."""
 
     def to_bytes(self) -> bytes:
         """The value in table `topic`."""
@@ -323,7 +323,7 @@ class TopicTable:
 
     def delete(self, name: str, ends: dict[int, int]) -> TopicConfig | None:
         """Forget a topic; `ends`: maximum offset by queue id, where a topic of this name created later goes on. Returns its tombstone,
-        which the caller makes a record (broker/deletions.py); None if unknown."""
+        which the caller makes a record (broker/deletion/deletions.py); None if unknown."""
         topic = self.topics.get(name)
         if topic is None or topic.system:
             return None

@@ -20,7 +20,7 @@ def cluster(
     json_: Json = False, watching: Watch = False, interval: Interval = 2.0, nameserver: Nameserver = None
 ) -> None:
     """Clusters, brokers and nameservers at a glance."""
-    from gantrymq.cli.brokers import do_cluster
+    from gantrymq.cli.commands.brokers import do_cluster
 
     options.run(do_cluster, nameserver, again=watching, interval_s=interval, as_lines=json_)
 
@@ -34,7 +34,7 @@ def trace(
     nameserver: Nameserver = None,
 ) -> None:
     """What clients with message trace on say of a message: when it was sent, and who consumed it."""
-    from gantrymq.cli.messages import do_trace
+    from gantrymq.cli.commands.messages import do_trace
 
     options.run(do_trace, nameserver, message_id=message_id, topic=topic, as_lines=json_)
 
@@ -56,7 +56,7 @@ def top(
 
     Without a terminal, or with TERM=dumb, it prints one snapshot.
     """
-    from gantrymq.cli.top import do_top
+    from gantrymq.cli.commands.top import do_top
 
     options.run(
         do_top, nameserver, interval_s=interval, places=metrics or [], once=once, everything=all_, as_lines=json_
@@ -75,8 +75,8 @@ def send(
     nameserver: Nameserver = None,
 ) -> None:
     """Send one message."""
-    from gantrymq.cli import people
-    from gantrymq.client.checks import check_tag
+    from gantrymq.cli.commands import people
+    from gantrymq.client.producing.checks import check_tag
 
     properties: dict[str, str] = {}
     for text in property_ or ():
@@ -116,7 +116,7 @@ def pull(
     nameserver: Nameserver = None,
 ) -> None:
     """Show messages of a topic."""
-    from gantrymq.cli import people
+    from gantrymq.cli.commands import people
 
     options.run(
         people.pull, nameserver,
@@ -140,6 +140,6 @@ def query(
         raise typer.BadParameter("give either --key (with --topic) or --id")
     if key and not topic:
         raise typer.BadParameter("--key needs --topic")
-    from gantrymq.cli import people
+    from gantrymq.cli.commands import people
 
     options.run(people.query, nameserver, topic=topic, key=key, message_id=id_, count=count, as_json=json_)

@@ -20,7 +20,7 @@ from typer.models import TyperInfo
 from gantrymq import __version__
 from gantrymq.cli import alone, completion
 from gantrymq.cli.options import SERVER_OPTIONS
-from gantrymq.exit_codes import EXIT_FAILED
+from gantrymq.launch.exit_codes import EXIT_FAILED
 
 app = typer.Typer(
     name="gantry",
@@ -31,16 +31,24 @@ app = typer.Typer(
 )
 
 GROUPS: Final = {
-    "topic": ("Topics.", ["gantrymq.cli.topics"]),
-    "group": ("Consumer groups.", ["gantrymq.cli.groups"]),
-    "offset": ("Where consumer groups are.", ["gantrymq.cli.groups"]),
-    "message": ("Messages.", ["gantrymq.cli.messages"]),
-    "transactions": ("Transactional messages that wait for their producer's decision.", ["gantrymq.cli.transactions"]),
+    "topic": ("Topics.", ["gantrymq.cli.commands.topics"]),
+    "group": ("Consumer groups.", ["gantrymq.cli.commands.groups"]),
+    "offset": ("Where consumer groups are.", ["gantrymq.cli.commands.groups"]),
+    "message": ("Messages.", ["gantrymq.cli.commands.messages"]),
+    "transactions": (
+        "Transactional messages that wait for their producer's decision.",
+        ["gantrymq.cli.commands.transactions"],
+    ),
     "store": (
         "Look at a store directory, make its derived files again, copy it.",
-        ["gantrymq.cli.store", "gantrymq.cli.store_repair", "gantrymq.cli.store_rows", "gantrymq.cli.store_damage"],
+        [
+            "gantrymq.cli.store.check",
+            "gantrymq.cli.store.repair",
+            "gantrymq.cli.store.rows",
+            "gantrymq.cli.store.damage",
+        ],
     ),
-    "config": ("Settings: what is in force, what is wrong, and a sample.", ["gantrymq.cli.configuration"]),
+    "config": ("Settings: what is in force, what is wrong, and a sample.", ["gantrymq.cli.commands.configuration"]),
 }
 """Of each group of commands its help, and the modules that define it: `NAME_app` stands in the first."""
 
@@ -134,7 +142,7 @@ run_broker.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # w
     ]
 )
 run_broker.__annotations__ = {"context": typer.Context, **{key: kind for key, (kind, _) in SERVER_OPTIONS.items()}}
-broker_app = typer.Typer(cls=group_of("broker", ["gantrymq.cli.brokers"]))
+broker_app = typer.Typer(cls=group_of("broker", ["gantrymq.cli.commands.brokers"]))
 broker_app.callback(
     invoke_without_command=True,
     help="A broker alone, which registers with the nameservers; with a COMMAND: look at brokers that run.",

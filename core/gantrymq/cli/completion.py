@@ -72,7 +72,7 @@ def broker_settings(context: typer.Context, incomplete: str) -> list[str]:
 
 def settings(incomplete: str) -> list[str]:
     """Settings of what is installed, as `--set` wants them."""
-    from gantrymq.config_catalog import settings_of
+    from gantrymq.cli.settings.catalog import settings_of
 
     found = [
         f"{setting.name}="
@@ -95,8 +95,8 @@ def gateways(incomplete: str) -> list[str]:
 
 
 def _sections() -> dict[str, tuple[type, tuple[str, ...]]]:
+    from gantrymq.cli.settings.catalog import sections_of
     from gantrymq.config import ServerConfig
-    from gantrymq.config_catalog import sections_of
     from gantrymq.server import LoadError, discover, load_service
 
     services = {}

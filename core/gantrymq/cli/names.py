@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gantrymq.client import tools
 from gantrymq.client.admin import Admin, ClusterInfo, is_system_group
-from gantrymq.client.routes import MessageQueue, Route
+from gantrymq.client.connecting.routes import MessageQueue, Route
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.names import DLQ_PREFIX, LMQ_PREFIX, RETRY_PREFIX, is_system_topic
 

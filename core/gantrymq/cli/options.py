@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 
 from gantrymq.cli import completion
-from gantrymq.exit_codes import EXIT_FAILED, EXIT_USAGE
+from gantrymq.launch.exit_codes import EXIT_FAILED, EXIT_USAGE
 from gantrymq.logs import complain
 from gantrymq.model.errors import ConfigError, ErrorCode, GantryError
 
@@ -144,7 +144,7 @@ def leave_pipe() -> NoReturn:
 def unreachable(error: GantryError) -> bool:
     """Nobody answered. A server that says that it cannot (its disk is full, it stops) did answer."""
     from gantrymq.client.errors import BrokerError
-    from gantrymq.client.producer import PartialSendError
+    from gantrymq.client.producing.producer import PartialSendError
 
     if isinstance(error, PartialSendError):
         error = next(result for result in error.results if isinstance(result, GantryError))
@@ -160,7 +160,7 @@ def exit_code_of(error: GantryError) -> int:
 
 def explain(error: GantryError) -> str:
     """A failure with what to do about it."""
-    from gantrymq.client.routes import NO_NAMESERVER
+    from gantrymq.client.connecting.routes import NO_NAMESERVER
 
     if unreachable(error):
         if error.text.endswith(NO_NAMESERVER):

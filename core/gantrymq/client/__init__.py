@@ -17,17 +17,17 @@ if TYPE_CHECKING:
         BlockingSimpleConsumer,
     )
     from gantrymq.client.client import Client
-    from gantrymq.client.consumer import PullConsumer
+    from gantrymq.client.connecting.routes import MessageQueue, Route
+    from gantrymq.client.consuming.consumer import PullConsumer
+    from gantrymq.client.consuming.pulling import PullResult, Subscription
+    from gantrymq.client.consuming.simple import Receipt, Received, SimpleConsumer
     from gantrymq.client.errors import BrokerError
-    from gantrymq.client.handlers import DEAD_LETTER, RetryLater
     from gantrymq.client.messages import OutMessage, SendResult
-    from gantrymq.client.producer import PartialSendError, Producer
-    from gantrymq.client.pulling import PullResult, Subscription
-    from gantrymq.client.push import PushConsumer
+    from gantrymq.client.producing.producer import PartialSendError, Producer
+    from gantrymq.client.producing.transactions import Fate, TransactionResult
+    from gantrymq.client.pushing.handlers import DEAD_LETTER, RetryLater
+    from gantrymq.client.pushing.push import PushConsumer
     from gantrymq.client.records import ReceivedMessage, decode_records
-    from gantrymq.client.routes import MessageQueue, Route
-    from gantrymq.client.simple import Receipt, Received, SimpleConsumer
-    from gantrymq.client.transactions import Fate, TransactionResult
     from gantrymq.model.errors import ErrorCode, GantryError
 
 __all__ = [
@@ -76,17 +76,17 @@ _HOMES: Final = {
         "BlockingSimpleConsumer",
     ),
     "gantrymq.client.client": ("Client",),
-    "gantrymq.client.consumer": ("PullConsumer",),
+    "gantrymq.client.consuming.consumer": ("PullConsumer",),
     "gantrymq.client.errors": ("BrokerError",),
-    "gantrymq.client.handlers": ("DEAD_LETTER", "RetryLater"),
+    "gantrymq.client.pushing.handlers": ("DEAD_LETTER", "RetryLater"),
     "gantrymq.client.messages": ("OutMessage", "SendResult"),
-    "gantrymq.client.producer": ("PartialSendError", "Producer"),
-    "gantrymq.client.pulling": ("PullResult", "Subscription"),
-    "gantrymq.client.push": ("PushConsumer",),
+    "gantrymq.client.producing.producer": ("PartialSendError", "Producer"),
+    "gantrymq.client.consuming.pulling": ("PullResult", "Subscription"),
+    "gantrymq.client.pushing.push": ("PushConsumer",),
     "gantrymq.client.records": ("ReceivedMessage", "decode_records"),
-    "gantrymq.client.routes": ("MessageQueue", "Route"),
-    "gantrymq.client.simple": ("Receipt", "Received", "SimpleConsumer"),
-    "gantrymq.client.transactions": ("Fate", "TransactionResult"),
+    "gantrymq.client.connecting.routes": ("MessageQueue", "Route"),
+    "gantrymq.client.consuming.simple": ("Receipt", "Received", "SimpleConsumer"),
+    "gantrymq.client.producing.transactions": ("Fate", "TransactionResult"),
     "gantrymq.model.errors": ("ErrorCode", "GantryError"),
 }
 """Where each name stands, for those who run; those who check types read the imports above."""

@@ -9,12 +9,12 @@ from typing import Final
 
 import msgspec
 
-from gantrymq.client import offsets
 from gantrymq.client.client import Part
+from gantrymq.client.connecting.routes import MessageQueue, Route, loads
+from gantrymq.client.consuming import offsets
 from gantrymq.client.errors import BrokerError, expect_success, number
 from gantrymq.client.messages import parse_offset_message_id
 from gantrymq.client.records import ReceivedMessage, decode_records
-from gantrymq.client.routes import MessageQueue, Route, loads
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.names import check_group, check_topic, is_system_topic
 from gantrymq.remoting.codec import Command

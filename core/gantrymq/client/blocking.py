@@ -11,12 +11,15 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
-from gantrymq.client import admin, consumer, producer, pulling, push, simple
-from gantrymq.client.handlers import BatchHandler, Handler
+from gantrymq.client import admin
+from gantrymq.client.connecting.routes import MessageQueue, Route
+from gantrymq.client.consuming import consumer, pulling, simple
 from gantrymq.client.messages import OutMessage, SendResult
+from gantrymq.client.producing import producer
+from gantrymq.client.producing.transactions import LocalTransaction, TransactionResult
+from gantrymq.client.pushing import push
+from gantrymq.client.pushing.handlers import BatchHandler, Handler
 from gantrymq.client.records import ReceivedMessage
-from gantrymq.client.routes import MessageQueue, Route
-from gantrymq.client.transactions import LocalTransaction, TransactionResult
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.constants import Perm
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import Self
 
+from gantrymq.client.connecting.link import REQUEST_TIMEOUT_S, Link, Links
+from gantrymq.client.connecting.nameservers import DEFAULT_NAMESERVER, is_page, parse_nameservers
+from gantrymq.client.connecting.routes import MessageQueue, RouteCache
 from gantrymq.client.errors import expect_success
-from gantrymq.client.link import REQUEST_TIMEOUT_S, Link, Links
 from gantrymq.client.membership import Membership
-from gantrymq.client.nameservers import DEFAULT_NAMESERVER, is_page, parse_nameservers
-from gantrymq.client.routes import MessageQueue, RouteCache
 from gantrymq.model.errors import GantryError
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import MASTER_ID

@@ -15,10 +15,10 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from gantrymq.client.link import Link, Links
+from gantrymq.client.connecting.link import Link, Links
+from gantrymq.client.connecting.routes import RouteCache
 from gantrymq.client.messages import own_host
 from gantrymq.client.records import readable_records
-from gantrymq.client.routes import RouteCache
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.codec import Command

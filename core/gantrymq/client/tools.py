@@ -11,8 +11,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from gantrymq.client.admin import Admin
+from gantrymq.client.connecting.routes import loads
 from gantrymq.client.errors import BrokerError, expect_success
-from gantrymq.client.routes import loads
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.names import AUTO_CREATE_TEMPLATE
 from gantrymq.remoting import java_properties

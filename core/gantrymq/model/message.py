@@ -16,11 +16,11 @@ LOOPBACK_HOST: Final = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
 
 PLAIN: Final = 0
 DELAYED: Final = 1
-"""The properties name a later time of delivery (DELAY, TIMER_*): `broker/delays.py` keeps the message until then."""
+"""The properties name a later time of delivery (DELAY, TIMER_*): `broker/delay/delays.py` keeps the message until then."""
 HALF: Final = 2
-"""Prepared part of a transaction: `broker/transactions.py` keeps it until its producer has decided."""
+"""Prepared part of a transaction: `broker/transactions/transactions.py` keeps it until its producer has decided."""
 DECIDED: Final = 3
-"""What becomes of a half message: `broker/transactions.py` notes the decision in the same batch."""
+"""What becomes of a half message: `broker/transactions/transactions.py` notes the decision in the same batch."""
 
 
 class Message:

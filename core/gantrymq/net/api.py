@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from gantrymq.net.outbound import Pieces
+from gantrymq.net.held.outbound import Pieces
 
 
 class Link(Protocol):

@@ -21,9 +21,9 @@ from termios import TIOCOUTQ
 from typing import TYPE_CHECKING, Final, cast
 
 from gantrymq.net.api import ConnectionFactory, Door, Wheel
-from gantrymq.net.inbound import Inbound
+from gantrymq.net.held.inbound import Inbound
+from gantrymq.net.held.outbound import LARGE_BYTES, Held, Ledger, Pieces
 from gantrymq.net.loopback import Network, is_trusted, peer_name
-from gantrymq.net.outbound import LARGE_BYTES, Held, Ledger, Pieces
 from gantrymq.net.rotation import BOUNDED_BYTES_MAX, SHARE_S, SLICE_BYTES_MAX, SLICE_BYTES_MIN, SLICE_S, Rotation
 from gantrymq.net.traffic import Traffic
 from gantrymq.net.trim import Trimmer

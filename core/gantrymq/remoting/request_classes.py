@@ -12,7 +12,7 @@ from typing import Final
 
 from gantrymq.remoting import overview_codes as overview
 from gantrymq.remoting.constants import RequestCode as Code
-from gantrymq.remoting.gateway_wire import FIRST_CODE, LAST_CODE
+from gantrymq.remoting.gateway_codes import FIRST_CODE, LAST_CODE
 from gantrymq.remoting.transaction_codes import LIST_TRANSACTIONS
 
 

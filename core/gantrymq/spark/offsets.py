@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from gantrymq.client.routes import MessageQueue
+from gantrymq.client.connecting.routes import MessageQueue
 
 Offsets = dict[MessageQueue, int]
 Document = dict[str, dict[str, dict[str, int]]]

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gantrymq.client.nameservers import DEFAULT_NAMESERVER, parse_nameservers
-from gantrymq.client.pulling import parse_tags
+from gantrymq.client.connecting.nameservers import DEFAULT_NAMESERVER, parse_nameservers
+from gantrymq.client.consuming.pulling import parse_tags
 from gantrymq.model.errors import GantryError
 from gantrymq.model.names import check_topic
 from gantrymq.spark.offsets import Offsets, OptionError, parse_offsets

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from gantrymq.client.pulling import PULL_MAX, PullResult, parse_pull, pull_fields
+from gantrymq.client.consuming.pulling import PULL_MAX, PullResult, parse_pull, pull_fields
 from gantrymq.client.records import crc_is_wrong, decode_records
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.codec import Command

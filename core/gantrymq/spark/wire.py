@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
+from gantrymq.client.connecting.link import split_address
+from gantrymq.client.connecting.routes import MessageQueue, Route, parse_route
 from gantrymq.client.errors import expect_success, number
-from gantrymq.client.link import split_address
-from gantrymq.client.routes import MessageQueue, Route, parse_route
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import FRAME_BYTES_MAX
 from gantrymq.model.names import AUTO_CREATE_TEMPLATE

@@ -14,18 +14,18 @@ from gantrymq.model.limits import DISPATCH_INLINE_MAX, PROPERTIES_BYTES_MAX
 from gantrymq.model.message import LOOPBACK_HOST, Message
 from gantrymq.model.names import java_hash, light_name
 from gantrymq.model.sysflag import STORE_HOST_V6
-from gantrymq.store import record
-from gantrymq.store.record import HEAD, SHORT
-from gantrymq.store.recovery import CONTINUATION, DISPATCH_TOPIC, PAIR
+from gantrymq.store.log import record
+from gantrymq.store.log.record import HEAD, SHORT
+from gantrymq.store.log.recovery import CONTINUATION, DISPATCH_TOPIC, PAIR
 from gantrymq.store.schedule import DELAYS_MS, MARK, code_of_tag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gantrymq.store.commit_log import CommitLog
-    from gantrymq.store.consume_queue import ConsumeQueue
-    from gantrymq.store.light_queues import LightQueues
-    from gantrymq.store.queue_table import QueueTable
+    from gantrymq.store.light.queues import LightQueues
+    from gantrymq.store.log.commit_log import CommitLog
+    from gantrymq.store.queues.consume_queue import ConsumeQueue
+    from gantrymq.store.queues.queue_table import QueueTable
 
 CODES_MAX: Final = 65_536
 """Cached tag codes; the cache is emptied when it is full."""

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.model.limits import FRAME_BYTES_MAX
 from gantrymq.model.names import LMQ_PREFIX
-from gantrymq.store import record
 from gantrymq.store.cold import Cold
-from gantrymq.store.commit_log import GAP_BYTES_MAX
-from gantrymq.store.compaction import VIRTUAL
-from gantrymq.store.consume_queue import HOLE_SIZE
+from gantrymq.store.log import record
+from gantrymq.store.log.commit_log import GAP_BYTES_MAX
+from gantrymq.store.queues.compaction import VIRTUAL
+from gantrymq.store.queues.consume_queue import HOLE_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gantrymq.store.cold import Want
-    from gantrymq.store.commit_log import CommitLog
-    from gantrymq.store.consume_queue import Unit
     from gantrymq.store.damage import DamageList
+    from gantrymq.store.log.commit_log import CommitLog
+    from gantrymq.store.queues.consume_queue import Unit
 
 RECORD_BYTES_MAX: Final = 2 * FRAME_BYTES_MAX
 """No record is larger: a frame has to carry it, and what retention moves has little more around it. So a damaged size costs no read of a segment."""

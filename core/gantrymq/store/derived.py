@@ -6,23 +6,35 @@ Loop thread only. What a slice may take: about a millisecond. Everything here ca
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.store.commit_log import FULL_ERRORS
+from gantrymq.store.checkpoints.positions import Checkpoint
 from gantrymq.store.config import UNIT_SIZE
-from gantrymq.store.positions import Checkpoint
+from gantrymq.store.log.commit_log import FULL_ERRORS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from gantrymq.store.appender import Appender
     from gantrymq.store.config import StoreConfig
-    from gantrymq.store.consume_queue import QueueFiles
-    from gantrymq.store.index_file import Index
-    from gantrymq.store.light_queues import LightQueues
-    from gantrymq.store.message_store import Clock
-    from gantrymq.store.queue_table import QueueTable
+    from gantrymq.store.index.index_file import Index
+    from gantrymq.store.light.queues import LightQueues
+    from gantrymq.store.queues.consume_queue import QueueFiles
+
+    pass
+    from gantrymq.store.queues.queue_table import QueueTable
+
+
+class Clock(Protocol):
+    """Time as an argument."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch (wall clock)."""
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds of a clock that never goes back."""
+
 
 log = logging.getLogger(__name__)
 

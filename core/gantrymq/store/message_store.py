@@ -12,38 +12,39 @@ import logging
 from os.path import dirname
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.names import check_stored_topic
-from gantrymq.store import record
-from gantrymq.store.abort import mark_running, note_boot, nothing_lost
 from gantrymq.store.appender import Appender
 from gantrymq.store.checked import CheckedReads
-from gantrymq.store.commit_log import FULL_ERRORS, NO_HANDLE_ERRORS, CommitLog
-from gantrymq.store.compaction import CompactedQueues
-from gantrymq.store.consume_queue import QueueFiles
+from gantrymq.store.checkpoints.abort import mark_running, note_boot, nothing_lost
+from gantrymq.store.checkpoints.ends import RememberedEnds
+from gantrymq.store.checkpoints.positions import Checkpoint, Positions, Sizes, load_checkpoint, save_checkpoint
 from gantrymq.store.damage import DamageList
 from gantrymq.store.derived import (
     INDEX_BEHIND_MAX,
     INDEX_LAG_MS_MAX,
     INDEX_SWEEPING_MAX,
+    Clock,
     DerivedFiles,
 )
-from gantrymq.store.ends import RememberedEnds
-from gantrymq.store.index_file import Index
-from gantrymq.store.light_queues import LightQueues
-from gantrymq.store.opening import Begin, Found, where_to_begin
-from gantrymq.store.positions import Checkpoint, Positions, Sizes, load_checkpoint, save_checkpoint
-from gantrymq.store.queue_table import QueueTable
+from gantrymq.store.index.index_file import Index
+from gantrymq.store.light.queues import LightQueues
+from gantrymq.store.log import record
+from gantrymq.store.log.commit_log import FULL_ERRORS, NO_HANDLE_ERRORS, CommitLog
+from gantrymq.store.log.record import SENDER_PROPERTIES_MAX
+from gantrymq.store.log.recovery import EndFinder, RecoveryReport
+from gantrymq.store.log.write_buffer import WriteBuffer
+from gantrymq.store.queues.compaction import CompactedQueues
+from gantrymq.store.queues.consume_queue import QueueFiles
+from gantrymq.store.queues.queue_table import QueueTable
 from gantrymq.store.reader import StoreReader
-from gantrymq.store.record import SENDER_PROPERTIES_MAX
-from gantrymq.store.recovery import EndFinder, RecoveryReport
-from gantrymq.store.replay import Replay
+from gantrymq.store.retention.segments import Segments
 from gantrymq.store.schedule import delays_of
-from gantrymq.store.segments import Segments
-from gantrymq.store.takeover import queues_end, refuse_unreadable
-from gantrymq.store.write_buffer import WriteBuffer
+from gantrymq.store.start.opening import Begin, Found, where_to_begin
+from gantrymq.store.start.replay import Replay
+from gantrymq.store.start.takeover import queues_end, refuse_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from gantrymq.store.cold import ColdReads
     from gantrymq.store.config import StoreConfig
     from gantrymq.store.files import FileSystem
-    from gantrymq.store.missing import Gap
+    from gantrymq.store.log.missing import Gap
 
 log = logging.getLogger(__name__)
 
@@ -64,16 +65,6 @@ SYNC_ALL_FROM: Final = 64
 """At a stop, more derived files than this are synced by one call for the whole file system: 2 ms each add up."""
 COUNTED_MAX: Final = 256
 """Topics opened at a start after a crash to know how far their queues reach: 0.15 ms a queue."""
-
-
-class Clock(Protocol):
-    """Time as an argument."""
-
-    def now_ms(self) -> int:
-        """Milliseconds since the epoch (wall clock)."""
-
-    def monotonic_ms(self) -> int:
-        """Milliseconds of a clock that never goes back."""
 
 
 class MessageStore(StoreReader, DerivedFiles):

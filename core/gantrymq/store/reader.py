@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.model import properties as props
 from gantrymq.model.errors import StoreCorruptError
 from gantrymq.model.sysflag import TRANSACTION_ROLLBACK
-from gantrymq.store import record
 from gantrymq.store.checked import LOOKED_AT_MAX, RECORD_BYTES_MAX
+from gantrymq.store.checkpoints.ends import Ends, RememberedEnds, of_topic
 from gantrymq.store.cold import Cold
-from gantrymq.store.commit_log import GAP_BYTES_MAX
-from gantrymq.store.compaction import VIRTUAL
-from gantrymq.store.consume_queue import HOLE, HOLE_SIZE
-from gantrymq.store.ends import Ends, RememberedEnds, of_topic
-from gantrymq.store.moved import MOVED_TOPIC, unwrap
-from gantrymq.store.recovery import FILLER_TOPIC
+from gantrymq.store.log import record
+from gantrymq.store.log.commit_log import GAP_BYTES_MAX
+from gantrymq.store.log.moved import MOVED_TOPIC, unwrap
+from gantrymq.store.log.recovery import FILLER_TOPIC
+from gantrymq.store.queues.compaction import VIRTUAL
+from gantrymq.store.queues.consume_queue import HOLE, HOLE_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from gantrymq.store.appender import Appender
     from gantrymq.store.checked import CheckedReads
     from gantrymq.store.cold import ColdReads, Want
-    from gantrymq.store.commit_log import CommitLog
-    from gantrymq.store.compaction import CompactedFile, CompactedQueues
-    from gantrymq.store.consume_queue import ConsumeQueue, QueueFiles, Unit
     from gantrymq.store.damage import Damaged, DamageList
-    from gantrymq.store.index_file import Index
-    from gantrymq.store.light_queues import LightQueues
-    from gantrymq.store.queue_table import QueueTable, Topic
+    from gantrymq.store.index.index_file import Index
+    from gantrymq.store.light.queues import LightQueues
+    from gantrymq.store.log.commit_log import CommitLog
+    from gantrymq.store.queues.compaction import CompactedFile, CompactedQueues
+    from gantrymq.store.queues.consume_queue import ConsumeQueue, QueueFiles, Unit
+    from gantrymq.store.queues.queue_table import QueueTable, Topic
 
 log = logging.getLogger(__name__)
 
@@ -367,7 +367,7 @@ class StoreReader:
             return True
         return self._checked.is_whole(entry.position, entry.size)
 
-    # --- for who walks through the log (broker/verification.py)
+    # --- for who walks through the log (broker/retention/verification.py)
 
     def read_log(self, position: int, count: int) -> bytes:
         """Up to `count` bytes, not beyond the segment's end. May raise `Cold`."""

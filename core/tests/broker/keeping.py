@@ -11,7 +11,7 @@ from typing import Any
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
 from gantrymq.broker.local import LocalBrokerPort
-from gantrymq.broker.retention import Retention
+from gantrymq.broker.retention.retention import Retention
 from gantrymq.model import properties as props
 from gantrymq.model.message import Message
 from gantrymq.net.testing import ManualClock, ManualTurn, ManualWheel

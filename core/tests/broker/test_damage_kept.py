@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from gantrymq.broker.port import END, Route
 from gantrymq.model.message import Message
-from gantrymq.store import record
 from gantrymq.store.damage import DAMAGE_MAX, DamageList
-from gantrymq.store.recovery import FILLER_TOPIC
+from gantrymq.store.log import record
+from gantrymq.store.log.recovery import FILLER_TOPIC
 from gantrymq.store.testing import MemoryFileSystem
 from tests.broker.keeping import SEGMENT, KeepingNode
 from tests.broker.node import ROOT

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from gantrymq.broker.pops import POPPED_AHEAD
+from gantrymq.broker.consuming.window import MARK_STEP
+from gantrymq.broker.pop.pops import POPPED_AHEAD
 from gantrymq.broker.port import EARLIEST, Delivery, Outcome
-from gantrymq.broker.window import MARK_STEP
 from gantrymq.model.message import Message
 from tests.broker.node import Node
 from tests.store.crash_states import CrashFiles

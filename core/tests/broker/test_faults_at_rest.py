@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from gantrymq.broker.lost import name_lost
 from gantrymq.broker.port import EARLIEST, Outcome, Route
+from gantrymq.broker.retention.lost import name_lost
 from gantrymq.model.errors import StoreCorruptError
 from gantrymq.model.message import Message
 from gantrymq.net.testing import ManualClock
-from gantrymq.store.consume_queue import HOLE_SIZE
 from gantrymq.store.message_store import MessageStore
+from gantrymq.store.queues.consume_queue import HOLE_SIZE
 from tests.broker.node import ROOT, SMALL
-from tests.broker.test_snapshots import SnapshotNode
+from tests.broker.tables.test_snapshots import SnapshotNode
 from tests.store.crash_states import CrashFiles
 
 pytestmark = pytest.mark.crash

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gantrymq.broker import cursors, leases, offsets, routing, tables
+from gantrymq.broker.consuming import cursors, leases, offsets
 from gantrymq.broker.port import END, Route
+from gantrymq.broker.routing import router as routing
+from gantrymq.broker.tables import tables
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from tests.broker.test_port import Bench

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gantrymq.broker import cursors as cursors_module
-from gantrymq.broker.acks import ACK_TOPIC
+from gantrymq.broker.consuming import cursors as cursors_module
+from gantrymq.broker.consuming.acks import ACK_TOPIC
 from gantrymq.broker.port import EARLIEST, Delivery, Outcome, Route
 from gantrymq.model.message import Message
 from tests.broker.node import ROOT, Node, full_disk
-from tests.broker.test_transactions import end, prepare, started
+from tests.broker.transactions.test_transactions import end, prepare, started
 from tests.store.crash_states import CrashFiles
 
 LOG = ROOT / "store" / "commitlog" / ("0" * 20)

@@ -9,14 +9,14 @@ import pytest
 from gantrymq.broker.own_rows import CHECKS
 from gantrymq.broker.port import EARLIEST, FIND, Outcome, Route
 from gantrymq.broker.row_checks import why_unreadable
-from gantrymq.broker.tables import item_message, topic_of
+from gantrymq.broker.tables.tables import item_message, topic_of
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.model.message import Message
-from gantrymq.remoting.table_rows import CHECKS as ALL_CHECKS
+from gantrymq.remoting.server.table_rows import CHECKS as ALL_CHECKS
 from gantrymq.store.testing import MemoryFileSystem
 from tests.broker.keeping import KeepingNode
 from tests.broker.node import Node
-from tests.broker.test_snapshots import SnapshotNode
+from tests.broker.tables.test_snapshots import SnapshotNode
 from tests.store.crash_states import CrashFiles
 
 TOPIC_ROW = TopicConfig("t", 4, 4).to_bytes()

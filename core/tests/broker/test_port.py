@@ -12,13 +12,13 @@ from gantrymq.broker.broker import Broker
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
 from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.port import EARLIEST, END, BrokerPort, CursorInfo, Delivery, Outcome, Route
+from gantrymq.cluster.wire.client import RemoteBrokerPort
+from gantrymq.cluster.wire.server import GatewaySession
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.net.testing import ManualClock, ManualTurn, ManualWheel
 from gantrymq.remoting.codec import FrameReader
-from gantrymq.remoting.gateway_client import RemoteBrokerPort
-from gantrymq.remoting.gateway_server import GatewaySession
 from tests.broker.fakestore import FakeStore
 
 

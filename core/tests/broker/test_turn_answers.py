@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gantrymq.broker.ackgate import AckGate
 from gantrymq.broker.port import EARLIEST, Outcome, Route
+from gantrymq.broker.turn.ackgate import AckGate
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.store.testing import MemoryFileSystem

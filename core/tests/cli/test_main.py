@@ -10,7 +10,7 @@ import pytest
 from gantrymq import __version__, server
 from gantrymq.cli import app as typer_side
 from gantrymq.cli.main import main, parse_server_command
-from gantrymq.exit_codes import EXIT_USAGE
+from gantrymq.launch.exit_codes import EXIT_USAGE
 from gantrymq.server import Launch
 
 

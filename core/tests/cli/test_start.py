@@ -22,7 +22,7 @@ sys.exit(main(sys.argv[1:]))
 SERVERS = {"gantrymq.server", "gantrymq.broker", "gantrymq.store", "gantrymq.net", "uvloop"}
 """What only servers need, and those who look at their directories."""
 
-PRODUCERS = {"gantrymq.client.producer", "gantrymq.client.push", "gantrymq.client.blocking"}
+PRODUCERS = {"gantrymq.client.producing.producer", "gantrymq.client.pushing.push", "gantrymq.client.blocking"}
 
 ASKING = {"asyncio", "anyio", "msgspec", "rich", "gantrymq.client", "gantrymq.remoting", "gantrymq.config"}
 """What talks to a server, and what draws its answer."""
@@ -72,11 +72,16 @@ def test_words_of_the_command_line_ask_nobody(line: str) -> None:
 def test_a_name_is_completed_by_what_asks_for_it(line: str) -> None:
     found = completed(line)
     assert "gantrymq.client.admin" in found
-    assert_without(found, SERVERS | PRODUCERS | {"gantrymq.cli.top", "gantrymq.cli.messages", "gantrymq.cli.store"})
+    assert_without(
+        found,
+        SERVERS
+        | PRODUCERS
+        | {"gantrymq.cli.commands.top", "gantrymq.cli.commands.messages", "gantrymq.cli.store.check"},
+    )
 
 
 def test_a_command_imports_its_own_group() -> None:
     found = loaded("topic list --json")
-    assert "gantrymq.cli.topics" in found
+    assert "gantrymq.cli.commands.topics" in found
     others = {"top", "messages", "groups", "brokers", "store", "configuration", "transactions"}
     assert_without(found, SERVERS | {f"gantrymq.cli.{name}" for name in others})

@@ -31,7 +31,7 @@ from gantrymq.client import (
     PushConsumer,
     SimpleConsumer,
 )
-from gantrymq.client.routes import MessageQueue
+from gantrymq.client.connecting.routes import MessageQueue
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.constants import RequestCode
 

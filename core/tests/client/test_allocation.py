@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gantrymq.client import allocation
-from gantrymq.client.routes import MessageQueue
+from gantrymq.client.connecting.routes import MessageQueue
 
 VECTORS = json.loads((Path(__file__).parent / "data" / "allocation_vectors.json").read_text())
 STRATEGIES = {

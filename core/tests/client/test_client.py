@@ -18,9 +18,9 @@ from gantrymq.client import (
     PartialSendError,
     Producer,
     PullConsumer,
-    routes,
 )
-from gantrymq.client.nameservers import parse_nameservers
+from gantrymq.client.connecting import routes
+from gantrymq.client.connecting.nameservers import parse_nameservers
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.constants import RequestCode, ResponseCode
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from core.tests.client.fake_cluster import make_record
 from gantrymq.client import GantryError, ReceivedMessage, decode_records
-from gantrymq.client.checks import check_message
 from gantrymq.client.events import CloudEvent, event_of, message_of
 from gantrymq.client.messages import encode_properties
+from gantrymq.client.producing.checks import check_message
 
 HOST = b"\x7f\0\0\1\0\0\x2a\x9f"
 REQUIRED = {"id": "1", "source": "/s", "type": "line1.temp", "specversion": "1.0"}

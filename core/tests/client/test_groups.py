@@ -5,7 +5,8 @@ import time
 import pytest
 
 from core.tests.client.client_runs import collector, make, moment, run, until
-from gantrymq.client import Admin, OutMessage, Producer, PullConsumer, ReceivedMessage, pull_run
+from gantrymq.client import Admin, OutMessage, Producer, PullConsumer, ReceivedMessage
+from gantrymq.client.pushing import pull_run
 from gantrymq.model.errors import ErrorCode, GantryError
 
 

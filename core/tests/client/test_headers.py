@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from gantrymq.client import Client, MessageQueue, OutMessage, sending
-from gantrymq.client.buffers import QueueBuffer
-from gantrymq.client.link import shape_of
-from gantrymq.client.pull_run import PullRun
-from gantrymq.client.pulling import Subscription, pull_fields
-from gantrymq.client.sending import Outgoing, Sender, Settings
+from gantrymq.client import Client, MessageQueue, OutMessage
+from gantrymq.client.connecting.link import shape_of
+from gantrymq.client.consuming.pulling import Subscription, pull_fields
+from gantrymq.client.producing import sending
+from gantrymq.client.producing.sending import Outgoing, Sender, Settings
+from gantrymq.client.pushing.buffers import QueueBuffer
+from gantrymq.client.pushing.pull_run import PullRun
 from gantrymq.model import sysflag
 from gantrymq.remoting.codec import Command, encode_header
 from gantrymq.remoting.constants import RequestCode

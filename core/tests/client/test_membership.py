@@ -8,7 +8,7 @@ import pytest
 from core.tests.client.client_runs import run, until
 from core.tests.client.fake_cluster import FakeCluster, make_record
 from gantrymq.client import Fate, OutMessage, Producer, PullConsumer, ReceivedMessage, membership
-from gantrymq.client.faults import FAILED_MS, BrokerFaults
+from gantrymq.client.connecting.faults import FAILED_MS, BrokerFaults
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.codec import Command
@@ -188,7 +188,7 @@ def test_a_slow_answer_among_others_closes_nothing(cluster: FakeCluster) -> None
 
 def test_a_broker_that_failed_is_avoided(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     # The failure alone counts, and long enough: not what the machine does to one that is well.
-    monkeypatch.setattr("gantrymq.client.faults.LEVELS", ((FAILED_MS, 600_000),))
+    monkeypatch.setattr("gantrymq.client.connecting.faults.LEVELS", ((FAILED_MS, 600_000),))
 
     async def main() -> None:
         async with Producer(cluster.nameserver) as producer:
@@ -208,14 +208,14 @@ def test_a_broker_that_failed_is_avoided(cluster: FakeCluster, monkeypatch: pyte
 
 
 def test_a_slow_broker_is_avoided(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gantrymq.client.faults.LEVELS", ((550, 600_000),))
+    monkeypatch.setattr("gantrymq.client.connecting.faults.LEVELS", ((550, 600_000),))
 
     async def main() -> None:
         async with Producer(cluster.nameserver) as producer:
             await asyncio.gather(*[producer.send("orders", b"0") for _ in range(4)])
             cluster.broker("broker-a").delay_s = 0.6
             await asyncio.gather(*[producer.send("orders", b"1") for _ in range(4)])
-            monkeypatch.setattr("gantrymq.client.faults.LEVELS", ())
+            monkeypatch.setattr("gantrymq.client.connecting.faults.LEVELS", ())
             producer._sender.faults.sent("broker-b", 0, 0)  # well, whatever the machine did to it meanwhile, or does
             brokers = [(await producer.send("orders", b"2")).queue.broker for _ in range(4)]
             assert set(brokers) == {"broker-b"}
@@ -237,7 +237,7 @@ def test_how_long_a_broker_is_avoided(latency_ms: int, avoided_ms: int) -> None:
 
 
 def test_remembered_brokers_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gantrymq.client.faults.BROKERS_MAX", 2)
+    monkeypatch.setattr("gantrymq.client.connecting.faults.BROKERS_MAX", 2)
     faults = BrokerFaults()
     for name in "abc":
         faults.failed(name, 0)

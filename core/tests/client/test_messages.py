@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gantrymq.client.checks import check_message
+from gantrymq.client.connecting.routes import MessageQueue, loads, parse_route
 from gantrymq.client.messages import (
     OutMessage,
     UniqueIds,
     encode_properties,
     parse_offset_message_id,
 )
-from gantrymq.client.routes import MessageQueue, loads, parse_route
+from gantrymq.client.producing.checks import check_message
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 

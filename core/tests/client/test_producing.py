@@ -18,10 +18,9 @@ from gantrymq.client import (
     PushConsumer,
     ReceivedMessage,
     SendResult,
-    batches,
-    routes,
-    sending,
 )
+from gantrymq.client.connecting import routes
+from gantrymq.client.producing import batches, sending
 from gantrymq.model import sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.codec import Command

@@ -38,8 +38,8 @@ CHAPTERS = {
     "Functions and constants": ("DEAD_LETTER", "decode_records"),
 }  # fmt: skip
 CALLBACKS = {
-    "Handler": "handlers", "BatchHandler": "handlers", "LocalTransaction": "transactions", "CheckTransaction": "transactions",
-    "Selector": "sending", "Strategy": "allocation",
+    "Handler": "pushing.handlers", "BatchHandler": "pushing.handlers", "LocalTransaction": "producing.transactions", "CheckTransaction": "producing.transactions",
+    "Selector": "producing.sending", "Strategy": "allocation",
 }  # fmt: skip
 """Names in signatures that stand for types of functions, and the modules of `gantrymq.client` that have them."""
 UNITS = {"_ms": "milliseconds since the epoch", "_s": "seconds", "body": "bytes"}

@@ -11,9 +11,9 @@ import pytest
 import uvloop
 
 from gantrymq.net.api import Link
+from gantrymq.net.held.outbound import Pieces, gathered
 from gantrymq.net.listen import Listener, ListenError, listen
 from gantrymq.net.loopback import peer_name
-from gantrymq.net.outbound import Pieces, gathered
 from gantrymq.net.pump import Pump, PumpHost, PumpLimits
 from gantrymq.net.testing import ManualClock, ManualWheel
 from gantrymq.net.turn import LoopTurn

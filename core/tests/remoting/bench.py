@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
 from gantrymq.net.testing import FakeLink, ManualClock, ManualTurn, ManualWheel
-from gantrymq.remoting.broker_door import BrokerDoor, BrokerDoors
 from gantrymq.remoting.codec import Command, FrameReader, encode
 from gantrymq.remoting.constants import RequestCode
+from gantrymq.remoting.server.broker_door import BrokerDoor, BrokerDoors
 from gantrymq.store.config import StoreConfig
 from gantrymq.store.files import OsFileSystem
 from gantrymq.store.message_store import MessageStore

@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 
 from gantrymq.net.testing import FakeLink
-from gantrymq.remoting import filters
-from gantrymq.remoting.broker_door import BrokerDoor
 from gantrymq.remoting.codec import PREFIX, Command, FrameReader, encode
 from gantrymq.remoting.constants import RequestCode
+from gantrymq.remoting.server import filters
+from gantrymq.remoting.server.broker_door import BrokerDoor
 from tests.remoting.bench import Bench, ask, send
 
 TOPICS = ["T", "U", "%RETRY%G", "%RETRY%G_T", "%DLQ%G", "TBW102", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_gantry_topic", "%LMQ%x", "new", "%", "a/b", ""]  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 from gantrymq.net.testing import FakeLink
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode as Code
-from gantrymq.store import record
+from gantrymq.store.log import record
 from tests.remoting.bench import TOPIC, answers, ask, request
 
 GROUP = "CG"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gantrymq.broker.acks import ACK_TOPIC
+from gantrymq.broker.consuming.acks import ACK_TOPIC
 from gantrymq.remoting.constants import RequestCode as Code
 from tests.remoting.bench import TOPIC, Bench, answers, request, send
 from tests.remoting.pop_client import GROUP, Popped, pop, pop_frame

@@ -14,14 +14,14 @@ from gantrymq.net.testing import FakeLink
 from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.constants import ResponseCode as Answer
 from gantrymq.remoting.json_bodies import ConsumerData, Heartbeat, encode
-from gantrymq.store import record
-from gantrymq.store.check import Checker
 from gantrymq.store.files import OsFileSystem
-from gantrymq.store.inspect import StoreImage
+from gantrymq.store.log import record
 from gantrymq.store.message_store import MessageStore
+from gantrymq.store.tools.check import Checker
+from gantrymq.store.tools.inspect import StoreImage
 from tests.broker.test_port import PrefixRoutes
 from tests.remoting.bench import SUSPEND, Bench, answers, ask, pull, pull_frame, send, send_frame
-from tests.remoting.test_sends import batch_body, stored
+from tests.remoting.server.sending.test_sends import batch_body, stored
 
 A, B = "%LMQ%a", "%LMQ%b"
 

@@ -12,21 +12,21 @@ import pytest
 
 from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.port import EARLIEST, Outcome, Route, Start
-from gantrymq.broker.transaction_halves import GIVEN_UP_TOPIC
+from gantrymq.broker.transactions.half_messages import GIVEN_UP_TOPIC
 from gantrymq.model.message import Message
-from gantrymq.remoting.broker_door import BrokerDoor
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.overview_codes import OVERVIEW
-from gantrymq.store import record
+from gantrymq.remoting.server.broker_door import BrokerDoor
 from gantrymq.store.cold import ColdReads
 from gantrymq.store.files import OsFileSystem
+from gantrymq.store.log import record
 from tests.broker.test_cold_reads import ColdDisk
 from tests.remoting.bench import PULL, Bench, answers, ask, request, send
 from tests.remoting.pop_client import GROUP, pop_frame, popped
-from tests.remoting.test_recall_requests import timer
+from tests.remoting.server.sending.test_recalls import timer
+from tests.remoting.server.sending.test_transactions import half
 from tests.remoting.test_requests import beat
-from tests.remoting.test_transaction_requests import half
 
 READERS = {
     Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE, Code.QUERY_MESSAGE, Code.QUERY_CONSUMER_OFFSET, Code.SEARCH_OFFSET_BY_TIMESTAMP,

@@ -13,12 +13,12 @@ import pytest
 from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.port import EARLIEST, CursorInfo, Delivery, Outcome, Route
 from gantrymq.remoting.overview_codes import DAMAGE_LIST, DAMAGE_SKIP
-from gantrymq.store import record
-from gantrymq.store.consume_queue import UNIT
+from gantrymq.store.log import record
+from gantrymq.store.queues.consume_queue import UNIT
 from tests.broker.test_port import PrefixRoutes
 from tests.remoting.bench import TOPIC, Bench, ask, pull, send_frame
 from tests.remoting.pop_client import ack, pop
-from tests.remoting.test_pulls import bodies_of
+from tests.remoting.server.pulling.test_pulls import bodies_of
 
 COUNT = 40
 HURT = 7

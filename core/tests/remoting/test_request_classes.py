@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from gantrymq.cluster.wire.codec import GatewayCode, encode_body
 from gantrymq.net.loopback import is_trusted, networks_of
 from gantrymq.net.testing import FakeLink
 from gantrymq.remoting import overview_codes
-from gantrymq.remoting.broker_door import BrokerDoor
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode, ResponseCode
-from gantrymq.remoting.gateway_wire import GatewayCode, encode_body
 from gantrymq.remoting.request_classes import CLASSES, RequestClass, class_of, refusal
+from gantrymq.remoting.server.broker_door import BrokerDoor
 from gantrymq_nameserver.door import NameserverDoor
 from tests.remoting.bench import Bench, answers, request
 

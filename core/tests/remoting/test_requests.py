@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from gantrymq.net.testing import FakeLink
-from gantrymq.remoting import clients, groups, locks
 from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.constants import ResponseCode as Answer
 from gantrymq.remoting.json_bodies import QueueName
-from gantrymq.store import record
+from gantrymq.remoting.server.clients import groups, locks
+from gantrymq.remoting.server.clients import registry as clients
+from gantrymq.store.log import record
 from tests.remoting.bench import SUSPEND, Bench, answers, ask, pull, pull_frame, request, send
 
 

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from gantrymq.client.routes import MessageQueue
+from gantrymq.client.connecting.routes import MessageQueue
 from gantrymq.spark.offsets import OptionError
 from gantrymq.spark.options import for_batch, for_sink, for_stream, parse
 from gantrymq.spark.schema import SchemaError, check_projection, check_sink

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gantrymq.client.routes import MessageQueue
+from gantrymq.client.connecting.routes import MessageQueue
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.constants import RequestCode
 from gantrymq.spark.offsets import DataLossError, OptionError

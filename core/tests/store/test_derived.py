@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gantrymq.store import derived, light_stream, message_store
-from gantrymq.store.light_stream import FRAME, RUN
+from gantrymq.store import derived, message_store
+from gantrymq.store.light import stream as light_stream
+from gantrymq.store.light.stream import FRAME, RUN
 
 if TYPE_CHECKING:
     from collections.abc import Callable

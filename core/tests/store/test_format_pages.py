@@ -6,13 +6,13 @@ import re
 from pathlib import Path
 from zlib import crc32
 
-from gantrymq.broker.tables import item_message
+from gantrymq.broker.tables.tables import item_message
 from gantrymq.model.message import Message
 from gantrymq.model.names import java_hash
-from gantrymq.store import record
-from gantrymq.store.consume_queue import UNIT
-from gantrymq.store.light_stream import FRAME, RUN
-from gantrymq.store.positions import CHECKPOINT, Positions, Sizes
+from gantrymq.store.checkpoints.positions import CHECKPOINT, Positions, Sizes
+from gantrymq.store.light.stream import FRAME, RUN
+from gantrymq.store.log import record
+from gantrymq.store.queues.consume_queue import UNIT
 from gantrymq.store.testing import MemoryFileSystem
 
 PAGES = Path(__file__).resolve().parents[3] / "docs" / "formats"

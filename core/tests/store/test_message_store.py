@@ -11,7 +11,8 @@ import pytest
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.model.names import java_hash
-from gantrymq.store import derived, message_store, record
+from gantrymq.store import derived, message_store
+from gantrymq.store.log import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable

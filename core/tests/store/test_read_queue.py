@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gantrymq.store import commit_log, consume_queue
 from gantrymq.store.checked import LOOKED_AT_MAX
 from gantrymq.store.cold import Cold, ColdReads
-from gantrymq.store.consume_queue import HOLE
-from gantrymq.store.unit_words import spans_of
+from gantrymq.store.log import commit_log
+from gantrymq.store.queues import consume_queue
+from gantrymq.store.queues.consume_queue import HOLE
+from gantrymq.store.queues.unit_words import spans_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,11 +11,11 @@ import pytest
 
 from gantrymq.model import properties as props
 from gantrymq.model.names import java_hash
-from gantrymq.store import record
-from gantrymq.store.consume_queue import HOLE, UNIT, pack_units
-from gantrymq.store.geometry import ENTRY, HEADER
-from gantrymq.store.key_hashes import key_hash
-from gantrymq.store.positions import CHECKPOINT
+from gantrymq.store.checkpoints.positions import CHECKPOINT
+from gantrymq.store.index.geometry import ENTRY, HEADER
+from gantrymq.store.index.key_hashes import key_hash
+from gantrymq.store.log import record
+from gantrymq.store.queues.consume_queue import HOLE, UNIT, pack_units
 from gantrymq.store.schedule import schedule_code
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parent / "fixtures" / "vectors.json").read_text("utf-8"))

@@ -20,10 +20,10 @@ import msgspec
 from gantrymq.broker.port import END, BrokerPort, CursorInfo, Route
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq_gateways.amqp.constants import ACCESS_REFUSED, PRECONDITION_FAILED, AmqpError
-from gantrymq_gateways.amqp.mapping import topic_of
+from gantrymq_gateways.amqp.properties.mapping import topic_of
 from gantrymq_gateways.amqp.routes import DEFAULT_EXCHANGE, KIND
 from gantrymq_gateways.amqp.steps import Lock, Steps
+from gantrymq_gateways.amqp.wire.constants import ACCESS_REFUSED, PRECONDITION_FAILED, AmqpError
 
 log = logging.getLogger(__name__)
 

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.broker.port import Outcome
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.net.outbound import Piece, Pieces
-from gantrymq_gateways.amqp import channel as channels
-from gantrymq_gateways.amqp import declare
-from gantrymq_gateways.amqp.channel import Channel, Handler
-from gantrymq_gateways.amqp.connection import Connection
-from gantrymq_gateways.amqp.constants import (
+from gantrymq.net.held.outbound import Piece, Pieces
+from gantrymq_gateways.amqp.channels import channel as channels
+from gantrymq_gateways.amqp.channels import declare
+from gantrymq_gateways.amqp.channels.channel import Channel, Handler
+from gantrymq_gateways.amqp.messages.publish import Publisher, PublishingChannel, UnknownExchangeError
+from gantrymq_gateways.amqp.steps import Runner, Steps
+from gantrymq_gateways.amqp.wire.connection import Connection
+from gantrymq_gateways.amqp.wire.constants import (
     BLOCKED_CAPABILITY,
     COMMAND_INVALID,
     CONNECTION_FORCED,
@@ -30,7 +32,7 @@ from gantrymq_gateways.amqp.constants import (
     RESOURCE_ERROR,
     AmqpError,
 )
-from gantrymq_gateways.amqp.events import (
+from gantrymq_gateways.amqp.wire.events import (
     ChannelClosing,
     ChannelFailed,
     ChannelOpened,
@@ -42,13 +44,11 @@ from gantrymq_gateways.amqp.events import (
     Publish,
     Settings,
 )
-from gantrymq_gateways.amqp.publish import Publisher, PublishingChannel, UnknownExchangeError
-from gantrymq_gateways.amqp.steps import Runner, Steps
 
 if TYPE_CHECKING:
     from gantrymq.net.api import Link
-    from gantrymq_gateways.amqp.consumers import Queue
     from gantrymq_gateways.amqp.gateway import Gateway
+    from gantrymq_gateways.amqp.messages.consumers import Queue
 
 log = logging.getLogger(__name__)
 

@@ -5,26 +5,34 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gantrymq.broker.port import END, BrokerPort, CursorInfo
 from gantrymq_gateways.amqp.config import AmqpConfig
-from gantrymq_gateways.amqp.constants import locked_error, unknown_queue_error
-from gantrymq_gateways.amqp.consumers import Queue
 from gantrymq_gateways.amqp.definitions import GROUP, DefinitionLimits, Definitions, QueueDefinition
-from gantrymq_gateways.amqp.publish import Contents, Targets
+from gantrymq_gateways.amqp.messages.consumers import Queue
+from gantrymq_gateways.amqp.messages.publish import Contents, Targets
+from gantrymq_gateways.amqp.properties.writing import Renderer
 from gantrymq_gateways.amqp.steps import Runner, Steps
-from gantrymq_gateways.amqp.writing import Renderer
+from gantrymq_gateways.amqp.wire.constants import locked_error, unknown_queue_error
 
 if TYPE_CHECKING:
     from gantrymq.net.api import Wheel
     from gantrymq.services import Clock, Turn
-    from gantrymq_gateways.amqp.door import AmqpDoor
+
 
 log = logging.getLogger(__name__)
 
 START_RETRY_MS: Final = 1000
 """Until the next attempt to load the definitions, when the broker is back but refuses something."""
+
+
+class Owner(Protocol):
+    """A connection, as those know it who share what it has."""
+
+    def own(self, queue: Queue) -> None: ...
+
+    def shutdown(self) -> None: ...
 
 
 class Gateway:
@@ -44,7 +52,7 @@ class Gateway:
         self.ready = False
         self.stopped = False
         """The service is over; another gateway may follow in this process."""
-        self.doors: set[AmqpDoor] = set()
+        self.doors: set[Owner] = set()
         self._contents: dict[str, Contents] = {}
         self._holders = 0
         self._reset()
@@ -100,7 +108,7 @@ class Gateway:
 
     # Queues.
 
-    def open_queue(self, name: str, door: AmqpDoor) -> Steps:
+    def open_queue(self, name: str, door: Owner) -> Steps:
         """The queue at work; 404 if unknown, 405 if it is another connection's."""
         definition = self.definitions.queues.get(name)
         if definition is None or not definition.finished:
@@ -117,7 +125,7 @@ class Gateway:
             raise locked_error(name)
         return queue
 
-    def create_queue(self, wanted: QueueDefinition, door: AmqpDoor) -> Steps:
+    def create_queue(self, wanted: QueueDefinition, door: Owner) -> Steps:
         """Declare a queue that does not exist; the caller holds the lock."""
         definition, cursor = yield from self.definitions.create_queue(wanted)
         queue = self._queue(definition, cursor)

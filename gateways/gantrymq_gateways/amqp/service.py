@@ -14,11 +14,11 @@ from gantrymq.model.limits import MessageConfig
 from gantrymq.net.loopback import warn_if_open
 from gantrymq.services import ServiceContext
 from gantrymq_gateways.amqp.config import AmqpConfig
-from gantrymq_gateways.amqp.constants import CAPABILITIES
 from gantrymq_gateways.amqp.door import AmqpDoor
-from gantrymq_gateways.amqp.events import Settings
 from gantrymq_gateways.amqp.gateway import Gateway
-from gantrymq_gateways.amqp.values import Field, Table
+from gantrymq_gateways.amqp.wire.constants import CAPABILITIES
+from gantrymq_gateways.amqp.wire.events import Settings
+from gantrymq_gateways.amqp.wire.values import Field, Table
 
 log = logging.getLogger(__name__)
 

@@ -14,17 +14,17 @@ import msgspec
 from gantrymq.model.errors import GantryError
 from gantrymq.net.api import Link
 from gantrymq.net.host_names import HostNames, asked_host
-from gantrymq_gateways.cloudevents.codec import FormatError
-from gantrymq_gateways.cloudevents.constants import (
+from gantrymq_gateways.cloudevents.numbers import EventNumbers
+from gantrymq_gateways.cloudevents.publish import BatchJob, Place, Publisher, Respond, respond_problem
+from gantrymq_gateways.cloudevents.wire.codec import FormatError
+from gantrymq_gateways.cloudevents.wire.constants import (
     BATCH_TYPE,
     REQUESTS_PER_TURN,
     STRUCTURED_TYPE,
     SUBSCRIPTION_BYTES_MAX,
 )
-from gantrymq_gateways.cloudevents.numbers import EventNumbers
-from gantrymq_gateways.cloudevents.problems import Problem, problem_of
-from gantrymq_gateways.cloudevents.publish import BatchJob, Place, Publisher, Respond, respond_problem
-from gantrymq_gateways.cloudevents.server_connection import Headers, Request, ServerConnection
+from gantrymq_gateways.cloudevents.wire.problems import Problem, problem_of
+from gantrymq_gateways.cloudevents.wire.server_connection import Headers, Request, ServerConnection
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from gantrymq.model.compression import inflate
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import PROPERTIES_BYTES_MAX
 from gantrymq.model.message import Message
-from gantrymq_gateways.cloudevents.constants import (
+from gantrymq_gateways.cloudevents.wire.constants import (
     ATTRIBUTE_TYPES,
     DATA_STATE,
     DLQ_ATTEMPTS,
@@ -28,7 +28,7 @@ from gantrymq_gateways.cloudevents.constants import (
     REQUIRED,
     SPECVERSION,
 )
-from gantrymq_gateways.cloudevents.event import DataState, Event, is_name, is_of_type, is_string, media_kind
+from gantrymq_gateways.cloudevents.wire.event import DataState, Event, is_name, is_of_type, is_string, media_kind
 
 _PREFIX: Final = props.CE_PREFIX
 _PREFIX_LENGTH: Final = len(_PREFIX)

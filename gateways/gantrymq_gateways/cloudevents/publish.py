@@ -13,14 +13,14 @@ from gantrymq.broker.port import LogPort
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
-from gantrymq_gateways.cloudevents import codec
-from gantrymq_gateways.cloudevents.codec import Mode
-from gantrymq_gateways.cloudevents.constants import BATCH_EVENTS_MAX, JSON_OVERHEAD_BYTES
-from gantrymq_gateways.cloudevents.event import Event
 from gantrymq_gateways.cloudevents.long_topics import LongTopics
 from gantrymq_gateways.cloudevents.mapping import to_message
-from gantrymq_gateways.cloudevents.problems import PROBLEM_HEADER, Problem, problem_of
 from gantrymq_gateways.cloudevents.surroundings import Surroundings
+from gantrymq_gateways.cloudevents.wire import codec
+from gantrymq_gateways.cloudevents.wire.codec import Mode
+from gantrymq_gateways.cloudevents.wire.constants import BATCH_EVENTS_MAX, JSON_OVERHEAD_BYTES
+from gantrymq_gateways.cloudevents.wire.event import Event
+from gantrymq_gateways.cloudevents.wire.problems import PROBLEM_HEADER, Problem, problem_of
 
 DECODE_SLICE: Final = 50
 """Events decoded in one slice: about a millisecond."""

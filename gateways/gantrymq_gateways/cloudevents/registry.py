@@ -18,19 +18,19 @@ from gantrymq.broker.port import EARLIEST, END, CursorInfo, Start, TopicInfo
 from gantrymq.metrics import Metrics
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq_gateways.cloudevents.constants import SUBSCRIPTION_BYTES_MAX, SUBSCRIPTION_TABLE
-from gantrymq_gateways.cloudevents.delivery import Push, PushHost
 from gantrymq_gateways.cloudevents.door import JSON_HEADER
-from gantrymq_gateways.cloudevents.guard import SinkGuard
 from gantrymq_gateways.cloudevents.mapping import timestamp
-from gantrymq_gateways.cloudevents.problems import Problem, problem_of
 from gantrymq_gateways.cloudevents.publish import Respond, respond_problem
+from gantrymq_gateways.cloudevents.push.delivery import Push, PushHost
+from gantrymq_gateways.cloudevents.rules.guard import SinkGuard
 from gantrymq_gateways.cloudevents.subscription import (
     Subscription,
     parse_subscription,
     read_stored,
     stored_topic,
 )
+from gantrymq_gateways.cloudevents.wire.constants import SUBSCRIPTION_BYTES_MAX, SUBSCRIPTION_TABLE
+from gantrymq_gateways.cloudevents.wire.problems import Problem, problem_of
 
 log = logging.getLogger(__name__)
 

@@ -14,18 +14,18 @@ from gantrymq.model.limits import MessageConfig
 from gantrymq.net.host_names import HostNames
 from gantrymq.net.loopback import is_loopback, warn_if_open
 from gantrymq.services import ServiceContext
-from gantrymq_gateways.cloudevents.client import SinkClient
-from gantrymq_gateways.cloudevents.constants import DELIVERY_TIMEOUT_MS
-from gantrymq_gateways.cloudevents.delivery import DeliveryConfig, PushHost
 from gantrymq_gateways.cloudevents.door import EventDoor
-from gantrymq_gateways.cloudevents.event import is_uri_reference
-from gantrymq_gateways.cloudevents.guard import SinkGuard, parse_networks
 from gantrymq_gateways.cloudevents.long_topics import LongTopics
 from gantrymq_gateways.cloudevents.publish import Publisher
+from gantrymq_gateways.cloudevents.push.client import SinkClient
+from gantrymq_gateways.cloudevents.push.delivery import DeliveryConfig, PushHost
+from gantrymq_gateways.cloudevents.push.resolver import Resolver, look_up_in_thread
+from gantrymq_gateways.cloudevents.push.retry import RetryPolicy
 from gantrymq_gateways.cloudevents.registry import Registry
-from gantrymq_gateways.cloudevents.resolver import Resolver, look_up_in_thread
-from gantrymq_gateways.cloudevents.retry import RetryPolicy
+from gantrymq_gateways.cloudevents.rules.guard import SinkGuard, parse_networks
 from gantrymq_gateways.cloudevents.surroundings import Surroundings
+from gantrymq_gateways.cloudevents.wire.constants import DELIVERY_TIMEOUT_MS
+from gantrymq_gateways.cloudevents.wire.event import is_uri_reference
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,9 @@ import msgspec
 from gantrymq.broker.port import Start
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq_gateways.cloudevents.constants import (
+from gantrymq_gateways.cloudevents.rules.filters import Attributes, Test, compile_filters
+from gantrymq_gateways.cloudevents.rules.guard import SinkGuard
+from gantrymq_gateways.cloudevents.wire.constants import (
     FILTERS_MAX,
     MAXAGE_S_CEILING,
     MAXAGE_S_DEFAULT,
@@ -25,9 +27,7 @@ from gantrymq_gateways.cloudevents.constants import (
     MAXATTEMPTS_DEFAULT,
     SINK_BYTES_MAX,
 )
-from gantrymq_gateways.cloudevents.event import is_timestamp, is_uri_reference
-from gantrymq_gateways.cloudevents.filters import Attributes, Test, compile_filters
-from gantrymq_gateways.cloudevents.guard import SinkGuard
+from gantrymq_gateways.cloudevents.wire.event import is_timestamp, is_uri_reference
 
 _MEMBERS: Final = frozenset({"sink", "protocol", "types", "source", "filters", "config"})
 _NOT_KEPT: Final = frozenset({"sinkcredential", "protocolsettings"})

@@ -13,18 +13,18 @@ from typing import Final
 from gantrymq.model.errors import GantryError
 from gantrymq.model.message import Message
 from gantrymq.net.api import Link
-from gantrymq.net.outbound import Pieces
-from gantrymq_gateways.mqtt import codec
-from gantrymq_gateways.mqtt import constants as c
-from gantrymq_gateways.mqtt.codec import Ack, Connect, Disconnect, Publish, Subscribe, Unsubscribe, Will
-from gantrymq_gateways.mqtt.connection import Event, MqttConnection, Part, State, Violation
-from gantrymq_gateways.mqtt.deliver import Outlet, bridge_property
+from gantrymq.net.held.outbound import Pieces
 from gantrymq_gateways.mqtt.gateway import MqttGateway, Peer
-from gantrymq_gateways.mqtt.lifecycle import GROUP_PREFIX
-from gantrymq_gateways.mqtt.publish import Inflow
-from gantrymq_gateways.mqtt.refused import DIVERTED, letter
-from gantrymq_gateways.mqtt.sessions import Session
+from gantrymq_gateways.mqtt.messages.deliver import Outlet, bridge_property
+from gantrymq_gateways.mqtt.messages.publish import Inflow
+from gantrymq_gateways.mqtt.messages.refused import DIVERTED, letter
+from gantrymq_gateways.mqtt.sessions.lifecycle import GROUP_PREFIX
+from gantrymq_gateways.mqtt.sessions.sessions import Session
 from gantrymq_gateways.mqtt.steps import Steps
+from gantrymq_gateways.mqtt.wire import codec
+from gantrymq_gateways.mqtt.wire import constants as c
+from gantrymq_gateways.mqtt.wire.codec import Ack, Connect, Disconnect, Publish, Subscribe, Unsubscribe, Will
+from gantrymq_gateways.mqtt.wire.connection import Event, MqttConnection, Part, State, Violation
 
 log = logging.getLogger(__name__)
 

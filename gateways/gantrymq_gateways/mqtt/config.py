@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gantrymq.model.errors import GantryError
-from gantrymq_gateways.mqtt.rules import LEVELS_MAX, parse_rules
+from gantrymq_gateways.mqtt.topics.rules import LEVELS_MAX, parse_rules
 
 
 @dataclass(frozen=True, slots=True)

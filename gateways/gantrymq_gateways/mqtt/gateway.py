@@ -17,20 +17,20 @@ from gantrymq.model.message import Message
 from gantrymq.net.api import Wheel
 from gantrymq.services import Clock, Turn
 from gantrymq_gateways.mqtt import retained
-from gantrymq_gateways.mqtt.codec import Will
 from gantrymq_gateways.mqtt.config import MqttConfig
-from gantrymq_gateways.mqtt.connection import HEADER_BYTES_MAX, ConnectionLimits
-from gantrymq_gateways.mqtt.fanout import Fanout
-from gantrymq_gateways.mqtt.lifecycle import Lifecycle
-from gantrymq_gateways.mqtt.publish import Targets
-from gantrymq_gateways.mqtt.refused import Refusals
+from gantrymq_gateways.mqtt.messages.fanout import Fanout
+from gantrymq_gateways.mqtt.messages.publish import Targets
+from gantrymq_gateways.mqtt.messages.refused import Refusals
+from gantrymq_gateways.mqtt.messages.wills import Wills
 from gantrymq_gateways.mqtt.retained import RetainedStore
-from gantrymq_gateways.mqtt.rules import parse_rules
-from gantrymq_gateways.mqtt.sessions import RETAINED_WAITING_FILTERS, RETAINED_WAITING_MAX, SessionTools
+from gantrymq_gateways.mqtt.sessions.lifecycle import Lifecycle
+from gantrymq_gateways.mqtt.sessions.sessions import RETAINED_WAITING_FILTERS, RETAINED_WAITING_MAX, SessionTools
 from gantrymq_gateways.mqtt.steps import Steps, call, run
 from gantrymq_gateways.mqtt.tables import FILTER_TABLE, SESSION_TABLE
-from gantrymq_gateways.mqtt.topics import DeliveryTopics, LongTopics
-from gantrymq_gateways.mqtt.wills import Wills
+from gantrymq_gateways.mqtt.topics.mapping import DeliveryTopics, LongTopics
+from gantrymq_gateways.mqtt.topics.rules import parse_rules
+from gantrymq_gateways.mqtt.wire.codec import Will
+from gantrymq_gateways.mqtt.wire.connection import HEADER_BYTES_MAX, ConnectionLimits
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import Final
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import BODY_BYTES_MAX
-from gantrymq_gateways.mqtt.rules import LEVELS_MAX
+from gantrymq_gateways.mqtt.topics.rules import LEVELS_MAX
 
 TABLE: Final = "mqtt_retained"
 

@@ -14,9 +14,9 @@ from typing import Final
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
-from gantrymq_gateways.mqtt.constants import TOPIC_LEVELS_MAX
-from gantrymq_gateways.mqtt.rules import TopicRules, parse_ruled
-from gantrymq_gateways.mqtt.topics import filter_route, words_of
+from gantrymq_gateways.mqtt.topics.mapping import filter_route, words_of
+from gantrymq_gateways.mqtt.topics.rules import TopicRules, parse_ruled
+from gantrymq_gateways.mqtt.wire.constants import TOPIC_LEVELS_MAX
 
 KIND: Final = "mqtt"
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gantrymq_gateways.mqtt.topics import filter_route
+from gantrymq_gateways.mqtt.topics.mapping import filter_route
 
 SESSION_TABLE: Final = "mqtt_session"
 FILTER_TABLE: Final = "mqtt_filter"

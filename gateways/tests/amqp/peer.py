@@ -6,15 +6,15 @@ from typing import Any
 
 from gantrymq.model.limits import BODY_BYTES_MAX
 from gantrymq.net.testing import FakeLink, ManualClock, ManualTurn, ManualWheel
-from gantrymq_gateways.amqp.codec import FRAME, content_frames, decode_arguments, method_frame
 from gantrymq_gateways.amqp.config import AmqpConfig
-from gantrymq_gateways.amqp.constants import METHODS, METHODS_BY_NUMBER, PROTOCOL_HEADER
 from gantrymq_gateways.amqp.door import AmqpDoor
-from gantrymq_gateways.amqp.events import Settings
 from gantrymq_gateways.amqp.gateway import Gateway
 from gantrymq_gateways.amqp.routes import AmqpRoutes
 from gantrymq_gateways.amqp.service import server_properties
-from gantrymq_gateways.amqp.values import Field, Table
+from gantrymq_gateways.amqp.wire.codec import FRAME, content_frames, decode_arguments, method_frame
+from gantrymq_gateways.amqp.wire.constants import METHODS, METHODS_BY_NUMBER, PROTOCOL_HEADER
+from gantrymq_gateways.amqp.wire.events import Settings
+from gantrymq_gateways.amqp.wire.values import Field, Table
 from gateways.tests.fakeport import FakePort
 
 CLIENT_CAPABILITIES: Table = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gantrymq.model import names
-from gantrymq_gateways.amqp.connection import EVENT_WORK, WORK_MAX
+from gantrymq_gateways.amqp.wire.connection import EVENT_WORK, WORK_MAX
 from gateways.tests.amqp.peer import NO_PROPERTIES, Server, call, parse, publish
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from gantrymq.model.errors import ErrorCode
-from gantrymq_gateways.amqp import publish as publishing
 from gantrymq_gateways.amqp.config import AmqpConfig
-from gantrymq_gateways.amqp.consumers import ACQUIRE_COUNT_MAX, Ledger
-from gantrymq_gateways.amqp.content import Properties, encode_properties
 from gantrymq_gateways.amqp.door import BACKLOG_MAX, BLOCKED_MS
+from gantrymq_gateways.amqp.messages import publish as publishing
+from gantrymq_gateways.amqp.messages.consumers import ACQUIRE_COUNT_MAX, Ledger
+from gantrymq_gateways.amqp.properties.writing import RENDERED_MAX
 from gantrymq_gateways.amqp.routes import AmqpRoutes
-from gantrymq_gateways.amqp.writing import RENDERED_MAX
+from gantrymq_gateways.amqp.wire.content import Properties, encode_properties
 from gateways.tests.amqp.peer import NO_PROPERTIES, Peer, Server, call, parse, publish
 from gateways.tests.fakeport import FakePort
 

@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gantrymq_gateways.amqp.codec import method_frame
-from gantrymq_gateways.amqp.constants import METHODS
+from gantrymq_gateways.amqp.wire.codec import method_frame
+from gantrymq_gateways.amqp.wire.constants import METHODS
 from gateways.tests.amqp.peer import Content, Peer, Server, call, parse, publish
-from gateways.tests.amqp.test_codec import SAMPLES
+from gateways.tests.amqp.wire.test_codec import SAMPLES
 
 OPERATIONS = (
     "publish", "publish", "publish", "get", "get no_ack", "ack", "ack all", "nack", "reject", "drop", "consume", "cancel",

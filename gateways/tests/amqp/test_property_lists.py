@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from gantrymq.model import properties as props
 from gantrymq.model.message import Message
-from gantrymq_gateways.amqp import reading, residue, writing
-from gantrymq_gateways.amqp.constants import AmqpError
-from gantrymq_gateways.amqp.content import Properties, decode_properties, encode_properties
-from gantrymq_gateways.amqp.mapping import native_target
-from gantrymq_gateways.amqp.reading import PropertyReader
-from gantrymq_gateways.amqp.values import Field, Table, shortstr
-from gantrymq_gateways.amqp.writing import Renderer
-from gateways.tests.amqp.test_codec import properties_
+from gantrymq_gateways.amqp.properties import reading, residue, writing
+from gantrymq_gateways.amqp.properties.mapping import native_target
+from gantrymq_gateways.amqp.properties.reading import PropertyReader
+from gantrymq_gateways.amqp.properties.writing import Renderer
+from gantrymq_gateways.amqp.wire.constants import AmqpError
+from gantrymq_gateways.amqp.wire.content import Properties, decode_properties, encode_properties
+from gantrymq_gateways.amqp.wire.values import Field, Table, shortstr
+from gateways.tests.amqp.wire.test_codec import properties_
 
 TARGET = native_target("", "", "")
 CELERY: Table = [

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gantrymq_gateways.amqp.codec import FRAME, HEADER, content_frames
-from gantrymq_gateways.amqp.constants import METHODS
-from gantrymq_gateways.amqp.values import Field, Table
+from gantrymq_gateways.amqp.wire.codec import FRAME, HEADER, content_frames
+from gantrymq_gateways.amqp.wire.constants import METHODS
+from gantrymq_gateways.amqp.wire.values import Field, Table
 from gateways.tests.amqp.peer import NO_PROPERTIES, Peer, Server, call, publish
 
 X_TTL: Table = [("x-message-ttl", Field("I", 1000))]

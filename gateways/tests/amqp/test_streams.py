@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gantrymq_gateways.amqp import assembling
-from gantrymq_gateways.amqp import connection as connection_module
-from gantrymq_gateways.amqp.assembling import Assembling, Total
-from gantrymq_gateways.amqp.codec import FRAME, HEADER, HEARTBEAT_FRAME, content_frames
-from gantrymq_gateways.amqp.connection import EVENT_WORK, WORK_MAX, Connection
-from gantrymq_gateways.amqp.constants import PROTOCOL_HEADER
-from gantrymq_gateways.amqp.events import ChannelFailed, Event, Publish, Settings
+from gantrymq_gateways.amqp.wire import assembling
+from gantrymq_gateways.amqp.wire import connection as connection_module
+from gantrymq_gateways.amqp.wire.assembling import Assembling, Total
+from gantrymq_gateways.amqp.wire.codec import FRAME, HEADER, HEARTBEAT_FRAME, content_frames
+from gantrymq_gateways.amqp.wire.connection import EVENT_WORK, WORK_MAX, Connection
+from gantrymq_gateways.amqp.wire.constants import PROTOCOL_HEADER
+from gantrymq_gateways.amqp.wire.events import ChannelFailed, Event, Publish, Settings
 from gateways.tests.amqp.peer import call, parse, publish
 
 FRAME_MAX = 4096

@@ -8,15 +8,15 @@ import random
 
 from gantrymq.net.host_names import HostNames
 from gantrymq.net.testing import FakeLink, ManualClock, ManualTurn, ManualWheel
-from gantrymq_gateways.cloudevents.client_connection import Answer
-from gantrymq_gateways.cloudevents.delivery import DeliveryConfig, PushHost
 from gantrymq_gateways.cloudevents.door import EventDoor
-from gantrymq_gateways.cloudevents.guard import SinkGuard
 from gantrymq_gateways.cloudevents.long_topics import LongTopics
 from gantrymq_gateways.cloudevents.publish import Publisher
+from gantrymq_gateways.cloudevents.push.delivery import DeliveryConfig, PushHost
+from gantrymq_gateways.cloudevents.push.retry import RetryPolicy
 from gantrymq_gateways.cloudevents.registry import Registry
-from gantrymq_gateways.cloudevents.retry import RetryPolicy
+from gantrymq_gateways.cloudevents.rules.guard import SinkGuard
 from gantrymq_gateways.cloudevents.surroundings import Surroundings
+from gantrymq_gateways.cloudevents.wire.client_connection import Answer
 from tests.fakeport import FakePort
 
 LOOPBACK = SinkGuard(loopback=True, http=True)

@@ -5,9 +5,9 @@ import pytest
 
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode
-from gantrymq_gateways.cloudevents import constants
-from gantrymq_gateways.cloudevents.problems import RETRY_AFTER_S, STATUS
 from gantrymq_gateways.cloudevents.publish import SUBMIT_SLICE
+from gantrymq_gateways.cloudevents.wire import constants
+from gantrymq_gateways.cloudevents.wire.problems import RETRY_AFTER_S, STATUS
 from tests.cloudevents.rig import Rig
 from tests.cloudevents.vectors import JSON_HEAD
 

@@ -11,8 +11,8 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import BODY_BYTES_CEILING, PROPERTIES_BYTES_MAX
 from gantrymq.model.message import Message
 from gantrymq_gateways.cloudevents import mapping
-from gantrymq_gateways.cloudevents.event import DataState, Event, is_string
-from tests.cloudevents.test_codec import EVENTS, STRINGS
+from gantrymq_gateways.cloudevents.wire.event import DataState, Event, is_string
+from tests.cloudevents.wire.test_codec import EVENTS, STRINGS
 
 SOURCE = "//test"
 

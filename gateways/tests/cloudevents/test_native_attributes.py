@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gantrymq.model import properties as props
 from gantrymq.model.message import Message
 from gantrymq_gateways.cloudevents import mapping
-from gantrymq_gateways.cloudevents.codec import encode_request
+from gantrymq_gateways.cloudevents.wire.codec import encode_request
 
 EVENT = {"CE_specversion": "1.0", "CE_id": "1", "CE_source": "/s", "CE_type": "t"}
 

@@ -6,7 +6,7 @@ import pytest
 from gantrymq.metrics import Metrics
 from gantrymq.model.errors import ErrorCode
 from gantrymq_gateways.cloudevents import registry as module
-from gantrymq_gateways.cloudevents.constants import SUBSCRIPTION_BYTES_MAX, SUBSCRIPTION_TABLE
+from gantrymq_gateways.cloudevents.wire.constants import SUBSCRIPTION_BYTES_MAX, SUBSCRIPTION_TABLE
 from tests.cloudevents.rig import Rig
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from gantrymq.broker.port import Start
 from gantrymq.model.errors import GantryError
-from gantrymq_gateways.cloudevents.guard import SinkGuard
+from gantrymq_gateways.cloudevents.rules.guard import SinkGuard
 from gantrymq_gateways.cloudevents.subscription import parse_sink, parse_subscription, read_stored
 
 OPEN = SinkGuard(loopback=True, http=True)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
+from gantrymq.cluster.wire.client import RemoteBrokerPort
+from gantrymq.cluster.wire.server import GatewaySession
 from gantrymq.net.testing import ManualClock, ManualTurn, ManualWheel
 from gantrymq.remoting.codec import Command, FrameReader
-from gantrymq.remoting.gateway_client import RemoteBrokerPort
-from gantrymq.remoting.gateway_server import GatewaySession
 from gantrymq.store.files import OsFileSystem
 from gantrymq.store.message_store import MessageStore
 from gantrymq_gateways.mqtt.config import MqttConfig

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from gantrymq_gateways.mqtt import codec, sessions
-from gantrymq_gateways.mqtt import constants as c
-from gantrymq_gateways.mqtt.codec import MalformedPacket, Subscribe, Unsubscribe
+from gantrymq_gateways.mqtt.sessions import sessions
+from gantrymq_gateways.mqtt.wire import codec
+from gantrymq_gateways.mqtt.wire import constants as c
+from gantrymq_gateways.mqtt.wire.codec import MalformedPacket, Subscribe, Unsubscribe
 from gateways.tests.mqtt.world import World
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gantrymq_gateways.mqtt import constants as c
+from gantrymq_gateways.mqtt.wire import constants as c
 from gateways.tests.mqtt.world import Client, World, will
 
 STATE = "$SYS/broker/connection/site/state"

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from gantrymq.model.errors import ErrorCode
 from gantrymq.net.testing import ManualClock, ManualTurn, ManualWheel
-from gantrymq_gateways.mqtt import codec
-from gantrymq_gateways.mqtt import constants as c
-from gantrymq_gateways.mqtt.codec import Ack, Connect, Publish, SubAck, Subscribe
 from gantrymq_gateways.mqtt.config import MqttConfig
 from gantrymq_gateways.mqtt.gateway import MqttGateway, Shell
 from gantrymq_gateways.mqtt.routes import MqttRoutes
+from gantrymq_gateways.mqtt.wire import codec
+from gantrymq_gateways.mqtt.wire import constants as c
+from gantrymq_gateways.mqtt.wire.codec import Ack, Connect, Publish, SubAck, Subscribe
 from gateways.tests.fakeport import FakePort
 from gateways.tests.mqtt import vectors
 from gateways.tests.mqtt.world import World, will

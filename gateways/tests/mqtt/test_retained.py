@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from gantrymq.model.errors import GantryError
 from gantrymq_gateways.mqtt.retained import RetainedStore, parse_value, row_key, row_value
-from gantrymq_gateways.mqtt.topics import match_levels
-from gateways.tests.mqtt.test_topics import SMALL_FILTER, SMALL_TOPIC
+from gantrymq_gateways.mqtt.topics.mapping import match_levels
+from gateways.tests.mqtt.topics.test_mapping import SMALL_FILTER, SMALL_TOPIC
 
 TOPICS = st.one_of(SMALL_TOPIC, SMALL_TOPIC.map(lambda t: "$" + t))
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gantrymq_gateways.mqtt import sessions, steps
-from gantrymq_gateways.mqtt.topics import match_levels
+from gantrymq_gateways.mqtt import steps
+from gantrymq_gateways.mqtt.sessions import sessions
+from gantrymq_gateways.mqtt.topics.mapping import match_levels
 from gateways.tests.mqtt.world import Client, World
 
 TOPICS = ["a", "a/b", "a/c", "a/b/c", "d/b"]

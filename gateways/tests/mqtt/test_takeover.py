@@ -7,8 +7,8 @@ import json
 import pytest
 
 from gantrymq.model.errors import ErrorCode
-from gantrymq_gateways.mqtt import codec
-from gantrymq_gateways.mqtt.codec import Connect, Subscribe, Unsubscribe
+from gantrymq_gateways.mqtt.wire import codec
+from gantrymq_gateways.mqtt.wire.codec import Connect, Subscribe, Unsubscribe
 from gateways.tests.mqtt.world import Client, World
 
 FILTERS = [f"t/{number}" for number in range(500)]

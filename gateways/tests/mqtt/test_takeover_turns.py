@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gantrymq_gateways.mqtt import codec
-from gantrymq_gateways.mqtt.codec import ConnAck, Connect, Subscribe, Unsubscribe
 from gantrymq_gateways.mqtt.tables import FILTER_GRACE_MS
+from gantrymq_gateways.mqtt.wire import codec
+from gantrymq_gateways.mqtt.wire.codec import ConnAck, Connect, Subscribe, Unsubscribe
 from gateways.tests.mqtt.sides import Side, Site
 from gateways.tests.mqtt.world import Client
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from gantrymq_gateways.mqtt import codec, lifecycle, sessions, steps
-from gantrymq_gateways.mqtt import constants as c
-from gantrymq_gateways.mqtt.codec import Ack, Connect, PingReq, PingResp, Publish, SubAck, Subscribe, Unsubscribe
+from gantrymq_gateways.mqtt import steps
 from gantrymq_gateways.mqtt.retained import RetainedStore
+from gantrymq_gateways.mqtt.sessions import lifecycle, sessions
 from gantrymq_gateways.mqtt.tables import FILTER_GRACE_MS
+from gantrymq_gateways.mqtt.wire import codec
+from gantrymq_gateways.mqtt.wire import constants as c
+from gantrymq_gateways.mqtt.wire.codec import Ack, Connect, PingReq, PingResp, Publish, SubAck, Subscribe, Unsubscribe
 from gateways.tests.mqtt.world import Client, World
 
 MANY = 500

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gantrymq_gateways.mqtt.codec import (
+from gantrymq_gateways.mqtt.wire.codec import (
     Ack,
     Connect,
     Disconnect,

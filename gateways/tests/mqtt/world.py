@@ -10,10 +10,13 @@ from gantrymq.model import properties as props
 from gantrymq.model.errors import GantryError
 from gantrymq.model.message import Message
 from gantrymq.net.testing import FakeLink, ManualClock, ManualTurn, ManualWheel
-from gantrymq_gateways.mqtt import codec
-from gantrymq_gateways.mqtt import constants as c
 from gantrymq_gateways.mqtt.adapter import MqttDoor
-from gantrymq_gateways.mqtt.codec import (
+from gantrymq_gateways.mqtt.config import MqttConfig
+from gantrymq_gateways.mqtt.gateway import MqttGateway, Shell
+from gantrymq_gateways.mqtt.routes import MqttRoutes
+from gantrymq_gateways.mqtt.wire import codec
+from gantrymq_gateways.mqtt.wire import constants as c
+from gantrymq_gateways.mqtt.wire.codec import (
     Ack,
     ConnAck,
     Connect,
@@ -25,9 +28,6 @@ from gantrymq_gateways.mqtt.codec import (
     Unsubscribe,
     Will,
 )
-from gantrymq_gateways.mqtt.config import MqttConfig
-from gantrymq_gateways.mqtt.gateway import MqttGateway, Shell
-from gantrymq_gateways.mqtt.routes import MqttRoutes
 from gateways.tests.fakeport import FakePort
 from gateways.tests.realport import RealBroker
 

@@ -1,0 +1,1 @@
+"""Where consumer groups are in their queues: cursors, windows, offsets, leases."""

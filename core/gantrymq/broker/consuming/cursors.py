@@ -1,0 +1,691 @@
+"""Cursors: every group's AckWindow over every queue, durable as acknowledgement records of the log.
+
+Cursor definitions are rows of table `cursor` (key: id; value: queue and group); what was settled are records of
+`rmq_sys_gantry_ack`. Both are replayed at start. Ids are never used twice.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Protocol
+
+from gantrymq.broker.consuming.acks import (
+    RECORD_BYTES_MAX,
+    AckKind,
+    cursors_in,
+    decode,
+    encode_offsets,
+    encode_one,
+    encode_range,
+    encode_state,
+)
+from gantrymq.broker.consuming.moved import MovedPlaces
+from gantrymq.broker.consuming.shared_bodies import SHARED_BYTES_MIN
+from gantrymq.broker.consuming.window import MARK_STEP, AckWindow
+from gantrymq.broker.port import CursorInfo, Delivery, Outcome
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import Message
+from gantrymq.model.names import LMQ_PREFIX
+from gantrymq.store.queues.consume_queue import HOLE, HOLE_SIZE
+
+log = logging.getLogger(__name__)
+
+CURSORS_MAX = 2_000_000
+"""Places of all groups in all queues: a million sessions with two filters each, at some 400 bytes."""
+WAITING_GROUPS = frozenset({"~delay", "~timer"})
+"""Owners of waiting messages (broker/delay/delays.py): nothing of theirs is ever acquired, so a list of what came back, which may be
+a million long, is not made at start."""
+ACQUIRE_MAX = 4096
+"""Entries leased by one call: one call must not stall the loop."""
+
+STATES_AT_ONCE = 64
+"""Cursors whose whole state one turn writes, where single acknowledgements were refused."""
+
+RUN_MIN = 4
+"""Runs longer than this are RANGE entries of 25 bytes; shorter ones are offsets of 8 bytes in the cursor's LIST."""
+
+POP_PREFIX = "pop:"
+"""Cursor groups of pop consumers: this and the consumer group's name."""
+
+ASIDE_MAX = 100_000
+"""Entries with a damaged record that are known by name, at some 200 bytes each. What is more is not settled either, but nobody can skip it before
+a restart has brought it back."""
+
+GONE = [(1 << 62, 0, 0)]
+"""Unit of an offset that its queue no longer has: no record begins there."""
+
+
+class QueueReader(Protocol):
+    """What cursors read."""
+
+    def max_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def min_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]: ...
+
+    def light_max_offset(self, light: int) -> int: ...
+
+    def light_units(self, light: int, offset: int, count: int) -> list[tuple[int, int, int]]: ...
+
+    def get_many(self, refs: list[tuple[int, int]]) -> list[Message | None]: ...
+
+    def fault(self, unit: tuple[int, int, int]) -> tuple[str, bool]: ...
+
+    def note_damage(self, unit: tuple[int, int, int], queue: str, offset: int, what: str, is_unit: bool) -> None: ...
+
+
+Bad = tuple[int, tuple[int, int, int], str, bool]
+"""Offset and unit of an entry whose record is damaged, what is wrong with it, and whether the unit is."""
+
+
+Seen = tuple[list[int], "list[Message | None]", int, list[Bad]]
+"""Entries that can be leased: offsets, records (None: gone, or damaged), how many of them had come back, and those that are damaged."""
+
+
+class Cursor:
+    """One group's place in one queue."""
+
+    __slots__ = (
+        "armed",
+        "group",
+        "id",
+        "light",
+        "parked",
+        "queue",
+        "queue_id",
+        "recovered_below",
+        "topic",
+        "watchers",
+        "window",
+    )
+
+    def __init__(self, cursor_id: int, queue: str, group: str, start: int) -> None:
+        self.id = cursor_id
+        self.queue = queue
+        self.group = group
+        self.light, self.topic, self.queue_id = parse_queue(queue)
+        self.window = AckWindow(start)
+        self.parked: deque[Callable[[], None]] | None = None
+        """Acquires behind one that waits for the disk, in order; None: none waits."""
+        self.recovered_below = 0
+        """Offsets below were possibly delivered before a crash."""
+        self.watchers: dict[int, Callable[[int], None]] = {}
+        """By port: gateway processes that consume from the same queue are woken beside one another."""
+        self.armed: set[int] = set()
+        """Ports whose watcher is to be called at the next entry."""
+
+
+def parse_queue(queue: str) -> tuple[int, str, int]:
+    """(light id, "", 0) of `~<id>`, or (0, topic, queue id) of `<topic>/<id>`. Raises ILLEGAL_ARGUMENT."""
+    if queue.startswith("~") and queue[1:].isdecimal() and int(queue[1:]):
+        return int(queue[1:]), "", 0
+    topic, slash, number = queue.rpartition("/")
+    if not slash or not topic or not number.isdecimal():
+        raise GantryError(
+            ErrorCode.ILLEGAL_ARGUMENT, f"queue name {queue!r} is neither ~<light id> nor <topic>/<queue id>"
+        )
+    return 0, topic, int(number)
+
+
+class Cursors:
+    """`append_now(body)` writes an acknowledgement record at once; `wait(cursor)` calls `fire` at the queue's next entry;
+    `wake(cursor, port)` calls that port's watcher at the end of the turn; `on_dirty()` asks for `take_bodies` in the next append phase."""
+
+    def __init__(
+        self,
+        reader: QueueReader,
+        append_now: Callable[[bytes], None],
+        wait: Callable[[Cursor], None],
+        wake: Callable[[Cursor, int], None],
+        on_dirty: Callable[[], None],
+    ) -> None:
+        self._reader = reader
+        self._append_now = append_now
+        self._wait = wait
+        self._wake = wake
+        self._on_dirty = on_dirty
+        self.by_id: dict[int, Cursor] = {}
+        self.moved = MovedPlaces()
+        self._by_key: dict[tuple[str, str], Cursor] = {}
+        self._of_queue: dict[str, set[int]] = {}
+        self._holders: dict[int, set[int]] = {}
+        self._acked: dict[int, list[int]] = {}
+        self._back: dict[int, list[int]] = {}
+        self._runs: list[bytes] = []
+        """Entries for whole runs, and for marks that went back."""
+        self._unwritten: dict[int, None] = {}
+        """Cursors with acknowledgements that a full disk refused: their whole state is written when it has room. No more of them than
+        there are cursors, whatever is settled meanwhile."""
+        self._due: list[int] = []
+        """...of these, those whose turn it is."""
+        self._cut: dict[int, int] = {}
+        """By cursor, where its queue's end cut it, until that is handed over to be written. Only what records were lost of."""
+        self._cutting: set[int] = set()
+        """Cut at this start, and handed over at least once."""
+        self._next_id = 1
+        self.aside: dict[int, dict[int, int]] = {}
+        """By cursor: offsets whose record is damaged, with its position. Neither in flight nor returned nor done: the queue holds them, and a start
+        brings them back, perhaps to be read."""
+        self.aside_count = 0
+        self.share: Callable[[int, bytes], bytes] = lambda position, body: body
+        """See `SharedBodies.shared`."""
+        self.on_deleted: Callable[[Cursor], None] = lambda cursor: None
+        """Called for each cursor that is forgotten."""
+
+    # Start: definitions, then records, then `recovered`.
+
+    def load(self, rows: dict[str, bytes], aside: Iterable[str] = ()) -> None:
+        """Definitions from table `cursor`; the row `next` keeps ids from being used twice, and so do the keys of rows that cannot be read."""
+        for key in aside:
+            if key.isdecimal():
+                self._next_id = max(self._next_id, int(key) + 1)
+        for key, data in rows.items():
+            if key == "next":
+                self._next_id = max(self._next_id, int(data))
+                continue
+            queue, group, start = json.loads(data)
+            self._insert(Cursor(int(key), queue, group, start))
+            self._next_id = max(self._next_id, int(key) + 1)
+
+    def load_states(self, states: Sequence[tuple[int, bytes]], begin: int) -> dict[int, int]:
+        """Take over a snapshot: (offset of the acknowledgement topic, entries that hold what stands below it). Records are replayed
+        from `begin` on; the answer is for `replay`."""
+        known: dict[int, int] = {}
+        for offset, entries in states:
+            self.replay(entries)
+            if offset > begin:
+                known.update(dict.fromkeys(cursors_in(entries), offset))
+        return known
+
+    def replay(self, body: bytes, at: int = 0, known: dict[int, int] | None = None) -> None:
+        """Apply one acknowledgement record, which is `at` that offset of the topic; entries of deleted cursors are skipped, and those that a
+        snapshot held: `known`: by cursor, up to which offset of the topic."""
+        for kind, cursor_id, offsets in decode(body):
+            cursor = self.by_id.get(cursor_id)
+            # An id whose row never came into the log: no other cursor may take these for its own.
+            self._next_id = max(self._next_id, cursor_id + 1)
+            if cursor is None or (known and known.get(cursor_id, 0) > at):
+                continue
+            window = cursor.window
+            if kind is AckKind.RANGE:
+                window.done_range(offsets[0], offsets[1])
+            elif kind is AckKind.LIST:
+                for offset in offsets:
+                    window.done(offset)
+            elif kind is AckKind.COUNT:
+                window.counts[offsets[0]] = offsets[1]
+            elif kind is AckKind.BACK:
+                for offset in offsets:
+                    window.counts[offset] = window.counts.get(offset, 0) + 1
+            elif kind is AckKind.CUT:
+                window.cut(offsets[0])
+            else:
+                window.marked = max(window.marked, offsets[0])
+
+    def recovered(self) -> None:
+        """Replay is over: bring back what was in flight; nothing may point beyond its queue's end. What did is cut, and the caller
+        has that written (`take_bodies`) before the queue gets other records: the next start must not take them for done."""
+        for cursor in self.by_id.values():
+            window = cursor.window
+            end = self.end(cursor)
+            if window.next_offset > end:
+                log.warning("cursor %d (%s, group %s) was at %d, its queue ends at %d: cut to the end",
+                            cursor.id, cursor.queue, cursor.group, window.next_offset, end)  # fmt: skip
+                window.cut(end)
+                self._cut[cursor.id] = end
+                self._due.append(cursor.id)
+            window.counts = {
+                offset: count
+                for offset, count in window.counts.items()
+                if window.floor <= offset < end and not window.is_done(offset)
+            }
+            if cursor.group not in WAITING_GROUPS:
+                window.recover()
+            cursor.recovered_below = min(window.marked, end)
+
+    # Definitions.
+
+    def find(self, queue: str, group: str) -> Cursor | None:
+        """The group's cursor in that queue, if there is one."""
+        return self._by_key.get((queue, group))
+
+    def get(self, cursor_id: int) -> Cursor:
+        """By handle; raises NOT_FOUND."""
+        cursor = self.by_id.get(cursor_id)
+        if cursor is None:
+            raise GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor_id} does not exist (any more)")
+        return cursor
+
+    def create(self, queue: str, group: str, start: int) -> tuple[Cursor, list[tuple[str, bytes]]]:
+        """A new cursor and the table rows that make it durable. Raises LIMIT_REACHED."""
+        if len(self.by_id) >= CURSORS_MAX:
+            raise GantryError(
+                ErrorCode.LIMIT_REACHED, f"{CURSORS_MAX} cursors exist; delete sessions, queues or subscriptions first"
+            )
+        cursor = Cursor(self._next_id, queue, group, start)
+        self._next_id += 1
+        self._insert(cursor)
+        return cursor, self.rows_of(cursor)
+
+    def rows_of(self, cursor: Cursor) -> list[tuple[str, bytes]]:
+        """The table rows that make it durable."""
+        definition = json.dumps([cursor.queue, cursor.group, cursor.window.floor]).encode()
+        return [(str(cursor.id), definition), self.next_row()]
+
+    def next_row(self) -> tuple[str, bytes]:
+        """The row that keeps ids from being used twice."""
+        return "next", str(self._next_id).encode()
+
+    def delete(self, cursor: Cursor) -> None:
+        """Forget it; the caller removes its row."""
+        self.by_id.pop(cursor.id, None)
+        self._by_key.pop((cursor.queue, cursor.group), None)
+        ids = self._of_queue.get(cursor.queue)
+        if ids is not None:
+            ids.discard(cursor.id)
+            if not ids:
+                del self._of_queue[cursor.queue]
+        for table in (self._acked, self._back, self._unwritten, self._cut):
+            table.pop(cursor.id, None)
+        self.aside_count -= len(self.aside.pop(cursor.id, ()))
+        cursor.watchers.clear()
+        cursor.armed.clear()
+        self.on_deleted(cursor)
+
+    def of_queue(self, queue: str) -> list[Cursor]:
+        """All cursors of a queue."""
+        return [self.by_id[cursor_id] for cursor_id in self._of_queue.get(queue, ())]
+
+    def ids(self) -> Sequence[int]:
+        """Every cursor's id, and few others: to walk over all in slices. A million need no copy."""
+        return range(1, self._next_id) if self._next_id <= 8 * len(self.by_id) else list(self.by_id)
+
+    def first(self, cursor: Cursor) -> int:
+        """Offset of the queue's oldest entry that is not a hole; moved ones may lie below."""
+        return 0 if cursor.light else self._reader.min_offset(cursor.topic, cursor.queue_id)
+
+    def live_end(self, cursor: Cursor) -> int:
+        """Entries from here on are nobody's: what a pop consumer has not acquired yet is a topic's backlog, and retention may
+        delete it as it may for those who pull; what any other cursor has before it is live."""
+        if not cursor.group.startswith(POP_PREFIX):
+            return self.end(cursor)
+        return min(self.end(cursor), max(cursor.window.next_offset, cursor.recovered_below))
+
+    def is_live(self, queue: str, offset: int) -> bool:
+        """Whether some cursor of the queue is not done with that entry."""
+        return any(not self.by_id[cursor_id].window.is_done(offset) for cursor_id in self._of_queue.get(queue, ()))
+
+    def state_of(self, cursor_id: int) -> list[bytes]:
+        """Acknowledgement entries that make the cursor's state again without earlier ones; what is settled and not yet written must
+        be written first (`take_bodies`). Nothing for a cursor that is gone."""
+        cursor = self.by_id.get(cursor_id)
+        return encode_state(cursor_id, cursor.window) if cursor is not None else []
+
+    def info(self, cursor: Cursor) -> CursorInfo:
+        """Counts as they are now."""
+        window = cursor.window
+        return CursorInfo(cursor.id, window.ready(self.end(cursor)), window.unacked(), window.next_offset)
+
+    def end(self, cursor: Cursor) -> int:
+        """Maximum offset of the cursor's queue."""
+        if cursor.light:
+            return self._reader.light_max_offset(cursor.light)
+        return self._reader.max_offset(cursor.topic, cursor.queue_id)
+
+    # Work.
+
+    def acquire(self, cursor: Cursor, holder: int, count_max: int, bytes_max: int, port: int = 0) -> list[Delivery]:
+        """`look` and `take`."""
+        return self.take(cursor, self.look(cursor, count_max, bytes_max), holder, count_max, port)
+
+    def look(self, cursor: Cursor, count_max: int, bytes_max: int) -> Seen:
+        """What `take` would lease, returned entries first; where all of that is damaged, what comes behind it, too. Changes nothing. Raises `Cold`
+        (store/cold.py)."""
+        count_max = max(min(count_max, ACQUIRE_MAX), 0)
+        offsets, found, back, bad = seen = self._look(cursor, 0, 0, count_max, bytes_max)
+        while offsets and len(bad) == len(offsets) < ACQUIRE_MAX:
+            more = self._look(cursor, back, len(offsets) - back, count_max, bytes_max)
+            if not more[0]:
+                break
+            offsets, found, back, bad = seen = (offsets + more[0], found + more[1], back + more[2], bad + more[3])
+        return seen
+
+    def _look(self, cursor: Cursor, back_from: int, fresh_from: int, count_max: int, bytes_max: int) -> Seen:
+        """As `look`, behind so many entries that came back and so many others."""
+        window = cursor.window
+        first = window.next_offset + fresh_from
+        offsets = window.returned[back_from : back_from + count_max]
+        units = [(self.units(cursor, offset, 1) or GONE)[0] for offset in offsets]
+        back = len(offsets)
+        if count_max > back:
+            fresh = self.units(cursor, first, count_max - back)
+            offsets += range(first, first + len(fresh))
+            units += fresh
+        keep = self.within(units, bytes_max)
+        del offsets[keep:], units[keep:]
+        found = self._reader.get_many([(unit[0], unit[1]) for unit in units])
+        return offsets, found, min(back, keep), self.damaged(cursor, offsets, units, found)
+
+    def take(self, cursor: Cursor, seen: Seen, holder: int, count_max: int, port: int = 0) -> list[Delivery]:
+        """Lease what was just seen. Entries whose record is gone are done silently, those whose record is damaged are kept aside. Coming back short
+        of `count_max` arms the watcher of `port`."""
+        offsets, found, back, bad = seen
+        window, keep = cursor.window, len(offsets)
+        count_max = min(count_max, ACQUIRE_MAX)
+        if count_max <= 0:
+            return []
+        if keep > back:
+            self.mark(cursor, window.next_offset + keep - back, len(window.inflight) + count_max)
+        window.take_returned(holder, back)
+        for _ in range(keep - back):
+            window.take_next(holder)
+        aside = self.keep_aside(cursor, bad) if bad else ()
+        deliveries = []
+        for offset, message in zip(offsets, found, strict=True):
+            if offset in aside:
+                continue
+            if message is None:
+                self._done(cursor, offset)
+                continue
+            if len(message.body) >= SHARED_BYTES_MIN:
+                message.body = self.share(message.physical_offset, message.body)
+            deliveries.append(Delivery(message, offset, 1 + window.deliveries(offset, cursor.recovered_below)))
+        if deliveries:
+            self._holders.setdefault(holder, set()).add(cursor.id)
+        if len(deliveries) < count_max:
+            self.arm(cursor, port)
+        return deliveries
+
+    # What cannot be read.
+
+    def damaged(
+        self, cursor: Cursor, offsets: Sequence[int], units: Sequence[tuple[int, int, int]], found: Sequence[Message | None]
+    ) -> list[Bad]:  # fmt: skip
+        """Which of these entries have a damaged record, or one of another place. Changes nothing. May raise `Cold`."""
+        bad: list[Bad] = []
+        topic = "" if cursor.light or cursor.topic.startswith(LMQ_PREFIX) else cursor.topic
+        for offset, unit, message in zip(offsets, units, found, strict=True):
+            if message is None:
+                what, is_unit = self._reader.fault(unit)
+                if what:
+                    bad.append((offset, unit, what, is_unit))
+            elif topic and (message.queue_offset != offset or message.topic != topic):
+                place = f"{message.topic}/{message.queue_id}, offset {message.queue_offset}"
+                bad.append((offset, unit, f"the unit names the record of {place}", True))
+        return bad
+
+    def keep_aside(self, cursor: Cursor, bad: Sequence[Bad]) -> set[int]:
+        """Entries that were acquired, or never, wait for a better disk or for somebody who skips them; returns their offsets."""
+        for offset, unit, what, is_unit in bad:
+            self._reader.note_damage(unit, cursor.queue, offset, what, is_unit)
+            cursor.window.inflight.pop(offset, None)
+            known = self.aside.get(cursor.id, {})
+            if offset not in known and self.aside_count < ASIDE_MAX:
+                self.aside.setdefault(cursor.id, known)[offset] = unit[0]
+                self.aside_count += 1
+        return {entry[0] for entry in bad}
+
+    def waiting_for(self, position: int) -> list[tuple[Cursor, int]]:
+        """Who waits for the damaged record at a position, and at which offset of his queue."""
+        found = [
+            (self.by_id[cursor_id], offset)
+            for cursor_id, known in self.aside.items()
+            for offset, at in known.items()
+            if at == position
+        ]
+        for cursor, offset in found:
+            if cursor.window.is_done(offset):  # a limit or somebody's commit has passed over it
+                self._take_from_aside(cursor, offset)
+        return [(cursor, offset) for cursor, offset in found if not cursor.window.is_done(offset)]
+
+    def end_waiting(self, position: int, deliver: bool) -> int:
+        """Nobody waits for it any more: it is done unread, or (`deliver`) it is whole again. The number of entries."""
+        waiting = self.waiting_for(position)
+        for cursor, offset in waiting:
+            self._take_from_aside(cursor, offset)
+            if deliver:
+                insort(cursor.window.returned, offset)
+                self.fire(cursor)
+            else:
+                self._done(cursor, offset)
+        return len(waiting)
+
+    def _take_from_aside(self, cursor: Cursor, offset: int) -> None:
+        known = self.aside[cursor.id]
+        del known[offset]
+        self.aside_count -= 1
+        if not known:
+            del self.aside[cursor.id]
+
+    def mark(self, cursor: Cursor, end: int, credit: int) -> None:
+        """Offsets below `end` are about to be delivered: the delivered mark goes ahead of them, by as many as the consumers may hold. After
+        a crash no more than that comes redelivered that never was delivered."""
+        window = cursor.window
+        if end > window.marked:
+            window.marked = end + min(credit, MARK_STEP)
+            self._append_now(encode_one(AckKind.MARK, cursor.id, window.marked))
+
+    def stop_marks(self) -> None:
+        """At a clean stop: what the delivered marks ran ahead of was never delivered, and the next start is to know it."""
+        for cursor in self.by_id.values():
+            end = max(cursor.window.next_offset, cursor.recovered_below)
+            if cursor.window.marked > end:
+                cursor.window.cut(end)
+                self._runs.append(encode_one(AckKind.CUT, cursor.id, end))
+
+    # Pop consumers keep deadlines of their own (pops.py): whole runs at once.
+
+    def settle_run(self, cursor: Cursor, offsets: Sequence[int]) -> None:
+        """Done: offsets that were acquired and are not done, ascending."""
+        window = cursor.window
+        first, last = offsets[0], offsets[-1]
+        if last - first + 1 == len(offsets):
+            window.done_range(first, last)
+        else:
+            for offset in offsets:
+                window.done(offset)
+        self._note_acked(cursor.id).extend(offsets)
+
+    def settle_one(self, cursor: Cursor, offset: int) -> None:
+        """As `settle_run` for one offset."""
+        cursor.window.done(offset)
+        acked = self._acked.get(cursor.id)
+        (acked if acked is not None else self._note_acked(cursor.id)).append(offset)
+
+    def skip(self, cursor: Cursor, first: int, last: int) -> None:
+        """Done without ever having been delivered: `first..last`, both included."""
+        cursor.window.done_range(first, last)
+        if last - first < RUN_MIN:
+            self._note_acked(cursor.id).extend(range(first, last + 1))
+        else:
+            if not self._acked and not self._back and not self._runs:
+                self._on_dirty()
+            self._runs.append(encode_range(cursor.id, first, last))
+
+    def give_back(self, cursor: Cursor, offsets: list[int]) -> None:
+        """Returned after a delivery: offsets in flight, ascending."""
+        cursor.window.give_back_many(offsets)
+        self._note_back(cursor, offsets)
+
+    def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None:
+        """Apply outcomes; what is not in flight is ignored."""
+        for cursor_id, offset, outcome in items:
+            cursor = self.by_id.get(cursor_id)
+            if cursor is None:
+                continue
+            window = cursor.window
+            if offset not in window.inflight:
+                continue
+            if outcome is Outcome.ACK or outcome is Outcome.DROP:
+                self._done(cursor, offset)
+            else:
+                self._return(cursor, offset, outcome is Outcome.REQUEUE)
+
+    def finish(self, cursor: Cursor, offsets: Sequence[int]) -> None:
+        """These entries are done, acquired or not: for cursors whose owner reads the queue himself."""
+        for offset in offsets:
+            if not cursor.window.is_done(offset):
+                self._done(cursor, offset)
+
+    def release(self, holder: int) -> None:
+        """Requeue everything that the holder has."""
+        for cursor_id in self._holders.pop(holder, ()):
+            cursor = self.by_id.get(cursor_id)
+            if cursor is None:
+                continue
+            offsets = cursor.window.give_back_all(holder)
+            if offsets:
+                self._note_back(cursor, offsets)
+                self.fire(cursor)
+
+    def purge(self, cursor: Cursor) -> int:
+        """Drop what is ready."""
+        end = self.end(cursor)
+        window = cursor.window
+        entries = encode_offsets(AckKind.LIST, cursor.id, list(window.returned)) if window.returned else []
+        if end > window.next_offset:
+            entries.append(encode_range(cursor.id, window.next_offset, end - 1))
+        dropped = window.skip_to(end)
+        for entry in entries:
+            self._append_now(entry)
+        for offset in list(self.aside.get(cursor.id, ())):
+            self._take_from_aside(cursor, offset)
+            dropped += not window.is_done(offset)
+            self._done(cursor, offset)
+        return dropped
+
+    def watch(self, cursor: Cursor, port: int, watcher: Callable[[int], None] | None) -> None:
+        """Set or end a port's watcher."""
+        cursor.armed.discard(port)
+        if watcher is None:
+            cursor.watchers.pop(port, None)
+        else:
+            cursor.watchers[port] = watcher
+            self.arm(cursor, port)
+
+    def arm(self, cursor: Cursor, port: int) -> None:
+        """Call the port's watcher when something is ready: at the end of this turn if there is, else at the next entry."""
+        if port not in cursor.watchers:
+            return
+        cursor.armed.add(port)
+        if cursor.window.ready(self.end(cursor)):
+            self.fire(cursor)
+        else:
+            self._wait(cursor)
+
+    def fire(self, cursor: Cursor) -> None:
+        """An entry is ready: wake the armed watchers, each once."""
+        armed = cursor.armed
+        while armed:
+            self._wake(cursor, armed.pop())
+
+    def take_bodies(self) -> list[bytes]:
+        """Bodies of the records for everything settled since the last call."""
+        if not (self._runs or self._back or self._acked or self._due):
+            return []  # asked once per turn
+        entries, self._runs = self._runs, []
+        for kind, changed in ((AckKind.BACK, self._back), (AckKind.LIST, self._acked)):
+            for cursor_id, offsets in changed.items():
+                entries.extend(encode_offsets(kind, cursor_id, offsets))
+            changed.clear()
+        due, self._due = self._due, []
+        for cursor_id in due:  # behind the entries above, which are in the state
+            state = self.state_of(cursor_id)
+            if cursor_id in self._cut:  # in one piece with the begin of the state, lest a crash leave the cut alone
+                self._cutting.add(cursor_id)
+                state[:1] = [b"".join([encode_one(AckKind.CUT, cursor_id, self._cut.pop(cursor_id)), *state[:1]])]
+            entries += state
+        bodies: list[bytes] = []
+        part: list[bytes] = []
+        size = 0
+        for entry in entries:
+            if size + len(entry) > RECORD_BYTES_MAX and part:
+                bodies.append(b"".join(part))
+                part = []
+                size = 0
+            part.append(entry)
+            size += len(entry)
+        if part:
+            bodies.append(b"".join(part))
+        return bodies
+
+    def refused(self, bodies: Sequence[bytes]) -> None:
+        """These records did not come into the log: `write_again` when it may have room."""
+        for body in bodies:
+            found = cursors_in(body)
+            self._unwritten.update(dict.fromkeys(found))
+            if not self._cutting.isdisjoint(found):
+                self._cut.update({at: offsets[0] for kind, at, offsets in decode(body) if kind is AckKind.CUT})
+
+    def write_again(self) -> bool:
+        """The next `take_bodies` has the state of some cursors with refused records; True: there are more of them."""
+        self._due += islice(self._unwritten, STATES_AT_ONCE)
+        for cursor_id in self._due:
+            self._unwritten.pop(cursor_id, None)
+        return bool(self._unwritten)
+
+    def unwritten(self) -> int:
+        """Cursors with refused records whose turn has not come."""
+        return len(self._unwritten)
+
+    def _insert(self, cursor: Cursor) -> None:
+        self.by_id[cursor.id] = cursor
+        self._by_key[(cursor.queue, cursor.group)] = cursor
+        self._of_queue.setdefault(cursor.queue, set()).add(cursor.id)
+
+    def _done(self, cursor: Cursor, offset: int) -> None:
+        cursor.window.done(offset)
+        self._note_acked(cursor.id).append(offset)
+
+    def _note_acked(self, cursor_id: int) -> list[int]:
+        acked = self._acked.get(cursor_id)
+        if acked is None:
+            if not self._acked and not self._back and not self._runs:
+                self._on_dirty()
+            acked = self._acked[cursor_id] = []
+        return acked
+
+    def _return(self, cursor: Cursor, offset: int, delivered: bool) -> None:
+        if not cursor.window.give_back(offset, delivered):
+            return
+        if delivered:
+            self._note_back(cursor, [offset])
+        self.fire(cursor)
+
+    def _note_back(self, cursor: Cursor, offsets: list[int]) -> None:
+        if not self._acked and not self._back and not self._runs:
+            self._on_dirty()
+        self._back.setdefault(cursor.id, []).extend(offsets)
+
+    def raw_units(self, cursor: Cursor, offset: int, count: int) -> list[tuple[int, int, int]]:
+        """Units as the queue itself has them, dense from `offset` on; below its minimum they are holes."""
+        if cursor.light:
+            return self._reader.light_units(cursor.light, offset, count)
+        gone = self._reader.min_offset(cursor.topic, cursor.queue_id) - offset
+        if gone > 0:
+            return [HOLE] * min(gone, count)
+        return self._reader.units(cursor.topic, cursor.queue_id, offset, count)
+
+    def units(self, cursor: Cursor, offset: int, count: int) -> list[tuple[int, int, int]]:
+        """As `raw_units`, moved entries where they lie now."""
+        units = self.raw_units(cursor, offset, count)
+        moved = self.moved.queues.get(cursor.queue) if self.moved.count else None
+        if moved is None:
+            return units
+        return [moved.get(at, unit) for at, unit in enumerate(units, offset)]
+
+    @staticmethod
+    def within(units: list[tuple[int, int, int]], bytes_max: int) -> int:
+        """How many units fit, at least one."""
+        size = 0
+        for index, unit in enumerate(units):
+            size += unit[1] if unit[1] != HOLE_SIZE else 0
+            if size > bytes_max and index:
+                return index
+        return len(units)

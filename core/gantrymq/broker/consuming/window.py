@@ -1,0 +1,276 @@
+"""AckWindow: one group's place in one queue.
+
+Below `floor` everything is done; `next_offset` was never acquired; in between an entry is done (one bit), in flight, or
+returned (served before anything newer, lowest offset first). Pure: no clock, no I/O. What must survive a restart is what
+`settle`, `mark` and `skip_to` change; the caller writes it to the log (broker/consuming/acks.py) and replays it through the same methods.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+
+MARK_STEP = 1_000
+"""The delivered mark runs ahead by the consumers' credit window, so that one record covers that many deliveries; by no more than this."""
+
+
+class AckWindow:
+    """See the module. Offsets are queue offsets."""
+
+    __slots__ = ("_base", "_bits", "counts", "floor", "inflight", "marked", "next_offset", "returned")
+
+    def __init__(self, start: int) -> None:
+        self.floor = start
+        self.next_offset = start
+        self.marked = start
+        """Offsets below it were possibly delivered before a crash."""
+        self.inflight: dict[int, int] = {}
+        """Offset to holder."""
+        self.returned: list[int] = []
+        """Sorted ascending."""
+        self.counts: dict[int, int] = {}
+        """Deliveries so far, only of offsets that came back or are in flight again."""
+        self._bits = bytearray()
+        """One bit per entry from `_base` on: done out of order."""
+        self._base = start & ~7
+
+    def unacked(self) -> int:
+        """Entries in flight."""
+        return len(self.inflight)
+
+    def ready(self, queue_end: int) -> int:
+        """Entries that could be acquired now, `queue_end` being the queue's maximum offset."""
+        return len(self.returned) + max(0, queue_end - self.next_offset)
+
+    def take_returned(self, holder: int, count: int) -> list[int]:
+        """Up to `count` returned offsets, lowest first, now in flight."""
+        offsets = self.returned[:count]
+        del self.returned[:count]
+        self.inflight.update(dict.fromkeys(offsets, holder))
+        return offsets
+
+    def take_next(self, holder: int) -> int:
+        """The next new offset, now in flight; the caller has checked that it exists and has marked it."""
+        offset = self.next_offset
+        self.next_offset = offset + 1
+        self.inflight[offset] = holder
+        return offset
+
+    def take_run(self, holder: int, count: int) -> range:
+        """As `take_next`, `count` times at once."""
+        first = self.next_offset
+        self.next_offset = first + count
+        run = range(first, first + count)
+        if self.inflight:
+            self.inflight.update(dict.fromkeys(run, holder))
+        else:
+            self.inflight = dict.fromkeys(run, holder)
+        return run
+
+    def take_chosen(self, holder: int, offsets: Sequence[int], end: int) -> None:
+        """New entries that passed a filter, now in flight; the others below `end`, its next offset, are the caller's to finish."""
+        self.next_offset = end
+        self.inflight.update(dict.fromkeys(offsets, holder))
+
+    def recall(self, offset: int) -> bool:
+        """Take an offset out of the returned ones; False if it is not among them."""
+        at = bisect_left(self.returned, offset)
+        if at == len(self.returned) or self.returned[at] != offset:
+            return False
+        del self.returned[at]
+        return True
+
+    def deliveries(self, offset: int, recovered_below: int) -> int:
+        """How many times `offset` was delivered before; offsets below `recovered_below` count as delivered once."""
+        count = self.counts.get(offset, 0)
+        return count if count or offset >= recovered_below else 1
+
+    def done(self, offset: int) -> bool:
+        """Mark done; False if it was done already or lies beyond what was ever acquired. Replay may finish what is not in flight."""
+        if offset < self.floor:
+            return False
+        self.inflight.pop(offset, None)
+        if self.counts:
+            self.counts.pop(offset, None)
+        if offset >= self.next_offset:
+            self.next_offset = offset + 1
+        if offset == self.floor:
+            self.floor = offset + 1
+            if self._bits:
+                self._advance()
+            return True
+        index = (offset - self._base) >> 3
+        if not self._bits:
+            self._base = self.floor & ~7
+            index = (offset - self._base) >> 3
+        if index >= len(self._bits):
+            self._bits.extend(bytes(index + 1 - len(self._bits)))
+        bit = 1 << (offset & 7)
+        if self._bits[index] & bit:
+            return False
+        self._bits[index] |= bit
+        return True
+
+    def done_range(self, first: int, last: int) -> None:
+        """Mark `first..last` done, both included, whatever their number."""
+        first = max(first, self.floor)
+        if first > last:
+            return
+        for table in (self.inflight, self.counts):
+            if last - first < len(table):
+                for offset in range(first, last + 1):
+                    table.pop(offset, None)
+            elif table:
+                for offset in [offset for offset in table if first <= offset <= last]:
+                    del table[offset]
+        self.next_offset = max(self.next_offset, last + 1)
+        if first == self.floor:
+            self.floor = last + 1
+            if self._bits:
+                self._advance()
+        else:
+            self._fill(first, last + 1)
+
+    def drop(self, first: int, last: int) -> int:
+        """Done without having been consumed: `first..last`, none of it in flight; the number that was still to come."""
+        left = sum([not self.is_done(offset) for offset in range(first, last + 1)])
+        self.returned = [offset for offset in self.returned if not first <= offset <= last]
+        self.done_range(first, last)
+        return left
+
+    def is_done(self, offset: int) -> bool:
+        """True below the floor and for entries done out of order."""
+        if offset < self.floor:
+            return True
+        index = (offset - self._base) >> 3
+        return index < len(self._bits) and bool(self._bits[index] & (1 << (offset & 7)))
+
+    def give_back(self, offset: int, delivered: bool) -> bool:
+        """From in flight to returned, its count raised if it was delivered; False if it was not in flight."""
+        if self.inflight.pop(offset, None) is None:
+            return False
+        if delivered:
+            self.counts[offset] = self.counts.get(offset, 0) + 1
+        if not self.returned or offset > self.returned[-1]:
+            self.returned.append(offset)
+        else:
+            insort(self.returned, offset)
+        return True
+
+    def give_back_many(self, offsets: list[int]) -> None:
+        """As `give_back` of delivered entries, all of them in flight, ascending; one pass, however much has returned before."""
+        inflight, counts = self.inflight, self.counts
+        for offset in offsets:
+            del inflight[offset]
+            counts[offset] = counts.get(offset, 0) + 1
+        self.returned += offsets
+        self.returned.sort()
+
+    def give_back_all(self, holder: int) -> list[int]:
+        """Everything that `holder` has in flight, ascending, as delivered and returned; in one pass, however much it is."""
+        offsets = sorted([offset for offset, by in self.inflight.items() if by == holder])
+        for offset in offsets:
+            del self.inflight[offset]
+            self.counts[offset] = self.counts.get(offset, 0) + 1
+        self.returned += offsets
+        self.returned.sort()
+        return offsets
+
+    def skip_to(self, queue_end: int) -> int:
+        """Drop everything that is ready (not what is in flight); the number dropped."""
+        dropped = len(self.returned) + max(0, queue_end - self.next_offset)
+        for offset in self.returned:
+            self.done(offset)
+        self.returned.clear()
+        self.done_range(self.next_offset, queue_end - 1)
+        return dropped
+
+    def cut(self, end: int) -> None:
+        """Offsets from `end` on were never acquired: the queue lost the records that had them, or only the mark was there."""
+        self.marked = min(self.marked, end)
+        if end >= self.next_offset:
+            return
+        self.next_offset = end
+        self.floor = min(self.floor, end)
+        keep = end - self._base
+        if keep > 0:
+            del self._bits[(keep + 7) >> 3 :]
+            if keep & 7 and len(self._bits) > keep >> 3:
+                self._bits[-1] &= (1 << (keep & 7)) - 1
+        else:
+            self._bits.clear()
+            self._base = end & ~7
+        self.inflight = {offset: holder for offset, holder in self.inflight.items() if offset < end}
+        self.returned = [offset for offset in self.returned if offset < end]
+        self.counts = {offset: count for offset, count in self.counts.items() if offset < end}
+
+    def recover(self) -> None:
+        """After replay: what was in flight or possibly delivered and is not done comes back, lowest first."""
+        self.inflight.clear()
+        self.returned = [offset for offset in range(self.floor, self.next_offset) if not self.is_done(offset)]
+        if not self.returned:
+            self.floor = max(self.floor, self.next_offset)
+            self._bits.clear()
+
+    def undone(self, first: int, end: int) -> list[int]:
+        """Offsets of `first..end-1` that are not done."""
+        edge = self._base + len(self._bits) * 8
+        found = [offset for offset in range(max(first, self.floor), min(end, edge)) if not self.is_done(offset)]
+        found += range(max(first, self.floor, edge), end)
+        return found
+
+    def dump(self) -> tuple[int, int, int, int, bytes, dict[int, int]]:
+        """State for a snapshot; `load` takes it back: floor, next offset, mark, first offset of the bits, bits, counts."""
+        return self.floor, self.next_offset, self.marked, self._base, bytes(self._bits), dict(self.counts)
+
+    @classmethod
+    def load(cls, state: tuple[int, int, int, int, bytes, dict[int, int]]) -> AckWindow:
+        """A window as `dump` saw it; nothing is in flight."""
+        floor, next_offset, marked, base, bits, counts = state
+        window = cls(floor)
+        window.next_offset, window.marked, window._base = next_offset, marked, base
+        window._bits = bytearray(bits)
+        window.counts = dict(counts)
+        return window
+
+    def _fill(self, first: int, end: int) -> None:
+        """Set the bits of `first..end-1`, whole bytes at a time (a purge may cover millions)."""
+        if first >= end:
+            return
+        if not self._bits:
+            self._base = self.floor & ~7
+        size = ((end - 1 - self._base) >> 3) + 1
+        if size > len(self._bits):
+            self._bits.extend(bytes(size - len(self._bits)))
+        whole_first, whole_end = (first + 7) & ~7, end & ~7
+        for offset in range(first, min(whole_first, end)):
+            self._bits[(offset - self._base) >> 3] |= 1 << (offset & 7)
+        if whole_first < whole_end:
+            begin = (whole_first - self._base) >> 3
+            count = (whole_end - whole_first) >> 3
+            self._bits[begin : begin + count] = b"\xff" * count
+        for offset in range(max(whole_end, whole_first), end):
+            self._bits[(offset - self._base) >> 3] |= 1 << (offset & 7)
+
+    def _advance(self) -> None:
+        """Move the floor over entries done out of order and drop the bits below it."""
+        bits, floor = self._bits, self.floor
+        index = (floor - self._base) >> 3
+        size = len(bits)
+        while index < size:
+            byte = bits[index]
+            if not byte & (1 << (floor & 7)):
+                break
+            if byte == 0xFF and not floor & 7:
+                floor += 8
+                index += 1
+            else:
+                floor += 1
+                index = (floor - self._base) >> 3
+        self.floor = floor
+        drop = min((floor - self._base) >> 3, size)
+        if drop:
+            del bits[:drop]
+            self._base += drop << 3
+        if floor >= self.next_offset:
+            bits.clear()

@@ -1,0 +1,1 @@
+"""What delays, pops and transactions share: a message that waits, and its way back."""

@@ -1,0 +1,1 @@
+"""Pop consumers: leases of what was given out, dead letters."""

@@ -1,0 +1,1 @@
+"""What of the log may go, and what lives in it."""

@@ -1,0 +1,188 @@
+"""What is alive in the oldest segment: computed when the segment is about to go, not counted while messages pass.
+
+Alive are: entries that a cursor has not done (AMQP queues, MQTT sessions, webhooks), entries that were moved before, rows of
+tables, and acknowledgements of cursors that still exist. `Survey.run` is done in slices (`slices.py`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gantrymq.broker.consuming.acks import ACK_TOPIC, cursors_in
+from gantrymq.broker.slices import Slices, patient
+from gantrymq.broker.tables.tables import KEY_PROPERTY
+from gantrymq.model import names
+from gantrymq.store.log.moved import MOVED_TOPIC, cost
+from gantrymq.store.queues.consume_queue import HOLE_SIZE
+
+if TYPE_CHECKING:
+    from gantrymq.broker.consuming.cursors import Cursor, Cursors
+    from gantrymq.broker.tables.tables import Tables
+    from gantrymq.store.message_store import MessageStore
+
+UNITS_STEP = 512
+"""Queue units looked at in one slice."""
+RECORDS_STEP = 32
+RECORDS_BYTES = 256 * 1024
+"""Records of one slice, and their bytes: reading them must not take a millisecond."""
+CURSOR_US = 2
+READ_US = 15
+UNIT_US = 1
+RECORD_US = 12
+NOT_TABLES = frozenset({ACK_TOPIC, MOVED_TOPIC, "rmq_sys_gantry_dispatch", "rmq_sys_gantry_filler"})
+
+
+class Survey:
+    """One segment, [begin, end)."""
+
+    def __init__(
+        self,
+        cursors: Cursors,
+        store: MessageStore,
+        tables: Tables,
+        begin: int,
+        end: int,
+        passed: dict[int, tuple[int, int]],
+    ) -> None:
+        """`passed`: by cursor, an offset of its queue below which nothing lies at or above `begin`, and that offset's position."""
+        self._cursors = cursors
+        self._store = store
+        self._tables = tables
+        self.begin = begin
+        self.end = end
+        self._passed = passed
+        self.passed: dict[int, tuple[int, int]] = {}
+        """As the argument, for the next segment, once this one is gone."""
+        self.places: dict[int, tuple[int, list[tuple[str, int]]]] = {}
+        """Live records by position: size and who shows them."""
+        self.live_bytes = 0
+        """Of these records, as they would be written again."""
+        self.row_bytes = 0
+        self.rows: dict[str, set[str]] = {}
+        """Keys of tables with a record here that still have a row."""
+        self.acked: set[int] = set()
+        """Cursors with acknowledgements here."""
+
+    def run(self, live_max: int) -> Slices[bool]:
+        """False as soon as more than `live_max` bytes are alive: the segment stays."""
+        for cursor_id in self._cursors.ids():
+            cursor = self._cursors.by_id.get(cursor_id)
+            if cursor is not None:
+                yield from self._cursor(cursor)
+                if self.live_bytes > live_max:
+                    return False
+        for name in list(self._cursors.moved.queues):
+            yield from self._moved(name)
+            if self.live_bytes > live_max:
+                return False
+        for topic in self._store.topics():
+            if names.is_own_system_topic(topic) and topic not in NOT_TABLES:
+                yield from self._table(topic)
+        yield from self._acks()
+        return True
+
+    def _add(self, position: int, size: int, name: str, offset: int) -> None:
+        found = self.places.get(position)
+        if found is None:
+            self.places[position] = (size, [(name, offset)])
+            self.live_bytes += size
+        else:
+            found[1].append((name, offset))
+        self.live_bytes += cost(name)
+
+    def _cursor(self, cursor: Cursor) -> Slices[None]:
+        yield CURSOR_US
+        window = cursor.window
+        first, position = self._passed.get(cursor.id, (0, 0))
+        if position >= self.end:
+            self.passed[cursor.id] = (first, position)
+            return
+        offset = max(first, window.floor)
+        end = self._cursors.live_end(cursor)
+        if offset >= end:
+            return
+        if not cursor.light:
+            offset = max(offset, self._store.min_offset(cursor.topic, cursor.queue_id))
+        moved = self._cursors.moved.queues.get(cursor.queue, {})
+        while offset < end:
+            at = offset
+            units = yield from patient(lambda: self._cursors.raw_units(cursor, at, UNITS_STEP))  # noqa: B023 (called at once)
+            yield READ_US + UNIT_US * len(units)
+            if not units:
+                break
+            for position, size, _ in units[: end - offset]:
+                if size != HOLE_SIZE and position >= self.end:
+                    self.passed[cursor.id] = (offset, position)
+                    return
+                if size != HOLE_SIZE and position >= self.begin and not window.is_done(offset) and offset not in moved:
+                    self._add(position, size, cursor.queue, offset)
+                offset += 1
+        self.passed[cursor.id] = (offset, 0)
+
+    def _moved(self, name: str) -> Slices[None]:
+        moved = self._cursors.moved
+        seen: set[int] = set()
+        gone: list[int] = []
+        for entries in moved.walk(name, UNITS_STEP):
+            yield UNIT_US * UNITS_STEP
+            for offset, (position, size, _) in entries:
+                if not self._cursors.is_live(name, offset):
+                    gone.append(offset)
+                elif self.begin <= position < self.end and offset not in seen:
+                    seen.add(offset)
+                    self._add(position, size, name, offset)
+        for first in range(0, len(gone), UNITS_STEP):
+            moved.drop(name, gone[first : first + UNITS_STEP])
+            yield UNIT_US * UNITS_STEP
+
+    def _units_of(self, topic: str) -> Slices[list[tuple[int, int, int]]]:
+        """Units of queue 0 of a system topic that lie in the segment."""
+        found: list[tuple[int, int, int]] = []
+        offset = self._store.min_offset(topic, 0)
+        while True:
+            at = offset
+            units = yield from patient(lambda: self._store.units(topic, 0, at, UNITS_STEP))  # noqa: B023 (called at once)
+            yield READ_US + len(units) // 2
+            inside = [unit for unit in units if unit[1] == HOLE_SIZE or unit[0] < self.end]
+            found += [unit for unit in inside if unit[1] != HOLE_SIZE and unit[0] >= self.begin]
+            if not units or len(inside) < len(units):
+                return found
+            offset += len(units)
+
+    def _table(self, topic: str) -> Slices[None]:
+        table = topic[len(names.SYSTEM_PREFIX) :]
+        units = yield from self._units_of(topic)
+        for refs in batches(units):
+            batch = refs
+            found = yield from patient(lambda: self._store.get_many(batch))  # noqa: B023 (called at once)
+            yield RECORD_US * len(refs)
+            for message in found:
+                if message is None:
+                    continue
+                key = message.property(KEY_PROPERTY)
+                if self._tables.kept(table, key) is not None:
+                    self.rows.setdefault(table, set()).add(key)
+                    self.row_bytes += message.size
+
+    def _acks(self) -> Slices[None]:
+        units = yield from self._units_of(ACK_TOPIC)
+        for refs in batches(units):
+            batch = refs
+            found = yield from patient(lambda: self._store.get_many(batch))  # noqa: B023 (called at once)
+            yield RECORD_US * len(refs)
+            for message in found:
+                if message is not None:
+                    self.acked.update(cursors_in(message.body))
+
+
+def batches(units: list[tuple[int, int, int]]) -> list[list[tuple[int, int]]]:
+    """References in portions of one slice."""
+    found: list[list[tuple[int, int]]] = []
+    size = RECORDS_BYTES
+    for unit in units:
+        if size + unit[1] > RECORDS_BYTES or len(found[-1]) >= RECORDS_STEP:
+            found.append([])
+            size = 0
+        found[-1].append((unit[0], unit[1]))
+        size += unit[1]
+    return found

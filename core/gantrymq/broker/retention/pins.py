@@ -1,0 +1,138 @@
+"""How much of the log each queue and session holds back, the limit of a session's backlog, and what light queues need no more.
+
+A queue *pins* the log from its oldest entry that somebody has not acknowledged up to the log's end: segments before it may go.
+The bytes of a session's backlog are summed only where they could reach the limit, each entry once.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from typing import TYPE_CHECKING, Final
+
+from gantrymq.broker.consuming.acks import encode_range
+from gantrymq.broker.retention.live import CURSOR_US, READ_US, UNIT_US, UNITS_STEP
+from gantrymq.broker.slices import Slices, patient
+from gantrymq.model.limits import BODY_BYTES_CEILING
+from gantrymq.store.queues.consume_queue import HOLE_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gantrymq.broker.consuming.cursors import Cursor, Cursors
+    from gantrymq.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+SHOWN_MAX: Final = 100
+"""Queues and sessions with a metric of their own: those that pin most. A million label sets would help nobody."""
+SESSION_GROUPS: Final = "mqtt:"
+"""Groups whose backlog is limited: MQTT sessions."""
+ENTRY_BYTES_MAX: Final = BODY_BYTES_CEILING + 64 * 1024
+"""No entry is larger; a backlog of fewer than limit / this cannot exceed the limit and is not summed."""
+FAMILY: Final = "gantry_pinned_bytes"
+
+
+class Pins:
+    """`append_now` writes an acknowledgement record; `trim(light, offset)` gives back the space of a light queue's entries below."""
+
+    def __init__(
+        self,
+        cursors: Cursors,
+        append_now: Callable[[bytes], None],
+        trim: Callable[[int, int], None],
+        session_bytes_max: int,
+    ) -> None:
+        self._cursors = cursors
+        self._trim = trim
+        self._append_now = append_now
+        self._session_bytes_max = session_bytes_max
+        self._sums: dict[int, tuple[int, int, int]] = {}
+        """Cursor to (from, to, bytes) of its entries."""
+        self.top: list[tuple[int, str, str]] = []
+        """(bytes, queue, group), most first."""
+        self.dropped = 0
+        """Entries dropped because of the limit since the start."""
+
+    def run(self, log_end: int) -> Slices[None]:
+        """One pass over all cursors."""
+        top: list[tuple[int, str, str]] = []
+        for cursor_id in self._cursors.ids():
+            cursor = self._cursors.by_id.get(cursor_id)
+            if cursor is None:
+                continue
+            yield CURSOR_US
+            if cursor.light:
+                self._trim(cursor.light, min([other.window.floor for other in self._cursors.of_queue(cursor.queue)]))
+            if cursor.window.floor >= self._cursors.live_end(cursor):
+                self._sums.pop(cursor_id, None)
+                continue
+            yield READ_US
+            found = cursor
+            units = yield from patient(lambda: self._cursors.units(found, found.window.floor, 1))  # noqa: B023 (called at once)
+            if units and units[0][1] != HOLE_SIZE and units[0][0] < log_end:  # not of a compacted file
+                entry = (log_end - units[0][0], cursor.queue, cursor.group)
+                if len(top) < SHOWN_MAX:
+                    heapq.heappush(top, entry)
+                else:
+                    heapq.heappushpop(top, entry)
+            if cursor.group.startswith(SESSION_GROUPS) and self._session_bytes_max:
+                yield from self._limit(cursor)
+        for cursor_id in [cursor_id for cursor_id in self._sums if cursor_id not in self._cursors.by_id]:
+            del self._sums[cursor_id]
+        self.top = sorted(top, reverse=True)
+
+    def _limit(self, cursor: Cursor) -> Slices[None]:
+        window = cursor.window
+        if (self._cursors.end(cursor) - window.floor) * ENTRY_BYTES_MAX <= self._session_bytes_max:
+            self._sums.pop(cursor.id, None)
+            return
+        low, high, total = self._sums.get(cursor.id, (window.floor, window.floor, 0))
+        if high <= window.floor:
+            low, high, total = window.floor, window.floor, 0
+        while low < window.floor:
+            gone = yield from self._sizes(cursor, low, window.floor)
+            total -= sum(gone)
+            low += len(gone)
+        while high < (end := self._cursors.end(cursor)):
+            new = yield from self._sizes(cursor, high, end)
+            total += sum(new)
+            high += len(new)
+        if total > self._session_bytes_max:
+            first = max(window.inflight, default=window.floor - 1) + 1  # what is with the client stays
+            last = first
+            while total > self._session_bytes_max and last < high:
+                for size in (yield from self._sizes(cursor, last, high)):
+                    if total <= self._session_bytes_max:
+                        break
+                    total -= size
+                    last += 1
+            if last > first:
+                self._drop(cursor, first, last - 1)
+            low, high, total = window.floor, window.floor, 0  # some lay above the floor: summed anew
+        self._sums[cursor.id] = (low, high, total)
+
+    def _sizes(self, cursor: Cursor, offset: int, end: int) -> Slices[list[int]]:
+        count = min(UNITS_STEP, end - offset)
+        units = yield from patient(lambda: self._cursors.units(cursor, offset, count))
+        yield READ_US + UNIT_US * len(units)
+        sizes = [size if size != HOLE_SIZE else 0 for _, size, _ in units]
+        return sizes or [0] * count
+
+    def _drop(self, cursor: Cursor, first: int, last: int) -> None:
+        count = cursor.window.drop(first, last)
+        self.dropped += count
+        self._append_now(encode_range(cursor.id, first, last))
+        log.warning("%s, queue %s: its backlog is over %d bytes (broker.session_bytes_max); the oldest %d entries were dropped",
+                    cursor.group, cursor.queue, self._session_bytes_max, count)  # fmt: skip
+
+    def publish(self, metrics: Metrics, before: list[tuple[int, str, str]]) -> None:
+        """Show `top` instead of what was shown `before`."""
+        now = {(queue, group) for _, queue, group in self.top}
+        for _, queue, group in before:
+            if (queue, group) not in now:
+                metrics.remove(FAMILY, queue=queue, group=group)
+        for pinned, queue, group in self.top:
+            metrics.gauge(
+                FAMILY, "Log from the oldest unacknowledged entry on", queue=queue, group=group
+            ).value = pinned

@@ -1,0 +1,1 @@
+"""RocketMQ's own files, settings and statistics."""

@@ -1,0 +1,1 @@
+"""Which light queues a record enters."""

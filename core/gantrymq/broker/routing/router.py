@@ -1,0 +1,251 @@
+"""Router: which light queues and taps a record enters. Knows no protocol: kinds are `RouteSet`s that gateways register.
+
+Results are cached per (topic, AMQP exchange of origin, tag), unless a route that may match the topic reads more of the message.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import entry_points
+from typing import Any
+
+from gantrymq.broker.hits import NO_HIT, Hit, Tap
+from gantrymq.broker.port import Done, Route
+from gantrymq.broker.routing.api import RouteSet
+from gantrymq.broker.topics import Topic
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import Message
+
+ROUTES_MAX = 2_000_000
+"""Routes of all kinds, volatile ones included; bounds what a fleet of subscribers can make the broker remember."""
+CACHE_PER_TOPIC_MAX = 10_000
+"""Routing results remembered per topic; a topic with more tags than that starts its memory anew."""
+
+
+class _Target:
+    __slots__ = ("kind", "light", "number", "tap", "topic", "uncached")
+
+    def __init__(self, kind: str, topic: str | None, light: int, tap: Tap | None, number: int) -> None:
+        self.kind = kind
+        self.topic = topic
+        self.light = light
+        self.tap = tap
+        self.number = number
+        self.uncached = False
+
+
+def load_route_sets() -> dict[str, RouteSet]:
+    """Every kind that is installed (entry-point group `gantrymq.routes`)."""
+    return {point.name: point.load()() for point in entry_points(group="gantrymq.routes")}
+
+
+class Router:
+    """All routes. `topics` is the broker's live dictionary: changing a route refreshes the topics that it may concern."""
+
+    def __init__(self, sets: dict[str, RouteSet], topics: dict[str, Topic]) -> None:
+        self._sets = sets
+        self._topics = topics
+        self._targets: dict[int, _Target] = {}
+        self._by_id: dict[str, int] = {}
+        self._by_light: dict[int, set[str]] = {}
+        self._next = 1
+        self._used: dict[str, int] = {}
+        self._any_topic = 0
+        self._of_topic: dict[str, int] = {}
+        self._uncached_any = 0
+        self._uncached_of: dict[str, int] = {}
+        self._same: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self.routes: dict[str, Route] = {}
+        """Durable routes by id."""
+        self._unstored: dict[str, list[Route | None]] = {}
+        """By id: the route that the log has, then those that were added since and are not there yet, until it is removed."""
+
+    def add(self, route: Route) -> None:
+        """Install a durable route, replacing one of the same id. Raises ILLEGAL_ARGUMENT for an unknown kind or bad expression."""
+        target = _Target(route.kind, route.topic, route.light, None, 0)
+        number = self._install(target, route.expression)
+        self._forget(route.route_id)
+        self._by_id[route.route_id] = number
+        self.routes[route.route_id] = route
+        if route.light:
+            self._by_light.setdefault(route.light, set()).add(route.route_id)
+
+    def add_unstored(self, route: Route, on_done: Done) -> Done:
+        """As `add`, of a route on its way to the log. The answer is called with what became of it, and calls `on_done`: a route that the log
+        refused gives place to the one before it."""
+        before = self.routes.get(route.route_id)
+        self.add(route)
+        line = self._unstored.setdefault(route.route_id, [before])
+        line.append(route)
+
+        def done(token: Any, result: Any) -> None:
+            if self._unstored.get(route.route_id) is line:  # else it was removed meanwhile
+                self._decided(route, line, not isinstance(result, GantryError))
+            on_done(token, result)
+
+        return done
+
+    def _decided(self, route: Route, line: list[Route | None], stored: bool) -> None:
+        at = next(place for place in range(1, len(line)) if line[place] is route)
+        if stored:
+            del line[:at]
+        else:
+            del line[at]
+            if at == len(line):
+                self._forget(route.route_id)
+                if (newest := line[-1]) is not None:
+                    self.add(newest)
+        if len(line) == 1:
+            del self._unstored[route.route_id]
+
+    def remove(self, route_id: str) -> bool:
+        """Forget a durable route; False if unknown."""
+        self._unstored.pop(route_id, None)
+        return self._forget(route_id)
+
+    def _forget(self, route_id: str) -> bool:
+        number = self._by_id.pop(route_id, None)
+        if number is None:
+            return False
+        route = self.routes.pop(route_id)
+        ids = self._by_light.get(route.light)
+        if ids is not None:
+            ids.discard(route_id)
+            if not ids:
+                del self._by_light[route.light]
+        self._uninstall(number)
+        return True
+
+    def routes_of_light(self, light: int) -> list[str]:
+        """Ids of the routes into a light queue."""
+        return list(self._by_light.get(light, ()))
+
+    def add_volatile(self, tap: Tap, number: int, kind: str, topic: str | None, expression: str) -> None:
+        """A route into a tap; the same number again replaces it. Raises ILLEGAL_ARGUMENT."""
+        own = self._install(_Target(kind, topic, 0, tap, number), expression)
+        old = tap.numbers.get(number)
+        if old is not None:
+            self._uninstall(old)
+        tap.numbers[number] = own
+
+    def remove_volatile(self, tap: Tap, number: int) -> None:
+        """Unknown numbers are ignored."""
+        own = tap.numbers.pop(number, None)
+        if own is not None:
+            self._uninstall(own)
+
+    def close_tap(self, tap: Tap) -> None:
+        """Drop all routes of a tap."""
+        for number in list(tap.numbers):
+            self.remove_volatile(tap, number)
+        tap.batch.clear()
+
+    def new_topic(self, topic: Topic) -> None:
+        """A topic object was made: tell it whether routes concern it."""
+        topic.routed = self._concerned(topic.name)
+
+    def route(self, topic: Topic, message: Message) -> Hit:
+        """Match a message of a topic whose cache has no answer."""
+        lights: set[int] = set()
+        taps: dict[Tap, set[int]] = {}
+        kinds = set()
+        targets = self._targets
+        for kind in self._used:
+            for number in self._sets[kind].match(message):
+                target = targets[number]
+                kinds.add(kind)
+                if target.tap is not None:
+                    taps.setdefault(target.tap, set()).add(target.number)
+                elif target.light:
+                    lights.add(target.light)
+        if lights or taps:
+            hit = Hit(
+                self._interned(tuple(sorted(lights))),
+                tuple([(tap, self._interned(tuple(sorted(numbers)))) for tap, numbers in taps.items()]),
+                frozenset(kinds),
+            )
+        else:
+            hit = NO_HIT
+        if not self._uncached_any and not self._uncached_of.get(topic.name):
+            if len(topic.cache) >= CACHE_PER_TOPIC_MAX:
+                topic.cache.clear()
+            topic.cache[(message.exchange, message.tag)] = hit
+        return hit
+
+    def _interned(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
+        if len(self._same) >= CACHE_PER_TOPIC_MAX:
+            self._same.clear()
+        return self._same.setdefault(numbers, numbers)
+
+    def _install(self, target: _Target, expression: str) -> int:
+        routes = self._sets.get(target.kind)
+        if routes is None:
+            raise GantryError(
+                ErrorCode.ILLEGAL_ARGUMENT,
+                f"route kind {target.kind!r} is not installed here; known: {', '.join(sorted(self._sets)) or 'none'}",
+            )
+        if len(self._targets) >= ROUTES_MAX:
+            raise GantryError(
+                ErrorCode.LIMIT_REACHED, f"{ROUTES_MAX} routes exist; remove subscriptions or bindings first"
+            )
+        number = self._next
+        target.uncached = routes.add(number, target.topic, expression)
+        self._next += 1
+        self._targets[number] = target
+        self._used[target.kind] = self._used.get(target.kind, 0) + 1
+        self._count(target, 1)
+        self._refresh(target.topic)
+        return number
+
+    def _uninstall(self, number: int) -> None:
+        target = self._targets.pop(number)
+        self._sets[target.kind].remove(number)
+        left = self._used[target.kind] - 1
+        if left:
+            self._used[target.kind] = left
+        else:
+            del self._used[target.kind]
+        self._count(target, -1)
+        self._refresh(target.topic)
+
+    def _count(self, target: _Target, step: int) -> None:
+        if target.topic is None:
+            self._any_topic += step
+            self._uncached_any += step if target.uncached else 0
+            return
+        for counter, here in ((self._of_topic, True), (self._uncached_of, target.uncached)):
+            if here:
+                count = counter.get(target.topic, 0) + step
+                if count:
+                    counter[target.topic] = count
+                else:
+                    counter.pop(target.topic, None)
+
+    def _concerned(self, name: str) -> bool:
+        return bool(self._any_topic or self._of_topic.get(name))
+
+    def names_topic(self, topic: str) -> bool:
+        """Whether a route is about this very topic."""
+        return topic in self._of_topic
+
+    def _refresh(self, name: str | None) -> None:
+        if name is not None:
+            topic = self._topics.get(name)
+            if topic is not None:
+                topic.cache.clear()
+                topic.routed = self._concerned(name)
+            return
+        for topic in self._topics.values():
+            topic.cache.clear()
+            topic.routed = self._concerned(topic.name)
+
+
+def route_to_bytes(route: Route) -> bytes:
+    """Value of a durable route in table `route`."""
+    return json.dumps([route.kind, route.topic, route.expression, route.light], separators=(",", ":")).encode()
+
+
+def route_from_bytes(route_id: str, data: bytes) -> Route:
+    """Back from `route_to_bytes`."""
+    kind, topic, expression, light = json.loads(data)
+    return Route(route_id, kind, topic, expression, light)

@@ -1,0 +1,1 @@
+"""Keyed records of compacted system topics, in memory and in snapshots."""

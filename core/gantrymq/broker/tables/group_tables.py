@@ -1,0 +1,33 @@
+"""Tables in which a broker group keeps what concerns itself alone."""
+
+from __future__ import annotations
+
+from typing import Final
+
+LIGHTS_TABLE = "cluster_light"
+"""At each group, its own light queue (value, decimal) for a light queue that another group made (key: cluster id)."""
+
+
+STATE_TABLE = "cluster"
+"""What a group says about itself: row `founder` (its light ids have no tag) or `member`, row `draining` (no new messages)."""
+
+
+FOUNDER = "founder"
+
+
+MEMBER = "member"
+
+
+DRAINING = "draining"
+
+
+TAG = "tag/"
+"""Rows `tag/<number>`: this group decides about the light queues of one that was emptied."""
+
+
+GONE_TABLE = "cluster_gone"
+"""What was deleted while a group was away, so that it does not come back with that group (keys: cluster/join.py)."""
+
+
+GROUP_TABLES: Final = frozenset({LIGHTS_TABLE, STATE_TABLE, GONE_TABLE})
+"""What each group has for itself; the rows of other tables move when it is emptied."""

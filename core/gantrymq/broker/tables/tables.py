@@ -1,0 +1,254 @@
+"""Tables: keyed records of a system topic each, held in memory; the log is their truth.
+
+Table `x` is topic `rmq_sys_gantry_x`, one queue, one record per change: property GANTRY_KEY is the key, the body the value, and
+property GANTRY_DELETED marks a deletion. Replayed from the first record at start.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from gantrymq.broker.row_checks import RowCheck, report, why_unreadable
+from gantrymq.broker.tables.keys import TableKeys
+from gantrymq.model import names
+from gantrymq.model import properties as props
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import Message
+from gantrymq.store.queues.consume_queue import HOLE_SIZE
+
+Rows = list[tuple[str, str, bytes | None]]
+"""(table, key, value); None deletes."""
+
+
+log = logging.getLogger(__name__)
+
+KEY_PROPERTY = "GANTRY_KEY"
+DELETED_PROPERTY = "GANTRY_DELETED"
+KEY_BYTES_MAX = 4096
+"""Keys are names (topics, client ids, filters); the longest legal one is a tag of 4 KiB."""
+ROWS_MAX = 2_000_000
+"""Rows of one table: a million sessions or retained messages and room to spare; at some 200 bytes each still below a gigabyte."""
+REPLAY_STEP = 1024
+"""Records read at once while replaying."""
+ASIDE_LINES_MAX = 100
+"""Rows of one table that are put aside with a line of their own."""
+
+_TABLE = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
+
+
+Row = tuple[str, str, bytes | None]
+"""Table, key, value (None: the row goes)."""
+
+
+class LogReader(Protocol):
+    """What replaying needs of the store."""
+
+    def max_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def min_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]: ...
+
+    def get_many(self, refs: list[tuple[int, int]]) -> list[Message | None]: ...
+
+
+def topic_of(table: str) -> str:
+    """System topic of a table."""
+    return names.SYSTEM_PREFIX + table
+
+
+def check_item(table: str, key: str, value: bytes | None) -> None:
+    """Raise ILLEGAL_ARGUMENT for what cannot be kept."""
+    if type(table) is not str or type(key) is not str or not (value is None or type(value) is bytes):
+        found = ", ".join(type(part).__name__ for part in (table, key, value))
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"table, key and value are texts and bytes, not {found}")
+    if _TABLE.match(table) is None:
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"table name {table!r} is not [a-z][a-z0-9_]*")
+    if not key or "\x01" in key or "\x02" in key or len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
+        raise GantryError(
+            ErrorCode.ILLEGAL_ARGUMENT, f"table {table}: key {key[:80]!r} is empty, too long or holds U+0001/U+0002"
+        )
+
+
+def item_message(table: str, key: str, value: bytes | None) -> Message:
+    """The record of one change."""
+    pairs = [(KEY_PROPERTY, key)]
+    if value is None:
+        pairs.append((DELETED_PROPERTY, "1"))
+    return Message(topic_of(table), value or b"", props.encode(pairs), queue_id=0)
+
+
+def row_of(message: Message) -> Row:
+    """The change that a record of a table's topic is."""
+    value = None if message.property(DELETED_PROPERTY) else message.body
+    return message.topic.removeprefix(names.SYSTEM_PREFIX), message.property(KEY_PROPERTY), value
+
+
+class Tables:
+    """Every table of the broker that was used. A change is visible at once; it is safe when its record is."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, dict[str, bytes]] = {}
+        self._keys: dict[str, TableKeys] = {}
+        """Of every table, once something has walked or changed it."""
+        self._watchers: dict[str, list[Callable[[str, bytes | None], None]]] = {}
+        self._expected: set[tuple[str, str]] = set()
+        """(table, key) of rows that were handed over to be written since the last append, ..."""
+        self._writing: set[tuple[str, str]] = set()
+        """... and of those in the append that is under way."""
+        self._aside: dict[str, dict[str, bytes]] = {}
+        """Rows of the broker's own tables that nobody here can read. They stay in log and snapshots: another version may be able to."""
+
+    def load(self, tables: dict[str, dict[str, bytes]]) -> None:
+        """Take over the rows of a snapshot."""
+        self._tables.update(tables)
+
+    def replay(self, reader: LogReader, tables: list[str], offsets: dict[str, int] | None = None) -> set[str]:
+        """Read the named tables from the log; `offsets`: by topic, from where on (elsewhere all of it). Returns the tables with a damaged
+        record: what it said is not known, and a line in the log has its position."""
+        damaged: set[str] = set()
+        for table in tables:
+            rows = self._tables.setdefault(table, {})
+
+            def lost(offset: int, position: int, table: str = table) -> None:
+                damaged.add(table)
+                log.error(
+                    "table %s: record %d, at %d of the log, is damaged: the row that it changed is as it was before",
+                    table,
+                    offset,
+                    position,
+                )
+
+            for message in replay_topic(reader, topic_of(table), (offsets or {}).get(topic_of(table), 0), lost):
+                _, key, value = row_of(message)
+                if value is None:
+                    rows.pop(key, None)
+                else:
+                    rows[key] = value
+            self._keys[table] = TableKeys(rows)
+        return damaged
+
+    def put_aside(self, checks: Mapping[str, RowCheck]) -> None:
+        """At start: take every row that its check cannot read out of its table, with a line in the log."""
+        for table, check in checks.items():
+            rows = self._tables.get(table, {})
+            self.set_aside(
+                table, {key: why for key, value in rows.items() if (why := why_unreadable(check, key, value))}
+            )
+
+    def set_aside(self, table: str, bad: Mapping[str, str]) -> None:
+        """At start: take rows out of their table; `bad`: by key, what is wrong."""
+        if not bad:
+            return
+        rows, aside = self._tables[table], self._aside.setdefault(table, {})
+        for number, (key, why) in enumerate(bad.items()):
+            aside[key] = rows.pop(key)
+            if number < ASIDE_LINES_MAX:
+                report(table, key, why)
+        if len(bad) > ASIDE_LINES_MAX:
+            log.error("%d more rows of table %s cannot be read and are put aside", len(bad) - ASIDE_LINES_MAX, table)
+        self._keys[table] = TableKeys(rows)
+
+    def aside(self, table: str) -> dict[str, bytes]:
+        """Rows that were put aside and not replaced since; read only."""
+        return self._aside.get(table, {})
+
+    def kept(self, table: str, key: str) -> bytes | None:
+        """The row as the log has to keep it, put aside or not."""
+        value = self._tables.get(table, {}).get(key)
+        return value if value is not None else self.aside(table).get(key)
+
+    def rows(self, table: str) -> dict[str, bytes]:
+        """The live rows; read only."""
+        return self._tables.setdefault(table, {})
+
+    def walk(self, table: str) -> Iterator[list[str]]:
+        """Keys of a table in pages, while it may change: see `TableKeys.walk`."""
+        keys = self._keys.get(table)
+        if keys is None:
+            keys = self._keys[table] = TableKeys(self.rows(table))
+        return keys.walk()
+
+    def rows_besides(self, tables: Collection[str]) -> int:
+        """Rows of all tables but these."""
+        return sum([len(rows) for name, rows in self._tables.items() if name not in tables])
+
+    def expect(self, rows: Sequence[Row]) -> None:
+        """Rows were handed over to be written."""
+        for table, key, _ in rows:
+            self._expected.add((table, key))
+
+    def writing(self) -> None:
+        """An append of all that was handed over begins."""
+        self._writing, self._expected = self._expected, set()
+
+    def written(self) -> None:
+        """It is over: each of its rows was applied, or refused."""
+        self._writing = set()
+
+    def awaits(self, table: str, keys: Iterable[str]) -> bool:
+        """Whether one of the rows is about to change: it was handed over and is not applied yet."""
+        return any((table, key) in self._expected or (table, key) in self._writing for key in keys)
+
+    def check_room(self, table: str, items: Sequence[tuple[str, bytes | None]]) -> None:
+        """Raise LIMIT_REACHED if the new keys among `items` do not fit any more."""
+        rows = self._tables.get(table)
+        if rows is not None and len(rows) + len(items) > ROWS_MAX:
+            new = sum([value is not None and key not in rows for key, value in items])
+            if new and len(rows) + new > ROWS_MAX:
+                raise GantryError(
+                    ErrorCode.LIMIT_REACHED, f"table {table} has {len(rows)} rows, at most {ROWS_MAX} are kept"
+                )
+
+    def apply(self, table: str, key: str, value: bytes | None) -> None:
+        """Change a row in memory (its record is being appended) and tell the watchers."""
+        rows = self._tables.setdefault(table, {})
+        keys = self._keys.get(table)
+        if keys is None:
+            keys = self._keys[table] = TableKeys(rows)
+        if self._aside:
+            self._aside.get(table, {}).pop(key, None)
+        if value is None:
+            if rows.pop(key, None) is not None:
+                keys.removed(key)
+        else:
+            if key not in rows:
+                keys.added(key)
+            rows[key] = value
+        for watcher in list(self._watchers.get(table, ())):
+            try:
+                watcher(key, value)
+            except Exception as error:  # the row is stored: its writer is answered, and other watchers hear of it
+                log.error("table %s, key %r: %s: %s", table, key[:200], type(error).__name__, error)
+                log.debug("traceback", exc_info=error)
+
+    def watch(self, table: str, watcher: Callable[[str, bytes | None], None]) -> None:
+        """Call `watcher` for each change from now on."""
+        self._watchers.setdefault(table, []).append(watcher)
+
+    def unwatch(self, table: str, watcher: Callable[[str, bytes | None], None]) -> None:
+        """Stop calling it."""
+        watchers = self._watchers.get(table, [])
+        if watcher in watchers:
+            watchers.remove(watcher)
+
+
+def replay_topic(
+    reader: LogReader, topic: str, offset: int, on_damaged: Callable[[int, int], None] = lambda offset, position: None
+) -> Iterator[Message]:
+    """Every record of queue 0 of `topic` from `offset` on, in order. `on_damaged(offset, position)`: there should be one, and is none."""
+    end = reader.max_offset(topic, 0)
+    offset = max(offset, reader.min_offset(topic, 0))
+    while offset < end:
+        units = reader.units(topic, 0, offset, REPLAY_STEP)
+        if not units:
+            break
+        for number, message in enumerate(reader.get_many([(unit[0], unit[1]) for unit in units]), offset):
+            if message is not None and message.topic == topic:
+                yield message
+            elif units[number - offset][1] != HOLE_SIZE:
+                on_damaged(number, units[number - offset][0])
+        offset += len(units)

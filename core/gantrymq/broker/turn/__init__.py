@@ -1,0 +1,1 @@
+"""Batches on their way into the log, and their acknowledgements back."""

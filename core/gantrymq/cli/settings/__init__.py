@@ -1,0 +1,1 @@
+"""Settings as a whole, as the command line shows and checks them."""

@@ -1,0 +1,1 @@
+"""What `gantry store` does."""

@@ -1,0 +1,1 @@
+"""Connections to brokers and nameservers, routes, brokers to avoid."""

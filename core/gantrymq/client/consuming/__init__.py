@@ -1,0 +1,1 @@
+"""Reading by offset or by pop."""

@@ -1,0 +1,1 @@
+"""Consumers whose handlers are called with messages."""

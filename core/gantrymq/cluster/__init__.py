@@ -1,0 +1,1 @@
+"""Several broker groups as one BrokerPort for a gateway process."""

@@ -1,0 +1,307 @@
+"""Cursors of a gateway process over several broker groups: a part in each group, merged by whoever acquires."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from gantrymq.broker.port import CursorInfo, Done, Outcome, Start
+from gantrymq.cluster import join as cluster_join
+from gantrymq.cluster.everywhere import Everywhere
+from gantrymq.cluster.group import ClusterCursor, Group, Part
+from gantrymq.cluster.names import GROUP_BITS, GROUPS_MAX, mark
+from gantrymq.cluster.patience import Patience
+from gantrymq.cluster.steps import Gathering, Steps, first_error
+from gantrymq.model.errors import ErrorCode, GantryError
+
+if TYPE_CHECKING:
+    from gantrymq.cluster.group import Cluster
+
+CURSORS_MAX: Final = 2_000_000
+"""As many as one broker keeps."""
+
+
+class ClusterCursors:
+    """See the module."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.by_handle: dict[int, ClusterCursor] = {}
+        self._by_name: dict[tuple[str, str], ClusterCursor] = {}
+        self._patience = Patience(cluster.wheel, self.joined)
+
+    def forget(self) -> None:
+        """Every group is gone."""
+        self.by_handle.clear()
+        self._by_name.clear()
+
+    def lost(self, group: Group) -> None:
+        """A group is gone: its parts are opened again when it is back."""
+        for cursor in self.by_handle.values():
+            cursor.parts.pop(group.index, None)
+
+    def joined(self, group: Group) -> None:
+        """A group is in use, or answers, (again): there may be something in its parts."""
+        for cursor in self.by_handle.values():
+            if group.index in cursor.parts:
+                self.wake(cursor)
+
+    def drop_light(self, light: int) -> None:
+        """The light queue is being deleted."""
+        for cursor in [cursor for cursor in self.by_handle.values() if cursor.queue == f"~{light}"]:
+            self._drop(cursor)
+
+    def open(self, queue: str, group: str, start: Start, token: Any, on_done: Done) -> None:
+        cursor = self._by_name.get((queue, group))
+        if cursor is None:
+            if len(self.by_handle) >= CURSORS_MAX:
+                on_done(token, GantryError(ErrorCode.LIMIT_REACHED, f"{CURSORS_MAX} cursors are open"))
+                return
+            cursor = ClusterCursor(self._cluster.number(), queue, group, start)
+        elif cursor.start.kind == "find":
+            cursor.start = start
+
+        found: dict[int, CursorInfo] = {}
+        Everywhere(
+            self._cluster,
+            lambda group: self._open_at(cursor, group, found),
+            partial(self._opened, cursor, found, token, on_done),
+        )
+
+    def _opened(
+        self, cursor: ClusterCursor, found: dict[int, CursorInfo], token: Any, on_done: Done, error: Any
+    ) -> None:
+        if error is not None:
+            on_done(token, error)
+            return
+        if not found and cursor.start.kind == "find":
+            on_done(
+                token, GantryError(ErrorCode.NOT_FOUND, f"group {cursor.name} has no cursor in queue {cursor.queue}")
+            )
+            return
+        cursor = self._by_name.setdefault((cursor.queue, cursor.name), cursor)
+        self.by_handle[cursor.handle] = cursor
+        infos = list(found.values())
+        ready, unacked = sum([info.ready for info in infos]), sum([info.unacked for info in infos])
+        on_done(token, CursorInfo(cursor.handle, ready, unacked, max([info.next_offset for info in infos], default=0)))
+
+    def _open_at(self, cursor: ClusterCursor, group: Group, found: dict[int, CursorInfo]) -> Steps:
+        name = yield from self._queue_at(cursor.queue, group)
+        if name is None or _is_deleted(cursor):
+            return
+        attempt = group.attempt
+        try:
+            info: CursorInfo = yield partial(group.port.open_cursor, name, cursor.name, cursor.start)
+        except GantryError as error:
+            if error.code is ErrorCode.NOT_FOUND and cursor.start.kind == "find":
+                return
+            raise
+        found[group.index] = info
+        if group.index not in cursor.parts and attempt == group.attempt:
+            cursor.parts[group.index] = part = Part(group, info.cursor)
+            if cursor.on_ready is not None:
+                group.port.watch(info.cursor, partial(self._part_ready, cursor, part))
+        if _is_deleted(cursor):
+            yield from self._delete_at(cursor, group)
+
+    def restore(self, group: Group) -> Steps:
+        """Open at a group that came what is open at the others."""
+        for cursor in list(self.by_handle.values()):
+            if not cursor.deleted:
+                yield from self._open_at(cursor, group, {})
+
+    def _queue_at(self, queue: str, group: Group) -> Steps:
+        """The group's name of a queue; None if it has no part of it."""
+        if queue.startswith("~"):
+            local = yield from self._cluster.light_at(group, int(queue[1:]))
+            return f"~{local}"
+        topic, _, number = queue.rpartition("/")
+        places = self._cluster.places.get(topic)
+        if places is None and len(self._cluster.groups) > 1:
+            yield partial(self._cluster.ensure_topic, topic, False)
+            places = self._cluster.places.get(topic)
+        if places is None:
+            return queue
+        if int(number) >= len(places):
+            raise GantryError(ErrorCode.QUEUE_NOT_FOUND, f"topic {topic} has no queue {number}")
+        holder, local = places[int(number)]
+        return f"{topic}/{local}" if holder is group else None
+
+    def delete(self, cursor: int, token: Any, on_done: Done) -> None:
+        found = self.by_handle.get(cursor)
+        if found is None:
+            on_done(token, None)
+            return
+        self._drop(found)
+
+        def deleted(error: Any) -> None:
+            if error is None and found.queue.startswith("~"):
+                key = cluster_join.gone_key("cursor", f"{found.queue[1:]}/{found.name}")
+                self._cluster.note_gone([key], partial(on_done, token))
+            else:
+                on_done(token, error)
+
+        Everywhere(self._cluster, partial(self._delete_at, found), deleted)
+
+    @staticmethod
+    def _delete_at(cursor: ClusterCursor, group: Group) -> Steps:
+        part = cursor.parts.pop(group.index, None)
+        if part is not None:
+            yield partial(group.port.delete_cursor, part.local)
+
+    def _drop(self, cursor: ClusterCursor) -> None:
+        self.by_handle.pop(cursor.handle, None)
+        self._by_name.pop((cursor.queue, cursor.name), None)
+        cursor.on_ready = None
+        cursor.deleted = True
+
+    def acquire(self, cursor: int, holder: int, count_max: int, bytes_max: int, token: Any, on_done: Done) -> None:
+        found = self.by_handle.get(cursor)
+        if found is None:
+            on_done(token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor} does not exist (any more)"))
+            return
+        self._ask(found, found.parts_to_ask(), holder, count_max, bytes_max, token, on_done)
+
+    def _ask(
+        self,
+        cursor: ClusterCursor,
+        parts: list[Part],
+        holder: int,
+        count_max: int,
+        bytes_max: int,
+        token: Any,
+        on_done: Done,
+    ) -> None:
+        """Ask the parts in turn until one has something; what a group that hangs has is served when it answers again."""
+        parts = [part for part in parts if not part.group.hangs]
+        if not parts:
+            self._arm(cursor)
+            on_done(token, [])
+            return
+        part = parts[0]
+        part.ready = False  # until its watcher calls, or it gave all that was asked for
+
+        def acquired(result: Any) -> None:
+            if isinstance(result, GantryError):
+                if result.code is not ErrorCode.UNAVAILABLE or not self._cluster.up:
+                    on_done(token, result)
+                    return
+                result = []
+            if not result:
+                self._ask(cursor, parts[1:], holder, count_max, bytes_max, token, on_done)
+                return
+            index = part.group.index
+            for delivery in result:
+                mark(index, delivery.message)
+                delivery.offset = delivery.offset << GROUP_BITS | index
+            cursor.rotation += 1
+            if len(result) >= count_max:
+                part.ready = True
+            else:
+                self._arm(cursor)
+            on_done(token, result)
+
+        def late(result: Any) -> None:
+            """Whoever asked went on without it."""
+            part.ready = True
+            if not isinstance(result, GantryError):
+                part.group.port.settle([(part.local, delivery.offset, Outcome.RELEASE) for delivery in result])
+
+        question = partial(part.group.port.acquire, part.local, holder, count_max, bytes_max)
+        if len(self._cluster.groups) > 1:
+            self._patience.ask(part.group, question, acquired, late)
+        else:
+            question(None, lambda token, result: acquired(result))
+
+    def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None:
+        by_group: dict[int, list[tuple[int, int, Outcome]]] = {}
+        for cursor, offset, outcome in items:
+            found = self.by_handle.get(cursor)
+            index = offset & GROUPS_MAX - 1
+            part = found.parts.get(index) if found is not None else None
+            if part is not None:
+                by_group.setdefault(index, []).append((part.local, offset >> GROUP_BITS, outcome))
+                if outcome is Outcome.REQUEUE or outcome is Outcome.RELEASE:
+                    part.ready = True
+        for index, entries in by_group.items():
+            self._cluster.groups[index].port.settle(entries)
+
+    def release(self, holder: int) -> None:
+        for group in self._cluster.ready_groups():
+            group.port.release(holder)
+
+    def watch(self, cursor: int, on_ready: Callable[[int], None] | None) -> None:
+        found = self.by_handle.get(cursor)
+        if found is None:
+            return
+        found.on_ready = on_ready
+        found.armed = on_ready is not None
+        for part in found.parts.values():
+            part.group.port.watch(part.local, None if on_ready is None else partial(self._part_ready, found, part))
+
+    def _part_ready(self, cursor: ClusterCursor, part: Part, _local: int) -> None:
+        part.ready = True
+        self.wake(cursor)
+
+    def _arm(self, cursor: ClusterCursor) -> None:
+        cursor.armed = cursor.on_ready is not None
+        if cursor.ready_parts():
+            self.wake(cursor)
+
+    def wake(self, cursor: ClusterCursor) -> None:
+        if cursor.armed and not cursor.waking:
+            cursor.waking = True
+            self._cluster.turn.at_deliver(partial(self._call_ready, cursor))
+
+    def _call_ready(self, cursor: ClusterCursor) -> None:
+        cursor.waking = False
+        if cursor.on_ready is not None and cursor.armed and cursor.handle in self.by_handle:
+            cursor.armed = False
+            cursor.on_ready(cursor.handle)
+
+    def stats(self, cursors: Sequence[int], token: Any, on_done: Done) -> None:
+        by_group: dict[int, list[tuple[int, int]]] = {}
+        for place, handle in enumerate(cursors):
+            found = self.by_handle.get(handle)
+            for index, part in found.parts.items() if found is not None else ():
+                by_group.setdefault(index, []).append((place, part.local))
+
+        def ask(index: int, token: Any, done: Done) -> None:
+            self._cluster.groups[index].port.stats([local for _, local in by_group[index]], token, done)
+
+        def gathered(results: list[Any]) -> None:
+            infos: list[CursorInfo | None] = [None] * len(cursors)
+            for index, result in zip(by_group, results, strict=True):
+                for (place, _), info in zip(
+                    by_group[index], () if isinstance(result, GantryError) else result, strict=False
+                ):
+                    if info is not None:
+                        infos[place] = _sum(cursors[place], infos[place], info)
+            on_done(token, infos)
+
+        Gathering([partial(ask, index) for index in by_group], gathered)
+
+    def purge(self, cursor: int, token: Any, on_done: Done) -> None:
+        found = self.by_handle.get(cursor)
+
+        def gathered(results: list[Any]) -> None:
+            on_done(token, first_error(results) or sum(results))
+
+        if found is None:
+            on_done(token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor} does not exist (any more)"))
+        else:
+            Gathering([partial(part.group.port.purge, part.local) for part in found.parts.values()], gathered)
+
+
+def _sum(handle: int, one: CursorInfo | None, other: CursorInfo) -> CursorInfo:
+    if one is None:
+        return CursorInfo(handle, other.ready, other.unacked, other.next_offset)
+    return CursorInfo(
+        handle, one.ready + other.ready, one.unacked + other.unacked, max(one.next_offset, other.next_offset)
+    )
+
+
+def _is_deleted(cursor: ClusterCursor) -> bool:
+    """Asked again after each answer."""
+    return cursor.deleted

@@ -1,0 +1,115 @@
+"""Emptying a broker group that is to leave: rows of tables move to their new homes, and another group decides about its light queues.
+
+Every gateway process does it for the tables that it uses; rows are moved by comparing and changing, so several may. A row that changes
+on its way is moved again. Messages do not move: consumers take what is there.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from gantrymq.broker.tables.group_tables import STATE_TABLE, TAG
+from gantrymq.cluster.group import Group
+from gantrymq.cluster.names import home_of
+from gantrymq.cluster.steps import Steps, run_steps
+
+if TYPE_CHECKING:
+    from gantrymq.cluster.group import Cluster
+    from gantrymq.cluster.tables import ClusterTables
+
+ROWS_AT_ONCE: Final = 256
+"""Rows moved in one call; a session or queue is some 300 bytes."""
+ROWS_BYTES: Final = 4 << 20
+"""Bytes of rows moved in one call; a single larger one moves alone."""
+AGAIN_MS: Final = 1000
+"""Between two looks while a group is being emptied: gateways that have not heard of it yet still write there."""
+
+
+class ClusterDrain:
+    """See the module."""
+
+    def __init__(self, cluster: Cluster, tables: ClusterTables) -> None:
+        self._cluster = cluster
+        self._tables = tables
+        self._busy = False
+
+    def look(self) -> None:
+        """Groups came, left, or are being emptied."""
+        if not self._busy and ((self._leaving() and self._staying()) or self._returned()):
+            self._busy = True
+            run_steps(self._work(), self._ended)
+
+    def _leaving(self) -> list[Group]:
+        return [group for group in self._cluster.ready_groups() if group.draining]
+
+    def _staying(self) -> list[Group]:
+        return [group for group in self._cluster.ready_groups() if not group.draining]
+
+    def _returned(self) -> list[tuple[Group, int]]:
+        """Heirs of groups that stay after all, with what they inherited."""
+        groups = self._cluster.ready_groups()
+        tags = {group.tag for group in self._staying()}
+        return [(heir, tag) for heir in groups for tag in heir.inherited if tag in tags]
+
+    def _ended(self, result: Any) -> None:
+        """Also when it failed: a group was lost, and the rest is done when it is back."""
+        wheel = self._cluster.wheel
+        wheel.call_at(wheel.now_ms() + AGAIN_MS, lambda now_ms: self._again())
+
+    def _again(self) -> None:
+        self._busy = False
+        self.look()
+
+    def _work(self) -> Steps:
+        for heir, tag in self._returned():
+            yield partial(heir.port.put, STATE_TABLE, [(f"{TAG}{tag}", None)])
+        if not self._staying():
+            return
+        for group in self._leaving():
+            for table in self._tables.names():
+                yield from self._move_table(group, table)
+            yield from self._bequeath(group)
+
+    def _move_table(self, group: Group, table: str) -> Steps:
+        rows: dict[str, bytes] = yield partial(group.port.watch_table, table, None)
+        batches: dict[int, list[tuple[str, bytes]]] = {}
+        for key, value in rows.items():
+            home = self._cluster.home(f"{table}/{key}")
+            if home is group:
+                return
+            batch = batches.setdefault(home.index, [])
+            batch.append((key, value))
+            if len(batch) >= ROWS_AT_ONCE or sum([len(one) for _, one in batch]) >= ROWS_BYTES:
+                yield from self._move(table, group, home, batches.pop(home.index))
+        for index, batch in batches.items():
+            yield from self._move(table, group, self._cluster.groups[index], batch)
+
+    def _move(self, table: str, source: Group, home: Group, rows: list[tuple[str, bytes]]) -> Steps:
+        """There first, then away here: a crash in between leaves both, and the next look goes on."""
+        new: list[bool] = yield partial(home.port.put_if, table, [(key, None, value) for key, value in rows])
+        newer = [
+            (key, value)
+            for (key, value), was_new in zip(rows, new, strict=True)
+            if not was_new and self._tables.place_of(table, key) == source.index  # written here after it had moved
+        ]
+        if newer:
+            yield partial(home.port.put, table, newer)
+        removed: list[bool] = yield partial(source.port.put_if, table, [(key, value, None) for key, value in rows])
+        undone = [
+            (key, value, None)
+            for (key, value), was_new, was_removed in zip(rows, new, removed, strict=True)
+            if was_new and not was_removed  # changed or deleted here meanwhile
+        ]
+        if undone:
+            yield partial(home.port.put_if, table, undone)
+
+    def _bequeath(self, group: Group) -> Steps:
+        """Its tags get an heir, which has a light queue of its own for each of the group's."""
+        staying = self._staying()
+        for tag in {group.tag, *group.inherited}:
+            if any(tag in other.inherited for other in staying):
+                continue
+            name = home_of(f"tag/{tag}", [other.name for other in staying])
+            heir = next(other for other in staying if other.name == name)
+            yield partial(heir.port.put, STATE_TABLE, [(f"{TAG}{tag}", group.name.encode())])

@@ -1,0 +1,202 @@
+"""One broker group as a gateway process sees it, and a cursor that has a part in every group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from gantrymq.broker.port import BrokerPort, Start
+from gantrymq.cluster.names import tag_of
+from gantrymq.cluster.steps import Steps
+from gantrymq.model.errors import ErrorCode, GantryError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gantrymq.broker.port import Done
+    from gantrymq.net.api import Wheel
+    from gantrymq.services import Turn
+
+
+PENDING_MAX: Final = 100_000
+"""Changes made while a group joins, which it gets at the end; beyond them the join begins anew, and reads them from the other groups."""
+MISSED_MAX: Final = 100_000
+"""Routes that a group missed, by name; beyond them it missed "some", whatever is removed: some 10 MB a group."""
+SOME_ROUTES: Final = ""
+"""In place of the names of routes that a group missed."""
+
+
+class GroupPort(BrokerPort, Protocol):
+    """A connection to one group."""
+
+    up: bool
+    """Connected; false before the calls that were open are answered with UNAVAILABLE."""
+
+    def close(self) -> None:
+        """End it for good."""
+
+
+class Group:
+    """See the module. `index`: its number in this process, in delivery handles and record positions."""
+
+    __slots__ = (
+        "attempt",
+        "complaint",
+        "draining",
+        "failures",
+        "founder",
+        "hangs",
+        "index",
+        "inherited",
+        "lights",
+        "member",
+        "missed",
+        "name",
+        "pending",
+        "port",
+        "ready",
+        "refused_ms",
+        "registered",
+        "settled",
+        "tap_handles",
+        "topics",
+    )
+
+    def __init__(self, name: str, index: int, port: GroupPort) -> None:
+        self.name = name
+        self.index = index
+        self.port = port
+        self.registered = True
+        """The nameservers know it: it counts where homes are computed."""
+        self.ready = False
+        """Connected, with everything installed that the others have."""
+        self.settled = False
+        """Long enough in use that the other gateway processes have found it, too: new records may go there."""
+        self.missed: set[str] = set()
+        """Routes that were added, maybe, while it was not in use here: alone it would take messages that never reach those routes' queues."""
+        self.refused_ms: int | None = None
+        """Since when it is not used because of those."""
+        self.hangs = False
+        """Connected, but an acquire is open for too long: it is asked for nothing more until it answers (cluster/patience.py)."""
+        self.attempt = 0
+        """Counts connections: what an earlier one still does is ignored."""
+        self.failures = 0
+        """Joins that failed since it was connected."""
+        self.complaint = ""
+        """Why the last one failed."""
+        self.pending: list[Callable[[Group], Steps]] = []
+        """What was done at the groups in use while it joins."""
+        self.founder = False
+        self.member = False
+        self.draining = False
+        self.inherited: set[int] = set()
+        """Tags of groups that were emptied and left: their light queues are this one's now."""
+        self.topics: set[str] = set()
+        """Its topics that can be written."""
+        self.lights: dict[int, int] = {}
+        self.tap_handles: dict[int, int] = {}
+        """Its handle of each of our taps."""
+
+    def miss(self, route_id: str) -> None:
+        """It does not have this route."""
+        if len(self.missed) >= MISSED_MAX:
+            self.missed = {SOME_ROUTES}
+        if SOME_ROUTES not in self.missed:
+            self.missed.add(route_id)
+
+    def later(self, call: Callable[[Group], Steps]) -> None:
+        """Done when it has everything else, before it is used."""
+        if len(self.pending) <= PENDING_MAX:
+            self.pending.append(call)
+
+    def take_pending(self) -> list[Callable[[Group], Steps]]:
+        """What waits now; raises BUSY if it was too much."""
+        if len(self.pending) > PENDING_MAX:
+            raise GantryError(ErrorCode.BUSY, f"over {PENDING_MAX} changes while it joined")
+        taken, self.pending = self.pending, []
+        return taken
+
+    @property
+    def tag(self) -> int:
+        """What stands above the ids of its light queues."""
+        return 0 if self.founder else tag_of(self.name)
+
+    def decides(self, tag: int) -> bool:
+        """It made the light queues with this tag, or inherited them."""
+        return tag == self.tag or tag in self.inherited
+
+
+class Cluster(Protocol):
+    """What the parts of a ClusterPort ask of it."""
+
+    turn: Turn
+    wheel: Wheel
+    up: bool
+    groups: list[Group]
+    joining: list[Group]
+    places: dict[str, list[tuple[Group, int]]]
+    taken_back: set[str]
+
+    def ready_groups(self) -> list[Group]: ...
+
+    def members_changed(self) -> None: ...
+
+    def home(self, name: str) -> Group: ...
+
+    def number(self) -> int: ...
+
+    def light_at(self, group: Group, light: int) -> Steps: ...
+
+    def restore(self, group: Group) -> Steps: ...
+
+    def note_gone(self, keys: Sequence[str], on_done: Callable[[Any], None]) -> None: ...
+
+    def ensure_topic(self, name: str, create: bool, token: Any, on_done: Done) -> None: ...
+
+
+class Part:
+    """A cursor at one group. `ready`: an acquire may find something."""
+
+    __slots__ = ("group", "local", "ready")
+
+    def __init__(self, group: Group, local: int) -> None:
+        self.group = group
+        self.local = local
+        self.ready = True
+
+
+class ClusterCursor:
+    """One place in a queue of the whole cluster."""
+
+    __slots__ = ("armed", "deleted", "handle", "name", "on_ready", "parts", "queue", "rotation", "start", "waking")
+
+    def __init__(self, handle: int, queue: str, name: str, start: Start) -> None:
+        self.handle = handle
+        self.queue = queue
+        self.name = name
+        self.start = start
+        self.parts: dict[int, Part] = {}
+        """By group index."""
+        self.rotation = 0
+        """The part that the next acquire asks first."""
+        self.on_ready: Callable[[int], None] | None = None
+        self.armed = False
+        """`on_ready` is due at the next entry: set by `watch` and by an acquire that came back short."""
+        self.deleted = False
+        """Or its queue: what is still on its way to a group is undone there."""
+        self.waking = False
+        """`on_ready` is called at the end of this turn."""
+
+    def ready_parts(self) -> list[Part]:
+        """Parts that may have something."""
+        return [part for part in self.parts.values() if part.ready and part.group.ready and not part.group.hangs]
+
+    def parts_to_ask(self) -> list[Part]:
+        """Parts in the order to ask them: groups that are being emptied first (what they have is the oldest), the others in turn."""
+        # Without a watcher nobody says when a part has something again.
+        parts = [part for part in self.parts.values() if part.group.ready and (part.ready or self.on_ready is None)]
+        if len(parts) > 1:
+            at = self.rotation % len(parts)
+            parts = parts[at:] + parts[:at]
+            parts.sort(key=lambda part: not part.group.draining)
+        return parts

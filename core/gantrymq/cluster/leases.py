@@ -1,0 +1,148 @@
+"""Leases of a gateway process over several broker groups: each is taken at its name's home, and moves when that is another group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from gantrymq.broker.port import Done
+from gantrymq.cluster.steps import Gathering, Steps, run_steps
+from gantrymq.model.errors import ErrorCode, GantryError
+
+if TYPE_CHECKING:
+    from gantrymq.cluster.group import Cluster, Group
+
+MOVED_AT_ONCE: Final = 128
+"""Homes computed in one go: some 5 us each with three groups."""
+
+
+class _Lease:
+    """`epoch`: what the door knows; `inner`: what its group calls it now, another after the group was away or the lease moved."""
+
+    __slots__ = ("epoch", "group", "inner", "on_lost")
+
+    def __init__(self, group: Group, epoch: int, inner: int, on_lost: Callable[[str], None]) -> None:
+        self.group = group
+        self.epoch = epoch
+        self.inner = inner
+        self.on_lost = on_lost
+
+
+class ClusterLeases:
+    """See the module."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._held: dict[str, _Lease] = {}
+        self._moving = False
+        self._again = False
+
+    def forget(self) -> None:
+        """Every group is gone."""
+        self._held.clear()
+
+    def take(self, name: str, force: bool, on_lost: Callable[[str], None], token: Any, on_done: Done) -> None:
+        """As LeasePort.take_lease. Held here at a group that is no longer the name's home: moved later, and decided there."""
+        try:
+            group = self._cluster.home(f"lease/{name}")
+        except GantryError as error:
+            on_done(token, error)
+            return
+        old = self._held.get(name)
+        if old is not None and old.group is not group:
+            if not force:
+                on_done(token, GantryError(ErrorCode.LEASE_HELD, f"{name} is held by another connection"))
+                return
+            self._drop(name, old)
+            old.on_lost(name)
+
+        def taken(token: Any, result: Any) -> None:
+            if isinstance(result, GantryError):
+                on_done(token, result)
+                return
+            epoch = self._cluster.number()
+            self._held[name] = _Lease(group, epoch, result, on_lost)
+            on_done(token, epoch)
+
+        group.port.take_lease(name, force, partial(self._lost_at, group), token, taken)
+
+    def _lost_at(self, group: Group, name: str) -> None:
+        lease = self._held.get(name)
+        if lease is not None and lease.group is group:
+            del self._held[name]
+            lease.on_lost(name)
+
+    def drop(self, name: str, epoch: int) -> None:
+        """As LeasePort.drop_lease."""
+        lease = self._held.get(name)
+        if lease is not None and lease.epoch == epoch:
+            self._drop(name, lease)
+
+    def _drop(self, name: str, lease: _Lease) -> None:
+        del self._held[name]
+        lease.group.port.drop_lease(name, lease.inner)
+
+    def restore(self, group: Group) -> Steps:
+        """The group is back: take again what was taken there. Who took it meanwhile keeps it."""
+        for name, lease in list(self._held.items()):
+            if lease.group is group and self._held.get(name) is lease:
+                yield from self._take_again(name, lease, group)
+
+    def _take_again(self, name: str, lease: _Lease, group: Group) -> Steps:
+        try:
+            inner: int = yield partial(group.port.take_lease, name, False, partial(self._lost_at, group))
+        except GantryError as error:
+            if error.code is not ErrorCode.LEASE_HELD:
+                raise
+            if self._held.get(name) is lease:
+                del self._held[name]
+                lease.on_lost(name)
+            return
+        if self._held.get(name) is not lease:  # given up meanwhile
+            group.port.drop_lease(name, inner)
+            return
+        if lease.group is not group:
+            lease.group.port.drop_lease(name, lease.inner)
+        lease.group, lease.inner = group, inner
+
+    def rehome(self) -> None:
+        """Groups came or left: leases whose home is another group now are taken there. One that is held there already is lost."""
+        self._again = True
+        if not self._moving:
+            self._moving = True
+            run_steps(self._move(), self._moved)
+
+    def _move(self) -> Steps:
+        while self._again:
+            self._again = False
+            names = list(self._held)
+            for first in range(0, len(names), MOVED_AT_ONCE):
+                part = names[first : first + MOVED_AT_ONCE]
+                calls = [partial(self._run, name) for name in part if self._is_away(name)]
+                yield partial(_gather, calls)
+
+    def _is_away(self, name: str) -> bool:
+        lease = self._held.get(name)
+        return lease is not None and self._home(name) not in (None, lease.group)
+
+    def _home(self, name: str) -> Group | None:
+        try:
+            return self._cluster.home(f"lease/{name}")
+        except GantryError:
+            return None
+
+    def _run(self, name: str, token: Any, on_done: Done) -> None:
+        lease, home = self._held.get(name), self._home(name)
+        if lease is None or home is None:
+            on_done(token, None)
+        else:
+            run_steps(self._take_again(name, lease, home), partial(on_done, token))
+
+    def _moved(self, result: Any) -> None:
+        self._moving = False
+
+
+def _gather(calls: Sequence[Callable[[Any, Done], None]], token: Any, on_done: Done) -> None:
+    """A failed move is tried again when groups come or leave the next time."""
+    Gathering(calls, lambda results: on_done(token, None))

@@ -1,0 +1,584 @@
+"""ClusterPort: the BrokerPort of a gateway process over several broker groups, so that doors see one broker.
+
+Records of a topic go to one group until it fails (order); definitions live where their key is at home; a light queue has a part and a
+cursor in every group, merged here. A group that comes (again) is brought up to date before it is used (`cluster/join.py`).
+docs/architecture/cluster.md draws it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from gantrymq.broker.port import POSITION_BITS, POSITION_MASK, Done, Outcome, Route, Start, TopicInfo
+from gantrymq.broker.tables.group_tables import GONE_TABLE, LIGHTS_TABLE
+from gantrymq.cluster import join as cluster_join
+from gantrymq.cluster.cursors import ClusterCursors
+from gantrymq.cluster.drain import ClusterDrain
+from gantrymq.cluster.everywhere import Everywhere
+from gantrymq.cluster.group import SOME_ROUTES, Group, GroupPort
+from gantrymq.cluster.leases import ClusterLeases
+from gantrymq.cluster.names import (
+    GROUPS_MAX,
+    cluster_light,
+    home_of,
+    mark,
+    split_light,
+)
+from gantrymq.cluster.steps import Gathering, Steps, first_error, run_steps
+from gantrymq.cluster.tables import ClusterTables
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import Message
+from gantrymq.net.api import Wheel
+from gantrymq.services import Turn
+
+log = logging.getLogger(__name__)
+
+CHOSEN_MAX: Final = 100_000
+"""Topics whose group is remembered; beyond it the memory is started anew (the choice comes out the same while groups stay)."""
+PLACES_MAX: Final = 400_000
+"""Topics whose queues are numbered; at that number those that no group has (any more) are forgotten. A broker has 200,000 topics at most."""
+JOIN_RETRY_MS: Final = (200, 500, 1000, 2000, 5000)
+"""Waits between attempts to bring a connected group up to date; the last one repeats."""
+SETTLE_MS: Final = 6_000
+"""A group that comes while others are in use gets no new records before: other gateway processes ask the nameservers every 5 s, and
+what they are told of routes meanwhile they install only where they know of a group."""
+Records = list[tuple[Message, tuple[int, ...]]]
+
+
+class _Tap:
+    __slots__ = ("on_records", "routes")
+
+    def __init__(self, on_records: Callable[[Records], None]) -> None:
+        self.on_records = on_records
+        self.routes: dict[int, tuple[str, str | None, str]] = {}
+        """Volatile routes by number, to be installed at a group that comes."""
+
+
+class ClusterPort:
+    """See the module. `identity`: what makes this gateway's choices differ from another's."""
+
+    def __init__(self, turn: Turn, wheel: Wheel, identity: str) -> None:
+        self.turn = turn
+        self.wheel = wheel
+        self._identity = identity
+        self.groups: list[Group] = []
+        self._ready: list[Group] = []
+        self.joining: list[Group] = []
+        """Connected, being brought up to date."""
+        self.taken_back: set[str] = set()
+        """Routes that were removed, and not made again, since the first of these joins: those have read of them before, or read them now."""
+        self._chosen: dict[str, Group] = {}
+        self._tables = ClusterTables(self)
+        self._cursors = ClusterCursors(self)
+        self.places: dict[str, list[tuple[Group, int]]] = {}
+        """By topic: group and queue behind each queue number shown to the doors; numbers stay while this process runs."""
+        self._taps: dict[int, _Tap] = {}
+        self._leases = ClusterLeases(self)
+        self._drain = ClusterDrain(self, self._tables)
+        self._next = 0
+        self._made = 0
+        """Light queues made here: the groups take turns."""
+        self._states: list[Callable[[bool], None]] = []
+        self.up = False
+        self.complete = False
+        """Every group that the nameservers named at the start was there once, or its time is over."""
+        self.on_close: Callable[[], None] = lambda: None
+
+    # Groups.
+
+    def add_group(self, name: str, port: GroupPort) -> Group:
+        """A group that the nameservers know; it is used when it is connected and up to date."""
+        if len(self.groups) >= GROUPS_MAX:
+            raise GantryError(ErrorCode.LIMIT_REACHED, f"{GROUPS_MAX} broker groups were seen; restart the gateway")
+        group = Group(name, len(self.groups), port)
+        if self.complete:
+            group.miss(SOME_ROUTES)
+        self.groups.append(group)
+        port.watch_state(partial(self._group_state, group))
+        return group
+
+    def ready_groups(self) -> list[Group]:
+        """Groups in use, the first seen first."""
+        return self._ready
+
+    def complete_now(self) -> None:
+        """Wait no longer for groups that are registered and do not answer."""
+        self.complete = True
+        self._show_state()
+
+    def members_changed(self) -> None:
+        """The nameservers know other groups than before, or a group is being emptied: homes may be elsewhere."""
+        self._leases.rehome()
+        self._drain.look()
+
+    def _group_state(self, group: Group, up: bool) -> None:
+        group.attempt += 1
+        if group in self.joining:
+            self.joining.remove(group)
+        if up:
+            group.failures = 0
+            group.refused_ms = None
+            self._join(group, group.attempt)
+        elif group.ready:
+            log.warning("broker group %s is gone; its queues wait until it is back", group.name)
+            group.ready = False
+            self._ready.remove(group)
+            self._cursors.lost(group)
+            self._show_state()
+
+    def _join(self, group: Group, attempt: int) -> None:
+        if attempt == group.attempt:
+            group.pending.clear()
+            group.settled = not self.up  # at the start nobody was told less than we are
+            if not self.joining:
+                self.taken_back.clear()
+            self.joining.append(group)
+            run_steps(cluster_join.join(self, group), partial(self._joined, group, attempt))
+
+    def _joined(self, group: Group, attempt: int, result: Any) -> None:
+        if attempt != group.attempt:
+            return  # lost meanwhile
+        self.joining.remove(group)
+        if isinstance(result, GantryError):
+            if result.text != group.complaint:
+                log.warning("broker group %s is not used yet: %s", group.name, result.text)
+            group.complaint = result.text
+            wait_ms = JOIN_RETRY_MS[min(group.failures, len(JOIN_RETRY_MS) - 1)]
+            group.failures += 1
+            self.wheel.call_at(self.wheel.now_ms() + wait_ms, lambda now_ms: self._join(group, attempt))
+            return
+        group.complaint = ""
+        group.missed.clear()
+        group.ready = True
+        self._ready.append(group)
+        self._ready.sort(key=lambda one: one.index)
+        self._cursors.joined(group)
+        if len(self.groups) > 1:
+            log.info("broker group %s is in use", group.name)
+        if not group.settled:
+            self.wheel.call_at(self.wheel.now_ms() + SETTLE_MS, lambda now_ms: self._settle(group, attempt))
+        self.members_changed()
+        self._forget_gone(result)
+        self._show_state()
+
+    @staticmethod
+    def _settle(group: Group, attempt: int) -> None:
+        if attempt == group.attempt:
+            group.settled = True
+
+    def note_gone(self, keys: Sequence[str], on_done: Callable[[Any], None]) -> None:
+        """Deleted at every group in use: `on_done` when those that are away cannot bring it back (None, or why not)."""
+        if all(group.ready for group in self.groups if group.registered):
+            on_done(None)
+            return
+        rows = [(key, b"1") for key in keys]
+        Everywhere(self, lambda group: put_rows(group, GONE_TABLE, rows), on_done)
+
+    def _forget_gone(self, keys: set[str]) -> None:
+        if keys and all(group.ready for group in self.groups if group.registered):
+            rows: list[tuple[str, bytes | None]] = [(key, None) for key in keys]
+            Everywhere(self, lambda group: put_rows(group, GONE_TABLE, rows), lambda error: None)
+
+    def _show_state(self) -> None:
+        if not self.complete and self.groups and all(group.ready for group in self.groups):
+            self.complete = True
+        up = self.complete and bool(self._ready)
+        if up == self.up:
+            return
+        self.up = up
+        if not up:
+            self._forget()
+        for on_state in list(self._states):
+            on_state(up)
+
+    def _forget(self) -> None:
+        self._taps.clear()
+        self._chosen.clear()
+        self._leases.forget()
+        self._cursors.forget()
+        self._tables.forget()
+
+    def home(self, name: str) -> Group:
+        """Where `name` is at home; raises UNAVAILABLE if that group is not there."""
+        registered = [group for group in self.groups if group.registered or group.ready]
+        registered = [group for group in registered if not group.draining] or registered
+        if not registered:
+            raise unavailable("any")
+        found = (
+            registered[0] if len(registered) == 1 else self._named(home_of(name, [group.name for group in registered]))
+        )
+        if not found.ready:
+            raise unavailable(found.name)
+        return found
+
+    def _named(self, name: str) -> Group:
+        return next(group for group in self.groups if group.name == name)
+
+    def maker_of(self, light: int) -> Group | None:
+        """The group that made a light queue, if it is in use."""
+        tag, _ = split_light(light)
+        makers = [group for group in self._ready if group.decides(tag)]
+        return next((group for group in makers if group.tag == tag), makers[0] if makers else None)
+
+    def close(self) -> None:
+        """Nobody uses it any more. May be called twice."""
+        self.on_close()
+        for group in self.groups:
+            group.port.close()
+
+    # Log.
+
+    def submit(self, batch: Sequence[Message], token: Any, on_done: Done, sender: object = None) -> None:
+        ready = self._ready
+        if len(ready) == 1 and not ready[0].draining:
+            ready[0].port.submit(batch, token, on_done, sender)
+            return
+        if not ready:
+            on_done(token, [ErrorCode.UNAVAILABLE] * len(batch))
+            return
+        parts: dict[int, list[int]] = {}
+        for index, message in enumerate(batch):
+            parts.setdefault(self._group_for(message.topic).index, []).append(index)
+        if len(parts) == 1:
+            self.groups[next(iter(parts))].port.submit(batch, token, on_done, sender)
+            return
+        results: list[Any] = [None] * len(batch)
+
+        def send(group: Group, places: list[int], token: Any, done: Done) -> None:
+            group.port.submit([batch[place] for place in places], token, done, sender)
+
+        def gathered(answers: list[Any]) -> None:
+            for places, answer in zip(parts.values(), answers, strict=True):
+                failed = isinstance(answer, GantryError)
+                for number, place in enumerate(places):
+                    results[place] = answer.code if failed else answer[number]
+            on_done(token, results)
+
+        Gathering([partial(send, self.groups[index], places) for index, places in parts.items()], gathered)
+
+    def _group_for(self, topic: str) -> Group:
+        """One group for all records of a topic until it goes or is emptied: so each light queue keeps every publisher's order."""
+        chosen = self._chosen.get(topic)
+        if chosen is not None and chosen.ready and not chosen.draining:
+            return chosen
+        usable = self._usable()
+        holders = [group for group in usable if topic in group.topics]
+        name = f"{self._identity}/{topic}" if holders else topic
+        chosen = self._named(home_of(name, [group.name for group in holders or usable]))
+        if len(self._chosen) >= CHOSEN_MAX:
+            self._chosen.clear()
+        self._chosen[topic] = chosen
+        return chosen
+
+    def _usable(self) -> list[Group]:
+        """Groups for what is new."""
+        lasting = [group for group in self._ready if not group.draining]
+        return [group for group in lasting if group.settled] or lasting or self._ready
+
+    def ensure_topic(self, name: str, create: bool, token: Any, on_done: Done) -> None:
+        def gathered(results: list[Any]) -> None:
+            found = [result for result in results if isinstance(result, TopicInfo)]
+            if found:
+                on_done(token, self._topic(name, list(zip(self._ready, results, strict=False))))
+            elif create and self._ready:
+                self._group_for(name).port.ensure_topic(name, True, token, on_done)
+            else:
+                on_done(token, first_error(results) or unavailable("any"))
+
+        Gathering([partial(group.port.ensure_topic, name, False) for group in self._ready], gathered)
+
+    def topics(self, token: Any, on_done: Done) -> None:
+        ready = list(self._ready)
+
+        def gathered(results: list[Any]) -> None:
+            error = first_error(results)
+            if error is not None:
+                on_done(token, error)
+                return
+            found: dict[str, list[tuple[Group, Any]]] = {}
+            for group, infos in zip(ready, results, strict=True):
+                for info in infos:
+                    found.setdefault(info.name, []).append((group, info))
+            on_done(token, [self._topic(name, places) for name, places in found.items()])
+
+        Gathering([group.port.topics for group in ready], gathered)
+
+    def _topic(self, name: str, found: list[tuple[Group, Any]]) -> TopicInfo:
+        infos = [(group, info) for group, info in found if isinstance(info, TopicInfo)]
+        if len(self.groups) == 1:
+            return infos[0][1]
+        places = self._places(name)
+        for group, info in infos:
+            places += [place for queue in range(info.read_queues) if (place := (group, queue)) not in places]
+        return TopicInfo(name, len(places), sum([info.write_queues for _, info in infos]))
+
+    def _places(self, name: str) -> list[tuple[Group, int]]:
+        found = self.places.get(name)
+        if found is None:
+            if len(self.places) >= PLACES_MAX:
+                alive = set().union(*[group.topics for group in self.groups])
+                self.places = {topic: places for topic, places in self.places.items() if topic in alive}
+            found = self.places[name] = []
+        return found
+
+    def read(self, refs: Sequence[tuple[int, int]], token: Any, on_done: Done) -> None:
+        by_group: dict[int, list[int]] = {}
+        for number, (position, _) in enumerate(refs):
+            by_group.setdefault(position >> POSITION_BITS, []).append(number)
+        found: list[Message | None] = [None] * len(refs)
+
+        def ask(index: int, numbers: list[int], token: Any, done: Done) -> None:
+            wanted = [(refs[number][0] & POSITION_MASK, refs[number][1]) for number in numbers]
+            self.groups[index].port.read(wanted, token, done)
+
+        def gathered(results: list[Any]) -> None:
+            error = first_error(results)
+            if error is not None:
+                on_done(token, error)
+                return
+            for (index, numbers), messages in zip(by_group.items(), results, strict=True):
+                for number, message in zip(numbers, messages, strict=True):
+                    found[number] = mark(index, message)
+            on_done(token, found)
+
+        Gathering([partial(ask, index, numbers) for index, numbers in by_group.items()], gathered)
+
+    # Routes and taps.
+
+    def add_route(self, route: Route, token: Any, on_done: Done) -> None:
+        maker = self.maker_of(route.light) if route.light else None
+        if route.light and maker is None:
+            on_done(token, unavailable("of this queue"))
+            return
+        self.taken_back.discard(route.route_id)
+        have: set[int] = set()
+
+        def add(group: Group) -> Steps:
+            yield from self._route_at(group, route)
+            have.add(group.index)
+
+        def added(error: Any) -> None:
+            if error is None:
+                for group in self.groups:
+                    if group.index not in have:  # one that took it and was lost since then knows it
+                        group.miss(route.route_id)
+            on_done(token, error)
+
+        # The maker of its queue first: a group that another gateway brings up to date loses routes that the maker does not have.
+        Everywhere(self, add, added, maker)
+
+    def _route_at(self, group: Group, route: Route) -> Steps:
+        light = (yield from self.light_at(group, route.light)) if route.light else 0
+        yield partial(group.port.add_route, replace(route, light=light))
+
+    def remove_routes(self, route_ids: Sequence[str], token: Any, on_done: Done) -> None:
+        ids = list(route_ids)
+        if self.joining:
+            self.taken_back.update(ids)
+
+        def remove(group: Group) -> Steps:
+            yield partial(group.port.remove_routes, ids)
+
+        def removed(error: Any) -> None:
+            if error is not None:
+                on_done(token, error)
+                return
+            for group in self.groups:
+                group.missed.difference_update(ids)
+            self.note_gone([cluster_join.gone_key("route", one) for one in ids], partial(on_done, token))
+
+        Everywhere(self, remove, removed)
+
+    def open_tap(self, on_records: Callable[[Records], None], token: Any, on_done: Done) -> None:
+        handle = self.number()
+        self._taps[handle] = _Tap(on_records)
+
+        def opened(error: Any) -> None:
+            on_done(token, error or handle)
+
+        Everywhere(self, lambda group: self._tap_at(group, handle), opened)
+
+    def _tap_at(self, group: Group, handle: int) -> Steps:
+        tap = self._taps.get(handle)
+        if tap is None or handle in group.tap_handles:
+            return
+        index = group.index
+
+        def on_records(records: Records) -> None:
+            if index:
+                for message, _ in records:
+                    mark(index, message)
+            tap.on_records(records)
+
+        local: int = yield partial(group.port.open_tap, on_records)
+        group.tap_handles[handle] = local
+        for number in list(tap.routes):
+            yield from self._volatile_at(group, handle, number)
+        if handle not in self._taps:  # closed meanwhile
+            self._close_tap_at(group, handle)
+
+    def _volatile_at(self, group: Group, handle: int, number: int) -> Steps:
+        tap, local = self._taps.get(handle), group.tap_handles.get(handle)
+        route = tap.routes.get(number) if tap is not None else None
+        if route is None or local is None:
+            return
+        kind, topic, expression = route
+        yield partial(group.port.add_volatile, local, number, kind, topic, expression)
+        if tap is not None and number not in tap.routes:  # removed meanwhile
+            group.port.remove_volatile(local, [number])
+
+    @staticmethod
+    def _close_tap_at(group: Group, handle: int) -> None:
+        local = group.tap_handles.pop(handle, None)
+        if local is not None:
+            group.port.close_tap(local)
+
+    def close_tap(self, tap: int) -> None:
+        self._taps.pop(tap, None)
+        for group in self._ready:
+            self._close_tap_at(group, tap)
+
+    def add_volatile(
+        self, tap: int, number: int, kind: str, topic: str | None, expression: str, token: Any, on_done: Done
+    ) -> None:
+        found = self._taps.get(tap)
+        if found is None:
+            on_done(token, GantryError(ErrorCode.NOT_FOUND, f"tap {tap} is not open"))
+            return
+        found.routes[number] = (kind, topic, expression)
+        Everywhere(self, lambda group: self._volatile_at(group, tap, number), partial(on_done, token))
+
+    def remove_volatile(self, tap: int, numbers: Sequence[int]) -> None:
+        found = self._taps.get(tap)
+        if found is not None:
+            for number in numbers:
+                found.routes.pop(number, None)
+            for group in self._ready:
+                if tap in group.tap_handles:
+                    group.port.remove_volatile(group.tap_handles[tap], numbers)
+
+    # Light queues and cursors.
+
+    def create_light(self, token: Any, on_done: Done) -> None:
+        usable = self._usable()
+        if not usable:
+            on_done(token, unavailable("any"))
+            return
+        self._made += 1
+        group = usable[self._made % len(usable)]
+
+        def created(token: Any, result: Any) -> None:
+            on_done(token, result if isinstance(result, GantryError) else cluster_light(group.tag, result))
+
+        group.port.create_light(token, created)
+
+    def delete_light(self, light: int, token: Any, on_done: Done) -> None:
+        self._cursors.drop_light(light)
+
+        def deleted(error: Any) -> None:
+            if error is not None:
+                on_done(token, error)
+                return
+            self.note_gone([cluster_join.gone_key("light", str(light))], partial(on_done, token))
+
+        Everywhere(self, lambda group: self._delete_light_at(group, light), deleted)
+
+    @staticmethod
+    def _delete_light_at(group: Group, light: int) -> Steps:
+        tag, own = split_light(light)
+        local = own if group.tag == tag else group.lights.pop(light, 0)
+        if local:
+            yield partial(group.port.delete_light, local)
+        if local and group.tag != tag:
+            yield partial(group.port.put, LIGHTS_TABLE, [(str(light), None)])
+
+    def light_at(self, group: Group, light: int) -> Steps:
+        """The group's own id of a light queue of the cluster; made if it has none yet."""
+        tag, own = split_light(light)
+        if tag == group.tag:
+            return own
+        found = group.lights.get(light)
+        if found is not None:
+            return found
+        return (yield from cluster_join.make_light(self, group, light))
+
+    def open_cursor(self, queue: str, group: str, start: Start, token: Any, on_done: Done) -> None:
+        self._cursors.open(queue, group, start, token, on_done)
+
+    def delete_cursor(self, cursor: int, token: Any, on_done: Done) -> None:
+        self._cursors.delete(cursor, token, on_done)
+
+    def acquire(self, cursor: int, holder: int, count_max: int, bytes_max: int, token: Any, on_done: Done) -> None:
+        self._cursors.acquire(cursor, holder, count_max, bytes_max, token, on_done)
+
+    def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None:
+        self._cursors.settle(items)
+
+    def release(self, holder: int) -> None:
+        for group in self._ready:
+            group.port.release(holder)
+
+    def watch(self, cursor: int, on_ready: Callable[[int], None] | None) -> None:
+        self._cursors.watch(cursor, on_ready)
+
+    def stats(self, cursors: Sequence[int], token: Any, on_done: Done) -> None:
+        self._cursors.stats(cursors, token, on_done)
+
+    def purge(self, cursor: int, token: Any, on_done: Done) -> None:
+        self._cursors.purge(cursor, token, on_done)
+
+    # Tables and leases.
+
+    def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done) -> None:
+        self._tables.put(table, items, token, on_done)
+
+    def put_if(
+        self, table: str, items: Sequence[tuple[str, bytes | None, bytes | None]], token: Any, on_done: Done
+    ) -> None:
+        self._tables.put_if(table, items, token, on_done)
+
+    def watch_table(
+        self, table: str, on_change: Callable[[str, bytes | None], None] | None, token: Any, on_done: Done
+    ) -> None:
+        self._tables.watch(table, on_change, token, on_done)
+
+    def take_lease(self, name: str, force: bool, on_lost: Callable[[str], None], token: Any, on_done: Done) -> None:
+        self._leases.take(name, force, on_lost, token, on_done)
+
+    def drop_lease(self, name: str, epoch: int) -> None:
+        self._leases.drop(name, epoch)
+
+    def watch_state(self, on_state: Callable[[bool], None]) -> None:
+        self._states.append(on_state)
+        on_state(self.up)
+
+    # What a group that comes needs (cluster/join.py).
+
+    def restore(self, group: Group) -> Steps:
+        """Open at a group that came (again) what is open at the others: cursors, taps, tables, leases."""
+        yield from self._cursors.restore(group)
+        group.tap_handles.clear()
+        for handle in list(self._taps):
+            yield from self._tap_at(group, handle)
+        yield from self._tables.restore(group)
+        yield from self._leases.restore(group)
+
+    # Helpers.
+
+    def number(self) -> int:
+        self._next += 1
+        return self._next
+
+
+def unavailable(name: str) -> GantryError:
+    """A group is not there."""
+    return GantryError(ErrorCode.UNAVAILABLE, f"the broker group {name} is not connected")
+
+
+def put_rows(group: Group, table: str, rows: Sequence[tuple[str, bytes | None]]) -> Steps:
+    """Rows of a table that every group has for itself."""
+    yield partial(group.port.put, table, rows)

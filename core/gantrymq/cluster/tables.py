@@ -1,0 +1,204 @@
+"""Tables of a gateway process over several broker groups: every row lies in one group, its key's home when it was made; doors see one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gantrymq.broker.port import Done
+from gantrymq.cluster.everywhere import Everywhere
+from gantrymq.cluster.steps import Gathering, Steps, everywhere, first_error
+from gantrymq.model.errors import GantryError
+
+if TYPE_CHECKING:
+    from gantrymq.cluster.group import Cluster, Group
+
+Watcher = Callable[[str, bytes | None], None]
+
+
+class _Table:
+    """`places`: index of the group that holds each row (as many rows as one broker's table may have in each group)."""
+
+    __slots__ = ("listeners", "name", "places", "readings", "watchers")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.places: dict[str, int] = {}
+        self.watchers: list[Watcher] = []
+        self.listeners: dict[int, Watcher] = {}
+        """By group: what was handed to its port."""
+        self.readings: list[dict[str, bytes | None]] = []
+        """Changes since each reading that is under way began: groups answer at different times."""
+
+    def changed(self, index: int, key: str, value: bytes | None) -> None:
+        """A row changed at a group."""
+        if value is not None:
+            self.places[key] = index
+        elif self.places.get(key) == index:
+            del self.places[key]
+        else:
+            return  # it lies elsewhere now
+        for reading in self.readings:
+            reading[key] = value
+        for watcher in list(self.watchers):
+            watcher(key, value)
+
+
+class ClusterTables:
+    """See the module."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._tables: dict[str, _Table] = {}
+
+    def forget(self) -> None:
+        """Every group is gone."""
+        self._tables.clear()
+
+    def watch(self, name: str, on_change: Watcher | None, token: Any, on_done: Done) -> None:
+        """As TablePort.watch_table."""
+        table = self._tables.setdefault(name, _Table(name))
+        found: dict[int, dict[str, bytes]] = {}
+        answered = False
+        changes: dict[str, bytes | None] = {}
+        table.readings.append(changes)
+
+        def at(group: Group) -> Steps:
+            if answered:  # it joined meanwhile, or late
+                yield from self._restore(table, group)
+            else:
+                found[group.index] = yield partial(group.port.watch_table, name, self._listener(table, group))
+
+        def gathered(error: Any) -> None:
+            nonlocal answered
+            answered = True
+            table.readings.remove(changes)
+            if error is not None:
+                on_done(token, error)
+                return
+            merged: dict[str, bytes] = {}
+            for index, rows in sorted(found.items()):
+                for key, value in rows.items():
+                    if key not in changes and (key not in merged or table.places.get(key) == index):
+                        merged[key] = value
+                        table.places[key] = index
+            for key, changed in changes.items():
+                if changed is None:
+                    merged.pop(key, None)
+                else:
+                    merged[key] = changed
+            if on_change is not None and on_change not in table.watchers:
+                table.watchers.append(on_change)
+            on_done(token, merged)
+
+        Everywhere(self._cluster, at, gathered)
+
+    @staticmethod
+    def _listener(table: _Table, group: Group) -> Watcher:
+        return table.listeners.setdefault(group.index, partial(table.changed, group.index))
+
+    def put(self, name: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done) -> None:
+        """As TablePort.put: one batch per group."""
+        groups = self._cluster.ready_groups()
+        if len(self._cluster.groups) == 1 and groups:
+            groups[0].port.put(name, items, token, on_done)
+        else:
+            self._known(name, partial(self._put, name, items, token, on_done), token, on_done)
+
+    def _known(self, name: str, call: Callable[[], None], token: Any, on_done: Done) -> None:
+        """`call` once it is known where the table's rows lie."""
+        if name in self._tables:
+            call()
+            return
+
+        def watched(_token: Any, result: Any) -> None:
+            if isinstance(result, GantryError):
+                on_done(token, result)
+            else:
+                call()
+
+        self.watch(name, None, None, watched)
+
+    def _put(self, name: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done) -> None:
+        places = self._tables[name].places if name in self._tables else {}
+        batches: dict[int, list[tuple[str, bytes | None]]] = {}
+        try:
+            for key, value in items:
+                index = places.get(key)
+                if index is None:
+                    index = self._cluster.home(f"{name}/{key}").index
+                batches.setdefault(index, []).append((key, value))
+                if value is None and self._cluster.groups[index].draining:  # it may be on its way to its new home
+                    home = self._cluster.home(f"{name}/{key}").index
+                    if home != index:
+                        batches.setdefault(home, []).append((key, value))
+        except GantryError as error:
+            on_done(token, error)
+            return
+        calls = [partial(self._cluster.groups[index].port.put, name, batch) for index, batch in batches.items()]
+        everywhere(calls, token, on_done)
+
+    def put_if(
+        self, name: str, items: Sequence[tuple[str, bytes | None, bytes | None]], token: Any, on_done: Done
+    ) -> None:
+        """As TablePort.put_if: each row is compared where it lies. A row that is being moved is not as expected for a moment."""
+        groups = self._cluster.ready_groups()
+        if len(self._cluster.groups) == 1 and groups:
+            groups[0].port.put_if(name, items, token, on_done)
+        else:
+            self._known(name, partial(self._put_if, name, items, token, on_done), token, on_done)
+
+    def _put_if(
+        self, name: str, items: Sequence[tuple[str, bytes | None, bytes | None]], token: Any, on_done: Done
+    ) -> None:
+        places = self._tables[name].places if name in self._tables else {}
+        batches: dict[int, list[int]] = {}
+        try:
+            for number, (key, _, _) in enumerate(items):
+                index = places.get(key)
+                if index is None:
+                    index = self._cluster.home(f"{name}/{key}").index
+                batches.setdefault(index, []).append(number)
+        except GantryError as error:
+            on_done(token, error)
+            return
+
+        def gathered(results: list[Any]) -> None:
+            error = first_error(results)
+            if error is not None:
+                on_done(token, error)
+                return
+            fits = [False] * len(items)
+            for numbers, found in zip(batches.values(), results, strict=True):
+                for number, fit in zip(numbers, found, strict=True):
+                    fits[number] = fit
+            on_done(token, fits)
+
+        calls = [
+            partial(self._cluster.groups[index].port.put_if, name, [items[number] for number in numbers])
+            for index, numbers in batches.items()
+        ]
+        Gathering(calls, gathered)
+
+    def names(self) -> list[str]:
+        """Tables that this process uses."""
+        return list(self._tables)
+
+    def place_of(self, name: str, key: str) -> int | None:
+        """Index of the group where the row was changed last."""
+        return self._tables[name].places.get(key) if name in self._tables else None
+
+    def restore(self, group: Group) -> Steps:
+        """The rows of a group that came (again): what differs from what the doors know are changes."""
+        for table in list(self._tables.values()):
+            yield from self._restore(table, group)
+
+    def _restore(self, table: _Table, group: Group) -> Steps:
+        rows: dict[str, bytes] = yield partial(group.port.watch_table, table.name, self._listener(table, group))
+        gone = [key for key, index in table.places.items() if index == group.index and key not in rows]
+        for key in gone:
+            table.changed(group.index, key, None)
+        for key, value in rows.items():
+            if table.places.get(key, group.index) == group.index:
+                table.changed(group.index, key, value)

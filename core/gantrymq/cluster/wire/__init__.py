@@ -1,0 +1,1 @@
+"""The gateway protocol: what gateway processes and brokers say to each other."""

@@ -1,0 +1,128 @@
+"""What a gateway may ask: the types and ranges of every call's arguments, checked as they are decoded (docs/formats/gateway.md).
+
+Nothing of a request reaches the broker before all of it has been checked: what the append turn takes cannot fail by its types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from gantrymq.cluster.wire.codec import GatewayCode
+from gantrymq.model import names, sysflag
+from gantrymq.model import properties as props
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import Message
+
+Natural = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Int32 = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+QueueId = Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)]
+
+SENT_FLAGS: Final = (
+    sysflag.COMPRESSED | sysflag.MULTI_TAGS | sysflag.COMPRESSION_MASK | sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6
+)
+"""Bits of sysFlag that a gateway may send. It copies whole messages (dead letters), so the widths of hosts come too; they are not its to say
+and are taken off."""
+
+
+OURS: Final = (props.MULTI_DISPATCH, props.MULTI_QUEUE_OFFSET, "GANTRY_DISPATCH_MORE")
+"""Properties that the store writes behind the sender's."""
+
+
+class Sent(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
+    """A row of SUBMIT, see `codec.pack_sent`."""
+
+    topic: str
+    body: bytes
+    properties: bytes
+    tag: str
+    keys: tuple[str, ...]
+    queue_id: QueueId
+    born_ms: Natural
+    sharding_key: str
+    exchange: str | None
+    demand_route: str
+    flag: Int32
+    sys_flag: Int32
+
+
+class RouteRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """A row of ADD_ROUTE, see `port.Route`."""
+
+    route_id: str
+    kind: str
+    topic: str | None
+    expression: str
+    light: Natural
+
+
+ARGUMENTS: Final[dict[int, Any]] = {
+    GatewayCode.HELLO: tuple[int],
+    GatewayCode.SUBMIT: tuple[list[Sent], Natural],
+    GatewayCode.ENSURE_TOPIC: tuple[str, bool],
+    GatewayCode.TOPICS: tuple[()],
+    GatewayCode.READ: tuple[list[tuple[Natural, Natural]]],
+    GatewayCode.NEXT: tuple[Natural],
+    GatewayCode.ADD_ROUTE: tuple[RouteRow],
+    GatewayCode.REMOVE_ROUTES: tuple[list[str]],
+    GatewayCode.OPEN_TAP: tuple[()],
+    GatewayCode.CLOSE_TAP: tuple[Natural],
+    GatewayCode.ADD_VOLATILE: tuple[Natural, Natural, str, str | None, str],
+    GatewayCode.REMOVE_VOLATILE: tuple[Natural, list[Natural]],
+    GatewayCode.CREATE_LIGHT: tuple[()],
+    GatewayCode.DELETE_LIGHT: tuple[Natural],
+    GatewayCode.OPEN_CURSOR: tuple[str, str, str, Natural],
+    GatewayCode.DELETE_CURSOR: tuple[Natural],
+    GatewayCode.ACQUIRE: tuple[Natural, Natural, Natural, Natural],
+    GatewayCode.SETTLE: tuple[list[tuple[Natural, Natural, Annotated[int, Meta(ge=0, le=3)]]]],
+    GatewayCode.RELEASE: tuple[Natural],
+    GatewayCode.WATCH: tuple[Natural, bool],
+    GatewayCode.STATS: tuple[list[Natural]],
+    GatewayCode.PURGE: tuple[Natural],
+    GatewayCode.PUT: tuple[str, list[tuple[str, bytes | None]]],
+    GatewayCode.PUT_IF: tuple[str, list[tuple[str, bytes | None, bytes | None]]],
+    GatewayCode.WATCH_TABLE: tuple[str, bool],
+    GatewayCode.TAKE_LEASE: tuple[str, bool],
+    GatewayCode.DROP_LEASE: tuple[str, Natural],
+}
+"""Arguments of each call, in order."""
+
+DECODERS: Final[dict[int, Callable[[bytes], tuple[Any, ...]]]] = {
+    code: msgspec.msgpack.Decoder(kind).decode for code, kind in ARGUMENTS.items()
+}
+
+
+def decode_call(code: int, body: bytes) -> tuple[Any, ...]:
+    """The arguments of a call; raises ILLEGAL_ARGUMENT that says which is wrong, NOT_SUPPORTED for an unknown code."""
+    decode = DECODERS.get(code)
+    if decode is None:
+        raise GantryError(ErrorCode.NOT_SUPPORTED, f"gateway request code {code} is unknown; upgrade the broker")
+    try:
+        return decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        name = GatewayCode(code).name
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"gateway request {name} cannot be read: {error}") from None
+
+
+def message_of(sent: Sent) -> Message:
+    """The message of a checked row. Raises ILLEGAL_ARGUMENT where it contradicts itself: indexes made from the row would not be those that
+    a recovery makes from the record; NO_PERMISSION for RocketMQ's own topics, which no gateway writes (the broker refuses our own)."""
+    if sent.topic in names.ROCKETMQ_SYSTEM_TOPICS:
+        raise GantryError(ErrorCode.NO_PERMISSION, f"topic {sent.topic} belongs to the broker itself")
+    properties = sent.properties
+    if props.find(properties, props.TAGS) != sent.tag:
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"tag {sent.tag[:80]!r} is not that of the properties (TAGS)")
+    if props.index_keys(properties) != sent.keys:
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "the keys are not those of the properties (UNIQ_KEY, KEYS)")
+    if any(props.find(properties, name) for name in OURS):
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "light queues in the properties are the broker's to write")
+    if sent.sys_flag & ~SENT_FLAGS:
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"sysFlag {sent.sys_flag} has bits that a gateway may not set")
+    message = Message(sent.topic, sent.body, properties, sent.tag, sent.keys, sent.queue_id, sent.born_ms)
+    message.sharding_key, message.exchange, message.demand_route = sent.sharding_key, sent.exchange, sent.demand_route
+    message.flag = sent.flag
+    message.sys_flag = sent.sys_flag & ~(sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6)
+    return message

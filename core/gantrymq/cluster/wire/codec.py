@@ -1,0 +1,109 @@
+"""What a gateway process and a broker say to each other: private request codes from 60000, msgpack bodies
+(docs/formats/gateway.md).
+
+A request's body is the list of the call's arguments; the answer's body is the result. A failure is response
+code 1 with the body [name of the ErrorCode, text]. Calls pipeline on one connection and are answered in any
+order. NOTICE codes go from broker to gateway, one way.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Final
+
+import msgspec
+
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import Message
+
+PROTOCOL_VERSION: Final = 2
+
+
+class GatewayCode(IntEnum):
+    """Request codes; numbers are on the wire: do not change them."""
+
+    HELLO = 60000
+    SUBMIT = 60001
+    ENSURE_TOPIC = 60002
+    TOPICS = 60003
+    READ = 60004
+    NEXT = 60005
+    ADD_ROUTE = 60010
+    REMOVE_ROUTES = 60011
+    OPEN_TAP = 60012
+    CLOSE_TAP = 60013
+    ADD_VOLATILE = 60014
+    REMOVE_VOLATILE = 60015
+    CREATE_LIGHT = 60020
+    DELETE_LIGHT = 60021
+    OPEN_CURSOR = 60022
+    DELETE_CURSOR = 60023
+    ACQUIRE = 60024
+    SETTLE = 60025
+    RELEASE = 60026
+    WATCH = 60027
+    STATS = 60028
+    PURGE = 60029
+    PUT = 60030
+    WATCH_TABLE = 60031
+    PUT_IF = 60032
+    TAKE_LEASE = 60040
+    DROP_LEASE = 60041
+    NOTICE_READY = 60060
+    NOTICE_RECORDS = 60061
+    NOTICE_TABLE = 60062
+    NOTICE_LEASE_LOST = 60063
+
+
+encode_body = msgspec.msgpack.Encoder().encode
+decode_body = msgspec.msgpack.Decoder().decode
+
+
+def pack_sent(message: Message) -> list[Any]:
+    """A message on its way into the log: the columns of `calls.Sent`."""
+    return [
+        message.topic, message.body, message.properties, message.tag, message.keys, message.queue_id, message.born_ms,
+        message.sharding_key, message.exchange, message.demand_route, message.flag, message.sys_flag,
+    ]  # fmt: skip
+
+
+def pack_stored(message: Message) -> list[Any]:
+    """A record on its way to a gateway."""
+    return [
+        message.topic, message.body, message.properties, message.tag, message.queue_id, message.queue_offset,
+        message.physical_offset, message.size, message.born_ms, message.store_ms, message.flag, message.sys_flag,
+        message.reconsume_times, message.born_host, message.store_host, message.exchange,
+    ]  # fmt: skip
+
+
+def unpack_stored(row: list[Any]) -> Message:
+    """Back from `pack_stored`."""
+    message = Message(row[0], row[1], row[2], row[3], (), row[4], row[8])
+    message.queue_offset, message.physical_offset, message.size = row[5], row[6], row[7]
+    message.store_ms, message.flag, message.sys_flag, message.reconsume_times = row[9], row[10], row[11], row[12]
+    message.born_host, message.store_host, message.exchange = row[13], row[14], row[15]
+    return message
+
+
+def pack_result(result: int | ErrorCode) -> int | str:
+    """A SubmitResult: an offset, or the name of the ErrorCode."""
+    return result if isinstance(result, int) else result.name
+
+
+def unpack_result(value: int | str) -> int | ErrorCode:
+    """Back from `pack_result`."""
+    return value if isinstance(value, int) else ErrorCode[value]
+
+
+def pack_error(error: GantryError) -> bytes:
+    """Body of a failed answer."""
+    return encode_body([error.code.name, error.text])
+
+
+def unpack_error(body: bytes, remark: str) -> GantryError:
+    """Back from `pack_error`; a body of another shape becomes UNAVAILABLE with the remark."""
+    try:
+        name, text = decode_body(body)
+        return GantryError(ErrorCode[name], text)
+    except (msgspec.DecodeError, ValueError, KeyError, TypeError):
+        return GantryError(ErrorCode.UNAVAILABLE, remark or "the broker sent an answer that cannot be read")

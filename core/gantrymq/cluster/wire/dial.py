@@ -1,0 +1,317 @@
+"""The IO side of a gateway process: finds the broker through the nameservers, connects, and connects again
+when it was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from typing import Any, Final, cast
+
+import anyio
+
+from gantrymq.cluster.port import ClusterPort
+from gantrymq.cluster.wire.client import RemoteBrokerPort
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.remoting import codec
+from gantrymq.remoting.codec import Command, FrameError, FrameReader
+from gantrymq.remoting.constants import RequestCode
+from gantrymq.remoting.json_bodies import BodyError, ClusterInfo, decode
+from gantrymq.services import ServiceContext
+
+log = logging.getLogger(__name__)
+
+ANSWER_S: Final = 5.0
+"""A nameserver or broker that says nothing for so long counts as gone."""
+
+BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""Waits between attempts; the last one repeats."""
+
+HELLO_EVERY_S: Final = 5.0
+"""Finds a broker that hangs and a half-open connection: calls that need every group wait `HELLO_EVERY_S` + `ANSWER_S` for it at most."""
+
+MEMBERS_EVERY_S: Final = 5.0
+"""How often the nameservers are asked for groups that came or left."""
+
+MEMBERS_SOON_S: Final = 0.3
+"""How long after a connection came or went: a nameserver hears of it at the same time."""
+
+GROUPS_WAIT_S: Final = 10.0
+"""At the start, for groups that are registered and do not answer: what is at home there is not found until they are back."""
+
+FIRST_CONNECT_S: Final = 60.0
+"""`gantry gateway` gives up when no broker was found for so long: a wrong address should be an error, not
+silence."""
+
+
+class GatewayConnection(asyncio.Protocol):
+    """One connection to a broker; what is sent within a loop turn leaves in one write."""
+
+    def __init__(self, port: RemoteBrokerPort, loop: asyncio.AbstractEventLoop) -> None:
+        self._port = port
+        self._loop = loop
+        self._outbox: list[bytes] = []
+        self._armed = False
+        self._transport: asyncio.Transport | None = None
+        self.ended = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._port.received(data)
+        except FrameError as error:
+            log.error("broker: the stream is broken (%s); connecting again", error)
+            if self._transport is not None:
+                self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self.ended.set()
+
+    def send(self, frame: bytes) -> None:
+        """Put a frame into the outbox."""
+        self._outbox.append(frame)
+        self.mark()
+
+    def mark(self) -> None:
+        """Something may be waiting: write at the end of the turn."""
+        if not self._armed:
+            self._armed = True
+            self._loop.call_soon(self._flush)
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def _flush(self) -> None:
+        self._armed = False
+        self._port.flush()
+        outbox, self._outbox = self._outbox, []
+        if self._transport is not None and outbox:
+            self._transport.write(b"".join(outbox))
+
+
+async def ask(address: str, command: Command) -> Command:
+    """One request on a connection of its own; raises OSError, TimeoutError or FrameError."""
+    host, _, port = address.rpartition(":")
+    with anyio.fail_after(ANSWER_S):
+        async with await anyio.connect_tcp(host.strip("[]"), int(port)) as stream:
+            await stream.send(codec.encode(command))
+            reader = FrameReader()
+            while True:
+                answers = reader.feed(await stream.receive())
+                if answers:
+                    return answers[0]
+
+
+async def _ask_groups(address: str) -> dict[str, str]:
+    """What one nameserver knows. Raises what `ask` and `decode` raise."""
+    answer = await ask(address, Command(RequestCode.GET_BROKER_CLUSTER_INFO, opaque=1))
+    found = {}
+    for name, broker in decode(answer.body, ClusterInfo).broker_addr_table.items():
+        master = {int(number): address for number, address in broker.broker_addrs.items()}.get(0)
+        if master is not None:
+            found[name] = str(master)
+    return found
+
+
+async def find_groups(nameservers: list[str]) -> dict[str, str]:
+    """Address of the master of each broker group, by name; raises UNAVAILABLE with what each nameserver said.
+
+    All nameservers are asked: one that was started a moment ago does not know every broker yet.
+    """
+    said: list[str] = []
+    found: dict[str, str] = {}
+
+    async def one(address: str) -> None:
+        try:
+            groups = await _ask_groups(address)
+        except (OSError, FrameError, BodyError, anyio.EndOfStream, anyio.BrokenResourceError) as error:
+            said.append(f"{address}: {str(error) or type(error).__name__}")
+            return
+        found.update(groups)
+        if not groups:
+            said.append(f"{address}: no broker is registered")
+
+    async with anyio.create_task_group() as tasks:
+        for address in list(nameservers):
+            tasks.start_soon(one, address)
+    if not found:
+        raise GantryError(ErrorCode.UNAVAILABLE, "no broker found; " + "; ".join(said))
+    return {name: found[name] for name in sorted(found)}
+
+
+class Dialer:
+    """Keeps one RemoteBrokerPort connected to the master of broker group `name`."""
+
+    def __init__(self, nameservers: list[str], name: str) -> None:
+        self._nameservers = nameservers
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        self._connection: GatewayConnection | None = None
+        self._keeping = anyio.CancelScope()
+        self.port = RemoteBrokerPort(self._send, self._mark)
+        self.port.on_close = self.close
+
+    def close(self) -> None:
+        """End the connection and connect no more."""
+        self._keeping.cancel()
+        if self._connection is not None:
+            self._connection.close()
+
+    async def dial(self) -> None:
+        """One attempt; raises GantryError or OSError."""
+        address = (await find_groups(self._nameservers)).get(self._name)
+        if address is None:
+            raise GantryError(ErrorCode.UNAVAILABLE, f"broker group {self._name} is not registered")
+        host, _, number = address.rpartition(":")
+        connection = GatewayConnection(self.port, self._loop)
+        with anyio.fail_after(ANSWER_S):
+            await self._loop.create_connection(lambda: connection, host.strip("[]"), int(number))
+        self._connection = connection
+        said: asyncio.Future[Any] = self._loop.create_future()
+        self.port.connected(said, lambda token, result: None if token.done() else token.set_result(result))
+        try:
+            with anyio.fail_after(ANSWER_S):
+                result = await said
+        except TimeoutError:
+            self.port.lost(f"broker {address} does not answer")
+            connection.close()
+            raise
+        if isinstance(result, GantryError):
+            self.port.lost(result.text)
+            connection.close()
+            raise result
+        log.info("broker %s at %s: connected", self._name, address)
+        self.port.ready()
+
+    async def dial_until(self, deadline_s: float) -> None:
+        """Attempts with back-off; raises the last failure after `deadline_s`."""
+        deadline = anyio.current_time() + deadline_s
+        attempt = 0
+        while True:
+            try:
+                await self.dial()
+                return
+            except (GantryError, OSError) as error:
+                if anyio.current_time() > deadline:
+                    raise
+                # Said once: whoever started a gateway first must see what it waits for.
+                log.log(logging.DEBUG if attempt else logging.WARNING, "broker: %s; trying again", error)
+            await anyio.sleep(BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)])
+            attempt += 1
+
+    async def keep(self) -> None:
+        """Background task, until `close`: connect again whenever the connection ends."""
+        with self._keeping:
+            while True:
+                connection = self._connection
+                if connection is not None:
+                    await self._watch(connection)
+                    log.warning("broker %s: connection lost", self._name)
+                    self.port.lost("the connection to the broker was lost")
+                await self.dial_until(float("inf"))
+
+    async def _watch(self, connection: GatewayConnection) -> None:
+        """Until the connection ends; a broker that leaves a hello unanswered is gone (half-open connections say nothing)."""
+        while not connection.ended.is_set():
+            with anyio.move_on_after(HELLO_EVERY_S):
+                await connection.ended.wait()
+                return
+            said = asyncio.Event()
+            self.port.hello(said, lambda token, result: token.set())
+            with anyio.move_on_after(ANSWER_S):
+                await said.wait()
+                continue
+            log.warning("broker: no answer for %.0f s", ANSWER_S)
+            connection.close()
+            return
+
+    def _send(self, frame: bytes) -> None:
+        if self._connection is not None:
+            self._connection.send(frame)
+
+    def _mark(self) -> None:
+        if self._connection is not None:
+            self._connection.mark()
+
+
+class Members:
+    """Keeps a `ClusterPort` supplied with every broker group that the nameservers know."""
+
+    def __init__(self, nameservers: list[str], context: ServiceContext, identity: str) -> None:
+        self._nameservers = nameservers
+        self._context = context
+        self.port = ClusterPort(context.turn, context.wheel, identity)
+        self.port.on_close = self._close
+        self._keeping = anyio.CancelScope()
+        self._changed = asyncio.Event()
+        """A connection came or went: the nameservers may know more."""
+
+    def _close(self) -> None:
+        self._keeping.cancel()
+
+    async def begin(self) -> None:
+        """The groups that are registered now, connected; raises GantryError when there is none for `FIRST_CONNECT_S`."""
+        deadline = anyio.current_time() + FIRST_CONNECT_S
+        attempt = 0
+        while True:
+            try:
+                await self._look()
+                break
+            except GantryError as error:
+                if anyio.current_time() > deadline:
+                    raise
+                # Said once: whoever started a gateway first must see what it waits for.
+                log.log(logging.DEBUG if attempt else logging.WARNING, "broker: %s; trying again", error)
+            await anyio.sleep(BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)])
+            attempt += 1
+        up = asyncio.Event()
+        self.port.watch_state(lambda now: up.set() if now else None)
+        with anyio.move_on_after(GROUPS_WAIT_S):
+            await up.wait()
+        self.port.complete_now()
+        with anyio.move_on_after(max(0.0, deadline - anyio.current_time())):
+            await up.wait()
+            return
+        names = ", ".join(group.name for group in self.port.groups)
+        raise GantryError(ErrorCode.UNAVAILABLE, f"no broker answers (registered: {names})")
+
+    async def keep(self) -> None:
+        """Background task, until the port is closed: groups that come are used, groups that left are no longer anybody's home."""
+        with self._keeping:
+            while True:
+                self._changed.clear()
+                with anyio.move_on_after(MEMBERS_EVERY_S):
+                    await self._changed.wait()
+                    await anyio.sleep(MEMBERS_SOON_S)
+                try:
+                    await self._look()
+                except GantryError as error:
+                    log.debug("nameservers: %s", error)
+
+    async def _look(self) -> None:
+        found = await find_groups(self._nameservers)
+        known = {group.name: group for group in self.port.groups}
+        changed = [group for name, group in known.items() if group.registered != (name in found)]
+        for group in changed:
+            group.registered = not group.registered
+        for name in sorted(found.keys() - known.keys()):
+            dialer = Dialer(self._nameservers, name)
+            self.port.add_group(name, dialer.port)
+            dialer.port.watch_state(lambda up: self._changed.set())
+            self._context.spawn(dialer.keep)
+            changed.append(self.port.groups[-1])
+        if changed:
+            self.port.members_changed()
+
+
+async def connect(nameservers: list[str], context: ServiceContext) -> ClusterPort:
+    """A port to every broker group of the cluster; raises GantryError when no broker is found within `FIRST_CONNECT_S`."""
+    members = Members(nameservers, context, secrets.token_hex(8))
+    await members.begin()
+    context.spawn(members.keep)
+    return members.port

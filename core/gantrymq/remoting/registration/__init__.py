@@ -1,0 +1,1 @@
+"""Registration at nameservers, and routes asked of them."""

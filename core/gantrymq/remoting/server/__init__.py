@@ -1,0 +1,1 @@
+"""The broker's Remoting door and its request handlers."""

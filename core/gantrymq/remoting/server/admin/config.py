@@ -1,0 +1,45 @@
+"""GET_BROKER_CONFIG, UPDATE_BROKER_CONFIG: the broker's settings under RocketMQ's names, as Java properties."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.remoting import java_properties
+from gantrymq.remoting import json_bodies as bodies
+from gantrymq.remoting.constants import RequestCode, ResponseCode
+
+if TYPE_CHECKING:
+    from gantrymq.remoting.codec import Command
+    from gantrymq.remoting.server.broker_door import BrokerDoor
+
+
+def get_config(door: BrokerDoor, command: Command) -> None:
+    """GET_BROKER_CONFIG; nothing secret is among it."""
+    shared = door.shared
+    host, _, port = shared.address.rpartition(":")
+    values = shared.broker.settings.shown() | {
+        "brokerIP1": host, "brokerIP2": host, "listenPort": port, "haListenPort": str(int(port or 0) + 1),
+        "namesrvAddr": ";".join(shared.nameservers),
+    }  # fmt: skip
+    version = bodies.DataVersion(0, shared.started_ms, shared.broker.settings.version)
+    fields = {"version": bodies.encode(version).decode()}
+    door.connection.respond(command, ResponseCode.SUCCESS, None, fields, java_properties.write(values))
+
+
+def update_config(door: BrokerDoor, command: Command) -> None:
+    """UPDATE_BROKER_CONFIG: all of it or nothing; answered when it will outlive a restart."""
+    try:
+        door.shared.broker.settings.update(java_properties.read(command.body))
+    except GantryError as error:
+        code = ResponseCode.NO_PERMISSION if error.code is ErrorCode.NO_PERMISSION else ResponseCode.INVALID_PARAMETER
+        door.refuse(command, code, error.text)
+        return
+    door.answer_when_stored(command)
+
+
+HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
+    RequestCode.GET_BROKER_CONFIG: get_config,
+    RequestCode.UPDATE_BROKER_CONFIG: update_config,
+}

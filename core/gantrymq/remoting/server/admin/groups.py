@@ -1,0 +1,116 @@
+"""Requests of tools about consumer groups as configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from gantrymq.broker.deletion.deletions import REQUEST_MODES
+from gantrymq.model import names
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.remoting import json_bodies as bodies
+from gantrymq.remoting.constants import RequestCode, ResponseCode
+from gantrymq.remoting.headers import parse
+
+if TYPE_CHECKING:
+    from gantrymq.remoting.codec import Command
+    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.jobs import Steps
+
+GROUPS_PER_REQUEST_MAX: Final = 10_000
+"""Groups of one UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST."""
+
+GROUPS_PER_STEP: Final = 200
+"""Groups rendered in one go: some 400 us."""
+
+
+class _Delete(msgspec.Struct, rename="camel"):
+    group_name: str
+    clean_offset: bool = False
+
+
+class _Group(msgspec.Struct):
+    group: str
+
+
+def update_group(door: BrokerDoor, command: Command) -> None:
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP; answered when it is as safe as an acknowledged message."""
+    _update(door, command, [bodies.decode(command.body, bodies.GroupConfig)])
+
+
+def update_groups(door: BrokerDoor, command: Command) -> None:
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: all or, if one name is refused, none."""
+    wanted = bodies.decode(command.body, bodies.GroupConfigList).group_config_list
+    if len(wanted) > GROUPS_PER_REQUEST_MAX:
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"a request names at most {GROUPS_PER_REQUEST_MAX} groups")
+    _update(door, command, wanted)
+
+
+def _update(door: BrokerDoor, command: Command, wanted: list[bodies.GroupConfig]) -> None:
+    try:
+        for config in wanted:
+            names.check_group(config.group_name)
+    except GantryError as error:
+        door.refuse(command, ResponseCode.INVALID_PARAMETER, error.text)
+        return
+    for config in wanted:
+        door.shared.groups.set(config)
+    door.answer_when_stored(command)
+
+
+def all_groups(door: BrokerDoor, command: Command) -> None:
+    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+    door.shared.jobs.run(door, command, _all_groups(door))
+
+
+def _all_groups(door: BrokerDoor) -> Steps:
+    table = door.shared.groups.table()
+    configs = list(table.subscription_group_table.items())
+    parts: list[bytes] = []
+    for first in range(0, len(configs), GROUPS_PER_STEP):
+        if first:
+            yield None
+        parts.append(bodies.encode(dict(configs[first : first + GROUPS_PER_STEP]))[1:-1])
+    return b'{"dataVersion":%b,"forbiddenTable":{},"subscriptionGroupTable":{%b}}' % (
+        bodies.encode(table.data_version),
+        b",".join(parts),
+    )
+
+
+def get_group(door: BrokerDoor, command: Command) -> None:
+    """GET_SUBSCRIPTIONGROUP_CONFIG."""
+    name = parse(command.fields, _Group).group
+    config = door.shared.groups.get(name)
+    if config is None:
+        text = f"No group in this broker. group: {name[:255]}"
+        door.refuse(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+        return
+    door.connection.respond(command, body=bodies.encode(config))
+
+
+def delete_group(door: BrokerDoor, command: Command) -> None:
+    """DELETE_SUBSCRIPTIONGROUP; answered as `update_group`."""
+    header = parse(command.fields, _Delete)
+    door.shared.groups.delete(header.group_name, header.clean_offset)
+    door.answer_when_stored(command)
+
+
+def request_modes(door: BrokerDoor, command: Command) -> None:
+    """GET_ALL_MESSAGE_REQUEST_MODE: by topic and group, what SET_MESSAGE_REQUEST_MODE said."""
+    table: dict[str, dict[str, msgspec.Raw]] = {}
+    for key, row in door.shared.broker.tables.rows(REQUEST_MODES).items():
+        topic, _, group = key.partition("@")
+        table.setdefault(topic, {})[group] = msgspec.Raw(row)
+    door.connection.respond(command, body=bodies.encode({"messageRequestModeMap": table}))
+
+
+HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: update_group,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: update_groups,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all_groups,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: get_group,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: delete_group,
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: request_modes,
+}

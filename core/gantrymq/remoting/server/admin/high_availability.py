@@ -1,0 +1,43 @@
+"""Requests of tools about replicas, answered for a master without slaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from gantrymq.remoting import json_bodies as bodies
+from gantrymq.remoting.constants import RequestCode, ResponseCode
+
+if TYPE_CHECKING:
+    from gantrymq.remoting.codec import Command
+    from gantrymq.remoting.server.broker_door import BrokerDoor
+
+
+def status(door: BrokerDoor, command: Command) -> None:
+    """GET_BROKER_HA_STATUS (HARuntimeInfo)."""
+    body = {
+        "master": True, "masterCommitLogMaxOffset": door.shared.broker.store.written_position, "inSyncSlaveNums": 0,
+        "haConnectionInfo": [],
+        "haClientRuntimeInfo": {
+            "activated": False, "lastReadTimestamp": 0, "lastWriteTimestamp": 0, "masterFlushOffset": 0, "maxOffset": 0,
+            "transferredByteInSecond": 0,
+        },
+    }  # fmt: skip
+    door.connection.respond(command, body=bodies.encode(body))
+
+
+def epochs(door: BrokerDoor, command: Command) -> None:
+    """GET_BROKER_EPOCH_CACHE: there is no controller."""
+    door.refuse(command, ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
+
+
+def reset_flush_offset(door: BrokerDoor, command: Command) -> None:
+    """RESET_MASTER_FLUSH_OFFSET concerns slaves; a master has nothing to do."""
+    door.connection.respond(command)
+
+
+HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
+    RequestCode.GET_BROKER_HA_STATUS: status,
+    RequestCode.GET_BROKER_EPOCH_CACHE: epochs,
+    RequestCode.RESET_MASTER_FLUSH_OFFSET: reset_flush_offset,
+}

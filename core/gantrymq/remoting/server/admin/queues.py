@@ -1,0 +1,118 @@
+"""Requests of tools that look into one queue: its units, and how far behind a group is in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.remoting import json_bodies as bodies
+from gantrymq.remoting.constants import RequestCode, ResponseCode
+from gantrymq.remoting.headers import parse
+from gantrymq.remoting.server.jobs import patiently
+from gantrymq.remoting.server.pulling.offsets import readable_topic
+from gantrymq.store.queues.consume_queue import HOLE_SIZE
+
+if TYPE_CHECKING:
+    from gantrymq.remoting.codec import Command
+    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.jobs import Steps
+    from gantrymq.remoting.server.reads import Reading
+    from gantrymq.store.queues.consume_queue import Unit
+
+UNITS_MAX: Final = 4096
+"""Units in one answer to QUERY_CONSUME_QUEUE: 400 KiB of JSON."""
+
+QUEUES_PER_STEP: Final = 16
+"""Queues whose times are read in one go: some 300 us."""
+
+
+class _Units(msgspec.Struct, rename="camel"):
+    topic: str
+    queue_id: int
+    index: int
+    count: int
+    consumer_group: str | None = None
+
+
+class _Spans(msgspec.Struct):
+    topic: str
+    group: str
+
+
+def units(door: BrokerDoor, command: Command) -> None:
+    """QUERY_CONSUME_QUEUE."""
+    header = parse(command.fields, _Units)
+    broker = door.shared.broker
+    topic = readable_topic(broker, header.topic)
+    if not 0 <= header.queue_id < max(topic.config.read_queues, topic.config.write_queues):
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"{header.queue_id}@{topic.name} is not exist!")
+    low, high = broker.min_offset(topic.name, header.queue_id), broker.store.max_offset(topic.name, header.queue_id)
+    body: dict[str, object] = {"maxQueueIndex": high, "minQueueIndex": low}
+    if header.consumer_group:
+        found = door.shared.clients.subscription(header.consumer_group, topic.name)
+        if found is None:
+            body["filterData"] = f"{header.consumer_group}@{topic.name} is not online!"
+        else:
+            body["subscriptionData"] = found
+            body["filterData"] = "null"
+    count = max(0, min(header.count, UNITS_MAX))
+    if not low <= header.index < high:
+        remark = f"Index {header.index} of {header.queue_id}@{topic.name} is not exist!"
+        door.connection.respond(command, ResponseCode.SUCCESS, remark, None, bodies.encode(body))
+        return
+
+    def answer(found: list[Unit]) -> None:
+        body["queueData"] = [
+            {"physicOffset": position, "physicSize": size, "tagsCode": code, "eval": False}
+            for position, size, code in found
+        ]
+        door.connection.respond(command, body=bodies.encode(body))
+
+    place = topic.name, header.queue_id, header.index, count
+    door.read(command, lambda reading: reading.store.units(*place), answer)
+
+
+def store_ms(reading: Reading, topic: str, queue_id: int, offset: int) -> int:
+    """Store time of the record at an offset; -1 where there is none. May raise `Cold`."""
+    found = reading.store.units(topic, queue_id, offset, 1) if offset >= 0 else []
+    return reading.store.store_ms_at(found[0][0]) if found and found[0][1] != HOLE_SIZE else -1
+
+
+def time_spans(door: BrokerDoor, command: Command) -> None:
+    """QUERY_CONSUME_TIME_SPAN: oldest and newest record of each queue, and the last one that the group consumed."""
+    header = parse(command.fields, _Spans)
+    readable_topic(door.shared.broker, header.topic)
+    door.shared.jobs.run(door, command, _time_spans(door, header))
+
+
+def _time_spans(door: BrokerDoor, header: _Spans) -> Steps:
+    broker = door.shared.broker
+    name = header.topic
+    spans = []
+    for queue in range(broker.topics.topics[name].config.write_queues):
+        if queue % QUEUES_PER_STEP == QUEUES_PER_STEP - 1:
+            yield None
+
+        def look(reading: Reading, queue: int = queue) -> bodies.QueueSpan:
+            low, high = reading.min_offset(name, queue), reading.store.max_offset(name, queue)
+            oldest, newest = store_ms(reading, name, queue, low), store_ms(reading, name, queue, high - 1)
+            done = reading.committed(header.group, name, queue)
+            consumed = store_ms(reading, name, queue, done - 1) if done > 0 else oldest
+            delay = 0
+            if max(done, low) < high:
+                delay = max(0, reading.now_ms() - store_ms(reading, name, queue, max(done, low)))
+            place = bodies.QueueName(name, broker.config.name, queue)
+            return bodies.QueueSpan(place, oldest, newest, consumed, delay)
+
+        span = yield from patiently(door.shared.reading, look)
+        spans.append(span)
+    return bodies.encode({"consumeTimeSpanSet": spans})
+
+
+HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
+    RequestCode.QUERY_CONSUME_QUEUE: units,
+    RequestCode.QUERY_CONSUME_TIME_SPAN: time_spans,
+}

@@ -1,0 +1,537 @@
+"""The broker's Remoting door (port 10911): sends as one batch per read, everything else by handler tables.
+
+The hot path: one `received` -> all its sends -> one `Broker.submit` -> one callback -> their answers in the
+outbox. Handlers: pulls.py, offsets.py, admin.py, clients/requests.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections import deque
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, Final
+
+from gantrymq.cluster.wire.server import GatewaySession
+from gantrymq.model import sysflag
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import LOOPBACK_HOST, Message
+from gantrymq.net.api import Door, Link
+from gantrymq.remoting.codec import Command, SendResponses, header_of, response
+from gantrymq.remoting.constants import FLAG_ONEWAY, FLAG_RESPONSE, REGION, RequestCode, ResponseCode
+from gantrymq.remoting.door import Handler, RemotingDoor, code_name, code_of
+from gantrymq.remoting.gateway_codes import FIRST_CODE, LAST_CODE
+from gantrymq.remoting.headers import HeaderError, SendHeader, SendHeaderV2, parse
+from gantrymq.remoting.registration.route_finder import RouteFinder
+from gantrymq.remoting.server.admin import requests as admin
+from gantrymq.remoting.server.clients import requests as client_requests
+from gantrymq.remoting.server.clients.calls import CALL_MS, Calls, OnAnswer
+from gantrymq.remoting.server.clients.groups import Groups
+from gantrymq.remoting.server.clients.locks import QueueLocks
+from gantrymq.remoting.server.clients.registry import Clients
+from gantrymq.remoting.server.jobs import Jobs
+from gantrymq.remoting.server.overview import requests as overview_requests
+from gantrymq.remoting.server.pop import requests as pop_requests
+from gantrymq.remoting.server.pop.requests import PopRequests
+from gantrymq.remoting.server.pressure import NEVER_SHED, SEND_BYTES, UNACKED_BYTES_MAX, Pressure
+from gantrymq.remoting.server.pulling import offsets as offset_requests
+from gantrymq.remoting.server.pulling import pulls
+from gantrymq.remoting.server.pulling.pulls import Pulls, Waiter
+from gantrymq.remoting.server.reads import Read, Reading, T
+from gantrymq.remoting.server.sending import batches as batch_sends
+from gantrymq.remoting.server.sending import recalls as recall_requests
+from gantrymq.remoting.server.sending import replies as reply_requests
+from gantrymq.remoting.server.sending import retries as retry_requests
+from gantrymq.remoting.server.sending import transactions as transaction_requests
+from gantrymq.remoting.server.sending.sends import Sends, UniqueKeys, remark_of
+from gantrymq.store.cold import Cold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gantrymq.broker.broker import Broker
+    from gantrymq.services import ServiceContext
+
+log = logging.getLogger(__name__)
+
+PULLED_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Pulled records on the way to one peer, in the outbox and in the transport; beyond it its pulls wait."""
+
+DEFERRED_MAX: Final = 4096
+"""Pulls that wait until their peer takes the answers to earlier ones; beyond it they are answered
+SYSTEM_BUSY."""
+
+CODE = RequestCode
+_SEND_V2: Final = int(CODE.SEND_MESSAGE_V2)
+
+
+def host_bytes(address: str) -> bytes:
+    """Address and port of `host:port` as a record stores them: 4 or 16 bytes and 4 for the port; a name
+    counts as loopback."""
+    host, _, port = address.rpartition(":")
+    try:
+        parsed = ip_address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return LOOPBACK_HOST[:4] + (int(port) if port.isdigit() else 0).to_bytes(4, "big")
+    mapped = getattr(parsed, "ipv4_mapped", None)
+    return (mapped or parsed).packed + int(port).to_bytes(4, "big")
+
+
+COLD_MAX: Final = 1024
+"""Requests of one connection that wait for the disk: a consumer pulls each of its queues once at a time."""
+
+
+class BrokerDoors:
+    """What all connections to one broker share; `accept` is the listener's factory."""
+
+    def __init__(self, broker: Broker, context: ServiceContext) -> None:
+        self.broker = broker
+        self.wheel = context.wheel
+        self.turn = context.turn
+        self.address = ""
+        self.nameservers: list[str] = []
+        """Addresses that the broker registers with, for tools to see."""
+        self.routes = RouteFinder(lambda: self.nameservers)
+        self.listeners: dict[str, list[Any]] = {}
+        """Open ports of this process by service, for people to see how many connections each has."""
+        self.started_ms = broker.clock.now_ms()
+        self.clients = Clients()
+        self.groups = Groups(broker)
+        self.locks = QueueLocks()
+        self.reading = Reading(broker)
+        self.jobs = Jobs()
+        self.when_known: Callable[[Callable[[], None]], None] = lambda done: done()
+        """Calls back when the nameservers have the topics as they are now (Registrar)."""
+        self.batches = batch_sends.Batches()
+        self.pressure = Pressure()
+        self.requesters = reply_requests.Requesters(self.clients)
+        self.pulls = Pulls(broker, self.clients)
+        self.pops = PopRequests(broker, self.groups)
+        self.sends = Sends(broker, LOOPBACK_HOST, self.groups, self._in_order)
+        self.responses = SendResponses(LOOPBACK_HOST, REGION)
+        broker.transactions.checks.producers = transaction_requests.ProducerClients(self)
+
+    def set_address(self, address: str) -> None:
+        """The `host:port` under which clients know the broker: it stands in message ids and records."""
+        self.address = address
+        name, _, port = address.rpartition(":")
+        if not name.startswith("["):
+            try:
+                # IPv4 where a name has both: the ids of all Java clients before 5.0 have 32 digits.
+                found = {family: place[0] for family, _, _, _, place in socket.getaddrinfo(name, None)}
+                address = f"{found.get(socket.AF_INET) or found[socket.AF_INET6]}:{port}"
+            except (OSError, KeyError):
+                log.warning("broker: %s cannot be resolved; message ids name 127.0.0.1 instead", name)
+        host = host_bytes(address)
+        self.broker.store.set_store_host(host)
+        self.sends.unique = UniqueKeys(self.broker.clock, host)
+        self.responses = SendResponses(host, REGION)
+
+    def _in_order(self, group: str) -> bool:
+        """Some client of the group holds a queue: it consumes in order."""
+        return self.locks.any_held(group, self.wheel.now_ms())
+
+    def accept(self) -> Door:
+        """A door for a new connection."""
+        return BrokerDoor(self)
+
+
+class BrokerDoor(RemotingDoor):
+    """One connection of a client."""
+
+    def __init__(self, shared: BrokerDoors) -> None:
+        super().__init__(shared.wheel, typed=True)
+        self.shared = shared
+        self.waiters: set[Waiter] = set()
+        self.deferred: deque[Command] = deque()
+        self.pull_bytes = 0
+        """Bytes of pulled records in the outbox."""
+        self.client_ids: set[str] = set()
+        self.language = self.version = self.beat_ms = 0
+        self._born_host = LOOPBACK_HOST
+        self._host_flag = 0
+        self._open_sends = 0
+        self._read_bytes = 0
+        """Bytes read since the last batch of sends."""
+        self._unacked_bytes = 0
+        """Frames of sends that wait for the disk."""
+        self._calls: Calls | None = None
+        self._replies: Calls | None = None
+        """Replies that were pushed to this client."""
+        self._cold = 0
+        """Requests that wait for the disk."""
+        self._closing = False
+        self._gateway: GatewaySession | None = None
+
+    def connected(self, link: Link) -> None:
+        """See `net.api.Door`."""
+        super().connected(link)
+        self._born_host = host_bytes(link.peer)
+        self._host_flag = 0 if len(self._born_host) == len(LOOPBACK_HOST) else sysflag.BORN_HOST_V6
+
+    def received(self, data: bytes) -> None:
+        """All sends of one read become one batch of the log."""
+        self._active = True
+        connection = self.connection
+        shared = self.shared
+        self._read_bytes += len(data)
+        make = shared.sends.message
+        host, host_flag = self._born_host, self._host_flag
+        batch: list[Message] = []
+        commands: list[Command] = []
+        for command in connection.receive_data(data):
+            send = command.header
+            if not isinstance(send, SendHeaderV2) or command.code != _SEND_V2 or command.flag & 1:
+                self.handle(command)
+                continue
+            try:
+                batch.append(make(send, command.body, host, host_flag))
+            except GantryError as error:
+                self.refuse(command, code_of(error.code), error.text)
+                continue
+            commands.append(command)
+        if shared.sends.aside:
+            recall_requests.submit_aside(self, batch, commands)
+        if batch:
+            size, self._read_bytes = self._read_bytes, 0
+            if self._unacked_bytes > UNACKED_BYTES_MAX:
+                self._refuse_sends(commands)
+            else:
+                self._open_sends += 1
+                size += SEND_BYTES * len(batch)
+                self._unacked_bytes += size
+                shared.broker.submit(batch, (batch, commands, size), self._stored, self)
+        else:
+            self._read_bytes = connection.pending_bytes
+        if connection.error:
+            self.broken()
+        if connection.outbox:
+            self.link.mark()
+
+    def _refuse_sends(self, commands: Sequence[Command]) -> None:
+        self.shared.pressure.connection_sends += len(commands)
+        text = f"[OVERLOAD] {self._unacked_bytes} bytes of this connection's sends wait for the disk; send again later"
+        for command in commands:
+            self.refuse(command, ResponseCode.SYSTEM_BUSY, text)
+
+    def _stored(self, token: tuple[list[Message], list[Command], int], results: Any) -> None:
+        """The broker is done with a batch of sends: render their answers."""
+        batch, commands, size = token
+        self._open_sends -= 1
+        self._unacked_bytes -= size
+        if not self.open:
+            return
+        outbox = self.connection.outbox
+        template, prefixes = self.shared.responses.template, self.shared.responses.prefixes
+        if isinstance(results, GantryError):
+            results = [results.code] * len(batch)
+        for message, command, result in zip(batch, commands, results, strict=True):
+            if command.flag & FLAG_ONEWAY:
+                continue
+            if type(result) is int:
+                # SendResponses.frame, without a call per message.
+                header = template % (message.physical_offset, message.queue_id, result, command.opaque)
+                outbox.append(prefixes[len(header)] + header)
+            else:
+                outbox.append(response(command, code_of(result), remark_of(result, message)))
+        self.link.mark()
+        if self._closing:
+            self.shutdown()
+
+    # Sends that are not on the hot path.
+
+    def send(self, command: Command) -> None:
+        """SEND_MESSAGE, and SEND_MESSAGE_V2 with a binary or unusual header."""
+        header: SendHeader | SendHeaderV2
+        if command.code == CODE.SEND_MESSAGE:
+            header = parse(command.fields, SendHeader)
+            if header.batch == "true":
+                batch_sends.send_batch(self, command)
+                return
+        else:
+            header = header_of(command, SendHeaderV2)
+        message = self.message(header, command.body)
+        if self._unacked_bytes > UNACKED_BYTES_MAX:
+            self._refuse_sends([command])
+            return
+        if message.intake:
+            recall_requests.submit_aside(self, [message], [command])
+            return
+        self._open_sends += 1
+        size = len(command.body) + SEND_BYTES
+        self._unacked_bytes += size
+        self.shared.broker.submit([message], ([message], [command], size), self._stored, self)
+
+    @property
+    def born_host(self) -> bytes:
+        """The peer's address, as a record has it."""
+        return self._born_host
+
+    def message(self, header: SendHeader | SendHeaderV2, body: bytes) -> Message:
+        """The message of a send that came over this connection. Raises GantryError for what is refused."""
+        return self.shared.sends.message(header, body, self._born_host, self._host_flag)
+
+    # Batches (sending/batches.py).
+
+    @property
+    def host_flag(self) -> int:
+        """Bit of sysFlag for the width of `born_host`."""
+        return self._host_flag
+
+    def refuses(self, command: Command) -> bool:
+        """Too much of this connection waits for the disk: the send is answered so."""
+        if self._unacked_bytes <= UNACKED_BYTES_MAX:
+            return False
+        self._refuse_sends([command])
+        return True
+
+    def batch_begins(self, size: int) -> None:
+        """A frame of so many bytes is being worked on, or waits for the disk."""
+        self._open_sends += 1
+        self._unacked_bytes += size
+
+    def batch_ended(self, size: int) -> None:
+        """It is answered now."""
+        self._open_sends -= 1
+        self._unacked_bytes -= size
+
+    def close_if_over(self) -> None:
+        """At a stop: what was on its way is answered."""
+        if self._closing:
+            self.shutdown()
+
+    def submit(self, batch: list[Message], answer: Callable[[Any], None]) -> None:
+        """Store messages for a handler; `answer(results)` writes its response, and is not called for a connection that is gone."""
+        self._open_sends += 1
+        self.shared.broker.submit(batch, answer, self._submitted, self)
+
+    def _submitted(self, answer: Callable[[Any], None], results: Any) -> None:
+        self._open_sends -= 1
+        if not self.open:
+            return
+        answer(results)
+        self.link.mark()
+        if self._closing:
+            self.shutdown()
+
+    # Flow.
+
+    def full(self) -> bool:
+        """So much is on its way to the peer that pulls have to wait."""
+        return self.pull_bytes + self.link.outbound_bytes() > PULLED_BYTES_MAX
+
+    def data_to_send(self) -> bytes:
+        """See `net.api.Door`. Pulls that had no room go on in the next turn."""
+        self.pull_bytes = 0
+        if self.deferred:
+            self.shared.turn.at_deliver(self.serve_deferred)
+        return self.connection.data_to_send()
+
+    def serve_deferred(self) -> None:
+        """Answer pulls that had to wait for room."""
+        while self.deferred and self.open and not self.full():
+            self.handle(self.deferred.popleft())
+        if self.connection.outbox:
+            self.link.mark()
+
+    def writable(self) -> None:
+        """See `net.api.Door`."""
+        super().writable()
+        self.serve_deferred()
+
+    def handle(self, command: Command, handler: Handler | None = None) -> None:
+        """See `RemotingDoor`; typed sends that are no batch come from deferred or odd requests."""
+        if command.flag & FLAG_RESPONSE:
+            for calls in (self._calls, self._replies):
+                if calls is not None and calls.answered(command):
+                    break
+            return
+        if FIRST_CODE <= command.code <= LAST_CODE and self.link.peer_is_trusted:
+            self._gateway_request(command)
+            return
+        if len(self.deferred) > DEFERRED_MAX and command.code not in NEVER_SHED:
+            self.shared.pressure.pulls += 1
+            self.refuse(command, ResponseCode.SYSTEM_BUSY, f"{DEFERRED_MAX} pulls wait for the peer to read")
+            return
+        try:
+            super().handle(command, handler)
+        except Cold:  # a defect: what was done so far must not be done again
+            log.exception("%s: %s: reads records outside of its reading part", self.link.peer, code_name(command.code))
+            self.refuse(command, ResponseCode.SYSTEM_ERROR, "the broker cannot read what was asked for in this way")
+        except OSError as error:  # one record that the disk cannot read must not end the connection
+            log.error("%s: %s: %s", self.link.peer, code_name(command.code), error)
+            self.refuse(
+                command, ResponseCode.SYSTEM_ERROR, f"the broker's disk cannot read what was asked for: {error}"
+            )
+
+    def read(self, command: Command, look: Callable[[Reading], T], apply: Callable[[T], None]) -> None:
+        """`apply(look(reading))`, now or when the disk has what `look` reads; see reads.py. For handlers."""
+        try:
+            found = look(self.shared.reading)
+        except Cold as cold:
+            self._wait_for(cold, Read(command, look, apply))
+            return
+        apply(found)
+
+    def _wait_for(self, cold: Cold, read: Read[Any]) -> None:
+        if self._cold >= COLD_MAX:
+            text = f"{COLD_MAX} requests of this connection wait for the disk"
+            self.refuse(read.command, ResponseCode.SYSTEM_BUSY, text)
+            return
+        self._cold += 1
+        try:
+            self.shared.broker.store.fetch(cold, read, self._data_is_here)
+        except GantryError as error:
+            self._cold -= 1
+            self.refuse(read.command, ResponseCode.SYSTEM_BUSY, error.text)
+
+    def _data_is_here(self, read: Read[Any]) -> None:
+        self._cold -= 1
+        if self.open:
+            self.handle(read.command, lambda door, command: self._read_again(read))
+            if self.connection.outbox:
+                self.link.mark()
+
+    def _read_again(self, read: Read[Any]) -> None:
+        try:
+            found = read.look(self.shared.reading)
+        except Cold as cold:
+            self._wait_for(cold, read)
+            return
+        read.apply(found)
+
+    def busy(self) -> bool:
+        """See `RemotingDoor`."""
+        own = self.waiters or self.deferred or self._open_sends or self._cold or self.shared.pops.polls.waits(self)
+        return bool(own) or super().busy()
+
+    def _gateway_request(self, command: Command) -> None:
+        """A gateway process on the other side: its calls go to a session of its own."""
+        if self._gateway is None:
+            self._gateway = GatewaySession(self.shared.broker, self.link.peer, self._send_frame)
+        self._gateway.handle(command)
+
+    def _send_frame(self, frame: bytes) -> None:
+        self.connection.outbox.append(frame)
+        self.link.mark()
+
+    # Clients.
+
+    def consumers_changed(self, group: str) -> None:
+        """See `clients.Member`: the client balances its queues anew."""
+        self.push(CODE.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
+
+    def push(self, code: int, fields: dict[str, str], body: bytes = b"") -> bool:
+        """A one-way request to the client; False if it is gone, or takes nothing any more."""
+        if not self.open or self.full():
+            return False
+        self.connection.notify(code, fields, body)
+        self.link.mark()
+        return True
+
+    def call(
+        self, code: int, fields: dict[str, str], body: bytes, on_answer: OnAnswer, timeout_ms: int = CALL_MS
+    ) -> None:
+        """A request to the client; `on_answer` gets its answer, or why there is none. Raises UNAVAILABLE, LIMIT_REACHED."""
+        if not self.open or self.full():
+            raise GantryError(ErrorCode.UNAVAILABLE, f"client {self.link.peer} takes nothing at the moment")
+        if self._calls is None:
+            self._calls = Calls(self.shared.wheel)
+        self._calls.check_room()
+        self._calls.opened(self.connection.request(code, fields, body), timeout_ms, on_answer)
+        self.link.mark()
+
+    def push_reply(self, fields: dict[str, str], body: bytes, on_answer: OnAnswer) -> None:
+        """PUSH_REPLY_MESSAGE_TO_CLIENT, as `call`."""
+        if not self.open or self.full():
+            raise GantryError(ErrorCode.UNAVAILABLE, "it does not read what it is sent")
+        if self._replies is None:
+            self._replies = Calls(self.shared.wheel, reply_requests.PUSHED_MAX)
+        self._replies.check_room()
+        opaque = self.connection.request(CODE.PUSH_REPLY_MESSAGE_TO_CLIENT, fields, body)
+        self._replies.opened(opaque, CALL_MS, on_answer)
+        self.link.mark()
+
+    def answer_when_stored(self, command: Command, body: bytes = b"") -> None:
+        """Answer with success when everything that the broker was handed so far is as safe as an acknowledgement promises."""
+        self._open_sends += 1
+        self.shared.broker.when_stored((command, body), self._change_stored)
+
+    def answer_when_known(self, command: Command) -> None:
+        """As `answer_when_stored`, and the nameservers know of the topics, too: who asks them next finds what he was promised."""
+        self._open_sends += 1
+        self.shared.broker.when_stored((command, b""), self._topics_stored)
+
+    def respond_when_known(self, command: Command, fields: dict[str, str]) -> None:
+        """Answer with success when the nameservers know of the topics, stored or not."""
+        self._open_sends += 1
+
+        def known() -> None:
+            self._open_sends -= 1
+            if not self.open:
+                return
+            self.connection.respond(command, ResponseCode.SUCCESS, None, fields)
+            self.link.mark()
+            if self._closing:
+                self.shutdown()
+
+        self.shared.when_known(known)
+
+    def _topics_stored(self, token: tuple[Command, bytes], result: object) -> None:
+        if isinstance(result, GantryError):
+            self._change_stored(token, result)
+        else:
+            self.shared.when_known(lambda: self._change_stored(token, None))
+
+    def _change_stored(self, token: tuple[Command, bytes], result: object) -> None:
+        self._open_sends -= 1
+        if not self.open:
+            return
+        command, body = token
+        if isinstance(result, GantryError):
+            self.refuse(command, code_of(result.code), result.text)
+        else:
+            self.connection.respond(command, body=body)
+        self.link.mark()
+        if self._closing:
+            self.shutdown()
+
+    def left(self, reason: str) -> None:
+        """The client is gone: so are its polls and its memberships."""
+        for calls in (self._calls, self._replies):
+            if calls is not None:
+                calls.closed()
+        self.deferred.clear()
+        if self._gateway is not None:
+            self._gateway.close()
+        self.shared.pulls.drop(self)
+        self.shared.pops.polls.drop(self)
+        self.shared.clients.connection_closed(self)
+
+    def shutdown(self) -> None:
+        """The server stops: nothing new is read, sends that are on their way to the disk are answered, then it closes."""
+        self._closing = True
+        self.link.pause_reading()
+        self.shared.pulls.drop(self)
+        self.shared.pops.polls.drop(self)
+        if not self._open_sends:
+            self.link.close()
+
+
+BrokerDoor.table = {
+    CODE.SEND_MESSAGE: BrokerDoor.send,
+    CODE.SEND_MESSAGE_V2: BrokerDoor.send,
+    **batch_sends.HANDLERS,
+    **pulls.HANDLERS,
+    **offset_requests.HANDLERS,
+    **client_requests.HANDLERS,
+    **admin.HANDLERS,
+    **transaction_requests.HANDLERS,
+    **pop_requests.HANDLERS,
+    **retry_requests.HANDLERS,
+    **reply_requests.HANDLERS,
+    **recall_requests.HANDLERS,
+    **overview_requests.HANDLERS,
+}
+
+__all__ = ["BrokerDoor", "BrokerDoors", "HeaderError", "host_bytes"]

@@ -1,0 +1,1 @@
+"""Connected clients, their groups, calls to them."""

@@ -1,0 +1,74 @@
+"""Requests whose answer takes longer than a slice of the loop: worked on a step per turn, waiting for the disk where need be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.remoting.constants import ResponseCode
+from gantrymq.remoting.door import code_of
+from gantrymq.store.cold import Cold
+
+if TYPE_CHECKING:
+    from gantrymq.remoting.codec import Command
+    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.reads import Reading
+
+JOBS_MAX: Final = 32
+"""At work at once, whole broker: each holds its answer so far, a few MiB for a table of 20,000 topics."""
+
+Steps = Generator[Cold | None, None, bytes]
+"""Yields None between steps of some hundred microseconds, or `Cold` for what it has to read before it goes on; returns the body."""
+
+
+T = TypeVar("T")
+
+
+def patiently(reading: Reading, look: Callable[[Reading], T]) -> Generator[Cold | None, None, T]:
+    """What `look(reading)` returns; it is called again when what was cold is in memory."""
+    while True:
+        try:
+            return look(reading)
+        except Cold as cold:
+            wanted = cold
+        yield wanted
+
+
+class Jobs:
+    """The jobs of one broker."""
+
+    def __init__(self) -> None:
+        self.running = 0
+
+    def run(self, door: BrokerDoor, command: Command, steps: Steps) -> None:
+        """Answer `command` with what `steps` returns; the first step is done at once. Raises BUSY."""
+        if self.running >= JOBS_MAX:
+            steps.close()
+            raise GantryError(ErrorCode.BUSY, f"{JOBS_MAX} long requests are being worked on; try again")
+        self.running += 1
+        self._step((door, command, steps))
+
+    def _step(self, job: tuple[BrokerDoor, Command, Steps]) -> None:
+        door, command, steps = job
+        if not door.open:
+            steps.close()
+            self.running -= 1
+            return
+        broker = door.shared.broker
+        try:
+            wanted = next(steps)
+        except StopIteration as end:
+            door.connection.respond(command, body=end.value)
+        except GantryError as error:
+            door.refuse(command, code_of(error.code), error.text)
+        except OSError as error:  # the disk could not read something
+            door.refuse(command, ResponseCode.SYSTEM_ERROR, str(error))
+        else:
+            if wanted is None:
+                door.shared.turn.in_slices(lambda: self._step(job))
+            else:
+                broker.fetch(wanted, job, self._step)
+            return
+        self.running -= 1
+        door.link.mark()

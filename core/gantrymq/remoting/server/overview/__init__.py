@@ -1,0 +1,1 @@
+"""Requests of `gantry top`, `gantry broker` and the lists of topics and groups."""

@@ -1,0 +1,75 @@
+"""Damaged records: who waits for them, and that he shall wait no more. Requests of `gantry store damage` (docs/operations/store-tools.md)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.remoting import json_bodies as bodies
+from gantrymq.remoting.headers import parse
+from gantrymq.remoting.overview_codes import DAMAGE_LIST, DAMAGE_SKIP
+from gantrymq.remoting.server.jobs import patiently
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gantrymq.broker.broker import Broker
+    from gantrymq.remoting.codec import Command
+    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.jobs import Steps
+    from gantrymq.remoting.server.reads import Reading
+
+WAITING_MAX: Final = 100
+"""Names of those who wait for one record: more fill no screen."""
+
+
+class _Skip(msgspec.Struct):
+    position: int
+
+
+def damage_list(door: BrokerDoor, command: Command) -> None:
+    """DAMAGE_LIST."""
+    door.shared.jobs.run(door, command, _list(door.shared.broker, door.shared.reading))
+
+
+def _list(broker: Broker, reading: Reading) -> Steps:
+    store, cursors = broker.store, broker.cursors
+    rows = []
+    for entry in list(store.damage.entries.values()):
+        if (yield from patiently(reading, lambda reading: reading.store.is_mended(entry))):  # noqa: B023 (called at once)
+            store.damage.forget(entry)
+            cursors.end_waiting(entry.position, deliver=True)
+            continue
+        waiting = cursors.waiting_for(entry.position)
+        rows.append({
+            "position": entry.position, "bytes": entry.size, "queue": entry.queue, "offset": entry.offset, "unit": entry.is_unit,
+            "what": entry.what, "found": entry.found_ms, "skipped": entry.skipped, "waits": len(waiting),
+            "waiting": [
+                {"queue": cursor.queue, "group": cursor.group, "offset": offset} for cursor, offset in waiting[:WAITING_MAX]
+            ],
+        })  # fmt: skip
+        yield None
+    return bodies.encode({"records": sorted(rows, key=lambda row: row["position"])})
+
+
+def damage_skip(door: BrokerDoor, command: Command) -> None:
+    """DAMAGE_SKIP; answered when it is as safe as an acknowledgement."""
+    position = parse(command.fields, _Skip).position
+    broker = door.shared.broker
+    entries = broker.store.damage.at(position)
+    if not entries:
+        raise GantryError(
+            ErrorCode.NOT_FOUND, f"no damaged record at position {position} is listed (gantry store damage list)"
+        )
+    skipped = broker.cursors.end_waiting(position, deliver=False)
+    for entry in entries:
+        broker.store.damage.skip(entry)
+    door.answer_when_stored(command, bodies.encode({"skipped": skipped}))
+
+
+HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
+    DAMAGE_LIST: damage_list,
+    DAMAGE_SKIP: damage_skip,
+}

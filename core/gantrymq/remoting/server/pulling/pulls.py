@@ -1,0 +1,399 @@
+"""Pulls: records of a queue as they lie in the log, and long polling for those that are not there yet.
+
+Codes and offsets are RocketMQ's (PullMessageProcessor, DefaultMessageStore.getMessage): SUCCESS with records;
+PULL_NOT_FOUND at the end; PULL_RETRY_IMMEDIATELY where nothing looked at passed the filter; PULL_OFFSET_MOVED
+outside the queue, with the offset to go on at. Tags are compared by hash, as the queue holds them; the client
+compares the tags themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from gantrymq.broker.topics import PERM_READ
+from gantrymq.model import names, sysflag
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.remoting.codec import PREFIX, Command, header_of
+from gantrymq.remoting.constants import FLAG_ONEWAY, MASTER_ID, VERSION, RequestCode, ResponseCode
+from gantrymq.remoting.door import code_of
+from gantrymq.remoting.headers import PullHeader
+from gantrymq.remoting.server.filters import ALL, Filter, FilterError, compile_filter, select
+from gantrymq.remoting.server.pulling.subscription_calls import SubscriptionCalls
+from gantrymq.remoting.server.reads import Reading
+from gantrymq.store.cold import Cold
+
+if TYPE_CHECKING:
+    from gantrymq.broker.broker import Broker
+    from gantrymq.broker.topics import Topic
+    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.clients.registry import Clients
+
+log = logging.getLogger(__name__)
+
+COUNT_MAX: Final = 1024
+"""Records in one answer; RocketMQ's default is 32, which its clients ask for."""
+
+BYTES_DEFAULT: Final = 256 * 1024
+"""Without maxMsgBytes, as in RocketMQ (maxTransferBytesOnMessageInMemory)."""
+
+BYTES_MAX: Final = 4 * 1024 * 1024
+"""Records of one answer together, whatever maxMsgBytes says; one record alone may be larger."""
+
+SUSPEND_MS_MAX: Final = 300_000
+"""Longest poll; RocketMQ's clients ask for 15 to 30 s."""
+
+WAITERS_MAX: Final = 200_000
+"""Polls that wait, in all; on one connection: `broker.waiting_pulls_max`."""
+
+_HEADER: Final = (
+    b'{"code":%%d,"extFields":{"maxOffset":"%%d","minOffset":"%%d","nextBeginOffset":"%%d","suggestWhichBrokerId":"%d"},'
+    b'"flag":1,"language":"JAVA","opaque":%%d,"remark":"%%b","serializeTypeCurrentRPC":"JSON","version":%d}'
+) % (MASTER_ID, VERSION)
+
+FOUND: Final = int(ResponseCode.SUCCESS)
+NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
+RETRY: Final = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
+MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
+
+
+class RefusedSubscription(GantryError):
+    """The request cannot be filtered as its consumer wants it; `response`: 24, or 25 with the version that it needs."""
+
+    def __init__(self, response: ResponseCode, text: str, group: str = "", version: int = 0) -> None:
+        super().__init__(ErrorCode.NOT_FOUND, text)
+        self.response = response
+        self.group = group
+        self.version = version
+
+
+class Answer:
+    """What a look at a queue gave. `status`: RocketMQ's GetMessageStatus, the remark of the answer."""
+
+    __slots__ = ("code", "count", "max_offset", "min_offset", "next_offset", "pieces", "size", "status")
+
+    def __init__(self, code: int, status: bytes, next_offset: int, min_offset: int, max_offset: int) -> None:
+        self.code = code
+        self.status = status
+        self.next_offset = next_offset
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+        self.pieces: list[bytes] = []
+        self.count = 0
+        """Messages in `pieces`."""
+        self.size = 0
+        """Bytes of `pieces`."""
+
+
+class Waiter:
+    """A pull that waits for a record. `first_offset`: where it began; `offset`: from where it was not looked
+    at yet."""
+
+    __slots__ = (
+        "bytes_max",
+        "count",
+        "door",
+        "first_offset",
+        "group",
+        "handle",
+        "offset",
+        "opaque",
+        "queue_id",
+        "topic",
+        "wanted",
+    )
+
+    def __init__(
+        self, door: BrokerDoor, opaque: int, topic: Topic, queue_id: int, offset: int, count: int, bytes_max: int,
+        wanted: Filter,
+    ) -> None:  # fmt: skip
+        self.door = door
+        self.opaque = opaque
+        self.topic = topic
+        self.queue_id = queue_id
+        self.first_offset = self.offset = offset
+        self.count = count
+        self.bytes_max = bytes_max
+        self.wanted = wanted
+        self.group = ""
+        self.handle = 0
+
+
+def look(
+    reading: Reading, topic: Topic, queue_id: int, offset: int, count: int, bytes_max: int, wanted: Filter
+) -> Answer:
+    """One look at a queue from `offset` on. May raise `Cold`."""
+    store = reading.store
+    name = topic.name
+    queue = store.queue(name, queue_id)
+    compacted = store.compacted.queues
+    low = reading.begin(queue, name, queue_id)
+    high = queue.next_offset if queue is not None else 0
+    if high <= low and offset != high:
+        # An empty queue, or one whose records are all gone.
+        return Answer(MOVED, b"NO_MESSAGE_IN_QUEUE", max(low, high), low, high)
+    if offset < low:
+        return Answer(MOVED, b"OFFSET_TOO_SMALL", low, low, high)
+    if offset == high:
+        return Answer(NOT_FOUND, b"OFFSET_OVERFLOW_ONE", offset, low, high)
+    if offset > high:
+        return Answer(MOVED, b"OFFSET_OVERFLOW_BADLY", high, low, high)
+    if wanted is ALL and queue is not None and (not compacted or offset >= store.compacted.end(name, queue_id)):
+        pieces, taken, size = store.read_queue(queue, offset, count, bytes_max)
+        answer = Answer(FOUND, b"FOUND", offset + taken, low, high)
+        answer.pieces, answer.count, answer.size = pieces, taken, size
+    else:
+        found = select(store, name, queue_id, offset, wanted, count, bytes_max)
+        answer = Answer(FOUND, b"FOUND", found.next_offset, low, high)
+        answer.pieces, answer.count = found.pieces, len(found.offsets)
+        answer.size = found.size
+    if not answer.pieces:
+        answer.code, answer.status, answer.count = RETRY, b"NO_MATCHED_MESSAGE", 0
+    return answer
+
+
+class Pulls:
+    """Pulls of one broker."""
+
+    def __init__(self, broker: Broker, clients: Clients) -> None:
+        self._broker = broker
+        self._clients = clients
+        self._reading = Reading(broker)
+        self.calls = SubscriptionCalls()
+        self.waiting = 0
+        """Polls that wait now."""
+
+    def commit(self, command: Command, header: PullHeader) -> None:
+        """Take over the offset that a pull commits: once, when the pull comes, however long it waits for the disk or for its peer then."""
+        if header.commit_offset >= 0:
+            topic = self._topic(header)
+            names.check_group(header.consumer_group)
+            self._broker.commit_offset(header.consumer_group, topic.name, header.queue_id, header.commit_offset)
+        header.sys_flag &= ~sysflag.PULL_COMMIT_OFFSET
+        command.header = header
+
+    def pull(self, door: BrokerDoor, command: Command, header: PullHeader) -> None:
+        """Answer a pull, or let it wait. Raises what `RemotingDoor.handle` turns into an answer."""
+        topic = self._topic(header)
+        wanted = self._filter(door, header)
+        if self._broker.offsets.resets and self._reset(door, command.opaque, header):
+            return
+        count = min(max(header.max_msg_nums, 1), COUNT_MAX)
+        bytes_wanted = header.max_msg_bytes
+        bytes_max = BYTES_DEFAULT if bytes_wanted is None or bytes_wanted <= 0 else min(bytes_wanted, BYTES_MAX)
+
+        def read(reading: Reading) -> Answer:
+            return look(reading, topic, header.queue_id, header.queue_offset, count, bytes_max, wanted)
+
+        def apply(answer: Answer) -> None:
+            if (
+                answer.code == NOT_FOUND
+                and header.sys_flag & sysflag.PULL_SUSPEND
+                and header.suspend_timeout_millis > 0
+            ):
+                offset = answer.next_offset
+                waiter = Waiter(door, command.opaque, topic, header.queue_id, offset, count, bytes_max, wanted)
+                waiter.group = header.consumer_group
+                self._check_room(door)
+                self._park(waiter, min(header.suspend_timeout_millis, SUSPEND_MS_MAX))
+                return
+            if answer.count:
+                self._got(header.consumer_group, topic.name, header.queue_id, answer)
+            write(door, command.opaque, answer)
+
+        door.read(command, read, apply)
+
+    def _check_room(self, door: BrokerDoor) -> None:
+        limit = self._broker.config.waiting_pulls_max
+        if len(door.waiters) >= limit:
+            text = f"{limit} pulls of this connection wait already (broker.waiting_pulls_max); open another connection"
+            raise GantryError(ErrorCode.BUSY, text)
+        if self.waiting >= WAITERS_MAX:
+            raise GantryError(ErrorCode.BUSY, f"{WAITERS_MAX} pulls wait already, all connections together")
+
+    def _reset(self, door: BrokerDoor, opaque: int, header: PullHeader) -> bool:
+        """A tool has set the group's offset: the consumer goes on there (PullMessageProcessor: OFFSET_RESET)."""
+        broker, name, queue_id = self._broker, header.topic, header.queue_id
+        offset = broker.offsets.take_reset(header.consumer_group, name, queue_id)
+        if offset >= 0:
+            broker.write_offsets(0, everything=False)
+            low, high = broker.min_offset(name, queue_id), broker.store.max_offset(name, queue_id)
+            write(door, opaque, Answer(MOVED, b"OFFSET_RESET", offset, low, high))
+        return offset >= 0
+
+    def _topic(self, header: PullHeader) -> Topic:
+        name = header.topic
+        topic = self._broker.topics.get(name)
+        if topic is None or topic.system:
+            if names.is_own_system_topic(name):
+                raise GantryError(ErrorCode.NO_PERMISSION, f"topic {name} belongs to the broker itself")
+            raise GantryError(
+                ErrorCode.TOPIC_NOT_FOUND,
+                f"topic[{name[:255]}] not exist, apply first please! (gantry topic create {name[:255]})",
+            )
+        if not topic.config.perm & PERM_READ:
+            raise GantryError(ErrorCode.NO_PERMISSION, f"the topic[{name}] pulling message is forbidden")
+        if not 0 <= header.queue_id < topic.config.read_queues:
+            raise GantryError(
+                ErrorCode.QUEUE_NOT_FOUND,
+                f"queueId[{header.queue_id}] is illegal, topic:[{name}] topicConfig.readQueueNums:"
+                f"[{topic.config.read_queues}] consumer:[{header.consumer_group[:255]}]",
+            )
+        return topic
+
+    def _filter(self, door: BrokerDoor, header: PullHeader) -> Filter:
+        """The request's own subscription, else that of the client behind this connection, else the group's newest."""
+        group, topic = header.consumer_group, header.topic
+        if topic.startswith(names.RETRY_PREFIX) and topic[len(names.RETRY_PREFIX) :] == group:
+            return ALL  # what was delivered once and failed has passed the filter already
+        if header.sys_flag & sysflag.PULL_SUBSCRIPTION:
+            return compile_filter(header.expression_type, header.subscription)
+        subscription = self._clients.subscription(group, topic, door)
+        if subscription is None:
+            raise RefusedSubscription(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's subscription not exist: group {group[:255]} sent no heartbeat with topic {topic}, and the "
+                "request has no subscription",
+            )
+        newer = subscription.sub_version < header.sub_version
+        if subscription.expression_type in (None, "", "TAG"):
+            # The client compares tags itself, so until its heartbeat comes it gets them all, and need not wait for it.
+            return ALL if newer else compile_filter(None, subscription.sub_string)
+        if newer:
+            raise RefusedSubscription(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                f"the consumer's subscription not latest: the request has version {header.sub_version}, the last heartbeat "
+                f"{subscription.sub_version}",
+                group,
+                header.sub_version,
+            )
+        return compile_filter(subscription.expression_type, subscription.sub_string)
+
+    def _got(self, group: str, topic: str, queue_id: int, answer: Answer) -> None:
+        self._broker.stats.read_records(topic, group, answer.count, answer.pieces, answer.size)
+        self._broker.offsets.handed(group, topic, queue_id, answer.next_offset)
+
+    # Long polling.
+
+    def _park(self, waiter: Waiter, timeout_ms: int) -> None:
+        self.waiting += 1
+        waiter.door.waiters.add(waiter)
+        wheel = self._broker.wheel
+        waiter.handle = wheel.call_at(wheel.now_ms() + timeout_ms, lambda now_ms: self._expired(waiter))
+        self._wait(waiter)
+
+    def _wait(self, waiter: Waiter) -> None:
+        self._broker.wait(waiter.topic, waiter.queue_id, waiter, lambda: self._woken(waiter))
+
+    def _woken(self, waiter: Waiter) -> None:
+        """A record entered the queue: answer, unless the filter takes none of what came."""
+        if waiter not in waiter.door.waiters:
+            return
+        try:
+            answer = look(
+                self._reading,
+                waiter.topic,
+                waiter.queue_id,
+                waiter.offset,
+                waiter.count,
+                waiter.bytes_max,
+                waiter.wanted,
+            )
+        except Cold as cold:  # it stays among its door's waiters, and may expire meanwhile
+            self._broker.fetch(cold, waiter, self._woken)
+            return
+        except (GantryError, OSError) as error:  # the disk cannot read what is there: the consumer asks again
+            self._fail(waiter, error)
+            return
+        if answer.code == RETRY and answer.next_offset >= answer.max_offset:
+            waiter.offset = answer.next_offset
+            self._wait(waiter)
+        elif answer.code == NOT_FOUND:
+            self._wait(waiter)
+        else:
+            self._finish(waiter, answer)
+
+    def _expired(self, waiter: Waiter) -> None:
+        waiter.handle = 0
+        if waiter not in waiter.door.waiters:
+            return
+        broker = self._broker
+        broker.unwait(waiter.topic, waiter.queue_id, waiter)
+        name = waiter.topic.name
+        low, high = broker.min_offset(name, waiter.queue_id), broker.store.max_offset(name, waiter.queue_id)
+        if waiter.offset > waiter.first_offset:
+            answer = Answer(RETRY, b"NO_MATCHED_MESSAGE", waiter.offset, low, high)
+        else:
+            answer = Answer(NOT_FOUND, b"OFFSET_OVERFLOW_ONE", waiter.offset, low, high)
+        self._finish(waiter, answer)
+
+    def _finish(self, waiter: Waiter, answer: Answer) -> None:
+        self._forget(waiter)
+        if answer.count:
+            self._got(waiter.group, waiter.topic.name, waiter.queue_id, answer)
+        write(waiter.door, waiter.opaque, answer)
+        waiter.door.link.mark()
+
+    def _fail(self, waiter: Waiter, error: GantryError | OSError) -> None:
+        log.error("topic %s, queue %d, offset %d: %s", waiter.topic.name, waiter.queue_id, waiter.offset, error)
+        self._forget(waiter)
+        code = code_of(error.code) if isinstance(error, GantryError) else int(ResponseCode.SYSTEM_ERROR)
+        waiter.door.refuse(Command(int(RequestCode.PULL_MESSAGE), opaque=waiter.opaque), code, str(error))
+        waiter.door.link.mark()
+
+    def _forget(self, waiter: Waiter) -> None:
+        self.waiting -= 1
+        waiter.door.waiters.discard(waiter)
+        if waiter.handle:
+            self._broker.wheel.cancel(waiter.handle)
+
+    def drop(self, door: BrokerDoor) -> None:
+        """The connection is gone, or its polls are no longer wanted."""
+        self.calls.forget(door)
+        for waiter in list(door.waiters):
+            self._broker.unwait(waiter.topic, waiter.queue_id, waiter)
+            self._forget(waiter)
+
+
+def write(door: BrokerDoor, opaque: int, answer: Answer) -> None:
+    """Put an answer into the door's outbox; records go out as they were read."""
+    header = _HEADER % (
+        answer.code, answer.max_offset, answer.min_offset, answer.next_offset, opaque, answer.status,
+    )  # fmt: skip
+    outbox = door.connection.outbox
+    size = len(header)
+    if answer.pieces:
+        outbox.append(PREFIX.pack(size + 4 + answer.size, size) + header)
+        outbox += answer.pieces
+        door.pull_bytes += answer.size
+    else:
+        outbox.append(PREFIX.pack(size + 4, size) + header)
+
+
+def pull(door: BrokerDoor, command: Command) -> None:
+    """PULL_MESSAGE, LITE_PULL_MESSAGE; too many answers on the way to this peer: the pull itself waits."""
+    if command.flag & FLAG_ONEWAY:
+        return
+    pulls = door.shared.pulls
+    header = header_of(command, PullHeader)
+    if header.sys_flag & sysflag.PULL_COMMIT_OFFSET:
+        pulls.commit(command, header)
+    if door.full():
+        door.deferred.append(command)
+        return
+    try:
+        pulls.pull(door, command, header)
+    except RefusedSubscription as error:
+        newer = error.response is ResponseCode.SUBSCRIPTION_NOT_LATEST
+        if newer and door.shared.pulls.calls.ask(door, error.group, error.version, command):
+            return
+        door.refuse(command, error.response, error.text)
+    except FilterError as error:
+        door.refuse(command, ResponseCode.SUBSCRIPTION_PARSE_FAILED, error.text)
+
+
+HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
+    int(RequestCode.PULL_MESSAGE): pull,
+    int(RequestCode.LITE_PULL_MESSAGE): pull,
+}

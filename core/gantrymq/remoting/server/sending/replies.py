@@ -1,0 +1,163 @@
+"""Request and reply between clients through the broker (RocketMQ's ReplyMessageProcessor).
+
+A request is an ordinary message that names its sender in REPLY_TO_CLIENT. The reply does not wait in a queue: it is pushed to that
+client at once, over the connection of one of its producers, and stored in `<cluster>_REPLY_TOPIC` as a trace of what was said.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gantrymq.model.errors import GantryError
+from gantrymq.remoting.codec import Command
+from gantrymq.remoting.constants import REGION, RequestCode, ResponseCode
+from gantrymq.remoting.headers import SendHeader, SendHeaderV2, parse
+from gantrymq.remoting.server.sending.specials import value_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gantrymq.model.message import Message
+    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.clients.registry import Clients, Member
+
+_REPLY_TO: Final = "REPLY_TO_CLIENT\x01"
+PUSH_TIME: Final = "PUSH_REPLY_TIME"
+
+REMEMBERED_MAX: Final = 16_384
+"""Requesting clients whose producer group is remembered; beyond it they are looked for again."""
+
+
+PUSHED_MAX: Final = 4_096
+"""Replies that one client was sent and has not confirmed; beyond it their repliers are told that it takes no more."""
+
+
+class Requesters:
+    """Finds the connection of a requesting client: its id stands in each of its producer groups."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self._groups: dict[str, str] = {}
+
+    def find(self, client_id: str) -> Member | None:
+        """The connection on which the client's producers sent their heartbeat, or None."""
+        producers = self._clients.producers
+        member = producers.get(self._groups.get(client_id, ""), {}).get(client_id)
+        if member is None:
+            for group, members in producers.items():
+                member = members.get(client_id)
+                if member is not None:
+                    if len(self._groups) >= REMEMBERED_MAX:
+                        self._groups.clear()
+                    self._groups[client_id] = group
+                    break
+            else:
+                self._groups.pop(client_id, None)
+        return member
+
+
+class Outcome:
+    """What a replier waits for: that the client took the reply, and that its copy is stored. The answer goes out when both are known."""
+
+    def __init__(self, door: BrokerDoor, command: Command, queue_id: int) -> None:
+        self._door = door
+        self._opaque = Command(command.code, {}, b"", command.opaque, command.flag, None, command.language)
+        self._left = 2
+        self._failure = ""
+        self._fields = {
+            "msgId": "0", "queueId": str(queue_id), "queueOffset": "0", "MSG_REGION": REGION, "TRACE_ON": "true",
+        }  # fmt: skip
+
+    def stored(self, message: Message, results: Any) -> None:
+        """The copy is stored, or was refused: that is not the replier's trouble."""
+        if not isinstance(results, GantryError) and type(results[0]) is int:
+            host = self._door.shared.responses.host
+            self._fields |= {"msgId": f"{host}{message.physical_offset:016X}", "queueOffset": str(results[0])}
+        self._fields["queueId"] = str(max(message.queue_id, 0))
+        self.done()
+
+    def failed(self, why: str) -> None:
+        """The client did not take the reply."""
+        self._failure = why
+        self.done()
+
+    def done(self) -> None:
+        """One of the two is known."""
+        self._left -= 1
+        door = self._door
+        if self._left or not door.open:
+            return
+        if self._failure:
+            door.refuse(self._opaque, ResponseCode.SYSTEM_ERROR, self._failure)
+        else:
+            door.connection.respond(self._opaque, ResponseCode.SUCCESS, None, self._fields)
+        door.link.mark()
+
+
+def reply(door: BrokerDoor, command: Command) -> None:
+    """SEND_REPLY_MESSAGE and its V2: pushed whatever becomes of the stored copy; the answer says whether the client took it, at most
+    `CALL_MS` later (ReplyMessageProcessor waits in Broker2Client.callClient)."""
+    header: SendHeader | SendHeaderV2
+    if command.code == RequestCode.SEND_REPLY_MESSAGE_V2:
+        header = parse(command.fields, SendHeaderV2)
+    else:
+        header = parse(command.fields, SendHeader)
+    topic = door.shared.broker.topics.get(header.topic)
+    if topic is not None and header.queue_id >= topic.config.write_queues:
+        # The topic of replies came with the first request: who has no route yet guesses by that of TBW102, which has more queues.
+        header.queue_id = 0
+    message = door.message(header, command.body)
+    outcome = Outcome(door, command, max(message.queue_id, 0))
+    _push(door, header, command.body, outcome)
+    if door.shared.broker.config.store_replies:
+        door.submit([message], lambda results: outcome.stored(message, results))
+    else:
+        outcome.done()
+
+
+def _push(door: BrokerDoor, header: SendHeader | SendHeaderV2, body: bytes, outcome: Outcome) -> None:
+    """Hand the reply to its client."""
+    shared = door.shared
+    text = header.properties or ""
+    client_id = value_of(text, _REPLY_TO)
+    if not client_id:
+        outcome.failed("reply message properties[REPLY_TO_CLIENT] is null")
+        return
+    member = shared.requesters.find(client_id)
+    if member is None:
+        outcome.failed(f"push reply message fail, channel of <{client_id[:255]}> not found.")
+        return
+    now_ms = shared.broker.clock.now_ms()
+    if text[-1] != "\x02":
+        text += "\x02"
+    fields = {
+        "bornHost": door.link.peer, "storeHost": shared.address, "storeTimestamp": str(now_ms),
+        "producerGroup": header.producer_group, "topic": header.topic, "defaultTopic": header.default_topic,
+        "defaultTopicQueueNums": str(header.default_queues), "queueId": str(header.queue_id),
+        "sysFlag": str(header.sys_flag), "bornTimestamp": str(header.born_ms), "flag": str(header.flag),
+        "properties": f"{text}{PUSH_TIME}\x01{now_ms}\x02", "unitMode": header.unit_mode,
+    }  # fmt: skip
+    if header.reconsume_times is not None:
+        fields["reconsumeTimes"] = str(header.reconsume_times)
+
+    def failed(why: str) -> None:
+        outcome.failed(f"push reply message to {client_id[:255]} fail: {why}")
+
+    def answered(answer: Command | GantryError) -> None:
+        if isinstance(answer, GantryError):
+            failed(answer.text)
+        elif answer.code != ResponseCode.SUCCESS:
+            failed(f"it answered {answer.code} {answer.remark or ''}".rstrip())
+        else:
+            outcome.done()
+
+    try:
+        member.push_reply(fields, body, answered)
+    except GantryError as error:
+        failed(error.text)
+
+
+HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
+    RequestCode.SEND_REPLY_MESSAGE: reply,
+    RequestCode.SEND_REPLY_MESSAGE_V2: reply,
+}

@@ -1,0 +1,48 @@
+"""Rows of every table whose owner is in core: whether they can be read (broker/row_checks.py)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from gantrymq.broker import own_rows
+from gantrymq.broker.row_checks import RowCheck
+from gantrymq.broker.tables.group_tables import GONE_TABLE, LIGHTS_TABLE, STATE_TABLE, TAG
+from gantrymq.remoting.json_bodies import GroupConfig, decode
+from gantrymq.remoting.server.pop import modes as pop_modes
+
+
+def _check_group(key: str, value: bytes) -> None:
+    decode(value, GroupConfig)
+    dict(json.loads(value))  # the broker and the export read it so
+
+
+def _check_request_mode(key: str, value: bytes) -> None:
+    decode(value, pop_modes.RequestMode)
+    dict(json.loads(value))
+
+
+def _check_light(key: str, value: bytes) -> None:
+    int(key), int(value)
+
+
+def _check_state(key: str, value: bytes) -> None:
+    if key.startswith(TAG):
+        int(key[len(TAG) :])
+    value.decode()
+
+
+def _check_gone(key: str, value: bytes) -> None:
+    value.decode()
+
+
+CHECKS: Final[Mapping[str, RowCheck]] = {
+    **own_rows.CHECKS,
+    "group": _check_group,
+    pop_modes.TABLE: _check_request_mode,
+    LIGHTS_TABLE: _check_light,
+    STATE_TABLE: _check_state,
+    GONE_TABLE: _check_gone,
+}
+"""By table."""

@@ -1,0 +1,1 @@
+"""Small files that say how far the large ones have come."""

@@ -1,0 +1,1 @@
+"""Index files: from a key to its records."""

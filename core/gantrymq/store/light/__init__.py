@@ -1,0 +1,1 @@
+"""Light queues: queues without a file each."""

@@ -1,0 +1,1 @@
+"""The commit log: segment files, records, and how a log is read after a crash."""

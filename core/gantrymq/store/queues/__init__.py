@@ -1,0 +1,1 @@
+"""Consume queues: 20 bytes per record and queue."""

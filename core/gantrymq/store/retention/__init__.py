@@ -1,0 +1,1 @@
+"""Which segment may go, and how it is taken away."""

@@ -1,0 +1,1 @@
+"""What a start reads: where it begins, what it makes again, directories of a real RocketMQ."""

@@ -1,0 +1,1 @@
+"""A store directory looked at, checked and copied from outside."""

@@ -1,0 +1,137 @@
+"""AckWindow against a model that keeps plain sets."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from gantrymq.broker.consuming.window import AckWindow
+
+
+class WindowMachine(RuleBasedStateMachine):
+    """Random acquire, done, give back, purge; order and floor must hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.window = AckWindow(5)
+        self.end = 5
+        self.flight: set[int] = set()
+        self.back: set[int] = set()
+        self.finished: set[int] = set()
+        self.next = 5
+
+    @rule(count=st.integers(1, 40))
+    def append(self, count: int) -> None:
+        self.end += count
+
+    @precondition(lambda self: self.back)
+    @rule()
+    def acquire_returned(self) -> None:
+        taken = self.window.take_returned(1, 2)
+        assert taken == sorted(self.back)[:2]
+        self.back -= set(taken)
+        self.flight |= set(taken)
+
+    @precondition(lambda self: not self.back and self.next < self.end)
+    @rule()
+    def acquire_next(self) -> None:
+        assert self.window.take_next(1) == self.next
+        self.flight.add(self.next)
+        self.next += 1
+
+    @precondition(lambda self: self.flight)
+    @rule(data=st.data())
+    def done(self, data: st.DataObject) -> None:
+        offset = data.draw(st.sampled_from(sorted(self.flight)))
+        assert self.window.done(offset)
+        assert not self.window.done(offset)
+        self.flight.discard(offset)
+        self.finished.add(offset)
+
+    @precondition(lambda self: self.flight)
+    @rule(data=st.data())
+    def done_range(self, data: st.DataObject) -> None:
+        first = data.draw(st.sampled_from(sorted(self.flight)))
+        last = first + data.draw(st.integers(0, 40))
+        while not set(range(first, last + 1)) <= self.flight:
+            last -= 1
+        self.window.done_range(first, last)
+        self.flight -= set(range(first, last + 1))
+        self.finished |= set(range(first, last + 1))
+
+    @precondition(lambda self: self.flight)
+    @rule(data=st.data(), delivered=st.booleans())
+    def give_back(self, data: st.DataObject, delivered: bool) -> None:
+        offset = data.draw(st.sampled_from(sorted(self.flight)))
+        before = self.window.deliveries(offset, 0)
+        assert self.window.give_back(offset, delivered)
+        assert not self.window.give_back(offset, delivered)
+        assert self.window.deliveries(offset, 0) == before + delivered
+        self.flight.discard(offset)
+        self.back.add(offset)
+
+    @rule()
+    def holder_gone(self) -> None:
+        assert self.window.give_back_all(1) == sorted(self.flight)
+        assert self.window.give_back_all(2) == []
+        self.back |= self.flight
+        self.flight.clear()
+
+    @rule()
+    def purge(self) -> None:
+        assert self.window.skip_to(self.end) == len(self.back) + self.end - self.next
+        self.finished |= self.back | set(range(self.next, self.end))
+        self.back.clear()
+        self.next = self.end
+
+    @precondition(lambda self: self.next > 5)
+    @rule(data=st.data())
+    def lose(self, data: st.DataObject) -> None:
+        self.next = self.end = end = data.draw(st.integers(5, self.next))
+        self.window.cut(end)
+        for offsets in (self.flight, self.back, self.finished):
+            offsets.intersection_update(range(end))
+
+    @rule()
+    def restart(self) -> None:
+        self.window = AckWindow.load(self.window.dump())
+        self.window.recover()
+        self.back |= self.flight
+        self.flight.clear()
+
+    @invariant()
+    def agrees(self) -> None:
+        window = self.window
+        assert window.next_offset == self.next
+        assert window.returned == sorted(self.back)
+        assert set(window.inflight) == self.flight
+        assert window.ready(self.end) == len(self.back) + self.end - self.next
+        for offset in range(5, self.next):
+            assert window.is_done(offset) == (offset in self.finished)
+        floor = 5
+        while floor in self.finished:
+            floor += 1
+        assert window.floor == floor
+        assert len(window._bits) <= (self.next - floor) // 8 + 2
+
+
+TestWindow = WindowMachine.TestCase
+
+
+def test_one_stuck_entry_costs_one_bit_per_entry_behind_it() -> None:
+    window = AckWindow(0)
+    for _ in range(100_001):
+        window.take_next(1)
+    for offset in range(1, 100_001):
+        window.done(offset)
+    assert window.floor == 0
+    assert len(window._bits) <= 100_001 // 8 + 1
+    window.done(0)
+    assert window.floor == 100_001
+    assert not window._bits
+
+
+def test_recovered_offsets_count_as_delivered_once() -> None:
+    window = AckWindow(0)
+    assert window.deliveries(3, recovered_below=10) == 1
+    assert window.deliveries(10, recovered_below=10) == 0

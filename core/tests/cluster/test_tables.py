@@ -1,0 +1,41 @@
+"""Rows of several broker groups, compared and changed where they lie."""
+
+from __future__ import annotations
+
+from gantrymq.model.errors import ErrorCode
+from tests.cluster.site import Site
+
+KEYS = [f"key{number}" for number in range(30)]
+
+
+def test_rows_are_compared_at_every_group() -> None:
+    site = Site("a", "b", "c")
+    one, other = site.gateway(), site.gateway()
+    seen: list[tuple[str, bytes | None]] = []
+    site.call(other, "watch_table", "mine", lambda key, value: seen.append((key, value)))
+    assert site.call(one, "put_if", "mine", [(key, None, b"1") for key in KEYS]) == [True] * 30
+    assert all(node.broker.tables.rows("mine") for node in site.nodes.values())
+    assert dict(seen) == dict.fromkeys(KEYS, b"1")
+    changes = [(key, b"1" if number % 3 else b"0", b"2") for number, key in enumerate(KEYS)]
+    assert site.call(other, "put_if", "mine", changes) == [bool(number % 3) for number in range(30)]
+    rows = site.call(one, "watch_table", "mine", None)
+    assert rows == {key: b"2" if number % 3 else b"1" for number, key in enumerate(KEYS)}
+    assert site.call(other, "put_if", "mine", [(KEYS[1], b"2", None)]) == [True]
+    assert KEYS[1] not in site.call(one, "watch_table", "mine", None)
+
+
+def test_a_row_of_one_group_is_compared_there() -> None:
+    site = Site("a")
+    port = site.gateway()
+    assert site.call(port, "put_if", "mine", [("k", None, b"1"), ("l", b"1", b"2")]) == [True, False]
+
+
+def test_a_row_whose_group_is_away_is_not_compared_elsewhere() -> None:
+    site = Site("a", "b")
+    port = site.gateway()
+    site.call(port, "put_if", "mine", [(key, None, b"1") for key in KEYS])
+    here = next(iter(site.nodes["a"].broker.tables.rows("mine")))
+    site.line(port, "a").cut()
+    site.run()
+    assert site.call(port, "put_if", "mine", [(here, None, b"2")]).code is ErrorCode.UNAVAILABLE
+    assert here not in site.nodes["b"].broker.tables.rows("mine")

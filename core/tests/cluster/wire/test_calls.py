@@ -1,0 +1,143 @@
+"""The gateway wire checks what it is given: types, ranges, and records that contradict themselves."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gantrymq.cluster.wire.calls import ARGUMENTS, DECODERS, Sent, decode_call, message_of
+from gantrymq.cluster.wire.codec import GatewayCode, encode_body, pack_sent, unpack_error
+from gantrymq.cluster.wire.server import GatewaySession
+from gantrymq.model import properties as props
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import Message
+from gantrymq.remoting.codec import Command, FrameReader
+from gantrymq.remoting.gateway_codes import FIRST_CODE, LAST_CODE
+from tests.broker.test_port import Bench
+
+NOTICES = {code for code in GatewayCode if code.name.startswith("NOTICE")}
+
+
+def row(**changes: Any) -> list[Any]:
+    """A row of SUBMIT that is fine but for `changes`."""
+    message = Message(
+        "t",
+        b"body",
+        props.encode([(props.TAGS, "a"), (props.UNIQ_KEY, "u"), (props.KEYS, "k l")]),
+        "a",
+        ("u", "k", "l"),
+    )
+    columns = dict(zip(Sent.__struct_fields__, pack_sent(message), strict=True))
+    return list((columns | changes).values())
+
+
+def stored(bench: Bench) -> list[Message]:
+    return [message for message in bench.store.log if message.topic == "t"]
+
+
+class Gateway:
+    """A connection that says what it likes."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.frames: list[bytes] = []
+        self.session = GatewaySession(bench.broker, "10.0.0.9:1", self.frames.append)
+
+    def ask(self, code: int, body: bytes) -> Command | None:
+        self.session.handle(Command(code, None, body, 7))
+        self.bench.quiet()
+        answers = FrameReader().feed(b"".join(self.frames))
+        self.frames.clear()
+        return next((answer for answer in answers if answer.opaque == 7 and answer.is_response), None)
+
+    def refusal(self, code: int, *arguments: Any) -> GantryError | None:
+        answer = self.ask(code, encode_body(list(arguments)))
+        assert answer is not None
+        return unpack_error(answer.body, "") if answer.code else None
+
+
+def test_every_call_has_its_arguments() -> None:
+    bench = Bench()
+    assert set(ARGUMENTS) == set(GatewayCode) - NOTICES == set(Gateway(bench).session._calls)
+
+
+def test_what_a_gateway_sends_is_taken() -> None:
+    gateway = Gateway(Bench())
+    assert gateway.refusal(GatewayCode.SUBMIT, [row()], 0) is None
+    (message,) = stored(gateway.bench)
+    assert (message.tag, message.property(props.KEYS), message.body) == ("a", "k l", b"body")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"properties": 1}, {"properties": None}, {"properties": "text"}, {"tag": 1}, {"tag": None}, {"tag": []},
+        {"body": None}, {"body": 1}, {"queue_id": None}, {"queue_id": "0"}, {"queue_id": -2}, {"queue_id": 1 << 31},
+        {"topic": 1}, {"topic": b"t"}, {"sharding_key": 1}, {"keys": [1, 2]}, {"keys": "u"}, {"born_ms": -1},
+        {"born_ms": 1 << 63}, {"flag": 1 << 31}, {"sys_flag": -(1 << 31) - 1}, {"exchange": 1}, {"demand_route": None},
+        {"topic": "RMQ_SYS_TRANS_HALF_TOPIC"}, {"topic": "SCHEDULE_TOPIC_XXXX"},
+        {"tag": "b"}, {"tag": ""}, {"keys": ["u", "k"]}, {"keys": ["u", "k", "other"]}, {"keys": []},
+        {"sys_flag": -1}, {"sys_flag": 4}, {"sys_flag": 12}, {"sys_flag": 0x80},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_bad_row_is_refused_and_nobody_else_notices(changes: dict[str, Any]) -> None:
+    bench = Bench()
+    gateway = Gateway(bench)
+    answers: list[Any] = []
+    bench.broker.submit([Message("t", b"neighbour", queue_id=0)], None, lambda token, result: answers.append(result))
+    error = gateway.refusal(GatewayCode.SUBMIT, [row(), row(**changes)], 0)
+    assert error is not None
+    assert error.code in (ErrorCode.ILLEGAL_ARGUMENT, ErrorCode.NO_PERMISSION)
+    assert answers == [[0]]
+    assert [message.body for message in stored(bench)] == [b"neighbour"]
+
+
+def test_widths_of_hosts_are_not_the_gateways_to_say() -> None:
+    gateway = Gateway(Bench())
+    assert gateway.refusal(GatewayCode.SUBMIT, [row(sys_flag=0x33)], 0) is None
+    (message,) = stored(gateway.bench)
+    assert message.sys_flag == 3
+
+
+@pytest.mark.parametrize("code", [code for code in range(FIRST_CODE, LAST_CODE + 1) if code not in DECODERS])
+def test_unknown_codes_are_refused(code: int) -> None:
+    with pytest.raises(GantryError) as raised:
+        decode_call(code, encode_body([]))
+    assert raised.value.code is ErrorCode.NOT_SUPPORTED
+
+
+def test_the_error_says_what_is_wrong() -> None:
+    with pytest.raises(GantryError, match=r"SUBMIT cannot be read: Expected `str`, got `int`.*\[0\]\[0\]\[3\]"):
+        decode_call(GatewayCode.SUBMIT, encode_body([[row(tag=1)], 0]))
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.text(max_size=20) | st.binary(max_size=20),
+    lambda inner: st.lists(inner, max_size=13) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=30,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(sorted(set(GatewayCode))), st.lists(ANYTHING, max_size=6), st.binary(max_size=30), st.booleans())
+def test_no_call_costs_anybody_else_anything(code: int, arguments: list[Any], noise: bytes, raw: bool) -> None:
+    bench = Bench()
+    gateway = Gateway(bench)
+    answers: list[Any] = []
+    bench.broker.submit([Message("t", b"1", queue_id=0)], None, lambda token, result: answers.append(result))
+    gateway.ask(code, noise if raw else encode_body(arguments))
+    bench.broker.submit([Message("t", b"2", queue_id=0)], None, lambda token, result: answers.append(result))
+    bench.quiet()
+    assert answers == [[0], [1]]
+
+
+def test_an_ordinary_row_is_decoded_as_it_was_packed(caplog: pytest.LogCaptureFixture) -> None:
+    (rows, sent_in) = decode_call(GatewayCode.SUBMIT, encode_body([[row()], 3]))
+    assert sent_in == 3
+    assert pack_sent(message_of(rows[0])) == [tuple(c) if isinstance(c, list) else c for c in row()]
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

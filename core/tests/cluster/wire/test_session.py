@@ -1,0 +1,128 @@
+"""Frames between a gateway and a broker: what the broker keeps of long answers, and what does not fit into a frame."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gantrymq.cluster.wire import client as gateway_client
+from gantrymq.cluster.wire.codec import GatewayCode, decode_body, encode_body, unpack_error
+from gantrymq.cluster.wire.server import CONTINUATIONS_MAX, STATS_MAX, GatewaySession
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.limits import FRAME_BYTES_MAX
+from gantrymq.remoting import codec
+from gantrymq.remoting.codec import Command, FrameReader
+from tests.broker.test_port import Bench
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setattr(Bench, "kind", "remote")
+    found = Bench()
+    for number in range(6):
+        found.call("put", "x", [(f"k{number}", bytes(3 << 20))])
+    return found
+
+
+class Asker:
+    """A gateway that speaks frames."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.frames: list[bytes] = []
+        self.session = GatewaySession(bench.broker, "test", self.frames.append)
+        self.opaque = 0
+
+    def ask(self, code: GatewayCode, *arguments: Any) -> Any:
+        self.opaque += 1
+        self.session.handle(Command(code, None, encode_body(list(arguments)), self.opaque))
+        assert all(len(frame) <= FRAME_BYTES_MAX for frame in self.frames)
+        answers = FrameReader().feed(b"".join(self.frames))
+        self.frames.clear()
+        (answer,) = [command for command in answers if command.opaque == self.opaque]
+        return decode_body(answer.body) if answer.code == 0 else unpack_error(answer.body, "").code
+
+
+def test_a_table_comes_in_parts(bench: Bench) -> None:
+    asker = Asker(bench)
+    rows, continuation = asker.ask(GatewayCode.WATCH_TABLE, "x", True)
+    keys = [row[0] for row in rows]
+    while continuation is not None:
+        rows, continuation = asker.ask(GatewayCode.NEXT, continuation)
+        assert len(rows) == 1
+        keys += [row[0] for row in rows]
+    assert keys == [f"k{number}" for number in range(6)]
+    assert asker.ask(GatewayCode.NEXT, 1) is ErrorCode.NOT_FOUND
+    assert asker.ask(GatewayCode.WATCH_TABLE, "empty", True) == [[], None]
+
+
+def test_unfinished_long_answers_are_bounded_and_end_with_the_session(bench: Bench) -> None:
+    asker = Asker(bench)
+    for _ in range(CONTINUATIONS_MAX):
+        assert asker.ask(GatewayCode.WATCH_TABLE, "x", False)[1] is not None
+    assert asker.ask(GatewayCode.WATCH_TABLE, "x", False) is ErrorCode.BUSY
+    assert len(asker.session._long) == CONTINUATIONS_MAX
+    asker.session.close()
+    assert not asker.session._long
+
+
+def test_stats_of_too_many_cursors_are_refused(bench: Bench) -> None:
+    assert Asker(bench).ask(GatewayCode.STATS, [0] * (STATS_MAX + 1)) is ErrorCode.ILLEGAL_ARGUMENT
+
+
+def test_an_answer_over_a_frame_is_an_error_and_no_exception(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    asker = Asker(bench)
+    whole = codec.encode
+
+    def encode(command: Command) -> bytes:
+        if len(command.body) > 1 << 20:
+            raise ValueError("too large")
+        return whole(command)
+
+    monkeypatch.setattr("gantrymq.cluster.wire.server.codec.encode", encode)
+    assert asker.ask(GatewayCode.WATCH_TABLE, "x", False) is ErrorCode.LIMIT_REACHED
+
+
+def test_a_table_lost_half_way_is_an_error_and_leaves_nothing(bench: Bench) -> None:
+    box: list[Any] = []
+    assert bench.wire is not None
+    port = bench.wire.port
+    port.watch_table("x", lambda key, value: None, None, lambda token, result: box.append(result))
+    bench.wire.drain()
+    assert port._readings
+    port.lost("gone")
+    assert [error.code for error in box] == [ErrorCode.UNAVAILABLE]
+    assert not port._readings
+    assert not port._tables
+    port.connected(None, lambda token, result: None)
+    bench.wire.session = GatewaySession(bench.broker, "again", bench.wire.to_gateway.append)
+    bench.wire.to_broker.clear()
+    assert len(bench.call("watch_table", "x", lambda key, value: None)) == 6
+
+
+def test_a_request_over_a_frame_is_an_error(bench: Bench) -> None:
+    error = bench.call("put", "x", [(f"k{number}", bytes(3 << 20)) for number in range(6)])
+    assert isinstance(error, GantryError)
+    assert error.code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_many_settled_entries_travel_in_parts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_client, "SETTLE_AT_ONCE", 10)
+    assert bench.wire is not None
+    bench.port.settle([(1, offset, 0) for offset in range(25)])  # type: ignore[misc]
+    bench.wire.port.flush()
+    commands = FrameReader().feed(b"".join(bench.wire.to_broker))
+    assert [len(decode_body(command.body)[0]) for command in commands] == [10, 10, 5]
+
+
+def test_a_lease_given_up_late_is_not_the_one_that_was_taken_since(bench: Bench) -> None:
+    lost: list[str] = []
+    first = bench.call("take_lease", "c", True, lambda name: lost.append("first"))
+    second = bench.call("take_lease", "c", True, lambda name: lost.append("second"))
+    assert lost == ["first"]
+    bench.port.drop_lease("c", first)
+    Asker(bench).ask(GatewayCode.TAKE_LEASE, "c", True)
+    bench.quiet()
+    assert lost == ["first", "second"]
+    bench.port.drop_lease("c", second)
+    assert bench.call("take_lease", "c", False, lost.append).code is ErrorCode.LEASE_HELD

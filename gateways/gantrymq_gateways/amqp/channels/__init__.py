@@ -1,0 +1,1 @@
+"""Channels and what is declared on them."""

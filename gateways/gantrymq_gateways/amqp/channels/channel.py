@@ -1,0 +1,359 @@
+"""One channel: its state, and the methods of classes channel, basic, confirm, access and tx.
+
+A handler takes the method's arguments. It answers at once, or returns `Steps`; then the channel takes nothing more until they are
+done. Failures are AmqpError; the door sends them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from gantrymq.broker.port import CursorInfo, Outcome
+from gantrymq_gateways.amqp.messages.consumers import Consumer, Ledger, Outlet, Queue
+from gantrymq_gateways.amqp.messages.publish import PublishingChannel
+from gantrymq_gateways.amqp.properties.mapping import body_of
+from gantrymq_gateways.amqp.steps import Steps
+from gantrymq_gateways.amqp.wire.codec import content_frames, method_frame
+from gantrymq_gateways.amqp.wire.constants import (
+    ACCESS_REFUSED,
+    CANCEL_CAPABILITY,
+    METHODS,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    NOT_IMPLEMENTED,
+    PRECONDITION_FAILED,
+    RESOURCE_ERROR,
+    AmqpError,
+)
+from gantrymq_gateways.amqp.wire.values import Table
+
+if TYPE_CHECKING:
+    from gantrymq_gateways.amqp.gateway import Gateway
+    from gantrymq_gateways.amqp.wire.events import Event
+
+
+Handler = Callable[..., Steps | None]
+
+
+class Door(Outlet, Protocol):
+    """The connection that a channel belongs to."""
+
+    gateway: Gateway
+
+    def send(self, channel: int, name: str, *arguments: Any) -> None: ...
+
+    def has_capability(self, name: str) -> bool: ...
+
+    def own(self, queue: Queue) -> None: ...
+
+    def shutdown(self) -> None: ...
+
+    def settle(self, queue: Queue, offset: int, outcome: Outcome) -> None: ...
+
+    def touch(self, queue: Queue) -> None: ...
+
+    def touch_last(self, queue: Queue) -> None: ...
+
+
+class Channel(PublishingChannel):
+    """State of one open channel."""
+
+    __slots__ = (
+        "backlog",
+        "busy",
+        "cancels",
+        "consumers",
+        "door",
+        "draining",
+        "last_queue",
+        "ledger",
+        "prefetch",
+    )
+
+    def __init__(self, door: Door, number: int) -> None:
+        super().__init__(number)
+        self.door = door
+        self.consumers: dict[str, Consumer] = {}
+        self.ledger = Ledger(door.gateway.config.unacked_max)
+        self.prefetch = 0
+        """For consumers to come (basic.qos without global); 0 without limit."""
+        self.last_queue = ""
+        """The queue last declared here: what an empty queue name means."""
+        self.backlog: deque[Event] = deque()
+        self.cancels: list[str] = []
+        """Consumers that the server cancelled while the channel was busy."""
+        self.busy = False
+        """Steps are on their way; events wait in the backlog."""
+        self.draining = False
+        """The backlog is being worked off further up the stack."""
+
+    def reply(self, name: str, *arguments: Any) -> None:
+        """A method to the peer, unless the channel is gone."""
+        if not self.dead:
+            self.door.send(self.number, name, *arguments)
+
+    def queue_name(self, name: str) -> str:
+        """Names are taken without line ends; an empty one is the queue last declared."""
+        name = clean(name)
+        if name:
+            return name
+        if not self.last_queue:
+            raise AmqpError(NOT_FOUND, "no previously declared queue")
+        return self.last_queue
+
+    def release(self) -> None:
+        """The channel ends: no more deliveries, what is not answered goes back to its place."""
+        self.dead = True
+        consumers = list(self.consumers.values())
+        self.consumers.clear()
+        for consumer in consumers:
+            consumer.queue.remove(consumer)
+        self.settle(self.ledger.take_all(), Outcome.REQUEUE)
+        for consumer in consumers:
+            self.door.gateway.consumer_left(consumer.queue)
+
+    def settle(self, entries: list[tuple[Queue, int, Consumer | None]], outcome: Outcome) -> None:
+        """What became of deliveries that were taken from the ledger."""
+        add = self.door.settle
+        for queue, offset, consumer in entries:
+            add(queue, offset, outcome)
+            if consumer is not None:
+                consumer.unacked -= 1
+        if self.ledger.prefetch_shared:
+            self._share_credit([consumer for _, _, consumer in entries if consumer is not None])
+
+    def _share_credit(self, served: list[Consumer]) -> None:
+        """Who was served goes behind the others: what a channel's limit frees would else go to the same queue for ever."""
+        for consumer in dict.fromkeys(served):
+            if self.consumers.pop(consumer.tag, None) is not None:
+                self.consumers[consumer.tag] = consumer
+        for consumer in self.consumers.values():
+            self.door.touch_last(consumer.queue)
+
+    def cancelled(self, consumer: Consumer) -> None:
+        """The queue of a consumer was deleted (RabbitMQ's consumer_cancel_notify). If this channel did it, its own answer goes first."""
+        if self.consumers.pop(consumer.tag, None) is not None and self.door.has_capability(CANCEL_CAPABILITY):
+            self.cancels.append(consumer.tag)
+            if not self.busy:
+                self.send_cancels()
+
+    def send_cancels(self) -> None:
+        """Tell the peer which consumers are gone."""
+        tags, self.cancels = self.cancels, []
+        for tag in tags:
+            self.reply("basic.cancel", tag, True)
+
+
+def clean(name: str) -> str:
+    """RabbitMQ drops line ends from names."""
+    return name.replace("\r", "").replace("\n", "")
+
+
+def refuse_arguments(arguments: Table, allowed: frozenset[str], what: str) -> None:
+    """Arguments whose promise is not kept are refused by name: a client that relies on one must learn it."""
+    for name, _ in arguments:
+        if name in allowed or not (name.startswith("x-") or name == "alternate-exchange"):
+            continue
+        raise AmqpError(PRECONDITION_FAILED, f"invalid arg '{name}' for {what} in vhost '/': not supported yet")
+
+
+# channel.
+
+
+def channel_flow(channel: Channel, active: bool) -> None:
+    if not active:
+        raise AmqpError(NOT_IMPLEMENTED, "active=false", connection=True)
+    channel.reply("channel.flow-ok", True)
+
+
+def channel_flow_ok(channel: Channel, active: bool) -> None:
+    """Never asked for, so it means nothing."""
+
+
+# access, confirm, tx.
+
+
+def access_request(channel: Channel, *_arguments: Any) -> None:
+    channel.reply("access.request-ok", 1)
+
+
+def confirm_select(channel: Channel, nowait: bool) -> None:
+    if not channel.confirming:
+        channel.confirming = True
+        channel.published = channel.confirmed = 0
+    if not nowait:
+        channel.reply("confirm.select-ok")
+
+
+def tx_select(channel: Channel) -> None:
+    if channel.confirming:
+        raise AmqpError(PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
+    raise AmqpError(NOT_IMPLEMENTED, "transactions are not supported", connection=True)
+
+
+def tx_end(_channel: Channel) -> None:
+    raise AmqpError(PRECONDITION_FAILED, "channel is not transactional")
+
+
+# basic: consuming.
+
+
+def basic_qos(channel: Channel, size: int, count: int, shared: bool) -> None:
+    if size:
+        raise AmqpError(NOT_IMPLEMENTED, f"prefetch_size!=0 ({size})", connection=True)
+    if shared:
+        channel.ledger.prefetch_shared = count
+        for consumer in channel.consumers.values():
+            channel.door.touch(consumer.queue)
+    else:
+        channel.prefetch = count
+    channel.reply("basic.qos-ok")
+
+
+def basic_consume(
+    channel: Channel,
+    _ticket: int,
+    queue: str,
+    tag: str,
+    _no_local: bool,
+    no_ack: bool,
+    exclusive: bool,
+    nowait: bool,
+    arguments: Table,
+) -> Steps:
+    name = channel.queue_name(queue)
+    if tag in channel.consumers:
+        raise AmqpError(NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'", connection=True)
+    refuse_arguments(arguments, frozenset(), f"consumer of queue '{name}'")
+    door = channel.door
+    found: Queue = yield from door.gateway.open_queue(name, door)
+    if channel.dead:
+        return
+    if found.consumers and (exclusive or found.exclusively_consumed):
+        raise AmqpError(ACCESS_REFUSED, f"queue '{name}' in vhost '/' in exclusive use")
+    if len(channel.consumers) >= door.gateway.config.consumers_max:
+        text = f"a channel has at most {door.gateway.config.consumers_max} consumers"
+        raise AmqpError(RESOURCE_ERROR, text, connection=True)
+    tag = tag or "amq.ctag-" + door.gateway.token()
+    consumer = Consumer(
+        found, door, channel.ledger, channel.number, tag, no_ack, exclusive, channel.prefetch, channel.cancelled
+    )
+    channel.consumers[tag] = consumer
+    if not nowait:
+        channel.reply("basic.consume-ok", tag)
+    found.add(consumer)
+    found.pump()
+
+
+def basic_cancel(channel: Channel, tag: str, nowait: bool) -> None:
+    consumer = channel.consumers.pop(tag, None)
+    if not nowait:
+        channel.reply("basic.cancel-ok", tag)
+    if consumer is not None:
+        consumer.queue.remove(consumer)
+        channel.door.gateway.consumer_left(consumer.queue)
+
+
+def basic_cancel_ok(channel: Channel, _tag: str) -> None:
+    """Some clients answer our basic.cancel."""
+
+
+def basic_get(channel: Channel, _ticket: int, queue: str, no_ack: bool) -> Steps:
+    name = channel.queue_name(queue)
+    door = channel.door
+    found: Queue = yield from door.gateway.open_queue(name, door)
+    taken = yield from found.get()
+    if taken is None:
+        channel.reply("basic.get-empty", "")
+        return
+    delivery, rendered = taken
+    counts: list[CursorInfo | None] = yield partial(door.gateway.port.stats, [found.cursor])
+    info = counts[0]
+    if channel.dead:
+        door.gateway.port.settle([(found.cursor, delivery.offset, Outcome.RELEASE)])
+        return
+    if no_ack:
+        tag = channel.ledger.next_tag
+        channel.ledger.next_tag = tag + 1
+        door.settle_when_written(found.cursor, delivery.offset)
+    else:
+        tag = channel.ledger.add(found, delivery.offset, None)
+    method = METHODS["basic.get-ok"]
+    head = method_frame(channel.number, method, (tag, delivery.count > 1, "", "", info.ready if info else 0))
+    # The arguments end with exchange, key (both still empty) and the count: put the rendered names in.
+    payload = head[7:-7] + rendered.tail + head[-5:-1]
+    frame = b"\x01" + channel.number.to_bytes(2, "big") + len(payload).to_bytes(4, "big") + payload + head[-1:]
+    body = body_of(delivery.message)
+    door.send_frames(frame + content_frames(channel.number, rendered.properties, body, door.frame_max))
+
+
+# basic: answers.
+
+
+def basic_ack(channel: Channel, tag: int, multiple: bool) -> None:
+    ledger = channel.ledger
+    if not multiple and not ledger.prefetch_shared:
+        entry = ledger.open.pop(tag, None)
+        if entry is not None:
+            queue, offset, consumer = entry
+            if consumer is not None:
+                ledger.consumed -= 1
+                consumer.unacked -= 1
+            channel.door.settle(queue, offset, Outcome.ACK)
+            return
+    _answer(channel, tag, multiple, Outcome.ACK)
+
+
+def basic_reject(channel: Channel, tag: int, requeue: bool) -> None:
+    _answer(channel, tag, False, Outcome.REQUEUE if requeue else Outcome.DROP)
+
+
+def basic_nack(channel: Channel, tag: int, multiple: bool, requeue: bool) -> None:
+    _answer(channel, tag, multiple, Outcome.REQUEUE if requeue else Outcome.DROP)
+
+
+def _answer(channel: Channel, tag: int, multiple: bool, outcome: Outcome) -> None:
+    entries = channel.ledger.take(tag, multiple)
+    if entries is None:
+        raise AmqpError(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
+    channel.settle(entries, outcome)
+
+
+def basic_recover(channel: Channel, requeue: bool) -> None:
+    basic_recover_async(channel, requeue)
+    channel.reply("basic.recover-ok")
+
+
+def basic_recover_async(channel: Channel, requeue: bool) -> None:
+    if not requeue:
+        raise AmqpError(NOT_IMPLEMENTED, "requeue=false", connection=True)
+    channel.settle(channel.ledger.take_all(), Outcome.REQUEUE)
+
+
+HANDLERS: Final[dict[str, Handler]] = {
+    "channel.flow": channel_flow,
+    "channel.flow-ok": channel_flow_ok,
+    "access.request": access_request,
+    "confirm.select": confirm_select,
+    "tx.select": tx_select,
+    "tx.commit": tx_end,
+    "tx.rollback": tx_end,
+    "basic.qos": basic_qos,
+    "basic.consume": basic_consume,
+    "basic.cancel": basic_cancel,
+    "basic.cancel-ok": basic_cancel_ok,
+    "basic.get": basic_get,
+    "basic.ack": basic_ack,
+    "basic.reject": basic_reject,
+    "basic.nack": basic_nack,
+    "basic.recover": basic_recover,
+    "basic.recover-async": basic_recover_async,
+}
+
+UNORDERED: Final = frozenset(
+    {"basic.ack", "basic.nack", "basic.reject", "basic.qos", "channel.flow", "channel.flow-ok"}
+)
+"""Methods that need not wait until what was published before on the channel is stored."""

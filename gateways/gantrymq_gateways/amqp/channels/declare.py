@@ -1,0 +1,305 @@
+"""Methods of classes exchange and queue: declare, delete, bind, unbind, purge, with RabbitMQ's checks and words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from gantrymq.broker.port import CursorInfo
+from gantrymq_gateways.amqp.channels.channel import Channel, Handler, clean, refuse_arguments
+from gantrymq_gateways.amqp.definitions import SYSTEM_EXCHANGES, TYPES, Binding, Exchange, QueueDefinition
+from gantrymq_gateways.amqp.messages.consumers import Queue
+from gantrymq_gateways.amqp.properties.mapping import topic_of
+from gantrymq_gateways.amqp.steps import Steps
+from gantrymq_gateways.amqp.wire.constants import (
+    ACCESS_REFUSED,
+    NOT_FOUND,
+    PRECONDITION_FAILED,
+    AmqpError,
+    locked_error,
+)
+from gantrymq_gateways.amqp.wire.values import ERLANG_TYPES, Table, encode_table, lookup, text_of
+
+RESERVED_PREFIX: Final = "amq."
+NO_ARGUMENTS: Final[frozenset[str]] = frozenset()
+QUEUE_ARGUMENTS: Final = frozenset({"x-queue-type"})
+
+
+def _named(name: str) -> str:
+    """An exchange's name; the default exchange is not for definitions."""
+    name = clean(name)
+    if not name:
+        raise AmqpError(ACCESS_REFUSED, "operation not permitted on the default exchange")
+    return name
+
+
+def _key(key: str) -> str:
+    """A binding key; U+0000 is refused at every door."""
+    if "\0" in key:
+        raise AmqpError(PRECONDITION_FAILED, "a binding key holds U+0000, which is not allowed")
+    return key
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _same(what: str, name: str, argument: str, received: str, current: str) -> None:
+    if received != current:
+        text = f"inequivalent arg '{argument}' for {what} '{name}' in vhost '/': received '{received}' but current is '{current}'"
+        raise AmqpError(PRECONDITION_FAILED, text)
+
+
+def _locked(channel: Channel, work: Callable[[], Steps]) -> Steps:
+    """Definitions change one at a time."""
+    lock = channel.door.gateway.definitions.lock
+    yield lock.take("definitions")
+    try:
+        result = yield from work()
+    finally:
+        lock.free("definitions")
+    return result
+
+
+# exchange.
+
+
+def exchange_declare(
+    channel: Channel,
+    _ticket: int,
+    exchange: str,
+    kind: str,
+    passive: bool,
+    durable: bool,
+    auto_delete: bool,
+    internal: bool,
+    nowait: bool,
+    arguments: Table,
+) -> Steps:
+    definitions = channel.door.gateway.definitions
+    if passive:
+        yield from _existing_exchange(channel, _named(exchange))
+    else:
+        if kind not in TYPES:
+            raise AmqpError(PRECONDITION_FAILED, f"invalid exchange type '{kind}'")
+        wanted = Exchange(_named(exchange), kind, durable, auto_delete, internal, encode_table(arguments))
+
+        def work() -> Steps:
+            # A native topic that nobody declared is open to any type: the first declaration fixes it.
+            found = SYSTEM_EXCHANGES.get(wanted.name) or definitions.declared_exchange(wanted.name)
+            if found is None:
+                _check_new_exchange(wanted, arguments)
+                yield from definitions.create_exchange(wanted)
+                return
+            _same("exchange", wanted.name, "type", kind, found.type)
+            _same("exchange", wanted.name, "durable", _flag(durable), _flag(found.durable))
+            _same("exchange", wanted.name, "auto_delete", _flag(auto_delete), _flag(found.auto_delete))
+            _same("exchange", wanted.name, "internal", _flag(internal), _flag(found.internal))
+            refuse_arguments(arguments, NO_ARGUMENTS, f"exchange '{wanted.name}'")
+
+        yield from _locked(channel, work)
+    if not nowait:
+        channel.reply("exchange.declare-ok")
+
+
+def _check_new_exchange(wanted: Exchange, arguments: Table) -> None:
+    if wanted.name.startswith(RESERVED_PREFIX):
+        raise AmqpError(ACCESS_REFUSED, f"exchange name '{wanted.name}' contains reserved prefix 'amq.*'")
+    refuse_arguments(arguments, NO_ARGUMENTS, f"exchange '{wanted.name}'")
+
+
+def _existing_exchange(channel: Channel, name: str) -> Steps:
+    found = yield from channel.door.gateway.definitions.find_exchange(name)
+    if found is None:
+        raise AmqpError(NOT_FOUND, f"no exchange '{name}' in vhost '/'")
+    return found
+
+
+def exchange_delete(channel: Channel, _ticket: int, exchange: str, if_unused: bool, nowait: bool) -> Steps:
+    name = _named(exchange)
+    definitions = channel.door.gateway.definitions
+    if name in SYSTEM_EXCHANGES:
+        raise AmqpError(ACCESS_REFUSED, f"deletion of system exchange '{name}' in vhost '/' not allowed")
+
+    def work() -> Steps:
+        found = yield from definitions.find_exchange(name)
+        if found is None:
+            return
+        if if_unused and definitions.bindings_from(name):
+            raise AmqpError(PRECONDITION_FAILED, f"exchange '{name}' in vhost '/' in use")
+        yield from definitions.delete_exchange(found)
+
+    yield from _locked(channel, work)
+    if not nowait:
+        channel.reply("exchange.delete-ok")
+
+
+def exchange_bind(
+    channel: Channel, _ticket: int, destination: str, source: str, key: str, nowait: bool, arguments: Table
+) -> Steps:
+    wanted = Binding(_named(source), False, _named(destination), _key(key), encode_table(arguments))
+    refuse_arguments(arguments, NO_ARGUMENTS, f"binding of exchange '{wanted.destination}'")
+
+    def work() -> Steps:
+        found = yield from _existing_exchange(channel, wanted.source)
+        yield from _existing_exchange(channel, wanted.destination)
+        yield from channel.door.gateway.definitions.bind(wanted, found, 0)
+
+    yield from _locked(channel, work)
+    if not nowait:
+        channel.reply("exchange.bind-ok")
+
+
+def exchange_unbind(
+    channel: Channel, _ticket: int, destination: str, source: str, key: str, nowait: bool, arguments: Table
+) -> Steps:
+    wanted = Binding(_named(source), False, _named(destination), _key(key), encode_table(arguments))
+    yield from _locked(channel, partial(channel.door.gateway.definitions.unbind, wanted))
+    if not nowait:
+        channel.reply("exchange.unbind-ok")
+
+
+# queue.
+
+
+def queue_declare(
+    channel: Channel,
+    _ticket: int,
+    queue: str,
+    passive: bool,
+    durable: bool,
+    exclusive: bool,
+    auto_delete: bool,
+    nowait: bool,
+    arguments: Table,
+) -> Steps:
+    door = channel.door
+    name = clean(queue)
+    if passive:
+        found: Queue = yield from door.gateway.open_queue(name, door)
+    else:
+        named = bool(name)
+        wanted = QueueDefinition(
+            name or "amq.gen-" + door.gateway.token(), 0, durable, exclusive, auto_delete, encode_table(arguments)
+        )
+
+        def work() -> Steps:
+            existing = door.gateway.definitions.queues.get(wanted.name)
+            if existing is not None and existing.finished:
+                queue = yield from door.gateway.open_queue(wanted.name, door)
+                _check_same_queue(queue, wanted, arguments)
+                return queue
+            _check_new_queue(wanted, arguments, named)
+            return (yield from door.gateway.create_queue(wanted, door))
+
+        found = yield from _locked(channel, work)
+    channel.last_queue = found.name
+    if not nowait:
+        counts: list[CursorInfo | None] = yield partial(door.gateway.port.stats, [found.cursor])
+        ready = counts[0].ready if counts[0] is not None else 0
+        channel.reply("queue.declare-ok", found.name, ready, len(found.consumers))
+
+
+def _check_new_queue(wanted: QueueDefinition, arguments: Table, named: bool) -> None:
+    if named and wanted.name.startswith(RESERVED_PREFIX):
+        raise AmqpError(ACCESS_REFUSED, f"queue name '{wanted.name}' contains reserved prefix 'amq.*'")
+    topic_of(wanted.name)
+    refuse_arguments(arguments, QUEUE_ARGUMENTS, f"queue '{wanted.name}'")
+    kind = lookup(arguments, "x-queue-type")
+    if kind is not None and text_of(kind) != "classic":
+        text = f"invalid arg 'x-queue-type' for queue '{wanted.name}' in vhost '/': '{text_of(kind)}' is not supported, 'classic' is"
+        raise AmqpError(PRECONDITION_FAILED, text)
+
+
+def _check_same_queue(queue: Queue, wanted: QueueDefinition, arguments: Table) -> None:
+    found = queue.definition
+    if found.exclusive != wanted.exclusive:
+        raise locked_error(queue.name)
+    _same("queue", queue.name, "durable", _flag(wanted.durable), _flag(found.durable))
+    _same("queue", queue.name, "auto_delete", _flag(wanted.auto_delete), _flag(found.auto_delete))
+    for name, field in arguments:
+        if name == "x-queue-type" and text_of(field) == "classic":
+            continue
+        if name.startswith("x-"):
+            kind = ERLANG_TYPES[field.kind]
+            text = f"inequivalent arg '{name}' for queue '{queue.name}' in vhost '/': received the value '{text_of(field)}' of type '{kind}' but current is none"
+            raise AmqpError(PRECONDITION_FAILED, text)
+
+
+def queue_bind(
+    channel: Channel, _ticket: int, queue: str, exchange: str, key: str, nowait: bool, arguments: Table
+) -> Steps:
+    name = channel.queue_name(queue)
+    # AMQP queue.bind, rule "queue-known": with neither queue nor key given, the key is the queue's name too.
+    key = name if not key and not clean(queue) else key
+    wanted = Binding(_named(exchange), True, name, _key(key), encode_table(arguments))
+    refuse_arguments(arguments, NO_ARGUMENTS, f"binding of queue '{name}'")
+    door = channel.door
+
+    def work() -> Steps:
+        found_queue: Queue = yield from door.gateway.open_queue(name, door)
+        found = yield from _existing_exchange(channel, wanted.source)
+        yield from door.gateway.definitions.bind(wanted, found, found_queue.definition.light)
+
+    yield from _locked(channel, work)
+    if not nowait:
+        channel.reply("queue.bind-ok")
+
+
+def queue_unbind(channel: Channel, _ticket: int, queue: str, exchange: str, key: str, arguments: Table) -> Steps:
+    name = channel.queue_name(queue)
+    key = name if not key and not clean(queue) else key
+    wanted = Binding(_named(exchange), True, name, _key(key), encode_table(arguments))
+    door = channel.door
+
+    def work() -> Steps:
+        if name in door.gateway.definitions.queues:
+            yield from door.gateway.open_queue(name, door)
+        yield from door.gateway.definitions.unbind(wanted)
+
+    yield from _locked(channel, work)
+    channel.reply("queue.unbind-ok")
+
+
+def queue_purge(channel: Channel, _ticket: int, queue: str, nowait: bool) -> Steps:
+    door = channel.door
+    found: Queue = yield from door.gateway.open_queue(channel.queue_name(queue), door)
+    count: int = yield partial(door.gateway.port.purge, found.cursor)
+    if not nowait:
+        channel.reply("queue.purge-ok", count)
+
+
+def queue_delete(channel: Channel, _ticket: int, queue: str, if_unused: bool, if_empty: bool, nowait: bool) -> Steps:
+    name = channel.queue_name(queue)
+    gateway = channel.door.gateway
+
+    def work() -> Steps:
+        if name not in gateway.definitions.queues:
+            return 0
+        found: Queue = yield from gateway.open_queue(name, channel.door)
+        if if_unused and found.consumers:
+            raise AmqpError(PRECONDITION_FAILED, f"queue '{name}' in vhost '/' in use")
+        counts: list[CursorInfo | None] = yield partial(gateway.port.stats, [found.cursor])
+        ready = counts[0].ready if counts[0] is not None else 0
+        if if_empty and ready:
+            raise AmqpError(PRECONDITION_FAILED, f"queue '{name}' in vhost '/' not empty")
+        yield from gateway.definitions.delete_queue(found.definition)
+        return ready
+
+    count: Any = yield from _locked(channel, work)
+    if not nowait:
+        channel.reply("queue.delete-ok", count)
+
+
+HANDLERS: Final[dict[str, Handler]] = {
+    "exchange.declare": exchange_declare,
+    "exchange.delete": exchange_delete,
+    "exchange.bind": exchange_bind,
+    "exchange.unbind": exchange_unbind,
+    "queue.declare": queue_declare,
+    "queue.bind": queue_bind,
+    "queue.unbind": queue_unbind,
+    "queue.purge": queue_purge,
+    "queue.delete": queue_delete,
+}

@@ -1,0 +1,1 @@
+"""Messages in from publishers and out to consumers."""

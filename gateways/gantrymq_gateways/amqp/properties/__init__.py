@@ -1,0 +1,1 @@
+"""AMQP messages as native ones and back."""

@@ -1,0 +1,1 @@
+"""Push delivery to sinks."""

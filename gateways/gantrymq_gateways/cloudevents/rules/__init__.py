@@ -1,0 +1,1 @@
+"""What subscriptions may ask for: filters, and addresses of sinks."""

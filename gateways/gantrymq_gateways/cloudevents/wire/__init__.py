@@ -1,0 +1,1 @@
+"""CloudEvents over HTTP/1.1 without I/O."""

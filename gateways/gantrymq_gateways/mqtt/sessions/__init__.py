@@ -1,0 +1,1 @@
+"""Sessions: what waits for a client, how they begin and end."""

@@ -1,0 +1,607 @@
+"""How sessions begin, change, end and expire: procedures over the port, one at a time per client id.
+
+A client id is held by a lease, so that a CONNECT anywhere takes the session over from whoever has it [MQTT-3.1.4-2].
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Generator
+from functools import partial
+from typing import Any, Final, Protocol
+
+from gantrymq.broker.port import END, FIND, BrokerPort, CursorInfo
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq_gateways.mqtt.messages.deliver import Outlet
+from gantrymq_gateways.mqtt.messages.fanout import Fanout
+from gantrymq_gateways.mqtt.retained import RetainedStore
+from gantrymq_gateways.mqtt.sessions.filter_queues import FilterQueues
+from gantrymq_gateways.mqtt.sessions.rows import TAKEN, SessionRows
+from gantrymq_gateways.mqtt.sessions.sessions import (
+    Hold,
+    PersistentSession,
+    Session,
+    SessionTools,
+    VolatileSession,
+    Waiting,
+)
+from gantrymq_gateways.mqtt.steps import Call, Serial, Steps, Work, call, pause, run
+from gantrymq_gateways.mqtt.tables import FILTER_GRACE_MS, SessionTable, StoredFilter, StoredSession
+from gantrymq_gateways.mqtt.wire import constants as c
+from gantrymq_gateways.mqtt.wire.codec import Connect, Subscribe, Unsubscribe
+
+log = logging.getLogger(__name__)
+
+GROUP_PREFIX: Final = "mqtt:"
+
+HOLDER_BASE: Final = 1 << 40
+"""Holders of this door count from here, so that they never meet another door's in the same broker."""
+
+FILTER_WORK, ADD_WORK, LEVEL_WORK = 128, 48, 1
+"""Units of `Work`, measured in microseconds: a filter installed or removed, one added to a session, a level of the retained topics looked at."""
+
+SAVE_MS: Final = FILTER_GRACE_MS // 4
+"""A SUBSCRIBE that takes longer stores what it has so far: a filter that is in no row is removed after its grace time."""
+
+RESEND_SESSIONS_MAX: Final = 10_000
+"""Sessions whose unacknowledged packet identifiers are remembered while they are away; the oldest are forgotten first."""
+
+
+class Client(Protocol):
+    """The connection that a session is for."""
+
+    peer: str
+    gone: bool
+
+    def outlet(self) -> Outlet: ...
+
+    def taken_over(self, name: str) -> None: ...
+
+    def fail(self, text: str) -> None: ...
+
+    def accepted(self, session: Session, present: bool, epoch: int) -> None: ...
+
+    def refused_connect(self, code: int, text: str) -> None: ...
+
+
+class Lifecycle:
+    """Procedures on sessions. `now_ms` is the wall clock: what it times outlives processes. `gateway`: the name of this one."""
+
+    def __init__(
+        self,
+        port: BrokerPort,
+        tools: SessionTools,
+        fanout: Fanout,
+        kept: RetainedStore,
+        now_ms: Callable[[], int],
+        gateway: str,
+    ) -> None:
+        self.port = port
+        self.tools = tools
+        self.fanout = fanout
+        self.kept = kept
+        self.now_ms = now_ms
+        self.table = SessionTable()
+        self.rows = SessionRows(port, self.table, now_ms, gateway)
+        self.queues = FilterQueues(port, self.table, now_ms, tools.rules)
+        self.serial = Serial()
+        self.pause = pause(tools.later)
+        """Where one client asks for much, the others have their turn in between."""
+        self.sessions_max = 0
+        self.subscriptions_max = 0
+        self.session_expiry_ms = 0
+        self._holder = HOLDER_BASE
+        self.live: dict[str, Session] = {}
+        """Sessions of the connected clients, by client id."""
+        self._resend: dict[str, dict[tuple[int, int], int]] = {}
+        self.flush_settled: Callable[[], None] = lambda: None
+
+    # CONNECT
+
+    def connect(self, client: Client, connect: Connect, client_id: str) -> Steps:
+        """Take the client id, find or begin the session, answer."""
+        lease = GROUP_PREFIX + client_id
+        hold = Hold()
+
+        def lost(name: str) -> None:
+            hold.lose(name)
+            client.taken_over(name)
+            self.rows.changed(client_id)
+
+        epoch = yield call(self.port.take_lease, lease, True, lost)
+        begun = False
+        try:
+            if not client.gone:
+                if connect.clean:
+                    yield from self._connect_clean(client, client_id, epoch, hold)
+                else:
+                    yield from self._connect_persistent(client, client_id, epoch, hold)
+                begun = not client.gone
+        finally:
+            if not begun:  # also after a failure: a lease that nobody has would keep the session from expiring
+                self.serial.put(client_id, self._left(client_id, epoch, hold), self.report)
+
+    def _connect_clean(self, client: Client, client_id: str, epoch: int, hold: Hold) -> Steps:
+        yield from self.forget(client_id, hold)  # [MQTT-3.1.2-6]
+        if not client.gone:
+            session = VolatileSession(client_id, self.tools, client.outlet(), client.fail)
+            self.live[client_id] = session
+            client.accepted(session, False, epoch)
+
+    def _connect_persistent(self, client: Client, client_id: str, epoch: int, hold: Hold) -> Steps:
+        found: StoredSession | None = None
+
+        def found_it(row: StoredSession) -> None:
+            nonlocal found
+            found = row
+
+        def begin() -> StoredSession:
+            if len(self.table) >= self.sessions_max:
+                raise GantryError(ErrorCode.LIMIT_REACHED, f"mqtt.sessions_max ({self.sessions_max}) is reached")
+            return StoredSession()
+
+        stored = yield from self.rows.claim(client_id, hold, found_it, begin)
+        if stored is None:
+            return
+        present = stored is found  # not one that was found and went before it was claimed [MQTT-3.2.2-2]
+        if stored.ending:  # a clean session or an UNSUBSCRIBE that was taken over
+            present = present and bool(stored.filters)
+            yield from self._give_back(client_id, hold, stored)
+        opened: list[tuple[str, StoredFilter, int]] = []
+        renewed = False
+        work = Work()
+        for text, kept in stored.filters.items():
+            if work.spend(FILTER_WORK):
+                yield self.pause
+            if client.gone:
+                return
+            light = kept.light
+            info = yield from self._open_again(client_id, text, kept)
+            renewed = renewed or kept.light != light
+            if not kept.qos and info.ready:
+                # QoS 0 is for those who listen: what came while nobody did is not kept (docs/mapping/mqtt.md).
+                yield call(self.port.purge, info.cursor)
+            opened.append((text, kept, info.cursor))
+        if renewed and not (yield from self.rows.write(client_id, hold, stored)):
+            return  # A queue that is in no row is removed after a grace time.
+        self._holder += 1
+        session = PersistentSession(client_id, self.tools, client.outlet(), client.fail, self._holder)
+        session.hold = hold
+        session.held = True
+        session.resend = self._resend.get(client_id, {})
+        if session.resend:
+            session.outlet.next_id = max(session.resend.values()) % c.PACKET_ID_MAX + 1
+        session.on_owed = partial(self._owed_no_more, session, set())
+        for text, kept, cursor in opened:
+            session.add(text, kept.qos, cursor)
+            if work.spend(ADD_WORK):
+                yield self.pause
+        retained: dict[str, list[Waiting]] = {}
+        owed = {text: kept.qos for text, kept, _ in opened if kept.owed}
+        yield from self._find_retained(session, owed, retained, work)  # what is too much stays owed
+        self.rows.reported(client_id, self.table.row(client_id), session)
+        if client.gone:
+            session.detach()
+            return
+        session.send_retained(retained)
+        session.held = False
+        self._resend.pop(client_id, None)
+        self.table.connected(client_id)
+        self.live[client_id] = session
+        client.accepted(session, present, epoch)
+
+    def _find_retained(
+        self, session: Session, granted: dict[str, int], found: dict[str, list[Waiting]], work: Work
+    ) -> Generator[Call, Any, bool]:
+        """What new subscriptions find, by filter. False: more than may wait; filters behind that one were not looked at."""
+        waiting = len(session.retained)
+        for text, qos in granted.items():
+            messages: list[Waiting] = []
+            for _ in session.find_retained(self.kept, text, qos, messages):
+                if messages and waiting > self.tools.retained_waiting_max:
+                    return False
+                if work.spend(LEVEL_WORK):
+                    yield self.pause
+            if messages:
+                found[text] = messages
+                waiting += len(messages)
+        return True
+
+    def _is_owed(self, text: str, qos: int, work: Work) -> Generator[Call, Any, bool]:
+        """Whether a new subscription finds retained messages that its client must acknowledge."""
+        if qos:
+            for message in self.kept.walk(text):
+                if message is not None and message.qos:
+                    return True
+                if work.spend(LEVEL_WORK):
+                    yield self.pause
+        return False
+
+    def _open_again(self, client_id: str, text: str, kept: StoredFilter) -> Generator[Call, Any, CursorInfo]:
+        """The session's place in a filter's queue; in a new queue if the old one was removed behind its back."""
+        group = GROUP_PREFIX + client_id
+        try:
+            info: CursorInfo = yield call(self.port.open_cursor, f"~{kept.light}", group, END)
+        except GantryError as error:
+            if error.code is not ErrorCode.QUEUE_NOT_FOUND:
+                raise
+            log.warning("client %s: the queue of its filter %r is gone and begins anew", client_id, text[:128])
+            self.queues.gone(kept.light)
+            kept.light = yield from self.queues.queue_of(text)
+            info = yield call(self.port.open_cursor, f"~{kept.light}", group, END)
+        return info
+
+    def _change(
+        self, session: PersistentSession, change: Callable[[StoredSession], None]
+    ) -> Generator[Call, Any, bool]:
+        """Change a session's row. False: somebody else has the session, it is theirs then."""
+        stored = self.rows.held(session.hold)
+        if stored is not None:
+            change(stored)
+            stored.left_ms = 0
+            if (yield from self.rows.write(session.client_id, session.hold, stored)):
+                return True
+        if session.is_attached():
+            session.fail(TAKEN)
+        return False
+
+    def _owed_no_more(self, session: PersistentSession, paid: set[str], text: str) -> None:
+        """All retained messages of a filter are acknowledged. `paid`: filters whose row does not say so yet."""
+        paid.add(text)
+        if len(paid) == 1:
+            self.serial.put(session.client_id, self._paid(session, paid), self.report)
+
+    def _paid(self, session: PersistentSession, paid: set[str]) -> Steps:
+        yield self.pause  # One row for all filters that are paid in a turn: it holds every filter of the session.
+        texts = paid.copy()
+        paid.clear()
+
+        def pay(stored: StoredSession) -> None:
+            for kept in [stored.filters[text] for text in texts if text in stored.filters]:
+                kept.owed = False
+
+        yield from self._change(session, pay)
+
+    # SUBSCRIBE and UNSUBSCRIBE
+
+    def subscribe(self, session: Session, packet: Subscribe, answer: Callable[[list[int]], None]) -> Steps:
+        """Install the routes, then answer with one code per filter [MQTT-3.8.4-5], then send what is retained."""
+        # A message that comes meanwhile may be in the queue of an old filter and of a new one: it is delivered once, when both are known.
+        session.held = True
+        try:
+            yield from self._subscribe(session, packet, answer)
+        finally:
+            session.held = False
+        session.pump()
+
+    def _subscribe(self, session: Session, packet: Subscribe, answer: Callable[[list[int]], None]) -> Steps:
+        granted: dict[str, int] = {}
+        refused: dict[str, GantryError] = {}
+        stored = self.rows.held(session.hold) if isinstance(session, PersistentSession) else None
+        work = Work()
+        saved_ms = self.now_ms()
+        subscribed: Collection[str] = ()
+        if stored is not None:
+            subscribed = stored.filters
+        elif isinstance(session, VolatileSession):
+            subscribed = session.subscriptions
+        before = {text: stored.filters[text] for text, _ in packet.filters if text in stored.filters} if stored else {}
+        for text, requested in packet.filters:
+            try:
+                qos = min(requested, 1)  # QoS 2 is granted 1 until it comes.
+                yield from self._check_filter(subscribed, text)
+                if isinstance(session, VolatileSession):
+                    yield from self._subscribe_volatile(session, text, qos)
+                elif stored is not None:
+                    yield from self._take_filter(stored, text, qos)
+                granted[text] = qos
+            except GantryError as error:
+                refused[text] = error
+            if work.spend(FILTER_WORK):
+                yield self.pause
+            if isinstance(session, PersistentSession):
+                if stored is None or session.hold.is_lost():
+                    return
+                saved_ms = yield from self._save(session, stored, granted, saved_ms)
+        if isinstance(session, PersistentSession) and stored is not None and granted:
+            yield from self._subscribe_persistent(session, stored, granted, refused, before, work, saved_ms)
+        bad = [text for text, _ in packet.filters if text not in granted]
+        if bad and bad[0] in refused:
+            count = f"{len(bad)} of {len(packet.filters)} subscriptions refused, first"
+            log.warning("client %s: %s %r: %s", session.client_id, count, bad[0][:128], refused[bad[0]])
+        if session.is_attached():
+            session.subscribed_again(granted)
+            found: dict[str, list[Waiting]] = {}
+            few = yield from self._find_retained(session, granted, found, work)
+            if isinstance(session, PersistentSession) and stored is not None:
+                yield from self._owe(session, stored, granted if few else found, found)
+            if session.is_attached():
+                answer([min(qos, 1) if text in granted else c.SUBACK_FAILURE for text, qos in packet.filters])
+                session.send_retained(found)  # [MQTT-3.8.4-3]
+                if not few:
+                    session.fail(f"more than {self.tools.retained_waiting_max} retained messages wait for it")
+
+    def _subscribe_persistent(
+        self,
+        session: PersistentSession,
+        stored: StoredSession,
+        granted: dict[str, int],
+        refused: dict[str, GantryError],
+        before: dict[str, StoredFilter],
+        work: Work,
+        saved_ms: int,
+    ) -> Steps:
+        """The row first, then the places in the queues: whoever takes the session in between finds in the row where it may have one."""
+        for text, qos in granted.items():
+            stored.filters[text].owed = yield from self._is_owed(text, qos, work)
+            saved_ms = yield from self._save(session, stored, granted, saved_ms)
+        if not (yield from self._save(session, stored, granted, None)):
+            return
+        cursors: dict[str, int] = {}
+        failed: list[str] = []
+        renewed = False
+        for text in list(granted):
+            if session.hold.is_lost():
+                return
+            kept = stored.filters[text]
+            light = kept.light
+            try:
+                cursors[text] = (yield from self._open_again(session.client_id, text, kept)).cursor
+                renewed = renewed or kept.light != light
+            except GantryError as error:
+                refused[text] = error
+                del granted[text]
+                failed.append(text)
+            if work.spend(FILTER_WORK):
+                yield self.pause
+
+        def correct(row: StoredSession) -> None:
+            row.filters.update({text: stored.filters[text] for text in cursors})
+            for text in failed:
+                if text in before:
+                    row.filters[text] = before[text]
+                else:
+                    row.filters.pop(text, None)
+
+        if (failed or renewed) and not (yield from self._change(session, correct)):
+            return
+        for text, cursor in cursors.items():
+            if session.is_attached():
+                session.add(text, granted[text], cursor)
+            if work.spend(ADD_WORK):
+                yield self.pause
+
+    def _owe(
+        self,
+        session: PersistentSession,
+        stored: StoredSession,
+        looked_at: Collection[str],
+        found: dict[str, list[Waiting]],
+    ) -> Steps:
+        """What is retained changed since the row was written: it says again what is owed."""
+        owing = {text for text, messages in found.items() if (owed := messages[0][2]) is not None and owed.left}
+        wrong = [text for text in looked_at if stored.filters[text].owed is not (text in owing)]
+
+        def correct(row: StoredSession) -> None:
+            for text in wrong:
+                row.filters[text].owed = text in owing
+
+        if wrong:
+            yield from self._change(session, correct)
+
+    def _save(
+        self, session: PersistentSession, stored: StoredSession, granted: dict[str, int], saved_ms: int | None
+    ) -> Generator[Call, Any, int]:
+        """Put what a SUBSCRIBE took into the session's row, if that is long ago (or None: now). Returns when it was done last, 0 when
+        the session is somebody else's."""
+        now_ms = self.now_ms()
+        if saved_ms is not None and now_ms - saved_ms < SAVE_MS:
+            return saved_ms
+        added = {text: stored.filters[text] for text in granted}
+        return now_ms if (yield from self._change(session, lambda row: row.filters.update(added))) else 0
+
+    def _check_filter(self, subscribed: Collection[str], text: str) -> Steps:
+        """Raise GantryError for filters that nobody may have."""
+        if text.startswith("$share/"):
+            raise GantryError(ErrorCode.NOT_SUPPORTED, "shared subscriptions are not supported yet")
+        if text not in subscribed and len(subscribed) >= self.subscriptions_max:
+            raise GantryError(ErrorCode.LIMIT_REACHED, f"mqtt.subscriptions_max ({self.subscriptions_max}) is reached")
+        yield from self.queues.need_topic(text)
+
+    def _subscribe_volatile(self, session: VolatileSession, text: str, qos: int) -> Steps:
+        if not session.is_attached():
+            return
+        session.subscriptions[text] = qos
+        install = self.fanout.attach(text, session, qos)
+        if install is None:
+            return
+        try:
+            yield install
+        except GantryError:
+            session.subscriptions.pop(text, None)
+            self.fanout.detach(text, session)
+            raise
+        if not session.is_attached():
+            self.fanout.detach(text, session)
+
+    def _take_filter(self, stored: StoredSession, text: str, qos: int) -> Steps:
+        """Note the filter with its light queue."""
+        known = stored.filters.get(text)
+        light = known.light if known is not None else 0
+        if not light:
+            light = yield from self.queues.queue_of(text)
+        stored.filters[text] = StoredFilter(qos, light, known is not None and known.owed)
+
+    def unsubscribe(self, session: Session, packet: Unsubscribe, answer: Callable[[], None]) -> Steps:
+        """End subscriptions; unknown filters are no error [MQTT-3.10.4-5]."""
+        if isinstance(session, VolatileSession):
+            work = Work()
+            for text in packet.filters:
+                if session.subscriptions.pop(text, None) is not None:
+                    self.fanout.detach(text, session)
+                    if work.spend(FILTER_WORK):
+                        yield self.pause
+        elif isinstance(session, PersistentSession) and session.is_attached():
+            yield from self._unsubscribe_persistent(session, packet.filters)
+        if session.is_attached():
+            answer()
+
+    def _unsubscribe_persistent(self, session: PersistentSession, filters: list[str]) -> Steps:
+        ended = [text for text in dict.fromkeys(filters) if text in session.subscriptions]
+        if not ended:
+            return
+        cursors: dict[str, int] = {}
+        work = Work()
+        for text in ended:
+            cursors[text] = session.remove(text)
+            if work.spend(ADD_WORK):
+                yield self.pause
+        lights: dict[str, int] = {}
+
+        def end(stored: StoredSession) -> None:
+            for text in ended:
+                if text in stored.filters:
+                    lights[text] = stored.filters[text].light
+                stored.end(text)
+
+        # The row names the places that are given back: whoever takes the session in between does what is left of that.
+        if not (yield from self._change(session, end)):
+            return
+        for text, cursor in cursors.items():
+            if session.hold.is_lost():
+                return
+            yield call(self.port.delete_cursor, cursor)
+            if text in lights:
+                session.hold.given_back.add(lights[text])
+            if work.spend(ADD_WORK):
+                yield self.pause
+        if session.is_attached():
+            session.pump()
+
+    # The end
+
+    def detach(self, session: Session, epoch: int) -> None:
+        """The connection is gone: the session ends (clean) or waits for its client."""
+        if not session.is_attached():
+            return
+        session.detach()
+        if self.live.get(session.client_id) is session:
+            del self.live[session.client_id]
+        if isinstance(session, VolatileSession):
+            unused = self.fanout.leave(session.subscriptions, session)
+            session.subscriptions.clear()
+            run(self._remove_unused(unused), self.report)
+        elif isinstance(session, PersistentSession):
+            self.flush_settled()
+            self.port.release(session.holder)
+            if session.resend:
+                if len(self._resend) >= RESEND_SESSIONS_MAX:
+                    self._resend.pop(next(iter(self._resend)))
+                self._resend[session.client_id] = session.resend
+            # Behind what is under way for the session: until then it is held, so that another taker is heard of.
+            self.serial.put(session.client_id, self._left(session.client_id, epoch, session.hold), self.report)
+            return
+        self.port.drop_lease(GROUP_PREFIX + session.client_id, epoch)
+
+    def _remove_unused(self, filters: list[str]) -> Steps:
+        """Take routes away that nobody needs any more."""
+        work = Work()
+        for text in filters:
+            self.fanout.remove_unused(text)
+            if work.spend(FILTER_WORK):
+                yield self.pause
+
+    def _left(self, client_id: str, epoch: int, hold: Hold) -> Steps:
+        """The session's client is gone: note when, and let the client id go."""
+
+        def leave(stored: StoredSession) -> None:
+            stored.left_ms = self.now_ms()
+
+        try:
+            if client_id in self.live:
+                return
+            if hold.row is None:
+                yield from self.rows.claim(client_id, hold, leave)
+            elif (stored := self.rows.held(hold)) is not None:
+                leave(stored)
+                yield from self.rows.write(client_id, hold, stored)
+        finally:
+            self.port.drop_lease(GROUP_PREFIX + client_id, epoch)
+
+    def forget(self, client_id: str, hold: Hold) -> Steps:
+        """End a stored session: all its filters, then its places in the light queues, then its row. What is left when it is taken over
+        the taker does."""
+        self._resend.pop(client_id, None)
+
+        def end(stored: StoredSession) -> None:
+            for text in list(stored.filters):
+                stored.end(text)
+
+        stored = yield from self.rows.claim(client_id, hold, end)
+        if stored is not None:
+            yield from self._give_back(client_id, hold, stored)
+            yield from self.rows.write(client_id, hold, None)
+
+    def _give_back(self, client_id: str, hold: Hold, stored: StoredSession) -> Steps:
+        """Give back the places that the row says are given back."""
+        work = Work()
+        for light in set(stored.ending).difference([kept.light for kept in stored.filters.values()]):
+            if work.spend(FILTER_WORK):
+                yield self.pause
+            try:
+                if hold.is_lost():
+                    return
+                info: CursorInfo = yield call(self.port.open_cursor, f"~{light}", GROUP_PREFIX + client_id, FIND)
+                if hold.is_lost():
+                    return
+                yield call(self.port.delete_cursor, info.cursor)
+            except GantryError as error:
+                if error.code not in (ErrorCode.QUEUE_NOT_FOUND, ErrorCode.NOT_FOUND):
+                    raise
+            hold.given_back.add(light)
+
+    def session_changed(self, client_id: str, value: bytes | None) -> None:
+        """The table reports a row of `mqtt_session`."""
+        self.table.changed_session(client_id, value, self.now_ms())
+        self.rows.reported(client_id, value, self.live.get(client_id))
+
+    def sweep(self) -> None:
+        """Forget expired sessions and remove filters that nobody uses; called now and then."""
+        now_ms = self.now_ms()
+        for client_id in list(self.table.expired(now_ms - self.session_expiry_ms)):
+            self.table.postpone(client_id, now_ms)
+            self.serial.put(client_id, self._expire(client_id), self.report)
+        for light, row in self.queues.unused(now_ms):
+            self.serial.put(f"\0{light}", self.queues.remove(light, row), self.report)
+
+    def _expire(self, client_id: str) -> Steps:
+        lease = GROUP_PREFIX + client_id
+        hold = Hold()
+
+        def lost(name: str) -> None:
+            hold.lose(name)
+            self.rows.changed(client_id)
+
+        try:
+            epoch = yield call(self.port.take_lease, lease, False, lost)
+        except GantryError as error:
+            if error.code is ErrorCode.LEASE_HELD:
+                return  # Connected, here or to another gateway.
+            raise
+        log.info("session of client %s expired", client_id)
+        try:
+            yield from self.forget(client_id, hold)
+        finally:
+            self.port.drop_lease(lease, epoch)  # also after a failure: the next attempt must find it free
+
+    def report(self, error: GantryError | None) -> None:
+        """The end of a procedure that nobody waits for."""
+        if error is not None and error.code not in (ErrorCode.UNAVAILABLE, ErrorCode.SHUTTING_DOWN):
+            log.warning("MQTT session could not be updated: %s", error)
+
+    def lost(self) -> None:
+        """The broker went away: what this process knew of it counts no more."""
+        self.rows.lost()
+        self.queues.lost()
+        self.live.clear()
+        self._resend.clear()

@@ -1,0 +1,522 @@
+"""Sessions of connected clients: what waits for a client, in which order it goes out, and what its acknowledgements settle.
+
+`VolatileSession` (clean): live messages come straight from the tap; what cannot be sent at once waits as a position in the log.
+`PersistentSession`: one cursor per filter in the filter's light queue, merged in log order, an overlap delivered once.
+Retained messages wait in front of both. How sessions come and go: lifecycle.py.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, Protocol
+
+from gantrymq.broker.port import Delivery, Outcome
+from gantrymq.model.errors import GantryError
+from gantrymq.model.message import Message
+from gantrymq_gateways.mqtt.messages.deliver import Outlet, body_of, message_qos
+from gantrymq_gateways.mqtt.retained import Retained, RetainedStore
+from gantrymq_gateways.mqtt.routes import MqttRoutes
+from gantrymq_gateways.mqtt.topics.mapping import DeliveryTopics
+from gantrymq_gateways.mqtt.topics.rules import NO_RULES, TopicRules
+
+log = logging.getLogger(__name__)
+
+READ_MAX: Final = 256
+"""Waiting records read back in one call."""
+
+ASK_MAX: Final = 64
+"""Filters of one session that are asked for entries in one loop turn, about 2 ms."""
+
+ACQUIRE_BYTES: Final = 1024 * 1024
+"""Bodies fetched ahead for one session, all its filters together."""
+
+RETAINED_WAITING_MAX: Final = 500_000
+"""Retained messages that wait for one client, some 40 MiB: five filters that all match everything kept by default. Who asks for more
+without reading is cut off. Where more is kept, see RETAINED_WAITING_FILTERS."""
+
+RETAINED_WAITING_FILTERS: Final = 5
+"""Filters that all match everything which `mqtt.retained_max` allows, and may wait for one client: fewer would refuse one `#`."""
+
+MATCHES_CACHE_MAX: Final = 1_000
+"""Topics of one session whose matching filters are kept."""
+
+
+class SessionPort(Protocol):
+    """What a session needs from the broker while it is connected."""
+
+    def read(self, refs: list[tuple[int, int]], token: object, on_done: Callable[[Any, Any], None]) -> None: ...
+
+    def acquire(
+        self,
+        cursor: int,
+        holder: int,
+        count_max: int,
+        bytes_max: int,
+        token: object,
+        on_done: Callable[[Any, Any], None],
+    ) -> None: ...
+
+    def watch(self, cursor: int, on_ready: Callable[[int], None] | None) -> None: ...
+
+    def release(self, holder: int) -> None: ...
+
+
+@dataclass(slots=True)
+class SessionTools:
+    """What all sessions of a gateway share. `settle` collects outcomes; one call to the broker per loop turn."""
+
+    port: SessionPort
+    topics: DeliveryTopics
+    settle: Callable[[int, int, Outcome], None]
+    volatile_entries_max: int
+    later: Callable[[Callable[[], None]], None]
+    """Hands a callback to the next loop turn."""
+    retained_waiting_max: int = RETAINED_WAITING_MAX
+    rules: TopicRules = NO_RULES
+
+
+class Owed:
+    """Retained messages of one filter on their way to a persistent session."""
+
+    __slots__ = ("left", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.left = 0
+        """How many must still be acknowledged."""
+
+
+Waiting = tuple[Retained, int, Owed | None, str]
+"""A retained message that a new subscription found, its granted QoS, whom it is owed to, and the filter."""
+
+
+class Hold:
+    """A client id that this gateway has, until somebody else takes it: from then on its row and its places are theirs to change."""
+
+    __slots__ = ("_lost", "given_back", "row")
+
+    def __init__(self) -> None:
+        self._lost = False
+        self.row: bytes | None = None
+        """The session's row since it was claimed (rows.py)."""
+        self.given_back: set[int] = set()
+        """Light queues that the row says the session gives its place in back, and where that is done."""
+
+    def lose(self, name: str) -> None:
+        """The lease was taken away."""
+        self._lost = True
+
+    def is_lost(self) -> bool:
+        return self._lost
+
+
+class Session:
+    """What both kinds have in common."""
+
+    def __init__(self, client_id: str, tools: SessionTools, outlet: Outlet, fail: Callable[[str], None]) -> None:
+        self.client_id = client_id
+        self.tools = tools
+        self.outlet = outlet
+        self.fail = fail
+        """Close the connection, with the reason."""
+        self.retained: deque[Waiting] = deque()
+        self._found: set[str] = set()
+        """Filters that found something since nothing waited last."""
+        self.attached = True
+        self.held = False
+        """Subscriptions are being added: what waits in light queues stays there until their overlaps can be seen."""
+        self.on_owed: Callable[[str], None] = lambda text: None
+        """All retained messages of a filter were acknowledged."""
+
+    def subscribed_again(self, filters: Iterable[str]) -> None:
+        """Forget what still waits for these: it is sent once more [MQTT-3.8.4-3], but not three times. One pass for a whole packet."""
+        again = self._found.intersection(filters)
+        if again:
+            self._found -= again
+            self.retained = deque([entry for entry in self.retained if entry[3] not in again])
+
+    def find_retained(self, store: RetainedStore, text: str, granted: int, found: list[Waiting]) -> Iterator[None]:
+        """Look for what a new subscription finds, for `send_retained`: a little per step."""
+        owed = Owed(text) if self.remembers else None
+        for message in store.walk(text):
+            if message is not None:
+                qos = min(message.qos, granted)
+                if qos and owed is not None:
+                    owed.left += 1
+                found.append((message, qos, owed, text))
+            yield
+
+    def send_retained(self, found: dict[str, list[Waiting]]) -> None:
+        """Queue what new subscriptions found, by filter; call `pump` afterwards."""
+        for text, messages in found.items():
+            self._found.add(text)
+            self.retained.extend(messages)
+        self.outlet.direct = False
+
+    @property
+    def remembers(self) -> bool:
+        return False
+
+    def is_attached(self) -> bool:
+        """False once the connection is gone."""
+        return self.attached
+
+    def acknowledged(self, packet_id: int) -> None:
+        """PUBACK. An unknown packet identifier is ignored: it may be one from before."""
+        settles = self.outlet.inflight.pop(packet_id, None)
+        if settles is None:
+            return
+        if isinstance(settles, Owed):
+            self._pay(settles)
+            return
+        for cursor, offset in settles:
+            self.tools.settle(cursor, offset, Outcome.ACK)
+
+    def _pay(self, owed: Owed) -> None:
+        owed.left -= 1
+        if not owed.left:
+            self.on_owed(owed.text)
+
+    def pump(self) -> None:
+        """Send what waits, as far as there is room."""
+        raise NotImplementedError
+
+    def detach(self) -> None:
+        """The connection is gone."""
+        self.attached = False
+
+    def _pump_retained(self) -> bool:
+        """True if nothing retained waits any more."""
+        outlet = self.outlet
+        while self.retained:
+            message, qos, owed, _ = self.retained[0]
+            if outlet.blocked or (qos and outlet.room() <= 0):
+                return False
+            self.retained.popleft()
+            best = min(qos, message.qos) if message.kept else -1
+            if best < 1 <= qos and owed is not None:
+                self._pay(owed)  # Another message, or none, is retained there by now: no acknowledgement will come.
+            if best >= 0:
+                # [MQTT-3.3.1-8]: retain is 1 because the subscription is new.
+                outlet.publish(message.topic.encode(), message.payload, best << 1 | 1, owed)
+        self._found.clear()
+        return True
+
+
+class VolatileSession(Session):
+    """A clean session: it ends with its connection."""
+
+    def __init__(self, client_id: str, tools: SessionTools, outlet: Outlet, fail: Callable[[str], None]) -> None:
+        super().__init__(client_id, tools, outlet, fail)
+        self.subscriptions: dict[str, int] = {}
+        self.backlog: deque[tuple[int, int]] = deque()
+        self._reading = False
+
+    def defer(self, message: Message) -> None:
+        """A live QoS 1 message that cannot go out now: keep its place in the log."""
+        if len(self.backlog) >= self.tools.volatile_entries_max:
+            self.fail(f"more than mqtt.volatile_entries_max ({self.tools.volatile_entries_max}) messages wait for it")
+            return
+        self.backlog.append((message.physical_offset, message.size))
+        self.outlet.direct = False
+
+    def pump(self) -> None:
+        if not self.attached or self._reading or not self._pump_retained():
+            return
+        room = self.outlet.room()
+        if self.backlog and room > 0:
+            refs = self._next_refs(min(room, READ_MAX))
+            self._reading = True
+            self.tools.port.read(refs, refs, self._read)
+            return
+        self.outlet.direct = not self.backlog and not self.outlet.blocked
+
+    def _next_refs(self, count_max: int) -> list[tuple[int, int]]:
+        """At least one, and no more bytes than are held for a session at a time."""
+        refs: list[tuple[int, int]] = []
+        size = 0
+        while self.backlog and len(refs) < count_max:
+            size += self.backlog[0][1]
+            if refs and size > ACQUIRE_BYTES:
+                break
+            refs.append(self.backlog.popleft())
+        return refs
+
+    def _read(self, refs: list[tuple[int, int]], result: Any) -> None:
+        self._reading = False
+        if not self.attached:
+            return
+        if isinstance(result, GantryError):
+            self.fail(f"records that wait for it cannot be read: {result}")
+            return
+        for index, message in enumerate(result):
+            if self.outlet.room() <= 0:
+                # Blocked by its own size meanwhile: the rest goes back in front.
+                self.backlog.extendleft(reversed(refs[index:]))
+                break
+            if message is not None:
+                self._send(message)
+        self.pump()
+
+    def _send(self, message: Message) -> None:
+        topic = self.tools.topics.get(message.topic, message.tag)
+        body = body_of(message)
+        if topic and body is not None:
+            self.outlet.publish(topic, body, 2 | self.outlet.retain_flag(message), None)
+
+    def detach(self) -> None:
+        super().detach()
+        self.backlog.clear()
+        self.retained.clear()
+
+
+class Fetch(Enum):
+    """Where a cursor's entries are."""
+
+    IDLE = "nothing ready; the watcher will tell"
+    WANTED = "to be asked"
+    ASKED = "acquire is under way"
+    LOADED = "entries in the buffer"
+
+
+class Subscription:
+    """One filter of a persistent session."""
+
+    __slots__ = ("asked_at", "buffer", "cursor", "fetch", "loaded_at", "number", "qos", "text")
+
+    def __init__(self, text: str, qos: int, cursor: int, number: int) -> None:
+        self.text = text
+        self.qos = qos
+        self.cursor = cursor
+        self.number = number
+        """Order of subscribing within the session."""
+        self.buffer: deque[Delivery] = deque()
+        self.fetch = Fetch.WANTED
+        self.asked_at = 0
+        self.loaded_at = 0
+
+    def head(self) -> int:
+        return self.buffer[0].message.physical_offset
+
+
+class PersistentSession(Session):
+    """A session that outlives its connections: its places in the light queues are the broker's, the rest is here.
+
+    Merging: the entry with the lowest position in the log goes first, so every filter without entries in its buffer must have been
+    asked. For a message that several filters match, those found empty *before* the message's batch was fetched are asked
+    again, so that all copies are at hand and one delivery settles them together.
+    """
+
+    def __init__(
+        self, client_id: str, tools: SessionTools, outlet: Outlet, fail: Callable[[str], None], holder: int
+    ) -> None:
+        super().__init__(client_id, tools, outlet, fail)
+        self.holder = holder
+        self.hold = Hold()
+        self.subscriptions: dict[str, Subscription] = {}
+        self.resend: dict[tuple[int, int], int] = {}
+        """(cursor, offset) -> packet identifier of what was sent and not acknowledged before [MQTT-4.4.0-1]."""
+        self._by_number: dict[int, Subscription] = {}
+        self._by_cursor: dict[int, Subscription] = {}
+        self._routes = MqttRoutes()
+        self._matches: dict[tuple[str, str], list[Subscription]] = {}
+        self._next_number = 1
+        self._wanted: list[Subscription] = []
+        self._asked = 0
+        self._clock = 0
+        """Counts answered acquires: orders asking and loading."""
+        self._heap: list[tuple[int, int, Subscription]] = []
+        self._pumping = False
+        self._resting = False
+        """Enough was asked in this turn."""
+        self._share = (0, 0)
+        """Entries and bytes that each of those to be asked may have."""
+        outlet.direct = False
+
+    @property
+    def remembers(self) -> bool:
+        return True
+
+    def add(self, text: str, qos: int, cursor: int) -> None:
+        """A subscription whose cursor is open, or a new QoS for one."""
+        known = self.subscriptions.get(text)
+        if known is not None and known.cursor == cursor:
+            known.qos = qos
+            return
+        if known is not None:
+            self.remove(text)  # Its queue was gone and began anew.
+        subscription = Subscription(text, qos, cursor, self._next_number)
+        self._next_number += 1
+        self.subscriptions[text] = subscription
+        self._by_number[subscription.number] = subscription
+        self._by_cursor[cursor] = subscription
+        topic, expression = self.tools.rules.filter_route(text)
+        self._routes.add(subscription.number, topic, expression)
+        self._matches.clear()
+        self._wanted.append(subscription)
+        self.tools.port.watch(cursor, self._ready)
+
+    def remove(self, text: str) -> int:
+        """End a subscription; returns its cursor. What was sent stays to be acknowledged [MQTT-3.10.4-3]."""
+        subscription = self.subscriptions.pop(text)
+        del self._by_number[subscription.number]
+        del self._by_cursor[subscription.cursor]
+        self._routes.remove(subscription.number)
+        self._matches.clear()
+        if subscription.fetch is Fetch.WANTED:
+            self._wanted.remove(subscription)
+        subscription.buffer.clear()
+        self._heap = [entry for entry in self._heap if entry[2] is not subscription]
+        heapq.heapify(self._heap)
+        self.tools.port.watch(subscription.cursor, None)
+        return subscription.cursor
+
+    def _ready(self, cursor: int) -> None:
+        subscription = self._by_cursor.get(cursor)
+        if subscription is not None and subscription.fetch is Fetch.IDLE:
+            self._want(subscription)
+            self.pump()
+
+    def _want(self, subscription: Subscription) -> None:
+        subscription.fetch = Fetch.WANTED
+        self._wanted.append(subscription)
+
+    def pump(self) -> None:
+        if self._pumping or self.held or not self.attached:
+            return
+        self._pumping = True
+        try:
+            if self._pump_retained():
+                self._pump_queues()
+        finally:
+            self._pumping = False
+
+    def _pump_queues(self) -> None:
+        while self.attached and self.outlet.room() > 0:
+            if self._wanted:
+                self._ask()
+            if self._asked or self._wanted or not self._heap:
+                return
+            first = self._heap[0][2]
+            matching = self._matching(first.buffer[0].message)
+            stale = [s for s in matching if s.fetch is Fetch.IDLE and s.asked_at < first.loaded_at]
+            if stale:
+                for subscription in stale:
+                    self._want(subscription)
+                continue
+            self._deliver(matching)
+
+    def _ask(self) -> None:
+        """Fetch for those that need it, a few per turn: a session that comes back has all of them to ask."""
+        if self._resting:
+            return
+        wanted, self._wanted = self._wanted[:ASK_MAX], self._wanted[ASK_MAX:]
+        count, size = self._share
+        if not count:
+            asking = len(wanted) + len(self._wanted)
+            count, size = max(1, self.outlet.room() // asking), ACQUIRE_BYTES // asking
+        self._share = (count, size) if self._wanted else (0, 0)
+        if self._wanted:
+            self._resting = True
+            self.tools.later(self._rested)
+        for subscription in wanted:
+            subscription.fetch = Fetch.ASKED
+            subscription.asked_at = self._clock
+            self._asked += 1
+            self.tools.port.acquire(subscription.cursor, self.holder, count, size, subscription, self._acquired)
+
+    def _rested(self) -> None:
+        self._resting = False
+        self.pump()
+
+    def _acquired(self, subscription: Subscription, result: Any) -> None:
+        self._asked -= 1
+        if not self.attached:
+            return  # `detach` released the holder after this call was made, so the entries are back already.
+        if isinstance(result, GantryError):
+            if subscription.text in self.subscriptions:
+                self.fail(f"its messages for {subscription.text!r} cannot be fetched: {result}")
+                return
+            result = []
+        if self.subscriptions.get(subscription.text) is not subscription:
+            pass  # It ended meanwhile; the others may have waited for this answer.
+        elif result:
+            self._clock += 1
+            subscription.loaded_at = self._clock
+            subscription.fetch = Fetch.LOADED
+            subscription.buffer.extend(result)
+            heapq.heappush(self._heap, (subscription.head(), subscription.number, subscription))
+        else:
+            subscription.fetch = Fetch.IDLE
+        if not self._asked:
+            self.pump()
+
+    def _matching(self, message: Message) -> list[Subscription]:
+        key = (message.topic, message.tag)
+        found = self._matches.get(key)
+        if found is None:
+            if len(self._matches) >= MATCHES_CACHE_MAX:
+                self._matches.clear()
+            numbers = dict.fromkeys(self._routes.match(message))
+            found = self._matches[key] = [self._by_number[number] for number in numbers]
+        return found
+
+    def _deliver(self, matching: list[Subscription]) -> None:
+        """Send the first entry of the merge and take its copies along."""
+        heap = self._heap
+        position = heap[0][0]
+        settles: list[tuple[int, int]] = []
+        granted = 0
+        delivery = heap[0][2].buffer[0]
+        again = False
+        while heap and heap[0][0] == position:
+            subscription = heapq.heappop(heap)[2]
+            copy = subscription.buffer.popleft()
+            settles.append((subscription.cursor, copy.offset))
+            granted = max(granted, subscription.qos)
+            again = again or copy.count > 1
+            if subscription.buffer:
+                heapq.heappush(heap, (subscription.head(), subscription.number, subscription))
+            else:
+                self._want(subscription)
+        for subscription in matching:
+            granted = max(granted, subscription.qos)  # [MQTT-3.3.5-1]
+        self._send(delivery.message, granted, again, settles)
+
+    def _send(self, message: Message, granted: int, again: bool, settles: list[tuple[int, int]]) -> None:
+        topic = self.tools.topics.get(message.topic, message.tag)
+        body = body_of(message)
+        retain = self.outlet.retain_flag(message)
+        if not topic or body is None:
+            log.warning("record at %d cannot be sent over MQTT: no topic or a broken body", message.physical_offset)
+        elif self.outlet.bridge and self.outlet.returns(message):
+            pass  # done, without going back to where it came from
+        elif min(granted, message_qos(message)):
+            packet_id = self.resend.pop(settles[0], 0) if again and self.resend else 0
+            # [MQTT-3.3.1-1]: DUP on what was possibly delivered before.
+            self.outlet.publish(topic, body, 2 | (8 if again else 0) | retain, settles, packet_id)
+            return
+        else:
+            self.outlet.publish(topic, body, retain, None)
+        for cursor, offset in settles:
+            self.tools.settle(cursor, offset, Outcome.ACK)
+
+    def detach(self) -> None:
+        """Give back what was never written as undelivered, and what was, to be delivered again."""
+        super().detach()
+        port = self.tools.port
+        for subscription in self.subscriptions.values():
+            port.watch(subscription.cursor, None)
+            for delivery in subscription.buffer:
+                self.tools.settle(subscription.cursor, delivery.offset, Outcome.RELEASE)
+            subscription.buffer.clear()
+        for packet_id, settles in self.outlet.inflight.items():
+            if type(settles) is list:
+                for place in settles:
+                    self.resend[place] = packet_id
+        self.retained.clear()

@@ -1,0 +1,1 @@
+"""MQTT topics and filters as native topics and tags."""

@@ -1,0 +1,440 @@
+"""One server-side MQTT connection without I/O: bytes in, events out; commands append to an outbox.
+
+It knows order and framing, not sessions: which packet may come when, how large, and when the peer has been silent for too
+long. Time is an argument (`now_ms`, a clock that never goes back).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from gantrymq.model.limits import BODY_BYTES_MAX
+from gantrymq.net.held.outbound import LARGE_BYTES, Pieces, gathered
+from gantrymq_gateways.mqtt.wire import codec
+from gantrymq_gateways.mqtt.wire import constants as c
+from gantrymq_gateways.mqtt.wire.codec import (
+    Ack,
+    Connect,
+    Disconnect,
+    MalformedPacket,
+    PingReq,
+    Publish,
+    Subscribe,
+    Unsubscribe,
+)
+
+HEADER_BYTES_MAX: Final = 16 + c.STRING_BYTES_MAX + 1
+"""Remaining length of a PUBLISH beside its payload: the longest topic, its length, a packet identifier, and some room."""
+
+
+class State(Enum):
+    """Where a connection stands."""
+
+    AWAIT_CONNECT = "before CONNECT"
+    CONNECTING = "CONNECT not answered yet"
+    CONNECTED = "connected"
+    CLOSED = "closed"
+
+
+ALLOWED: Final[dict[State, frozenset[int]]] = {
+    State.AWAIT_CONNECT: frozenset({c.CONNECT}),  # [MQTT-3.1.0-1]
+    State.CONNECTING: frozenset(),  # held back until CONNECT is answered [MQTT-3.1.4-5]
+    State.CONNECTED: frozenset(
+        {c.PUBLISH, c.PUBACK, c.SUBSCRIBE, c.UNSUBSCRIBE, c.PINGREQ, c.DISCONNECT}
+    ),  # [MQTT-3.1.0-2]
+    State.CLOSED: frozenset(),
+}
+"""Packet types that may arrive. PUBREC, PUBREL and PUBCOMP are missing because QoS 2 is granted to nobody yet."""
+
+NEXT: Final[dict[tuple[State, int], State]] = {
+    (State.AWAIT_CONNECT, c.CONNECT): State.CONNECTING,
+    (State.CONNECTED, c.DISCONNECT): State.CLOSED,
+}
+"""State after a packet; pairs that are missing change nothing."""
+
+
+STRANGERS: Final = (
+    (b"\x16\x03", "a TLS handshake: this port speaks MQTT without TLS"),
+    (b"AMQP", "AMQP: its port is amqp.port (5672)"),
+    *[
+        (method + b" ", "an HTTP request: this port speaks MQTT")
+        for method in (b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"CONNECT")
+    ],
+)
+"""First bytes that come from clients of other protocols, and what they are told to be."""
+
+
+def stranger(head: bytes) -> str:
+    """What the first bytes of a connection look like if they are not MQTT."""
+    return next((f"the first bytes look like {text}" for start, text in STRANGERS if head.startswith(start)), "")
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """What one connection may ask of us."""
+
+    packet_bytes_max: int = BODY_BYTES_MAX + HEADER_BYTES_MAX
+    """Remaining length of any packet: the largest body of the native model with the longest topic."""
+    connect_timeout_ms: int = 10_000
+    """From the accepted socket to CONNECT: a silent stranger costs memory."""
+    part_bytes: int = 0
+    """A PUBLISH with more payload is handed over as parts (`Part`) of so many bytes of it; 0: over `packet_bytes_max` it ends the connection."""
+    keep_alive_s_max: int = 0
+    """Cap on what the client asked for; 0: none. MQTT 3.1.1 cannot tell the client, so a cap may cut honest ones."""
+
+    @property
+    def whole_bytes_max(self) -> int:
+        """Remaining length of a PUBLISH that is certainly handed over whole."""
+        return self.part_bytes or self.packet_bytes_max
+
+
+@dataclass(slots=True)
+class Violation:
+    """The peer broke the protocol; nothing more is read. Close [MQTT-4.8.0-1]."""
+
+    text: str
+    refused: bool = False
+    """A well-formed PUBLISH that is not taken here: the client will send it again."""
+
+
+@dataclass(slots=True)
+class Part:
+    """Some of the payload of a PUBLISH that is larger than any message may be. `packet_id`: with the last part of one of QoS 1, else 0."""
+
+    topic: bytes
+    payload: bytes
+    flags: int
+    packet_id: int
+    number: int
+    count: int
+
+
+class _Oversized:
+    """A PUBLISH of which parts are still to come."""
+
+    __slots__ = ("count", "flags", "left", "number", "packet_id", "topic")
+
+    def __init__(self, topic: bytes, flags: int, packet_id: int, left: int, count: int) -> None:
+        self.topic = topic
+        self.flags = flags
+        self.packet_id = packet_id
+        self.left = left
+        self.count = count
+        self.number = 0
+
+
+Event = Part | Connect | Publish | Ack | Subscribe | Unsubscribe | Disconnect | Violation
+
+
+class MqttConnection:
+    """The state machine. `known_topics` is shared by all connections of a door: topics found good before."""
+
+    __slots__ = (
+        "_buffer",
+        "_last_ms",
+        "_limits",
+        "_need",
+        "_number",
+        "_opened_ms",
+        "_oversized",
+        "_parts",
+        "keep_alive_ms",
+        "known_topics",
+        "level",
+        "outbox",
+        "outbox_bytes",
+        "state",
+    )
+
+    def __init__(self, limits: ConnectionLimits, known_topics: set[bytes], now_ms: int) -> None:
+        self._limits = limits
+        self._parts: list[bytes] = []
+        self._buffer = 0
+        """Bytes in `_parts`."""
+        self._need = 0
+        """Bytes that the incomplete packet at the front needs at least; spares parsing it again with every piece."""
+        self._number = 1
+        """Of the packet that is unfinished: another one when that is whole."""
+        self._oversized: _Oversized | None = None
+        self._opened_ms = now_ms
+        self._last_ms = now_ms
+        self.known_topics = known_topics
+        self.keep_alive_ms = 0
+        """One and a half times what CONNECT asked for; 0: none."""
+        self.level = 0
+        self.state = State.AWAIT_CONNECT
+        self.outbox: list[bytes] = []
+        """Encoded pieces in order, always this list; the delivery path appends to it directly and adds to `outbox_bytes`."""
+        self.outbox_bytes = 0
+
+    def receive_data(self, data: bytes, now_ms: int) -> list[Event]:
+        """Events of all packets that are complete now. While CONNECT is unanswered everything is held back."""
+        self._last_ms = now_ms
+        state = self.state
+        if state is State.CLOSED:
+            return []
+        if self._parts:
+            if data:
+                self._parts.append(data)
+                self._buffer += len(data)
+            if self._buffer < self._need:
+                return []
+            data = b"".join(self._parts)
+            self._parts = []
+        if state is State.CONNECTING:
+            self._keep(data, 0, 0)
+            return []
+        return self._parse(data)
+
+    def _keep(self, data: bytes, start: int, need: int) -> None:
+        rest = data[start:] if start else data
+        if rest:
+            self._parts = [rest]
+        self._buffer = len(rest)
+        self._need = need
+
+    def _parse(self, data: bytes) -> list[Event]:
+        events: list[Event] = []
+        known = self.known_topics
+        size = len(data)
+        start = 0
+        if self._oversized is not None:
+            start = self._take_parts(self._oversized, data, 0, events)
+            if start < 0:
+                return events
+        largest = self._limits.whole_bytes_max if self.state is State.CONNECTED else 0
+        while size - start >= 2:
+            first = data[start]
+            length = data[start + 1]
+            if length < 0x80:
+                body = start + 2
+                end = body + length
+                if first == 0x40 and length == 2 and largest and end <= size:
+                    packet_id = data[body] << 8 | data[body + 1]
+                    if packet_id:
+                        events.append(Ack(c.PUBACK, packet_id))
+                        start = end
+                        continue
+            elif size - start > 2 and data[start + 2] < 0x80:
+                body = start + 3
+                end = body + (length & 0x7F | data[start + 2] << 7)
+            else:
+                try:
+                    found = codec.packet_end(data, start)
+                except MalformedPacket as error:
+                    return self._violation(events, str(error))
+                if found is None:
+                    break
+                body, end = found
+            if 0x30 <= first < 0x36 and end <= size and 4 <= end - body <= largest:
+                # The hot path: PUBLISH of QoS 0 and 1, checked as codec.decode_packet does, topics once per process.
+                flags = first & 0x0F
+                topic_end = body + 2 + (data[body] << 8 | data[body + 1])
+                topic = data[body + 2 : topic_end]
+                if topic in known and topic_end + 2 <= end:
+                    if 2 <= flags <= 3:
+                        packet_id = data[topic_end] << 8 | data[topic_end + 1]
+                        if packet_id:
+                            events.append(Publish(topic, data[topic_end + 2 : end], flags, packet_id))
+                            start = end
+                            continue
+                    elif flags <= 1:
+                        events.append(Publish(topic, data[topic_end:end], flags, 0))
+                        start = end
+                        continue
+            refused = self._check_header(first, end - body)
+            if refused:
+                if self.state is State.AWAIT_CONNECT:
+                    refused = stranger(data[start : start + 8]) or refused
+                too_large = first >> 4 == c.PUBLISH and end - body > self._limits.packet_bytes_max
+                return self._violation(events, refused, too_large)
+            if first >> 4 == c.PUBLISH and end - body > largest:
+                at, start = start, self._open_oversized(data, start, body, end, events)
+                if start < 0:
+                    return events
+                if start > at:
+                    continue
+            if end > size:
+                break
+            if not self._packet(data, start, body, end, events):
+                return events
+            start = end
+            if self.state is not State.CONNECTED:
+                break
+        self._keep_rest(data, start)
+        return events
+
+    def _keep_rest(self, data: bytes, start: int) -> None:
+        if start:
+            self._number += 1
+        if self.state is State.CLOSED or start == len(data):
+            self._parts = []
+            self._buffer = self._need = 0
+            return
+        found = codec.packet_end(data, start) if self.state is not State.CONNECTING and len(data) - start >= 2 else None
+        self._keep(data, start, found[1] - start if found else 0)
+
+    def _check_header(self, first: int, length: int) -> str:
+        """Why a packet must not even be read to its end; empty if it may."""
+        limit = self._limits.packet_bytes_max if self.state is State.CONNECTED else c.CONNECT_BYTES_MAX
+        if first >> 4 not in ALLOWED[self.state]:
+            rule = c.RULES.get(first >> 4)
+            name = rule.name if rule else f"packet type {first >> 4}"
+            return f"{name} is not allowed {self.state.value}"
+        in_parts = self._limits.part_bytes and first >> 4 == c.PUBLISH
+        if length > limit and not in_parts:
+            return f"packet of {length} bytes, at most {limit} are allowed"
+        try:
+            codec.check_fixed_header(first, length, True)
+        except MalformedPacket as error:
+            return str(error)
+        return ""
+
+    def _open_oversized(self, data: bytes, start: int, body: int, end: int, events: list[Event]) -> int:
+        """A PUBLISH that may have to be taken in parts begins at `start`: where the next packet does, -1 if that is not here yet, `start` itself
+        if the payload is no larger than a part."""
+        flags = data[start] & 0x0F
+        topic_end = body + 2 + int.from_bytes(data[body : body + 2], "big")
+        payload = topic_end + (2 if flags & c.FLAG_QOS else 0)
+        if len(data) < max(body + 2, payload):
+            self._keep(data, start, max(body + 2, payload) - start)
+            return -1
+        if end - payload <= self._limits.part_bytes:
+            return start
+        topic, packet_id = data[body + 2 : topic_end], int.from_bytes(data[topic_end:payload], "big")
+        try:
+            codec.check_publish(flags, topic, packet_id)
+        except MalformedPacket as error:
+            self._violation(events, str(error))
+            return -1
+        left, part = end - payload, self._limits.part_bytes
+        parts = self._oversized = _Oversized(topic, flags, packet_id, left, -(-left // part))
+        return self._take_parts(parts, data, payload, events)
+
+    def _take_parts(self, parts: _Oversized, data: bytes, at: int, events: list[Event]) -> int:
+        """As `_open_oversized`, from some of the payload on."""
+        while parts.left:
+            size = min(self._limits.part_bytes, parts.left)
+            if len(data) - at < size:
+                self._keep(data, at, size)
+                return -1
+            parts.left -= size
+            parts.number += 1
+            self._number += 1
+            packet_id = 0 if parts.left else parts.packet_id
+            payload = data[at : at + size]
+            events.append(Part(parts.topic, payload, parts.flags, packet_id, parts.number, parts.count))
+            at += size
+        self._oversized = None
+        return at
+
+    def _packet(self, data: bytes, start: int, body: int, end: int, events: list[Event]) -> bool:
+        """Decode one complete packet; False ends the connection."""
+        try:
+            packet = codec.decode_packet(data, start, body, end)
+        except MalformedPacket as error:
+            self._violation(events, str(error))
+            return False
+        except codec.UnsupportedVersion as unsupported:
+            level = unsupported.level
+            self._refuse_version(level)
+            self._violation(events, f"MQTT protocol level {level} is not supported, use 3.1.1 (level 4)")
+            return False
+        if isinstance(packet, Publish):
+            if packet.qos == 2:
+                self._violation(events, "PUBLISH with QoS 2, which is not supported yet", True)
+                return False
+            if len(self.known_topics) >= c.TOPIC_CACHE_MAX:
+                self.known_topics.clear()
+            self.known_topics.add(packet.topic)
+        elif isinstance(packet, PingReq):
+            self.send(codec.PING_RESPONSE)  # [MQTT-3.12.4-1]
+            return True
+        elif isinstance(packet, Connect):
+            self.level = packet.level
+            self._take_keep_alive(packet.keep_alive_s)
+        self.state = NEXT.get((self.state, data[start] >> 4), self.state)
+        events.append(packet)  # type: ignore[arg-type]
+        return True
+
+    def _take_keep_alive(self, seconds: int) -> None:
+        cap = self._limits.keep_alive_s_max
+        if cap and (not seconds or seconds > cap):
+            seconds = cap
+        self.keep_alive_ms = seconds * 1500  # [MQTT-3.1.2-24]
+
+    def _refuse_version(self, level: int) -> None:
+        """Answer on the terms of the version that was asked for."""
+        if level == c.LEVEL_5:
+            self.send(codec.encode_v5_refusal())
+        else:
+            self.send(codec.encode_connack(c.REFUSED_VERSION))  # [MQTT-3.1.2-2]
+
+    def _violation(self, events: list[Event], text: str, refused: bool = False) -> list[Event]:
+        self.close()
+        events.append(Violation(text, refused))
+        return events
+
+    # Commands
+
+    def accept(self, session_present: bool) -> None:
+        """Answer CONNECT; afterwards `receive_data(b"", now)` gives what was pipelined behind it."""
+        self.send(codec.encode_connack(c.ACCEPTED, session_present))
+        self.state = State.CONNECTED
+
+    def refuse(self, code: int) -> None:
+        """Answer CONNECT with a return code above 0; the caller closes [MQTT-3.2.2-5]."""
+        self.send(codec.encode_connack(code))
+        self.close()
+
+    def close(self) -> None:
+        """Nothing more is read; the outbox may still be sent."""
+        self.state = State.CLOSED
+        self._parts = []
+        self._buffer = 0
+
+    def send(self, data: bytes) -> None:
+        """Append encoded packets to the outbox."""
+        self.outbox.append(data)
+        self.outbox_bytes += len(data)
+
+    def data_to_send(self) -> Pieces:
+        """Take and clear the outbox."""
+        data = b"".join(self.outbox) if self.outbox_bytes < LARGE_BYTES else gathered(self.outbox)
+        self.outbox.clear()
+        self.outbox_bytes = 0
+        return data
+
+    # Time
+
+    def next_deadline(self) -> int | None:
+        """When `handle_deadline` wants to be called next; None: not at all."""
+        if self.state is State.AWAIT_CONNECT:
+            return self._opened_ms + self._limits.connect_timeout_ms
+        if self.state is State.CONNECTED and self.keep_alive_ms:
+            return self._last_ms + self.keep_alive_ms
+        return None
+
+    def handle_deadline(self, now_ms: int) -> list[Event]:
+        """A Violation if the peer has been silent for too long, else nothing (ask `next_deadline` again)."""
+        due = self.next_deadline()
+        if due is None or now_ms < due:
+            return []
+        text = f"silent for {now_ms - self._last_ms} ms, keep-alive allows {self.keep_alive_ms}"
+        if self.state is not State.CONNECTED:
+            text = f"no CONNECT within {self._limits.connect_timeout_ms} ms"
+        return self._violation([], text)
+
+    def resumed(self, now_ms: int) -> None:
+        """Reading goes on after a pause of ours: the client's silence counts from here."""
+        self._last_ms = now_ms
+
+    def unfinished(self) -> int:
+        """A number that stays the same while the same packet, or part of a larger one, waits for the peer; 0: none does."""
+        return self._number if self._buffer and self.state is not State.CONNECTING else 0
+
+    def buffered_bytes(self) -> int:
+        """Bytes received and not parsed yet."""
+        return self._buffer
