@@ -30,3 +30,10 @@ def test_links_lead_somewhere(page: Path) -> None:
         if not there.exists() or (anchor and there.suffix == ".md" and anchor not in anchors(there)):
             broken.append(target)
     assert not broken
+
+
+def test_paths_in_contributing_lead_somewhere() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    paths = re.findall(r"`((?:core|gateways|nameserver|interop_tests|docs)/[\w/.]+)`", text)
+    assert paths
+    assert [path for path in paths if not (ROOT / path).exists()] == []
