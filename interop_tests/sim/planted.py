@@ -36,8 +36,10 @@ def turned_fates(node: Node) -> None:
     transactions = node.broker.transactions
     decide, strikes = transactions.decide, Strikes(2)
 
-    def turned(half: Half, fate: int, token: Any, on_done: Any) -> None:
-        decide(half, COMMIT if fate == ROLLBACK and strikes() else fate, token, on_done)
+    def turned(half: Half, fate: int, message: Message | None, token: Any, on_done: Any) -> None:
+        if fate == ROLLBACK and strikes():
+            fate, message = COMMIT, transactions.message_of(half)
+        decide(half, fate, message, token, on_done)
 
     transactions.decide = turned  # type: ignore[method-assign]
 
@@ -47,8 +49,8 @@ def twice_committed(node: Node) -> None:
     transactions = node.broker.transactions
     decide = transactions.decide
 
-    def doubled(half: Half, fate: int, token: Any, on_done: Any) -> None:
-        decide(half, fate, token, on_done)
+    def doubled(half: Half, fate: int, message: Message | None, token: Any, on_done: Any) -> None:
+        decide(half, fate, message, token, on_done)
         if fate == COMMIT and half.offset in transactions.table:
             again = committed(transactions.message_of(half), half)
             again.intake = PLAIN
