@@ -22,7 +22,7 @@ PLAIN_ONLY = {
     "broker/test_lost_records.py::test_a_fate_is_kept_where_the_cursor_of_half_messages": "replaces a method",
     "broker/deletion/test_refused.py::test_a_field_that_fits_no_record_is_its_senders_alone[body-text]": "a text in place of bytes",
     "store/test_message_store.py::test_a_hole_costs_no_read_however_long_the_log_is": "replaces a method",
-    "store/index/test_index_file.py::test_hashes_of_many_keys_are_those_of_each": "sets a limit",
+    "store/test_derived.py::test_few_records_wait_for_the_index_while_slots_are_written": "sets a limit",
     "broker/deletion/test_deletions.py::test_every_front_part_of_the_batch": "replaces a method",
     "store/log/test_recovery.py::test_a_group_without_all_its_continuation_records_is_cut": "sets a limit",
     "store/log/test_write_buffer.py::test_the_limit_writes_through": "sets a limit",
@@ -37,6 +37,7 @@ PLAIN_ONLY = {
     "remoting/server/sending/test_replies.py::test_client_that_does_not_read": "sets a limit",
     "remoting/server/sending/test_replies.py::test_a_client_is_sent_only_so_many_replies": "sets a limit",
     "remoting/server/test_pressure.py::test_one_connection_with_too_much_under_way": "sets a limit",
+    "remoting/server/test_pressure.py::test_empty_messages_cost_their_sender_credit": "sets a limit",
     "remoting/server/test_pressure.py::test_a_large_frame_counts_whole_however_it_arrives": "sets a limit",
     "remoting/server/test_pressure.py::test_what_is_never_shed": "sets a limit",
 }
