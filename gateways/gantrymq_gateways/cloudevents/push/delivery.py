@@ -366,7 +366,8 @@ class Push:
         self._finished()
         if not self._running:
             return
-        asked_ms = self._asked_ms(answer)
+        verdict = Verdict.RETRY if not answer.status else verdict_of(answer.status)
+        asked_ms = self._asked_ms(answer) if verdict is Verdict.RETRY else None
         self.last = LastAttempt(answer.status, answer.failure, self._host.around.clock.now_ms())
         if answer.unsent:
             entry.attempts -= 1
@@ -375,7 +376,6 @@ class Push:
             self._pace.refused(entry.cuts)
         else:
             self._pace.answered(200 <= answer.status < 300)
-        verdict = Verdict.RETRY if not answer.status else verdict_of(answer.status)
         count = self._host.numbers.attempts
         if verdict is Verdict.DONE:
             count[Came.DELIVERED] += 1

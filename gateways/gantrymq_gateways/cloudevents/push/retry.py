@@ -66,7 +66,7 @@ def retry_after_ms(value: bytes | None, now_ms: int, cap_ms: int) -> int | None:
         return min(int(value) * 1000, cap_ms)
     try:
         date = parsedate_to_datetime(value.decode("ascii"))
-    except (ValueError, UnicodeDecodeError):
+    except (ValueError, OverflowError):  # OverflowError: a number too long for a date
         return None
     if date.tzinfo is None:
         date = date.replace(tzinfo=UTC)

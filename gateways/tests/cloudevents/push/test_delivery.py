@@ -216,6 +216,18 @@ def test_retry_after_is_capped(rig):
     assert rig.open_ids() == ["1"]
 
 
+@pytest.mark.parametrize("status", [200, 429])
+def test_a_retry_after_that_no_date_can_hold_does_not_stop_a_lane(rig, status):
+    rig.subscribe()
+    rig.post(identity="1")
+    rig.post(identity="2")
+    rig.sender.open[0].answer(status, b"Mon, 99999999999999999999 Jan 2020 00:00:00 GMT")
+    rig.run()
+    rig.advance(longest_delay_ms(1) + 200)
+    rig.answer_all()
+    assert unsettled(rig) == 0
+
+
 @pytest.mark.parametrize("status", [301, 400, 401, 413])
 def test_final_answers_go_to_the_dead_letters_at_once(rig, status):
     name = rig.subscribe()

@@ -45,6 +45,11 @@ def test_schedule():
         (b"soon", None),
         (b"", None),
         (b"\xff", None),
+        (b"Mon, 99999999999999999999 Jan 2020 00:00:00 GMT", None),
+        (b"Mon, 01 Jan 99999999999999999999 00:00:00 GMT", None),
+        (b"Mon, 01 Jan 2020 00:00:00 +99999999999999999999", None),
+        (b"Mon, 01 Jan 0001 00:00:00 +2359", 0),
+        (b"Fri, 31 Dec 9999 23:59:59 -2359", 600_000),
     ],
 )
 def test_retry_after(value, expected):
