@@ -12,10 +12,13 @@ from gantrymq.broker.consuming.acks import ACK_TOPIC, cursors_in
 from gantrymq.broker.slices import Slices, patient
 from gantrymq.broker.tables.tables import KEY_PROPERTY
 from gantrymq.model import names
+from gantrymq.store.damage import DAMAGE_MAX
 from gantrymq.store.log.moved import MOVED_TOPIC, cost
 from gantrymq.store.queues.consume_queue import HOLE_SIZE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gantrymq.broker.consuming.cursors import Cursor, Cursors
     from gantrymq.broker.tables.tables import Tables
     from gantrymq.store.message_store import MessageStore
@@ -30,6 +33,61 @@ READ_US = 15
 UNIT_US = 1
 RECORD_US = 12
 NOT_TABLES = frozenset({ACK_TOPIC, MOVED_TOPIC, "rmq_sys_gantry_dispatch", "rmq_sys_gantry_filler"})
+OUT_OF_ORDER = "the unit names a place behind the next one's"
+
+BadUnit = tuple[str, int, tuple[int, int, int], str]
+"""Queue and offset of a unit that names no record of its queue, the unit, and why."""
+
+
+class Walk:
+    """Looks at a queue's units in the order of their offsets, which is that of the log: which lie in [begin, end), and where the walk may stop.
+
+    One unit may be damaged and say anything. So the walk stops only where two that name a record, one after the other, lie at or above `end`.
+    """
+
+    def __init__(
+        self,
+        survey: Survey,
+        queue: str,
+        wanted: Callable[[int], bool],
+        found: Callable[[int, tuple[int, int, int]], None],
+    ) -> None:
+        """`found(offset, unit)` is called for units in the segment whose offset is `wanted`; those that name no record are in `survey.bad`."""
+        self._survey = survey
+        self._queue = queue
+        self._wanted = wanted
+        self._found = found
+        self.ahead: list[tuple[int, tuple[int, int, int], str]] = []
+        """The first unit at or above `end`, and what names no record behind it: right if the next one lies there, too."""
+
+    def behind(self, offset: int, unit: tuple[int, int, int]) -> bool:
+        """Take the next unit; True: this and all that follow lie at or above `end`."""
+        position, size, _ = unit
+        survey = self._survey
+        if size == HOLE_SIZE:
+            return False
+        if not survey.store.may_be_size(position, size):
+            what = survey.store.fault(unit)[0]  # none below the log's begin
+            if what and self.ahead and len(self.ahead) < DAMAGE_MAX:
+                self.ahead.append((offset, unit, what))
+            elif what:
+                self._bad(offset, unit, what)
+            return False
+        if position >= survey.end:
+            if self.ahead:
+                return True
+            self.ahead.append((offset, unit, OUT_OF_ORDER))
+            return False
+        for wrong in self.ahead:
+            self._bad(*wrong)
+        self.ahead.clear()
+        if position >= survey.begin and self._wanted(offset):
+            self._found(offset, unit)
+        return False
+
+    def _bad(self, offset: int, unit: tuple[int, int, int], what: str) -> None:
+        if len(self._survey.bad) < DAMAGE_MAX and self._wanted(offset):
+            self._survey.bad.append((self._queue, offset, unit, what))
 
 
 class Survey:
@@ -46,7 +104,7 @@ class Survey:
     ) -> None:
         """`passed`: by cursor, an offset of its queue below which nothing lies at or above `begin`, and that offset's position."""
         self._cursors = cursors
-        self._store = store
+        self.store = store
         self._tables = tables
         self.begin = begin
         self.end = end
@@ -62,6 +120,8 @@ class Survey:
         """Keys of tables with a record here that still have a row."""
         self.acked: set[int] = set()
         """Cursors with acknowledgements here."""
+        self.bad: list[BadUnit] = []
+        """Units that name no record, of entries that are alive and of system topics: their records may lie here. At most `DAMAGE_MAX`."""
 
     def run(self, live_max: int) -> Slices[bool]:
         """False as soon as more than `live_max` bytes are alive: the segment stays."""
@@ -75,7 +135,7 @@ class Survey:
             yield from self._moved(name)
             if self.live_bytes > live_max:
                 return False
-        for topic in self._store.topics():
+        for topic in self.store.topics():
             if names.is_own_system_topic(topic) and topic not in NOT_TABLES:
                 yield from self._table(topic)
         yield from self._acks()
@@ -102,22 +162,30 @@ class Survey:
         if offset >= end:
             return
         if not cursor.light:
-            offset = max(offset, self._store.min_offset(cursor.topic, cursor.queue_id))
+            offset = max(offset, self.store.min_offset(cursor.topic, cursor.queue_id))
+            offset = max(offset, self.store.compacted.end(cursor.topic, cursor.queue_id))
         moved = self._cursors.moved.queues.get(cursor.queue, {})
+        walk = Walk(
+            self,
+            cursor.queue,
+            lambda offset: not window.is_done(offset) and offset not in moved,
+            lambda offset, unit: self._add(unit[0], unit[1], cursor.queue, offset),
+        )
         while offset < end:
             at = offset
             units = yield from patient(lambda: self._cursors.raw_units(cursor, at, UNITS_STEP))  # noqa: B023 (called at once)
             yield READ_US + UNIT_US * len(units)
             if not units:
                 break
-            for position, size, _ in units[: end - offset]:
-                if size != HOLE_SIZE and position >= self.end:
-                    self.passed[cursor.id] = (offset, position)
+            for unit in units[: end - offset]:
+                if walk.behind(offset, unit):
+                    self.passed[cursor.id] = (walk.ahead[0][0], walk.ahead[0][1][0])
                     return
-                if size != HOLE_SIZE and position >= self.begin and not window.is_done(offset) and offset not in moved:
-                    self._add(position, size, cursor.queue, offset)
                 offset += 1
         self.passed[cursor.id] = (offset, 0)
+        if walk.ahead:  # what the queue gets from now on lies behind it
+            last, unit, _ = walk.ahead[0]
+            self.passed[cursor.id] = (last, unit[0] if end == self._cursors.end(cursor) else 0)
 
     def _moved(self, name: str) -> Slices[None]:
         moved = self._cursors.moved
@@ -138,23 +206,25 @@ class Survey:
     def _units_of(self, topic: str) -> Slices[list[tuple[int, int, int]]]:
         """Units of queue 0 of a system topic that lie in the segment."""
         found: list[tuple[int, int, int]] = []
-        offset = self._store.min_offset(topic, 0)
+        walk = Walk(self, f"{topic}/0", lambda offset: True, lambda offset, unit: found.append(unit))
+        offset = self.store.min_offset(topic, 0)
         while True:
             at = offset
-            units = yield from patient(lambda: self._store.units(topic, 0, at, UNITS_STEP))  # noqa: B023 (called at once)
-            yield READ_US + len(units) // 2
-            inside = [unit for unit in units if unit[1] == HOLE_SIZE or unit[0] < self.end]
-            found += [unit for unit in inside if unit[1] != HOLE_SIZE and unit[0] >= self.begin]
-            if not units or len(inside) < len(units):
+            units = yield from patient(lambda: self.store.units(topic, 0, at, UNITS_STEP))  # noqa: B023 (called at once)
+            yield READ_US + UNIT_US * len(units)
+            if not units:
                 return found
-            offset += len(units)
+            for unit in units:
+                if walk.behind(offset, unit):
+                    return found
+                offset += 1
 
     def _table(self, topic: str) -> Slices[None]:
         table = topic[len(names.SYSTEM_PREFIX) :]
         units = yield from self._units_of(topic)
         for refs in batches(units):
             batch = refs
-            found = yield from patient(lambda: self._store.get_many(batch))  # noqa: B023 (called at once)
+            found = yield from patient(lambda: self.store.get_many(batch))  # noqa: B023 (called at once)
             yield RECORD_US * len(refs)
             for message in found:
                 if message is None:
@@ -168,7 +238,7 @@ class Survey:
         units = yield from self._units_of(ACK_TOPIC)
         for refs in batches(units):
             batch = refs
-            found = yield from patient(lambda: self._store.get_many(batch))  # noqa: B023 (called at once)
+            found = yield from patient(lambda: self.store.get_many(batch))  # noqa: B023 (called at once)
             yield RECORD_US * len(refs)
             for message in found:
                 if message is not None:

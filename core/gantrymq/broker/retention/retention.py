@@ -296,7 +296,7 @@ class Retention:
         elif why != "time" and survey.row_bytes > size * ROWS_RATIO_MAX:
             self._stay(begin, f"more than {ROWS_RATIO_MAX:.0%} of it is rows of tables")
         else:
-            damaged = yield from self._write_survivors(survey)
+            damaged = (yield from self._write_survivors(survey)) + self._note_units(survey)
             if damaged:
                 self._stay(
                     begin, f"{damaged} damaged records of it wait to be restored or skipped (gantry store damage list)"
@@ -316,6 +316,16 @@ class Retention:
         if self.staying != reason:
             log.warning("segment %d is due to be deleted and stays: %s", begin, reason)
         self.staying = reason
+
+    def _note_units(self, survey: Survey) -> int:
+        """List the units that name no record; returns how many of them somebody still has to restore or skip."""
+        damage = self._store.damage
+        waiting = 0
+        for queue, offset, unit, what in survey.bad:
+            self._store.note_damage(unit, queue, offset, what, True)
+            entry = damage.entries.get((unit[0], queue, offset))
+            waiting += entry is None or not entry.skipped
+        return waiting
 
     def _write_survivors(self, survey: Survey) -> Slices[int]:
         """The number of those that are damaged, and stay where they are."""

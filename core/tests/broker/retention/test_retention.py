@@ -15,10 +15,13 @@ from gantrymq.broker.topics import TopicConfig
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode
 from gantrymq.model.message import Message
+from gantrymq.store.config import UNIT_SIZE
 from gantrymq.store.log.moved import MOVED_TOPIC
+from gantrymq.store.queues.consume_queue import UNIT
 from gantrymq.store.retention.rules import DiskLevel
 from gantrymq.store.testing import MemoryFileSystem, PowerCut
 from tests.broker.keeping import KEEP, SEGMENT, KeepingNode
+from tests.broker.node import ROOT
 
 
 def node_with_queue() -> tuple[KeepingNode, int, int]:
@@ -331,3 +334,58 @@ def test_a_disk_that_hovers_at_a_watermark_fills_no_log(caplog: pytest.LogCaptur
         assert bool(node.broker.full) == (level == DiskLevel.FULL)
     told = [text for text in caplog.messages if "of the store's file system" in text]
     assert [text.split("%")[0] for text in told] == ["75.1", "90.1", "70.0"]
+
+
+def write_units(node: KeepingNode, topic: str, first: int, data: bytes) -> None:
+    """Put bytes into the file of queue 0 from a unit on."""
+    size = KEEP.consumequeue_file_size
+    at = first * UNIT_SIZE
+    for begin in range(0, len(data), UNIT_SIZE):
+        base = (at + begin) // size * size
+        handle = node.files.open(ROOT / "store" / "consumequeue" / topic / "0" / f"{base:020d}", False)
+        node.files.pwrite(handle, data[begin : begin + UNIT_SIZE], at + begin - base)
+        node.files.close(handle)
+
+
+@pytest.mark.parametrize("wrong", ["a position beyond the log", "a later segment's record", "nothing"])
+def test_one_wrong_unit_does_not_hide_the_live_entries_behind_it(wrong: str) -> None:
+    node = KeepingNode(MemoryFileSystem())
+    node.send(1)
+    cursor = node.call("open_cursor", "t/0", "ce:1", EARLIEST).cursor
+    bodies = node.send(200, first=1)
+    node.port.settle([(cursor, offset, Outcome.ACK) for offset, _ in node.drain(cursor) if not 2 <= offset < 6])
+    node.turn.run_until_quiet()
+    units = node.store.units("t", 0, 0, 201)
+    node.stop()
+    position, size, code = {
+        "a position beyond the log": (units[2][0] | 1 << 60, *units[2][1:]),
+        "a later segment's record": units[190],
+        "nothing": (0, 0, 0),
+    }[wrong]
+    write_units(node, "t", 2, UNIT.pack(position, size, code))
+    node = KeepingNode(node.files, node.clock)
+    assert node.retain(hours=2) == 0
+    assert "damaged records of it wait" in node.retention.staying
+    assert [(entry.queue, entry.offset) for entry in node.store.damage.entries.values()] == [("t/0", 2)]
+    node.stop()
+    write_units(node, "t", 2, UNIT.pack(*units[2]))
+    node = KeepingNode(node.files, node.clock)
+    assert node.retain(hours=4) >= 2
+    assert node.drain(cursor) == [(offset, bodies[offset - 1]) for offset in range(2, 6)]
+
+
+def test_one_wrong_unit_does_not_hide_rows() -> None:
+    node = KeepingNode(MemoryFileSystem())
+    node.call("put", "x", [("a", b"1")])
+    node.call("put", "x", [("b", b"2")])
+    node.call("put", "x", [("c", b"3")])
+    node.send(200)
+    position, size, code = node.store.units("rmq_sys_gantry_x", 0, 1, 1)[0]
+    node.settle_down()
+    write_units(node, "rmq_sys_gantry_x", 1, UNIT.pack(position | 1 << 60, size, code))
+    assert node.retain(hours=2) == 0
+    [entry] = node.store.damage.entries.values()
+    assert (entry.queue, entry.offset, entry.is_unit) == ("rmq_sys_gantry_x/0", 1, True)
+    node.store.damage.skip(entry)
+    assert node.retain(hours=4) >= 2
+    assert node.retention.rewritten >= 2
