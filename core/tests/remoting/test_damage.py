@@ -174,6 +174,14 @@ def test_a_wrong_unit_hides_its_message_alone(site: Site, door: str, unit: str) 
     assert len(site.listed()) == 1
 
 
+@pytest.mark.parametrize("door", ["pop", "pop by tag", "pop by SQL"])
+def test_what_a_blanked_unit_named_waits_until_it_is_restored(site: Site, door: str) -> None:
+    site.stopped(lambda: site.flip(QUEUE, HURT * UNIT.size, bytes(UNIT.size)))
+    assert DOORS[door](site) == [number for number in range(COUNT) if number != HURT]
+    site.stopped(lambda: site.flip(QUEUE, HURT * UNIT.size, UNIT.pack(*site.units[HURT])))
+    assert DOORS[door](site) == [HURT]
+
+
 @pytest.mark.parametrize("door", ["pop", "pop by tag", "pop by SQL", "light queue", "topic queue"])
 def test_what_is_damaged_is_delivered_when_the_file_is_restored(site: Site, door: str) -> None:
     position = site.units[HURT][0]

@@ -44,7 +44,7 @@ PRIORITY_TYPE: Final = "PRIORITY"
 
 
 class TagPick:
-    """Tags by hash."""
+    """Tags by hash. A unit too small for any record is damaged, and its hash says nothing: it passes, and is found damaged when it is read."""
 
     __slots__ = ("_codes",)
     step: int = SCAN_STEP
@@ -55,7 +55,12 @@ class TagPick:
 
     def __call__(self, units: Sequence[Unit]) -> tuple[list[int], int]:
         codes = self._codes
-        return [at for at, unit in enumerate(units) if unit[2] in codes and unit[1] != HOLE_SIZE], len(units)
+        passed = [
+            at
+            for at, unit in enumerate(units)
+            if (unit[2] in codes and unit[1] != HOLE_SIZE) or unit[1] < record.RECORD_SIZE_MIN
+        ]
+        return passed, len(units)
 
 
 class SqlPick:
