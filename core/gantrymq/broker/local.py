@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gantrymq.broker.broker import OWN_TABLES, Broker
 from gantrymq.broker.consuming.cursors import Cursor, parse_queue
 from gantrymq.broker.hits import Tap
-from gantrymq.broker.port import CursorInfo, Done, Outcome, Route, Start, TopicInfo
+from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Start, TopicInfo
 from gantrymq.broker.row_checks import is_aside, readable
 from gantrymq.broker.tables.tables import KEY_BYTES_MAX, check_item
 from gantrymq.broker.topics import Topic
@@ -21,6 +22,8 @@ from gantrymq.store.cold import Cold
 
 if TYPE_CHECKING:
     from gantrymq.store.reader import StoreReader
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -39,6 +42,19 @@ message's holds its topic, too."""
 
 PARKED_MAX = 4096
 """Acquires of one cursor that wait behind one that waits for the disk: one per consumer of a queue."""
+
+
+UNREADABLE_RETRY_MS = 1000
+"""A cursor whose records the disk cannot read is tried again so much later: a failing disk is not asked in a loop."""
+
+_Parts = tuple[Callable[["StoreReader"], Any], Callable[[Any], None], Callable[[GantryError], None]]
+"""Of a read: what looks, who applies what it saw, who hears why it could not."""
+
+
+def _told(error: OSError | GantryError) -> GantryError:
+    if isinstance(error, GantryError):
+        return error
+    return GantryError(ErrorCode.STORE_FAILED, f"the broker's disk cannot read what was asked for: {error}")
 
 
 class LocalBrokerPort:
@@ -78,18 +94,22 @@ class LocalBrokerPort:
 
     def read(self, refs: Sequence[tuple[int, int]], token: Any, on_done: Done) -> None:
         wanted = list(refs)
-        self._read(lambda store: store.get_many(wanted), partial(on_done, token))
+        self._read(lambda store: store.get_many(wanted), partial(on_done, token), token, on_done)
 
-    def _read(self, look: Callable[[StoreReader], T], apply: Callable[[T], None]) -> None:
-        """`apply(look(store))`, now or when the disk has what is read. `look` is repeated then and changes nothing; `apply` is called once."""
-        self._read_again((look, apply))
+    def _read(self, look: Callable[[StoreReader], T], apply: Callable[[T], None], token: Any, on_done: Done) -> None:
+        """`apply(look(store))`, now or when the disk has what is read. `look` is repeated then and changes nothing; `apply` is called once, or
+        `on_done` with the reason why it cannot be."""
+        self._read_again((look, apply, partial(on_done, token)))
 
-    def _read_again(self, parts: tuple[Callable[[StoreReader], Any], Callable[[Any], None]]) -> None:
-        look, apply = parts
+    def _read_again(self, parts: _Parts) -> None:
+        look, apply, fail = parts
         try:
             found = look(self._broker.store)
         except Cold as cold:
             self._broker.fetch(cold, parts, self._read_again)
+            return
+        except (OSError, GantryError) as error:
+            fail(_told(error))
             return
         apply(found)
 
@@ -145,24 +165,18 @@ class LocalBrokerPort:
         self._broker.delete_light(light, token, on_done)
 
     def open_cursor(self, queue: str, group: str, start: Start, token: Any, on_done: Done) -> None:
-        def look(store: StoreReader) -> int | GantryError:
+        def look(store: StoreReader) -> int:
             """Where a new one begins."""
             if self._broker.cursors.find(queue, group) is not None:
                 return 0
             if start.kind == "find":
-                return GantryError(ErrorCode.NOT_FOUND, f"group {group} has no cursor in queue {queue}")
-            try:
-                return self._start_offset(store, queue, start)
-            except GantryError as error:
-                return error
+                raise GantryError(ErrorCode.NOT_FOUND, f"group {group} has no cursor in queue {queue}")
+            return self._start_offset(store, queue, start)
 
-        self._read(look, partial(self._open_cursor, queue, group, token, on_done))
+        self._read(look, partial(self._open_cursor, queue, group, token, on_done), token, on_done)
 
-    def _open_cursor(self, queue: str, group: str, token: Any, on_done: Done, begin: int | GantryError) -> None:
+    def _open_cursor(self, queue: str, group: str, token: Any, on_done: Done, begin: int) -> None:
         broker = self._broker
-        if isinstance(begin, GantryError):
-            on_done(token, begin)
-            return
         try:
             cursor = broker.cursors.find(queue, group)
             if cursor is not None and str(cursor.id) in broker.tables.rows("cursor"):
@@ -220,13 +234,13 @@ class LocalBrokerPort:
         parked = found.parked
         if parked is None:
             try:
-                seen = cursors.look(found, count_max, bytes_max)
+                result = self._lease(found, holder, count_max, bytes_max)
             except Cold as cold:
                 found.parked = deque()
                 call = partial(self._acquire, found, holder, count_max, bytes_max, token, on_done)
                 self._broker.fetch(cold, call, self._go_on, found)
                 return
-            on_done(token, cursors.take(found, seen, self._holder_base + holder, count_max, self._number))
+            on_done(token, result)
         elif len(parked) < PARKED_MAX:
             parked.append(partial(self._acquire, found, holder, count_max, bytes_max, token, on_done))
         else:
@@ -240,8 +254,21 @@ class LocalBrokerPort:
         elif holder not in self._holders:
             on_done(token, [])
         else:
-            seen = cursors.look(cursor, count_max, bytes_max)  # may raise Cold: all this again then
-            on_done(token, cursors.take(cursor, seen, self._holder_base + holder, count_max, self._number))
+            on_done(token, self._lease(cursor, holder, count_max, bytes_max))  # may raise Cold: all this again then
+
+    def _lease(self, cursor: Cursor, holder: int, count_max: int, bytes_max: int) -> list[Delivery] | GantryError:
+        """As `Cursors.acquire`. What the disk cannot read is an answer, too; the watcher is called a little later then. May raise `Cold`."""
+        broker = self._broker
+        try:
+            return broker.cursors.acquire(cursor, self._holder_base + holder, count_max, bytes_max, self._number)
+        except (OSError, GantryError) as error:
+            log.error("cursor %d (%s, group %s): %s", cursor.id, cursor.queue, cursor.group, error)
+
+            def again(now_ms: int) -> None:
+                broker.cursors.arm(cursor, self._number)
+
+            broker.wheel.call_at(broker.wheel.now_ms() + UNREADABLE_RETRY_MS, again)
+            return _told(error)
 
     def _go_on(self, call: Callable[[], None], cursor: Cursor) -> None:
         """Data is there: `call`, then what waits behind it, up to the next that is cold."""

@@ -184,7 +184,8 @@ class QueuePort(Protocol):
 
     def acquire(self, cursor: int, holder: int, count_max: int, bytes_max: int, token: object, on_done: Done) -> None:
         """Lease up to `count_max` entries (at least one if any is ready, whatever its size); result: list[Delivery], oldest first,
-        what came back before anything newer. Empty: the next entry calls the watcher. `holder`: who `release` is for."""
+        what came back before anything newer. Empty: the next entry calls the watcher. `holder`: who `release` is for. STORE_FAILED: the
+        disk cannot read them; the watcher is called a little later."""
 
     def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None:
         """(cursor, offset, outcome) of leased entries; the others are ignored. One record of the log per call."""

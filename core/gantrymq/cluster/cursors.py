@@ -185,6 +185,7 @@ class ClusterCursors:
         def acquired(result: Any) -> None:
             if isinstance(result, GantryError):
                 if result.code is not ErrorCode.UNAVAILABLE or not self._cluster.up:
+                    self._arm(cursor)
                     on_done(token, result)
                     return
                 result = []

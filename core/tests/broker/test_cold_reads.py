@@ -38,10 +38,11 @@ class Node:
     def __init__(self, directory: Path, sync: bool = False) -> None:
         clock = ManualClock()
         self.turn = ManualTurn()
+        self.wheel = ManualWheel(clock)
         self.store = MessageStore(ColdDisk(), directory, CONFIG, clock)
         self.store.load()
         self.broker = Broker(
-            self.store, clock, self.turn, ManualWheel(clock), {}, BrokerConfig(), TopicsConfig(), GatewayConfig(), sync
+            self.store, clock, self.turn, self.wheel, {}, BrokerConfig(), TopicsConfig(), GatewayConfig(), sync
         )
         self.broker.open()
         self.posted: SimpleQueue[tuple[Callable[[Any], None], Any]] = SimpleQueue()

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+
+import pytest
+
+from gantrymq.broker.local import UNREADABLE_RETRY_MS
 from gantrymq.broker.port import END, FIND
 from gantrymq.model.errors import ErrorCode
+from gantrymq.model.message import Message
 from tests.cluster.site import Site
 
 
@@ -41,3 +47,25 @@ def test_a_cursor_that_was_found_at_one_group_gets_a_place_at_every_group() -> N
     assert places(site) == ["a"]
     assert site.call(other, "open_cursor", f"~{light}", "late", END).cursor == found.cursor
     assert places(site) == ["a", "b"]
+
+
+def test_a_broker_whose_disk_cannot_read_calls_the_watcher_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site("a")
+    gateway = site.gateway()
+    site.call(gateway, "ensure_topic", "t", True)
+    cursor = site.call(gateway, "open_cursor", "t/0", "g", END).cursor
+    ready: list[int] = []
+    gateway.watch(cursor, ready.append)
+    site.call(gateway, "submit", [Message("t", b"x", queue_id=0)])
+    assert ready == [cursor]
+
+    def get_many(refs: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(site.nodes["a"].store, "get_many", get_many)
+    assert site.call(gateway, "acquire", cursor, 1, 10, 1 << 20).code is ErrorCode.STORE_FAILED
+    monkeypatch.undo()
+    site.nodes["a"].wheel.advance(UNREADABLE_RETRY_MS + 100)
+    site.run()
+    assert ready == [cursor, cursor]
+    assert [item.message.body for item in site.call(gateway, "acquire", cursor, 1, 10, 1 << 20)] == [b"x"]

@@ -1,0 +1,91 @@
+"""Acquires, reads and new cursors where the disk answers EIO: each is told, what waits behind goes on, and so does the cursor."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gantrymq.broker.port import EARLIEST, Start
+from gantrymq.model.errors import ErrorCode, GantryError
+from tests.broker.test_cold_reads import ColdDisk, Node, bodies, filled
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    """With records in queue T/0, on a cold disk."""
+    node = filled(tmp_path)
+    yield node
+    monkeypatch.undo()
+    node.stop()
+
+
+def break_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No segment of the log can be read any more."""
+
+    def read_file(self: ColdDisk, path: Path, count: int, at: int, ahead: int = 0) -> bytes:
+        if path.parent.name == "commitlog":
+            raise OSError(errno.EIO, "Input/output error")
+        return read(self, path, count, at, ahead)
+
+    read = ColdDisk.read_file
+    monkeypatch.setattr(ColdDisk, "read_file", read_file)
+
+
+def told(result: Any) -> str:
+    assert isinstance(result, GantryError)
+    assert result.code is ErrorCode.STORE_FAILED
+    return result.text
+
+
+def test_an_acquire_that_the_disk_refuses_is_told_and_so_are_those_behind_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cursor = node.wait(node.ask("open_cursor", "T/0", "g", EARLIEST)).cursor
+    break_disk(monkeypatch)
+    first = node.ask("acquire", cursor, 1, 10, 1 << 20)
+    second = node.ask("acquire", cursor, 2, 10, 1 << 20)
+    assert "Input/output error" in told(node.wait(second))
+    told(first[0])
+    assert node.broker.cursors.by_id[cursor].parked is None
+    monkeypatch.undo()
+    again = node.wait(node.ask("acquire", cursor, 1, 10, 1 << 20))
+    assert bodies(again) == [b"%d" % number for number in range(10)]
+    assert [delivery.count for delivery in again] == [1] * 10
+
+
+def test_the_watcher_is_called_again_after_a_refusal(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    cursor = node.wait(node.ask("open_cursor", "T/0", "g", EARLIEST)).cursor
+    ready: list[int] = []
+    node.port.watch(cursor, ready.append)
+    node.turn.run_until_quiet()
+    assert ready == [cursor]
+    break_disk(monkeypatch)
+    told(node.wait(node.ask("acquire", cursor, 1, 10, 1 << 20)))
+    assert ready == [cursor]
+    node.wheel.advance(2000)
+    node.turn.run_until_quiet()
+    assert ready == [cursor, cursor]
+
+
+def test_an_acquire_that_is_refused_at_once_is_told(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    cursor = node.wait(node.ask("open_cursor", "T/0", "g", EARLIEST)).cursor
+
+    def pread_now(self: ColdDisk, handle: int, count: int, at: int) -> bytes | None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(ColdDisk, "pread_now", pread_now)
+    told(node.ask("acquire", cursor, 1, 10, 1 << 20)[0])
+    told(node.ask("read", [(0, 0)])[0])
+    monkeypatch.undo()
+    assert len(node.wait(node.ask("acquire", cursor, 1, 10, 1 << 20))) == 10
+
+
+def test_reads_and_searches_by_time_that_the_disk_refuses_are_told(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_disk(monkeypatch)
+    told(node.wait(node.ask("read", [(0, 0)])))
+    told(node.wait(node.ask("open_cursor", "T/0", "t", Start("time", 1))))
+    assert node.broker.cursors.find("T/0", "t") is None
