@@ -42,7 +42,7 @@ from gantrymq.broker.topics import Topic, TopicConfig, TopicTable
 from gantrymq.broker.transactions.transactions import Transactions
 from gantrymq.broker.turn.ackgate import AckGate, answer
 from gantrymq.broker.turn.pending import Pending
-from gantrymq.broker.turn.submitted import ENTRIES_PER_SHARE, MESSAGE_ENTRIES, Sent, Submitted
+from gantrymq.broker.turn.submitted import MESSAGE_ENTRIES, Sent, Submitted
 from gantrymq.model import names
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -488,7 +488,7 @@ class Broker:
                         if hit.taps and is_behind(hit, message) and not (self.closed or (sent.whole and index)):
                             sent.strict, sent.end = strict, index
                             used = (index - begin) * MESSAGE_ENTRIES + entries - room
-                            return min(max(used, ENTRIES_PER_SHARE), entries), size - more
+                            return max(used, MESSAGE_ENTRIES), size - more
                     if message.demand_route and message.demand_route not in hit.kinds:
                         code = ErrorCode.NO_ROUTE
                 if code is not None:
@@ -502,7 +502,9 @@ class Broker:
                 lights.append(hit.lights)
                 if hit is not NO_HIT:
                     hits.append((message, hit))
-                    room -= hit.entries()
+                    room -= (
+                        len(hit.lights) if sent.whole else hit.entries()
+                    )  # a batch is whole however many listen to it live
                 more -= len(message.body)
                 if more <= 0 or (index - begin + 1) * MESSAGE_ENTRIES >= room:
                     break

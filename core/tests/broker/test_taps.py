@@ -98,3 +98,34 @@ def test_a_stop_does_not_wait_for_deliveries(node: Node) -> None:
     node.turn.run()
     node.broker.close()
     assert node.store.max_offset("live", 0) == RECORDS
+
+
+def test_senders_that_have_to_wait_for_a_gateway_take_nobodys_turn(node: Node) -> None:
+    Slow(node, 0.0015)
+    crowd: list[Any] = []
+    send(node, "live", 1, [], "first")
+    node.turn.run_until_quiet()  # the tap has shown how slow it is
+    done: list[Any] = []
+    for number in range(30):
+        send(node, "live", 1, crowd, f"crowd{number}")
+    for number in range(16):
+        send(node, "plain", 1, done, f"other{number % 15}")
+    node.turn.run()  # the first messages to the gateway fill it
+    node.turn.run()
+    assert node.store.max_offset("live", 0) < 31, "nobody waits"
+    assert len(done) == 16
+    node.turn.run_until_quiet()
+    assert len(crowd) == 30, "answered once each"
+
+
+def test_a_whole_batch_is_whole_however_many_listen_to_it_live(node: Node) -> None:
+    gateway = Slow(node, 0.0015)
+    done: list[Any] = []
+    send(node, "live", 1, done, "first")
+    node.turn.run_until_quiet()  # the tap has shown how slow it is
+    assert len(gateway.seen) == 1
+    batch = [Message("live", b"%d" % number, queue_id=0) for number in range(64)]
+    node.broker.submit(batch, None, lambda token, result: done.append(result), "second", whole=True)
+    node.turn.run()
+    assert node.store.max_offset("live", 0) == 65
+    assert done == [[0], list(range(1, 65))]

@@ -251,7 +251,7 @@ class EventDoor:
         respond(200 if up else 503, (JSON_HEADER, (b"cache-control", b"no-store")), _ENCODE(shown))
 
     def _publish(self, place: Place, request: Request, respond: Respond) -> None:
-        self._job = self._publisher.publish(place, request.headers, request.body, respond)
+        self._job = self._publisher.publish(place, request.headers, request.body, respond, self)
         if self._job is not None:
             self._publisher.around.turn.in_slices(self._continue)
 

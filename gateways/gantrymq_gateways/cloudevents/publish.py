@@ -65,8 +65,10 @@ class Publisher:
             raise Problem(403, f"topic {topic[:128]!r} is reserved; no gateway publishes to it")
         return native, codec.mode_of(content_type)
 
-    def publish(self, place: Place, headers: codec.Headers, body: bytes, respond: Respond) -> BatchJob | None:
-        """`POST /topics/{topic}`. Raises Problem, EventError, GantryError.
+    def publish(
+        self, place: Place, headers: codec.Headers, body: bytes, respond: Respond, sender: object
+    ) -> BatchJob | None:
+        """`POST /topics/{topic}` of the connection `sender`. Raises Problem, EventError, GantryError.
 
         A batch that needs more turns is returned: its `step` is to be called until it is True, one call per turn.
         """
@@ -75,7 +77,7 @@ class Publisher:
             job = BatchJob(self, native, body, respond)
             return None if job.step() else job
         event = codec.decode_structured(body) if mode is Mode.STRUCTURED else codec.decode_binary(headers, body)
-        self.port.submit((self.message_of(event, native, self.around.clock.now_ms()),), respond, _published)
+        self.port.submit((self.message_of(event, native, self.around.clock.now_ms()),), respond, _published, sender)
         return None
 
     def message_of(self, event: Event, native: str, now_ms: int) -> Message:

@@ -121,6 +121,7 @@ class Submitted:
         taken: list[Sent] = []
         entries, size = ENTRIES_PER_TURN, BYTES_PER_TURN
         kept_entries, kept_size = (entries // 2, size // 2) if waiting else (0, 0)
+        held: list[tuple[object, deque[Sent]]] = []
         for sent in fresh:
             if waiting and (queue := waiting.get(sent.sender)) is not None:
                 queue.append(sent)
@@ -128,23 +129,34 @@ class Submitted:
             if entries > kept_entries and size > kept_size:
                 used, used_size = prepare(sent, *share(sent, entries - kept_entries, size - kept_size))
                 entries, size = entries - used, size - used_size
-                taken.append(sent)
-                if sent.end == len(sent.batch):
+                if sent.end or sent.is_done():
+                    taken.append(sent)
+                if sent.is_done():
                     continue
             waiting[sent.sender] = deque((sent,))
         while waiting and entries > 0 and size > 0:
             sender, queue = waiting.popitem(last=False)
-            sent = queue[0]
-            if sent.end == sent.at:
-                taken.append(sent)
-            used, used_size = prepare(sent, *share(sent, entries, size))
-            entries, size = entries - used, size - used_size
-            if sent.passing is not None:
-                taken += refused_behind(queue, sent.passing)
-            elif sent.is_done():
-                queue.popleft()
-            if queue:
-                waiting[sender] = queue
+            room, more = min(ENTRIES_PER_SHARE, entries), min(BYTES_PER_SHARE, size)
+            while queue and room > 0 and more > 0:
+                sent, begin = queue[0], queue[0].end
+                used, used_size = prepare(sent, *share(sent, room, more))
+                room, more = room - used, more - used_size
+                entries, size = entries - used, size - used_size
+                if (
+                    sent.end == begin and not sent.is_done()
+                ):  # it has to wait for whoever gets it: not looked at again in this turn
+                    held.append((sender, queue))
+                    break
+                if begin == sent.at:
+                    taken.append(sent)
+                if sent.passing is not None:
+                    taken += refused_behind(queue, sent.passing)
+                elif sent.is_done():
+                    queue.popleft()
+            else:
+                if queue:
+                    waiting[sender] = queue
+        waiting.update(held)
         return taken
 
     def give_up(self, senders: bool = False) -> list[Sent]:

@@ -173,3 +173,21 @@ def test_a_batch_that_is_to_be_whole_is_not_divided_unless_it_is_more_than_a_tur
     assert done == [[0, 1, 2]]
     node.turn.run_until_quiet()
     assert done[1] == list(range(3, 23))
+
+
+def test_a_visit_takes_a_share_of_a_sender_and_not_one_batch(node: Node) -> None:
+    """Many small batches of one sender (a door that says no connection) beside large ones of others."""
+    large = [Sender(node, "wide") for _ in range(10)]
+    small = Sender(node, "narrow")
+    for sender in large:
+        sender.send(*[b"x"] * 50)
+    for _ in range(20):
+        small.send(b"y")
+    turns = 0
+    while len(small.results) < 20:
+        node.turn.run()
+        turns += 1
+        assert turns < 100
+    assert turns <= 30, "a visit of the rotation, each three turns of the loop, brought one batch"
+    node.turn.run_until_quiet()
+    assert all(sender.results for sender in large)

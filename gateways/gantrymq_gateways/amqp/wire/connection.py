@@ -349,7 +349,9 @@ class Connection:
         head = stop + 1
         end = len(data)
         if end - head < 20:
-            return at - head - 20 if data.startswith(_HEADER_KIND, head) or head == end else 0
+            if head == end:
+                return at - head - FRAME.size
+            return at - head - 20 if data.startswith(_HEADER_KIND, head) else 0
         tail: int
         last: int
         kind, channel, size, class_id, weight, body_size = HEADER.unpack_from(data, head)
@@ -372,10 +374,11 @@ class Connection:
             events.append(Publish(number, data[at + 11 : stop], data[head + 19 : tail], b""))
             return tail + 1
         last = tail + 8 + body_size
-        if end - tail >= 8:
-            kind, channel, size = FRAME.unpack_from(data, tail + 1)
-            if kind != 3 or channel != number or size != body_size:
-                return 0
+        if end - tail < 8:
+            return at - tail - 8
+        kind, channel, size = FRAME.unpack_from(data, tail + 1)
+        if kind != 3 or channel != number or size != body_size:
+            return 0
         if last >= end:
             return at - last - 1
         if data[last] != c.FRAME_END:

@@ -10,7 +10,7 @@ from gantrymq_gateways.amqp.config import AmqpConfig
 from gantrymq_gateways.amqp.wire.codec import FRAME, HEARTBEAT_FRAME, content_frames
 from gantrymq_gateways.amqp.wire.connection import HANDSHAKE_MS, SILENT_CLOSE_MS, Connection
 from gantrymq_gateways.amqp.wire.constants import PROTOCOL_HEADER, PROTOCOL_HEADER_OLD
-from gantrymq_gateways.amqp.wire.events import Ended, Event, MethodReceived, Publish, Settings
+from gantrymq_gateways.amqp.wire.events import ConnectionClosing, Ended, Event, MethodReceived, Publish, Settings
 from gantrymq_gateways.amqp.wire.values import Field, encode_table
 from gateways.tests.amqp.peer import Peer, Server, call, parse, publish
 
@@ -310,3 +310,19 @@ def test_channels_are_limited_by_their_number_not_by_the_highest_one() -> None:
     ((_, name, arguments),) = peer.ask(call(1, "channel.open", ""))
     text = "NOT_ALLOWED - number of channels opened (2) has reached the negotiated channel_max (2)"
     assert (name, arguments[:2]) == ("connection.close", [530, text])
+
+
+PUBLISH_FRAME = call(1, "basic.publish", 0, "", "q", False, False)
+HEADER_FRAME = FRAME.pack(2, 1, 14) + b"\0\x3c\0\0" + (10_000).to_bytes(8, "big") + b"\0\0" + b"\xce"
+
+
+@pytest.mark.parametrize("begun", [PUBLISH_FRAME, PUBLISH_FRAME + HEADER_FRAME], ids=["method", "method and header"])
+def test_what_comes_between_a_publish_and_its_body_is_looked_at_when_it_comes(begun: bytes) -> None:
+    """AMQP 4.2.6: content frames of one channel may be mixed with frames of others."""
+    connection = new()
+    connection.receive_data(OPENING + call(2, "channel.open", ""), 0)
+    connection.receive_data(begun, 0)
+    acks = [connection.receive_data(call(2, "basic.ack", number, False), 0) for number in range(1, 4)]
+    assert [len(events) for events in acks] == [1, 1, 1]
+    (event,) = connection.receive_data(call(0, "connection.close", 0, "", 0, 0), 0)
+    assert isinstance(event, ConnectionClosing)
