@@ -42,8 +42,7 @@ class Groups:
         """The group and its retry topic, made if need be. Raises NAME_INVALID, LIMIT_REACHED."""
         config = self.get(name)
         if config is None:
-            config = GroupConfig(name)
-            self.set(config)
+            config = self._make(name)
         if not name.startswith(names.LMQ_PREFIX):
             self.retry_topic(config)
         return config
@@ -58,8 +57,7 @@ class Groups:
             ) from error
         config = self.get(name)
         if config is None:
-            config = GroupConfig(name)
-            self.set(config)
+            config = self._make(name)
         return config
 
     def retry_topic(self, config: GroupConfig, unit: bool = False) -> Topic | None:
@@ -77,15 +75,27 @@ class Groups:
             topic = self._broker.topics.create(TopicConfig(name, count, count, sys_flag=sys_flag))
         return topic
 
+    def _make(self, name: str) -> GroupConfig:
+        """A group by default. A row of it that was put aside stays until an administrator changes the group: till then it has no other one."""
+        config = GroupConfig(name)
+        if name in self._broker.tables.aside("group"):
+            self._keep(config)
+        else:
+            self.set(config)
+        return config
+
     def set(self, config: GroupConfig) -> None:
         """Create or change a group."""
+        self._keep(config)
+        self._broker.put("group", [(config.group_name, encode(config))], None, None)
+
+    def _keep(self, config: GroupConfig) -> None:
         name = config.group_name
         names.check_group(name)
         if name not in self.configs and len(self.configs) >= GROUPS_MAX:
             raise GantryError(ErrorCode.LIMIT_REACHED, f"{GROUPS_MAX} consumer groups exist; delete some first")
         self.configs[name] = config
         self._touch()
-        self._broker.put("group", [(name, encode(config))], None, None)
 
     def delete(self, name: str, clean_offsets: bool) -> None:
         """Forget a group, with its offsets and pop cursors if asked."""
