@@ -313,11 +313,11 @@ class ConsumeQueue:
                 low = found + 1
             else:
                 high = middle
-        return self._past_holes(low, self.next_offset)[0]
+        return self._past_holes(low, self.next_offset, over_blank=False)[0]  # a reader has to meet what is damaged
 
-    def _past_holes(self, offset: int, end: int) -> tuple[int, int]:
-        """Offset and position of the first unit from `offset` on that is none; `end` if there is none below it. A lost record says nothing of
-        what lies before and behind it. Waits for the disk; nothing is pending."""
+    def _past_holes(self, offset: int, end: int, over_blank: bool = True) -> tuple[int, int]:
+        """Offset and position of the first unit from `offset` on that is no hole, and not blank; `end` if there is none below it. A lost record
+        says nothing of what lies before and behind it. Waits for the disk; nothing is pending."""
         while offset < end:
             at = offset * UNIT_SIZE
             base = at - at % self._files.file_size
@@ -325,7 +325,7 @@ class ConsumeQueue:
             handle = self._files.handle(self._path(base), False)
             data = self._files.files.pread(handle, count * UNIT_SIZE, at - base)
             for position, size, _ in UNIT.iter_unpack(data):
-                if size != HOLE_SIZE:
+                if size != HOLE_SIZE and (size > 0 or not over_blank):
                     return offset, position
                 offset += 1
         return end, 0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HOLES_AT_ONCE: Final = 16
-"""Units read to find one that is no hole; the first one nearly always is."""
+"""Units read to find one that is neither a hole nor blank; the first one nearly always is."""
 QUEUE_COST_US: Final = 20
 """Of looking at one queue: two reads from the page cache."""
 
@@ -166,10 +166,10 @@ class Removal:
 
 
 def _below(queue: ConsumeQueue, offset: int, position: int) -> bool:
-    """Whether the record at `offset`, or the next one where that offset is lost, lies below `position`."""
+    """Whether the record at `offset`, or the next one where that offset is lost or its unit blank, lies below `position`."""
     while units := queue.read(offset, HOLES_AT_ONCE):
         for at, size, _ in units:
-            if size != HOLE_SIZE:
+            if 0 < size != HOLE_SIZE:
                 return at < position
         offset += len(units)
     return True

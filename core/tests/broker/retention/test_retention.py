@@ -389,3 +389,19 @@ def test_one_wrong_unit_does_not_hide_rows() -> None:
     node.store.damage.skip(entry)
     assert node.retain(hours=4) >= 2
     assert node.retention.rewritten >= 2
+
+
+def test_blank_units_hide_no_whole_ones() -> None:
+    node = KeepingNode(MemoryFileSystem(), config=replace(KEEP, file_reserved_hours=72, log_bytes_max=4 * SEGMENT))
+    node.send(300)
+    units = node.store.units("t", 0, 0, 300)
+    first = next(offset for offset, unit in enumerate(units) if unit[0] >= 2 * SEGMENT)
+    node.settle_down()
+    write_units(node, "t", 125, bytes(140 * UNIT_SIZE))  # where the search looks
+    assert first < 125
+    assert node.retain() == 2
+    assert node.broker.min_offset("t", 0) == first
+    for clean in (False, True):
+        node = reopened(node, clean)
+        assert node.broker.min_offset("t", 0) == first
+        assert node.store.units("t", 0, first, 125 - first) == units[first:125]

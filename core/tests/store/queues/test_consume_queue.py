@@ -169,3 +169,21 @@ def test_the_minimum_is_found_whatever_records_are_lost(lost: list[bool], kept_f
     assert again.next_offset == len(lost)
     kept = [offset for offset, gone in enumerate(lost) if not gone and offset >= kept_from]
     assert again.min_offset == min(kept, default=len(lost))
+
+
+@pytest.mark.parametrize(
+    ("log_min", "first"), [(unit(3)[0], 3), (unit(10)[0], 10), (unit(15)[0], 12), (unit(22)[0], 22)]
+)
+def test_blank_units_do_not_move_the_minimum(log_min: int, first: int) -> None:
+    files = MemoryFileSystem()
+    queue = queue_on(files)
+    put(queue, 25)
+    queue.write_pending()
+    handle = files.open(ROOT / "T/0" / "200".zfill(20), False)
+    files.pwrite(handle, bytes(160), 40)  # offsets 12 to 19
+    files.close(handle)
+    table = QueueFiles(files, ROOT, 200, 8)
+    table.log_min = log_min
+    again = ConsumeQueue(table, ROOT / "T/0", 0)
+    again.open()
+    assert (again.min_offset, again.next_offset) == (first, 25)
