@@ -475,8 +475,8 @@ class StoreReader:
             return self.compacted.read(position, count, self.cold)
         return self._log.read(position, count)
 
-    def get(self, position: int, size: int = 0) -> Message | None:
-        """The record at a position from anywhere, or None if no record of a queue begins there. `size` 0: unknown."""
+    def get(self, position: int, size: int | None = None) -> Message | None:
+        """The record at a position from anywhere, or None if no record of a queue begins there. `size` None: not known."""
         message = self._decode(position, size)
         if message is None:
             return None
@@ -503,7 +503,7 @@ class StoreReader:
                     found[index] = None
         return found
 
-    def _decode_all(self, refs: Sequence[tuple[int, int]]) -> list[Message | None]:
+    def _decode_all(self, refs: Sequence[tuple[int, int | None]]) -> list[Message | None]:
         found: list[Message | None] = []
         wanted: list[Want] = []
         for position, size in refs:
@@ -515,14 +515,14 @@ class StoreReader:
             raise Cold(wanted)
         return found
 
-    def _decode(self, position: int, size: int) -> Message | None:
+    def _decode(self, position: int, size: int | None) -> Message | None:
         if position >= VIRTUAL:
-            return self._decode_old(position, size)
+            return self._decode_old(position, size or 0)
         if size == HOLE_SIZE or not (
             self._log.min_position <= position <= self._appender.position - record.RECORD_SIZE_MIN
         ):
             return None  # no record has the size of a hole, and reading as much would take seconds
-        if not size:
+        if size is None:  # a unit's 0 is damage, and no question
             size = int.from_bytes(self._log.read(position, 4), "big")
         if size < record.RECORD_SIZE_MIN or position + size > self._appender.position:
             return None
@@ -546,7 +546,7 @@ class StoreReader:
 
     def _candidates(self, topic: str, positions: list[int]) -> list[Message | None]:
         """Records at positions that the index names; what compaction kept of a segment that is gone comes from its file."""
-        refs = [(position, 0) for position in positions]
+        refs: list[tuple[int, int | None]] = [(position, None) for position in positions]
         if any(name == topic for name, _ in self.compacted.queues):
             low = self._log.min_position
             kept = [self.compacted.survivor(topic, position, self.cold) for position in positions if position < low]

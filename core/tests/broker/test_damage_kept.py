@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gantrymq.broker.port import END, Route
 from gantrymq.model.message import Message
 from gantrymq.store.damage import DAMAGE_MAX, DamageList
 from gantrymq.store.log import record
 from gantrymq.store.log.recovery import FILLER_TOPIC
+from gantrymq.store.queues.consume_queue import UNIT
 from gantrymq.store.testing import MemoryFileSystem
 from tests.broker.keeping import SEGMENT, KeepingNode
 from tests.broker.node import ROOT
@@ -111,3 +114,35 @@ def test_what_recovery_put_aside_is_not_moved_as_if_it_were_the_message() -> Non
     assert node.broker.cursors.end_waiting(position, deliver=False) == 1
     node.turn.run_until_quiet()
     assert node.retain(hours=4) > 0
+
+
+@pytest.mark.parametrize("light", [True, False])
+def test_a_blank_unit_is_kept_aside_and_the_first_record_of_the_log_is_not_taken_for_its_own(light: bool) -> None:
+    node = KeepingNode(MemoryFileSystem())
+    number = node.call("create_light")
+    node.call("add_route", Route("r", "prefix", None, "a", number))
+    queue = f"~{number}" if light else "t/0"
+    node.call("ensure_topic", "t", True)
+    cursor = node.call("open_cursor", queue, "g", END).cursor
+    messages = [Message("t", b"%d" % at, b"TAGS\x01a\x02", "a", queue_id=0) for at in range(5)]
+    node.call("submit", messages)
+    unit = (node.store.light_units(number, 2, 1) if light else node.store.units("t", 0, 2, 1))[0]
+    node.stop()
+    blank(node.files, unit, "light" if light else "consumequeue")
+    node = KeepingNode(node.files, node.clock)
+    assert [body for _, body in node.drain(cursor)] == [b"0", b"1", b"3", b"4"]
+    assert node.broker.cursors.aside == {cursor: {2: 0}}
+    (entry,) = node.store.damage.entries.values()
+    assert (entry.queue, entry.offset, entry.is_unit, entry.size) == (queue, 2, True, 0)
+
+
+def blank(files: MemoryFileSystem, unit: tuple[int, int, int], kind: str) -> None:
+    """Zeros in the place of a queue's unit."""
+    for path, data in files.snapshot().items():
+        at = data.find(UNIT.pack(*unit))
+        if kind in path.parts and at >= 0:
+            handle = files.open(path, False)
+            files.pwrite(handle, bytes(UNIT.size), at)
+            files.close(handle)
+            return
+    raise AssertionError(f"no {kind} has {unit}")

@@ -127,7 +127,7 @@ def test_get_believes_no_record_inside_a_body(bench: Bench) -> None:
         if position:
             assert store.get(position) is None, position
     assert store.get(0, 50) is None
-    assert store.get_many([(0, 50), (1 << 60, 100), (-5, 100)]) == [None] * 3
+    assert store.get_many([(0, 50), (0, 0), (1 << 60, 100), (-5, 100)]) == [None] * 4
 
 
 def test_prepared_and_rolled_back_records_enter_no_queue(bench: Bench) -> None:
