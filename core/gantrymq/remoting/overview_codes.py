@@ -23,7 +23,7 @@ as above."""
 
 PRUNE_TOPICS: Final = 60125
 """Topics that came into being at their first use and that nobody needs: `{"unused": [[name, ms or 0], ...], "kept": [[name, why], ...], "named":
-[topic, ...]}`; ms: when it was made; named: topics in rows of doors. Field `olderMs`: made and asked for at least so long ago. Field `remove=true`:
+[topic, ...]}`; ms: when it was made; kept: the other topics, also those that somebody created; named: topics in rows of doors. Field `olderMs`: made and asked for at least so long ago. Field `remove=true`:
 those named in the body (a JSON list), `unused` then are those that were removed."""
 
 DAMAGE_LIST: Final = 60126

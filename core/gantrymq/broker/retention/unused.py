@@ -71,8 +71,8 @@ class UnusedTopics:
             self._broker.tables.unwatch(table, watcher)
 
     def candidates(self) -> list[str]:
-        """Topics that came into being at their first use."""
-        return [name for name, topic in self._broker.topics.topics.items() if topic.config.on_use]
+        """Topics to ask `why_used` of: also those that somebody created, for another broker may have them by their first use alone."""
+        return [name for name, topic in self._broker.topics.topics.items() if not topic.special]
 
     def why_used(self, name: str, older_ms: int) -> str:
         """Why a topic stays; empty if it is unused. May raise `Cold`. `older_ms`: how long ago it must have been made or asked for."""
