@@ -39,6 +39,9 @@ class PrefixRoutes:
     def remove(self, number: int) -> None:
         self.routes.pop(number, None)
 
+    def home(self, expression: str) -> str | None:
+        return None
+
     def match(self, message: Message) -> Iterable[int]:
         for number, (topic, expression) in self.routes.items():
             if topic in (None, message.topic) and (

@@ -149,6 +149,10 @@ class AmqpRoutes:
         else:
             exchange.by_start.setdefault(pattern[0], {})[number] = (pattern, target)
 
+    def home(self, expression: str) -> str | None:
+        """As RouteSet.home: a binding has its topic."""
+        return None
+
     def remove(self, number: int) -> None:
         """As RouteSet.remove."""
         where = self._where.pop(number, None)

@@ -127,6 +127,13 @@ class MqttRoutes:
             self._by_topic.setdefault(topic, FilterTrie()).add(words, number)
         return False
 
+    def home(self, expression: str) -> str | None:
+        """As RouteSet.home: the native topic that rules give the filter."""
+        if not expression.startswith("{"):
+            return None
+        rules, text = parse_ruled(expression)
+        return rules.home_of(text)
+
     def remove(self, number: int) -> None:
         route = self._routes.pop(number, None)
         if route is None:

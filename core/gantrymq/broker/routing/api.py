@@ -20,6 +20,9 @@ class RouteSet(Protocol):
         """Add route `number` (unique, any int). True if it reads more of the message than topic, exchange and tag, so that
         results for its topic must not be cached. Raises GantryError(ILLEGAL_ARGUMENT) for a bad expression."""
 
+    def home(self, expression: str) -> str | None:
+        """Topic that a route without one is about all the same, so that the topic is not unused; None: none in particular."""
+
     def remove(self, number: int) -> None:
         """Forget a route; unknown numbers are ignored."""
 

@@ -23,7 +23,7 @@ CACHE_PER_TOPIC_MAX = 10_000
 
 
 class _Target:
-    __slots__ = ("kind", "light", "number", "tap", "topic", "uncached")
+    __slots__ = ("home", "kind", "light", "number", "tap", "topic", "uncached")
 
     def __init__(self, kind: str, topic: str | None, light: int, tap: Tap | None, number: int) -> None:
         self.kind = kind
@@ -32,6 +32,8 @@ class _Target:
         self.tap = tap
         self.number = number
         self.uncached = False
+        self.home: str | None = None
+        """See `RouteSet.home`."""
 
 
 def load_route_sets() -> dict[str, RouteSet]:
@@ -52,6 +54,7 @@ class Router:
         self._used: dict[str, int] = {}
         self._any_topic = 0
         self._of_topic: dict[str, int] = {}
+        self._homes: dict[str, int] = {}
         self._uncached_any = 0
         self._uncached_of: dict[str, int] = {}
         self._same: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -190,6 +193,7 @@ class Router:
             )
         number = self._next
         target.uncached = routes.add(number, target.topic, expression)
+        target.home = routes.home(expression) if target.topic is None else None
         self._next += 1
         self._targets[number] = target
         self._used[target.kind] = self._used.get(target.kind, 0) + 1
@@ -212,21 +216,19 @@ class Router:
         if target.topic is None:
             self._any_topic += step
             self._uncached_any += step if target.uncached else 0
+            if target.home is not None:
+                _count_in(self._homes, target.home, step)
             return
-        for counter, here in ((self._of_topic, True), (self._uncached_of, target.uncached)):
-            if here:
-                count = counter.get(target.topic, 0) + step
-                if count:
-                    counter[target.topic] = count
-                else:
-                    counter.pop(target.topic, None)
+        _count_in(self._of_topic, target.topic, step)
+        if target.uncached:
+            _count_in(self._uncached_of, target.topic, step)
 
     def _concerned(self, name: str) -> bool:
         return bool(self._any_topic or self._of_topic.get(name))
 
     def names_topic(self, topic: str) -> bool:
         """Whether a route is about this very topic."""
-        return topic in self._of_topic
+        return topic in self._of_topic or topic in self._homes
 
     def _refresh(self, name: str | None) -> None:
         if name is not None:
@@ -238,6 +240,14 @@ class Router:
         for topic in self._topics.values():
             topic.cache.clear()
             topic.routed = self._concerned(topic.name)
+
+
+def _count_in(counter: dict[str, int], topic: str, step: int) -> None:
+    count = counter.get(topic, 0) + step
+    if count:
+        counter[topic] = count
+    else:
+        counter.pop(topic, None)
 
 
 def route_to_bytes(route: Route) -> bytes:

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gantrymq.broker.port import Route
+from gantrymq.broker.routing.router import Router
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq_gateways.mqtt.config import MqttConfig
@@ -290,3 +292,19 @@ def test_two_levels_over_the_door() -> None:
     assert reader.messages() == [("acme/l1/d7/state", b"off")]
     assert {(m.topic, m.tag) for m in world.port.log} == {("acme%2Fl1", "d7.state"), ("acme%2Fl1", "d1.temp")}
     assert set(world.port.topic_queues) == {"acme%2Fl1"}
+
+
+def test_a_subscription_under_rules_names_its_native_topic() -> None:
+    router = Router({"mqtt": MqttRoutes()}, {})
+    rules = parse_rules("devices/=fleet", 2)
+    for number, text in enumerate(["devices/a/#", "site/hall/+", "devices/b", "+/a", "#"], 1):
+        router.add(Route(str(number), "mqtt", *rules.filter_route(text), number))
+    assert router.names_topic("fleet")
+    assert router.names_topic("site%2Fhall")
+    assert not router.names_topic("devices")
+    router.remove("1")
+    assert router.names_topic("fleet")
+    router.remove("3")
+    router.remove("2")
+    assert not router.names_topic("fleet")
+    assert not router.names_topic("site%2Fhall")
