@@ -6,6 +6,7 @@ looked at it once, and again whenever the disk itself had to be read. A record t
 
 from __future__ import annotations
 
+from errno import EBADMSG, EIO, ENODATA, EUCLEAN
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.model.limits import FRAME_BYTES_MAX
@@ -29,6 +30,14 @@ RECORD_BYTES_MAX: Final = 2 * FRAME_BYTES_MAX
 LOOKED_AT_MAX: Final = 512
 """Records looked at in one answer: half a millisecond. The next pull goes on behind them."""
 NO_UNIT: Final = "the unit names no record of the log"
+NOT_READ: Final = "the disk cannot read it"
+_UNREAD: Final = b"\0"
+"""In place of what the disk cannot read: no record is so short."""
+
+
+def is_unreadable(error: OSError) -> bool:
+    """Whether a read failed because of the place that it read: other places may be read."""
+    return error.errno in (EIO, ENODATA, EBADMSG, EUCLEAN)
 
 
 class CheckedReads:
@@ -98,7 +107,7 @@ class CheckedReads:
         position, size, _ = unit
         if not self.names_a_record(position, size):
             return ("", False) if self._is_gone(position, size) else (NO_UNIT, True)
-        data = self._read(position, size)
+        data = self._bytes(position, size)
         if not data and position >= VIRTUAL:
             return "", False
         what, is_unit = self._what(data, position, size, "", -1, -1)
@@ -106,13 +115,13 @@ class CheckedReads:
 
     def is_whole(self, position: int, size: int) -> bool:
         """Whether a whole record stands at a position. `size`: what is believed; the record's own counts. May raise `Cold`."""
-        head = self._read(position, record.PREFIX.size)
+        head = self._bytes(position, record.PREFIX.size)
         own = int.from_bytes(head[:4], "big")
         if position < VIRTUAL and self.names_a_record(position, own):
             size = own
         return (
             self.names_a_record(position, size)
-            and not self._what(self._read(position, size), position, size, "", -1, -1)[0]
+            and not self._what(self._bytes(position, size), position, size, "", -1, -1)[0]
         )
 
     def names_a_record(self, position: int, size: int) -> bool:
@@ -130,7 +139,7 @@ class CheckedReads:
         return size >= record.RECORD_SIZE_MIN and 0 <= position < self._log.min_position
 
     def _what(self, data: bytes, position: int, size: int, topic: str, queue_id: int, offset: int) -> tuple[str, bool]:
-        what = record.fault(data, size)
+        what = record.fault(data, size) if data != _UNREAD else NOT_READ
         if what:
             return what, False
         its_topic, its_queue, its_offset, its_position = record.place_of(data)
@@ -144,8 +153,16 @@ class CheckedReads:
             return "", False
         return f"the unit names the record of {its_topic}/{its_queue}, offset {its_offset}", True
 
+    def _bytes(self, position: int, count: int) -> bytes:
+        try:
+            return self._read(position, count)
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            return _UNREAD
+
     def _read_all(self, wanted: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Each record alone, near ones read at once."""
+        """Each record alone, near ones read at once where the disk can."""
         ranges: list[list[int]] = []
         places: list[tuple[int, int]] = []
         file_size = self._log.file_size
@@ -161,11 +178,17 @@ class CheckedReads:
         cold: list[Want] = []
         for begin, stop in ranges:
             try:
-                read.append(self._read(begin, stop - begin))
+                read.append(self._bytes(begin, stop - begin))
+            except Cold as error:
+                cold += error.wanted
+                read.append(b"")
+        pieces: list[bytes] = []
+        for (which, at), (position, size) in zip(places, wanted, strict=True):
+            try:
+                alone = size and read[which] == _UNREAD
+                pieces.append(self._bytes(position, size) if alone else read[which][at : at + size] if size else b"")
             except Cold as error:
                 cold += error.wanted
         if cold:
             raise Cold(cold)
-        return [
-            read[which][at : at + size] if size else b"" for (which, at), (_, size) in zip(places, wanted, strict=True)
-        ]
+        return pieces

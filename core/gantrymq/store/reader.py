@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.model import properties as props
 from gantrymq.model.errors import StoreCorruptError
 from gantrymq.model.sysflag import TRANSACTION_ROLLBACK
-from gantrymq.store.checked import LOOKED_AT_MAX, RECORD_BYTES_MAX
+from gantrymq.store.checked import LOOKED_AT_MAX, RECORD_BYTES_MAX, is_unreadable
 from gantrymq.store.checkpoints.ends import Ends, RememberedEnds, of_topic
 from gantrymq.store.cold import Cold
 from gantrymq.store.log import record
@@ -297,8 +297,12 @@ class StoreReader:
         units = queue.read(offset, count) if offset >= queue.min_offset else []
         if units and self._is_trusted(min(units)[0], queue, offset, offset + len(units)):
             holes = any(unit[1] == HOLE_SIZE for unit in units)
-            pieces, taken = (self.read_records if holes else self.read_scattered)(units, bytes_max)
-            return pieces, taken, sum(map(len, pieces))
+            try:
+                pieces, taken = (self.read_records if holes else self.read_scattered)(units, bytes_max)
+                return pieces, taken, sum(map(len, pieces))
+            except OSError as error:
+                if not is_unreadable(error):
+                    raise
         del units[LOOKED_AT_MAX:]
         run = range(offset, offset + len(units))
         pieces, taken = self._checked.read(queue.topic, queue.queue_id, run, units, bytes_max)
@@ -341,7 +345,11 @@ class StoreReader:
         """As `read_records`, but a piece for each unit covered, empty where there is no whole record. `offsets`: of the units in that queue."""
         trusted = units and self._is_trusted(min(units)[0]) and max(units)[0] < self._appender.position
         if trusted and not any(unit[1] == HOLE_SIZE for unit in units):
-            return self.read_scattered(units, bytes_max)
+            try:
+                return self.read_scattered(units, bytes_max)
+            except OSError as error:
+                if not is_unreadable(error):
+                    raise
         return self._checked.read(topic, queue_id, offsets, units, bytes_max)
 
     def fault(self, unit: Unit) -> tuple[str, bool]:
@@ -417,7 +425,12 @@ class StoreReader:
             total = sum(sizes)
         if total >= HOLE_SIZE or places[-1] >= VIRTUAL or (total > bytes_max and total > RECORD_BYTES_MAX):
             return None
-        found = self._log.read_many(places, sizes, base, total)
+        try:
+            found = self._log.read_many(places, sizes, base, total)
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            return None
         return (found, taken, total) if found is not None and sum(map(len, found)) == total else None
 
     def read_scattered(self, units: Sequence[Unit], bytes_max: int) -> tuple[list[bytes], int]:

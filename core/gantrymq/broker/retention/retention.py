@@ -21,6 +21,7 @@ from gantrymq.broker.tables.tables import item_message
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.model.sysflag import TRANSACTION_ROLLBACK
+from gantrymq.store.checked import NOT_READ, is_unreadable
 from gantrymq.store.log.moved import places_of, wrap
 from gantrymq.store.log.record import SYS_FLAG_AT, fault, place_of
 from gantrymq.store.log.recovery import FILLER_TOPIC
@@ -335,10 +336,15 @@ class Retention:
         for position in sorted(survey.places):
             length, shows = survey.places[position]
             unit = (position, length, 0)
-            read = yield from patient(lambda: self._store.read_records([unit], unit[1]))  # noqa: B023 (called at once)
-            stored = b"".join(read[0])
+            try:
+                read = yield from patient(lambda: self._store.read_records([unit], unit[1]))  # noqa: B023 (called at once)
+                stored = b"".join(read[0])
+                what = fault(stored, length)
+            except OSError as error:
+                if not is_unreadable(error):
+                    raise
+                what = NOT_READ
             yield DECODE_US
-            what = fault(stored, length)
             rolled_back = stored[SYS_FLAG_AT + 3] & TRANSACTION_ROLLBACK == TRANSACTION_ROLLBACK if not what else False
             if rolled_back and FILLER_TOPIC.startswith(place_of(stored)[0]):
                 what = "recovery put it aside"

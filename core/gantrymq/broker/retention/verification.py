@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.slices import HELD, Sliced, Slices, patient
+from gantrymq.store.checked import NOT_READ, is_unreadable
 from gantrymq.store.log import record
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ SAVE_BYTES: Final = 256 * 1024 * 1024
 ROUND_PAUSE_MS: Final = 3_600_000
 """Between two rounds: a small log is not read all the time."""
 RETRY_MS: Final = 1_000
+PAGE_BYTES: Final = 4096
+"""Read alone where the disk cannot read a chunk: it is not all of it."""
 
 
 class Verification:
@@ -116,20 +119,27 @@ class Verification:
 
     def _chunk(self, position: int, end: int) -> Slices[int]:
         """Verify what begins in the next chunk; returns where to go on."""
-        data = yield from patient(lambda: self._store.read_log(position, CHUNK_BYTES))
+        data = yield from self._read(position, CHUNK_BYTES)
+        if data is None:  # record by record, then
+            data = yield from self._read(position, record.PREFIX.size)
+            size = int.from_bytes(data[:4], "big") if data else 0
+            if data is not None and self._store.may_be_size(position, size):
+                data = yield from self._read(position, size)
+        if data is None:
+            return (yield from self._damaged(position, end, NOT_READ))
         at = looked = 0
         while at + record.PREFIX.size <= len(data) and position + at < end:
             size, magic = record.PREFIX.unpack_from(data, at)
             if magic == record.MAGIC_BLANK and size >= record.BLANK_SIZE:
                 at = self._store.segment_end(position) - position
                 break
-            part = data[at : at + size] if size > 0 else b""
-            if len(part) < size and self._store.may_be_size(position + at, size):
+            part: bytes | None = data[at : at + size] if size > 0 else b""
+            if len(data) - at < size and self._store.may_be_size(position + at, size):
                 if at:
                     break  # the next chunk begins with it
-                part = yield from patient(lambda: self._store.read_log(position, size))  # noqa: B023 (called at once)
-            what = record.fault(part, size)
-            if not what and record.place_of(part)[3] != position + at:
+                part = yield from self._read(position, size)
+            what = record.fault(part, size) if part is not None else NOT_READ
+            if part is not None and not what and record.place_of(part)[3] != position + at:
                 what = "it says that it stands elsewhere"
             if what:
                 return (yield from self._damaged(position + at, end, what))
@@ -141,6 +151,30 @@ class Verification:
             return end
         return position + at
 
+    def _read(self, position: int, count: int) -> Slices[bytes | None]:
+        """Bytes of the log; None where the disk cannot read all of them."""
+        try:
+            return (yield from patient(lambda: self._store.read_log(position, count)))
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            return None
+
+    def _read_pages(self, position: int, count: int) -> Slices[bytes]:
+        """As `_read`, page by page where that fails; zeros in place of what cannot be read."""
+        data = yield from self._read(position, count)
+        if data is not None:
+            return data
+        pages: list[bytes] = []
+        end = min(position + count, self._store.segment_end(position))
+        while position < end:
+            size = min(PAGE_BYTES - position % PAGE_BYTES, end - position)
+            page = yield from self._read(position, size)
+            pages.append(bytes(size) if page is None else page)
+            position += size
+            yield CHUNK_US
+        return b"".join(pages)
+
     def _damaged(self, position: int, end: int, what: str) -> Slices[int]:
         """List it; returns the position of the next whole record, or the next segment's."""
         following = yield from self._next_whole(position, end)
@@ -151,16 +185,16 @@ class Verification:
     def _next_whole(self, position: int, end: int) -> Slices[int]:
         store = self._store
         stop = min(store.segment_end(position), end)
-        head = yield from patient(lambda: store.read_log(position, record.PREFIX.size))
+        head = (yield from self._read(position, record.PREFIX.size)) or b""
         own = position + int.from_bytes(head[:4], "big")
         if position < own < stop:  # what it says of its size may be true
-            after = yield from patient(lambda: store.read_log(own, record.PREFIX.size))
+            after = (yield from self._read(own, record.PREFIX.size)) or b""
             blank = after[4:] == record.blank(0)[4:]
             if blank or (yield from patient(lambda: store.is_whole(own))):
                 return own
         at = position + 1
         while at < stop:
-            data = yield from patient(lambda: store.read_log(at, CHUNK_BYTES))  # noqa: B023 (called at once)
+            data = yield from self._read_pages(at, CHUNK_BYTES)
             yield CHUNK_US
             for magic in (record.MAGIC_BYTES_V1, record.MAGIC_BYTES_V2):
                 hit = data.find(magic, 4)

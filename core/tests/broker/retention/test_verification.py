@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gantrymq.broker.port import END, Route
+from gantrymq.broker.port import EARLIEST, END, Outcome, Route
 from gantrymq.broker.retention import verification
 from gantrymq.broker.retention.verification import Verification
 from gantrymq.store.files import FileSystem, OsFileSystem
@@ -18,6 +19,24 @@ from tests.broker.keeping import KEEP, SEGMENT, KeepingNode
 from tests.broker.node import ROOT
 
 RATE = 1_000_000
+
+
+class BadSectors(MemoryFileSystem):
+    """Reads of the log that touch one of these [begin, end) fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sectors: list[tuple[int, int]] = []
+
+    def pread(self, handle: int, count: int, at: int) -> bytes:
+        path, _ = self._handles[handle]
+        if path.parent.name == "commitlog":
+            begin = int(path.name) + at
+            if any(begin < stop and first < begin + count for first, stop in self.sectors):
+                raise OSError(errno.EIO, "Input/output error")
+        return super().pread(handle, count, at)
+
+
 NEVER = replace(KEEP, file_reserved_hours=1_000)
 
 
@@ -154,3 +173,78 @@ def test_gantry_store_check_names_the_same_records(tmp_path: Path) -> None:
     assert [position for position, _ in listed(node)] == [units[5][0], units[120][0]]
     assert [offset for offset in range(200) if str(units[offset][0]) in where.split()] == [5, 120], where
     node.stop()
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_what_the_disk_cannot_read_is_listed_and_the_rest_is_verified(cold: bool) -> None:
+    node = KeepingNode(BadSectors(), config=NEVER)
+    node.send(200, size=1000)
+    node.send(1, size=45_000)
+    node.send(20, size=1000)
+    units = node.store.units("t", 0, 0, 221)
+    old = overwrite(node.files, units[170][0] + 300, b"?")
+    node.flush()
+    place = units[100][0] // 4096 * 4096 + 4096
+    node.files.sectors = [(place, place + 4096), (units[200][0] + 30_000, units[200][0] + 30_001)]
+    hurt = [
+        unit for unit in units if any(unit[0] < stop and first < sum(unit[:2]) for first, stop in node.files.sectors)
+    ]
+    reads = node.read_cold() if cold else None
+    node.files.is_cold = lambda path, at: cold and "commitlog" in path.parts
+    made = Verification(node.broker, node.store, RATE)
+    made.start()
+    for _ in range(100_000):
+        if made.rounds:
+            break
+        if reads is not None and reads.queued:
+            callback, value = node.posted.get(timeout=30)
+            callback(value)
+        else:
+            node.wheel.advance(10)
+    assert made.rounds == 1
+    entries = sorted(node.store.damage.entries.values(), key=lambda entry: entry.position)
+    assert entries[0].what == entries[-1].what == "the disk cannot read it"
+    assert (entries[0].position, entries[-1].position) == (hurt[0][0], hurt[-1][0])
+    covered = [unit for unit in units if any(e.position <= unit[0] < e.position + e.size for e in entries)]
+    assert covered == sorted([*hurt, units[170]])
+    if reads is not None:
+        reads.stop()
+    node.files.sectors = []
+    overwrite(node.files, units[170][0] + 300, old)
+    node.files.is_cold = lambda path, at: False
+    assert [node.store.is_mended(entry) for entry in entries] == [True] * len(entries)
+
+
+def test_a_pull_goes_on_behind_what_the_disk_cannot_read() -> None:
+    node = KeepingNode(BadSectors(), config=NEVER)
+    bodies = node.send(50, size=1000)
+    node.flush()
+    units = node.store.units("t", 0, 0, 50)
+    node.files.sectors = [(units[20][0] + 10, units[20][0] + 20)]
+    queue = node.store.queue("t", 0)
+    assert queue is not None
+    pieces, taken, _ = node.store.read_queue(queue, 0, 50, 1 << 20)
+    assert taken == 50
+    assert [number for number, body in enumerate(bodies) if body in b"".join(pieces)] == [*range(20), *range(21, 50)]
+    [entry] = node.store.damage.entries.values()
+    assert (entry.position, entry.what, entry.is_unit) == (units[20][0], "the disk cannot read it", False)
+    assert not node.store.is_mended(entry)
+    node.files.sectors = []
+    assert node.store.is_mended(entry)
+
+
+def test_a_live_record_that_the_disk_cannot_read_keeps_its_segment() -> None:
+    node = KeepingNode(BadSectors())
+    node.send(1)
+    cursor = node.call("open_cursor", "t/0", "ce:1", EARLIEST).cursor
+    node.send(200, first=1)
+    node.port.settle([(cursor, offset, Outcome.ACK) for offset, _ in node.drain(cursor) if offset != 3])
+    node.turn.run_until_quiet()
+    position = node.store.units("t", 0, 3, 1)[0][0]
+    node.settle_down()
+    node.files.sectors = [(position, position + 10)]
+    assert node.retain(hours=2) == 0
+    assert "1 damaged records of it wait" in node.retention.staying
+    assert [entry.what for entry in node.store.damage.entries.values()] == ["the disk cannot read it"]
+    node.files.sectors = []
+    assert node.retain(hours=2) >= 2
