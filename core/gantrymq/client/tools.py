@@ -106,9 +106,11 @@ async def damaged_records(admin: Admin, address: str) -> list[dict[str, Any]]:
     return rows
 
 
-async def skip_damaged(admin: Admin, address: str, position: int) -> int:
-    """Nobody waits for the damaged record at that position any more; the number of those who did. Raises NOT_FOUND."""
-    found = await _json(admin, address, DAMAGE_SKIP, {"position": str(position)}, "skipping")
+async def skip_damaged(admin: Admin, address: str, position: int, queue: str = "", offset: int = -1) -> int:
+    """Nobody waits for the damaged record at that position any more; the number of those who did. `queue`, `offset`: as the list shows them; needed
+    where several entries have the position. Raises NOT_FOUND, ILLEGAL_ARGUMENT."""
+    fields = {"position": str(position), "queue": queue, "offset": str(offset)}
+    found = await _json(admin, address, DAMAGE_SKIP, fields, "skipping")
     return int(found["skipped"])
 
 

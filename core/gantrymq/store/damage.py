@@ -27,6 +27,11 @@ Key = tuple[int, str, int]
 """Position of a bad record, "" and -1; of a queue unit that names none: what it says, queue and offset."""
 
 
+def key(position: int, queue: str, offset: int, is_unit: bool) -> Key:
+    """Of damage met at that offset of a queue. Units that name no record may all say the same position."""
+    return (position, queue, offset) if is_unit else (position, "", -1)
+
+
 @dataclass(slots=True)
 class Damaged:
     """A record that cannot be read (`is_unit`: or a queue's unit that does not name one). `queue`: `<topic>/<queue id>` or `~<light id>` where it
@@ -44,7 +49,7 @@ class Damaged:
     @property
     def key(self) -> Key:
         """What makes it the same damage when it is met again."""
-        return (self.position, self.queue, self.offset) if self.is_unit else (self.position, "", -1)
+        return key(self.position, self.queue, self.offset, self.is_unit)
 
 
 class DamageList:
@@ -77,9 +82,13 @@ class DamageList:
                 f", offset {offset}" if offset >= 0 else "", what,
             )  # fmt: skip
 
-    def at(self, position: int) -> list[Damaged]:
-        """What is listed with that position."""
-        return [entry for entry in self.entries.values() if entry.position == position]
+    def at(self, position: int, queue: str = "", offset: int = -1) -> list[Damaged]:
+        """What is listed with that position, and with that queue (`-`: none) and offset where they are given."""
+        return [
+            entry
+            for entry in self.entries.values()
+            if entry.position == position and queue in ("", entry.queue or "-") and offset in (-1, entry.offset)
+        ]
 
     def forget(self, entry: Damaged) -> None:
         """It is whole again, or gone with its segment."""

@@ -62,7 +62,7 @@ def test_one_that_is_skipped_keeps_nothing() -> None:
     node = KeepingNode(node.files, node.clock)
     assert node.drain(cursor) == []
     assert node.retain(hours=2) == 0
-    assert node.broker.cursors.end_waiting(position, deliver=False) == 1
+    assert node.broker.cursors.end_waiting((position, "", -1), deliver=False) == 1
     node.turn.run_until_quiet()
     assert node.retain(hours=4) > 0
 
@@ -111,7 +111,7 @@ def test_what_recovery_put_aside_is_not_moved_as_if_it_were_the_message() -> Non
     node = KeepingNode(node.files, node.clock)
     assert [body for _, body in node.drain(cursor)] == bodies[1:]
     assert node.retain(hours=2) == 0
-    assert node.broker.cursors.end_waiting(position, deliver=False) == 1
+    assert node.broker.cursors.end_waiting((position, f"~{light}", 0), deliver=False) == 1
     node.turn.run_until_quiet()
     assert node.retain(hours=4) > 0
 
@@ -131,7 +131,7 @@ def test_a_blank_unit_is_kept_aside_and_the_first_record_of_the_log_is_not_taken
     blank(node.files, unit, "light" if light else "consumequeue")
     node = KeepingNode(node.files, node.clock)
     assert [body for _, body in node.drain(cursor)] == [b"0", b"1", b"3", b"4"]
-    assert node.broker.cursors.aside == {cursor: {2: 0}}
+    assert node.broker.cursors.aside == {cursor: {2: (0, queue, 2)}}
     (entry,) = node.store.damage.entries.values()
     assert (entry.queue, entry.offset, entry.is_unit, entry.size) == (queue, 2, True, 0)
 

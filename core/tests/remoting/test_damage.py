@@ -200,10 +200,10 @@ def test_what_is_skipped_is_done_for_ever(site: Site, door: str) -> None:
     site.stopped(lambda: site.flip(LOG, position + 100, 1))
     cursors = site.bench.broker.cursors
     assert len(DOORS[door](site)) == COUNT - 1
-    ((cursor, offset),) = cursors.waiting_for(position)
+    ((cursor, offset),) = cursors.waiting_for((position, "", -1))
     assert (offset, cursor.window.floor) == (HURT, HURT)
-    assert cursors.end_waiting(position, deliver=False) == 1
-    assert cursors.waiting_for(position) == []
+    assert cursors.end_waiting((position, "", -1), deliver=False) == 1
+    assert cursors.waiting_for((position, "", -1)) == []
     assert cursor.window.floor == COUNT
     site.bench.turn.run_until_quiet()
     site.stopped(lambda: site.flip(LOG, position + 100, 1))
@@ -216,7 +216,7 @@ def test_what_is_damaged_goes_with_its_queue_and_with_a_purge(site: Site) -> Non
     cursors = site.bench.broker.cursors
     for cursor in site.cursors.values():
         acquired(site, cursor)
-    assert len(cursors.waiting_for(position)) == cursors.aside_count == 2
+    assert len(cursors.waiting_for((position, "", -1))) == cursors.aside_count == 2
     site.call("delete_cursor", site.cursors["native"])
     assert cursors.aside_count == 1
     assert site.call("purge", site.cursors["light"]) == 1
@@ -243,7 +243,7 @@ def test_a_commit_of_somebody_who_pulls_passes_over_what_is_kept_aside(site: Sit
     assert cursors.aside_count == 1
     site.bench.broker.commit_offset("CG", TOPIC, 0, COUNT)
     assert popped(site) == []
-    assert cursors.waiting_for(position) == []
+    assert cursors.waiting_for((position, "", -1)) == []
     assert cursors.aside_count == 0
 
 

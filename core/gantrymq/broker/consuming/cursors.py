@@ -31,6 +31,8 @@ from gantrymq.broker.port import CursorInfo, Delivery, Outcome
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.model.names import LMQ_PREFIX
+from gantrymq.store.damage import Key as DamageKey
+from gantrymq.store.damage import key as damage_key
 from gantrymq.store.queues.consume_queue import HOLE, HOLE_SIZE
 
 log = logging.getLogger(__name__)
@@ -53,7 +55,7 @@ POP_PREFIX = "pop:"
 """Cursor groups of pop consumers: this and the consumer group's name."""
 
 ASIDE_MAX = 100_000
-"""Entries with a damaged record that are known by name, at some 200 bytes each. What is more is not settled either, but nobody can skip it before
+"""Entries with a damaged record that are known by name, at some 500 bytes each. What is more is not settled either, but nobody can skip it before
 a restart has brought it back."""
 
 GONE = [(1 << 62, 0, 0)]
@@ -169,9 +171,11 @@ class Cursors:
         self._cutting: set[int] = set()
         """Cut at this start, and handed over at least once."""
         self._next_id = 1
-        self.aside: dict[int, dict[int, int]] = {}
-        """By cursor: offsets whose record is damaged, with its position. Neither in flight nor returned nor done: the queue holds them, and a start
+        self.aside: dict[int, dict[int, DamageKey]] = {}
+        """By cursor: offsets whose record is damaged, with what the list of damage calls it. Neither in flight nor returned nor done: the queue holds them, and a start
         brings them back, perhaps to be read."""
+        self._waiting: dict[DamageKey, dict[tuple[int, int], None]] = {}
+        """The same by damage: cursor and offset."""
         self.aside_count = 0
         self.share: Callable[[int, bytes], bytes] = lambda position, body: body
         """See `SharedBodies.shared`."""
@@ -293,7 +297,8 @@ class Cursors:
                 del self._of_queue[cursor.queue]
         for table in (self._acked, self._back, self._unwritten, self._cut):
             table.pop(cursor.id, None)
-        self.aside_count -= len(self.aside.pop(cursor.id, ()))
+        for offset in list(self.aside.get(cursor.id, ())):
+            self._take_from_aside(cursor, offset)
         cursor.watchers.clear()
         cursor.armed.clear()
         self.on_deleted(cursor)
@@ -427,26 +432,23 @@ class Cursors:
             cursor.window.inflight.pop(offset, None)
             known = self.aside.get(cursor.id, {})
             if offset not in known and self.aside_count < ASIDE_MAX:
-                self.aside.setdefault(cursor.id, known)[offset] = unit[0]
+                key = damage_key(unit[0], cursor.queue, offset, is_unit)
+                self.aside.setdefault(cursor.id, known)[offset] = key
+                self._waiting.setdefault(key, {})[cursor.id, offset] = None
                 self.aside_count += 1
         return {entry[0] for entry in bad}
 
-    def waiting_for(self, position: int) -> list[tuple[Cursor, int]]:
-        """Who waits for the damaged record at a position, and at which offset of his queue."""
-        found = [
-            (self.by_id[cursor_id], offset)
-            for cursor_id, known in self.aside.items()
-            for offset, at in known.items()
-            if at == position
-        ]
+    def waiting_for(self, damage: DamageKey) -> list[tuple[Cursor, int]]:
+        """Who waits for a damaged record or unit (`Damaged.key`), and at which offset of his queue."""
+        found = [(self.by_id[cursor_id], offset) for cursor_id, offset in self._waiting.get(damage, ())]
         for cursor, offset in found:
             if cursor.window.is_done(offset):  # a limit or somebody's commit has passed over it
                 self._take_from_aside(cursor, offset)
         return [(cursor, offset) for cursor, offset in found if not cursor.window.is_done(offset)]
 
-    def end_waiting(self, position: int, deliver: bool) -> int:
+    def end_waiting(self, damage: DamageKey, deliver: bool) -> int:
         """Nobody waits for it any more: it is done unread, or (`deliver`) it is whole again. The number of entries."""
-        waiting = self.waiting_for(position)
+        waiting = self.waiting_for(damage)
         for cursor, offset in waiting:
             self._take_from_aside(cursor, offset)
             if deliver:
@@ -458,7 +460,10 @@ class Cursors:
 
     def _take_from_aside(self, cursor: Cursor, offset: int) -> None:
         known = self.aside[cursor.id]
-        del known[offset]
+        key = known.pop(offset)
+        del self._waiting[key][cursor.id, offset]
+        if not self._waiting[key]:
+            del self._waiting[key]
         self.aside_count -= 1
         if not known:
             del self.aside[cursor.id]

@@ -114,7 +114,7 @@ class Verification:
         for entry in list(store.damage.entries.values()):
             if (yield from patient(lambda: store.is_mended(entry))):  # noqa: B023 (called at once)
                 store.damage.forget(entry)
-                cursors.end_waiting(entry.position, deliver=True)
+                cursors.end_waiting(entry.key, deliver=True)
             yield CHUNK_US
 
     def _chunk(self, position: int, end: int) -> Slices[int]:

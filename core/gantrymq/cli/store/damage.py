@@ -39,11 +39,15 @@ def list_(
 @damage_app.command()
 def skip(
     position: Annotated[int, typer.Argument(min=-1, help="As `gantry store damage list` shows it.")],
+    queue: Annotated[
+        str, typer.Option(help="Where several entries have that position: the queue of the one (`-`: none).")
+    ] = "",
+    offset: Annotated[int, typer.Option(min=-1, help="...and its offset.")] = -1,
     broker: Broker = "",
     nameserver: Nameserver = None,
 ) -> None:
     """Nobody waits for that record any more: it counts as acknowledged, unread. Nobody can take that back."""
-    options.run(skip_at, nameserver, position=position, broker=broker)
+    options.run(skip_at, nameserver, position=position, broker=broker, queue=queue, offset=offset)
 
 
 def stopped_rows(data: Path) -> list[dict[str, Any]]:
@@ -97,7 +101,7 @@ def show_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     CONSOLE.print(table if rows else "no damaged record is known (`gantry store check` looks at all of them)")
 
 
-async def skip_at(admin: Any, position: int, broker: str) -> None:
+async def skip_at(admin: Any, position: int, broker: str, queue: str = "", offset: int = -1) -> None:
     """At the broker that lists it."""
     from gantrymq.cli.screen import CONSOLE
     from gantrymq.client import tools
@@ -105,7 +109,11 @@ async def skip_at(admin: Any, position: int, broker: str) -> None:
 
     found = []
     for name, address in (await tools.masters(admin, broker=broker)).items():
-        if any(row["position"] == position for row in await tools.damaged_records(admin, address)):
+        rows = await tools.damaged_records(admin, address)
+        if any(
+            row["position"] == position and queue in ("", row["queue"] or "-") and offset in (-1, row["offset"])
+            for row in rows
+        ):
             found.append((name, address))
     if len(found) != 1:
         names = ", ".join([name for name, _ in found])
@@ -115,5 +123,5 @@ async def skip_at(admin: Any, position: int, broker: str) -> None:
             else f"no damaged record at position {position} is listed"
         )
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT if found else ErrorCode.NOT_FOUND, text)
-    entries = await tools.skip_damaged(admin, found[0][1], position)
+    entries = await tools.skip_damaged(admin, found[0][1], position, queue, offset)
     CONSOLE.print(f"position {position} of {found[0][0]}: {entries} entries wait for it no more", soft_wrap=True)

@@ -22,6 +22,7 @@ class FakeAdmin:
     """Two brokers; both list position 900."""
 
     skipped: list[tuple[str, str]]
+    fields: dict[str, str]
 
     def __init__(self, nameserver: str) -> None:
         self.client = SimpleNamespace(ask=self.ask, links=SimpleNamespace(get=self.link))
@@ -44,6 +45,7 @@ class FakeAdmin:
     async def ask(self, address: str, command: Command, what: str, limit_s: float = 0) -> Any:
         if command.code == DAMAGE_SKIP:
             FakeAdmin.skipped.append((address, command.fields["position"]))
+            FakeAdmin.fields = command.fields
             return SimpleNamespace(body=b'{"skipped": 2}')
         assert command.code == DAMAGE_LIST
         positions = {"a:1": (500, 900), "b:1": (900,)}[address]
@@ -77,7 +79,10 @@ def test_skipping(capsys: pytest.CaptureFixture[str]) -> None:
     assert "a, b" in capsys.readouterr().err
     assert run_app(["store", "damage", "skip", "900", "--broker", "b"]) == 0
     assert run_app(["store", "damage", "skip", "7"]) == 3
+    assert run_app(["store", "damage", "skip", "500", "--queue", "t/0", "--offset", "5"]) == 3
     assert FakeAdmin.skipped == [("a:1", "500"), ("b:1", "900")]
+    assert run_app(["store", "damage", "skip", "500", "--queue", "t/0", "--offset", "4"]) == 0
+    assert FakeAdmin.fields == {"position": "500", "queue": "t/0", "offset": "4"}
 
 
 def test_the_list_of_a_stopped_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

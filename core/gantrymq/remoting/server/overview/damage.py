@@ -27,6 +27,8 @@ WAITING_MAX: Final = 100
 
 class _Skip(msgspec.Struct):
     position: int
+    queue: str = ""
+    offset: int = -1
 
 
 def damage_list(door: BrokerDoor, command: Command) -> None:
@@ -40,9 +42,9 @@ def _list(broker: Broker, reading: Reading) -> Steps:
     for entry in list(store.damage.entries.values()):
         if (yield from patiently(reading, lambda reading: reading.store.is_mended(entry))):  # noqa: B023 (called at once)
             store.damage.forget(entry)
-            cursors.end_waiting(entry.position, deliver=True)
+            cursors.end_waiting(entry.key, deliver=True)
             continue
-        waiting = cursors.waiting_for(entry.position)
+        waiting = cursors.waiting_for(entry.key)
         rows.append({
             "position": entry.position, "bytes": entry.size, "queue": entry.queue, "offset": entry.offset, "unit": entry.is_unit,
             "what": entry.what, "found": entry.found_ms, "skipped": entry.skipped, "waits": len(waiting),
@@ -56,15 +58,23 @@ def _list(broker: Broker, reading: Reading) -> Steps:
 
 def damage_skip(door: BrokerDoor, command: Command) -> None:
     """DAMAGE_SKIP; answered when it is as safe as an acknowledgement."""
-    position = parse(command.fields, _Skip).position
+    asked = parse(command.fields, _Skip)
     broker = door.shared.broker
-    entries = broker.store.damage.at(position)
+    entries = broker.store.damage.at(asked.position, asked.queue, asked.offset)
     if not entries:
         raise GantryError(
-            ErrorCode.NOT_FOUND, f"no damaged record at position {position} is listed (gantry store damage list)"
+            ErrorCode.NOT_FOUND,
+            f"no such damaged record at position {asked.position} is listed (gantry store damage list)",
         )
-    skipped = broker.cursors.end_waiting(position, deliver=False)
+    entries = [entry for entry in entries if not entry.skipped] or entries
+    if len({(entry.queue, entry.offset) for entry in entries}) > 1:
+        raise GantryError(
+            ErrorCode.ILLEGAL_ARGUMENT,
+            f"{len(entries)} entries with position {asked.position} are listed: name queue and offset, too",
+        )
+    skipped = 0
     for entry in entries:
+        skipped += broker.cursors.end_waiting(entry.key, deliver=False)
         broker.store.damage.skip(entry)
     door.answer_when_stored(command, bodies.encode({"skipped": skipped}))
 
