@@ -1,6 +1,6 @@
 """Topics that came into being at their first use and that nobody needs any more: found, and removed.
 
-Unused: it holds no message, nobody has an offset, a cursor or a route in it or waits for its next record, no row of a door names it
+Unused: it holds no message, none waits elsewhere to come to it, nobody has an offset, a cursor or a route in it or waits for its next record, no row of a door names it
 (declared exchanges, queues, bindings, retained messages, subscriptions), and nobody made it or asked for it lately. Each topic is looked at and
 removed in one call, so whatever is sent before that is seen, and what is sent later makes the topic again.
 
@@ -16,7 +16,12 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.deletion import deletions
+from gantrymq.broker.due.waiting import STEP, STEP_BYTES
 from gantrymq.broker.topics import Topic
+from gantrymq.broker.transactions.half_messages import HALF_TOPIC
+from gantrymq.model import properties as props
+from gantrymq.model.names import SCHEDULE_TOPIC
+from gantrymq.store.schedule import TIMER_TOPIC
 
 if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
@@ -26,6 +31,9 @@ log = logging.getLogger(__name__)
 TopicsOf = Callable[[str, bytes], Iterable[str]]
 ROWS_STEP: Final = 500
 """Rows of doors looked at in one go: some 500 us."""
+
+WAITING: Final = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
+"""Where messages wait for their time, or for their producer's decision."""
 
 
 def load_topic_users() -> dict[str, TopicsOf]:
@@ -43,6 +51,10 @@ class UnusedTopics:
         self.named: set[str] = set()
         """Topics in rows of doors; rows that come meanwhile are noted, too."""
         self._watchers: list[tuple[str, Callable[[str, bytes | None], None]]] = []
+        self._coming: set[str] = set()
+        """Topics of messages that wait elsewhere."""
+        self._looked: dict[int, int] = {}
+        """By cursor over `WAITING`, the offset up to which they are known."""
 
     def survey(self) -> Iterator[None]:
         """Read the rows of doors, a step at a time."""
@@ -64,6 +76,25 @@ class UnusedTopics:
             self.named.update(topics_of(key, value))
         except Exception as error:  # whatever a door's function does with a row that is put aside
             log.debug("row %r of table %s: %s: %s", key[:80], table, type(error).__name__, error)
+
+    def look_at_waiting(self) -> bool:
+        """Note the topics of some more messages that wait elsewhere; False: of all. Raises `Cold`, and OSError for a record that the disk
+        cannot read."""
+        cursors, store = self._broker.cursors, self._broker.store
+        queues = [f"{topic}/{number}" for topic in WAITING for number in store.queues_of(topic)]
+        for cursor in [cursor for queue in queues for cursor in cursors.of_queue(queue)]:
+            window, end = cursor.window, cursors.end(cursor)
+            at = max(self._looked.get(cursor.id, 0), window.floor)
+            if at >= end:
+                continue
+            units = cursors.units(cursor, at, min(STEP, end - at))
+            units = units[: cursors.within(units, STEP_BYTES)]
+            waiting = [unit for offset, unit in enumerate(units, at) if not window.is_done(offset)]
+            found = store.get_many([(unit[0], unit[1]) for unit in waiting])
+            self._coming.update([message.property(props.REAL_TOPIC) for message in found if message is not None])
+            self._looked[cursor.id] = at + len(units) if units else end
+            return True
+        return False
 
     def close(self) -> None:
         """Hear of no more rows."""
@@ -90,6 +121,10 @@ class UnusedTopics:
             return "a binding or subscription has a route from it"
         if broker.offsets.groups_of(name) or self._subscribed(name):
             return "a consumer group reads it"
+        while self.look_at_waiting():  # what came since the last look
+            pass
+        if name in self._coming:
+            return "a message waits to be delivered to it"
         if any(topic.waiters.values()):
             return "somebody waits for its next message"
         return self._kept(name, topic)

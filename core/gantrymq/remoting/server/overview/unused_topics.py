@@ -41,6 +41,8 @@ def _prune(door: BrokerDoor, asked: _Prune, wanted: list[str]) -> Steps:
     kept: list[tuple[str, str]] = []
     try:
         yield from unused.survey()
+        while (yield from patiently(door.shared.reading, lambda _: unused.look_at_waiting())):
+            yield None
         for number, name in enumerate(wanted if asked.remove else unused.candidates()):
             if number % TOPICS_STEP == TOPICS_STEP - 1:
                 yield None

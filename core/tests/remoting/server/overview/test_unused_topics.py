@@ -20,7 +20,7 @@ from gantrymq.remoting.overview_codes import PRUNE_TOPICS
 from gantrymq.remoting.request_classes import RequestClass, class_of
 from gantrymq.remoting.server.overview import unused_topics
 from tests.broker.test_port import PrefixRoutes
-from tests.remoting.bench import Bench, ask
+from tests.remoting.bench import Bench, answers, ask, send_frame
 
 HOUR_MS = 3_600_000
 
@@ -82,6 +82,26 @@ def use_message(bench: Bench) -> None:
     send(bench, "t", 1)
 
 
+def use_delay(bench: Bench) -> None:
+    send_frames(bench, "DELAY\x0118\x02")
+
+
+def use_timer(bench: Bench) -> None:
+    send_frames(bench, "TIMER_DELAY_SEC\x013600\x02")
+
+
+def use_half(bench: Bench) -> None:
+    send_frames(bench, "TRAN_MSG\x01true\x02PGROUP\x01PG\x02UNIQ_KEY\x01u\x02", f=4)
+
+
+def send_frames(bench: Bench, properties: str, **fields: int) -> None:
+    """More than are looked at in one go: the last is for `t`."""
+    bench.broker.topics.create(TopicConfig("other", 4, 4))
+    for topic in ["other"] * 60 + ["t"]:
+        (answer,) = answers(bench.connect().feed(send_frame(b"x", properties, b=topic, **fields)))
+        assert answer.code == 0, answer.remark
+
+
 def use_create(bench: Bench) -> None:
     bench.broker.topics.create(TopicConfig("t", 4, 4))
 
@@ -94,6 +114,7 @@ def users(monkeypatch: pytest.MonkeyPatch) -> None:
 
 USES: list[Callable[[Bench], None]] = [
     use_cursor, use_route, use_volatile, use_offset, use_row, use_wait, use_message, use_create,
+    use_delay, use_timer, use_half,
 ]  # fmt: skip
 
 
