@@ -320,16 +320,16 @@ class Retention:
 
     def _note_units(self, survey: Survey) -> int:
         """List the units that name no record; returns how many of them somebody still has to restore or skip."""
-        damage = self._store.damage
-        waiting = 0
-        for queue, offset, unit, what in survey.bad:
-            self._store.note_damage(unit, queue, offset, what, True)
-            entry = damage.entries.get((unit[0], queue, offset))
-            waiting += entry is None or not entry.skipped
-        return waiting
+        return sum([self._note(unit, queue, offset, what, True) for queue, offset, unit, what in survey.bad])
+
+    def _note(self, unit: tuple[int, int, int], queue: str, offset: int, what: str, is_unit: bool) -> bool:
+        """List what is damaged; False: it is listed as skipped. Who has not acquired it yet finds it gone with its segment."""
+        self._store.note_damage(unit, queue, offset, what, is_unit)
+        entry = self._store.damage.entries.get((unit[0], queue, offset) if is_unit else (unit[0], "", -1))
+        return entry is None or not entry.skipped
 
     def _write_survivors(self, survey: Survey) -> Slices[int]:
-        """The number of those that are damaged, and stay where they are."""
+        """The number of those that are damaged and not skipped, and stay where they are."""
         places = self._broker.cursors.moved
         batch: list[Message] = []
         size = damaged = 0
@@ -349,8 +349,7 @@ class Retention:
             if rolled_back and FILLER_TOPIC.startswith(place_of(stored)[0]):
                 what = "recovery put it aside"
             if what:
-                self._store.note_damage(unit, shows[0][0], shows[0][1], what, False)
-                damaged += 1
+                damaged += self._note(unit, shows[0][0], shows[0][1], what, False)
                 continue
             batch.append(wrap(stored, shows))
             size += length

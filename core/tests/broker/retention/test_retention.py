@@ -374,6 +374,37 @@ def test_one_wrong_unit_does_not_hide_the_live_entries_behind_it(wrong: str) -> 
     assert node.drain(cursor) == [(offset, bodies[offset - 1]) for offset in range(2, 6)]
 
 
+@pytest.mark.parametrize("damage", ["record", "unit"])
+def test_what_nobody_has_acquired_can_be_skipped(damage: str) -> None:
+    node = KeepingNode(MemoryFileSystem())
+    node.send(1)
+    cursor = node.call("open_cursor", "t/0", "ce:1", EARLIEST).cursor
+    bodies = node.send(200, first=1)
+    got = [offset for offset, _ in node.drain(cursor)]
+    keep = [1, 3, 5]
+    node.port.settle([(cursor, offset, Outcome.ACK) for offset in got if offset not in keep])
+    node.turn.run_until_quiet()
+    position, size, _ = node.store.units("t", 0, 3, 1)[0]
+    node.stop()
+    if damage == "unit":
+        write_units(node, "t", 3, bytes(UNIT_SIZE))
+    else:
+        handle = node.files.open(ROOT / "store" / "commitlog" / f"{0:020d}", False)
+        node.files.pwrite(handle, bytes(size), position)
+        node.files.close(handle)
+    node = KeepingNode(node.files, node.clock)
+    for _ in range(2):  # it stays until somebody decides
+        assert node.retain(hours=2) == 0
+        assert "1 damaged records of it wait" in node.retention.staying
+    [entry] = node.store.damage.entries.values()
+    assert (entry.queue, entry.offset, entry.is_unit) == ("t/0", 3, damage == "unit")
+    assert not node.store.is_mended(entry)
+    assert node.broker.cursors.end_waiting(entry.position, deliver=False) == 0
+    node.store.damage.skip(entry)
+    assert node.retain(hours=2) >= 2
+    assert node.drain(cursor) == [(offset, bodies[offset - 1]) for offset in (1, 5)]
+
+
 def test_one_wrong_unit_does_not_hide_rows() -> None:
     node = KeepingNode(MemoryFileSystem())
     node.call("put", "x", [("a", b"1")])
