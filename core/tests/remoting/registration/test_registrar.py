@@ -185,7 +185,11 @@ def test_a_heartbeat_that_makes_a_retry_topic_waits_for_a_nameserver_that_is_lat
         late = servers[1]
         late.may_answer.clear()
         asked = len(late.codes)
+        another = bench.connect()
         assert told(link.feed(request(34, beat("c1", "CG")))) == []
+        assert told(another.feed(request(34, beat("c2", "CG")))) == [], (
+            "the topic is made, the nameservers do not know it yet"
+        )
         await until(servers, lambda: "%RETRY%CG" in servers[0].topics() and len(late.codes) > asked)
         assert not known.is_set()
         late.may_answer.set()
@@ -194,6 +198,7 @@ def test_a_heartbeat_that_makes_a_retry_topic_waits_for_a_nameserver_that_is_lat
             await known.wait()
         (answer,) = told(link.feed(b""))
         assert (answer.code, answer.fields["IS_SUB_CHANGE"]) == (0, "true")
+        assert [one.code for one in told(another.feed(b""))] == [0]
         assert [again.code for again in told(link.feed(request(34, beat("c1", "CG"))))] == [0], (
             "nothing was made: at once"
         )

@@ -28,16 +28,13 @@ def heartbeat(door: BrokerDoor, command: Command) -> None:
     beat = bodies.decode(command.body, bodies.Heartbeat)
     shared = door.shared
     door.language, door.version, door.beat_ms = command.language, command.version, shared.broker.clock.now_ms()
-    topics = shared.broker.topics
-    version = topics.version
     for group in shared.clients.heartbeat(door, beat, command.language, command.version, len(command.body)):
         if group not in SYSTEM_GROUPS and not group.startswith("CID_RMQ_SYS_"):
             shared.groups.ensure(group)
     fields = {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"}
-    if topics.version == version:
-        door.connection.respond(command, ResponseCode.SUCCESS, None, fields)
-    else:  # retry topics were made: who asks a nameserver next finds them
-        door.respond_when_known(command, fields)
+    door.respond_when_known(
+        command, fields
+    )  # retry topics that this beat, or one just before it, made: a nameserver has them then
 
 
 def unregister(door: BrokerDoor, command: Command) -> None:
