@@ -32,9 +32,8 @@ def heartbeat(door: BrokerDoor, command: Command) -> None:
         if group not in SYSTEM_GROUPS and not group.startswith("CID_RMQ_SYS_"):
             shared.groups.ensure(group)
     fields = {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"}
-    door.respond_when_known(
-        command, fields
-    )  # retry topics that this beat, or one just before it, made: a nameserver has them then
+    # A nameserver has then the retry topics that this beat made, or another client's just before it.
+    door.respond_when_known(command, fields)
 
 
 def unregister(door: BrokerDoor, command: Command) -> None:
