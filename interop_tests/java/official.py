@@ -41,8 +41,10 @@ PATIENT = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-Dcom.rocketmq.remoting.client.connect.timeout=30000",
+    "-Dfile.encoding=UTF-8",
 )
-"""Options of a short-lived JVM on a busy machine: little work at its start, and no connection given up after three seconds."""
+"""Options of a short-lived JVM on a busy machine: little work at its start, no connection given up after three seconds, and texts in UTF-8 whatever
+the locale."""
 
 
 class Unavailable(Exception):
@@ -141,7 +143,18 @@ def classes_of(source: Path, classpath: str) -> str:
 
 
 def _compile(sources: Iterable[Path], classpath: str, classes: Path) -> None:
-    words = ["-J-XX:TieredStopAtLevel=1", "-nowarn", "--release", "11", "-d", str(classes), "-cp", classpath]
+    words = [
+        "-J-XX:TieredStopAtLevel=1",
+        "-encoding",
+        "UTF-8",
+        "-nowarn",
+        "--release",
+        "11",
+        "-d",
+        str(classes),
+        "-cp",
+        classpath,
+    ]
     done = subprocess.run(
         ["javac", *words, *map(str, sources)], capture_output=True, text=True, timeout=COMPILE_S, check=False
     )

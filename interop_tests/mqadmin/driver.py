@@ -27,7 +27,11 @@ def compiled(jars: str) -> Path:
     made = Path(jars.split(os.pathsep)[0]).parent.parent / f"driver-{name}"
     if not made.exists():
         building = made.with_name(f"{made.name}.{os.getpid()}")
-        subprocess.run(["javac", "-d", str(building), "-cp", jars, str(source)], check=True, timeout=official.COMPILE_S)
+        subprocess.run(
+            ["javac", "-encoding", "UTF-8", "-d", str(building), "-cp", jars, str(source)],
+            check=True,
+            timeout=official.COMPILE_S,
+        )
         with suppress(OSError):  # another process was faster
             building.rename(made)
     return made

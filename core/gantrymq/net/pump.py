@@ -574,7 +574,9 @@ class Pump(asyncio.Protocol):
             self._host.traffic.bytes_out += size
             if self._full or size > WRITE_HIGH_BYTES:
                 self._bound_outbound(data, size)
-        if self._state == CLOSING and not self._marked:  # marked: it was shown out just now, and its last words are in the outbox
+        if (
+            self._state == CLOSING and not self._marked
+        ):  # marked: it was shown out just now, and its last words are in the outbox
             self._start_linger(transport)
 
     # See `inbound.Receiving`.
