@@ -13,6 +13,9 @@ from gantrymq.broker.port import EARLIEST, Start
 from gantrymq.model.errors import ErrorCode, GantryError
 from tests.broker.test_cold_reads import ColdDisk, Node, bodies, filled
 
+RECORD = (0, 200)
+"""Position and size that a record may have; nobody gets to see what stands there."""
+
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
@@ -79,13 +82,13 @@ def test_an_acquire_that_is_refused_at_once_is_told(node: Node, monkeypatch: pyt
 
     monkeypatch.setattr(ColdDisk, "pread_now", pread_now)
     told(node.ask("acquire", cursor, 1, 10, 1 << 20)[0])
-    told(node.ask("read", [(0, 0)])[0])
+    told(node.ask("read", [RECORD])[0])
     monkeypatch.undo()
     assert len(node.wait(node.ask("acquire", cursor, 1, 10, 1 << 20))) == 10
 
 
 def test_reads_and_searches_by_time_that_the_disk_refuses_are_told(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     break_disk(monkeypatch)
-    told(node.wait(node.ask("read", [(0, 0)])))
+    told(node.wait(node.ask("read", [RECORD])))
     told(node.wait(node.ask("open_cursor", "T/0", "t", Start("time", 1))))
     assert node.broker.cursors.find("T/0", "t") is None
