@@ -128,7 +128,7 @@ def telemetry(*values: tuple[float, float]) -> list[tuple[str, Reading, float]]:
     return [(f"m-{n}", Reading("cpu0", "busy", "percent", busy), at) for n, (at, busy) in enumerate(values)]
 
 
-BUSY = telemetry((100.0, 10.0), (101.0, 80.0), (106.0, 20.0), (100 + 2 * WINDOW_S + WATERMARK_S + 0.5, 90.0))
+BUSY = telemetry((100.0, 10.0), (101.0, 80.0), (106.0, 2.0), (100 + 2 * WINDOW_S + WATERMARK_S + 0.5, 90.0))
 ALERT = Alert("cpu0", 100, 2, 80.0)
 
 
