@@ -37,11 +37,11 @@ def offered(server: Gantry, line: str, *wanted: str) -> None:
     """A machine under load may take longer than a <TAB> waits: it is pressed again."""
     found: list[str] = []
 
-    def look() -> bool:
+    def check() -> bool:
         found[:] = press_tab(line, server.doors["nameserver"])
         return bool(found)
 
-    until(look)
+    until(check)
     assert found == list(wanted)
 
 
@@ -82,7 +82,7 @@ def test_bash_itself(server: Gantry) -> None:
     """
     place = shlex.quote(str(GANTRY.parent))
 
-    def look() -> str:
+    def check() -> str:
         done = subprocess.run(
             ["bash", "--norc", "-c", f"PATH={place}:$PATH\n{script}"], capture_output=True, text=True, stdin=subprocess.DEVNULL,
             env={"PATH": os.environ["PATH"], "NAMESRV_ADDR": server.doors["nameserver"], "SHELL": "/bin/bash"} | guard.mark(),
@@ -90,4 +90,4 @@ def test_bash_itself(server: Gantry) -> None:
         assert done.stderr == ""
         return done.stdout
 
-    until(lambda: look() == "orders-eu\n")
+    until(lambda: check() == "orders-eu\n")

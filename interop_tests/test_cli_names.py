@@ -239,7 +239,7 @@ def test_a_first_message_that_makes_its_topic_says_so(nameserver: str, capsys: p
 def test_a_snapshot_of_top_has_true_rates(nameserver: str, capsys: pytest.CaptureFixture[str]) -> None:
     make(nameserver, "steady")
 
-    def look() -> tuple[float, float]:
+    def check() -> tuple[float, float]:
         capsys.readouterr()
         assert run_app(["top", "--json"]) == 0
         seen = json.loads(capsys.readouterr().out)
@@ -247,6 +247,6 @@ def test_a_snapshot_of_top_has_true_rates(nameserver: str, capsys: pytest.Captur
         return topic, seen["brokers"][0]["in_rate"]
 
     with never_pausing(nameserver, "steady"):
-        until(lambda: look()[0] > 0)
-        topic, broker = look()
+        until(lambda: check()[0] > 0)
+        topic, broker = check()
         assert 0.4 * broker < topic < 2.5 * broker, "nearly everything goes to this topic"

@@ -78,7 +78,7 @@ def by_topic(messages: list[tuple[str, bytes]]) -> dict[str, list[bytes]]:
 
 def groups_of(cluster: Cluster, top: str) -> set[str]:
     """Groups that hold topics that begin with `top`."""
-    with BlockingPullConsumer(cluster.nameservers, group="look") as consumer:
+    with BlockingPullConsumer(cluster.nameservers, group="check") as consumer:
         return {queue.broker for number in range(TOPICS) for queue in assigned(consumer, f"{top}{number}")}
 
 
@@ -261,5 +261,5 @@ def test_a_topic_made_natively_in_both_groups(cluster: Cluster, one: Gantry, oth
         hooks = sink.wait(lambda hooks: len(hooks) >= 40)
         assert sorted(int(hook.body) for hook in hooks) == list(range(40))
     wanted = {(f"broker-{broker}", queue) for broker in range(2) for queue in range(4)}
-    with BlockingPullConsumer(cluster.nameservers, group="look") as consumer:
+    with BlockingPullConsumer(cluster.nameservers, group="check") as consumer:
         until(lambda: {(q.broker, q.queue_id) for q in assigned(consumer, top)} == wanted)

@@ -167,7 +167,7 @@ def test_a_broker_killed_under_load_comes_back_with_everything(tmp_path: Path) -
         until(lambda: all(info.is_published() for info in infos), 120)
         got: set[bytes] = set()
         until(lambda: got.update([body for _, body in keeper.receive(1)]) or got >= set(sent), 120)
-        with BlockingPullConsumer(cluster.nameservers, group="look") as consumer:
+        with BlockingPullConsumer(cluster.nameservers, group="check") as consumer:
             assert {queue.broker for n in range(12) for queue in assigned(consumer, f"load{n}")} == {
                 "broker-0",
                 "broker-1",

@@ -42,11 +42,11 @@ def test_what_a_killed_test_process_started_ends(tmp_path: Path) -> None:
     words = [sys.executable, "-c", BEGUN, str(tmp_path)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as test:
         assert test.stdout is not None
-        server, lone = [int(word) for word in test.stdout.readline().split()]
+        server, single = [int(word) for word in test.stdout.readline().split()]
         assert runs(server)
-        assert runs(lone)
+        assert runs(single)
         test.send_signal(signal.SIGKILL)
-    until(lambda: not runs(server) and not runs(lone))
+    until(lambda: not runs(server) and not runs(single))
 
 
 def test_a_process_that_cannot_be_killed_does_not_keep_the_guard(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def publish(gantry: Gantry, topic: str, first: int, count: int) -> None:
 
 def until_known(gantry: Gantry, topics: Iterable[str]) -> None:
     """Until the nameserver can tell Spark where these topics are: a door made them just now."""
-    with BlockingPullConsumer(nameserver(gantry), group="look") as consumer:
+    with BlockingPullConsumer(nameserver(gantry), group="check") as consumer:
         for topic in topics:
             assigned(consumer, topic)
 

@@ -20,7 +20,7 @@ from gantrymq.remoting.server.clients.requests import language_name
 if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
     from gantrymq.remoting.registration.registrar import Registrar
-    from gantrymq.remoting.server.broker_door import BrokerDoors
+    from gantrymq.remoting.server.broker_door import BrokerServer
 
 ROWS_PER_PIECE: Final = 500
 """Sample lines written in one go: some 200 us."""
@@ -39,7 +39,7 @@ Labels = list[tuple[str, str]]
 class BrokerMetrics:
     """The numbers of one broker."""
 
-    def __init__(self, broker: Broker, doors: BrokerDoors, metrics: Metrics, limits: tuple[int, int]) -> None:
+    def __init__(self, broker: Broker, doors: BrokerServer, metrics: Metrics, limits: tuple[int, int]) -> None:
         self._broker = broker
         self._doors = doors
         self._metrics = metrics

@@ -35,7 +35,7 @@ from gantrymq.model.limits import MessageConfig
 from gantrymq.net.api import ConnectionFactory
 from gantrymq.net.listen import ListenError
 from gantrymq.remoting.registration.registrar import Registrar
-from gantrymq.remoting.server.broker_door import BrokerDoors
+from gantrymq.remoting.server.broker_door import BrokerServer
 from gantrymq.remoting.server.table_rows import CHECKS
 from gantrymq.services import ServiceContext
 from gantrymq.store.checkpoints.snapshot_file import SnapshotFiles
@@ -110,7 +110,7 @@ class BrokerService:
             verification.start()
         store.on_units_written(broker.stats.stored)
         broker.stats.start(context.wheel)
-        doors = BrokerDoors(broker, context)
+        doors = BrokerServer(broker, context)
         metrics = context.shared.get("metrics")
         if metrics is not None:
             show_metrics(metrics, store, broker, retention, doors)
@@ -177,7 +177,7 @@ class BrokerService:
         self.broker = broker
         return broker
 
-    def _show_numbers(self, context: ServiceContext, metrics: Metrics, doors: BrokerDoors) -> None:
+    def _show_numbers(self, context: ServiceContext, metrics: Metrics, doors: BrokerServer) -> None:
         """Topics, groups, timings: timed from now on."""
         config = context.shared.get("metrics_config")
         assert self.broker is not None
@@ -237,7 +237,7 @@ class BrokerService:
 
 
 def show_metrics(
-    metrics: Metrics, store: MessageStore, broker: Broker, retention: Retention, doors: BrokerDoors
+    metrics: Metrics, store: MessageStore, broker: Broker, retention: Retention, doors: BrokerServer
 ) -> None:
     """Gauges and counters of a broker."""
     retention.show(metrics)

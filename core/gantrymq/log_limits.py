@@ -27,7 +27,7 @@ ADDRESSES_MAX: Final = 1_024
 """Addresses remembered, the ones that wrote last: 300 KiB."""
 QUIET_S: Final = 10.0
 """After so long what was held back of an address is said, though it writes nothing more."""
-LOOK_EVERY_S: Final = 1.0
+CHECK_EVERY_S: Final = 1.0
 
 _PEER: Final = re.compile(r"(?:(\d+\.\d+\.\d+\.\d+)|\[([0-9A-Fa-f:.]+)(?:%\w+)?\]):\d+\Z")
 
@@ -72,7 +72,7 @@ class PeerLimit(logging.Filter):
         now_s = self._clock_s()
         said: list[tuple[str, int]] = []
         with self._lock:
-            if now_s - self._looked_s >= LOOK_EVERY_S:
+            if now_s - self._looked_s >= CHECK_EVERY_S:
                 self._looked_s = now_s
                 for quiet, bucket in self._buckets.items():
                     if bucket.held and now_s - bucket.at_s >= QUIET_S:

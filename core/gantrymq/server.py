@@ -584,12 +584,12 @@ def make_data_directory(path: Path) -> None:
 
 def write_atomically(path: Path, text: str) -> None:
     """Readers see the whole new content or none."""
-    aside = path.with_name(path.name + ".tmp")
-    with open(aside, "w", encoding="utf-8") as file:
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(aside, path)
+    os.replace(temporary, path)
 
 
 def joined(host: str, port: int) -> str:

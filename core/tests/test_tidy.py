@@ -164,6 +164,31 @@ def unfinished_work(source: Source) -> Iterator[str]:
             yield f"{source.name}:{number}: {line.strip()[:80]}"
 
 
+PRIVATE_WORDS = {"alike", "aside", "divert", "founder", "heir", "hits", "intake", "lone", "look", "taken"}
+"""Words of our own for what has a plain name; the glossary (docs/architecture/glossary.md) says which."""
+WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+def _identifiers(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Names that are given: of variables, arguments, attributes, functions and classes. A test's name is a sentence."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name.startswith("test_"):
+                continue
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield node.lineno, name
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
+                yield node.lineno, name
+
+
+def private_words(source: Source) -> Iterator[str]:
+    names = [(0, source.path.stem), *_identifiers(source.tree)] if source.is_product else _identifiers(source.tree)
+    for line, name in names:
+        words = [word.lower() for word in WORD.findall(name)]
+        if not PRIVATE_WORDS.isdisjoint(words) and ("taken" not in words or "taken_back" in name.lower()):
+            yield f"{source.name}:{line}: {name}: use the field's word (docs/architecture/glossary.md)"
+
+
 RULES = [
     long_files,
     long_functions,
@@ -172,6 +197,7 @@ RULES = [
     swallowed_failures,
     sleeping_tests,
     unfinished_work,
+    private_words,
 ]
 
 
@@ -241,6 +267,9 @@ BROKEN = [
     (sleeping_tests, "core/tests/test_a.py", "from time import sleep as nap\nnap(0.1)\n"),
     (sleeping_tests, "interop_tests/test_a.py", "import anyio\nasync def f():\n    await anyio.sleep(1)\n"),
     (unfinished_work, "core/gantrymq/net/a.py", "# TO" + "DO: more\n"),
+    (private_words, "core/gantrymq/net/aside.py", ""),
+    (private_words, "core/gantrymq/net/a.py", "class LookUp:\n    pass\n"),
+    (private_words, "core/tests/test_a.py", "def keep(taken_back):\n    x.rows_aside = 1\n"),
 ]
 SOUND = [
     (sleeping_tests, "interop_tests/bench/load.py", "import time\ntime.sleep(1)\n"),
@@ -248,6 +277,7 @@ SOUND = [
     (banned_imports, "core/gantrymq/net/a.py", "import time\n"),
     (swallowed_failures, "core/gantrymq/net/a.py", "try:\n    f()\nexcept OSError:\n    pass\n"),
     (sleeping_tests, "core/tests/test_a.py", "import anyio\nasync def f():\n    await anyio.sleep(0)\n"),
+    (private_words, "core/tests/test_a.py", "def test_a_look_aside():\n    taken = lookup = 1\n"),
 ]
 
 

@@ -19,7 +19,7 @@ from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.model.errors import StoreCorruptError
 from gantrymq.model.limits import BODY_BYTES_MAX
 from gantrymq.net.testing import FakeLink, ManualTurn, ManualWheel
-from gantrymq.remoting.server.broker_door import BrokerDoors
+from gantrymq.remoting.server.broker_door import BrokerServer
 from gantrymq.store.log import record
 from gantrymq_gateways.amqp.config import AmqpConfig
 from gantrymq_gateways.amqp.gateway import Gateway
@@ -57,7 +57,7 @@ class House(SnapshotNode):
         self.accept_loss = accept_loss
         super().__init__(files)
         clock = self.broker.clock
-        self.doors = BrokerDoors(self.broker, Context(self.wheel, self.turn))  # type: ignore[arg-type]
+        self.doors = BrokerServer(self.broker, Context(self.wheel, self.turn))  # type: ignore[arg-type]
         self.doors.set_address("127.0.0.1:10911")
         began: list[Any] = []
         mqtt = MqttGateway(Shell(LocalBrokerPort(self.broker), clock, self.turn, self.wheel), MqttConfig())

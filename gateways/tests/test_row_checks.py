@@ -87,9 +87,12 @@ def test_a_directory_with_garbage_of_every_table_starts(tmp_path: Path, caplog: 
     reader = again.client("r")
     reader.subscribe("keep")
     assert reader.messages() == [("keep", b"kept")]
-    put_aside = [record for record in caplog.records if "put aside" in record.getMessage()]
-    assert {record.args[1] for record in put_aside if isinstance(record.args, tuple)} >= {"mqtt_session", "mqtt_filter"}
-    assert all(record.levelno == logging.ERROR for record in put_aside)
+    reported = [record for record in caplog.records if "put aside" in record.getMessage()]
+    assert {record.args[1] for record in reported if isinstance(record.args, tuple)} >= {
+        "mqtt_session",
+        "mqtt_filter",
+    }
+    assert all(record.levelno == logging.ERROR for record in reported)
     world.close()
 
 

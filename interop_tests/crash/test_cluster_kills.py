@@ -226,7 +226,7 @@ def run(directory: Path, rounds: int, settings: tuple[str, ...]) -> None:
                 site.kill(name)
                 site.progress()
         site.check(site.finish())
-        with BlockingPullConsumer(cluster.nameservers, group="look") as consumer:
+        with BlockingPullConsumer(cluster.nameservers, group="check") as consumer:
             assert len(assigned(consumer, TOPIC)) == BROKERS * QUEUES
     finally:
         cluster.stop()

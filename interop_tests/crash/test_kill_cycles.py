@@ -68,12 +68,12 @@ class Cycles:
         self.ledger.add(known)
         self.between()
         self.server.process("up").start()
-        self.look(known)
+        self.check(known)
 
     def between(self) -> None:
         """What happens to the files while nobody has them open."""
 
-    def look(self, known: Ledger) -> None:
+    def check(self, known: Ledger) -> None:
         fresh = self.log.read(self.server)
         findings = compare(known.acknowledged, known.sent, fresh, "the log")
         for name, got in (

@@ -130,7 +130,7 @@ def undecided(sock: socket.socket) -> dict[str, tuple[int, int]]:
     return found
 
 
-def look(server: Gantry, decider: Decider, before: list[str], lot: random.Random) -> list[str]:
+def check(server: Gantry, decider: Decider, before: list[str], lot: random.Random) -> list[str]:
     """What I8 says after a kill, then every open transaction is decided."""
     nameserver, address = server.doors["nameserver"], server.doors["broker"]
     seen = visible(nameserver)
@@ -187,7 +187,7 @@ def kills(directory: Path, cycles: int, seed: int) -> None:
             assert decider.failure is None, repr(decider.failure)
             assert decider.answered
             server.process("up").start()
-            before = look(server, decider, before, lot)
+            before = check(server, decider, before, lot)
         server.stop()
     finally:
         for process in server.processes:

@@ -12,7 +12,7 @@ from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig, Tr
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.net.turn import LoopTurn
 from gantrymq.net.wheel import TimerWheel
-from gantrymq.remoting.server.broker_door import BrokerDoors
+from gantrymq.remoting.server.broker_door import BrokerServer
 from gantrymq.store.checkpoints.snapshot_file import SnapshotFiles
 from gantrymq.store.config import StoreConfig
 from gantrymq.store.message_store import MessageStore
@@ -64,7 +64,7 @@ class Node:
 
     store: MessageStore
     broker: Broker
-    doors: BrokerDoors
+    doors: BrokerServer
     turn: LoopTurn
     wheel: TimerWheel
 
@@ -127,7 +127,7 @@ class Node:
         self.broker.keep_snapshots(SnapshotFiles(self.files, ROOT / "gantry" / "snapshots"))
         self.broker.open(not report.clean)
         self.broker.request_flush = self._flush_soon
-        self.doors = BrokerDoors(self.broker, _Context(self.wheel, self.turn))  # type: ignore[arg-type]
+        self.doors = BrokerServer(self.broker, _Context(self.wheel, self.turn))  # type: ignore[arg-type]
         self.doors.set_address("127.0.0.1:10911")
         if self.plant is not None:
             self.plant(self)

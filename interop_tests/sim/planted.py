@@ -53,7 +53,7 @@ def twice_committed(node: Node) -> None:
         decide(half, fate, message, token, on_done)
         if fate == COMMIT and half.offset in transactions.table:
             again = committed(transactions.message_of(half), half)
-            again.intake = PLAIN
+            again.kind = PLAIN
             node.broker.submit([again], None, lambda token, results: None)
 
     transactions.decide = doubled  # type: ignore[method-assign]
@@ -61,12 +61,12 @@ def twice_committed(node: Node) -> None:
 
 def visible_halves(node: Node) -> None:
     """Half messages go where they would go when they are committed."""
-    node.broker.diverts[HALF] = lambda message: None
+    node.broker.redirects[HALF] = lambda message: None
 
 
 def no_delay(node: Node) -> None:
     """Delayed messages do not wait."""
-    node.broker.diverts[DELAYED] = lambda message: None
+    node.broker.redirects[DELAYED] = lambda message: None
 
 
 def changed_bodies(node: Node) -> None:
@@ -89,7 +89,7 @@ def unwritten(node: Node) -> None:
     def careless(
         batch: Sequence[Message], token: Any, on_done: Any, sender: object = None, whole: bool = False
     ) -> None:
-        if not strikes() or batch[0].intake or batch[0].topic not in node.topics:
+        if not strikes() or batch[0].kind or batch[0].topic not in node.topics:
             submit(batch, token, on_done, sender, whole)
             return
         for message in batch:

@@ -25,7 +25,7 @@ FAULTS_MS = 120_000
 """...or this long."""
 HEALING_MS = 5 * 60_000
 """When faults have stopped, everything owed is done after this time: the longest retry waits for a minute, several times."""
-LOOK_EVERY_MS = 1_000
+CHECK_EVERY_MS = 1_000
 QUIET_MS = 8_000
 """Nothing may come after the end that comes too much: watched so long."""
 STEPS_AFTER_MAX = 2_000_000
@@ -189,7 +189,7 @@ class Simulation:
         begun, begun_steps = world.now, world.steps
         owed = ["?"]
         while owed:
-            until = world.now + LOOK_EVERY_MS
+            until = world.now + CHECK_EVERY_MS
             while world.now < until:
                 self._step(failures)
             owed = self._owed()

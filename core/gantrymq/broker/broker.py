@@ -24,7 +24,7 @@ from gantrymq.broker.delay.delays import Delays
 from gantrymq.broker.deletion import deletions
 from gantrymq.broker.deletion.deleting import Deleting
 from gantrymq.broker.deletion.refused import Refused, append_fit, as_refusal, leave_out
-from gantrymq.broker.hits import NO_HIT, Hit, Tap, is_behind
+from gantrymq.broker.matches import NO_MATCH, RouteMatch, Tap, is_behind
 from gantrymq.broker.own_rows import CHECKS, NEXT
 from gantrymq.broker.parts import Part
 from gantrymq.broker.pop.pops import Pops
@@ -130,8 +130,9 @@ class Broker:
         self.transactions: Transactions = Transactions(self)
         self.pops: Pops = Pops(self)
         self.parts: list[Part] = [self.delays, self.transactions, self.pops]
-        self.diverts = {DELAYED: self.delays.divert, HALF: self.transactions.divert, DECIDED: self.transactions.enter}
-        """By `Message.intake`: rewrite the message for the system topic where it waits, or say why it is refused."""
+        redirect_half, enter_decided = self.transactions.redirect, self.transactions.enter
+        self.redirects = {DELAYED: self.delays.redirect, HALF: redirect_half, DECIDED: enter_decided}
+        """By `Message.kind`: rewrite the message for the system topic where it waits, or say why it is refused."""
         self.request_flush: Callable[[], None] = lambda: None
         """Synchronous flush: called once per turn that parked something (the flusher's group commit)."""
         self._submitted = Submitted()
@@ -173,13 +174,13 @@ class Broker:
         loaded = self.snapshots.load() if self.snapshots is not None else NOTHING
         self.tables.load(loaded.tables)
         damaged = self.tables.replay(self.store, [table for table in tables if table not in NOT_TABLES], loaded.offsets)
-        self.tables.put_aside(self.row_checks)
+        self.tables.quarantine(self.row_checks)
         self._take_over(deletions.unfinished(self.tables, self.store.queues_of, self.store.max_offset))
         self._take_over(take_over())
         self.settings.load(self.tables.rows("setting"))
         self._take_over(found_topics.lost_rows(self.tables, self.store, "topic" in damaged))
         self.topics.load(self.tables.rows("topic"))
-        for config in found_topics.aside(self.tables, self.store):
+        for config in found_topics.quarantined(self.tables, self.store):
             self.topics.load_found(config)
         self.topics.load_light(self.store.topics())
         bad_routes: dict[str, str] = {}
@@ -188,13 +189,13 @@ class Broker:
                 self.router.add(route_from_bytes(route_id, data))
             except GantryError as error:  # of a gateway that is not installed (any more)
                 bad_routes[route_id] = error.text
-        self.tables.set_aside("route", bad_routes)
+        self.tables.quarantine_rows("route", bad_routes)
         self._next_light = self._first_light()
         self.offsets.load(*map(self.tables.rows, OFFSET_TABLES))
         for key, queue_id, offset, end in self.offsets.cut(self.store.max_offset) if cut_offsets else ():
             log.warning("offset of %s, queue %d: %d is beyond the queue's end, cut to %d", key, queue_id, offset, end)
             self._arm_offsets()
-        self.cursors.load(self.tables.rows("cursor"), self.tables.aside("cursor"))
+        self.cursors.load(self.tables.rows("cursor"), self.tables.quarantined("cursor"))
         begin = loaded.offsets.get(ACK_TOPIC, 0)
         known = self.cursors.load_states(loaded.cursors, begin)
         for message in replay_topic(self.store, ACK_TOPIC, begin):
@@ -414,8 +415,8 @@ class Broker:
         internal, self._internal = self._internal, []
         messages: list[Message] = []
         lights: list[tuple[int, ...]] = []
-        hits: list[tuple[Message, Hit]] = []
-        taken = self._submitted.take(partial(self._prepare, messages, lights, hits))
+        matches: list[tuple[Message, RouteMatch]] = []
+        taken = self._submitted.take(partial(self._prepare, messages, lights, matches))
         bodies: list[bytes] = []
         try:
             if (bodies := self.cursors.take_bodies()) or self._internal:
@@ -431,14 +432,14 @@ class Broker:
             lights.extend([()] * (len(messages) - len(lights)))
             end = self.store.written_position
             if messages:
-                end = append_fit(self.store, messages, lights, hits, taken, internal)
+                end = append_fit(self.store, messages, lights, matches, taken, internal)
         except Exception as error:
             whole = [sent for sent in taken if sent.is_done()]
             self._refuse(whole + self._submitted.give_up(), internal, as_refusal(error), bodies)
             return
         self.stats.put_total += stored
         self._answer(taken, internal, end)
-        self._follow(messages, hits)
+        self._follow(messages, matches)
         times = self.pending.times
         if messages:
             times.batch_messages.observe(len(messages))
@@ -449,7 +450,7 @@ class Broker:
         self,
         messages: list[Message],
         lights: list[tuple[int, ...]],
-        hits: list[tuple[Message, Hit]],
+        matches: list[tuple[Message, RouteMatch]],
         sent: Sent,
         entries: int,
         size: int,
@@ -477,10 +478,10 @@ class Broker:
                     code = check(message)
                     if topic is not None and topic.compacted and code is None and is_keyless(message):
                         code = ErrorCode.MESSAGE_ILLEGAL  # RocketMQ: "Required message key is missing"
-                hit = NO_HIT
-                if code is None and message.intake and topic is not None:
+                hit = NO_MATCH
+                if code is None and message.kind and topic is not None:
                     strict = strict or topic.strict
-                    topic, code = self._divert(message, topic)
+                    topic, code = self._redirect(message, topic)
                 if code is None and topic is not None:
                     if topic.routed:
                         found = topic.cache.get((message.exchange, message.tag))
@@ -500,8 +501,8 @@ class Broker:
                         message.queue_id = topic.queue_for(message)
                 messages.append(message)
                 lights.append(hit.lights)
-                if hit is not NO_HIT:
-                    hits.append((message, hit))
+                if hit is not NO_MATCH:
+                    matches.append((message, hit))
                     room -= (
                         len(hit.lights) if sent.whole else hit.entries()
                     )  # a batch is whole however many listen to it live
@@ -509,18 +510,18 @@ class Broker:
                 if more <= 0 or (index - begin + 1) * MESSAGE_ENTRIES >= room:
                     break
         except Exception as error:  # this batch alone is refused
-            leave_out(error, sent, messages, lights, hits)
+            leave_out(error, sent, messages, lights, matches)
             return 1, 0
         sent.strict = strict
         sent.end = end = index + 1
         return (end - begin) * MESSAGE_ENTRIES + entries - room, size - more
 
-    def _divert(self, message: Message, topic: Topic) -> tuple[Topic | None, ErrorCode | None]:
+    def _redirect(self, message: Message, topic: Topic) -> tuple[Topic | None, ErrorCode | None]:
         """A message that is not for its topic yet: its part rewrites it for the system topic where it waits."""
         if message.queue_id < 0:
             message.queue_id = topic.queue_for(message)
         try:
-            code = self.diverts[message.intake](message)
+            code = self.redirects[message.kind](message)
         except GantryError as error:  # no room for its topic or cursor: the turn goes on without it
             return topic, error.code
         return self.topics.topics.get(message.topic), code
@@ -587,7 +588,7 @@ class Broker:
             sent.refuse_rest(error.code)
             answer(sent.on_done, sent.token, sent.outcome())
 
-    def _follow(self, messages: list[Message], hits: list[tuple[Message, Hit]]) -> None:
+    def _follow(self, messages: list[Message], matches: list[tuple[Message, RouteMatch]]) -> None:
         """Find who waits for what was appended; arm the deliver phase and the background work."""
         woken = self._woken
         topics = self.topics.topics
@@ -602,7 +603,7 @@ class Broker:
             if message.lmq:
                 self.topics.wake_lights(message.lmq, woken)
         light_waiters = self._light_waiters
-        for message, hit in hits:
+        for message, hit in matches:
             for tap, numbers in hit.taps:
                 if not tap.batch:
                     self._full_taps.append(tap)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gantrymq.broker.broker import OWN_TABLES, Broker
 from gantrymq.broker.consuming.cursors import Cursor, parse_queue
-from gantrymq.broker.hits import Tap
+from gantrymq.broker.matches import Tap
 from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Start, TopicInfo
-from gantrymq.broker.row_checks import is_aside, readable
+from gantrymq.broker.row_checks import is_quarantined, readable
 from gantrymq.broker.tables.tables import KEY_BYTES_MAX, check_item
 from gantrymq.broker.topics import Topic
 from gantrymq.model import names
@@ -96,15 +96,15 @@ class LocalBrokerPort:
         wanted = list(refs)
         self._read(lambda store: store.get_many(wanted), partial(on_done, token), token, on_done)
 
-    def _read(self, look: Callable[[StoreReader], T], apply: Callable[[T], None], token: Any, on_done: Done) -> None:
-        """`apply(look(store))`, now or when the disk has what is read. `look` is repeated then and changes nothing; `apply` is called once, or
+    def _read(self, find: Callable[[StoreReader], T], apply: Callable[[T], None], token: Any, on_done: Done) -> None:
+        """`apply(find(store))`, now or when the disk has what is read. `find` is repeated then and changes nothing; `apply` is called once, or
         `on_done` with the reason why it cannot be."""
-        self._read_again((look, apply, partial(on_done, token)))
+        self._read_again((find, apply, partial(on_done, token)))
 
     def _read_again(self, parts: _Parts) -> None:
-        look, apply, fail = parts
+        find, apply, fail = parts
         try:
-            found = look(self._broker.store)
+            found = find(self._broker.store)
         except Cold as cold:
             self._broker.fetch(cold, parts, self._read_again)
             return
@@ -165,7 +165,7 @@ class LocalBrokerPort:
         self._broker.delete_light(light, token, on_done)
 
     def open_cursor(self, queue: str, group: str, start: Start, token: Any, on_done: Done) -> None:
-        def look(store: StoreReader) -> int:
+        def find(store: StoreReader) -> int:
             """Where a new one begins."""
             if self._broker.cursors.find(queue, group) is not None:
                 return 0
@@ -173,7 +173,7 @@ class LocalBrokerPort:
                 raise GantryError(ErrorCode.NOT_FOUND, f"group {group} has no cursor in queue {queue}")
             return self._start_offset(store, queue, start)
 
-        self._read(look, partial(self._open_cursor, queue, group, token, on_done), token, on_done)
+        self._read(find, partial(self._open_cursor, queue, group, token, on_done), token, on_done)
 
     def _open_cursor(self, queue: str, group: str, token: Any, on_done: Done, begin: int) -> None:
         broker = self._broker
@@ -338,7 +338,8 @@ class LocalBrokerPort:
             return
         rows = self._broker.tables.rows(table)
         fits = [
-            rows.get(key) == expected or (expected is None and is_aside(table, key, rows)) for key, expected, _ in items
+            rows.get(key) == expected or (expected is None and is_quarantined(table, key, rows))
+            for key, expected, _ in items
         ]
         changes = [(key, value) for (key, _, value), fit in zip(items, fits, strict=True) if fit]
 

@@ -73,7 +73,7 @@ def refuse_unreadable(
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"row {key[:80]!r} of table {table} cannot be read: {why}")
 
 
-def is_aside(table: str, key: str, rows: dict[str, bytes]) -> bool:
+def is_quarantined(table: str, key: str, rows: dict[str, bytes]) -> bool:
     """Whether there is a row that nobody sees because it cannot be read: whoever expects none replaces it."""
     check, value = check_of(table), rows.get(key)
     return check is not None and value is not None and bool(why_unreadable(check, key, value))

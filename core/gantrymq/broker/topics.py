@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from zlib import crc32
 
-from gantrymq.broker.hits import Hit
+from gantrymq.broker.matches import RouteMatch
 from gantrymq.model import message_types, names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
@@ -128,7 +128,7 @@ class Topic:
         """Only messages of this type; None: nobody looks."""
         self.routed = False
         """Some route may match records of this topic."""
-        self.cache: dict[tuple[str | None, str], Hit] = {}
+        self.cache: dict[tuple[str | None, str], RouteMatch] = {}
         """Routing results by (exchange of origin, tag)."""
         self.wanted_ms = 0
         """When a door last asked for the topic to be there, since the start."""

@@ -249,16 +249,16 @@ def show_rows(rows: Sequence[Any], as_lines: bool, make: Callable[[], Renderable
 
 
 async def watch(
-    look: Callable[[], Awaitable[tuple[Sequence[Any], RenderableType]]], again: bool, interval_s: float, as_lines: bool
+    fetch: Callable[[], Awaitable[tuple[Sequence[Any], RenderableType]]], again: bool, interval_s: float, as_lines: bool
 ) -> None:
-    """Show what `look()` gives, once or every `interval_s`: as JSON lines, in place on a terminal, else one below the other."""
+    """Show what `fetch()` gives, once or every `interval_s`: as JSON lines, in place on a terminal, else one below the other."""
     live: Live | None = None
     if again and not as_lines and CONSOLE.draws:
         live = Live(console=CONSOLE, auto_refresh=False, vertical_overflow="crop")
         live.start()
     try:
         while True:
-            rows, picture = await look()
+            rows, picture = await fetch()
             if as_lines:
                 show_rows(rows, True, lambda: "", "")
             elif live is not None:

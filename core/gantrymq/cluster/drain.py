@@ -34,7 +34,7 @@ class ClusterDrain:
         self._tables = tables
         self._busy = False
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Groups came, left, or are being emptied."""
         if not self._busy and ((self._leaving() and self._staying()) or self._returned()):
             self._busy = True
@@ -50,7 +50,7 @@ class ClusterDrain:
         """Heirs of groups that stay after all, with what they inherited."""
         groups = self._cluster.ready_groups()
         tags = {group.tag for group in self._staying()}
-        return [(heir, tag) for heir in groups for tag in heir.inherited if tag in tags]
+        return [(successor, tag) for successor in groups for tag in successor.inherited if tag in tags]
 
     def _ended(self, result: Any) -> None:
         """Also when it failed: a group was lost, and the rest is done when it is back."""
@@ -59,11 +59,11 @@ class ClusterDrain:
 
     def _again(self) -> None:
         self._busy = False
-        self.look()
+        self.check()
 
     def _work(self) -> Steps:
-        for heir, tag in self._returned():
-            yield partial(heir.port.put, STATE_TABLE, [(f"{TAG}{tag}", None)])
+        for successor, tag in self._returned():
+            yield partial(successor.port.put, STATE_TABLE, [(f"{TAG}{tag}", None)])
         if not self._staying():
             return
         for group in self._leaving():
@@ -111,5 +111,5 @@ class ClusterDrain:
             if any(tag in other.inherited for other in staying):
                 continue
             name = home_of(f"tag/{tag}", [other.name for other in staying])
-            heir = next(other for other in staying if other.name == name)
-            yield partial(heir.port.put, STATE_TABLE, [(f"{TAG}{tag}", group.name.encode())])
+            successor = next(other for other in staying if other.name == name)
+            yield partial(successor.port.put, STATE_TABLE, [(f"{TAG}{tag}", group.name.encode())])

@@ -44,7 +44,7 @@ class Group:
         "complaint",
         "draining",
         "failures",
-        "founder",
+        "first_group",
         "hangs",
         "index",
         "inherited",
@@ -86,7 +86,7 @@ class Group:
         """Why the last one failed."""
         self.pending: list[Callable[[Group], Steps]] = []
         """What was done at the groups in use while it joins."""
-        self.founder = False
+        self.first_group = False
         self.member = False
         self.draining = False
         self.inherited: set[int] = set()
@@ -119,7 +119,7 @@ class Group:
     @property
     def tag(self) -> int:
         """What stands above the ids of its light queues."""
-        return 0 if self.founder else tag_of(self.name)
+        return 0 if self.first_group else tag_of(self.name)
 
     def decides(self, tag: int) -> bool:
         """It made the light queues with this tag, or inherited them."""
@@ -135,7 +135,7 @@ class Cluster(Protocol):
     groups: list[Group]
     joining: list[Group]
     places: dict[str, list[tuple[Group, int]]]
-    taken_back: set[str]
+    withdrawn: set[str]
 
     def ready_groups(self) -> list[Group]: ...
 

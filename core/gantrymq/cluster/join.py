@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.port import EARLIEST, CursorInfo, Route
 from gantrymq.broker.routing.router import route_from_bytes
-from gantrymq.broker.tables.group_tables import DRAINING, FOUNDER, GONE_TABLE, LIGHTS_TABLE, MEMBER, STATE_TABLE, TAG
+from gantrymq.broker.tables.group_tables import (
+    DRAINING,
+    FIRST_GROUP,
+    GONE_TABLE,
+    LIGHTS_TABLE,
+    MEMBER,
+    STATE_TABLE,
+    TAG,
+)
 from gantrymq.broker.topics import PERM_WRITE
 from gantrymq.cluster.group import Group
 from gantrymq.cluster.names import LIGHT_BITS, cluster_light, split_light
@@ -129,8 +137,8 @@ def _learn(cluster: Cluster, group: Group) -> Steps:
             cluster.members_changed()
         elif key.startswith(TAG):
             (group.inherited.discard if value is None else group.inherited.add)(int(key[len(TAG) :]))
-        elif key == FOUNDER:
-            group.founder = value is not None
+        elif key == FIRST_GROUP:
+            group.first_group = value is not None
         elif key == MEMBER:
             group.member = value is not None
 
@@ -152,15 +160,15 @@ def _writable(name: str, value: bytes | None) -> bool:
 
 def _found(cluster: Cluster, group: Group, others: list[Group]) -> Steps:
     """Whose light ids stand as they are: those of a group that was alone once (then no gateway had to speak of clusters)."""
-    founders = [other.name for other in others if other.founder]
-    if not group.founder and not group.member:
+    founders = [other.name for other in others if other.first_group]
+    if not group.first_group and not group.member:
         rows: dict[str, bytes] = yield partial(group.port.watch_table, "light", None)
         alone = [other for other in cluster.groups if other.registered] == [group]
-        row = FOUNDER if alone or rows else MEMBER
+        row = FIRST_GROUP if alone or rows else MEMBER
         if row == MEMBER or not founders:
             yield partial(group.port.put, STATE_TABLE, [(row, b"1")])
-        group.founder, group.member = row == FOUNDER, row == MEMBER
-    if group.founder and founders:
+        group.first_group, group.member = row == FIRST_GROUP, row == MEMBER
+    if group.first_group and founders:
         raise GantryError(
             ErrorCode.ILLEGAL_ARGUMENT,
             f"broker groups {group.name} and {founders[0]} each had gateways of their own before: their light queues have the same ids; "
@@ -292,12 +300,12 @@ def _routes(cluster: Cluster, group: Group, others: list[Group], gone: set[str],
     ]
     if stale:  # removed while this group was away
         yield partial(group.port.remove_routes, stale)
-    if taken_back := [route_id for route_id in stale if route_id in given]:  # who knows of that came after those
+    if withdrawn := [route_id for route_id in stale if route_id in given]:  # who knows of that came after those
         for other in list(cluster.ready_groups()):
-            yield partial(other.port.remove_routes, taken_back)
+            yield partial(other.port.remove_routes, withdrawn)
     for route_id, route in elsewhere.items():
         mine = here.get(route_id)
-        if route_id in cluster.taken_back:
+        if route_id in cluster.withdrawn:
             continue  # meanwhile; this group hears of it, too, before it is used
         if mine is None or (mine != route and route.light >> LIGHT_BITS != group.tag):
             yield from _install(cluster, group, route)
@@ -306,7 +314,7 @@ def _routes(cluster: Cluster, group: Group, others: list[Group], gone: set[str],
     for route_id in set(alone) - set(stale):
         given.add(route_id)
         for other in others:
-            if route_id not in cluster.taken_back:
+            if route_id not in cluster.withdrawn:
                 yield from _install(cluster, other, here[route_id])
 
 

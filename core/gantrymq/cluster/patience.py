@@ -75,9 +75,9 @@ class Patience:
 
     def _arm(self, known: _Group, asked_ms: int) -> None:
         known.armed = True
-        self._wheel.call_at(asked_ms + known.patience_ms, lambda now_ms: self._look(known, now_ms))
+        self._wheel.call_at(asked_ms + known.patience_ms, lambda now_ms: self._check(known, now_ms))
 
-    def _look(self, known: _Group, now_ms: int) -> None:
+    def _check(self, known: _Group, now_ms: int) -> None:
         known.armed = False
         if not known.open:
             return

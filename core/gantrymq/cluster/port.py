@@ -69,7 +69,7 @@ class ClusterPort:
         self._ready: list[Group] = []
         self.joining: list[Group] = []
         """Connected, being brought up to date."""
-        self.taken_back: set[str] = set()
+        self.withdrawn: set[str] = set()
         """Routes that were removed, and not made again, since the first of these joins: those have read of them before, or read them now."""
         self._chosen: dict[str, Group] = {}
         self._tables = ClusterTables(self)
@@ -113,7 +113,7 @@ class ClusterPort:
     def members_changed(self) -> None:
         """The nameservers know other groups than before, or a group is being emptied: homes may be elsewhere."""
         self._leases.rehome()
-        self._drain.look()
+        self._drain.check()
 
     def _group_state(self, group: Group, up: bool) -> None:
         group.attempt += 1
@@ -135,7 +135,7 @@ class ClusterPort:
             group.pending.clear()
             group.settled = not self.up  # at the start nobody was told less than we are
             if not self.joining:
-                self.taken_back.clear()
+                self.withdrawn.clear()
             self.joining.append(group)
             run_steps(cluster_join.join(self, group), partial(self._joined, group, attempt))
 
@@ -354,7 +354,7 @@ class ClusterPort:
         if route.light and maker is None:
             on_done(token, unavailable("of this queue"))
             return
-        self.taken_back.discard(route.route_id)
+        self.withdrawn.discard(route.route_id)
         have: set[int] = set()
 
         def add(group: Group) -> Steps:
@@ -378,7 +378,7 @@ class ClusterPort:
     def remove_routes(self, route_ids: Sequence[str], token: Any, on_done: Done) -> None:
         ids = list(route_ids)
         if self.joining:
-            self.taken_back.update(ids)
+            self.withdrawn.update(ids)
 
         def remove(group: Group) -> Steps:
             yield partial(group.port.remove_routes, ids)

@@ -30,7 +30,7 @@ class Message:
     without the dispatch properties that the store appends. `tag`, `keys`: as in `properties`, so that nobody parses them
     again (`keys`: UNIQ_KEY first, then each entry of KEYS; what the index holds). `exchange`: AMQP exchange of origin as in
     property GANTRY_EXCHANGE, None for other doors. `demand_route`: a route kind that must match, else the message is not stored and
-    its result is NO_ROUTE. `intake`: PLAIN, DELAYED or HALF, which are kept elsewhere first, or DECIDED. `lmq`: the client's own
+    its result is NO_ROUTE. `kind`: PLAIN, DELAYED or HALF, which are kept elsewhere first, or DECIDED. `lmq`: the client's own
     light queues (`%LMQ%name`) that the record enters beside its queue. `queue_id`: -1 lets the broker choose by hash of sharding key, else tag.
     """
 
@@ -42,8 +42,8 @@ class Message:
         "dispatch",
         "exchange",
         "flag",
-        "intake",
         "keys",
+        "kind",
         "lmq",
         "physical_offset",
         "prepared_offset",
@@ -86,7 +86,7 @@ class Message:
         self.sharding_key = ""
         self.exchange: str | None = None
         self.demand_route = ""
-        self.intake = PLAIN
+        self.kind = PLAIN
         self.lmq: tuple[str, ...] = ()
         # Set by the store.
         self.queue_offset = -1

@@ -594,7 +594,7 @@ class Pump(asyncio.Protocol):
             if frame != self._frame or not self._frame_handle:
                 self._frame, self._frame_at_ms = frame, now_ms
             if not self._frame_handle:
-                self._frame_handle = host.wheel.call_at(now_ms + host.inbound.check_interval_ms(), self._look_at_frame)
+                self._frame_handle = host.wheel.call_at(now_ms + host.inbound.check_interval_ms(), self._check_frame)
         if host.inbound.held_bytes > host.inbound.bytes_max:
             host.inbound.bound_all(host.wheel.now_ms())
 
@@ -607,7 +607,7 @@ class Pump(asyncio.Protocol):
         else:
             inbound.receiving.discard(self)
 
-    def _look_at_frame(self, now_ms: int) -> None:
+    def _check_frame(self, now_ms: int) -> None:
         self._frame_handle = 0
         door, inbound = self._door, self._host.inbound
         if door is None or self._state != OPEN or not self.inbound_bytes:
@@ -622,7 +622,7 @@ class Pump(asyncio.Protocol):
             why = f"a frame or body is not whole {took_ms} ms after it began, more than server.frame_timeout_ms"
             self.show_out(why, False)
             return
-        self._frame_handle = self._host.wheel.call_at(now_ms + inbound.check_interval_ms(), self._look_at_frame)
+        self._frame_handle = self._host.wheel.call_at(now_ms + inbound.check_interval_ms(), self._check_frame)
 
     def held_ms(self, now_ms: int) -> int:
         """For how long the same frame or body has been unfinished, at least 1."""

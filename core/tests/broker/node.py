@@ -46,7 +46,7 @@ def decide(
 ) -> None:
     """As END_TRANSACTION does."""
     transactions = node.broker.transactions
-    transactions.end(transactions.look(offset, position, commit), group, offset, commit, check, token, on_done)
+    transactions.end(transactions.find(offset, position, commit), group, offset, commit, check, token, on_done)
 
 
 def recall(node: Node, topic: str, unique: str, at_ms: int, group: str, born_host: bytes, on_done: Any) -> None:

@@ -68,7 +68,7 @@ def test_marks_of_pops() -> None:
     place = pops.place("g", "t", 0, True)
     given = 0
     while given < 1_000:
-        found = pops.look(place, 32, 1 << 20, None)
+        found = pops.select(place, 32, 1 << 20, None)
         assert found is not None
         pops.take(place, found, pops.pop_ms(), 60_000, False, None)
         pops.acknowledge(place, list(found.offsets), pops.pop_ms())

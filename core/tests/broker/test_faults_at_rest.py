@@ -166,8 +166,8 @@ def check(node: SnapshotNode, site: Site, whole: set[int]) -> None:
     assert whole <= served
     for message in site.messages:
         if message.physical_offset in whole:
-            hits = [hit.queue_offset for hit in store.query(message.topic, message.keys[0], 9, 0, 1 << 60)]
-            assert hits == [message.queue_offset]
+            matches = [hit.queue_offset for hit in store.query(message.topic, message.keys[0], 9, 0, 1 << 60)]
+            assert matches == [message.queue_offset]
     for light in site.lights:
         wanted = [m.physical_offset for m in site.messages if light == site.lights[0] or m.tag.startswith("a")]
         units = store.light_units(light, 0, store.light_max_offset(light))

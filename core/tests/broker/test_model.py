@@ -269,7 +269,7 @@ class Model(RuleBasedStateMachine):
         lost_power = end < written
         for place in self.places:
             self._find_place(place, end, lost_power)
-        self._look()
+        self._check()
         self._recover_again()
         return kept
 
@@ -294,7 +294,7 @@ class Model(RuleBasedStateMachine):
         place.inflight = {}
         place.delivered = set() if lost_power else place.delivered
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Everything that the store can be asked, against the model."""
         store = self.node.store
         for topic in TOPICS:
@@ -337,8 +337,8 @@ class Model(RuleBasedStateMachine):
         assert not changed
 
     @rule()
-    def look(self) -> None:
-        self._look()
+    def check(self) -> None:
+        self._check()
 
     @invariant()
     def positions_are_in_order(self) -> None:

@@ -120,7 +120,7 @@ def test_garbage_stops_no_start(table: str, caplog: pytest.LogCaptureFixture) ->
     again = CheckingNode(disk, sync=False)
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     for name, of_table in keys.items():
-        assert set(again.broker.tables.aside(name)) == set(of_table)
+        assert set(again.broker.tables.quarantined(name)) == set(of_table)
         for key in of_table:
             assert any(f"row {key!r} of table {name} " in line for line in lines), (name, key)
     check_used(again, light)
@@ -142,10 +142,10 @@ def test_a_topic_with_an_unreadable_row_is_served_until_somebody_changes_it() ->
         b"too"
     ]
     assert again.call("submit", [Message("t", b"new", queue_id=2)])[0] == 1
-    assert list(again.broker.tables.aside("topic")) == ["t"]
+    assert list(again.broker.tables.quarantined("topic")) == ["t"]
     again.broker.topics.create(TopicConfig("t", 8, 8))
     again.turn.run_until_quiet()
-    assert not again.broker.tables.aside("topic")
+    assert not again.broker.tables.quarantined("topic")
     again.stop()
     last = CheckingNode(disk, sync=False)
     changed = last.broker.topics.get("t")
@@ -191,7 +191,7 @@ def test_rows_that_were_put_aside_stay_in_snapshots() -> None:
     again.make()
     last = CheckingSnapshots(again.disk.after_process_crash())
     for table, rows in GARBAGE.items():
-        assert last.broker.tables.aside(table) == dict(rows)
+        assert last.broker.tables.quarantined(table) == dict(rows)
     check_used(last, light)
 
 
@@ -212,5 +212,5 @@ def test_rows_that_were_put_aside_outlive_their_segment() -> None:
     assert again.retain(hours=3) > 0
     again.stop()
     last = CheckingKeeper(disk, node.clock)
-    assert last.broker.tables.aside("topic") == dict(GARBAGE["topic"])
+    assert last.broker.tables.quarantined("topic") == dict(GARBAGE["topic"])
     last.stop()

@@ -29,7 +29,7 @@ class WaitingNode(KeepingNode):
         pairs.setdefault("UNIQ_KEY", f"U{body.decode()}")
         text = props.encode({name: str(value) for name, value in pairs.items()})
         message = Message(topic, body, text, pairs.get("TAGS", ""), (pairs["UNIQ_KEY"],), queue_id)
-        message.intake = DELAYED
+        message.kind = DELAYED
         return self.call("submit", [message])[0], message
 
     def records(self, topic: str = "t") -> list[Message]:

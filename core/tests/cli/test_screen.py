@@ -92,17 +92,17 @@ def test_watching_without_a_terminal_prints_one_below_the_other(monkeypatch: pyt
 
     console = screen.Screen(file=StringIO())
     monkeypatch.setattr(screen, "CONSOLE", console)
-    looks = 0
+    rounds = 0
 
-    async def look() -> tuple[list[int], str]:
-        nonlocal looks
-        looks += 1
-        if looks == 3:
+    async def fetch() -> tuple[list[int], str]:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 3:
             raise KeyboardInterrupt
-        return [looks], f"look {looks}"
+        return [rounds], f"look {rounds}"
 
     with pytest.raises(KeyboardInterrupt):
-        anyio.run(watch, look, True, 0.001, False)
+        anyio.run(watch, fetch, True, 0.001, False)
     assert console.file.getvalue() == "look 1\nlook 2\n"  # type: ignore[attr-defined]
 
 

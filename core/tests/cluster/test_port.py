@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.port import EARLIEST, END, Outcome, Route
-from gantrymq.broker.tables.group_tables import DRAINING, FOUNDER, GONE_TABLE, MEMBER, STATE_TABLE
+from gantrymq.broker.tables.group_tables import DRAINING, FIRST_GROUP, GONE_TABLE, MEMBER, STATE_TABLE
 from gantrymq.cluster import group as cluster_group
 from gantrymq.cluster import port as cluster_port
 from gantrymq.cluster.names import GROUPS_MAX, cluster_light, home_of, split_light, tag_of
@@ -161,7 +161,7 @@ def test_a_group_that_joins_has_every_route_before_it_is_used() -> None:
     bodies = publish(site, port, 30, 60)
     assert any(site.stored(f"t{number}")["b"] for number in range(30))
     assert sorted(take(site, port, cursor)) == sorted(bodies)
-    assert site.nodes["a"].broker.tables.rows(STATE_TABLE).keys() == {FOUNDER}
+    assert site.nodes["a"].broker.tables.rows(STATE_TABLE).keys() == {FIRST_GROUP}
     assert site.nodes["b"].broker.tables.rows(STATE_TABLE).keys() == {MEMBER}
 
 
@@ -518,13 +518,13 @@ def test_a_group_that_stays_after_all_decides_again() -> None:
     leaving = port.groups[1]
     site.nodes[leaving.name].call("put", STATE_TABLE, [(DRAINING, b"1")])
     site.wait(2000)
-    heirs = [group for group in port.groups if leaving.tag in group.inherited]
-    assert len(heirs) == 1
+    successors = [group for group in port.groups if leaving.tag in group.inherited]
+    assert len(successors) == 1
     site.nodes[leaving.name].call("put", STATE_TABLE, [(DRAINING, None)])
     site.wait(2000)
     assert not any(group.inherited for group in port.groups)
     lights = [queue(site, port, number) for number in range(6)]
-    third = next(group.name for group in port.groups if group is not leaving and group not in heirs)
+    third = next(group.name for group in port.groups if group is not leaving and group not in successors)
     site.line(port, third).cut()
     site.run()
     site.line(port, third).mend()

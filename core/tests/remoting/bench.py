@@ -14,7 +14,7 @@ from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
 from gantrymq.net.testing import FakeLink, ManualClock, ManualTurn, ManualWheel
 from gantrymq.remoting.codec import Command, FrameReader, encode
 from gantrymq.remoting.constants import RequestCode
-from gantrymq.remoting.server.broker_door import BrokerDoor, BrokerDoors
+from gantrymq.remoting.server.broker_door import BrokerConnection, BrokerServer
 from gantrymq.store.config import StoreConfig
 from gantrymq.store.files import OsFileSystem
 from gantrymq.store.message_store import MessageStore
@@ -70,12 +70,12 @@ class Bench:
             sync,
         )
         self.broker.open()
-        self.doors = BrokerDoors(self.broker, Context(self.wheel, self.turn))  # type: ignore[arg-type]
+        self.doors = BrokerServer(self.broker, Context(self.wheel, self.turn))  # type: ignore[arg-type]
         self.doors.set_address("127.0.0.1:10911")
 
     def connect(self, peer: str = "127.0.0.1:50000") -> FakeLink:
         door = self.doors.accept()
-        assert isinstance(door, BrokerDoor)
+        assert isinstance(door, BrokerConnection)
         return FakeLink(self.wheel, self.turn, peer).attach(door)
 
     def close(self) -> None:

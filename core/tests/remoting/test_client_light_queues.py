@@ -169,10 +169,10 @@ def test_beside_light_queues_of_our_own(tmp_path: Path) -> None:
 def test_delayed_message_keeps_its_light_queues_for_later(bench: Bench) -> None:
     seen: list[Message] = []
 
-    def divert(message: Message) -> None:
+    def redirect(message: Message) -> None:
         seen.append(message)
 
-    bench.broker.diverts[DELAYED] = divert  # type: ignore[assignment]
+    bench.broker.redirects[DELAYED] = redirect  # type: ignore[assignment]
     assert send(bench.connect(), b"x", to(A, rest="DELAY\x013\x02")).code == 0
     assert (seen[0].lmq, seen[0].property("INNER_MULTI_DISPATCH")) == ((), A)
     assert bench.store.max_offset(A, 0) == 0

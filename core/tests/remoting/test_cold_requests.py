@@ -17,7 +17,7 @@ from gantrymq.model.message import Message
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.overview_codes import OVERVIEW
-from gantrymq.remoting.server.broker_door import BrokerDoor
+from gantrymq.remoting.server.broker_door import BrokerConnection
 from gantrymq.store.cold import ColdReads
 from gantrymq.store.files import OsFileSystem
 from gantrymq.store.log import record
@@ -72,18 +72,18 @@ class Run:
         facts["position"] = int(facts["sent"].fields["msgId"][16:], 16)
         facts["halves"] = [half(link, f"h{number}") for number in range(3)]
         port = LocalBrokerPort(bench.broker)
-        put_aside = Message(
+        quarantine = Message(
             GIVEN_UP_TOPIC,
             b"x",
             b"UNIQ_KEY\x01gone\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02PGROUP\x01PG\x02",
             queue_id=0,
         )
-        port.submit([put_aside], None, lambda token, result: None)
+        port.submit([quarantine], None, lambda token, result: None)
         facts["recall"] = timer(link, b"later", 600_000, "R1").fields["recallHandle"]
         ask(link, Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps({"groupName": GROUP}).encode())
         ask(link, Code.UPDATE_CONSUMER_OFFSET, consumerGroup="old", topic="T", queueId=0, commitOffset=7)
         bench.turn.run_until_quiet()
-        facts["given_up"] = f"{facts['sent'].fields['msgId'][:16]}{put_aside.physical_offset:016X}"
+        facts["given_up"] = f"{facts['sent'].fields['msgId'][:16]}{quarantine.physical_offset:016X}"
 
     def arrive(self, done: Callable[[], Any]) -> Any:
         """What `done` gives, after as many reads of the disk as it takes."""
@@ -225,7 +225,7 @@ def every_request(run: Run) -> list[Any]:
     go(Code.ACK_MESSAGE, **one)
     go(Code.INVOKE_BROKER_TO_RESET_OFFSET, topic="T", group=GROUP, timestamp=1, isForce=True)
     missing = sorted(
-        set(BrokerDoor.table) - {code for code, *_ in heard if isinstance(code, int)} - DESTRUCTIVE - TIMED
+        set(BrokerConnection.table) - {code for code, *_ in heard if isinstance(code, int)} - DESTRUCTIVE - TIMED
     )
     for code in [*missing, *sorted(DESTRUCTIVE)]:
         go(code)
@@ -290,7 +290,7 @@ def test_the_offset_of_a_pull_is_committed_when_the_pull_comes(
     """Whether it waits for the disk or for its peer: what was committed meanwhile is newer."""
     run = Run(tmp_path, True, monkeypatch)
     full = deferred
-    monkeypatch.setattr(BrokerDoor, "full", lambda door: full)
+    monkeypatch.setattr(BrokerConnection, "full", lambda door: full)
     place = {"consumerGroup": GROUP, "topic": "T", "queueId": 0}
     assert run.link.feed(request(Code.PULL_MESSAGE, **PULL | {"sysFlag": 5, "commitOffset": 5})) == b""
     seen = [run.bench.broker.offsets.query(GROUP, "T", 0)]
@@ -310,11 +310,11 @@ def test_a_handler_that_reads_outside_of_its_reading_part_is_not_repeated(
     run = Run(tmp_path, True, monkeypatch)
     calls: list[int] = []
 
-    def wrong(door: BrokerDoor, command: Command) -> None:
+    def wrong(door: BrokerConnection, command: Command) -> None:
         calls.append(1)
         door.shared.broker.store.units("T", 0, 0, 1)
 
-    monkeypatch.setitem(BrokerDoor.table, Code.GET_MIN_OFFSET, wrong)  # type: ignore[arg-type]
+    monkeypatch.setitem(BrokerConnection.table, Code.GET_MIN_OFFSET, wrong)  # type: ignore[arg-type]
     (answer,) = answers(run.link.feed(request(Code.GET_MIN_OFFSET)))
     assert (answer.code, calls) == (1, [1])
     assert "outside of its reading part" in caplog.text

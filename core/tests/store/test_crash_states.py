@@ -87,8 +87,8 @@ def check_store(store: MessageStore, work: Workload, must_have: set[str]) -> Non
     in_lights: dict[int, list[int]] = {}
     for key, message in sorted(found.items(), key=lambda item: item[1].physical_offset):
         assert message.body == work.attempted[key]
-        hits = store.query(message.topic, key, 10, 0, 1 << 60)
-        assert [hit.physical_offset for hit in hits] == [message.physical_offset]
+        matches = store.query(message.topic, key, 10, 0, 1 << 60)
+        assert [hit.physical_offset for hit in matches] == [message.physical_offset]
         fan = int(message.property("UNIQ_KEY") == key) and len(fanout_of(store, message))
         for light in range(1, 1 + fan):
             in_lights.setdefault(light, []).append(message.physical_offset)

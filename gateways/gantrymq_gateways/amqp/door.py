@@ -401,9 +401,9 @@ class AmqpDoor:
         except AmqpError as error:
             self._fail(channel, error, NUMBER_PUBLISH)
         except UnknownExchangeError as unknown:
-            self._run(channel, self._look_up(channel, event, unknown.name), NUMBER_PUBLISH)
+            self._run(channel, self._lookup(channel, event, unknown.name), NUMBER_PUBLISH)
 
-    def _look_up(self, channel: Channel, event: Publish, name: str) -> Steps:
+    def _lookup(self, channel: Channel, event: Publish, name: str) -> Steps:
         """An exchange that nobody declared may be another door's topic."""
         found = yield from self.gateway.definitions.find_exchange(name)
         if found is None:

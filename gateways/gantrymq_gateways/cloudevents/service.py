@@ -19,7 +19,7 @@ from gantrymq_gateways.cloudevents.long_topics import LongTopics
 from gantrymq_gateways.cloudevents.publish import Publisher
 from gantrymq_gateways.cloudevents.push.client import SinkClient
 from gantrymq_gateways.cloudevents.push.delivery import DeliveryConfig, PushHost
-from gantrymq_gateways.cloudevents.push.resolver import Resolver, look_up_in_thread
+from gantrymq_gateways.cloudevents.push.resolver import Resolver, lookup_in_thread
 from gantrymq_gateways.cloudevents.push.retry import RetryPolicy
 from gantrymq_gateways.cloudevents.registry import Registry
 from gantrymq_gateways.cloudevents.rules.guard import SinkGuard, parse_networks
@@ -122,7 +122,7 @@ class CloudEventsService:
             raise ConfigError("cloudevents: the door needs a broker in this process or --nameserver")
         loopback = is_loopback(context.host)
         guard = SinkGuard(loopback, loopback or config.allow_http_sinks, parse_networks(config.sink_networks))
-        resolver = Resolver(context.wheel, look_up_in_thread(asyncio.get_running_loop()))
+        resolver = Resolver(context.wheel, lookup_in_thread(asyncio.get_running_loop()))
         client = SinkClient(context.wheel, guard, resolver, config.delivery_timeout_ms)
         policy = RetryPolicy(config.retry_first_ms, config.retry_max_ms, config.retry_after_max_ms)
         around = Surroundings(context.clock, context.turn, context.wheel, random.SystemRandom().random)

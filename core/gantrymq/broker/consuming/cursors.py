@@ -54,7 +54,7 @@ RUN_MIN = 4
 POP_PREFIX = "pop:"
 """Cursor groups of pop consumers: this and the consumer group's name."""
 
-ASIDE_MAX = 100_000
+QUARANTINED_MAX = 100_000
 """Entries with a damaged record that are known by name, at some 500 bytes each. What is more is not settled either, but nobody can skip it before
 a restart has brought it back."""
 
@@ -171,12 +171,12 @@ class Cursors:
         self._cutting: set[int] = set()
         """Cut at this start, and handed over at least once."""
         self._next_id = 1
-        self.aside: dict[int, dict[int, DamageKey]] = {}
+        self.quarantined: dict[int, dict[int, DamageKey]] = {}
         """By cursor: offsets whose record is damaged, with what the list of damage calls it. Neither in flight nor returned nor done: the queue holds them, and a start
         brings them back, perhaps to be read."""
         self._waiting: dict[DamageKey, dict[tuple[int, int], None]] = {}
         """The same by damage: cursor and offset."""
-        self.aside_count = 0
+        self.quarantined_count = 0
         self.share: Callable[[int, bytes], bytes] = lambda position, body: body
         """See `SharedBodies.shared`."""
         self.on_deleted: Callable[[Cursor], None] = lambda cursor: None
@@ -184,9 +184,9 @@ class Cursors:
 
     # Start: definitions, then records, then `recovered`.
 
-    def load(self, rows: dict[str, bytes], aside: Iterable[str] = ()) -> None:
+    def load(self, rows: dict[str, bytes], quarantined: Iterable[str] = ()) -> None:
         """Definitions from table `cursor`; the row `next` keeps ids from being used twice, and so do the keys of rows that cannot be read."""
-        for key in aside:
+        for key in quarantined:
             if key.isdecimal():
                 self._next_id = max(self._next_id, int(key) + 1)
         for key, data in rows.items():
@@ -297,8 +297,8 @@ class Cursors:
                 del self._of_queue[cursor.queue]
         for table in (self._acked, self._back, self._unwritten, self._cut):
             table.pop(cursor.id, None)
-        for offset in list(self.aside.get(cursor.id, ())):
-            self._take_from_aside(cursor, offset)
+        for offset in list(self.quarantined.get(cursor.id, ())):
+            self._release_quarantined(cursor, offset)
         cursor.watchers.clear()
         cursor.armed.clear()
         self.on_deleted(cursor)
@@ -346,23 +346,23 @@ class Cursors:
     # Work.
 
     def acquire(self, cursor: Cursor, holder: int, count_max: int, bytes_max: int, port: int = 0) -> list[Delivery]:
-        """`look` and `take`."""
-        return self.take(cursor, self.look(cursor, count_max, bytes_max), holder, count_max, port)
+        """`peek` and `take`."""
+        return self.take(cursor, self.peek(cursor, count_max, bytes_max), holder, count_max, port)
 
-    def look(self, cursor: Cursor, count_max: int, bytes_max: int) -> Seen:
+    def peek(self, cursor: Cursor, count_max: int, bytes_max: int) -> Seen:
         """What `take` would lease, returned entries first; where all of that is damaged, what comes behind it, too. Changes nothing. Raises `Cold`
         (store/cold.py)."""
         count_max = max(min(count_max, ACQUIRE_MAX), 0)
-        offsets, found, back, bad = seen = self._look(cursor, 0, 0, count_max, bytes_max)
+        offsets, found, back, bad = seen = self._peek(cursor, 0, 0, count_max, bytes_max)
         while offsets and len(bad) == len(offsets) < ACQUIRE_MAX:
-            more = self._look(cursor, back, len(offsets) - back, count_max, bytes_max)
+            more = self._peek(cursor, back, len(offsets) - back, count_max, bytes_max)
             if not more[0]:
                 break
             offsets, found, back, bad = seen = (offsets + more[0], found + more[1], back + more[2], bad + more[3])
         return seen
 
-    def _look(self, cursor: Cursor, back_from: int, fresh_from: int, count_max: int, bytes_max: int) -> Seen:
-        """As `look`, behind so many entries that came back and so many others."""
+    def _peek(self, cursor: Cursor, back_from: int, fresh_from: int, count_max: int, bytes_max: int) -> Seen:
+        """As `peek`, behind so many entries that came back and so many others."""
         window = cursor.window
         first = window.next_offset + fresh_from
         offsets = window.returned[back_from : back_from + count_max]
@@ -390,10 +390,10 @@ class Cursors:
         window.take_returned(holder, back)
         for _ in range(keep - back):
             window.take_next(holder)
-        aside = self.keep_aside(cursor, bad) if bad else ()
+        quarantined = self.quarantine(cursor, bad) if bad else ()
         deliveries = []
         for offset, message in zip(offsets, found, strict=True):
-            if offset in aside:
+            if offset in quarantined:
                 continue
             if message is None:
                 self._done(cursor, offset)
@@ -425,17 +425,17 @@ class Cursors:
                 bad.append((offset, unit, f"the unit names the record of {place}", True))
         return bad
 
-    def keep_aside(self, cursor: Cursor, bad: Sequence[Bad]) -> set[int]:
+    def quarantine(self, cursor: Cursor, bad: Sequence[Bad]) -> set[int]:
         """Entries that were acquired, or never, wait for a better disk or for somebody who skips them; returns their offsets."""
         for offset, unit, what, is_unit in bad:
             self._reader.note_damage(unit, cursor.queue, offset, what, is_unit)
             cursor.window.inflight.pop(offset, None)
-            known = self.aside.get(cursor.id, {})
-            if offset not in known and self.aside_count < ASIDE_MAX:
+            known = self.quarantined.get(cursor.id, {})
+            if offset not in known and self.quarantined_count < QUARANTINED_MAX:
                 key = damage_key(unit[0], cursor.queue, offset, is_unit)
-                self.aside.setdefault(cursor.id, known)[offset] = key
+                self.quarantined.setdefault(cursor.id, known)[offset] = key
                 self._waiting.setdefault(key, {})[cursor.id, offset] = None
-                self.aside_count += 1
+                self.quarantined_count += 1
         return {entry[0] for entry in bad}
 
     def waiting_for(self, damage: DamageKey) -> list[tuple[Cursor, int]]:
@@ -443,14 +443,14 @@ class Cursors:
         found = [(self.by_id[cursor_id], offset) for cursor_id, offset in self._waiting.get(damage, ())]
         for cursor, offset in found:
             if cursor.window.is_done(offset):  # a limit or somebody's commit has passed over it
-                self._take_from_aside(cursor, offset)
+                self._release_quarantined(cursor, offset)
         return [(cursor, offset) for cursor, offset in found if not cursor.window.is_done(offset)]
 
     def end_waiting(self, damage: DamageKey, deliver: bool) -> int:
         """Nobody waits for it any more: it is done unread, or (`deliver`) it is whole again. The number of entries."""
         waiting = self.waiting_for(damage)
         for cursor, offset in waiting:
-            self._take_from_aside(cursor, offset)
+            self._release_quarantined(cursor, offset)
             if deliver:
                 insort(cursor.window.returned, offset)
                 self.fire(cursor)
@@ -458,15 +458,15 @@ class Cursors:
                 self._done(cursor, offset)
         return len(waiting)
 
-    def _take_from_aside(self, cursor: Cursor, offset: int) -> None:
-        known = self.aside[cursor.id]
+    def _release_quarantined(self, cursor: Cursor, offset: int) -> None:
+        known = self.quarantined[cursor.id]
         key = known.pop(offset)
         del self._waiting[key][cursor.id, offset]
         if not self._waiting[key]:
             del self._waiting[key]
-        self.aside_count -= 1
+        self.quarantined_count -= 1
         if not known:
-            del self.aside[cursor.id]
+            del self.quarantined[cursor.id]
 
     def mark(self, cursor: Cursor, end: int, credit: int) -> None:
         """Offsets below `end` are about to be delivered: the delivered mark goes ahead of them, by as many as the consumers may hold. After
@@ -559,8 +559,8 @@ class Cursors:
         dropped = window.skip_to(end)
         for entry in entries:
             self._append_now(entry)
-        for offset in list(self.aside.get(cursor.id, ())):
-            self._take_from_aside(cursor, offset)
+        for offset in list(self.quarantined.get(cursor.id, ())):
+            self._release_quarantined(cursor, offset)
             dropped += not window.is_done(offset)
             self._done(cursor, offset)
         return dropped

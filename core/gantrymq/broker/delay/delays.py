@@ -123,7 +123,7 @@ class Delays:
             "counter",
         )
 
-    def divert(self, message: Message) -> ErrorCode | None:
+    def redirect(self, message: Message) -> ErrorCode | None:
         """Rewrite the message for the topic where it waits; its queue in its own topic is chosen already. What is due already, or
         asks for nothing that RocketMQ knows, stays as it is (RocketMQ: HookUtils.handleScheduleMessage)."""
         if b"DELAY\x01" in message.properties:
@@ -146,7 +146,7 @@ class Delays:
         if str(level) != asked:
             properties = without(properties, (b"DELAY\x01",)) + b"DELAY\x01%d\x02" % level
         queues = max(SCHEDULE_QUEUES_MIN, len(self.levels.delays_ms))
-        code = self._turn_aside(message, with_origin(message, properties), SCHEDULE_TOPIC, level - 1, queues)
+        code = self._redirect_to(message, with_origin(message, properties), SCHEDULE_TOPIC, level - 1, queues)
         if code is None:
             message.tag = level_tag(level)
             self.levels.expect(level)
@@ -180,13 +180,13 @@ class Delays:
             properties = without(properties, (b"TIMER_ROLL_TIMES\x01",))
         properties = with_origin(message, properties)
         properties += b"TIMER_OUT_MS\x01%d\x02" % out_ms
-        code = self._turn_aside(message, properties, TIMER_TOPIC, 0, 1)
+        code = self._redirect_to(message, properties, TIMER_TOPIC, 0, 1)
         if code is None:
             message.tag = recall_tag(out_ms) if recalls else timer_tag(out_ms, exact_ms, delay_ms)
             self.timers.expect()
         return code
 
-    def _turn_aside(
+    def _redirect_to(
         self, message: Message, properties: bytes, topic: str, queue_id: int, queues: int
     ) -> ErrorCode | None:
         broker = self._broker
@@ -244,7 +244,7 @@ class Delays:
         order = Message(topic, b"0", props.encode(pairs), RECALL_TAG, (unique,), 0)
         order.born_host = born_host
         order.sys_flag = 0 if len(born_host) == 8 else 0x10
-        order.intake = DELAYED
+        order.kind = DELAYED
 
         def stored(_token: Any, results: Any) -> None:
             self.timers.orders.remove(order)

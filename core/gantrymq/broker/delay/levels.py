@@ -49,7 +49,7 @@ ANCHOR_MS: Final = 100
 ANCHORS_MAX: Final = 1_000
 """Anchors of one level: 3 MB for all of RocketMQ's levels under constant load. A longer delay has them farther apart."""
 
-ASIDE_MAX: Final = 10_000
+QUARANTINED_MAX: Final = 10_000
 """Records of a level that were set aside because the disk cannot read them; beyond it the level waits."""
 IN_FLIGHT: Final = -1
 """In place of the number of attempts: it was read, and is on its way into its topic."""
@@ -63,7 +63,19 @@ def queue_of(level: int) -> str:
 class Level:
     """One level's state in memory."""
 
-    __slots__ = ("anchors", "aside", "at", "base", "busy", "cursor", "delay_ms", "handle", "looks", "number", "waits")
+    __slots__ = (
+        "anchors",
+        "at",
+        "base",
+        "busy",
+        "checking",
+        "cursor",
+        "delay_ms",
+        "handle",
+        "number",
+        "quarantined",
+        "waits",
+    )
 
     def __init__(self, number: int, delay_ms: int, cursor: Cursor, mono_ms: int, wall_ms: int) -> None:
         self.number = number
@@ -71,9 +83,9 @@ class Level:
         self.cursor = cursor
         self.at = cursor.window.floor
         """Next offset to look at; below it everything is done or on its way."""
-        self.aside: dict[int, int] = {}
+        self.quarantined: dict[int, int] = {}
         """Offsets below `at` whose records cannot be read, and how often that was tried."""
-        self.looks = False
+        self.checking = False
         """Another attempt at these is due."""
         self.base = (mono_ms, wall_ms)
         self.anchors: deque[tuple[int, int, int]] = deque()
@@ -172,7 +184,7 @@ class Levels:
     @property
     def busy(self) -> bool:
         """Messages are on their way into their topics."""
-        return any(level.busy or IN_FLIGHT in level.aside.values() for level in self.by_number.values())
+        return any(level.busy or IN_FLIGHT in level.quarantined.values() for level in self.by_number.values())
 
     def floors(self) -> dict[int, int]:
         """By level, the offset below which everything is delivered: RocketMQ's delayOffset.json."""
@@ -208,8 +220,10 @@ class Levels:
             log.error("%s: offset %d and what is behind it waits on: %s", level.cursor.queue, level.at, error)
             self._later(level, UNREADABLE_MS)
             return
-        if len(level.aside) + len(offsets) > ASIDE_MAX and any(isinstance(one, OSError) for one in found):
-            log.error("%s: %d records cannot be read; what is behind them waits", level.cursor.queue, len(level.aside))
+        if len(level.quarantined) + len(offsets) > QUARANTINED_MAX and any(isinstance(one, OSError) for one in found):
+            log.error(
+                "%s: %d records cannot be read; what is behind them waits", level.cursor.queue, len(level.quarantined)
+            )
             self._later(level, UNREADABLE_MS)
             return
         if offsets:
@@ -247,7 +261,7 @@ class Levels:
                     cursors.finish(cursor, [at])
                 at += 1
                 continue
-            if at in level.aside:
+            if at in level.quarantined:
                 at += 1
                 level.at = level.at if offsets else at
                 continue
@@ -272,7 +286,7 @@ class Levels:
         sent: list[int] = []
         for offset, waiting in zip(offsets, found, strict=True):
             if isinstance(waiting, OSError):
-                self._put_aside(level, offset, waiting)
+                self._quarantine(level, offset, waiting)
                 continue
             message = self._revived(level, offset, waiting)
             if message is not None:
@@ -296,64 +310,66 @@ class Levels:
     def _give_up(self, level: Level, offset: int, why: str) -> None:
         log.error("%s, offset %d: %s; it is left out", level.cursor.queue, offset, why)
         self._damaged.value += 1
-        level.aside.pop(offset, None)
+        level.quarantined.pop(offset, None)
         self._broker.cursors.finish(level.cursor, [offset])
 
     # Records that cannot be read.
 
-    def _put_aside(self, level: Level, offset: int, error: OSError) -> None:
+    def _quarantine(self, level: Level, offset: int, error: OSError) -> None:
         log.error("%s, offset %d: cannot be read, tried again later: %s", level.cursor.queue, offset, error)
-        level.aside[offset] = 1
-        self._look_later(level)
+        level.quarantined[offset] = 1
+        self._check_later(level)
 
-    def _look_later(self, level: Level) -> None:
-        if not level.looks:
-            level.looks = True
+    def _check_later(self, level: Level) -> None:
+        if not level.checking:
+            level.checking = True
             wheel = self._broker.wheel
-            wheel.call_at(wheel.now_ms() + UNREADABLE_MS, lambda now_ms: self._look_again(level, list(level.aside)))
+            wheel.call_at(
+                wheel.now_ms() + UNREADABLE_MS, lambda now_ms: self._check_again(level, list(level.quarantined))
+            )
 
-    def _look_again(self, level: Level, left: list[int]) -> None:
+    def _check_again(self, level: Level, left: list[int]) -> None:
         """Another attempt at what was set aside: a slice of these now, the others in the next turns."""
         if self._broker.closed:
             return
-        offsets = [offset for offset in left[:STEP] if level.aside.get(offset, IN_FLIGHT) != IN_FLIGHT]
+        offsets = [offset for offset in left[:STEP] if level.quarantined.get(offset, IN_FLIGHT) != IN_FLIGHT]
         cursors, cursor = self._broker.cursors, level.cursor
         try:
             units = [(cursors.units(cursor, offset, 1) or [HOLE])[0] for offset in offsets]
             found = read_each(self._broker.store, [unit[:2] for unit in units])
         except Cold as cold:
-            self._broker.fetch(cold, level.aside, lambda aside: self._look_again(level, left))
+            self._broker.fetch(cold, level.quarantined, lambda quarantined: self._check_again(level, left))
             return
         except OSError as error:
-            log.error("%s: %d records cannot be read: %s", cursor.queue, len(level.aside), error)
-            level.looks = False
-            self._look_later(level)
+            log.error("%s: %d records cannot be read: %s", cursor.queue, len(level.quarantined), error)
+            level.checking = False
+            self._check_later(level)
             return
         for offset, waiting in zip(offsets, found, strict=True):
             if isinstance(waiting, OSError):
-                tries = level.aside[offset] = level.aside[offset] + 1
+                tries = level.quarantined[offset] = level.quarantined[offset] + 1
                 if tries >= UNREADABLE_TRIES:
                     self._give_up(level, offset, f"the disk could not read it {tries} times: {waiting}")
                 continue
             message = self._revived(level, offset, waiting)
             if message is not None:
-                level.aside[offset] = IN_FLIGHT
-                self._broker.submit([message], (level, offset, message), self._aside_stored)
+                level.quarantined[offset] = IN_FLIGHT
+                self._broker.submit([message], (level, offset, message), self._quarantined_stored)
         if len(left) > STEP:
-            self._broker.turn.at_deliver(lambda: self._look_again(level, left[STEP:]))
+            self._broker.turn.at_deliver(lambda: self._check_again(level, left[STEP:]))
             return
-        level.looks = False
-        if level.aside:
-            self._look_later(level)
+        level.checking = False
+        if level.quarantined:
+            self._check_later(level)
 
-    def _aside_stored(self, token: tuple[Level, int, Message], results: Any) -> None:
+    def _quarantined_stored(self, token: tuple[Level, int, Message], results: Any) -> None:
         level, offset, message = token
         (code,) = codes_of(results, 1)
         if code in PASSING:
-            level.aside[offset] = 0
+            level.quarantined[offset] = 0
             return
         log_dropped([(message, code)] if code is not None else [])
-        del level.aside[offset]
+        del level.quarantined[offset]
         self._broker.cursors.finish(level.cursor, [offset])
         self._on_settled()
 

@@ -31,16 +31,16 @@ MOVE_STEP: Final = 2_000
 """Entries moved by one call: under a millisecond."""
 SORT_MAX: Final = 4_096
 """A slot with more entries is not sorted, which would take milliseconds: it is due as a whole at its end, a second late at most."""
-LOOK_STEP: Final = 2_000
+SCAN_STEP: Final = 2_000
 """Entries looked at by one step of `around`: a third of a millisecond."""
 NEVER: Final = 1 << 62
 
 
 def _between(slot: array[int], low: int, high: int) -> Iterator[list[int]]:
     """Entries of a slot whose time within it is from `low` to `high`."""
-    for first in range(0, len(slot), LOOK_STEP):
+    for first in range(0, len(slot), SCAN_STEP):
         yield [
-            packed & OFFSET_MASK for packed in slot[first : first + LOOK_STEP] if low <= packed >> OFFSET_BITS <= high
+            packed & OFFSET_MASK for packed in slot[first : first + SCAN_STEP] if low <= packed >> OFFSET_BITS <= high
         ]
 
 
@@ -181,7 +181,7 @@ class TimerSlots:
         self._run, self._run_key = [], -1
 
     def around(self, first_ms: int, last_ms: int) -> Iterator[list[int]]:
-        """Entries due between two times, not taken yet; looks at `LOOK_STEP` entries for each list that it yields. Entries may be added
+        """Entries due between two times, not taken yet; looks at `SCAN_STEP` entries for each list that it yields. Entries may be added
         and taken meanwhile. What moves meanwhile moves to a finer level, which is looked at later: it may come twice."""
         span = (first_ms, last_ms)
         yield from self._of_level(self._far, FAR_BITS, FINE_BITS, *span)

@@ -83,7 +83,7 @@ class Timers:
         self._slots = TimerSlots(0)
         self._seen = 0
         """Units below this offset are in the slots, in `_odd`, in flight or done."""
-        self._first_look = 0
+        self._first_check = 0
         """Nothing is delivered until what lay below this offset at the start is looked at: an order to recall may lie behind what is due."""
         self._looking = 0
         """Orders whose message is searched for, or that wait for their search."""
@@ -119,7 +119,7 @@ class Timers:
             cursor, rows = broker.cursors.create(QUEUE, GROUP, start)
             put_cursor(broker, cursor, rows)
         self.cursor = cursor
-        self._first_look = broker.store.max_offset(TIMER_TOPIC, 0)
+        self._first_check = broker.store.max_offset(TIMER_TOPIC, 0)
         self._rebuild()
         return cursor
 
@@ -127,7 +127,7 @@ class Timers:
         """Another broker went on meanwhile: forget what was known; `done` are entries at or above `start` that it delivered."""
         self.cursor = new_cursor(self._broker, QUEUE, GROUP, start)
         self._broker.cursors.finish(self.cursor, done)
-        self._first_look = self._broker.store.max_offset(TIMER_TOPIC, 0)
+        self._first_check = self._broker.store.max_offset(TIMER_TOPIC, 0)
         self._rebuild()
 
     def _rebuild(self) -> None:
@@ -186,7 +186,7 @@ class Timers:
             return
         try:
             more = self._ask() if self._odd else self._read()
-            if not self._first_look or self._looked():
+            if not self._first_check or self._looked():
                 more |= self._fire(self._slots)
             if self._roll_to:
                 more |= self._roll()
@@ -206,9 +206,9 @@ class Timers:
             self._sleep()
 
     def _looked(self) -> bool:
-        if self._seen < self._first_look or self._odd or self._looking:
+        if self._seen < self._first_check or self._odd or self._looking:
             return False
-        self._first_look = 0
+        self._first_check = 0
         return True
 
     def _again(self, _call: None) -> None:
@@ -219,7 +219,7 @@ class Timers:
         if not self._waits:
             self._wait()
         next_ms = self._slots.next_ms()
-        if next_ms == NEVER or self._first_look or len(self._inflight) >= INFLIGHT_MAX:
+        if next_ms == NEVER or self._first_check or len(self._inflight) >= INFLIGHT_MAX:
             return
         broker = self._broker
         wheel = broker.wheel

@@ -93,7 +93,7 @@ class Refused:
 
 
 def leave_out(
-    error: Exception, sent: Sent, messages: list[Message], lights: list[tuple[int, ...]], hits: list[Any]
+    error: Exception, sent: Sent, messages: list[Message], lights: list[tuple[int, ...]], matches: list[Any]
 ) -> None:
     """Looking at a batch raised: what of it stands at the ends of the lists goes out again, and all that is left of it is refused."""
     begin = sent.end
@@ -103,8 +103,8 @@ def leave_out(
     while messages and id(messages[-1]) in own:
         messages.pop()
         lights.pop()
-    while hits and id(hits[-1][0]) in own:
-        hits.pop()
+    while matches and id(matches[-1][0]) in own:
+        matches.pop()
     for index in range(begin, len(sent.batch)):
         sent.refuse(index, ErrorCode.MESSAGE_ILLEGAL)
     sent.end = len(sent.batch)
@@ -123,7 +123,7 @@ def append_fit(
     store: MessageStore,
     messages: list[Message],
     lights: list[tuple[int, ...]],
-    hits: list[Any],
+    matches: list[Any],
     taken: list[Sent],
     internal: list[Any],
 ) -> int:
@@ -147,7 +147,7 @@ def append_fit(
     kept = [(message, targets) for message, targets in zip(messages, lights, strict=True) if id(message) not in unfit]
     messages[:] = [message for message, _ in kept]
     lights[:] = [targets for _, targets in kept]
-    hits[:] = [found for found in hits if id(found[0]) not in unfit]
+    matches[:] = [found for found in matches if id(found[0]) not in unfit]
     for sent in taken:
         for index in range(sent.at, sent.end):
             if id(sent.batch[index]) in unfit:

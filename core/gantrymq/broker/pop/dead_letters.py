@@ -65,8 +65,8 @@ class DeadLetters:
             log.error("%s: dead letters of group %s cannot be read; tried again in %d s: %s",
                       cursor.queue, place.group, AGAIN_MS // 1000, error)  # fmt: skip
             return
-        aside = broker.cursors.keep_aside(cursor, bad) if bad else ()
-        entries = [entry for entry in zip(offsets, found, strict=True) if entry[0] not in aside]
+        quarantined = broker.cursors.quarantine(cursor, bad) if bad else ()
+        entries = [entry for entry in zip(offsets, found, strict=True) if entry[0] not in quarantined]
         gone = [offset for offset, message in entries if message is None]
         left = [(offset, message) for offset, message in entries if message is not None]
         if gone:

@@ -19,14 +19,14 @@ from gantrymq.broker.pop import lease_table as pop_keep
 from gantrymq.broker.pop.dead_letters import DeadLetters
 from gantrymq.broker.pop.leases import TICK_MS, Lease, Leases, Place
 from gantrymq.broker.pop.revive import Revive
-from gantrymq.broker.pop.selection import look
+from gantrymq.broker.pop.selection import select
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 
 if TYPE_CHECKING:
     from gantrymq.broker.consuming.cursors import Cursor
     from gantrymq.broker.parts import Context
-    from gantrymq.broker.pop.selection import Look, Pick
+    from gantrymq.broker.pop.selection import Pick, Selection
 
 log = logging.getLogger(__name__)
 
@@ -237,7 +237,9 @@ class Pops:
         """An ordered pop has to wait: the batch before is neither acknowledged nor expired. The same attempt again gets it again."""
         return bool(place.cursor.window.inflight) and not (attempt and attempt == place.attempt)
 
-    def look(self, place: Place, count: int, bytes_max: int, pick: Pick | None, again: bool = False) -> Look | None:
+    def select(
+        self, place: Place, count: int, bytes_max: int, pick: Pick | None, again: bool = False
+    ) -> Selection | None:
         """What `take` would give out, with `again` after `repeat`; None if nothing is ready. But for what was committed elsewhere
         meanwhile, which every look takes notice of, nothing changes. Raises `Cold`."""
         window = place.cursor.window
@@ -251,7 +253,7 @@ class Pops:
                 return None
         elif len(window.inflight) + len(window.returned) >= INFLIGHT_MAX:
             end = window.next_offset
-        found = look(self._cursors, self._store, place.cursor, returned, count, bytes_max, pick, end)
+        found = select(self._cursors, self._store, place.cursor, returned, count, bytes_max, pick, end)
         found.queue_end = queue_end
         return found
 
@@ -272,7 +274,7 @@ class Pops:
             raise GantryError(ErrorCode.BUSY, f"{LEASED_MAX} popped messages are not acknowledged; acknowledge or wait")
 
     def take(
-        self, place: Place, found: Look, pop_ms: int, invisible_ms: int, ordered: bool, attempt: str | None
+        self, place: Place, found: Selection, pop_ms: int, invisible_ms: int, ordered: bool, attempt: str | None
     ) -> None:
         """Give out what was found: nothing may have changed since."""
         cursors, cursor = self._cursors, place.cursor
@@ -282,10 +284,10 @@ class Pops:
             for offset in lost:
                 window.recall(offset)
             cursors.settle_run(cursor, sorted(lost))
-        aside: list[int] = []
+        quarantined: list[int] = []
         if found.bad:
-            aside = [offset for offset in cursors.keep_aside(cursor, found.bad) if not window.recall(offset)]
-        if end > window.marked and (offsets or aside):
+            quarantined = [offset for offset in cursors.quarantine(cursor, found.bad) if not window.recall(offset)]
+        if end > window.marked and (offsets or quarantined):
             cursors.mark(cursor, end, max(POPPED_AHEAD, len(window.inflight) + len(offsets)))
         fresh = len(offsets) - found.back
         if offsets:
@@ -300,10 +302,15 @@ class Pops:
                 window.take_chosen(lease.id, offsets[found.back :], end)
             place.ordered = ordered
             place.attempt = attempt or "" if ordered else ""
-        elif aside:
+        elif quarantined:
             window.take_chosen(0, (), end)
-        if fresh + len(aside) < end - first:
-            self._skip(place, sorted([*offsets[found.back :], *aside]) if aside else offsets[found.back :], first, end)
+        if fresh + len(quarantined) < end - first:
+            self._skip(
+                place,
+                sorted([*offsets[found.back :], *quarantined]) if quarantined else offsets[found.back :],
+                first,
+                end,
+            )
 
     def _skip(self, place: Place, taken: Sequence[int], first: int, end: int) -> None:
         """New entries that did not pass the filter are done."""

@@ -41,7 +41,7 @@ class Pick(Protocol):
         """Indexes of the units that pass, and how many units were looked at (from the first on; at least one)."""
 
 
-class Look:
+class Selection:
     """`offsets`: what is given out, ascending; the first `back` of them had come back. `gone`: offsets whose record is lost; `bad`: damaged.
     `end`: next offset afterwards; new ones below it that are not given out did not pass the filter. `counts`: deliveries so far by
     offset, of those that had any. `pieces`: their records, `size` bytes together. `queue_end`: the queue's next offset."""
@@ -60,14 +60,14 @@ class Look:
         self.queue_end = 0
 
 
-def look(
+def select(
     cursors: Cursors, store: MessageStore, cursor: Cursor, returned: list[int], count: int, bytes_max: int, pick: Pick | None, end: int
-) -> Look:  # fmt: skip
+) -> Selection:  # fmt: skip
     """At most `count` entries and `bytes_max` bytes, at least one if any is ready. `returned`: what came back, ascending; `end`: the
     queue's. Raises `Cold`."""
     if pick is None and not returned and (quick := _quick(cursors, store, cursor, count, bytes_max, end)) is not None:
         return quick
-    found = Look()
+    found = Selection()
     window = cursor.window
     found.end = window.next_offset
     offsets: Sequence[int] = ()
@@ -94,7 +94,9 @@ def look(
     return found
 
 
-def _quick(cursors: Cursors, store: MessageStore, cursor: Cursor, count: int, bytes_max: int, end: int) -> Look | None:
+def _quick(
+    cursors: Cursors, store: MessageStore, cursor: Cursor, count: int, bytes_max: int, end: int
+) -> Selection | None:
     """The ordinary case: new entries only, none lost, moved or compacted."""
     window = cursor.window
     at = window.next_offset
@@ -106,7 +108,7 @@ def _quick(cursors: Cursors, store: MessageStore, cursor: Cursor, count: int, by
     read = store.read_span(queue, at, min(count, end - at), bytes_max)
     if read is None:
         return None
-    found = Look()
+    found = Selection()
     found.pieces, taken, found.size = read
     found.end = at + taken
     found.offsets = range(at, found.end)
@@ -126,7 +128,7 @@ def _first(cursors: Cursors, cursor: Cursor, end: int) -> int:
 def _fresh(
     cursors: Cursors,
     cursor: Cursor,
-    found: Look,
+    found: Selection,
     offsets: list[int],
     units: list[Unit],
     room: int,
@@ -169,7 +171,7 @@ def _fresh(
 
 
 def _read(
-    cursors: Cursors, store: MessageStore, cursor: Cursor, found: Look, offsets: Sequence[int], units: list[Unit], bytes_max: int
+    cursors: Cursors, store: MessageStore, cursor: Cursor, found: Selection, offsets: Sequence[int], units: list[Unit], bytes_max: int
 ) -> None:  # fmt: skip
     window = cursor.window
     moved = cursor.queue in cursors.moved.queues
@@ -203,7 +205,7 @@ def _read(
 
 
 def _moved_records(
-    cursors: Cursors, store: MessageStore, cursor: Cursor, found: Look, offsets: Sequence[int], units: list[Unit]
+    cursors: Cursors, store: MessageStore, cursor: Cursor, found: Selection, offsets: Sequence[int], units: list[Unit]
 ) -> list[bytes]:
     """A piece for each, empty where its record is lost or damaged."""
     messages = store.get_many([(unit[0], unit[1]) for unit in units])

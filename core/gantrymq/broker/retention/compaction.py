@@ -50,7 +50,7 @@ READ_US: Final = 20
 WRITE_BYTES: Final = 1 << 20
 """Handed to the thread that writes."""
 SLICE_US: Final = 1_000
-LOOK_MS: Final = 5_000
+CHECK_MS: Final = 5_000
 
 Done = Callable[[OSError | None], None]
 
@@ -102,7 +102,7 @@ class Compaction:
             return
         if not self.busy and self._store.failure is None:
             self.begin()
-        self._broker.wheel.call_at(now_ms + LOOK_MS, self._tick)
+        self._broker.wheel.call_at(now_ms + CHECK_MS, self._tick)
 
     @property
     def busy(self) -> bool:
@@ -171,7 +171,7 @@ class Compaction:
             self._background.later(self._slice)
 
     def _stopped(self, error: Exception) -> None:
-        log.warning("compaction stopped: %s; it is tried again in %d s", error, LOOK_MS // 1000)
+        log.warning("compaction stopped: %s; it is tried again in %d s", error, CHECK_MS // 1000)
 
     def _thread(self, work: Callable[[], None]) -> Slices[None]:
         """Wait for a thread; raises what it raised."""

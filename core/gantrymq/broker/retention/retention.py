@@ -112,7 +112,7 @@ class Retention:
 
     def check(self, now_ms: int) -> None:
         """Look at the disk; begin a job if something is due."""
-        self._look_at_disk()
+        self._check_disk()
         self._save_damage()
         if self.work.job is None and now_ms >= self._due_at and self._store.failure is None and not self._broken:
             self._due_at = now_ms + DUE_MS
@@ -133,7 +133,7 @@ class Retention:
         if error is not None:  # what is not listed is found again
             log.warning("the list of damaged records could not be saved: %s", error)
 
-    def _look_at_disk(self) -> None:
+    def _check_disk(self) -> None:
         total, free = self._store.disk_usage()
         self.used = used_ratio(total, free)
         self.level = level = disk_level(self._store.config, self.used, free)
@@ -192,7 +192,7 @@ class Retention:
             (
                 "gantry_store_damaged_entries",
                 "Entries of queues, sessions and groups that wait for a damaged record",
-                lambda: self._broker.cursors.aside_count,
+                lambda: self._broker.cursors.quarantined_count,
                 "gauge",
             ),
             (
@@ -263,7 +263,7 @@ class Retention:
                 return
             yield from self._remove(begin, end, why)
             yield SLICE_US
-            self._look_at_disk()
+            self._check_disk()
 
     def _shorten_topics(self) -> Slices[None]:
         now_ms = self._broker.clock.now_ms()

@@ -77,7 +77,7 @@ class UnusedTopics:
         except Exception as error:  # whatever a door's function does with a row that is put aside
             log.debug("row %r of table %s: %s: %s", key[:80], table, type(error).__name__, error)
 
-    def look_at_waiting(self) -> bool:
+    def check_waiting(self) -> bool:
         """Note the topics of some more messages that wait elsewhere; False: of all. Raises `Cold`, and OSError for a record that the disk
         cannot read."""
         cursors, store = self._broker.cursors, self._broker.store
@@ -121,7 +121,7 @@ class UnusedTopics:
             return "a binding or subscription has a route from it"
         if broker.offsets.groups_of(name) or self._subscribed(name):
             return "a consumer group reads it"
-        while self.look_at_waiting():  # what came since the last look
+        while self.check_waiting():  # what came since the last look
             pass
         if name in self._coming:
             return "a message waits to be delivered to it"

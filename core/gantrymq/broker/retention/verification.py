@@ -96,7 +96,7 @@ class Verification:
 
     def _round(self) -> Slices[None]:
         store = self._store
-        yield from self._look_again()
+        yield from self._check_again()
         position = noted = max(store.damage.verified, store.log_min_position)
         end = store.flushed_position
         if position >= end:
@@ -109,7 +109,7 @@ class Verification:
         store.damage.move_to(0)
         self.rounds += 1
 
-    def _look_again(self) -> Slices[None]:
+    def _check_again(self) -> Slices[None]:
         store, cursors = self._store, self._broker.cursors
         for entry in list(store.damage.entries.values()):
             if (yield from patient(lambda: store.is_mended(entry))):  # noqa: B023 (called at once)

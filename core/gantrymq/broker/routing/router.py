@@ -9,7 +9,7 @@ import json
 from importlib.metadata import entry_points
 from typing import Any
 
-from gantrymq.broker.hits import NO_HIT, Hit, Tap
+from gantrymq.broker.matches import NO_MATCH, RouteMatch, Tap
 from gantrymq.broker.port import Done, Route
 from gantrymq.broker.routing.api import RouteSet
 from gantrymq.broker.topics import Topic
@@ -147,7 +147,7 @@ class Router:
         """A topic object was made: tell it whether routes concern it."""
         topic.routed = self._concerned(topic.name)
 
-    def route(self, topic: Topic, message: Message) -> Hit:
+    def route(self, topic: Topic, message: Message) -> RouteMatch:
         """Match a message of a topic whose cache has no answer."""
         lights: set[int] = set()
         taps: dict[Tap, set[int]] = {}
@@ -162,13 +162,13 @@ class Router:
                 elif target.light:
                     lights.add(target.light)
         if lights or taps:
-            hit = Hit(
+            hit = RouteMatch(
                 self._interned(tuple(sorted(lights))),
                 tuple([(tap, self._interned(tuple(sorted(numbers)))) for tap, numbers in taps.items()]),
                 frozenset(kinds),
             )
         else:
-            hit = NO_HIT
+            hit = NO_MATCH
         if not self._uncached_any and not self._uncached_of.get(topic.name):
             if len(topic.cache) >= CACHE_PER_TOPIC_MAX:
                 topic.cache.clear()

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def aside(tables: Tables, store: MessageStore) -> Iterator[TopicConfig]:
+def quarantined(tables: Tables, store: MessageStore) -> Iterator[TopicConfig]:
     """Topics whose row was put aside."""
-    for name in tables.aside("topic"):
+    for name in tables.quarantined("topic"):
         config = _found(name, store)
         if config is not None:
             log.warning("topic %s: served with the %d queues that it has, read and write", name, config.read_queues)
@@ -35,7 +35,7 @@ def lost_rows(tables: Tables, store: MessageStore, damaged: bool) -> Rows:
     rows: Rows = []
     known = tables.rows("topic")
     for name in store.topics() if damaged else ():
-        if name not in known and name not in tables.aside("topic") and not is_client_light(name):
+        if name not in known and name not in tables.quarantined("topic") and not is_client_light(name):
             config = _found(name, store)
             if config is not None:
                 log.warning("topic %s: it has %d queues and no row: made again", name, config.read_queues)

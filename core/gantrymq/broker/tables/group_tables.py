@@ -9,10 +9,10 @@ LIGHTS_TABLE = "cluster_light"
 
 
 STATE_TABLE = "cluster"
-"""What a group says about itself: row `founder` (its light ids have no tag) or `member`, row `draining` (no new messages)."""
+"""What a group says about itself: row `first_group` (its light ids have no tag) or `member`, row `draining` (no new messages)."""
 
 
-FOUNDER = "founder"
+FIRST_GROUP = "founder"
 
 
 MEMBER = "member"

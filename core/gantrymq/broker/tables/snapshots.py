@@ -62,7 +62,7 @@ SHARE: Final = 4
 """A snapshot is due when the records since the last one reach a quarter of what it would hold: rendering costs a few
 microseconds per record then, whatever the tables' size."""
 SLICE_EVERY_MS: Final = 50
-LOOK_EVERY_MS: Final = 5_000
+CHECK_EVERY_MS: Final = 5_000
 
 Done = Callable[[OSError | None], None]
 InThread = Callable[[Callable[[], None], Done], None]
@@ -254,7 +254,7 @@ class Snapshots:
                     keys, values, size = [], [], 0
         if keys:
             yield rows_block(table, keys, values)
-        for key, value in list(self._tables.aside(table).items()):
+        for key, value in list(self._tables.quarantined(table).items()):
             yield rows_block(table, [key], [value])
 
     def _moved(self) -> Generator[bytes, None, None]:
@@ -323,7 +323,7 @@ class SnapshotWork:
         """Look from time to time whether one is due."""
         self.records, self.interval_ms = records, interval_ms
         self._last_ms = self._wheel.now_ms()
-        self._wheel.call_at(self._last_ms + LOOK_EVERY_MS, self._look)
+        self._wheel.call_at(self._last_ms + CHECK_EVERY_MS, self._check)
 
     def stop(self) -> None:
         """Give up the one that is being made. Its thread may still be in one write."""
@@ -334,12 +334,12 @@ class SnapshotWork:
         """One is being made."""
         return self._job is not None
 
-    def _look(self, now_ms: int) -> None:
+    def _check(self, now_ms: int) -> None:
         if self.closed:
             return
         if self._job is None and self.is_due(now_ms):
             self.begin()
-        self._wheel.call_at(now_ms + LOOK_EVERY_MS, self._look)
+        self._wheel.call_at(now_ms + CHECK_EVERY_MS, self._check)
 
     def is_due(self, now_ms: int) -> bool:
         """Enough has changed."""

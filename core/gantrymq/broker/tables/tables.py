@@ -33,7 +33,7 @@ ROWS_MAX = 2_000_000
 """Rows of one table: a million sessions or retained messages and room to spare; at some 200 bytes each still below a gigabyte."""
 REPLAY_STEP = 1024
 """Records read at once while replaying."""
-ASIDE_LINES_MAX = 100
+QUARANTINED_LINES_MAX = 100
 """Rows of one table that are put aside with a line of their own."""
 
 _TABLE = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
@@ -99,7 +99,7 @@ class Tables:
         """(table, key) of rows that were handed over to be written since the last append, ..."""
         self._writing: set[tuple[str, str]] = set()
         """... and of those in the append that is under way."""
-        self._aside: dict[str, dict[str, bytes]] = {}
+        self._quarantined: dict[str, dict[str, bytes]] = {}
         """Rows of the broker's own tables that nobody here can read. They stay in log and snapshots: another version may be able to."""
 
     def load(self, tables: dict[str, dict[str, bytes]]) -> None:
@@ -131,35 +131,37 @@ class Tables:
             self._keys[table] = TableKeys(rows)
         return damaged
 
-    def put_aside(self, checks: Mapping[str, RowCheck]) -> None:
+    def quarantine(self, checks: Mapping[str, RowCheck]) -> None:
         """At start: take every row that its check cannot read out of its table, with a line in the log."""
         for table, check in checks.items():
             rows = self._tables.get(table, {})
-            self.set_aside(
+            self.quarantine_rows(
                 table, {key: why for key, value in rows.items() if (why := why_unreadable(check, key, value))}
             )
 
-    def set_aside(self, table: str, bad: Mapping[str, str]) -> None:
+    def quarantine_rows(self, table: str, bad: Mapping[str, str]) -> None:
         """At start: take rows out of their table; `bad`: by key, what is wrong."""
         if not bad:
             return
-        rows, aside = self._tables[table], self._aside.setdefault(table, {})
+        rows, quarantined = self._tables[table], self._quarantined.setdefault(table, {})
         for number, (key, why) in enumerate(bad.items()):
-            aside[key] = rows.pop(key)
-            if number < ASIDE_LINES_MAX:
+            quarantined[key] = rows.pop(key)
+            if number < QUARANTINED_LINES_MAX:
                 report(table, key, why)
-        if len(bad) > ASIDE_LINES_MAX:
-            log.error("%d more rows of table %s cannot be read and are put aside", len(bad) - ASIDE_LINES_MAX, table)
+        if len(bad) > QUARANTINED_LINES_MAX:
+            log.error(
+                "%d more rows of table %s cannot be read and are put aside", len(bad) - QUARANTINED_LINES_MAX, table
+            )
         self._keys[table] = TableKeys(rows)
 
-    def aside(self, table: str) -> dict[str, bytes]:
+    def quarantined(self, table: str) -> dict[str, bytes]:
         """Rows that were put aside and not replaced since; read only."""
-        return self._aside.get(table, {})
+        return self._quarantined.get(table, {})
 
     def kept(self, table: str, key: str) -> bytes | None:
         """The row as the log has to keep it, put aside or not."""
         value = self._tables.get(table, {}).get(key)
-        return value if value is not None else self.aside(table).get(key)
+        return value if value is not None else self.quarantined(table).get(key)
 
     def rows(self, table: str) -> dict[str, bytes]:
         """The live rows; read only."""
@@ -209,8 +211,8 @@ class Tables:
         keys = self._keys.get(table)
         if keys is None:
             keys = self._keys[table] = TableKeys(rows)
-        if self._aside:
-            self._aside.get(table, {}).pop(key, None)
+        if self._quarantined:
+            self._quarantined.get(table, {}).pop(key, None)
         if value is None:
             if rows.pop(key, None) is not None:
                 keys.removed(key)

@@ -65,7 +65,7 @@ class Checks:
         self._pass: list[int] = []
         self._at = 0
         self._asked: list[int] = []
-        self._put_aside: list[str] = []
+        self._quarantine: list[str] = []
         self._failures: list[str] = []
 
     def arm(self) -> None:
@@ -110,7 +110,7 @@ class Checks:
             looked_at += 1
             if half is not None:
                 try:
-                    asked += self._look(half, now_ms)  # may raise Cold: the same one again when it is read
+                    asked += self._check(half, now_ms)  # may raise Cold: the same one again when it is read
                 except (GantryError, OSError) as error:
                     self._failures.append(f"transaction {half.unique} of group {half.group}: {error}")
                     asked += 1
@@ -121,7 +121,7 @@ class Checks:
             self._failures.append(f"those from half message {self._transactions.covered} on: {error}")
             return False
 
-    def _look(self, half: Half, now_ms: int) -> bool:
+    def _check(self, half: Half, now_ms: int) -> bool:
         """Ask about one half message if it is time; True if that took some."""
         transactions = self._transactions
         config = transactions.config
@@ -164,17 +164,17 @@ class Checks:
         if isinstance(error, GantryError):
             self._failures.append(f"transaction {half.unique} stays undecided until the next check: {error.text}")
         else:
-            self._put_aside.append(half.unique)
+            self._quarantine.append(half.unique)
 
     def _report(self) -> None:
         """One line a pass, however many there are."""
-        if self._put_aside:
+        if self._quarantine:
             log.warning("%d transactions were asked about in vain and went to TRANS_CHECK_MAX_TIME_TOPIC; the last was %s",
-                        len(self._put_aside), self._put_aside[-1])  # fmt: skip
+                        len(self._quarantine), self._quarantine[-1])  # fmt: skip
         if self._failures:
             log.warning("%d transactions could not be asked about or put aside; the last: %s",
                         len(self._failures), self._failures[-1])  # fmt: skip
-        self._put_aside, self._failures = [], []
+        self._quarantine, self._failures = [], []
 
     def _lost(self, half: Half, error: GantryError) -> None:
         log.error("transaction %s of group %s is rolled back: %s", half.unique, half.group, error.text)

@@ -181,7 +181,7 @@ def _rebuilt(half: Message, topic: str, queue_id: int) -> Message:
     message.flag = half.flag
     message.sys_flag = half.sys_flag & ~(sysflag.TRANSACTION_MASK | sysflag.STORE_HOST_V6)
     message.reconsume_times = half.reconsume_times
-    message.intake = DECIDED
+    message.kind = DECIDED
     return message
 
 

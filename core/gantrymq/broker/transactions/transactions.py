@@ -80,7 +80,7 @@ def _refusal(result: object) -> GantryError | None:
 
 
 class Transactions:
-    """See the module. `divert`, `enter`, `records` and `stored` are the append turn's; `end` is the doors'."""
+    """See the module. `redirect`, `enter`, `records` and `stored` are the append turn's; `end` is the doors'."""
 
     def __init__(self, broker: Context) -> None:
         self._broker = broker
@@ -122,7 +122,7 @@ class Transactions:
 
     # --- the append turn
 
-    def divert(self, message: Message) -> ErrorCode | None:
+    def redirect(self, message: Message) -> ErrorCode | None:
         """A half message: rewritten for the half topic; its queue in its own topic is chosen already."""
         if not self._rows_stored:
             self._prepare()
@@ -261,7 +261,7 @@ class Transactions:
 
     # --- decisions
 
-    def look(self, offset: int, position: int, commit: bool) -> tuple[Half, Message | None]:
+    def find(self, offset: int, position: int, commit: bool) -> tuple[Half, Message | None]:
         """What `end` needs of the half message at `offset` of the half topic, stored at `position`. Changes nothing. Raises
         ILLEGAL_ARGUMENT, `Cold`."""
         half = self.table.get(offset)
@@ -274,7 +274,7 @@ class Transactions:
         self, found: tuple[Half, Message | None], group: str, offset: int, commit: bool, from_check: bool, token: Any,
         on_done: Done,
     ) -> None:  # fmt: skip
-        """Decide on the half message that `look` found at `offset`. `on_done(token, None or GantryError)` when that is as durable as its
+        """Decide on the half message that `find` found at `offset`. `on_done(token, None or GantryError)` when that is as durable as its
         topic asks. Raises GantryError for what is refused (the checks and texts of EndTransactionProcessor)."""
         half, message = found
         if not from_check and self.is_late(half):

@@ -43,7 +43,7 @@ Name = Annotated[str, typer.Argument(metavar="BROKER", autocompletion=completion
 UNFOLDED: Final = 1000
 """Columns in which a table is measured: as many as it could want."""
 
-DRAIN_LOOK_S: Final = 1.0
+DRAIN_CHECK_S: Final = 1.0
 """Between two looks while a broker drains: offsets are committed every few seconds."""
 
 
@@ -55,7 +55,7 @@ def first_rate(text: str) -> float:
         return 0.0
 
 
-async def look_at(admin: Admin, name: str, address: str) -> dict[str, Any]:
+async def inspect(admin: Admin, name: str, address: str) -> dict[str, Any]:
     """A broker at a glance: our own answer, or what RocketMQ's runtime info holds of it."""
     try:
         return {**await tools.overview(admin, address), "address": address}
@@ -70,13 +70,13 @@ async def look_at(admin: Admin, name: str, address: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def look_at_all(admin: Admin, cluster: str = "", broker: str = "") -> list[dict[str, Any]]:
+async def inspect_all(admin: Admin, cluster: str = "", broker: str = "") -> list[dict[str, Any]]:
     """Every broker; one that does not answer has an `error`."""
     masters = await tools.masters(admin, cluster, broker)
 
     async def one(name: str, address: str) -> dict[str, Any]:
         try:
-            return await look_at(admin, name, address)
+            return await inspect(admin, name, address)
         except GantryError as error:
             return {"name": name, "address": address, "error": error.text}
 
@@ -100,7 +100,7 @@ def list_(json_: Json = False, nameserver: Nameserver = None) -> None:
 
 async def show_list(admin: Admin, as_lines: bool) -> None:
     """A row per broker."""
-    rows = await look_at_all(admin)
+    rows = await inspect_all(admin)
 
     def make() -> RenderableType:
         made = table("broker", "address", "state", "version", "up", ">log", ">clients")
@@ -125,7 +125,7 @@ def show(broker: Name, json_: Json = False, nameserver: Nameserver = None) -> No
 
 async def do_show(admin: Admin, broker: str, as_lines: bool) -> None:
     """Facts."""
-    (row,) = await look_at_all(admin, broker=broker)
+    (row,) = await inspect_all(admin, broker=broker)
     if "error" in row:
         raise GantryError(ErrorCode.UNAVAILABLE, row["error"])
     if as_lines:
@@ -230,8 +230,8 @@ async def do_stats(admin: Admin, broker: str, again: bool, interval_s: float, as
     """A row per broker."""
     rates: dict[str, Rates] = {}
 
-    async def look() -> tuple[Sequence[Any], RenderableType]:
-        rows = await look_at_all(admin, broker=broker)
+    async def fetch() -> tuple[Sequence[Any], RenderableType]:
+        rows = await inspect_all(admin, broker=broker)
         made = table("broker", ">in/s", ">out/s", ">bytes/s", ">not flushed", *(["in lately"] if again else []))
         shown = []
         for row in rows:
@@ -252,9 +252,9 @@ async def do_stats(admin: Admin, broker: str, again: bool, interval_s: float, as
             )  # fmt: skip
         return shown, made
 
-    await look()
+    await fetch()
     await anyio.sleep(min(interval_s, 1.0))
-    await watch(look, again, interval_s, as_lines)
+    await watch(fetch, again, interval_s, as_lines)
 
 
 @broker_app.command()
@@ -337,7 +337,7 @@ async def _wait_until_empty(admin: Admin, broker: str, address: str, timeout_s: 
                     f"broker {broker} is not empty after {timeout_s:g} s: {left_text(left)}{hint}; repeat the command to go on waiting, "
                     f"or `gantry broker drain {broker} --undo`",
                 )
-            await anyio.sleep(DRAIN_LOOK_S)
+            await anyio.sleep(DRAIN_CHECK_S)
     CONSOLE.print(f"[green]nothing is left to consume: broker {plain(broker)} may be stopped[/green]")
 
 
@@ -351,9 +351,9 @@ async def do_cluster(admin: Admin, again: bool, interval_s: float, as_lines: boo
     """A row per broker and id, and a line per nameserver."""
     rates: dict[str, Rates] = {}
 
-    async def look() -> tuple[Sequence[Any], RenderableType]:
+    async def fetch() -> tuple[Sequence[Any], RenderableType]:
         info = await admin.cluster()
-        found = {row["name"]: row for row in await look_at_all(admin)} if info.brokers else {}
+        found = {row["name"]: row for row in await inspect_all(admin)} if info.brokers else {}
         rows = []
         cells = []
         for name, brokers in sorted(info.clusters.items()):
@@ -371,9 +371,9 @@ async def do_cluster(admin: Admin, again: bool, interval_s: float, as_lines: boo
         return rows, stacked(_at_a_glance(cells) if rows else "no broker is registered", "\n".join(parts))
 
     if not as_lines:
-        await look()
+        await fetch()
         await anyio.sleep(0.5)
-    await watch(look, again, interval_s, as_lines)
+    await watch(fetch, again, interval_s, as_lines)
 
 
 def _at_a_glance(rows: list[tuple[str, ...]]) -> RenderableType:

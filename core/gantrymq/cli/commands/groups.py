@@ -54,7 +54,7 @@ class Member:
         """By topic; None: it does not say."""
 
 
-class Look:
+class GroupView:
     """A group as all brokers know it."""
 
     def __init__(self, group: str) -> None:
@@ -110,9 +110,9 @@ def _spelled(expression: str | None) -> str:
     return " || ".join(sorted({tag.strip() for tag in expression.split("||")} - {""})) or "*"
 
 
-async def look_at(admin: Admin, group: str, deep: bool = False, topic: str = "") -> Look:
+async def inspect(admin: Admin, group: str, deep: bool = False, topic: str = "") -> GroupView:
     """Ask every broker; `deep`: the members, too, what each wants."""
-    found = Look(group)
+    found = GroupView(group)
     masters = await tools.masters(admin)
     for name, address in masters.items():
         config = await tools.group_config(admin, address, group)
@@ -155,11 +155,11 @@ async def show_list(admin: Admin, everything: bool, again: bool, interval_s: flo
     """A row per group, those behind first."""
     trends: dict[str, Trend] = {}
 
-    async def look() -> tuple[Sequence[Any], RenderableType]:
+    async def fetch() -> tuple[Sequence[Any], RenderableType]:
         rows = await _rows_of_brokers(admin)
         if rows is None:
             known = [name for part in await names.groups(admin) for name in part]
-            found = await tools.gather([lambda name=name: look_at(admin, name) for name in known])  # type: ignore[misc]
+            found = await tools.gather([lambda name=name: inspect(admin, name) for name in known])  # type: ignore[misc]
             rows = [_row(each) for each in found]
         hidden = [] if everything else [row for row in rows if names.is_own_group(row["group"])]
         rows = [row for row in rows if row not in hidden]
@@ -181,10 +181,10 @@ async def show_list(admin: Admin, everything: bool, again: bool, interval_s: flo
         note = Text(names.hidden_line(len(hidden), "group"), "dim") if hidden else None
         return rows, stacked(listing(columns, cells) if rows else "no groups", note)
 
-    await watch(look, again, interval_s, as_lines)
+    await watch(fetch, again, interval_s, as_lines)
 
 
-def _row(found: Look) -> dict[str, Any]:
+def _row(found: GroupView) -> dict[str, Any]:
     topics = {row["topic"] for row in found.queues} | {*found.subscriptions}
     return {
         "group": found.group, "lag": found.lag, "rate": found.rate, "members": len(found.members),
@@ -229,8 +229,8 @@ async def do_show(
     """Everything of one group, or of it alone where it is in every queue."""
     trend = Trend()
 
-    async def look() -> tuple[Sequence[Any], RenderableType]:
-        found = await look_at(admin, group, whole, topic)
+    async def fetch() -> tuple[Sequence[Any], RenderableType]:
+        found = await inspect(admin, group, whole, topic)
         _must_be_known(found)
         trend.add(found.lag)
         lately = trend if again else None
@@ -238,10 +238,10 @@ async def do_show(
             return [found.as_object()], picture(found, lately)
         return found.queues, offsets(found, lately, f"group {plain(group)}")
 
-    await watch(look, again, interval_s, as_lines)
+    await watch(fetch, again, interval_s, as_lines)
 
 
-def _must_be_known(found: Look) -> None:
+def _must_be_known(found: GroupView) -> None:
     if not found.known():
         raise GantryError(
             ErrorCode.GROUP_NOT_FOUND,
@@ -249,7 +249,7 @@ def _must_be_known(found: Look) -> None:
         )
 
 
-def picture(found: Look, trend: Trend | None) -> RenderableType:
+def picture(found: GroupView, trend: Trend | None) -> RenderableType:
     """One group on the terminal."""
     online = bool(found.members)
     rows: list[tuple[str, object]] = [
@@ -261,7 +261,7 @@ def picture(found: Look, trend: Trend | None) -> RenderableType:
     return stacked(head, offsets(found, trend), _member_table(found) if online else None, _conflict_text(found))
 
 
-def offsets(found: Look, trend: Trend | None, title: str = "") -> RenderableType:
+def offsets(found: GroupView, trend: Trend | None, title: str = "") -> RenderableType:
     """Where a group is in every queue, and how far behind in all."""
     now_ms = int(time.time() * 1000)
     online = bool(found.members)
@@ -277,7 +277,7 @@ def offsets(found: Look, trend: Trend | None, title: str = "") -> RenderableType
     return stacked(queues if found.queues else None, total)
 
 
-def _member_table(found: Look) -> RenderableType:
+def _member_table(found: GroupView) -> RenderableType:
     made = table("client", "address", "language", "wants")
     for member in found.members.values():
         wants = member.wants if member.wants is not None else found.subscriptions
@@ -289,7 +289,7 @@ def _member_table(found: Look) -> RenderableType:
     return made
 
 
-def _conflict_text(found: Look) -> RenderableType | None:
+def _conflict_text(found: GroupView) -> RenderableType | None:
     conflicts = found.conflicts()
     if not conflicts:
         return None
@@ -309,7 +309,7 @@ def connections(group: Name, json_: Json = False, nameserver: Nameserver = None)
 
 async def do_connections(admin: Admin, group: str, as_lines: bool) -> None:
     """A row per client."""
-    found = await look_at(admin, group, True)
+    found = await inspect(admin, group, True)
     show_rows(
         found.as_object()["clients"], as_lines,
         lambda: stacked(_member_table(found), _conflict_text(found)), f"nobody of group {plain(group)} is connected",
@@ -385,7 +385,7 @@ def delete(
 
 async def do_delete(admin: Admin, group: str, offsets: bool) -> None:
     """Refused while somebody is connected: he would make it again with his next heartbeat."""
-    found = await look_at(admin, group)
+    found = await inspect(admin, group)
     _must_be_known(found)
     if found.members:
         raise GantryError(
@@ -460,7 +460,7 @@ async def do_clone(admin: Admin, source: str, target: str, topic: str) -> None:
         raise GantryError(
             ErrorCode.ILLEGAL_ARGUMENT, f"group {target!r} has members: stop them first, they would commit their own"
         )
-    found = await look_at(admin, source, topic=topic)
+    found = await inspect(admin, source, topic=topic)
     if not found.queues:
         raise GantryError(
             ErrorCode.GROUP_NOT_FOUND, f"group {source!r} has no offsets{f' of topic {topic!r}' if topic else ''}"

@@ -37,7 +37,7 @@ LINES_MAX: Final = 10_000
 """Of `--lines`: these are kept until the newest are known."""
 HISTORY_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bodies of those that are kept; the oldest go first."""
-LOOK_BACK: Final = 10_000
+READ_BACK: Final = 10_000
 """Offsets of each queue that are looked at for the newest messages with a tag."""
 QUEUES_MAX: Final = 4_096
 """One request waits for each."""
@@ -131,7 +131,7 @@ class Tail:
             for queue in await self._queues(topic):
                 end = self._positions[queue] = await max_offset(self._admin.client, queue)
                 if count:
-                    await self._look_back(queue, end, newest)
+                    await self._read_back(queue, end, newest)
         for message in newest.in_order():
             self._write(message)
 
@@ -141,10 +141,10 @@ class Tail:
             raise ConfigError(f"over {QUEUES_MAX} queues: name fewer topics")
         return queues
 
-    async def _look_back(self, queue: MessageQueue, end: int, newest: Newest) -> None:
+    async def _read_back(self, queue: MessageQueue, end: int, newest: Newest) -> None:
         """The queue's newest messages, of which the newest of all queues stay."""
         plain = self._subscription(queue.topic).expression == "*"
-        back = newest.count if plain else max(newest.count, LOOK_BACK)
+        back = newest.count if plain else max(newest.count, READ_BACK)
         offset = max(end - back, await min_offset(self._admin.client, queue))
         while offset < end:
             messages, following = await self._pull(queue, offset, min(PULL, end - offset), 0.0)

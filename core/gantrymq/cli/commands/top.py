@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gantrymq.cli.commands.brokers import Rates, look_at_all, state_text
+from gantrymq.cli.commands.brokers import Rates, inspect_all, state_text
 from gantrymq.cli.names import hidden_line, is_own_group, is_own_topic
 from gantrymq.cli.screen import (
     CONSOLE,
@@ -46,10 +46,10 @@ WIDE: Final = 110
 SNAPSHOT_S: Final = 2.4
 """A snapshot looks for so long: brokers count what is stored once a second, and two such steps make a rate."""
 
-SNAPSHOT_LOOK_S: Final = 0.2
+SNAPSHOT_CHECK_S: Final = 0.2
 """Between its looks: to this the time of a step is known."""
 
-FORGET_LOOKS: Final = 30
+FORGET_ROUNDS: Final = 30
 """A topic or group that was in no answer for so many looks is forgotten."""
 
 NO_CLUSTER: Final = ClusterInfo({}, {})
@@ -75,7 +75,7 @@ class Figures:
         self.connections: dict[str, int] = {}
         self._counters: dict[tuple[str, str, str], Trend] = {}
         self._seen: dict[tuple[str, str, str], int] = {}
-        self._looks = 0
+        self._rounds = 0
         self._minutes: dict[tuple[str, str, str], float] = {}
         self._totals: dict[tuple[str, str, str], int] = {}
         self.lags: dict[tuple[str, str], tuple[int, int]] = {}
@@ -86,7 +86,7 @@ class Figures:
     def take(self, rows: list[dict[str, Any]], others: dict[str, int]) -> None:
         """Answers of all brokers, and connections of other processes."""
         self.at_s = time.time()
-        self._looks += 1
+        self._rounds += 1
         self.brokers = rows
         self.connections = dict(others)
         self.lags = {}
@@ -112,7 +112,7 @@ class Figures:
             self.lag_trends.setdefault(key, Trend()).add(lag)
         for key in [key for key in self.lag_trends if key not in self.lags]:
             del self.lag_trends[key]
-        for place in [place for place, look in self._seen.items() if self._looks - look > FORGET_LOOKS]:
+        for place in [place for place, fetch in self._seen.items() if self._rounds - fetch > FORGET_ROUNDS]:
             for table in (self._seen, self._counters, self._minutes, self._totals):
                 del table[place]
 
@@ -125,7 +125,7 @@ class Figures:
 
     def _count(self, place: tuple[str, str, str], total: int, minute: float, at_s: float) -> None:
         self._counters.setdefault(place, self._kind()).count(total, at_s)
-        self._seen[place] = self._looks
+        self._seen[place] = self._rounds
         self._minutes[place] = minute
         self._totals[place] = total
 
@@ -336,13 +336,13 @@ async def connections_of(place: str) -> dict[str, int]:
     return {name: int(count) for name, count in _SAMPLE.findall(page.decode("utf-8", "replace"))}
 
 
-async def look(admin: Admin, figures: Figures, places: list[str]) -> None:
+async def fetch(admin: Admin, figures: Figures, places: list[str]) -> None:
     """One look at everything."""
     others: dict[str, int] = {}
     for place in places:
         for name, count in (await connections_of(place)).items():
             others[name] = others.get(name, 0) + count
-    figures.take(await look_at_all(admin), others)
+    figures.take(await inspect_all(admin), others)
 
 
 @contextmanager
@@ -403,7 +403,7 @@ class Top:
     async def run(self) -> None:
         """Until q or Ctrl-C."""
         self._figures = Figures(await self._admin.cluster(), self._everything)
-        await look(self._admin, self._figures, self._places)  # what fails at once is told on the ordinary screen
+        await fetch(self._admin, self._figures, self._places)  # what fails at once is told on the ordinary screen
         loop = asyncio.get_running_loop()
         with keys(self.on_key), Live(self._picture(), console=CONSOLE, screen=True, auto_refresh=False) as live:
             due = loop.time() + self._interval_s
@@ -417,11 +417,11 @@ class Top:
                 except TimeoutError:
                     due = loop.time() + self._interval_s
                 if not self._paused:
-                    await self._look()
+                    await self._fetch()
 
-    async def _look(self) -> None:
+    async def _fetch(self) -> None:
         try:
-            await look(self._admin, self._figures, self._places)
+            await fetch(self._admin, self._figures, self._places)
             self._trouble = ""
         except GantryError as error:
             self._trouble = f"{error.text}; trying again"
@@ -437,10 +437,10 @@ async def do_top(
     figures = Figures(await admin.cluster(), everything, Steps)
     loop = asyncio.get_running_loop()
     end_s = loop.time() + max(interval_s, SNAPSHOT_S)
-    await look(admin, figures, places)
+    await fetch(admin, figures, places)
     while loop.time() < end_s:
-        await asyncio.sleep(SNAPSHOT_LOOK_S)
-        await look(admin, figures, places)
+        await asyncio.sleep(SNAPSHOT_CHECK_S)
+        await fetch(admin, figures, places)
     if as_lines:
         show_rows([as_object(figures)], True, str, "")
     else:

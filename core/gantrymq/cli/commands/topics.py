@@ -336,7 +336,7 @@ async def do_stats(admin: Admin, topic: str, again: bool, interval_s: float, as_
     found = await admin.route(topic)
     trend = Trend()
 
-    async def look() -> tuple[Sequence[Any], RenderableType]:
+    async def fetch() -> tuple[Sequence[Any], RenderableType]:
         queues: list[dict[str, Any]] = []
         minute = 0.0
         for name in sorted(found.queues):
@@ -356,4 +356,4 @@ async def do_stats(admin: Admin, topic: str, again: bool, interval_s: float, as_
             line += f"\n{number(trend.rate())}/s now  [cyan]{spark(trend.values)}[/cyan]"
         return [row], stacked(_queue_table(queues), line)
 
-    await watch(look, again, interval_s, as_lines)
+    await watch(fetch, again, interval_s, as_lines)

@@ -140,10 +140,10 @@ class FileOffsets:
         if new.items() <= self._offsets.items():
             return
         self._offsets |= new
-        aside = self._path.with_suffix(".tmp")
+        temporary = self._path.with_suffix(".tmp")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            aside.write_text(json.dumps(self._offsets, indent=1, sort_keys=True))
-            os.replace(aside, self._path)
+            temporary.write_text(json.dumps(self._offsets, indent=1, sort_keys=True))
+            os.replace(temporary, self._path)
         except OSError as error:
             _log.warning("%s: offsets cannot be kept: %s", self._path, error)

@@ -91,7 +91,7 @@ class _Calls:
         self._due[task] = self._loop.time() + self._terms.timeout_s
         if not self._looking:
             self._looking = True
-            self._loop.call_later(self._terms.timeout_s / LOOKS, self._look)
+            self._loop.call_later(self._terms.timeout_s / LOOKS, self._check)
         try:
             if subscribed.is_coroutine:
                 await subscribed.handler(messages if subscribed.takes_batches else messages[0])
@@ -113,14 +113,14 @@ class _Calls:
             self._late.discard(task)
         return None
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now = self._loop.time()
         for task in [task for task, due in self._due.items() if due <= now and task not in self._late]:
             self._late.add(task)
             task.cancel()
         self._looking = bool(self._due)
         if self._looking:
-            self._loop.call_later(self._terms.timeout_s / LOOKS, self._look)
+            self._loop.call_later(self._terms.timeout_s / LOOKS, self._check)
 
 
 def _unwanted(messages: list[ReceivedMessage]) -> RetryLater:

@@ -260,7 +260,7 @@ class Members:
         attempt = 0
         while True:
             try:
-                await self._look()
+                await self._check()
                 break
             except GantryError as error:
                 if anyio.current_time() > deadline:
@@ -289,11 +289,11 @@ class Members:
                     await self._changed.wait()
                     await anyio.sleep(MEMBERS_SOON_S)
                 try:
-                    await self._look()
+                    await self._check()
                 except GantryError as error:
                     log.debug("nameservers: %s", error)
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         found = await find_groups(self._nameservers)
         known = {group.name: group for group in self.port.groups}
         changed = [group for name, group in known.items() if group.registered != (name in found)]

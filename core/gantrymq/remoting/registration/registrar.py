@@ -245,7 +245,7 @@ class Registrar:
         timer.cancel()
         done()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """After a registration that came about or failed."""
         for number, (version, _, _) in list(self._waiting.items()):
             if self._all_have(version):
@@ -325,11 +325,11 @@ class Registrar:
                     answer = await self._register(link)
             except (OSError, TimeoutError, FrameError, ValueError) as error:
                 link.failed(str(error) or type(error).__name__)
-                self._look()
+                self._check()
             else:
                 if answer.code == ResponseCode.SUCCESS:
                     link.succeeded()
-                    self._look()
+                    self._check()
                     backoff_s = BACKOFF_FIRST_S
                     next_s = now_s() + SOON_S
                     await link.closed_or_changed(EVERY_S)
@@ -337,7 +337,7 @@ class Registrar:
                         await link.hurried(next_s - now_s())
                     continue
                 link.failed(f"code {answer.code}: {answer.remark}")
-                self._look()
+                self._check()
             await asyncio.sleep(backoff_s)
             backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
 

@@ -81,7 +81,7 @@ COLD_MAX: Final = 1024
 """Requests of one connection that wait for the disk: a consumer pulls each of its queues once at a time."""
 
 
-class BrokerDoors:
+class BrokerServer:
     """What all connections to one broker share; `accept` is the listener's factory."""
 
     def __init__(self, broker: Broker, context: ServiceContext) -> None:
@@ -133,13 +133,13 @@ class BrokerDoors:
 
     def accept(self) -> Door:
         """A door for a new connection."""
-        return BrokerDoor(self)
+        return BrokerConnection(self)
 
 
-class BrokerDoor(RemotingDoor):
+class BrokerConnection(RemotingDoor):
     """One connection of a client."""
 
-    def __init__(self, shared: BrokerDoors) -> None:
+    def __init__(self, shared: BrokerServer) -> None:
         super().__init__(shared.wheel, typed=True)
         self.shared = shared
         self.waiters: set[Waiter] = set()
@@ -190,8 +190,8 @@ class BrokerDoor(RemotingDoor):
                 self.refuse(command, code_of(error.code), error.text)
                 continue
             commands.append(command)
-        if shared.sends.aside:
-            recall_requests.submit_aside(self, batch, commands)
+        if shared.sends.redirected:
+            recall_requests.submit_redirected(self, batch, commands)
         if batch:
             size, self._read_bytes = self._read_bytes, 0
             if self._unacked_bytes > UNACKED_BYTES_MAX:
@@ -254,8 +254,8 @@ class BrokerDoor(RemotingDoor):
         if self._unacked_bytes > UNACKED_BYTES_MAX:
             self._refuse_sends([command])
             return
-        if message.intake:
-            recall_requests.submit_aside(self, [message], [command])
+        if message.kind:
+            recall_requests.submit_redirected(self, [message], [command])
             return
         self._open_sends += 1
         size = len(command.body) + SEND_BYTES
@@ -364,12 +364,12 @@ class BrokerDoor(RemotingDoor):
                 command, ResponseCode.SYSTEM_ERROR, f"the broker's disk cannot read what was asked for: {error}"
             )
 
-    def read(self, command: Command, look: Callable[[Reading], T], apply: Callable[[T], None]) -> None:
-        """`apply(look(reading))`, now or when the disk has what `look` reads; see reads.py. For handlers."""
+    def read(self, command: Command, find: Callable[[Reading], T], apply: Callable[[T], None]) -> None:
+        """`apply(find(reading))`, now or when the disk has what `find` reads; see reads.py. For handlers."""
         try:
-            found = look(self.shared.reading)
+            found = find(self.shared.reading)
         except Cold as cold:
-            self._wait_for(cold, Read(command, look, apply))
+            self._wait_for(cold, Read(command, find, apply))
             return
         apply(found)
 
@@ -394,7 +394,7 @@ class BrokerDoor(RemotingDoor):
 
     def _read_again(self, read: Read[Any]) -> None:
         try:
-            found = read.look(self.shared.reading)
+            found = read.find(self.shared.reading)
         except Cold as cold:
             self._wait_for(cold, read)
             return
@@ -518,9 +518,9 @@ class BrokerDoor(RemotingDoor):
             self.link.close()
 
 
-BrokerDoor.table = {
-    CODE.SEND_MESSAGE: BrokerDoor.send,
-    CODE.SEND_MESSAGE_V2: BrokerDoor.send,
+BrokerConnection.table = {
+    CODE.SEND_MESSAGE: BrokerConnection.send,
+    CODE.SEND_MESSAGE_V2: BrokerConnection.send,
     **batch_sends.HANDLERS,
     **pulls.HANDLERS,
     **offset_requests.HANDLERS,
@@ -534,4 +534,4 @@ BrokerDoor.table = {
     **overview_requests.HANDLERS,
 }
 
-__all__ = ["BrokerDoor", "BrokerDoors", "HeaderError", "host_bytes"]
+__all__ = ["BrokerConnection", "BrokerServer", "HeaderError", "host_bytes"]

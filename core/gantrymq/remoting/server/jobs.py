@@ -12,7 +12,7 @@ from gantrymq.store.cold import Cold
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
     from gantrymq.remoting.server.reads import Reading
 
 JOBS_MAX: Final = 32
@@ -25,11 +25,11 @@ Steps = Generator[Cold | None, None, bytes]
 T = TypeVar("T")
 
 
-def patiently(reading: Reading, look: Callable[[Reading], T]) -> Generator[Cold | None, None, T]:
-    """What `look(reading)` returns; it is called again when what was cold is in memory."""
+def patiently(reading: Reading, find: Callable[[Reading], T]) -> Generator[Cold | None, None, T]:
+    """What `find(reading)` returns; it is called again when what was cold is in memory."""
     while True:
         try:
-            return look(reading)
+            return find(reading)
         except Cold as cold:
             wanted = cold
         yield wanted
@@ -41,7 +41,7 @@ class Jobs:
     def __init__(self) -> None:
         self.running = 0
 
-    def run(self, door: BrokerDoor, command: Command, steps: Steps) -> None:
+    def run(self, door: BrokerConnection, command: Command, steps: Steps) -> None:
         """Answer `command` with what `steps` returns; the first step is done at once. Raises BUSY."""
         if self.running >= JOBS_MAX:
             steps.close()
@@ -49,7 +49,7 @@ class Jobs:
         self.running += 1
         self._step((door, command, steps))
 
-    def _step(self, job: tuple[BrokerDoor, Command, Steps]) -> None:
+    def _step(self, job: tuple[BrokerConnection, Command, Steps]) -> None:
         door, command, steps = job
         if not door.open:
             steps.close()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.pop.leases import Place
-    from gantrymq.broker.pop.selection import Look, Pick
+    from gantrymq.broker.pop.selection import Pick, Selection
     from gantrymq.broker.topics import Topic
     from gantrymq.broker.transactions.half_messages import Half
     from gantrymq.model.message import Message
@@ -70,8 +70,8 @@ class Reading:
         return self._broker.clock.now_ms()
 
     def half(self, offset: int, position: int, commit: bool) -> tuple[Half, Message | None]:
-        """See `Transactions.look`."""
-        return self._broker.transactions.look(offset, position, commit)
+        """See `Transactions.find`."""
+        return self._broker.transactions.find(offset, position, commit)
 
     def delayed(self, topic: str, unique: str, at_ms: int) -> list[int] | None:
         """See `Delays.pending`."""
@@ -93,17 +93,17 @@ class Reading:
         """See `Pops.ready`."""
         return self._broker.pops.ready(place)
 
-    def pop(self, place: Place, count: int, bytes_max: int, pick: Pick | None, again: bool = False) -> Look | None:
-        """See `Pops.look`."""
-        return self._broker.pops.look(place, count, bytes_max, pick, again)
+    def pop(self, place: Place, count: int, bytes_max: int, pick: Pick | None, again: bool = False) -> Selection | None:
+        """See `Pops.find`."""
+        return self._broker.pops.select(place, count, bytes_max, pick, again)
 
 
 class Read(Generic[T]):
     """A request whose reading part has to wait."""
 
-    __slots__ = ("apply", "command", "look")
+    __slots__ = ("apply", "command", "find")
 
-    def __init__(self, command: Command, look: Callable[[Reading], T], apply: Callable[[T], None]) -> None:
+    def __init__(self, command: Command, find: Callable[[Reading], T], apply: Callable[[T], None]) -> None:
         self.command = command
-        self.look = look
+        self.find = find
         self.apply = apply

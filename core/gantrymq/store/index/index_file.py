@@ -43,7 +43,7 @@ LOAD_BYTES: Final = 1024 * 1024
 """Slots read at once while opening."""
 SPARE_ENTRIES: Final = 100_000
 """With room for so many entries left, the slots of the file to come are made, a large page per write: the kernel clears it (0.2 ms)."""
-TAKEN_BACK_MAX: Final = 4_000_000
+WITHDRAWN_MAX: Final = 4_000_000
 """Entries since the last checkpoint whose chains are followed, 80 MB; beyond it the slots are made from all entries."""
 KEYS_MAX: Final = 16_400
 """Keys that one record can have: each takes two bytes of its properties at least. A file with less room is filled key by key."""
@@ -373,7 +373,7 @@ class IndexFile:
         slots = array("i", data.ljust(self.slots * SLOT_SIZE, b"\0"))
         slots.byteswap()
         newest = max(slots)
-        if min(slots) < 0 or newest - count > TAKEN_BACK_MAX:
+        if min(slots) < 0 or newest - count > WITHDRAWN_MAX:
             return False
         if newest >= count:
             tail = self._files.pread(self._handle, (newest + 1 - count) * ENTRY.size, self._entry_at(count))

@@ -114,12 +114,12 @@ class LightCleaner:
                     self._stopped, self._at, self._found = True, -1, {}
                     return False
                 return True
-            self._look(frame[0], frame[-1])
+            self._check(frame[0], frame[-1])
             if self._at >= stop:
                 break
         return False
 
-    def _look(self, count: int, body: bytes) -> None:
+    def _check(self, count: int, body: bytes) -> None:
         lights = self._lights
         pages = self._table.pages
         for light, first, place, units, moved in lights.runs_of(count, body):

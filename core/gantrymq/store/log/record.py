@@ -175,7 +175,7 @@ def decode(buffer: Readable, at: int = 0, *, check_crc: bool = True) -> Message:
 
 _INT: Final = Struct(">i")
 _BEGIN: Final = Struct(">iii")
-_LOOK: Final = Struct(">iiii4xqqi44xi")
+_CHECK: Final = Struct(">iiii4xqqi44xi")
 _PLACE: Final = Struct(">i4xqq")
 """From byte 12 on."""
 
@@ -214,7 +214,7 @@ def is_at(data: bytes, size: int, position: int, topic: bytes, queue_id: int, qu
     its hosts is an IPv6 one, or its topic long: then `fault` and `place_of` tell."""
     if len(data) != size or size < RECORD_SIZE_MIN:
         return False
-    found, magic, crc, its_queue, its_offset, its_position, flags, body_length = _LOOK.unpack_from(data)
+    found, magic, crc, its_queue, its_offset, its_position, flags, body_length = _CHECK.unpack_from(data)
     if found != size or magic != MAGIC_V1 or flags & 0x30:
         return False
     if its_position != position or its_offset != queue_offset or its_queue != queue_id:

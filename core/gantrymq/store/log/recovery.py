@@ -261,13 +261,13 @@ class EndFinder:
         place = at + 1
         while place < limit:
             data = self._log.read(place, _WINDOW + 8)
-            hits = []
+            matches = []
             for magic in (record.MAGIC_BYTES_V1, record.MAGIC_BYTES_V2, b"\xcb\xd4\x31\x94"):
                 hit = data.find(magic, 4)
                 while hit >= 0:
-                    hits.append(place + hit - 4)
+                    matches.append(place + hit - 4)
                     hit = data.find(magic, hit + 1)
-            for hit in sorted(hits):
+            for hit in sorted(matches):
                 if hit >= at + record.RECORD_SIZE_MIN + 1 and hit < limit and check_record(self._log, hit)[0]:
                     return hit
             place += _WINDOW

@@ -437,10 +437,10 @@ class StoreImage:
 
 
 def _magics(data: bytes) -> list[int]:
-    hits = []
+    matches = []
     for magic in (record.MAGIC_BYTES_V1, record.MAGIC_BYTES_V2, _BLANK_MAGIC):
         hit = data.find(magic, 4)
         while hit >= 0:
-            hits.append(hit)
+            matches.append(hit)
             hit = data.find(magic, hit + 1)
-    return hits
+    return matches

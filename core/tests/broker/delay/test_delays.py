@@ -242,7 +242,7 @@ class SyncNode(WaitingNode):
         from gantrymq.model.message import DELAYED, Message
 
         message = Message("t", body, props.encode({k: str(v) for k, v in pairs.items()}), "", (), 0)
-        message.intake = DELAYED
+        message.kind = DELAYED
         return message
 
     def __init__(self, files: MemoryFileSystem) -> None:

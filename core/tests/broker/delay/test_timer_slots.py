@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gantrymq.broker.delay import timer_slots
-from gantrymq.broker.delay.timer_slots import LOOK_STEP, MOVE_STEP, NEVER, SORT_MAX, TimerSlots
+from gantrymq.broker.delay.timer_slots import MOVE_STEP, NEVER, SCAN_STEP, SORT_MAX, TimerSlots
 
 NOW = 1_700_000_000_000
 YEAR_MS = 366 * 86_400_000
@@ -127,13 +127,13 @@ def test_entries_around_a_time_are_found_at_every_distance() -> None:
 def test_around_looks_in_small_steps_and_misses_nothing_that_moves_meanwhile(delay: int) -> None:
     slots = TimerSlots(NOW)
     at_ms = NOW + delay
-    wanted = set(range(0, 3 * LOOK_STEP, 7))
-    for offset in range(3 * LOOK_STEP):
+    wanted = set(range(0, 3 * SCAN_STEP, 7))
+    for offset in range(3 * SCAN_STEP):
         slots.add(at_ms if offset in wanted else at_ms + 900_000 + offset, offset)
     found: set[int] = set()
     now_ms = NOW
     for part in slots.around(at_ms - 1, at_ms + 1):
-        assert len(part) <= max(LOOK_STEP, SORT_MAX)
+        assert len(part) <= max(SCAN_STEP, SORT_MAX)
         found.update(part)
         now_ms = max(now_ms, min(at_ms - 1, now_ms + delay // 4))  # time passes: slots are taken apart
         taken = slots.due(now_ms, 1)

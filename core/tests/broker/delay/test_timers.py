@@ -9,7 +9,7 @@ import pytest
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.delay import timer_search
 from gantrymq.broker.delay import timers as module
-from gantrymq.broker.delay.timer_slots import LOOK_STEP
+from gantrymq.broker.delay.timer_slots import SCAN_STEP
 from gantrymq.broker.delay.timers import UNITS_STEP
 from gantrymq.model.errors import ErrorCode
 from gantrymq.model.message import Message
@@ -87,7 +87,7 @@ def without_index(node: WaitingNode, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_recall_that_the_index_knows_nothing_of_searches_in_slices(
     node: WaitingNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    count = 5 * LOOK_STEP
+    count = 5 * SCAN_STEP
     _, message = node.send_later(b"x", TIMER_DELAY_MS=HOUR_MS)
     slots = node.broker.delays.timers._slots
     at_ms = node.clock.now_ms() + HOUR_MS
@@ -97,7 +97,7 @@ def test_a_recall_that_the_index_knows_nothing_of_searches_in_slices(
     out_ms = int(message.property("TIMER_OUT_MS")) + 1
     answers: list[object] = []
     recall(node, "t", "Uy", out_ms, "g", message.born_host, answers.append)
-    assert node.turn.run_until_quiet() >= count // LOOK_STEP
+    assert node.turn.run_until_quiet() >= count // SCAN_STEP
     assert answers == [False]
     recall(node, "t", "Ux", out_ms, "g", message.born_host, answers.append)
     assert answers == [False], "it is looked for in later turns"
@@ -203,7 +203,7 @@ def test_a_start_reads_the_queue_in_slices() -> None:
         batch = []
         for number in range(first, first + 500):
             message = Message("t", b"", b"TIMER_DELAY_MS\x01%d\x02" % (HOUR_MS + number), "", (), 0)
-            message.intake = 1
+            message.kind = 1
             batch.append(message)
         node.call("submit", batch)
     node.stop()
@@ -282,7 +282,7 @@ def test_what_is_on_its_way_is_not_fired_again_when_the_slots_are_filled_anew() 
     node.broker.gate.set_open(False)
     node.broker.topics.strict = True
     message = Message("t", b"x", b"TIMER_DELAY_MS\x012000\x02", "", (), 0)
-    message.intake = 1
+    message.kind = 1
     node.start("submit", [message])
     node.flush()
     node.wait(2_100)

@@ -387,7 +387,7 @@ def test_a_place_of_a_deleted_group_commits_nothing_more(sliced: bool) -> None:
     prepare(node)
     pops = node.broker.pops
     place = pops.place("g", "t", 0, True)
-    found = pops.look(place, 1, 1 << 20, None)
+    found = pops.select(place, 1, 1 << 20, None)
     assert found is not None
     pop_ms = pops.pop_ms()
     pops.take(place, found, pop_ms, 60_000, False, None)

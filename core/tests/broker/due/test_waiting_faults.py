@@ -162,7 +162,7 @@ def test_all_that_was_set_aside_comes_when_it_can_be_read(node: WaitingNode) -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node.store, "get_many", broken)
         node.wait(3_000)
-        assert len(node.broker.delays.levels.by_number[1].aside) == len(bodies)
+        assert len(node.broker.delays.levels.by_number[1].quarantined) == len(bodies)
     node.wait(UNREADABLE_MS)
     assert node.bodies() == bodies
     assert node.broker.delays.levels.pending() == 0
@@ -171,7 +171,7 @@ def test_all_that_was_set_aside_comes_when_it_can_be_read(node: WaitingNode) -> 
 def test_beyond_the_limit_of_records_set_aside_the_level_waits(
     node: WaitingNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(levels, "ASIDE_MAX", 0)
+    monkeypatch.setattr(levels, "QUARANTINED_MAX", 0)
     for body in (b"bad", b"b"):
         node.later(body, DELAY=1)
     with pytest.MonkeyPatch.context() as patch:

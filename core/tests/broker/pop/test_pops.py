@@ -9,7 +9,7 @@ import pytest
 
 from gantrymq.broker.pop import leases as pop_leases
 from gantrymq.broker.pop import revive as pop_revive
-from gantrymq.broker.pop import selection as pop_look
+from gantrymq.broker.pop import selection as pop_selection
 from gantrymq.broker.pop.dead_letters import AGAIN_MS
 from gantrymq.broker.pop.leases import Place
 from gantrymq.broker.pop.pops import INVISIBLE_MS_MAX
@@ -31,7 +31,7 @@ def place_of(node: Node, topic: str = TOPIC, from_first: bool = True) -> Place:
 def pop(node: Node, count: int = 32, invisible_ms: int = 60_000, topic: str = TOPIC) -> list[Message]:
     """Messages of one pop; `reconsume_times` shows deliveries before."""
     pops, place = node.broker.pops, place_of(node, topic)
-    found = pops.look(place, count, 1 << 20, None)
+    found = pops.select(place, count, 1 << 20, None)
     if found is None:
         return []
     pops.take(place, found, pops.pop_ms(), invisible_ms, False, None)
@@ -101,7 +101,7 @@ def test_what_is_popped_and_not_acknowledged_outlives_retention(restart: bool) -
 
 
 def test_answers_span_no_more_than_batch_acknowledgements_can_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pop_look, "SPAN_MAX", 20)
+    monkeypatch.setattr(pop_selection, "SPAN_MAX", 20)
     node = node_with_topic()
     node.send(64)
     pop(node, invisible_ms=100)
@@ -372,10 +372,10 @@ def test_the_quick_way_gives_out_what_the_general_way_does(monkeypatch: pytest.M
     node.broker.submit(messages, None, lambda *_: None)
     node.turn.run_until_quiet()
     queue = node.store.queue(TOPIC, 0)
-    quick_way, taken = pop_look._quick, []
+    quick_way, taken = pop_selection._quick, []
 
     def looked(place: Place, count: int, bytes_max: int) -> tuple[object, ...]:
-        found = node.broker.pops.look(place, count, bytes_max, None)
+        found = node.broker.pops.select(place, count, bytes_max, None)
         assert found is not None
         return b"".join(found.pieces), list(found.offsets), found.end, found.back, found.gone, found.counts
 
@@ -390,9 +390,9 @@ def test_the_quick_way_gives_out_what_the_general_way_does(monkeypatch: pytest.M
             queue.pending[3 * 12 + 1] = HOLE_SIZE
         for count, bytes_max in ((1, 1), (5, 1 << 20), (32, 1000), (32, 1 << 20), (100, 1 << 20)):
             with monkeypatch.context() as patch:
-                patch.setattr(pop_look, "_quick", quick)
+                patch.setattr(pop_selection, "_quick", quick)
                 found = looked(place, count, bytes_max)
-                patch.setattr(pop_look, "_quick", lambda *_: None)
+                patch.setattr(pop_selection, "_quick", lambda *_: None)
                 assert found == looked(place, count, bytes_max)
     assert [one is not None for one in taken[:5]] == [True] * 5
     assert taken[-1] is None

@@ -80,7 +80,7 @@ class PopMachine(RuleBasedStateMachine):
     )
     def pop(self, count: int, ticks: int, filtered: bool, bytes_max: int) -> None:
         place = self.place()
-        found = self.pops.look(place, count, bytes_max, PickA() if filtered else None)
+        found = self.pops.select(place, count, bytes_max, PickA() if filtered else None)
         if found is None:
             assert not self.back
             assert self.next == len(self.tags)

@@ -365,10 +365,10 @@ def test_topics_are_looked_through_in_slices(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(compaction, "TOPICS_STEP", 2)
     found = []
 
-    def look() -> Slices[None]:
+    def check() -> Slices[None]:
         found.extend((yield from node.compaction._queues()))
 
-    looked = list(look())
+    looked = list(check())
     assert found == [("c", 0)]
     assert len(looked) == (len(node.broker.topics.topics) + 1) // 2
 
@@ -472,7 +472,7 @@ class Histories(RuleBasedStateMachine):
         self.node.flush()
 
     @rule()
-    def look(self) -> None:
+    def check(self) -> None:
         for queue_id in range(2):
             expected = {key: body for queue, key, body, _ in self.written if queue == queue_id}
             assert self.node.values(queue_id) == {key: body for key, body in expected.items() if body}
@@ -495,7 +495,7 @@ class Histories(RuleBasedStateMachine):
     def _again(self, files: CrashFiles) -> None:
         self.node = CompactNode(files)
         self.written = [row for row in self.written if row[3] <= self.node.report.end]
-        self.look()
+        self.check()
 
 
 TestHistories = Histories.TestCase

@@ -66,7 +66,7 @@ def test_a_committed_message_is_the_one_that_rocketmq_wrote(rows: list[dict[str,
     assert same(message, row)
     assert message.prepared_offset == row["preparedTransactionOffset"]
     assert message.keys == (row["properties"]["UNIQ_KEY"], "COMMIT_MESSAGE")
-    assert (message.tag, message.intake) == ("t", DECIDED)
+    assert (message.tag, message.kind) == ("t", DECIDED)
 
 
 def test_a_message_that_was_put_aside_is_the_one_that_rocketmq_wrote(rows: list[dict[str, Any]]) -> None:
@@ -112,6 +112,6 @@ def test_light_queues_of_the_client() -> None:
         made = committed(message, half)
         assert made.lmq == lights_of(message)
         assert made.properties == b"X\x01y\x02"
-        put_aside = given_up(message, half)
-        assert props.find(put_aside.properties, props.MULTI_DISPATCH).split(",") == list(lights_of(message))
-        assert lights_of(resumed(put_aside)) == lights_of(message)
+        quarantine = given_up(message, half)
+        assert props.find(quarantine.properties, props.MULTI_DISPATCH).split(",") == list(lights_of(message))
+        assert lights_of(resumed(quarantine)) == lights_of(message)

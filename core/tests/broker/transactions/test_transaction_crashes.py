@@ -28,7 +28,7 @@ def send_half(node: Node, body: bytes, lot: random.Random) -> tuple[Message, lis
     text = f"TRAN_MSG\x01true\x02PGROUP\x01g\x02UNIQ_KEY\x01{unique}\x02"
     message = Message("orders", body * lot.randrange(1, 400), text.encode(), "", (unique,), 0)
     message.body = body + b"." * lot.randrange(300)
-    message.intake = HALF
+    message.kind = HALF
     return message, node.start("submit", [message])
 
 

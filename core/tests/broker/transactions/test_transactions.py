@@ -51,7 +51,7 @@ class Teller:
 def half(body: bytes, unique: str, group: str = "g", more: str = "", topic: str = "orders", queue: int = 2) -> Message:
     text = f"TRAN_MSG\x01true\x02PGROUP\x01{group}\x02UNIQ_KEY\x01{unique}\x02TAGS\x01a\x02KEYS\x01k1 k2\x02{more}"
     message = Message(topic, body, text.encode(), "a", (unique, "k1", "k2"), queue, 1)
-    message.intake = HALF
+    message.kind = HALF
     message.sys_flag = sysflag.TRANSACTION_PREPARED
     return message
 
@@ -267,9 +267,9 @@ def test_what_brought_no_decision_is_put_aside_and_can_be_resumed() -> None:
     assert all_.decided == {1: 0, 2: 0, 3: 1}
     with pytest.raises(DecisionRefused, match="given up"):
         end(node, message, True)
-    (put_aside,) = node.store.query(GIVEN_UP_TOPIC, "u1", 9, 0, 1 << 60)
-    again = resumed(put_aside)
-    again.intake = HALF
+    (quarantine,) = node.store.query(GIVEN_UP_TOPIC, "u1", 9, 0, 1 << 60)
+    again = resumed(quarantine)
+    again.kind = HALF
     node.call("submit", [again])
     assert again.property("TRANSACTION_CHECK_TIMES") == ""
     node.wheel.advance(1_010)

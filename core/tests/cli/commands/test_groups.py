@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from gantrymq.cli.commands.groups import Look, Member, offsets, picture
+from gantrymq.cli.commands.groups import GroupView, Member, offsets, picture
 
 
-def look(*wants: dict[str, str] | None) -> Look:
-    found = Look("g")
+def fetch(*wants: dict[str, str] | None) -> GroupView:
+    found = GroupView("g")
     for number, wish in enumerate(wants):
         member = found.members[f"c{number}"] = Member(f"c{number}", "1.2.3.4:5", "JAVA", 479)
         member.wants = wish
@@ -16,15 +16,15 @@ def look(*wants: dict[str, str] | None) -> Look:
 
 
 def test_conflicts() -> None:
-    assert look({"t": "a || b"}, {"t": "b||a"}).conflicts() == {}
-    assert look({"t": "a"}, {"t": "b"}, {"t": "a"}).conflicts() == {"t": {"a": ["c0", "c2"], "b": ["c1"]}}
-    assert look({"t": "*", "u": "*"}, {"t": "*"}).conflicts() == {"u": {"*": ["c0"], "(nothing)": ["c1"]}}
-    assert look({"t": "a"}, None, {}).conflicts() == {}  # who does not say is no part of it
-    assert look({"%RETRY%g": "*", "t": "*"}, {"t": "*"}).conflicts() == {}
+    assert fetch({"t": "a || b"}, {"t": "b||a"}).conflicts() == {}
+    assert fetch({"t": "a"}, {"t": "b"}, {"t": "a"}).conflicts() == {"t": {"a": ["c0", "c2"], "b": ["c1"]}}
+    assert fetch({"t": "*", "u": "*"}, {"t": "*"}).conflicts() == {"u": {"*": ["c0"], "(nothing)": ["c1"]}}
+    assert fetch({"t": "a"}, None, {}).conflicts() == {}  # who does not say is no part of it
+    assert fetch({"%RETRY%g": "*", "t": "*"}, {"t": "*"}).conflicts() == {}
 
 
 def test_picture_names_the_conflict_and_what_to_do() -> None:
-    found = look({"t": "a"}, {"t": "b"})
+    found = fetch({"t": "a"}, {"t": "b"})
     found.queues = [{"topic": "t", "broker": "b", "queue": 0, "committed": 3, "end": 10, "lag": 7, "consumed": 0}]
     console = Console(width=50, record=True, quiet=False)
     with console.capture() as capture:
@@ -35,11 +35,11 @@ def test_picture_names_the_conflict_and_what_to_do() -> None:
     assert "groups of their own" in text
     assert found.lag == 7
     assert found.known()
-    assert not Look("x").known()
+    assert not GroupView("x").known()
 
 
 def test_offsets_are_the_table_alone() -> None:
-    found = look({"t": "a"})
+    found = fetch({"t": "a"})
     found.queues = [{"topic": "t", "broker": "b", "queue": 0, "committed": 3, "end": 10, "lag": 7, "consumed": 0}]
     console = Console(width=80)
     with console.capture() as capture:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gantrymq.cli.commands.top import FORGET_LOOKS, SORTS, Figures, Top, connections_of, picture
+from gantrymq.cli.commands.top import FORGET_ROUNDS, SORTS, Figures, Top, connections_of, picture
 from gantrymq.model.errors import GantryError
 
 
@@ -53,8 +53,8 @@ def test_sorting() -> None:
 def test_what_is_gone_is_forgotten() -> None:
     figures = Figures()
     figures.take([row("a", 0, {"gone": 5})], {})
-    for look in range(FORGET_LOOKS + 2):
-        figures.take([row("a", 1_000 * (look + 1), {"t": look})], {})
+    for fetch in range(FORGET_ROUNDS + 2):
+        figures.take([row("a", 1_000 * (fetch + 1), {"t": fetch})], {})
     assert [each["topic"] for each in figures.topics("rate")] == ["t"]
 
 
@@ -72,8 +72,8 @@ def test_it_fits_the_screen(width: int, height: int) -> None:
         {"group": f"group-{number}", "topic": "t", "lag": number * 1_000, "members": number % 2}
         for number in range(100)
     ]
-    for look in (1, 2):
-        brokers = [row(f"broker-{number}", 1_000 * look, topics, groups=groups) for number in range(3)]
+    for fetch in (1, 2):
+        brokers = [row(f"broker-{number}", 1_000 * fetch, topics, groups=groups) for number in range(3)]
         figures.take(brokers, {"mqtt": 12, "amqp": 5})
     lines = shown(figures, width, height)
     assert all(len(line) <= width for line in lines)
@@ -88,11 +88,11 @@ def test_it_fits_the_screen(width: int, height: int) -> None:
 def test_names_are_cut_and_numbers_are_whole(width: int) -> None:
     long = "of-a-very-long-name-indeed-longer-than-any-screen-has-columns-for-it"
     figures = Figures()
-    for look in (1, 2, 3):
+    for fetch in (1, 2, 3):
         groups = [{"group": f"readers-{long}", "topic": f"topic-{long}", "lag": 1_234_567, "members": 1}]
-        topics = {f"topic-{long}": look * 7_654_321}
-        state = {"refused": "the disk has no room left"} if look == 3 else {}
-        figures.take([row(f"broker-{long}", 1_000_000 * look, topics, groups=groups, **state)], {})
+        topics = {f"topic-{long}": fetch * 7_654_321}
+        state = {"refused": "the disk has no room left"} if fetch == 3 else {}
+        figures.take([row(f"broker-{long}", 1_000_000 * fetch, topics, groups=groups, **state)], {})
     lines = shown(figures, width, 30)
     assert all(len(line) <= width for line in lines)
     text = "\n".join(lines)

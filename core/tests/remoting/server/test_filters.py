@@ -18,7 +18,7 @@ from gantrymq.remoting.constants import ResponseCode as Answer
 from gantrymq.remoting.server import filters
 from gantrymq.remoting.server.filters import ALL, FilterError, compile_filter, select
 from gantrymq.remoting.server.pulling import subscription_calls
-from gantrymq.remoting.server.pulling.pulls import look as look_at
+from gantrymq.remoting.server.pulling.pulls import find as inspect
 from gantrymq.remoting.server.reads import Reading
 from gantrymq.store.cold import Cold
 from gantrymq.store.log import record
@@ -259,15 +259,15 @@ def test_on_a_cold_disk(tmp_path: Path, kind: str, text: str) -> None:
     reading = Reading(node.broker)
     found: list[Any] = []
 
-    def look(token: object) -> None:
+    def find(token: object) -> None:
         try:
             found.append(
-                look_at(reading, node.broker.topics.topics["T"], 0, 5, 20, 1 << 20, compile_filter(kind, text))
+                inspect(reading, node.broker.topics.topics["T"], 0, 5, 20, 1 << 20, compile_filter(kind, text))
             )
         except Cold as cold:
-            node.store.fetch(cold, token, look)
+            node.store.fetch(cold, token, find)
 
-    look(object())
+    find(object())
     assert found == []
     answer = node.wait(found)
     assert [int(record.decode(piece).body) for piece in answer.pieces] == list(range(6, 46, 2))

@@ -33,7 +33,7 @@ GOLDEN = bytes.fromhex(
 )  # fmt: skip
 
 FIELDS = inspect.signature(Message).parameters.keys() | {
-    "born_host", "demand_route", "dispatch", "exchange", "flag", "intake", "lmq", "physical_offset", "prepared_offset", "queue_offset",
+    "born_host", "demand_route", "dispatch", "exchange", "flag", "kind", "lmq", "physical_offset", "prepared_offset", "queue_offset",
     "reconsume_times", "sharding_key", "size", "store_host", "store_ms", "sys_flag",
 }  # fmt: skip
 """All of a message's (a compiled class has no `__slots__`)."""

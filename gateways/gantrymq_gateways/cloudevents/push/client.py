@@ -16,7 +16,7 @@ from typing import Final, cast
 import h11
 
 from gantrymq.net.api import Wheel
-from gantrymq_gateways.cloudevents.push.resolver import Found, LookUp, NoThreadError, Resolver
+from gantrymq_gateways.cloudevents.push.resolver import Found, Lookup, NoThreadError, Resolver
 from gantrymq_gateways.cloudevents.rules.guard import SinkGuard
 from gantrymq_gateways.cloudevents.subscription import Sink
 from gantrymq_gateways.cloudevents.wire.client_connection import Answer, ClientConnection
@@ -35,7 +35,7 @@ OnAnswer = Callable[[Answer], None]
 class Exchange:
     """One attempt. `cancel` ends it without an answer."""
 
-    __slots__ = ("body", "connection", "headers", "look_up", "on_answer", "redialled", "sink", "task", "timer")
+    __slots__ = ("body", "connection", "headers", "lookup", "on_answer", "redialled", "sink", "task", "timer")
 
     def __init__(self, sink: Sink, headers: list[tuple[bytes, bytes]], body: bytes, on_answer: OnAnswer) -> None:
         self.sink = sink
@@ -43,7 +43,7 @@ class Exchange:
         self.body = body
         self.on_answer: OnAnswer | None = on_answer
         self.connection: _SinkConnection | None = None
-        self.look_up: LookUp | None = None
+        self.lookup: Lookup | None = None
         self.task: asyncio.Task[None] | None = None
         self.timer = 0
         self.redialled = False
@@ -94,7 +94,7 @@ class SinkClient:
             self.finish(
                 exchange, told
             )  # the sink has said what became of the event; only the end of its answer is missing
-        elif exchange.look_up is not None and exchange.look_up.is_queued:
+        elif exchange.lookup is not None and exchange.lookup.is_queued:
             failure = f"{exchange.sink.host} was not looked up within {self._timeout_ms} ms: too many other names hang"
             self.finish(exchange, Answer(0, failure=failure, unsent=True))
         else:
@@ -144,14 +144,14 @@ class SinkClient:
             return (str(ip_address(exchange.sink.host)),)
         except ValueError:
             waiting: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
-        exchange.look_up = self._resolver.resolve(
+        exchange.lookup = self._resolver.resolve(
             exchange.sink.host, lambda found: None if waiting.done() else waiting.set_result(found)
         )
         try:
             found = await waiting
         finally:
-            exchange.look_up.cancel()
-            exchange.look_up = None
+            exchange.lookup.cancel()
+            exchange.lookup = None
         if isinstance(found, OSError):
             raise found
         return found

@@ -17,7 +17,7 @@ from typing import Final
 
 from gantrymq.net.api import Wheel
 
-LOOK_UP_MS: Final = 5_000
+LOOKUP_MS: Final = 5_000
 """Deadline of one look-up from its start; a resolver that is well answers in a tenth of that."""
 ADDRESSES_MS: Final = 30_000
 """Addresses are kept for this long: the system's resolver does not tell their TTL, and failover by DNS counts on about this."""
@@ -35,7 +35,7 @@ NAMES_MAX: Final = 4_096
 
 Found = tuple[str, ...] | OSError
 """Addresses in their text form, or why there are none."""
-StartLookUp = Callable[[str, Callable[[Found], None]], None]
+StartLookup = Callable[[str, Callable[[Found], None]], None]
 """Looks a name up elsewhere and calls back in this thread, later, exactly once."""
 
 
@@ -43,7 +43,7 @@ class NoThreadError(OSError):
     """The look-up was not begun; that says nothing about the name."""
 
 
-class LookUp:
+class Lookup:
     """One who waits for a name."""
 
     __slots__ = ("_name", "_on_found")
@@ -98,7 +98,7 @@ class _Name:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.waiting: list[LookUp] = []
+        self.waiting: list[Lookup] = []
         self.found: Found = NoThreadError("not looked up yet")
         self.kept_until_ms = 0
         self.answered = False
@@ -112,14 +112,14 @@ class _Name:
     def tell(self, found: Found) -> None:
         """All who wait have their answer."""
         waiting, self.waiting = self.waiting, []
-        for look_up in waiting:
-            look_up.tell(found)
+        for lookup in waiting:
+            lookup.tell(found)
 
 
 class Resolver:
     """See the module."""
 
-    def __init__(self, wheel: Wheel, start: StartLookUp) -> None:
+    def __init__(self, wheel: Wheel, start: StartLookup) -> None:
         self._wheel = wheel
         self._start = start
         self._names: dict[str, _Name] = {}
@@ -127,26 +127,26 @@ class Resolver:
         self._answered = _Lane()
         self._others = _Lane()
 
-    def resolve(self, text: str, on_found: Callable[[Found], None]) -> LookUp:
+    def resolve(self, text: str, on_found: Callable[[Found], None]) -> Lookup:
         """Addresses of a name; `on_found` is called at once if they are known."""
         name = self._names.pop(text, None) or _Name(text)
         self._names[text] = name
-        look_up = LookUp(name, on_found)
+        lookup = Lookup(name, on_found)
         lane = self._answered if name.answered else self._others
         if name.is_overdue or (name.lane is None and self._wheel.now_ms() < name.kept_until_ms):
-            look_up.tell(name.found)
+            lookup.tell(name.found)
         elif name.lane is not None:
-            name.waiting.append(look_up)
+            name.waiting.append(lookup)
         elif len(lane.queue) >= QUEUE_MAX:
-            look_up.tell(NoThreadError(f"{QUEUE_MAX} other names wait to be looked up"))
+            lookup.tell(NoThreadError(f"{QUEUE_MAX} other names wait to be looked up"))
         else:
-            name.waiting.append(look_up)
+            name.waiting.append(lookup)
             name.lane = lane
             lane.queue.append(name)
             self._go_on()
         if len(self._names) > NAMES_MAX:
             del self._names[next(text for text, name in self._names.items() if name.lane is None)]
-        return look_up
+        return lookup
 
     def _go_on(self) -> None:
         for lane in (self._answered, self._others):
@@ -164,7 +164,7 @@ class Resolver:
         lane.threads += 1
         name.is_running = True
         name.since_ms = self._wheel.now_ms()
-        name.timer = self._wheel.call_at(name.since_ms + LOOK_UP_MS, lambda now_ms: self._overdue(name))
+        name.timer = self._wheel.call_at(name.since_ms + LOOKUP_MS, lambda now_ms: self._overdue(name))
         self._start(name.text, lambda found: self._done(name, found))
 
     def _overdue(self, name: _Name) -> None:
@@ -176,7 +176,7 @@ class Resolver:
             name.lane.threads -= 1
         name.lane = self._others
         name.lane.threads += 1
-        name.found = TimeoutError(f"the name was not looked up within {LOOK_UP_MS} ms")
+        name.found = TimeoutError(f"the name was not looked up within {LOOKUP_MS} ms")
         name.tell(name.found)
         self._go_on()
 
@@ -198,7 +198,7 @@ class Resolver:
         self._go_on()
 
 
-def look_up_in_thread(loop: asyncio.AbstractEventLoop) -> StartLookUp:
+def lookup_in_thread(loop: asyncio.AbstractEventLoop) -> StartLookup:
     """A thread per look-up: the loop's own pool has few, which others need. Daemons, or a name that hangs would hold up the exit."""
 
     def start(text: str, on_found: Callable[[Found], None]) -> None:

@@ -10,7 +10,7 @@ from gantrymq.clock import SystemClock
 from gantrymq.net.wheel import TimerWheel
 from gantrymq_gateways.cloudevents.push import client as module
 from gantrymq_gateways.cloudevents.push.client import SinkClient
-from gantrymq_gateways.cloudevents.push.resolver import THREADS_PER_LANE, Resolver, look_up_in_thread
+from gantrymq_gateways.cloudevents.push.resolver import THREADS_PER_LANE, Resolver, lookup_in_thread
 from gantrymq_gateways.cloudevents.rules.guard import SinkGuard
 from gantrymq_gateways.cloudevents.subscription import Sink
 
@@ -71,7 +71,7 @@ def run(scenario, actions=(), **options):
     async def main():
         loop = asyncio.get_running_loop()
         wheel = TimerWheel(SystemClock().monotonic_ms, loop.call_later)
-        start = options.pop("look_up", None) or look_up_in_thread(loop)
+        start = options.pop("lookup", None) or lookup_in_thread(loop)
         client = SinkClient(wheel, options.pop("guard", OPEN), Resolver(wheel, start), **options)
         async with Receiver(list(actions)) as receiver:
             try:
@@ -286,7 +286,7 @@ def test_names_that_hang_hold_up_only_themselves(hanging):
         healthy = await post(client, receiver.sink("good.test"))
         return healthy.status, answers
 
-    assert run(scenario, look_up=names) == (204, [])
+    assert run(scenario, lookup=names) == (204, [])
     assert names.begun == [*[f"slow{number}.test" for number in range(hanging)], "good.test"]
 
 
@@ -306,7 +306,7 @@ def test_an_attempt_that_had_no_thread_for_its_name_is_unsent():
         await done.wait()
         return [number for number, unsent in answers.items() if unsent]
 
-    assert run(scenario, look_up=SlowNames(), timeout_ms=100) == [THREADS_PER_LANE]
+    assert run(scenario, lookup=SlowNames(), timeout_ms=100) == [THREADS_PER_LANE]
 
 
 def test_a_look_up_that_ends_after_its_exchange_was_cancelled():

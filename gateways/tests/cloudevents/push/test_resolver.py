@@ -5,7 +5,7 @@ import pytest
 
 from gantrymq.net.testing import ManualClock, ManualWheel
 from gantrymq_gateways.cloudevents.push import resolver as module
-from gantrymq_gateways.cloudevents.push.resolver import NoThreadError, Resolver, look_up_in_thread
+from gantrymq_gateways.cloudevents.push.resolver import NoThreadError, Resolver, lookup_in_thread
 
 
 class Rig:
@@ -72,7 +72,7 @@ def test_a_failure_is_kept_for_as_long_as_it_took(rig):
 
 def test_a_name_that_hangs_has_one_thread_and_fails_at_its_deadline(rig):
     rig.ask("slow")
-    rig.wheel.advance(module.LOOK_UP_MS + 50)
+    rig.wheel.advance(module.LOOKUP_MS + 50)
     ((_, failure),) = rig.take()
     assert isinstance(failure, TimeoutError)
     rig.ask("slow")
@@ -106,14 +106,14 @@ def test_names_that_begin_to_hang_make_room_for_those_that_answer(rig):
     rig.wheel.advance(module.ADDRESSES_MS)
     rig.ask(*known, "good")
     assert "good" not in rig.held
-    rig.wheel.advance(module.LOOK_UP_MS + 50)
+    rig.wheel.advance(module.LOOKUP_MS + 50)
     assert "good" in rig.held
 
 
 def test_threads_are_bounded_and_new_names_wait_their_turn(rig):
     waiting = rig.ask(*names("slow", module.THREADS_PER_LANE + 2))
     assert len(rig.held) == module.THREADS_PER_LANE
-    assert [look_up.is_queued for look_up in waiting[-3:]] == [False, True, True]
+    assert [lookup.is_queued for lookup in waiting[-3:]] == [False, True, True]
     rig.wheel.advance(60_000)
     assert len(rig.held) == module.THREADS_PER_LANE
     waiting[-2].cancel()
@@ -128,7 +128,7 @@ def test_all_threads_are_bounded(rig):
             rig.resolver._names[name] = module._Name(name)
             rig.resolver._names[name].answered = True
         rig.ask(*batch)
-        rig.wheel.advance(module.LOOK_UP_MS + 50)
+        rig.wheel.advance(module.LOOKUP_MS + 50)
     assert len(rig.held) == module.THREADS_MAX
 
 
@@ -151,7 +151,7 @@ def test_names_remembered_are_bounded(rig):
 def test_look_up_in_a_thread():
     async def main():
         loop = asyncio.get_running_loop()
-        start = look_up_in_thread(loop)
+        start = lookup_in_thread(loop)
         results = []
         for name in ("127.0.0.1", "a..b"):
             found = loop.create_future()
@@ -173,7 +173,7 @@ def test_no_thread_from_the_system(monkeypatch):
     async def main():
         loop = asyncio.get_running_loop()
         found = loop.create_future()
-        look_up_in_thread(loop)("127.0.0.1", found.set_result)
+        lookup_in_thread(loop)("127.0.0.1", found.set_result)
         return await found
 
     assert isinstance(asyncio.run(main()), NoThreadError)

@@ -17,7 +17,7 @@ from gantrymq.remoting.headers import parse
 from gantrymq.remoting.server.clients.requests import language_name
 
 if TYPE_CHECKING:
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
     from gantrymq.remoting.server.clients.registry import Consumer
     from gantrymq.remoting.server.reads import Reading
 
@@ -49,7 +49,7 @@ class _Status(msgspec.Struct, rename="camel"):
     client_addr: str | None = None
 
 
-def producer_connections(door: BrokerDoor, command: Command) -> None:
+def producer_connections(door: BrokerConnection, command: Command) -> None:
     """GET_PRODUCER_CONNECTION_LIST."""
     name = parse(command.fields, _Producers).producer_group
     found = door.shared.clients.producers.get(name)
@@ -66,7 +66,7 @@ def producer_connections(door: BrokerDoor, command: Command) -> None:
     door.connection.respond(command, body=bodies.encode({"connectionSet": connections}))
 
 
-def all_producers(door: BrokerDoor, command: Command) -> None:
+def all_producers(door: BrokerConnection, command: Command) -> None:
     """GET_ALL_PRODUCER_INFO."""
     data = {
         name: [
@@ -81,7 +81,7 @@ def all_producers(door: BrokerDoor, command: Command) -> None:
     door.connection.respond(command, body=bodies.encode({"data": data}))
 
 
-def topic_groups(door: BrokerDoor, command: Command) -> None:
+def topic_groups(door: BrokerConnection, command: Command) -> None:
     """QUERY_TOPIC_CONSUME_BY_WHO: groups online with the topic, and groups with offsets of it."""
     name = parse(command.fields, headers.TopicHeader).topic
     shared = door.shared
@@ -90,13 +90,13 @@ def topic_groups(door: BrokerDoor, command: Command) -> None:
     door.connection.respond(command, body=bodies.encode({"groupList": sorted(found)}))
 
 
-def group_topics(door: BrokerDoor, command: Command) -> None:
+def group_topics(door: BrokerConnection, command: Command) -> None:
     """QUERY_TOPICS_BY_CONSUMER: topics of which the group has offsets."""
     topics = sorted(door.shared.broker.offsets.topics_of(parse(command.fields, _Group).group))
     door.connection.respond(command, body=bodies.encode(bodies.TopicList(topics, door.shared.address)))
 
 
-def group_subscription(door: BrokerDoor, command: Command) -> None:
+def group_subscription(door: BrokerConnection, command: Command) -> None:
     """QUERY_SUBSCRIPTION_BY_CONSUMER."""
     header = parse(command.fields, _Group)
     body: dict[str, object] = {"group": header.group, "topic": header.topic or ""}
@@ -106,12 +106,12 @@ def group_subscription(door: BrokerDoor, command: Command) -> None:
     door.connection.respond(command, body=bodies.encode(body))
 
 
-def running_info(door: BrokerDoor, command: Command) -> None:
+def running_info(door: BrokerConnection, command: Command) -> None:
     """GET_CONSUMER_RUNNING_INFO: the client answers."""
     _relay(door, command, parse(command.fields, _Call), dict(command.fields), command.body)
 
 
-def consume_directly(door: BrokerDoor, command: Command) -> None:
+def consume_directly(door: BrokerConnection, command: Command) -> None:
     """CONSUME_MESSAGE_DIRECTLY: the client gets the record and consumes it now."""
     header = parse(command.fields, _Call)
     shared = door.shared
@@ -125,7 +125,7 @@ def consume_directly(door: BrokerDoor, command: Command) -> None:
         fields["groupSysFlag"] = str(group.group_sys_flag)
     position = position_of(header.msg_id or "")
 
-    def look(reading: Reading) -> bytes | None:
+    def find(reading: Reading) -> bytes | None:
         message = reading.store.get(position)
         if message is None or is_own_system_topic(message.topic):
             return None
@@ -138,7 +138,7 @@ def consume_directly(door: BrokerDoor, command: Command) -> None:
         else:
             _relay(door, command, header, fields, stored)
 
-    door.read(command, look, relay)
+    door.read(command, find, relay)
 
 
 def position_of(msg_id: str) -> int:
@@ -153,7 +153,7 @@ def position_of(msg_id: str) -> int:
     raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"message id {msg_id[:60]!r} {pass_on}")
 
 
-def _relay(door: BrokerDoor, command: Command, header: _Call, fields: dict[str, str], body: bytes) -> None:
+def _relay(door: BrokerConnection, command: Command, header: _Call, fields: dict[str, str], body: bytes) -> None:
     group, client_id = header.consumer_group, header.client_id or ""
     found = door.shared.clients.groups.get(group)
     consumer = found.consumers.get(client_id) if found is not None else None
@@ -178,7 +178,7 @@ def _relay(door: BrokerDoor, command: Command, header: _Call, fields: dict[str, 
     consumer.member.call(command.code, fields, body, answered)
 
 
-def consumer_status(door: BrokerDoor, command: Command) -> None:
+def consumer_status(door: BrokerConnection, command: Command) -> None:
     """INVOKE_BROKER_TO_GET_CONSUMER_STATUS: every member (or the one named) tells its offsets of a topic."""
     header = parse(command.fields, _Status)
     group = door.shared.clients.groups.get(header.group)
@@ -197,7 +197,9 @@ def consumer_status(door: BrokerDoor, command: Command) -> None:
 class _Gathering:
     """Asks several clients, and answers when the last one has, or its time is over."""
 
-    def __init__(self, door: BrokerDoor, command: Command, wanted: dict[str, Consumer], fields: dict[str, str]) -> None:
+    def __init__(
+        self, door: BrokerConnection, command: Command, wanted: dict[str, Consumer], fields: dict[str, str]
+    ) -> None:
         self._door = door
         self._command = command
         self._tables: dict[str, bytes] = {}
@@ -234,7 +236,7 @@ class _Gathering:
         self._door.link.mark()
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
+HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
     RequestCode.GET_PRODUCER_CONNECTION_LIST: producer_connections,
     RequestCode.GET_ALL_PRODUCER_INFO: all_producers,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: topic_groups,

@@ -12,10 +12,10 @@ from gantrymq.remoting.constants import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
 
 
-def get_config(door: BrokerDoor, command: Command) -> None:
+def get_config(door: BrokerConnection, command: Command) -> None:
     """GET_BROKER_CONFIG; nothing secret is among it."""
     shared = door.shared
     host, _, port = shared.address.rpartition(":")
@@ -28,7 +28,7 @@ def get_config(door: BrokerDoor, command: Command) -> None:
     door.connection.respond(command, ResponseCode.SUCCESS, None, fields, java_properties.write(values))
 
 
-def update_config(door: BrokerDoor, command: Command) -> None:
+def update_config(door: BrokerConnection, command: Command) -> None:
     """UPDATE_BROKER_CONFIG: all of it or nothing; answered when it will outlive a restart."""
     try:
         door.shared.broker.settings.update(java_properties.read(command.body))
@@ -39,7 +39,7 @@ def update_config(door: BrokerDoor, command: Command) -> None:
     door.answer_when_stored(command)
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
+HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
     RequestCode.GET_BROKER_CONFIG: get_config,
     RequestCode.UPDATE_BROKER_CONFIG: update_config,
 }

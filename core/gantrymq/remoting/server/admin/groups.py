@@ -16,7 +16,7 @@ from gantrymq.remoting.headers import parse
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
     from gantrymq.remoting.server.jobs import Steps
 
 GROUPS_PER_REQUEST_MAX: Final = 10_000
@@ -35,12 +35,12 @@ class _Group(msgspec.Struct):
     group: str
 
 
-def update_group(door: BrokerDoor, command: Command) -> None:
+def update_group(door: BrokerConnection, command: Command) -> None:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP; answered when it is as safe as an acknowledged message."""
     _update(door, command, [bodies.decode(command.body, bodies.GroupConfig)])
 
 
-def update_groups(door: BrokerDoor, command: Command) -> None:
+def update_groups(door: BrokerConnection, command: Command) -> None:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: all or, if one name is refused, none."""
     wanted = bodies.decode(command.body, bodies.GroupConfigList).group_config_list
     if len(wanted) > GROUPS_PER_REQUEST_MAX:
@@ -48,7 +48,7 @@ def update_groups(door: BrokerDoor, command: Command) -> None:
     _update(door, command, wanted)
 
 
-def _update(door: BrokerDoor, command: Command, wanted: list[bodies.GroupConfig]) -> None:
+def _update(door: BrokerConnection, command: Command, wanted: list[bodies.GroupConfig]) -> None:
     try:
         for config in wanted:
             names.check_group(config.group_name)
@@ -60,12 +60,12 @@ def _update(door: BrokerDoor, command: Command, wanted: list[bodies.GroupConfig]
     door.answer_when_stored(command)
 
 
-def all_groups(door: BrokerDoor, command: Command) -> None:
+def all_groups(door: BrokerConnection, command: Command) -> None:
     """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
     door.shared.jobs.run(door, command, _all_groups(door))
 
 
-def _all_groups(door: BrokerDoor) -> Steps:
+def _all_groups(door: BrokerConnection) -> Steps:
     table = door.shared.groups.table()
     configs = list(table.subscription_group_table.items())
     parts: list[bytes] = []
@@ -79,7 +79,7 @@ def _all_groups(door: BrokerDoor) -> Steps:
     )
 
 
-def get_group(door: BrokerDoor, command: Command) -> None:
+def get_group(door: BrokerConnection, command: Command) -> None:
     """GET_SUBSCRIPTIONGROUP_CONFIG."""
     name = parse(command.fields, _Group).group
     config = door.shared.groups.get(name)
@@ -90,14 +90,14 @@ def get_group(door: BrokerDoor, command: Command) -> None:
     door.connection.respond(command, body=bodies.encode(config))
 
 
-def delete_group(door: BrokerDoor, command: Command) -> None:
+def delete_group(door: BrokerConnection, command: Command) -> None:
     """DELETE_SUBSCRIPTIONGROUP; answered as `update_group`."""
     header = parse(command.fields, _Delete)
     door.shared.groups.delete(header.group_name, header.clean_offset)
     door.answer_when_stored(command)
 
 
-def request_modes(door: BrokerDoor, command: Command) -> None:
+def request_modes(door: BrokerConnection, command: Command) -> None:
     """GET_ALL_MESSAGE_REQUEST_MODE: by topic and group, what SET_MESSAGE_REQUEST_MODE said."""
     table: dict[str, dict[str, msgspec.Raw]] = {}
     for key, row in door.shared.broker.tables.rows(REQUEST_MODES).items():
@@ -106,7 +106,7 @@ def request_modes(door: BrokerDoor, command: Command) -> None:
     door.connection.respond(command, body=bodies.encode({"messageRequestModeMap": table}))
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
+HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: update_group,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: update_groups,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all_groups,

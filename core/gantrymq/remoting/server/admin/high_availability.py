@@ -10,10 +10,10 @@ from gantrymq.remoting.constants import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
 
 
-def status(door: BrokerDoor, command: Command) -> None:
+def status(door: BrokerConnection, command: Command) -> None:
     """GET_BROKER_HA_STATUS (HARuntimeInfo)."""
     body = {
         "master": True, "masterCommitLogMaxOffset": door.shared.broker.store.written_position, "inSyncSlaveNums": 0,
@@ -26,17 +26,17 @@ def status(door: BrokerDoor, command: Command) -> None:
     door.connection.respond(command, body=bodies.encode(body))
 
 
-def epochs(door: BrokerDoor, command: Command) -> None:
+def epochs(door: BrokerConnection, command: Command) -> None:
     """GET_BROKER_EPOCH_CACHE: there is no controller."""
     door.refuse(command, ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
 
 
-def reset_flush_offset(door: BrokerDoor, command: Command) -> None:
+def reset_flush_offset(door: BrokerConnection, command: Command) -> None:
     """RESET_MASTER_FLUSH_OFFSET concerns slaves; a master has nothing to do."""
     door.connection.respond(command)
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
+HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
     RequestCode.GET_BROKER_HA_STATUS: status,
     RequestCode.GET_BROKER_EPOCH_CACHE: epochs,
     RequestCode.RESET_MASTER_FLUSH_OFFSET: reset_flush_offset,

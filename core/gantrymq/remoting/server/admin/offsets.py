@@ -17,7 +17,7 @@ from gantrymq.remoting.server.pulling.offsets import readable_topic
 if TYPE_CHECKING:
     from gantrymq.broker.topics import Topic
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
     from gantrymq.remoting.server.jobs import Steps
     from gantrymq.remoting.server.reads import Reading
 
@@ -53,7 +53,7 @@ class _Correction(msgspec.Struct, rename="camel"):
     filter_groups: str | None = None
 
 
-def reset(door: BrokerDoor, command: Command) -> None:
+def reset(door: BrokerConnection, command: Command) -> None:
     """INVOKE_BROKER_TO_RESET_OFFSET: the broker sets the offsets and tells consumers at their next pull; with
     useServerSideResetOffset=false the consumers that are online are told to do it (RESET_CONSUMER_CLIENT_OFFSET)."""
     header = parse(command.fields, _Reset)
@@ -72,7 +72,7 @@ def _by_time(reading: Reading, topic: str, queue_id: int, timestamp: int) -> int
     return max(reading.store.offset_by_time(topic, queue_id, timestamp, True), reading.min_offset(topic, queue_id))
 
 
-def _reset_here(door: BrokerDoor, command: Command, header: _Reset, topic: Topic) -> None:
+def _reset_here(door: BrokerConnection, command: Command, header: _Reset, topic: Topic) -> None:
     broker, name = door.shared.broker, topic.name
     if door.shared.groups.get(header.group) is None:
         text = f"Group {header.group[:255]} does not exist"
@@ -107,15 +107,15 @@ def _targets(reading: Reading, header: _Reset, topic: Topic) -> dict[int, int]:
     return {queue_id: header.offset}
 
 
-def _reset_body(door: BrokerDoor, topic: str, found: dict[int, int]) -> bytes:
+def _reset_body(door: BrokerConnection, topic: str, found: dict[int, int]) -> bytes:
     broker_name = door.shared.broker.config.name
     return bodies.queue_offsets([(bodies.QueueName(topic, broker_name, queue), n) for queue, n in found.items()])
 
 
-def _reset_at_clients(door: BrokerDoor, command: Command, header: _Reset, topic: Topic) -> None:
+def _reset_at_clients(door: BrokerConnection, command: Command, header: _Reset, topic: Topic) -> None:
     name, group = topic.name, header.group
 
-    def look(reading: Reading) -> dict[int, int] | None:
+    def find(reading: Reading) -> dict[int, int] | None:
         found = {}
         for queue in range(topic.config.write_queues):
             known = reading.committed(group, name, queue)
@@ -131,10 +131,10 @@ def _reset_at_clients(door: BrokerDoor, command: Command, header: _Reset, topic:
         else:
             _push_reset(door, command, header, found)
 
-    door.read(command, look, push)
+    door.read(command, find, push)
 
 
-def _push_reset(door: BrokerDoor, command: Command, header: _Reset, found: dict[int, int]) -> None:
+def _push_reset(door: BrokerConnection, command: Command, header: _Reset, found: dict[int, int]) -> None:
     broker, name, group = door.shared.broker, header.topic, header.group
     members = door.shared.clients.groups.get(group)
     if members is None:
@@ -162,7 +162,7 @@ def _push_reset(door: BrokerDoor, command: Command, header: _Reset, found: dict[
     door.connection.respond(command, body=body)
 
 
-def clone(door: BrokerDoor, command: Command) -> None:
+def clone(door: BrokerConnection, command: Command) -> None:
     """CLONE_GROUP_OFFSET: another group gets the offsets of one, of a topic or of all."""
     header = parse(command.fields, _Clone)
     names.check_group(header.dest_group)
@@ -179,7 +179,7 @@ def clone(door: BrokerDoor, command: Command) -> None:
     door.answer_when_stored(command)
 
 
-def correction(door: BrokerDoor, command: Command) -> None:
+def correction(door: BrokerConnection, command: Command) -> None:
     """QUERY_CORRECTION_OFFSET: the lowest offsets that any group has, where they are below those of one group."""
     header = parse(command.fields, _Correction)
     broker = door.shared.broker
@@ -198,12 +198,12 @@ def correction(door: BrokerDoor, command: Command) -> None:
     door.connection.respond(command, body=bodies.encode({"correctionOffsets": lowest}))
 
 
-def all_offsets(door: BrokerDoor, command: Command) -> None:
+def all_offsets(door: BrokerConnection, command: Command) -> None:
     """GET_ALL_CONSUMER_OFFSET."""
     door.shared.jobs.run(door, command, _all_offsets(door))
 
 
-def _all_offsets(door: BrokerDoor) -> Steps:
+def _all_offsets(door: BrokerConnection) -> Steps:
     offsets = door.shared.broker.offsets
     parts: list[bytes] = []
     some: dict[str, dict[int, int]] = {}
@@ -218,7 +218,7 @@ def _all_offsets(door: BrokerDoor) -> Steps:
     return b'{"offsetTable":{%b}}' % b",".join([part for part in parts if part])
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
+HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: reset,
     RequestCode.CLONE_GROUP_OFFSET: clone,
     RequestCode.QUERY_CORRECTION_OFFSET: correction,

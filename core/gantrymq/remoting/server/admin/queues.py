@@ -17,7 +17,7 @@ from gantrymq.store.queues.consume_queue import HOLE_SIZE
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
     from gantrymq.remoting.server.jobs import Steps
     from gantrymq.remoting.server.reads import Reading
     from gantrymq.store.queues.consume_queue import Unit
@@ -42,7 +42,7 @@ class _Spans(msgspec.Struct):
     group: str
 
 
-def units(door: BrokerDoor, command: Command) -> None:
+def units(door: BrokerConnection, command: Command) -> None:
     """QUERY_CONSUME_QUEUE."""
     header = parse(command.fields, _Units)
     broker = door.shared.broker
@@ -81,14 +81,14 @@ def store_ms(reading: Reading, topic: str, queue_id: int, offset: int) -> int:
     return reading.store.store_ms_at(found[0][0]) if found and found[0][1] != HOLE_SIZE else -1
 
 
-def time_spans(door: BrokerDoor, command: Command) -> None:
+def time_spans(door: BrokerConnection, command: Command) -> None:
     """QUERY_CONSUME_TIME_SPAN: oldest and newest record of each queue, and the last one that the group consumed."""
     header = parse(command.fields, _Spans)
     readable_topic(door.shared.broker, header.topic)
     door.shared.jobs.run(door, command, _time_spans(door, header))
 
 
-def _time_spans(door: BrokerDoor, header: _Spans) -> Steps:
+def _time_spans(door: BrokerConnection, header: _Spans) -> Steps:
     broker = door.shared.broker
     name = header.topic
     spans = []
@@ -96,7 +96,7 @@ def _time_spans(door: BrokerDoor, header: _Spans) -> Steps:
         if queue % QUEUES_PER_STEP == QUEUES_PER_STEP - 1:
             yield None
 
-        def look(reading: Reading, queue: int = queue) -> bodies.QueueSpan:
+        def find(reading: Reading, queue: int = queue) -> bodies.QueueSpan:
             low, high = reading.min_offset(name, queue), reading.store.max_offset(name, queue)
             oldest, newest = store_ms(reading, name, queue, low), store_ms(reading, name, queue, high - 1)
             done = reading.committed(header.group, name, queue)
@@ -107,12 +107,12 @@ def _time_spans(door: BrokerDoor, header: _Spans) -> Steps:
             place = bodies.QueueName(name, broker.config.name, queue)
             return bodies.QueueSpan(place, oldest, newest, consumed, delay)
 
-        span = yield from patiently(door.shared.reading, look)
+        span = yield from patiently(door.shared.reading, find)
         spans.append(span)
     return bodies.encode({"consumeTimeSpanSet": spans})
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
+HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
     RequestCode.QUERY_CONSUME_QUEUE: units,
     RequestCode.QUERY_CONSUME_TIME_SPAN: time_spans,
 }

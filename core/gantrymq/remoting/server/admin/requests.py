@@ -17,9 +17,9 @@ from gantrymq.remoting.server.admin import topics as admin_topics
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
 
-HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
+HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
     **admin_topics.HANDLERS,
     **admin_groups.HANDLERS,
     **admin_clients.HANDLERS,

@@ -12,7 +12,7 @@ from gantrymq.store.retention.rules import used_ratio
 if TYPE_CHECKING:
     from gantrymq.broker.rocketmq.stats import BrokerStats
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
 
 UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -58,7 +58,7 @@ def _counts(stats: BrokerStats) -> dict[str, str]:
     return table
 
 
-def runtime_info(door: BrokerDoor, command: Command) -> None:
+def runtime_info(door: BrokerConnection, command: Command) -> None:
     """See the module."""
     store = door.shared.broker.store
     first = store.log_min_position if store.written_position > store.log_min_position else -1
@@ -69,7 +69,7 @@ def runtime_info(door: BrokerDoor, command: Command) -> None:
     )
 
 
-def _runtime_info(door: BrokerDoor, command: Command, oldest: int) -> None:
+def _runtime_info(door: BrokerConnection, command: Command, oldest: int) -> None:
     shared = door.shared
     broker, store = shared.broker, shared.broker.store
     now_ms = broker.clock.now_ms()
@@ -98,6 +98,6 @@ def _runtime_info(door: BrokerDoor, command: Command, oldest: int) -> None:
     door.connection.respond(command, body=bodies.encode(bodies.KVTable(table | _counts(broker.stats))))
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
+HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
     RequestCode.GET_BROKER_RUNTIME_INFO: runtime_info,
 }

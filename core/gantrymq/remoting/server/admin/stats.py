@@ -19,7 +19,7 @@ from gantrymq.remoting.server.pulling.offsets import readable_topic
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
     from gantrymq.remoting.server.jobs import Steps
     from gantrymq.remoting.server.reads import Reading
     from gantrymq.store.cold import Cold
@@ -43,13 +43,13 @@ class _Data(msgspec.Struct, rename="camel"):
     stats_key: str
 
 
-def topic_stats(door: BrokerDoor, command: Command) -> None:
+def topic_stats(door: BrokerConnection, command: Command) -> None:
     """GET_TOPIC_STATS_INFO: both ends of every queue and the time of the newest record."""
     topic = readable_topic(door.shared.broker, parse(command.fields, headers.TopicHeader).topic)
     door.shared.jobs.run(door, command, _topic_stats(door, topic.name))
 
 
-def _topic_stats(door: BrokerDoor, name: str) -> Steps:
+def _topic_stats(door: BrokerConnection, name: str) -> Steps:
     broker = door.shared.broker
     config = broker.topics.topics[name].config
     entries = []
@@ -57,17 +57,17 @@ def _topic_stats(door: BrokerDoor, name: str) -> Steps:
         if queue % QUEUES_PER_STEP == QUEUES_PER_STEP - 1:
             yield None
 
-        def look(reading: Reading, queue: int = queue) -> bodies.TopicOffset:
+        def find(reading: Reading, queue: int = queue) -> bodies.TopicOffset:
             low, high = reading.min_offset(name, queue), reading.store.max_offset(name, queue)
             last = store_ms(reading, name, queue, high - 1) if high > low else 0
             return bodies.TopicOffset(low, high, max(last, 0))
 
-        offset = yield from patiently(door.shared.reading, look)
+        offset = yield from patiently(door.shared.reading, find)
         entries.append((bodies.QueueName(name, broker.config.name, queue), offset))
     return bodies.topic_stats(entries)
 
 
-def consume_stats(door: BrokerDoor, command: Command) -> None:
+def consume_stats(door: BrokerConnection, command: Command) -> None:
     """GET_CONSUME_STATS: how far a group is behind, per queue."""
     header = parse(command.fields, _ConsumeStats)
     broker, group = door.shared.broker, header.consumer_group
@@ -80,7 +80,7 @@ def consume_stats(door: BrokerDoor, command: Command) -> None:
     door.shared.jobs.run(door, command, _consume_stats(door, group, topics))
 
 
-def _subscribed(door: BrokerDoor, group: str, topics: list[str]) -> list[str]:
+def _subscribed(door: BrokerConnection, group: str, topics: list[str]) -> list[str]:
     """Without topics that the group, being online, does not subscribe to any more."""
     found = door.shared.clients.groups.get(group)
     if found is None or not found.subscriptions:
@@ -88,7 +88,7 @@ def _subscribed(door: BrokerDoor, group: str, topics: list[str]) -> list[str]:
     return [topic for topic in topics if topic in found.subscriptions]
 
 
-def _consume_stats(door: BrokerDoor, group: str, topics: list[str]) -> Steps:
+def _consume_stats(door: BrokerConnection, group: str, topics: list[str]) -> Steps:
     entries = []
     rate = 0.0
     for topic in topics:
@@ -101,7 +101,7 @@ def _consume_stats(door: BrokerDoor, group: str, topics: list[str]) -> Steps:
 _Lags = list[tuple[bodies.QueueName, bodies.ConsumeOffset]]
 
 
-def _lags(door: BrokerDoor, group: str, name: str) -> Generator[Cold | None, None, _Lags]:
+def _lags(door: BrokerConnection, group: str, name: str) -> Generator[Cold | None, None, _Lags]:
     broker = door.shared.broker
     topic = broker.topics.topics.get(name)
     if topic is None or topic.system:
@@ -111,23 +111,23 @@ def _lags(door: BrokerDoor, group: str, name: str) -> Generator[Cold | None, Non
         if queue % QUEUES_PER_STEP == QUEUES_PER_STEP - 1:
             yield None
 
-        def look(reading: Reading, queue: int = queue) -> bodies.ConsumeOffset:
+        def find(reading: Reading, queue: int = queue) -> bodies.ConsumeOffset:
             done = max(reading.committed(group, name, queue), 0)
             last = store_ms(reading, name, queue, done - 1) if done else 0
             handed = reading.handed(group, name, queue)
             return bodies.ConsumeOffset(reading.store.max_offset(name, queue), done, handed, max(last, 0))
 
-        lag = yield from patiently(door.shared.reading, look)
+        lag = yield from patiently(door.shared.reading, find)
         entries.append((bodies.QueueName(name, broker.config.name, queue), lag))
     return entries
 
 
-def broker_consume_stats(door: BrokerDoor, command: Command) -> None:
+def broker_consume_stats(door: BrokerConnection, command: Command) -> None:
     """GET_BROKER_CONSUME_STATS: lag of every group in every topic."""
     door.shared.jobs.run(door, command, _broker_consume_stats(door, parse(command.fields, _Broker).is_order))
 
 
-def _broker_consume_stats(door: BrokerDoor, only_order: bool) -> Steps:
+def _broker_consume_stats(door: BrokerConnection, only_order: bool) -> Steps:
     broker = door.shared.broker
     groups: list[bytes] = []
     behind = in_flight = 0
@@ -151,7 +151,7 @@ def _broker_consume_stats(door: BrokerDoor, only_order: bool) -> Steps:
     )
 
 
-def stats_data(door: BrokerDoor, command: Command) -> None:
+def stats_data(door: BrokerConnection, command: Command) -> None:
     """VIEW_BROKER_STATS_DATA: a counter over the last minute, hour and day."""
     header = parse(command.fields, _Data)
     found = door.shared.broker.stats.snapshots(header.stats_name, header.stats_key)
@@ -166,7 +166,7 @@ def stats_data(door: BrokerDoor, command: Command) -> None:
     door.connection.respond(command, body=bodies.encode(body))
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
+HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
     RequestCode.GET_TOPIC_STATS_INFO: topic_stats,
     RequestCode.GET_CONSUME_STATS: consume_stats,
     RequestCode.GET_BROKER_CONSUME_STATS: broker_consume_stats,

@@ -18,7 +18,7 @@ from gantrymq.remoting.server.pulling.offsets import readable_topic
 if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
     from gantrymq.remoting.server.jobs import Steps
 
 TOPICS_PER_REQUEST_MAX: Final = 10_000
@@ -43,7 +43,7 @@ ATTRIBUTE_VALUES: Final[dict[str, tuple[str, ...]]] = {
 """Attributes that are understood, with the values that are kept as promised."""
 
 
-def create_topic(door: BrokerDoor, command: Command) -> None:
+def create_topic(door: BrokerConnection, command: Command) -> None:
     """UPDATE_AND_CREATE_TOPIC; answered when it is as safe as an acknowledged message, and nameservers know of it."""
     header = parse(command.fields, headers.CreateTopicHeader)
     broker = door.shared.broker
@@ -60,7 +60,7 @@ def create_topic(door: BrokerDoor, command: Command) -> None:
     door.answer_when_known(command)
 
 
-def create_topics(door: BrokerDoor, command: Command) -> None:
+def create_topics(door: BrokerConnection, command: Command) -> None:
     """UPDATE_AND_CREATE_TOPIC_LIST: all or, if one is refused, none."""
     wanted = bodies.decode(command.body, bodies.TopicConfigList).topic_config_list
     broker = door.shared.broker
@@ -113,7 +113,7 @@ def same(old: TopicConfig, new: TopicConfig) -> bool:
     )  # fmt: skip
 
 
-def _refuse(door: BrokerDoor, command: Command, error: GantryError) -> None:
+def _refuse(door: BrokerConnection, command: Command, error: GantryError) -> None:
     if error.code not in BAD_REQUEST:
         raise error
     door.refuse(command, ResponseCode.INVALID_PARAMETER, error.text)
@@ -144,7 +144,7 @@ def change_attributes(attributes: dict[str, str], text: str) -> None:
         attributes[key] = value
 
 
-def create_static_topic(door: BrokerDoor, command: Command) -> None:
+def create_static_topic(door: BrokerConnection, command: Command) -> None:
     """UPDATE_AND_CREATE_STATIC_TOPIC: a topic whose logical queues move between brokers. Queues stay where they are here."""
     door.refuse(
         command,
@@ -153,7 +153,7 @@ def create_static_topic(door: BrokerDoor, command: Command) -> None:
     )
 
 
-def delete_topic(door: BrokerDoor, command: Command) -> None:
+def delete_topic(door: BrokerConnection, command: Command) -> None:
     """DELETE_TOPIC_IN_BROKER: an unknown topic is deleted already; answered as `create_topic`."""
     name = parse(command.fields, headers.TopicHeader).topic
     if names.is_own_system_topic(name):
@@ -168,12 +168,12 @@ def delete_topic(door: BrokerDoor, command: Command) -> None:
     door.answer_when_known(command)
 
 
-def all_topics(door: BrokerDoor, command: Command) -> None:
+def all_topics(door: BrokerConnection, command: Command) -> None:
     """GET_ALL_TOPIC_CONFIG."""
     door.shared.jobs.run(door, command, _all_topics(door))
 
 
-def _all_topics(door: BrokerDoor) -> Steps:
+def _all_topics(door: BrokerConnection) -> Steps:
     broker = door.shared.broker
     version = bodies.DataVersion(0, door.shared.started_ms, broker.topics.version)
     configs = broker.topics.configs()
@@ -186,7 +186,7 @@ def _all_topics(door: BrokerDoor) -> Steps:
     return b'{"dataVersion":%b,"topicConfigTable":{%b}}' % (bodies.encode(version), b",".join(parts))
 
 
-def get_topic(door: BrokerDoor, command: Command) -> None:
+def get_topic(door: BrokerConnection, command: Command) -> None:
     """GET_TOPIC_CONFIG; TopicConfigAndQueueMapping without a mapping."""
     name = parse(command.fields, headers.TopicHeader).topic
     topic = door.shared.broker.topics.topics.get(name)
@@ -196,19 +196,19 @@ def get_topic(door: BrokerDoor, command: Command) -> None:
     door.connection.respond(command, body=bodies.encode(topic_body(topic.config)))
 
 
-def system_topics(door: BrokerDoor, command: Command) -> None:
+def system_topics(door: BrokerConnection, command: Command) -> None:
     """GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
     config = door.shared.broker.config
     found = {*names.ROCKETMQ_SYSTEM_TOPICS, config.cluster, config.name, f"{config.cluster}_REPLY_TOPIC"}
     door.connection.respond(command, body=bodies.encode(bodies.TopicList(sorted(found), door.shared.address)))
 
 
-def clean(door: BrokerDoor, command: Command) -> None:
+def clean(door: BrokerConnection, command: Command) -> None:
     """CLEAN_EXPIRED_CONSUMEQUEUE, CLEAN_UNUSED_TOPIC, DELETE_EXPIRED_COMMITLOG: retention does all of it by itself, all the time."""
     door.connection.respond(command)
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
+HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
     RequestCode.UPDATE_AND_CREATE_TOPIC: create_topic,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: create_topics,
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: create_static_topic,

@@ -78,7 +78,7 @@ class Groups:
     def _make(self, name: str) -> GroupConfig:
         """A group by default. A row of it that was put aside stays until an administrator changes the group: till then it has no other one."""
         config = GroupConfig(name)
-        if name in self._broker.tables.aside("group"):
+        if name in self._broker.tables.quarantined("group"):
             self._keep(config)
         else:
             self.set(config)

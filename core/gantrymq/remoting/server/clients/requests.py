@@ -14,7 +14,7 @@ from gantrymq.remoting.server.filters import FilterError, compile_filter
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
 
 LOCK_QUEUES_MAX: Final = 10_000
 """Queues in one lock request."""
@@ -23,7 +23,7 @@ SYSTEM_GROUPS: Final = frozenset({"TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_
 """Groups of tools, which need no retry topic."""
 
 
-def heartbeat(door: BrokerDoor, command: Command) -> None:
+def heartbeat(door: BrokerConnection, command: Command) -> None:
     """HEART_BEAT: who is behind this connection. Heartbeat V2 is not announced, so every beat is complete."""
     beat = bodies.decode(command.body, bodies.Heartbeat)
     shared = door.shared
@@ -36,14 +36,14 @@ def heartbeat(door: BrokerDoor, command: Command) -> None:
     door.respond_when_known(command, fields)
 
 
-def unregister(door: BrokerDoor, command: Command) -> None:
+def unregister(door: BrokerConnection, command: Command) -> None:
     """UNREGISTER_CLIENT."""
     header = parse(command.fields, headers.UnregisterClientHeader)
     door.shared.clients.unregister(door, header.client_id, header.producer_group, header.consumer_group)
     door.connection.respond(command)
 
 
-def consumer_list(door: BrokerDoor, command: Command) -> None:
+def consumer_list(door: BrokerConnection, command: Command) -> None:
     """GET_CONSUMER_LIST_BY_GROUP: what clients balance queues over."""
     group = parse(command.fields, headers.ConsumerGroupHeader).consumer_group
     ids = door.shared.clients.client_ids(group)
@@ -55,7 +55,7 @@ def consumer_list(door: BrokerDoor, command: Command) -> None:
     door.connection.respond(command, body=bodies.encode(bodies.ConsumerIds(ids)))
 
 
-def consumer_connections(door: BrokerDoor, command: Command) -> None:
+def consumer_connections(door: BrokerConnection, command: Command) -> None:
     """GET_CONSUMER_CONNECTION_LIST."""
     name = parse(command.fields, headers.ConsumerGroupHeader).consumer_group
     group = door.shared.clients.groups.get(name)
@@ -81,7 +81,7 @@ def language_name(number: int) -> str:
     return LANGUAGE_NAMES[number] if 0 <= number < len(LANGUAGE_NAMES) else "OTHER"
 
 
-def check_client(door: BrokerDoor, command: Command) -> None:
+def check_client(door: BrokerConnection, command: Command) -> None:
     """CHECK_CLIENT_CONFIG: push consumers ask whether their filter is understood."""
     check = bodies.decode(command.body, bodies.CheckClient)
     subscription = check.subscription_data
@@ -94,7 +94,7 @@ def check_client(door: BrokerDoor, command: Command) -> None:
     door.connection.respond(command)
 
 
-def lock(door: BrokerDoor, command: Command) -> None:
+def lock(door: BrokerConnection, command: Command) -> None:
     """LOCK_BATCH_MQ: an orderly consumer takes its queues for a minute."""
     request = _lock_request(command)
     shared = door.shared
@@ -102,7 +102,7 @@ def lock(door: BrokerDoor, command: Command) -> None:
     door.connection.respond(command, body=bodies.encode(bodies.LockAnswer(held)))
 
 
-def unlock(door: BrokerDoor, command: Command) -> None:
+def unlock(door: BrokerConnection, command: Command) -> None:
     """UNLOCK_BATCH_MQ."""
     request = _lock_request(command)
     door.shared.locks.unlock(request.consumer_group, request.client_id, request.mq_set)
@@ -116,7 +116,7 @@ def _lock_request(command: Command) -> bodies.LockRequest:
     return request
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
+HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
     RequestCode.HEART_BEAT: heartbeat,
     RequestCode.UNREGISTER_CLIENT: unregister,
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: consumer_list,

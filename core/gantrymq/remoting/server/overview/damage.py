@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gantrymq.broker.broker import Broker
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
     from gantrymq.remoting.server.jobs import Steps
     from gantrymq.remoting.server.reads import Reading
 
@@ -31,7 +31,7 @@ class _Skip(msgspec.Struct):
     offset: int = -1
 
 
-def damage_list(door: BrokerDoor, command: Command) -> None:
+def damage_list(door: BrokerConnection, command: Command) -> None:
     """DAMAGE_LIST."""
     door.shared.jobs.run(door, command, _list(door.shared.broker, door.shared.reading))
 
@@ -56,7 +56,7 @@ def _list(broker: Broker, reading: Reading) -> Steps:
     return bodies.encode({"records": sorted(rows, key=lambda row: row["position"])})
 
 
-def damage_skip(door: BrokerDoor, command: Command) -> None:
+def damage_skip(door: BrokerConnection, command: Command) -> None:
     """DAMAGE_SKIP; answered when it is as safe as an acknowledgement."""
     asked = parse(command.fields, _Skip)
     broker = door.shared.broker
@@ -79,7 +79,7 @@ def damage_skip(door: BrokerDoor, command: Command) -> None:
     door.answer_when_stored(command, bodies.encode({"skipped": skipped}))
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
+HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
     DAMAGE_LIST: damage_list,
     DAMAGE_SKIP: damage_skip,
 }

@@ -15,7 +15,7 @@ from gantrymq.remoting.server.jobs import patiently
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
     from gantrymq.remoting.server.jobs import Steps
     from gantrymq.remoting.server.reads import Reading
     from gantrymq.store.cold import Cold
@@ -59,13 +59,13 @@ class Ends:
         return store.known_ends(topic)
 
 
-def topic_list(door: BrokerDoor, command: Command) -> None:
+def topic_list(door: BrokerConnection, command: Command) -> None:
     """TOPIC_LIST."""
     parse(command.fields, _None)
     door.shared.jobs.run(door, command, _topic_list(door))
 
 
-def _topic_list(door: BrokerDoor) -> Steps:
+def _topic_list(door: BrokerConnection) -> Steps:
     ends = Ends(door.shared.reading)
     rows: list[tuple[str, int, int | None]] = []
     parts: list[bytes] = []
@@ -83,13 +83,13 @@ def _topic_list(door: BrokerDoor) -> Steps:
     return b'{"topics":[%b]}' % b",".join([part for part in parts if part])
 
 
-def group_list(door: BrokerDoor, command: Command) -> None:
+def group_list(door: BrokerConnection, command: Command) -> None:
     """GROUP_LIST."""
     parse(command.fields, _None)
     door.shared.jobs.run(door, command, _group_list(door))
 
 
-def _group_list(door: BrokerDoor) -> Steps:
+def _group_list(door: BrokerConnection) -> Steps:
     broker = door.shared.broker
     ends = Ends(door.shared.reading)
     rows: list[dict[str, object]] = []
@@ -106,7 +106,7 @@ def _group_list(door: BrokerDoor) -> Steps:
     return b'{"groups":[%b]}' % b",".join([part for part in parts if part])
 
 
-def _group_row(door: BrokerDoor, group: str, ends: Ends) -> Generator[Cold | None, None, dict[str, object]]:
+def _group_row(door: BrokerConnection, group: str, ends: Ends) -> Generator[Cold | None, None, dict[str, object]]:
     broker = door.shared.broker
     online = door.shared.clients.groups.get(group)
     wanted: Iterable[str] = online.subscriptions if online is not None else ()
@@ -130,4 +130,7 @@ def _group_row(door: BrokerDoor, group: str, ends: Ends) -> Generator[Cold | Non
     }  # fmt: skip
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {TOPIC_LIST: topic_list, GROUP_LIST: group_list}
+HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
+    TOPIC_LIST: topic_list,
+    GROUP_LIST: group_list,
+}

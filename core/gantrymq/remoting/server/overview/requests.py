@@ -25,7 +25,7 @@ from gantrymq.remoting.server.overview import unused_topics
 if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
     from gantrymq.remoting.server.jobs import Steps
     from gantrymq.store.cold import Cold
 
@@ -51,12 +51,12 @@ class _Drain(msgspec.Struct):
     on: bool
 
 
-def overview(door: BrokerDoor, command: Command) -> None:
+def overview(door: BrokerConnection, command: Command) -> None:
     """OVERVIEW."""
     door.shared.jobs.run(door, command, _overview(door, parse(command.fields, _Overview).backlog))
 
 
-def _overview(door: BrokerDoor, with_backlog: bool) -> Steps:
+def _overview(door: BrokerConnection, with_backlog: bool) -> Steps:
     shared = door.shared
     broker, store = shared.broker, shared.broker.store
     size, free = store.disk_usage()
@@ -100,7 +100,7 @@ def _overview(door: BrokerDoor, with_backlog: bool) -> Steps:
     return bodies.encode(seen)
 
 
-def _members(door: BrokerDoor, group: str) -> int:
+def _members(door: BrokerConnection, group: str) -> int:
     found = door.shared.clients.groups.get(group)
     return len(found.consumers) if found is not None else 0
 
@@ -136,7 +136,7 @@ def is_draining(broker: Broker) -> bool:
     return DRAINING in broker.tables.rows(STATE_TABLE)
 
 
-def drain(door: BrokerDoor, command: Command) -> None:
+def drain(door: BrokerConnection, command: Command) -> None:
     """DRAIN: the row that gateways watch, and the permission that clients read from the nameservers; answered when both are stored."""
     on = parse(command.fields, _Drain).on
     broker = door.shared.broker
@@ -147,7 +147,7 @@ def drain(door: BrokerDoor, command: Command) -> None:
     door.answer_when_stored(command)
 
 
-def group_wishes(door: BrokerDoor, command: Command) -> None:
+def group_wishes(door: BrokerConnection, command: Command) -> None:
     """GROUP_WISHES: as the members' last heartbeats said; a broadcast group's are left out, its members may differ."""
     found = door.shared.clients.groups.get(parse(command.fields, _Group).group)
     members = found.consumers if found is not None else {}
@@ -160,7 +160,7 @@ def group_wishes(door: BrokerDoor, command: Command) -> None:
     door.connection.respond(command, body=bodies.encode({"wishes": wishes}))
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
+HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
     OVERVIEW: overview,
     DRAIN: drain,
     GROUP_WISHES: group_wishes,

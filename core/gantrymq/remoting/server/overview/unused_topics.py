@@ -15,7 +15,7 @@ from gantrymq.remoting.server.jobs import patiently
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
     from gantrymq.remoting.server.jobs import Steps
 
 TOPICS_STEP: Final = 20
@@ -27,21 +27,21 @@ class _Prune(msgspec.Struct, rename="camel"):
     remove: bool = False
 
 
-def prune(door: BrokerDoor, command: Command) -> None:
+def prune(door: BrokerConnection, command: Command) -> None:
     """PRUNE_TOPICS."""
     asked = parse(command.fields, _Prune)
     wanted = bodies.decode(command.body, list[str]) if asked.remove else []
     door.shared.jobs.run(door, command, _prune(door, asked, wanted))
 
 
-def _prune(door: BrokerDoor, asked: _Prune, wanted: list[str]) -> Steps:
+def _prune(door: BrokerConnection, asked: _Prune, wanted: list[str]) -> Steps:
     broker = door.shared.broker
     unused = UnusedTopics(broker, load_topic_users(), lambda topic: _subscribed(door, topic))
     gone: list[list[Any]] = []
     kept: list[tuple[str, str]] = []
     try:
         yield from unused.survey()
-        while (yield from patiently(door.shared.reading, lambda _: unused.look_at_waiting())):
+        while (yield from patiently(door.shared.reading, lambda _: unused.check_waiting())):
             yield None
         for number, name in enumerate(wanted if asked.remove else unused.candidates()):
             if number % TOPICS_STEP == TOPICS_STEP - 1:
@@ -68,8 +68,8 @@ def _prune(door: BrokerDoor, asked: _Prune, wanted: list[str]) -> Steps:
     return bodies.encode({"unused": gone, "kept": kept, "named": sorted(unused.named)})
 
 
-def _subscribed(door: BrokerDoor, topic: str) -> bool:
+def _subscribed(door: BrokerConnection, topic: str) -> bool:
     return any(topic in group.subscriptions for group in door.shared.clients.groups.values())
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {PRUNE_TOPICS: prune}
+HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {PRUNE_TOPICS: prune}

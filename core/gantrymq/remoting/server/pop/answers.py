@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.pop.leases import Place
-    from gantrymq.broker.pop.selection import Look, Pick
+    from gantrymq.broker.pop.selection import Pick, Selection
     from gantrymq.broker.topics import Topic
     from gantrymq.remoting.headers import PopHeader
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
     from gantrymq.remoting.server.filters import Filter
     from gantrymq.remoting.server.reads import Reading
     from gantrymq.store.queues.consume_queue import Unit
@@ -206,13 +206,13 @@ class Subject:
 
 
 class Seen:
-    """What a pop's reading part found: `looks` to give out; places that are `new`; places whose last batch is given out `again`; `rest`:
+    """What a pop's reading part found: `selections` to give out; places that are `new`; places whose last batch is given out `again`; `rest`:
     entries in queues that had no room."""
 
-    __slots__ = ("again", "looks", "new", "rest")
+    __slots__ = ("again", "new", "rest", "selections")
 
     def __init__(self) -> None:
-        self.looks: list[tuple[Place, Look]] = []
+        self.selections: list[tuple[Place, Selection]] = []
         self.new: list[Place] = []
         self.again: list[Place] = []
         self.rest = 0
@@ -223,7 +223,9 @@ class Pop:
 
     __slots__ = ("_door", "_opaque", "_pick", "_pops", "_subject", "header", "more")
 
-    def __init__(self, door: BrokerDoor, opaque: int, subject: Subject, header: PopHeader, pick: Pick | None) -> None:
+    def __init__(
+        self, door: BrokerConnection, opaque: int, subject: Subject, header: PopHeader, pick: Pick | None
+    ) -> None:
         self._door = door
         self._opaque = opaque
         self._subject = subject
@@ -233,7 +235,7 @@ class Pop:
         self.more = False
         """Nothing passed the filter so far, and not all was looked at."""
 
-    def look(self, reading: Reading) -> Seen:
+    def find(self, reading: Reading) -> Seen:
         """What there is to give out. May raise `Cold`."""
         header = self.header
         ordered = bool(header.order)
@@ -254,7 +256,7 @@ class Pop:
                 continue
             found = reading.pop(place, room, bytes_max, self._pick, again)
             if found is not None:
-                seen.looks.append((place, found))
+                seen.selections.append((place, found))
                 room -= len(found.offsets)
                 bytes_max -= found.size
         return seen
@@ -267,7 +269,7 @@ class Pop:
         for place in seen.again:
             pops.repeat(place)
         self.more = False
-        if not seen.looks:
+        if not seen.selections:
             return False
         ordered = bool(header.order)
         answer = Answer(int(ResponseCode.SUCCESS), b"FOUND")
@@ -275,13 +277,13 @@ class Pop:
         answer.invisible_ms = header.invisible_time
         answer.revive_queue = ORDER_QUEUE if ordered else 0
         rest = seen.rest
-        for place, found in seen.looks:
+        for place, found in seen.selections:
             pops.take(place, found, answer.pop_ms, header.invisible_time, ordered, header.attempt_id)
             rest += place.cursor.window.ready(found.queue_end)
             if found.offsets:
                 self._add(answer, place, found, ordered)
         if not answer.pieces:
-            self.more = any(pops.ready(place) for place, _ in seen.looks)
+            self.more = any(pops.ready(place) for place, _ in seen.selections)
             if self.more:
                 self.go_on()
             return False
@@ -289,7 +291,7 @@ class Pop:
         write(self._door, self._opaque, answer)
         return True
 
-    def _add(self, answer: Answer, place: Place, found: Look, ordered: bool) -> None:
+    def _add(self, answer: Answer, place: Place, found: Selection, ordered: bool) -> None:
         stats = self._door.shared.broker.stats
         stats.read(place.topic, self._subject.group, len(found.offsets), found.size)
         name = self._subject.topic.name
@@ -308,7 +310,9 @@ class Pop:
         answer.pieces += pieces
         answer.size += size
 
-    def _with_receipts(self, answer: Answer, place: Place, found: Look, mark: str) -> tuple[list[int], list[bytes]]:
+    def _with_receipts(
+        self, answer: Answer, place: Place, found: Selection, mark: str
+    ) -> tuple[list[int], list[bytes]]:
         """Records of a retry topic, or a light queue, as if they stood in the topic that was asked for, with the receipt as a
         property: the client could not tell them otherwise (popResponseReturnActualRetryTopic=false). With their offsets: a damaged one
         is left out, its lease ends like any other."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
 
 TABLE: Final = "request_mode"
 
@@ -102,13 +102,13 @@ def for_pop(
     return list(dict.fromkeys(found))
 
 
-def mode_of(door: BrokerDoor, topic: str, group: str) -> RequestMode:
+def mode_of(door: BrokerConnection, topic: str, group: str) -> RequestMode:
     """The mode that was set, else PULL (defaultMessageRequestMode)."""
     row = door.shared.broker.tables.rows(TABLE).get(f"{topic}@{group}")
     return decode(row, RequestMode) if row is not None else RequestMode(topic, group)
 
 
-def query_assignment(door: BrokerDoor, command: Command) -> None:
+def query_assignment(door: BrokerConnection, command: Command) -> None:
     """QUERY_ASSIGNMENT: the topic's queues, at every broker, that a client reads, and whether it pulls or pops them."""
     request = decode(command.body, AssignmentRequest)
     mode = mode_of(door, request.topic, request.consumer_group)
@@ -126,7 +126,7 @@ def query_assignment(door: BrokerDoor, command: Command) -> None:
         door.shared.routes.find(request.topic, found)
 
 
-def _queues(door: BrokerDoor, topic: str, others: dict[str, int]) -> list[QueueName]:
+def _queues(door: BrokerConnection, topic: str, others: dict[str, int]) -> list[QueueName]:
     """All queues of a topic that can be read, in the order that every broker gives them (MessageQueue.compareTo). `others`: what
     the nameservers say, which may be older than what this broker knows of itself."""
     broker = door.shared.broker
@@ -140,7 +140,7 @@ def _queues(door: BrokerDoor, topic: str, others: dict[str, int]) -> list[QueueN
 
 
 def _assign(
-    door: BrokerDoor, request: AssignmentRequest, mode: RequestMode, queues: list[QueueName]
+    door: BrokerConnection, request: AssignmentRequest, mode: RequestMode, queues: list[QueueName]
 ) -> list[Assignment] | None:
     if not queues:
         return None
@@ -156,7 +156,7 @@ def _assign(
     return [Assignment(queue, mode.mode) for queue in queues]
 
 
-def set_request_mode(door: BrokerDoor, command: Command) -> None:
+def set_request_mode(door: BrokerConnection, command: Command) -> None:
     """SET_MESSAGE_REQUEST_MODE."""
     request = decode(command.body, RequestMode)
     broker = door.shared.broker
@@ -182,7 +182,7 @@ def set_request_mode(door: BrokerDoor, command: Command) -> None:
     broker.put(TABLE, [(key, encode(request))], None, stored)
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
+HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
     RequestCode.QUERY_ASSIGNMENT: query_assignment,
     RequestCode.SET_MESSAGE_REQUEST_MODE: set_request_mode,
 }

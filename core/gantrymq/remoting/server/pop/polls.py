@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.topics import Topic
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
     from gantrymq.remoting.server.reads import Reading
 
 T = TypeVar("T")
@@ -35,18 +35,18 @@ POLLS_PER_DOOR_MAX: Final = 16_384
 
 
 class Poll:
-    """A POP_MESSAGE or NOTIFICATION that waits. `give(look(reading))`: answers if there is something now; False: there is nothing.
+    """A POP_MESSAGE or NOTIFICATION that waits. `give(find(reading))`: answers if there is something now; False: there is nothing.
     `expire()`: the answer when its time is over. `kind`: polls of one kind find the same."""
 
-    __slots__ = ("cold", "command", "door", "expire", "give", "handle", "kind", "look", "queue_id", "ring")
+    __slots__ = ("cold", "command", "door", "expire", "find", "give", "handle", "kind", "queue_id", "ring")
 
     def __init__(
         self,
-        door: BrokerDoor,
+        door: BrokerConnection,
         command: Command,
         queue_id: int,
         kind: object,
-        look: Callable[[Reading], T],
+        find: Callable[[Reading], T],
         give: Callable[[T], bool],
         expire: Callable[[], None],
     ) -> None:
@@ -54,7 +54,7 @@ class Poll:
         self.command = command
         self.queue_id = queue_id
         self.kind = kind
-        self.look: Callable[[Reading], Any] = look
+        self.find: Callable[[Reading], Any] = find
         self.give: Callable[[Any], bool] = give
         self.expire = expire
         self.handle = 0
@@ -87,10 +87,10 @@ class Polls:
         self._broker = broker
         self._queues_of = queues_of
         self._rings: dict[tuple[str, str], Ring] = {}
-        self._doors: dict[BrokerDoor, set[Poll]] = {}
+        self._doors: dict[BrokerConnection, set[Poll]] = {}
         self.waiting = 0
 
-    def full(self, door: BrokerDoor, group: str, topic: str, queue_id: int) -> bool:
+    def full(self, door: BrokerConnection, group: str, topic: str, queue_id: int) -> bool:
         """One more would be too many."""
         return (
             self.waiting >= POLLS_MAX
@@ -103,7 +103,7 @@ class Polls:
         ring = self._rings.get((group, topic))
         return ring.sizes.get(queue_id, 0) if ring is not None else 0
 
-    def waits(self, door: BrokerDoor) -> bool:
+    def waits(self, door: BrokerConnection) -> bool:
         """Polls of this connection wait."""
         return door in self._doors
 
@@ -156,7 +156,7 @@ class Polls:
             poll.door.deferred.append(poll.command)
             return True
         try:
-            answered = poll.give(poll.look(poll.door.shared.reading))
+            answered = poll.give(poll.find(poll.door.shared.reading))
         except Cold as cold:
             poll.cold = True
             self._broker.fetch(cold, poll, self._again)
@@ -203,7 +203,7 @@ class Polls:
         if poll.handle:
             self._broker.wheel.cancel(poll.handle)
 
-    def drop(self, door: BrokerDoor) -> None:
+    def drop(self, door: BrokerConnection) -> None:
         """The connection is gone, or its polls are no longer wanted."""
         for poll in list(self._doors.get(door, ())):
             self._forget(poll)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from gantrymq.broker.pop.leases import Place
     from gantrymq.broker.topics import Topic
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
     from gantrymq.remoting.server.clients.groups import Groups
     from gantrymq.remoting.server.filters import Filter
     from gantrymq.remoting.server.reads import Reading
@@ -143,7 +143,7 @@ def illegal_queue(queue_id: int, topic: Topic, group: str) -> str:
     )
 
 
-def pop(door: BrokerDoor, command: Command) -> None:
+def pop(door: BrokerConnection, command: Command) -> None:
     """POP_MESSAGE; too many answers on the way to this peer: the pop itself waits."""
     if command.flag & FLAG_ONEWAY:
         return
@@ -172,10 +172,10 @@ def pop(door: BrokerDoor, command: Command) -> None:
         header,
         picker(wanted, requests.broker.store),
     )
-    door.read(command, one.look, lambda seen: _popped(door, command, one, wanted, seen))
+    door.read(command, one.find, lambda seen: _popped(door, command, one, wanted, seen))
 
 
-def _popped(door: BrokerDoor, command: Command, one: Pop, wanted: Filter | None, seen: Seen) -> None:
+def _popped(door: BrokerConnection, command: Command, one: Pop, wanted: Filter | None, seen: Seen) -> None:
     """Answer, or wait."""
     if one.give(seen):
         return
@@ -187,13 +187,13 @@ def _popped(door: BrokerDoor, command: Command, one: Pop, wanted: Filter | None,
         one.empty(FULL)
     else:
         kind = (header.queue_id, bool(header.order), header.attempt_id if header.order else None, wanted)
-        poll = Poll(door, command, header.queue_id, kind, one.look, one.give, lambda: one.empty(TIMEOUT))
+        poll = Poll(door, command, header.queue_id, kind, one.find, one.give, lambda: one.empty(TIMEOUT))
         requests.polls.park(poll, header.consumer_group, header.topic, wait_ms)
         if one.more:
             one.go_on()
 
 
-def notification(door: BrokerDoor, command: Command) -> None:
+def notification(door: BrokerConnection, command: Command) -> None:
     """NOTIFICATION: is there something to pop? Waits as a pop does."""
     requests = door.shared.pops
     header = parse(command.fields, NotificationHeader)
@@ -204,7 +204,7 @@ def notification(door: BrokerDoor, command: Command) -> None:
         fields = {"hasMsg": str(found).lower(), "pollingFull": str(full).lower()}
         door.connection.respond(command, ResponseCode.SUCCESS, None, fields)
 
-    def look(reading: Reading) -> bool:
+    def find(reading: Reading) -> bool:
         return subject.has_message(header.queue_id, header.attempt_id if header.order else None, bool(header.order))
 
     def give(found: bool) -> bool:
@@ -212,7 +212,7 @@ def notification(door: BrokerDoor, command: Command) -> None:
             answer(True)
         return found
 
-    if give(look(door.shared.reading)):
+    if give(find(door.shared.reading)):
         return
     wait_ms = requests.waiting_ms(header.born_time or requests.broker.clock.now_ms(), header.poll_time)
     full = requests.polls.full(door, header.consumer_group, header.topic, header.queue_id)
@@ -220,12 +220,12 @@ def notification(door: BrokerDoor, command: Command) -> None:
         answer(False, full and wait_ms > 0)
         return
     poll = Poll(
-        door, command, header.queue_id, ("notification", command.opaque, door), look, give, lambda: answer(False)
+        door, command, header.queue_id, ("notification", command.opaque, door), find, give, lambda: answer(False)
     )
     requests.polls.park(poll, header.consumer_group, header.topic, wait_ms)
 
 
-def polling_info(door: BrokerDoor, command: Command) -> None:
+def polling_info(door: BrokerConnection, command: Command) -> None:
     """POLLING_INFO: how many polls wait for a queue."""
     requests = door.shared.pops
     header = parse(command.fields, PollingInfoHeader)
@@ -234,7 +234,7 @@ def polling_info(door: BrokerDoor, command: Command) -> None:
     door.connection.respond(command, ResponseCode.SUCCESS, None, {"pollingNum": str(count)})
 
 
-def peek(door: BrokerDoor, command: Command) -> None:
+def peek(door: BrokerConnection, command: Command) -> None:
     """PEEK_MESSAGE: what a pop would give out; nothing changes."""
     requests = door.shared.pops
     header = parse(command.fields, PeekHeader)
@@ -248,7 +248,7 @@ def peek(door: BrokerDoor, command: Command) -> None:
     )
 
 
-def acknowledge(door: BrokerDoor, command: Command) -> None:
+def acknowledge(door: BrokerConnection, command: Command) -> None:
     """ACK_MESSAGE. Durable as any acknowledgement here: a record of the log before the answer goes out."""
     header = command.header
     if isinstance(
@@ -262,7 +262,7 @@ def acknowledge(door: BrokerDoor, command: Command) -> None:
     _checked(door, command)
 
 
-def _acknowledge_checked(door: BrokerDoor, command: Command) -> None:
+def _acknowledge_checked(door: BrokerConnection, command: Command) -> None:
     """As RocketMQ checks it, and whatever does not count any more."""
     requests = door.shared.pops
     header = header_of(command, AckHeader)
@@ -310,7 +310,7 @@ def _place(requests: PopRequests, header: AckHeader | ChangeHeader, offset: int,
     )
 
 
-def batch_acknowledge(door: BrokerDoor, command: Command) -> None:
+def batch_acknowledge(door: BrokerConnection, command: Command) -> None:
     """BATCH_ACK_MESSAGE: what is not known (any more) is passed over."""
     requests = door.shared.pops
     body = decode(command.body, BatchAckBody) if command.body else None
@@ -330,7 +330,7 @@ def _batch_acknowledge(requests: PopRequests, one: BatchAck) -> None:
     requests.pops.acknowledge(place, offsets, one.pop_time)
 
 
-def change_invisible(door: BrokerDoor, command: Command) -> None:
+def change_invisible(door: BrokerConnection, command: Command) -> None:
     """CHANGE_MESSAGE_INVISIBLETIME: a new deadline, and with it a new receipt."""
     requests = door.shared.pops
     header = parse(command.fields, ChangeHeader)
@@ -351,14 +351,14 @@ def change_invisible(door: BrokerDoor, command: Command) -> None:
     door.connection.respond(command, ResponseCode.SUCCESS, None, fields)
 
 
-def rollback(door: BrokerDoor, command: Command) -> None:
+def rollback(door: BrokerConnection, command: Command) -> None:
     """POP_ROLLBACK: move what RocksDB holds of pops back into the revive topics (AdminBrokerProcessor.transferPopToFsStore). There is one
     place for them here, so nothing is to be moved; a real broker without popConsumerKVServiceEnable answers the same."""
     write_done(door, command)
 
 
-def _with_codes(handler: Callable[[BrokerDoor, Command], None]) -> Callable[[BrokerDoor, Command], None]:
-    def handle(door: BrokerDoor, command: Command) -> None:
+def _with_codes(handler: Callable[[BrokerConnection, Command], None]) -> Callable[[BrokerConnection, Command], None]:
+    def handle(door: BrokerConnection, command: Command) -> None:
         try:
             handler(door, command)
         except Refused as error:
@@ -370,8 +370,8 @@ def _with_codes(handler: Callable[[BrokerDoor, Command], None]) -> Callable[[Bro
 _checked: Final = _with_codes(_acknowledge_checked)
 
 
-def _table() -> dict[int, Callable[[BrokerDoor, Command], None]]:
-    table: dict[int, Callable[[BrokerDoor, Command], None]] = {}
+def _table() -> dict[int, Callable[[BrokerConnection, Command], None]]:
+    table: dict[int, Callable[[BrokerConnection, Command], None]] = {}
     for code, handler in (
         (RequestCode.POP_MESSAGE, pop),
         (RequestCode.BATCH_ACK_MESSAGE, batch_acknowledge),
@@ -386,5 +386,5 @@ def _table() -> dict[int, Callable[[BrokerDoor, Command], None]]:
     return table
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {**_table(), **pop_modes.HANDLERS}
+HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {**_table(), **pop_modes.HANDLERS}
 """The codes are also there with their low 16 bits: that is what a client with binary headers can send of them."""

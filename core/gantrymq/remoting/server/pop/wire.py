@@ -15,7 +15,7 @@ from gantrymq.remoting.headers import HeaderError
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
 
 ORDER_QUEUE: Final = 999
 """Revive queue id in the receipts of ordered pops (KeyBuilder.POP_ORDER_REVIVE_QUEUE)."""
@@ -213,7 +213,7 @@ class Answer:
         self.counts.append(f"{mark} {queue_id} {min([counts.get(offset, 0) for offset in offsets], default=0)}")
 
 
-def write(door: BrokerDoor, opaque: int, answer: Answer) -> None:
+def write(door: BrokerConnection, opaque: int, answer: Answer) -> None:
     """Put an answer into the door's outbox; records go out as they are."""
     counts = answer.counts
     header = _HEADER % (
@@ -230,7 +230,7 @@ def write(door: BrokerDoor, opaque: int, answer: Answer) -> None:
         door.pull_bytes += body
 
 
-def write_done(door: BrokerDoor, command: Command) -> None:
+def write_done(door: BrokerConnection, command: Command) -> None:
     """The answer to an acknowledgement, without an encoder: a consumer sends one per message."""
     if not command.flag & FLAG_ONEWAY:
         header = _DONE % command.opaque

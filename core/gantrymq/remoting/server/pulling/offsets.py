@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gantrymq.broker.topics import Topic
     from gantrymq.model.message import Message
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
     from gantrymq.remoting.server.reads import Reading
 
 QUERY_MAX: Final = 256
@@ -50,11 +50,11 @@ def _queue(broker: Broker, name: str, queue_id: int) -> Topic:
     return topic
 
 
-def _answer(door: BrokerDoor, command: Command, offset: int) -> None:
+def _answer(door: BrokerConnection, command: Command, offset: int) -> None:
     door.connection.respond(command, ResponseCode.SUCCESS, None, {"offset": str(offset)})
 
 
-def query_consumer_offset(door: BrokerDoor, command: Command) -> None:
+def query_consumer_offset(door: BrokerConnection, command: Command) -> None:
     """QUERY_CONSUMER_OFFSET; a group without an offset is told as RocketMQ tells it."""
     header = parse(command.fields, headers.QueryOffsetHeader)
     broker = door.shared.broker
@@ -88,7 +88,7 @@ def _begin(reading: Reading, topic: str, queue_id: int) -> int:
     return 0 if first and reading.written_position - first[0][0] <= IN_MEMORY_BYTES else -1
 
 
-def update_consumer_offset(door: BrokerDoor, command: Command) -> None:
+def update_consumer_offset(door: BrokerConnection, command: Command) -> None:
     """UPDATE_CONSUMER_OFFSET; visible at once, a record of the log within a second."""
     header = parse(command.fields, headers.UpdateOffsetHeader)
     broker = door.shared.broker
@@ -100,21 +100,21 @@ def update_consumer_offset(door: BrokerDoor, command: Command) -> None:
     door.connection.respond(command)
 
 
-def max_offset(door: BrokerDoor, command: Command) -> None:
+def max_offset(door: BrokerConnection, command: Command) -> None:
     """GET_MAX_OFFSET: where the next record will go."""
     header = parse(command.fields, headers.QueueHeader)
     _queue(door.shared.broker, header.topic, header.queue_id)
     _answer(door, command, door.shared.broker.store.max_offset(header.topic, header.queue_id))
 
 
-def min_offset(door: BrokerDoor, command: Command) -> None:
+def min_offset(door: BrokerConnection, command: Command) -> None:
     """GET_MIN_OFFSET: the oldest record that can be read."""
     header = parse(command.fields, headers.QueueHeader)
     _queue(door.shared.broker, header.topic, header.queue_id)
     _answer(door, command, door.shared.broker.min_offset(header.topic, header.queue_id))
 
 
-def search_offset(door: BrokerDoor, command: Command) -> None:
+def search_offset(door: BrokerConnection, command: Command) -> None:
     """SEARCH_OFFSET_BY_TIMESTAMP."""
     header = parse(command.fields, headers.SearchOffsetHeader)
     broker = door.shared.broker
@@ -128,7 +128,7 @@ def search_offset(door: BrokerDoor, command: Command) -> None:
     )
 
 
-def earliest_time(door: BrokerDoor, command: Command) -> None:
+def earliest_time(door: BrokerConnection, command: Command) -> None:
     """GET_EARLIEST_MSG_STORETIME: -1 for an empty queue."""
     header = parse(command.fields, headers.QueueHeader)
     _queue(door.shared.broker, header.topic, header.queue_id)
@@ -147,11 +147,11 @@ def _first_message(reading: Reading, topic: str, queue_id: int) -> Message | Non
     return store.get_many([(position, size) for position, size, _ in units])[0] if units else None
 
 
-def view_message(door: BrokerDoor, command: Command) -> None:
+def view_message(door: BrokerConnection, command: Command) -> None:
     """VIEW_MESSAGE_BY_ID: one record by its physical offset."""
     header = parse(command.fields, headers.ViewMessageHeader)
 
-    def look(reading: Reading) -> list[bytes] | None:
+    def find(reading: Reading) -> list[bytes] | None:
         message = reading.store.get(header.offset) if header.offset >= 0 else None
         if message is None or names.is_own_system_topic(message.topic):
             return None
@@ -164,16 +164,16 @@ def view_message(door: BrokerDoor, command: Command) -> None:
         else:
             _write_records(door, command, found, {})
 
-    door.read(command, look, answer)
+    door.read(command, find, answer)
 
 
-def query_message(door: BrokerDoor, command: Command) -> None:
+def query_message(door: BrokerConnection, command: Command) -> None:
     """QUERY_MESSAGE: by UNIQ_KEY or an entry of KEYS, within a time range."""
     header = parse(command.fields, headers.QueryMessageHeader)
     readable_topic(door.shared.broker, header.topic)
     count = min(max(header.max_num, 1), QUERY_MAX)
 
-    def look(reading: Reading) -> tuple[list[Message], list[bytes]]:
+    def find(reading: Reading) -> tuple[list[Message], list[bytes]]:
         found = reading.store.query(header.topic, header.key, count, header.begin_timestamp, header.end_timestamp)
         return found, _records(reading, found)
 
@@ -189,7 +189,7 @@ def query_message(door: BrokerDoor, command: Command) -> None:
         }
         _write_records(door, command, pieces, fields)
 
-    door.read(command, look, answer)
+    door.read(command, find, answer)
 
 
 def _records(reading: Reading, found: list[Message]) -> list[bytes]:
@@ -200,13 +200,13 @@ def _records(reading: Reading, found: list[Message]) -> list[bytes]:
     return reading.store.read_records(places, BYTES_MAX)[0]
 
 
-def _write_records(door: BrokerDoor, command: Command, pieces: list[bytes], fields: dict[str, str]) -> None:
+def _write_records(door: BrokerConnection, command: Command, pieces: list[bytes], fields: dict[str, str]) -> None:
     body = b"".join(pieces)
     door.pull_bytes += len(body)
     door.connection.respond(command, ResponseCode.SUCCESS, None, fields, body)
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
+HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
     RequestCode.QUERY_CONSUMER_OFFSET: query_consumer_offset,
     RequestCode.UPDATE_CONSUMER_OFFSET: update_consumer_offset,
     RequestCode.GET_MAX_OFFSET: max_offset,

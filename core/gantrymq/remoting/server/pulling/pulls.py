@@ -27,7 +27,7 @@ from gantrymq.store.cold import Cold
 if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.topics import Topic
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
     from gantrymq.remoting.server.clients.registry import Clients
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class Waiter:
     )
 
     def __init__(
-        self, door: BrokerDoor, opaque: int, topic: Topic, queue_id: int, offset: int, count: int, bytes_max: int,
+        self, door: BrokerConnection, opaque: int, topic: Topic, queue_id: int, offset: int, count: int, bytes_max: int,
         wanted: Filter,
     ) -> None:  # fmt: skip
         self.door = door
@@ -120,7 +120,7 @@ class Waiter:
         self.handle = 0
 
 
-def look(
+def find(
     reading: Reading, topic: Topic, queue_id: int, offset: int, count: int, bytes_max: int, wanted: Filter
 ) -> Answer:
     """One look at a queue from `offset` on. May raise `Cold`."""
@@ -173,7 +173,7 @@ class Pulls:
         header.sys_flag &= ~sysflag.PULL_COMMIT_OFFSET
         command.header = header
 
-    def pull(self, door: BrokerDoor, command: Command, header: PullHeader) -> None:
+    def pull(self, door: BrokerConnection, command: Command, header: PullHeader) -> None:
         """Answer a pull, or let it wait. Raises what `RemotingDoor.handle` turns into an answer."""
         topic = self._topic(header)
         wanted = self._filter(door, header)
@@ -184,7 +184,7 @@ class Pulls:
         bytes_max = BYTES_DEFAULT if bytes_wanted is None or bytes_wanted <= 0 else min(bytes_wanted, BYTES_MAX)
 
         def read(reading: Reading) -> Answer:
-            return look(reading, topic, header.queue_id, header.queue_offset, count, bytes_max, wanted)
+            return find(reading, topic, header.queue_id, header.queue_offset, count, bytes_max, wanted)
 
         def apply(answer: Answer) -> None:
             if (
@@ -204,7 +204,7 @@ class Pulls:
 
         door.read(command, read, apply)
 
-    def _check_room(self, door: BrokerDoor) -> None:
+    def _check_room(self, door: BrokerConnection) -> None:
         limit = self._broker.config.waiting_pulls_max
         if len(door.waiters) >= limit:
             text = f"{limit} pulls of this connection wait already (broker.waiting_pulls_max); open another connection"
@@ -212,7 +212,7 @@ class Pulls:
         if self.waiting >= WAITERS_MAX:
             raise GantryError(ErrorCode.BUSY, f"{WAITERS_MAX} pulls wait already, all connections together")
 
-    def _reset(self, door: BrokerDoor, opaque: int, header: PullHeader) -> bool:
+    def _reset(self, door: BrokerConnection, opaque: int, header: PullHeader) -> bool:
         """A tool has set the group's offset: the consumer goes on there (PullMessageProcessor: OFFSET_RESET)."""
         broker, name, queue_id = self._broker, header.topic, header.queue_id
         offset = broker.offsets.take_reset(header.consumer_group, name, queue_id)
@@ -242,7 +242,7 @@ class Pulls:
             )
         return topic
 
-    def _filter(self, door: BrokerDoor, header: PullHeader) -> Filter:
+    def _filter(self, door: BrokerConnection, header: PullHeader) -> Filter:
         """The request's own subscription, else that of the client behind this connection, else the group's newest."""
         group, topic = header.consumer_group, header.topic
         if topic.startswith(names.RETRY_PREFIX) and topic[len(names.RETRY_PREFIX) :] == group:
@@ -291,7 +291,7 @@ class Pulls:
         if waiter not in waiter.door.waiters:
             return
         try:
-            answer = look(
+            answer = find(
                 self._reading,
                 waiter.topic,
                 waiter.queue_id,
@@ -348,7 +348,7 @@ class Pulls:
         if waiter.handle:
             self._broker.wheel.cancel(waiter.handle)
 
-    def drop(self, door: BrokerDoor) -> None:
+    def drop(self, door: BrokerConnection) -> None:
         """The connection is gone, or its polls are no longer wanted."""
         self.calls.forget(door)
         for waiter in list(door.waiters):
@@ -356,7 +356,7 @@ class Pulls:
             self._forget(waiter)
 
 
-def write(door: BrokerDoor, opaque: int, answer: Answer) -> None:
+def write(door: BrokerConnection, opaque: int, answer: Answer) -> None:
     """Put an answer into the door's outbox; records go out as they were read."""
     header = _HEADER % (
         answer.code, answer.max_offset, answer.min_offset, answer.next_offset, opaque, answer.status,
@@ -371,7 +371,7 @@ def write(door: BrokerDoor, opaque: int, answer: Answer) -> None:
         outbox.append(PREFIX.pack(size + 4, size) + header)
 
 
-def pull(door: BrokerDoor, command: Command) -> None:
+def pull(door: BrokerConnection, command: Command) -> None:
     """PULL_MESSAGE, LITE_PULL_MESSAGE; too many answers on the way to this peer: the pull itself waits."""
     if command.flag & FLAG_ONEWAY:
         return
@@ -393,7 +393,7 @@ def pull(door: BrokerDoor, command: Command) -> None:
         door.refuse(command, ResponseCode.SUBSCRIPTION_PARSE_FAILED, error.text)
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
+HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
     int(RequestCode.PULL_MESSAGE): pull,
     int(RequestCode.LITE_PULL_MESSAGE): pull,
 }

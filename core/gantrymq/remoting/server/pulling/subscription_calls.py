@@ -18,7 +18,7 @@ from gantrymq.remoting.constants import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +39,9 @@ class SubscriptionCalls:
     """Pulls that wait for their client's answer, by connection and group."""
 
     def __init__(self) -> None:
-        self._waiting: dict[tuple[BrokerDoor, str], list[Command]] = {}
+        self._waiting: dict[tuple[BrokerConnection, str], list[Command]] = {}
 
-    def ask(self, door: BrokerDoor, group: str, version: int, command: Command) -> bool:
+    def ask(self, door: BrokerConnection, group: str, version: int, command: Command) -> bool:
         """Handle the pull again when the client has answered; False: it said already what it knows, or cannot be asked."""
         key = (door, group)
         waiting = self._waiting.get(key)
@@ -63,7 +63,7 @@ class SubscriptionCalls:
         waiting.append(command)
         return True
 
-    def _answered(self, door: BrokerDoor, group: str, answer: Command | GantryError) -> None:
+    def _answered(self, door: BrokerConnection, group: str, answer: Command | GantryError) -> None:
         waiting = self._waiting.pop((door, group), [])
         if not door.open:
             return
@@ -76,7 +76,7 @@ class SubscriptionCalls:
             door.handle(command)
         door.link.mark()
 
-    def forget(self, door: BrokerDoor) -> None:
+    def forget(self, door: BrokerConnection) -> None:
         """The connection is gone, or its pulls are no longer wanted."""
         for key in [key for key in self._waiting if key[0] is door]:
             del self._waiting[key]

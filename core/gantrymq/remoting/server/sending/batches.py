@@ -18,14 +18,14 @@ from gantrymq.remoting.constants import REGION, RequestCode, ResponseCode
 from gantrymq.remoting.door import code_of
 from gantrymq.remoting.headers import SendHeader, SendHeaderV2, parse
 from gantrymq.remoting.server.sending.sends import remark_of
-from gantrymq.remoting.server.sending.specials import intake_of
+from gantrymq.remoting.server.sending.specials import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gantrymq.model.message import Message
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
     from gantrymq.remoting.server.sending.sends import Header, Sends
 
 BATCH_STEP: Final = 100
@@ -52,7 +52,7 @@ class Batches:
         self.open = 0
 
 
-def send_batch(door: BrokerDoor, command: Command) -> None:
+def send_batch(door: BrokerConnection, command: Command) -> None:
     """All or nothing, one answer with the ids of all."""
     header: SendHeader | SendHeaderV2
     if command.code == RequestCode.SEND_MESSAGE:
@@ -78,7 +78,7 @@ def send_batch(door: BrokerDoor, command: Command) -> None:
     shared.turn.in_slices(lambda: _step(door, command, steps))
 
 
-def _step(door: BrokerDoor, command: Command, steps: Steps) -> None:
+def _step(door: BrokerConnection, command: Command, steps: Steps) -> None:
     """The next slice. The frame counts for the connection meanwhile, as if it waited for the disk."""
     if door.open:
         try:
@@ -99,12 +99,12 @@ def _step(door: BrokerDoor, command: Command, steps: Steps) -> None:
     _over(door, command)
 
 
-def _over(door: BrokerDoor, command: Command) -> None:
+def _over(door: BrokerConnection, command: Command) -> None:
     door.shared.batches.open -= 1
     door.batch_ended(len(command.body))
 
 
-def _submit(door: BrokerDoor, command: Command, batch: list[Message]) -> None:
+def _submit(door: BrokerConnection, command: Command, batch: list[Message]) -> None:
     if door.refuses(command):
         return
     size = len(command.body)
@@ -120,7 +120,7 @@ def _submit(door: BrokerDoor, command: Command, batch: list[Message]) -> None:
     door.shared.broker.submit(batch, None, stored, door, whole=True)
 
 
-def _answer(door: BrokerDoor, command: Command, batch: list[Message], results: Any) -> None:
+def _answer(door: BrokerConnection, command: Command, batch: list[Message], results: Any) -> None:
     failed = results.code if isinstance(results, GantryError) else None
     for result in results if failed is None else ():
         if isinstance(result, ErrorCode):
@@ -144,7 +144,7 @@ def steps_of(sends: Sends, header: Header, body: bytes, born_host: bytes, host_f
     if header.topic.startswith(names.RETRY_PREFIX):
         raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}")
     common = header.properties or ""
-    if intake_of(common) != PLAIN:
+    if kind_of(common) != PLAIN:
         raise GantryError(ErrorCode.MESSAGE_ILLEGAL, NO_SPECIAL_BATCH)
     if common and common[-1] != "\x02":
         common += "\x02"
@@ -162,7 +162,7 @@ def steps_of(sends: Sends, header: Header, body: bytes, born_host: bytes, host_f
             reconsume_times=header.reconsume_times,
         )  # fmt: skip
         message = sends.message(one, item, born_host, host_flag)
-        if message.intake:
+        if message.kind:
             raise GantryError(ErrorCode.MESSAGE_ILLEGAL, NO_SPECIAL_BATCH)
         code = sends.check(message, messages[0].queue_id if messages else -1)
         if code is not None:
@@ -196,4 +196,4 @@ def items_of(body: bytes, count_max: int) -> Iterator[tuple[int, bytes, str]]:
         at = stop
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {RequestCode.SEND_BATCH_MESSAGE: send_batch}
+HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {RequestCode.SEND_BATCH_MESSAGE: send_batch}

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gantrymq.model.message import Message
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
 
 ILLEGAL_OPERATION: Final = 604
 """ResponseCode.ILLEGAL_OPERATION: a handle that names nothing that could be recalled here."""
@@ -77,10 +77,10 @@ def parse_handle(text: str) -> Handle:
     return Handle(words[1], words[2], number_of(words[3]), words[4])
 
 
-def submit_aside(door: BrokerDoor, batch: list[Message], commands: list[Command]) -> None:
+def submit_redirected(door: BrokerConnection, batch: list[Message], commands: list[Command]) -> None:
     """Take the messages that are not plain out of a batch of sends and submit them by themselves."""
-    door.shared.sends.aside = False
-    rows = [row for row, message in enumerate(batch) if message.intake]
+    door.shared.sends.redirected = False
+    rows = [row for row, message in enumerate(batch) if message.kind]
     if not rows:
         return
     asked = [(batch[row], commands[row], batch[row].topic, batch[row].queue_id) for row in rows]
@@ -103,9 +103,9 @@ def submit_aside(door: BrokerDoor, batch: list[Message], commands: list[Command]
     door.submit([message for message, _, _, _ in asked], answer)
 
 
-def refusal(door: BrokerDoor, message: Message) -> str:
+def refusal(door: BrokerConnection, message: Message) -> str:
     """Why a message of that kind is illegal."""
-    if message.intake != DELAYED:
+    if message.kind != DELAYED:
         return remark_of(ErrorCode.MESSAGE_ILLEGAL, message)
     longest_ms = door.shared.broker.delays.config.max_delay_s * 1000
     return (
@@ -114,13 +114,13 @@ def refusal(door: BrokerDoor, message: Message) -> str:
     )
 
 
-def stored_frame(door: BrokerDoor, opaque: int, message: Message, topic: str, queue_id: int) -> bytes:
+def stored_frame(door: BrokerConnection, opaque: int, message: Message, topic: str, queue_id: int) -> bytes:
     """SendMessageResponseHeader of a message that waits: the topic's queue, and the place where it waits; of a timer its handle, of a half
     message its `transactionId`, which producers hand to the application (TransactionSendResult)."""
     responses = door.shared.responses
     if queue_id < 0:
         queue_id = message.queue_id if message.topic == topic else number_of(message.property(props.REAL_QUEUE_ID))
-    if message.intake == HALF:
+    if message.kind == HALF:
         unique = message.keys[0] if message.keys else ""
         if unique.isascii() and unique.isalnum():
             more = b'"transactionId":"%b",' % unique.encode()
@@ -137,7 +137,7 @@ def stored_frame(door: BrokerDoor, opaque: int, message: Message, topic: str, qu
     return PREFIX.pack(len(header) + 4, len(header)) + header
 
 
-def recall(door: BrokerDoor, command: Command) -> None:
+def recall(door: BrokerConnection, command: Command) -> None:
     """RECALL_MESSAGE, with the checks of RocketMQ's RecallMessageProcessor; unlike there, a message that is not pending any more is
     said to be so."""
     header = parse(command.fields, RecallHeader)
@@ -190,4 +190,4 @@ def recall(door: BrokerDoor, command: Command) -> None:
     )
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {RequestCode.RECALL_MESSAGE: recall}
+HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {RequestCode.RECALL_MESSAGE: recall}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gantrymq.model.message import Message
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
     from gantrymq.remoting.server.clients.registry import Clients, Member
 
 _REPLY_TO: Final = "REPLY_TO_CLIENT\x01"
@@ -59,7 +59,7 @@ class Requesters:
 class Outcome:
     """What a replier waits for: that the client took the reply, and that its copy is stored. The answer goes out when both are known."""
 
-    def __init__(self, door: BrokerDoor, command: Command, queue_id: int) -> None:
+    def __init__(self, door: BrokerConnection, command: Command, queue_id: int) -> None:
         self._door = door
         self._opaque = Command(command.code, {}, b"", command.opaque, command.flag, None, command.language)
         self._left = 2
@@ -94,7 +94,7 @@ class Outcome:
         door.link.mark()
 
 
-def reply(door: BrokerDoor, command: Command) -> None:
+def reply(door: BrokerConnection, command: Command) -> None:
     """SEND_REPLY_MESSAGE and its V2: pushed whatever becomes of the stored copy; the answer says whether the client took it, at most
     `CALL_MS` later (ReplyMessageProcessor waits in Broker2Client.callClient)."""
     header: SendHeader | SendHeaderV2
@@ -115,7 +115,7 @@ def reply(door: BrokerDoor, command: Command) -> None:
         outcome.done()
 
 
-def _push(door: BrokerDoor, header: SendHeader | SendHeaderV2, body: bytes, outcome: Outcome) -> None:
+def _push(door: BrokerConnection, header: SendHeader | SendHeaderV2, body: bytes, outcome: Outcome) -> None:
     """Hand the reply to its client."""
     shared = door.shared
     text = header.properties or ""
@@ -157,7 +157,7 @@ def _push(door: BrokerDoor, header: SendHeader | SendHeaderV2, body: bytes, outc
         failed(error.text)
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
+HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
     RequestCode.SEND_REPLY_MESSAGE: reply,
     RequestCode.SEND_REPLY_MESSAGE_V2: reply,
 }

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gantrymq.broker.topics import Topic
     from gantrymq.remoting.codec import Command
     from gantrymq.remoting.json_bodies import GroupConfig
-    from gantrymq.remoting.server.broker_door import BrokerDoor
+    from gantrymq.remoting.server.broker_door import BrokerConnection
 
 RETRY_LEVEL_FIRST: Final = 3
 """Delay level of the first retry (10 s); each further one waits a level longer."""
@@ -34,7 +34,7 @@ UNDECIDED_TOPICS: Final = frozenset({names.SCHEDULE_TOPIC, "RMQ_SYS_TRANS_HALF_T
 """Records that nobody can have consumed: sending one back would make it visible before its time."""
 
 
-def send_back(door: BrokerDoor, command: Command) -> None:
+def send_back(door: BrokerConnection, command: Command) -> None:
     """CONSUMER_SEND_MSG_BACK."""
     header = parse(command.fields, SendBackHeader)
     door.read(
@@ -44,7 +44,7 @@ def send_back(door: BrokerDoor, command: Command) -> None:
     )
 
 
-def _send_back(door: BrokerDoor, command: Command, header: SendBackHeader, stored: Message | None) -> None:
+def _send_back(door: BrokerConnection, command: Command, header: SendBackHeader, stored: Message | None) -> None:
     shared = door.shared
     group = shared.groups.find(header.group)
     if group.retry_queue_nums <= 0:  # the group wants no retries: nothing to do, and that is no failure
@@ -126,8 +126,10 @@ def returned(stored: Message, topic: str, level: int) -> Message:
     message.flag = stored.flag
     message.reconsume_times = stored.reconsume_times + 1
     if level > 0:
-        message.intake = DELAYED
+        message.kind = DELAYED
     return message
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {RequestCode.CONSUMER_SEND_MSG_BACK: send_back}
+HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
+    RequestCode.CONSUMER_SEND_MSG_BACK: send_back
+}

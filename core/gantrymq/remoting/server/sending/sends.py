@@ -20,7 +20,7 @@ from gantrymq.model.limits import PROPERTIES_BYTES_MAX, TAG_BYTES_MAX
 from gantrymq.model.message import HALF, PLAIN, Message
 from gantrymq.remoting.constants import REGION
 from gantrymq.remoting.headers import SendHeader, SendHeaderV2
-from gantrymq.remoting.server.sending.specials import intake_of, light_queues, priority_queue, value_of, without
+from gantrymq.remoting.server.sending.specials import kind_of, light_queues, priority_queue, value_of, without
 from gantrymq.store.schedule import TIMER_TOPIC
 
 if TYPE_CHECKING:
@@ -101,16 +101,16 @@ class Sends:
         self.dead_letters = Counter()
         """Messages that went to a dead letter topic."""
         self._topics = broker.topics.topics
-        self.aside = False
+        self.redirected = False
         """Some message since this was reset is not plain: the door answers it differently."""
         self._cluster = f"{props.CLUSTER}\x01{broker.config.cluster}\x02"
         self._own = self._cluster
         """Properties of the broker's own, at the end of each message's."""
-        self._look_for_traces(names.TRACE_TOPIC)
-        broker.topics.on_name = self._look_for_traces
+        self._note_traces(names.TRACE_TOPIC)
+        broker.topics.on_name = self._note_traces
         self.unique = UniqueKeys(broker.clock, host)
 
-    def _look_for_traces(self, name: str) -> None:
+    def _note_traces(self, name: str) -> None:
         """Consumers that trace leave out messages without a region (AsyncTraceDispatcher), so where there are traces each has one."""
         if name == names.TRACE_TOPIC:
             self._own = self._cluster + (_TRACED if name in self._topics else "")
@@ -149,13 +149,13 @@ class Sends:
         else:
             unique = value_of(text, _UNIQ)
             marks, ordinary = 0, not text
-        intake, lmq = PLAIN, NO_LMQ
+        kind, lmq = PLAIN, NO_LMQ
         if not ordinary:  # names with a meaning have underscores beside those of UNIQ_KEY and __SHARDINGKEY; but DELAY
-            text, queue_id, intake, lmq = self._look_closer(text, topic, queue_id, header.reconsume_times)
+            text, queue_id, kind, lmq = self._resolve_special(text, topic, queue_id, header.reconsume_times)
         if topic.takes is not None:
             check_type(topic.takes, name, text)
         if flags & SPECIAL_FLAGS:
-            check_flags(flags, intake)
+            check_flags(flags, kind)
         if not unique:
             unique = self.unique.make()
             text = f"{text}{_UNIQ}{unique}\x02"
@@ -188,7 +188,7 @@ class Sends:
         message.born_host = born_host
         message.sys_flag = flags & KEPT_FLAGS | host_flag
         message.flag = header.flag
-        message.intake = intake
+        message.kind = kind
         message.lmq = lmq
         if header.reconsume_times:
             message.reconsume_times = header.reconsume_times & 0x7FFFFFFF
@@ -196,7 +196,7 @@ class Sends:
             message.sharding_key = value_of(text, _SHARDING)
         return message
 
-    def _look_closer(
+    def _resolve_special(
         self, text: str, topic: Topic, queue_id: int, attempts: int | None
     ) -> tuple[str, int, int, tuple[str, ...]]:
         """(properties, queue, intake, light queues) of a message whose properties may ask for more than to be stored."""
@@ -204,16 +204,16 @@ class Sends:
             text = without(text, _POP_CK)
         if "INNER_NUM" in text and value_of(text, _INNER_NUM):
             raise GantryError(ErrorCode.MESSAGE_ILLEGAL, NO_INNER_BATCH)
-        intake, lmq = PLAIN, NO_LMQ
+        kind, lmq = PLAIN, NO_LMQ
         if "DELAY" in text or "TIMER_D" in text or "TRAN_MSG" in text:
-            intake = intake_of(text, attempts or 0)
-        if intake:
-            self.aside = True
+            kind = kind_of(text, attempts or 0)
+        if kind:
+            self.redirected = True
         if "INNER_MULTI_" in text or "GANTRY_DISPATCH" in text:
             text, lmq = light_queues(text)
             if topic.name.startswith(names.RETRY_PREFIX):  # it entered them when it was new (MultiDispatchUtils)
                 lmq = NO_LMQ
-            elif lmq and intake != PLAIN:  # it enters them together with its topic
+            elif lmq and kind != PLAIN:  # it enters them together with its topic
                 text, lmq = f"{text}{_DISPATCH}{','.join(lmq)}\x02", NO_LMQ
             lmq = tuple([name for name in lmq if name != topic.name])
             for name in lmq:
@@ -222,7 +222,7 @@ class Sends:
             self._reply_topic()
         if "_SYS_MSG_PRIORITY_" in text:
             queue_id = priority_queue(value_of(text, _PRIORITY), topic.write_queues, queue_id)
-        return text, queue_id, intake, lmq
+        return text, queue_id, kind, lmq
 
     def _reply_topic(self) -> None:
         """Who consumes a request will look for the topic of replies: make it now, with one queue."""
@@ -260,7 +260,7 @@ class Sends:
         message.properties = props.encode(pairs)
         message.topic = topic.name
         message.queue_id = 0
-        message.intake = PLAIN
+        message.kind = PLAIN
 
     def topic_for(self, header: Header, peer: bytes) -> Topic:
         """The topic of a send that is not an ordinary existing one: refuse it, or create it. `peer`: address and port of the connection."""
@@ -319,11 +319,11 @@ class Sends:
         return self._broker.store.check(message)
 
 
-def check_flags(flags: int, intake: int) -> None:
+def check_flags(flags: int, kind: int) -> None:
     """What sysFlag says must be so. Raises MESSAGE_ILLEGAL."""
     if flags & sysflag.INNER_BATCH:  # HookUtils.checkInnerBatch
         raise GantryError(ErrorCode.MESSAGE_ILLEGAL, NO_INNER_BATCH)
-    if intake != HALF:
+    if kind != HALF:
         raise GantryError(
             ErrorCode.MESSAGE_ILLEGAL,
             f"sysFlag {flags} marks a transaction, but the message has no property {props.TRAN_MSG}=true",

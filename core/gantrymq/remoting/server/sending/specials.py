@@ -80,7 +80,7 @@ def light_queues(text: str) -> tuple[str, tuple[str, ...]]:
     return text, lmq
 
 
-def intake_of(text: str, attempts: int = 0) -> int:
+def kind_of(text: str, attempts: int = 0) -> int:
     """PLAIN, DELAYED or HALF. `attempts`: how often the message was consumed in vain before."""
     delay = value_of(text, props.DELAY + "\x01")
     prepared = value_of(text, props.TRAN_MSG + "\x01").lower() == "true"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerDoor, BrokerDoors
+    from gantrymq.remoting.server.broker_door import BrokerConnection, BrokerServer
     from gantrymq.remoting.server.clients.registry import Member
     from gantrymq.remoting.server.reads import Reading
 
@@ -55,7 +55,7 @@ class ListHeader(msgspec.Struct, rename="camel"):
     transaction_id: str = ""
 
 
-def end(door: BrokerDoor, command: Command) -> None:
+def end(door: BrokerConnection, command: Command) -> None:
     """END_TRANSACTION; `unknown` is not answered, as in RocketMQ: the check will ask again."""
     header = header_of(command, EndTransactionHeader)
     if header.commit_or_rollback not in (sysflag.TRANSACTION_COMMIT, sysflag.TRANSACTION_ROLLBACK):
@@ -78,7 +78,7 @@ def end(door: BrokerDoor, command: Command) -> None:
     door.read(command, lambda reading: reading.half(offset, header.commit_log_offset, commit), decide)
 
 
-def _ended(token: tuple[BrokerDoor, Command], result: object) -> None:
+def _ended(token: tuple[BrokerConnection, Command], result: object) -> None:
     door, command = token
     if not door.open:
         return
@@ -89,7 +89,7 @@ def _ended(token: tuple[BrokerDoor, Command], result: object) -> None:
     door.link.mark()
 
 
-def resume(door: BrokerDoor, command: Command) -> None:
+def resume(door: BrokerConnection, command: Command) -> None:
     """RESUME_CHECK_HALF_MESSAGE: what was given up becomes a half message again, once."""
     header = parse(command.fields, ResumeCheckHeader)
     broker = door.shared.broker
@@ -103,7 +103,7 @@ def resume(door: BrokerDoor, command: Command) -> None:
             ErrorCode.ILLEGAL_ARGUMENT, f"msgId {digits[:80]!r} is no offset message id of 32 or 56 hexadecimal digits"
         ) from None
 
-    def look(reading: Reading) -> Message:
+    def find(reading: Reading) -> Message:
         message = reading.store.get(position)
         if message is None or message.topic != GIVEN_UP_TOPIC:
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"there is no message of {GIVEN_UP_TOPIC} with id {digits}")
@@ -115,11 +115,11 @@ def resume(door: BrokerDoor, command: Command) -> None:
         if position in resuming:
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"message {digits} is being resumed already")
         again = resumed(message)
-        again.intake = HALF
+        again.kind = HALF
         resuming.add(position)
         broker.submit([again], (door, command, again, position), _resumed)
 
-    door.read(command, look, submit)
+    door.read(command, find, submit)
 
 
 def refuse_known(reading: Reading, message: Message) -> None:
@@ -139,7 +139,7 @@ def refuse_known(reading: Reading, message: Message) -> None:
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"transaction {unique} is committed already")
 
 
-def _resumed(token: tuple[BrokerDoor, Command, Message, int], results: Any) -> None:
+def _resumed(token: tuple[BrokerConnection, Command, Message, int], results: Any) -> None:
     door, command, message, position = token
     door.shared.broker.transactions.resuming.discard(position)
     if not door.open:
@@ -152,7 +152,7 @@ def _resumed(token: tuple[BrokerDoor, Command, Message, int], results: Any) -> N
     door.link.mark()
 
 
-def list_undecided(door: BrokerDoor, command: Command) -> None:
+def list_undecided(door: BrokerConnection, command: Command) -> None:
     """LIST_TRANSACTIONS: a page of rows and where to go on."""
     header = parse(command.fields, ListHeader)
     transactions = door.shared.broker.transactions
@@ -177,7 +177,7 @@ def list_undecided(door: BrokerDoor, command: Command) -> None:
 class ProducerClients(Producers):
     """Producers of the Remoting door, one after the other."""
 
-    def __init__(self, doors: BrokerDoors) -> None:
+    def __init__(self, doors: BrokerServer) -> None:
         self._doors = doors
         self._turn = 0
 
@@ -217,7 +217,7 @@ def as_sent(message: Message, half: Half) -> bytes:
     return record.encode(shown)
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerDoor, Command], None]]] = {
+HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
     RequestCode.END_TRANSACTION: end,
     RequestCode.RESUME_CHECK_HALF_MESSAGE: resume,
     LIST_TRANSACTIONS: list_undecided,

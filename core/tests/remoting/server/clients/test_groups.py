@@ -24,11 +24,11 @@ def test_a_row_that_was_put_aside_stays_until_an_administrator_changes_the_group
         again.turn.run_until_quiet()
         again.stop()
     last = CheckingNode(disk, sync=False)
-    assert last.broker.tables.aside("group") == {"g": ROW}
+    assert last.broker.tables.quarantined("group") == {"g": ROW}
     groups = Groups(last.broker)
     groups.ensure("g")
     groups.set(GroupConfig("g", retry_max_times=3))
     last.turn.run_until_quiet()
-    assert not last.broker.tables.aside("group")
+    assert not last.broker.tables.quarantined("group")
     assert Groups(last.broker).configs["g"].retry_max_times == 3
     last.stop()

@@ -23,7 +23,7 @@ from gantrymq.remoting.server.overview import requests as overview_requests
 from tests.remoting.bench import Bench, ask
 
 
-def look(bench: Bench, **fields: Any) -> dict[str, Any]:
+def find(bench: Bench, **fields: Any) -> dict[str, Any]:
     answer = ask(bench.connect(), OVERVIEW, **fields)
     assert answer.code == 0, answer.remark
     found: dict[str, Any] = json.loads(answer.body)
@@ -47,7 +47,7 @@ def test_overview(bench: Bench) -> None:
     link = bench.connect()
     ask(link, Code.UPDATE_CONSUMER_OFFSET, consumerGroup="CG", topic="T", queueId=0, commitOffset=1)
     bench.doors.listeners = {"broker": [SimpleNamespace(connections=2)], "mqtt": [SimpleNamespace(connections=5)]}  # type: ignore[list-item]
-    found = look(bench)
+    found = find(bench)
     assert (found["put"], found["lag"], found["draining"]) == (4, 2, False)
     assert found["logEnd"] > found["logBegin"] == 0
     assert found["connections"] == {"broker": 2, "mqtt": 5}
@@ -65,11 +65,11 @@ def test_backlog_counts_what_cursors_owe(bench: Bench) -> None:
     bench.turn.run_until_quiet()
     port.acquire(box[0].cursor, 1, 1, 1_000, None, lambda token, result: box.append(result))
     bench.turn.run_until_quiet()
-    assert look(bench, backlog=True)["backlog"] == {"ready": 2, "unacked": 1, "rows": 0}
+    assert find(bench, backlog=True)["backlog"] == {"ready": 2, "unacked": 1, "rows": 0}
     bench.broker.put("cluster", [("member", b"1")], None, None)  # a group's own
     bench.broker.put("amqp_queue", [("/a", b"x"), ("/b", b"x")], None, None)
     bench.turn.run_until_quiet()
-    assert look(bench, backlog=True)["backlog"]["rows"] == 2
+    assert find(bench, backlog=True)["backlog"]["rows"] == 2
 
 
 def test_answers_are_bounded_and_made_in_steps(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_answers_are_bounded_and_made_in_steps(bench: Bench, monkeypatch: pytest
     for number in range(4):
         fill(bench, f"t{number}", number + 1)
         bench.broker.offsets.commit("CG", f"t{number}", 0, 0)
-        found = look(bench)
+        found = find(bench)
     assert len(found["topics"]) == 2
     assert [row["lag"] for row in found["groups"]] == [4, 3]
     assert found["lag"] == 10
@@ -87,12 +87,12 @@ def test_answers_are_bounded_and_made_in_steps(bench: Bench, monkeypatch: pytest
 def test_draining_outlives_a_restart_and_is_undone(bench: Bench) -> None:
     link = bench.connect()
     assert ask(link, DRAIN, on=True).code == 0
-    assert look(bench)["draining"]
+    assert find(bench)["draining"]
     assert bench.broker.settings.permission == 4
     assert bench.broker.tables.rows(STATE_TABLE)[DRAINING] == b"1"
     assert ask(link, DRAIN, on=True).code == 0
     assert ask(link, DRAIN, on=False).code == 0
-    assert not look(bench)["draining"]
+    assert not find(bench)["draining"]
     assert bench.broker.settings.permission == 6
     assert ask(link, DRAIN).code != 0  # the field is missing
 
@@ -106,7 +106,7 @@ def test_wishes_of_members(bench: Bench) -> None:
     found = json.loads(ask(bench.connect(), GROUP_WISHES, group="CG").body)["wishes"]
     assert {client: wish["T"] for client, wish in found.items()} == {"c1": "a||b", "c2": "b"}
     assert json.loads(ask(bench.connect(), GROUP_WISHES, group="none").body) == {"wishes": {}}
-    assert look(bench)["conflicts"] == {"CG": ["T"]}
+    assert find(bench)["conflicts"] == {"CG": ["T"]}
 
 
 def test_a_sweep_pauses_and_leaves_system_topics_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,15 +14,15 @@ from tests.remoting.server.pop.test_requests import bodies, fill
 def test_a_poll_that_fails_is_answered_and_costs_no_other_its_message(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = pop_answers.Pop.look, []
+    real, calls = pop_answers.Pop.find, []
 
-    def look(self: Any, reading: Any) -> Any:
+    def find(self: Any, reading: Any) -> Any:
         calls.append(self)
         if len(calls) == 3:  # both have found nothing and wait; now a message comes
             raise OSError(5, "Input/output error")
         return real(self, reading)
 
-    monkeypatch.setattr(pop_answers.Pop, "look", look)
+    monkeypatch.setattr(pop_answers.Pop, "find", find)
     fill(bench, 1, queue=3)
     unlucky, lucky = bench.connect(), bench.connect()
     pop(lucky, queueId=3)

@@ -260,19 +260,19 @@ def test_one_message_answers_one_of_many_polls(bench: Bench, monkeypatch: pytest
     links = [bench.connect(f"127.0.0.1:{50000 + i}") for i in range(20)]
     for link in links:
         link.feed(pop_frame(pollTime=15_000, queueId=-1))
-    looks = 0
-    look = bench.broker.pops.look
+    checks = 0
+    select = bench.broker.pops.select
 
     def counted(*arguments: Any) -> Any:
-        nonlocal looks
-        looks += 1
-        return look(*arguments)
+        nonlocal checks
+        checks += 1
+        return select(*arguments)
 
-    monkeypatch.setattr(bench.broker.pops, "look", counted)
+    monkeypatch.setattr(bench.broker.pops, "select", counted)
     fill(bench, 1)
     taken = [link.take() for link in links]
     assert [bool(data) for data in taken] == [True] + [False] * 19
-    assert looks <= 8
+    assert checks <= 8
 
 
 def test_notification_and_peek(bench: Bench) -> None:
@@ -523,7 +523,7 @@ def test_a_poll_waits_for_a_peer_that_takes_no_answers(bench: Bench, monkeypatch
     link = bench.connect()
     link.feed(pop_frame(pollTime=15_000))
     full = True
-    monkeypatch.setattr(broker_door.BrokerDoor, "full", lambda door: full)
+    monkeypatch.setattr(broker_door.BrokerConnection, "full", lambda door: full)
     fill(bench, 1)
     assert link.take() == b""
     assert bench.doors.pops.polls.waiting == 0

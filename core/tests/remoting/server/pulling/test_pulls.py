@@ -268,7 +268,7 @@ def test_a_slow_reader_gets_no_more_until_it_reads(bench: Bench, monkeypatch: py
     link.waiting = size + 1
     frames = b"".join(pull_frame(i, maxMsgNums=100) for i in range(10))
     assert link.feed(frames) == b""
-    assert isinstance(link.door, broker_door.BrokerDoor)
+    assert isinstance(link.door, broker_door.BrokerConnection)
     assert len(link.door.deferred) == 10
     link.drain()
     found = answers(link.take())

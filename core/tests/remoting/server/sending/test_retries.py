@@ -23,10 +23,10 @@ def at_once(bench: Bench) -> None:
     """Delayed messages are noted and enter their topic without a delay."""
     LEVELS.clear()
 
-    def divert(message: Message) -> None:
+    def redirect(message: Message) -> None:
         LEVELS.append((message.topic, message.property("DELAY")))
 
-    bench.broker.diverts[DELAYED] = divert  # type: ignore[assignment]
+    bench.broker.redirects[DELAYED] = redirect  # type: ignore[assignment]
 
 
 def back(bench: Bench, message: Message, level: int = 0, **fields: Any) -> Command:
@@ -251,7 +251,7 @@ def test_several_sends_of_one_read_are_answered_in_their_order(bench: Bench) -> 
 
 
 def test_a_retry_arrives_after_its_level(bench: Bench) -> None:
-    bench.broker.diverts[DELAYED] = bench.broker.delays.divert
+    bench.broker.redirects[DELAYED] = bench.broker.delays.redirect
     origin = one(bench)
     assert back(bench, origin).code == 0
     assert stored(bench, RETRY) == []
@@ -270,7 +270,7 @@ def test_a_retry_arrives_after_its_level(bench: Bench) -> None:
 
 
 def test_a_delayed_message_enters_its_light_queues_with_its_topic(bench: Bench) -> None:
-    bench.broker.diverts[DELAYED] = bench.broker.delays.divert
+    bench.broker.redirects[DELAYED] = bench.broker.delays.redirect
     assert send(bench.connect(), b"x", "INNER_MULTI_DISPATCH\x01%LMQ%a\x02DELAY\x011\x02").code == 0
     assert bench.store.max_offset("%LMQ%a", 0) == 0
     bench.wheel.advance(2_000)

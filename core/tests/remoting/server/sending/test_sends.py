@@ -296,7 +296,7 @@ def test_underscores_are_looked_at_and_nothing_else_happens(bench: Bench, text: 
     assert send(bench.connect(), properties=text).code == 0
     found = stored(bench)[0]
     assert found.properties.decode().startswith(text)
-    assert found.intake == 0
+    assert found.kind == 0
 
 
 def test_old_send_code_with_a_batch(bench: Bench) -> None:

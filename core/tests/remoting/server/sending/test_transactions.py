@@ -178,8 +178,8 @@ def test_what_was_given_up_is_resumed_once(bench: Bench) -> None:
     for _ in range(3):
         bench.wheel.advance(1_010)
         bench.turn.run_until_quiet()
-    (put_aside,) = bench.store.query(GIVEN_UP_TOPIC, "u1", 9, 0, 1 << 60)
-    id_ = f"{first.fields['msgId'][:16]}{put_aside.physical_offset:016X}"
+    (quarantine,) = bench.store.query(GIVEN_UP_TOPIC, "u1", 9, 0, 1 << 60)
+    id_ = f"{first.fields['msgId'][:16]}{quarantine.physical_offset:016X}"
     for wrong in (first.fields["msgId"], "x", "", "F" * 32):
         assert ask(link, Code.RESUME_CHECK_HALF_MESSAGE, msgId=wrong).code == Answer.SYSTEM_ERROR
     bench.broker.transactions.config = TransactionsConfig()

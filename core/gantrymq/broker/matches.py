@@ -15,7 +15,7 @@ TAP_ENTRIES: Final = 400
 """Queue entries as which the records of one such slice count, when a turn takes them: to write so many takes as long."""
 
 
-class Hit:
+class RouteMatch:
     """Where records of one (topic, exchange, tag) go. Shared by all of them: never changed."""
 
     __slots__ = ("kinds", "lights", "taps")
@@ -72,9 +72,9 @@ class Tap:
             self.batch = batch[at:]
 
 
-def is_behind(hit: Hit, message: Message) -> bool:
+def is_behind(hit: RouteMatch, message: Message) -> bool:
     """The message has to wait: a tap of its has not handed over what came before. A decision of a transaction does not wait, it is half done."""
-    return not message.intake and any(tap.batch for tap, _ in hit.taps)
+    return not message.kind and any(tap.batch for tap, _ in hit.taps)
 
 
-NO_HIT = Hit((), (), frozenset())
+NO_MATCH = RouteMatch((), (), frozenset())
