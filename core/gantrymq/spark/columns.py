@@ -19,7 +19,7 @@ from gantrymq.client import records
 from gantrymq.model import properties as props
 from gantrymq.model import sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.spark.pairs import Pairs
+from gantrymq.spark.pairs import PAD_BYTES, Pairs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -258,17 +258,21 @@ class Decoder:
             yield batch
 
     def _pairs(self, block: bytearray, bounds: Bounds, rows: slice) -> Pairs:
-        """Properties of the rows, each with the byte behind it, which `Pairs` takes for their end: there is always one, the padding"""
+        """Properties of the rows. A last pair without \\x02 takes along the byte behind it, where `Pairs` marks its end: there is always
+        one, the padding."""
         if not self._wanted & {"tag", "keys", "properties"} and self._tags is None:
-            return Pairs(np.empty(0, dtype=np.uint8), np.zeros(1, dtype=np.int64))
-        slots = np.empty(2 * (rows.stop - rows.start) + 1, dtype=np.int32)
-        slots[:-1:2] = bounds.pairs_at[rows]
-        slots[1::2] = bounds.pairs_end[rows] + 1
+            return Pairs(np.zeros(PAD_BYTES, dtype=np.uint8), np.zeros(1, dtype=np.int64))
+        begins, ends = bounds.pairs_at[rows], bounds.pairs_end[rows]
+        open_end: Any = (ends > begins) & (_field(block, "u1", ends - 1) != 2)
+        slots = np.empty(2 * len(begins) + 1, dtype=np.int32)
+        slots[:-1:2] = begins
+        slots[1::2] = ends + open_end
         slots[-1] = len(block)
         taken = _take_every(block, slots, 2)
         edges = np.frombuffer(taken.buffers()[1], dtype=np.int32)[: len(taken) + 1].astype(np.int64)
-        data = np.frombuffer(taken.buffers()[2], dtype=np.uint8)[: int(edges[-1])].copy()
-        data[edges[1:] - 1] = 0
+        size = int(edges[-1])
+        data = np.zeros(size + PAD_BYTES, dtype=np.uint8)
+        data[:size] = np.frombuffer(taken.buffers()[2], dtype=np.uint8)[:size]
         return Pairs(data, edges)
 
     def _constant(self, name: str, count: int) -> pa.Array:

@@ -318,7 +318,7 @@ class StoreReader:
             return False
         if position >= self._log.hot_from:
             return True
-        return queue is not None and queue.checked_from <= offset and end <= queue.checked_end
+        return queue is not None and queue.checked is not None and queue.checked.covers(offset, end)
 
     def read_span(
         self, queue: ConsumeQueue, offset: int, count: int, bytes_max: int

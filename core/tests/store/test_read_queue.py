@@ -255,3 +255,21 @@ def test_records_that_need_a_look_come_in_answers_of_bounded_work(
     assert queue is not None
     assert [store.read_queue(queue, offset, 1024, 1 << 20)[1] for offset in (0, LOOKED_AT_MAX)] == [LOOKED_AT_MAX, 9]
     assert store.read_queue(queue, 0, 1024, 1 << 20)[1] == LOOKED_AT_MAX + 9
+
+
+def test_what_was_looked_at_is_known_whatever_the_order(bench: Bench, message_of: Callable[..., Message]) -> None:
+    """A reader with several pulls on the way skips, comes back, and a second one begins at the front again."""
+    count = LOOKED_AT_MAX * 4
+    store = bench.open()
+    store.append([message_of(number, b"x") for number in range(count)], [()] * count)
+    store.close()
+    store = bench.open()
+    queue = store.queue("T", 0)
+    assert queue is not None
+
+    def covered(offset: int) -> int:
+        return store.read_queue(queue, offset, count, 1 << 22)[1]
+
+    for place in (0, 2, 1, 3):
+        assert covered(place * LOOKED_AT_MAX) == LOOKED_AT_MAX
+    assert covered(0) == count

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from gantrymq.model.errors import StoreCorruptError
 from gantrymq.store.config import UNIT_SIZE
 from gantrymq.store.log.commit_log import file_name, positions_in
+from gantrymq.store.queues.ranges import Ranges
 from gantrymq.store.queues.unit_words import Spans, matching, spans_of
 
 if TYPE_CHECKING:
@@ -155,8 +156,7 @@ class ConsumeQueue:
         "_files",
         "_made",
         "_opened_at",
-        "checked_end",
-        "checked_from",
+        "checked",
         "directory",
         "min_offset",
         "next_offset",
@@ -170,9 +170,8 @@ class ConsumeQueue:
         self.queue_id = queue_id
         self.next_offset = 0
         self.min_offset = 0
-        self.checked_from = 0
-        self.checked_end = 0
-        """Records of these offsets were found whole by this process, all of them (store/checked.py)."""
+        self.checked: Ranges | None = None
+        """Offsets whose records were found whole by this process (store/checked.py); made when there are any."""
         self.pending: list[int] = []
         self._bases: list[int] = []
         self._made = False
@@ -185,10 +184,10 @@ class ConsumeQueue:
         return self.directory.parent.name
 
     def note_checked(self, first: int, end: int) -> None:
-        """Records of these offsets are whole. Remembered as far as it continues what was known; else it begins anew, as another reader may."""
-        if not self.checked_from <= first <= self.checked_end:
-            self.checked_from = self.checked_end = first
-        self.checked_end = max(self.checked_end, end)
+        """Records of these offsets are whole. Several readers' places are remembered, and what a reader looked at while it skipped."""
+        if self.checked is None:
+            self.checked = Ranges()
+        self.checked.add(first, end)
 
     def open(self, cut_at: int = -1) -> None:
         """Find the files and both ends. With `cut_at` every unit of that physical offset or above is removed."""
