@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.request
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from gantrymq.client import BlockingAdmin, BlockingProducer, BlockingPullConsume
 from interop_tests.cloudevents_sinks import assigned
 from interop_tests.running import Gantry
 from interop_tests.spark_streams import begun, run
+from interop_tests.waiting import until
 
 pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400), pytest.mark.filterwarnings("ignore")]
@@ -89,6 +91,27 @@ def test_an_event_from_another_door(spark: Any, server: Gantry) -> None:
     (row,) = reader(spark, server, "spark-events").load().collect()
     assert (row.body, row.tag, row.keys) == (b"21.5", "line1.temp", "e1")
     assert row.properties["CE_source"] == "/s"
+
+
+def test_by_time_by_pattern_and_by_properties(spark: Any, server: Gantry) -> None:
+    publish(server, "spark-when-1", 0, 300)
+    first = reader(spark, server, "spark-when-1").schema("storeTimestamp timestamp").load()
+    newest = first.selectExpr("unix_millis(max(storeTimestamp)) as ms").collect()[0].ms
+    until(lambda: time.time() * 1000 > newest + 1)
+    publish(server, "spark-when-1", 300, 40)
+    publish(server, "spark-when-2", 340, 10)
+
+    def read(**options: str) -> list[int]:
+        source = spark.read.format("gantry").options(nameserver=nameserver(server), **options)
+        return numbers(source.schema("body binary").load().collect())
+
+    both = {"subscribePattern": "spark-when-.*"}
+    assert read(**both) == list(range(350))
+    assert read(**both, startingTimestamp=str(newest + 1)) == list(range(300, 350))
+    assert read(**both, endingTimestamp=str(newest + 1)) == list(range(300))
+    assert read(subscribe="spark-when-1", sql="TAGS = 'hot' AND n = '1'") == list(range(0, 340, 2))
+    with pytest.raises(Exception, match="startingOffsetsByTimestampStrategy to latest"):
+        read(**both, startingTimestamp=str(newest + 3_600_000))
 
 
 def test_from_topic_to_topic(spark: Any, server: Gantry, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from gantrymq.spark.session import session
+from gantrymq.spark.local.session import session
 from interop_tests.demo.alerts import DEVICES, PEAK, UNIT, WATERMARK_S, WINDOW_S
 
 TOPICS = "telemetry,flights,pushes"

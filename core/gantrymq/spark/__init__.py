@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gantrymq.spark.java import java_home
-from gantrymq.spark.session import prepare, session
+from gantrymq.spark.local.java import java_home
+from gantrymq.spark.local.session import prepare, session
+from gantrymq.spark.planning.progress import lag
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["java_home", "prepare", "register", "session"]
+__all__ = ["java_home", "lag", "prepare", "register", "session"]
 
 
 def register(spark: SparkSession) -> None:

@@ -11,14 +11,14 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from gantrymq.client.consuming.pulling import PULL_MAX, PullResult, parse_pull, pull_fields
+from gantrymq.client.consuming.pulling import PULL_MAX, PullResult, Subscription, parse_pull, pull_fields
 from gantrymq.client.records import crc_is_wrong, decode_records
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode
-from gantrymq.spark.columns import Decoder, Queue
-from gantrymq.spark.offsets import lost
-from gantrymq.spark.planning import QueueRange
+from gantrymq.spark.decoding.columns import Decoder, Queue
+from gantrymq.spark.planning.dividing import QueueRange
+from gantrymq.spark.planning.offsets import lost
 from gantrymq.spark.wire import Metadata, Patience, Wire, wire
 
 if TYPE_CHECKING:
@@ -40,12 +40,13 @@ class Puller:
     """Raw bodies of a range, in order, through faults of the connection. `position`: offset behind the last body given."""
 
     def __init__(
-        self, queue_range: QueueRange, nameservers: list[str], group: str, tags: tuple[str, ...], strict: bool
+        self, queue_range: QueueRange, nameservers: list[str], group: str, subscription: Subscription, strict: bool
     ) -> None:
         self._range = queue_range
         self._nameservers = nameservers
         self._group = group
-        self._tags = tags
+        self._subscription = subscription
+        self._filters = subscription.expression != "*"
         self._strict = strict
         self._address = queue_range.address
         self._patience = Patience()
@@ -89,13 +90,13 @@ class Puller:
     def _ask(self) -> None:
         if self._wire is None:
             self._wire = wire(self._address)
-        # Behind a tag filter nobody knows how far a pull goes.
-        depth = 1 if self._tags else max(2, min(AHEAD // self._step, PIPELINE_MAX))
+        # Behind a filter nobody knows how far a pull goes.
+        depth = 1 if self._filters else max(2, min(AHEAD // self._step, PIPELINE_MAX))
         commands: list[Command] = []
         places: list[tuple[int, int]] = []
         while len(self._open) + len(commands) < depth and self._next < self._range.end:
             count = min(self._step, self._range.end - self._next)
-            fields = pull_fields(self._group, self._range.queue, self._next, count, self._tags, 0)
+            fields = pull_fields(self._group, self._range.queue, self._next, count, self._subscription, 0)
             commands.append(Command(RequestCode.PULL_MESSAGE, fields))
             places.append((self._next, count))
             self._next += count
@@ -110,7 +111,7 @@ class Puller:
                 self._step, self._full = min(self._step * 2, PULL_MAX), 0
             return
         self._abandon()
-        if not self._tags:
+        if not self._filters:
             self._step, self._full = max(1, min(got, PULL_MAX)), 0
 
     def _moved(self, offset: int, result: PullResult) -> None:
@@ -149,13 +150,14 @@ class Puller:
 
 def read_range(
     queue_range: QueueRange, schema: pa.Schema, nameservers: list[str], group: str, tags: tuple[str, ...], strict: bool,
-    check_crc: bool = False,
+    check_crc: bool = False, sql: str = "",
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-    """Arrow batches of a range, rows in offset order. With `strict` a missing offset raises DataLossError, unless `tags` filter; with
+    """Arrow batches of a range, rows in offset order. With `strict` a missing offset raises DataLossError, unless `tags` or `sql` filter; with
     `check_crc` so does a body that does not fit its CRC, which else is left out with a warning."""
     queue = queue_range.queue
     decoder = Decoder(Queue(queue.topic, queue.broker, queue.queue_id), schema, tags)
-    puller = Puller(queue_range, nameservers, group, tags, strict)
+    puller = Puller(queue_range, nameservers, group, Subscription(queue.topic, frozenset(tags), sql), strict)
+    whole = strict and not tags and not sql
     bodies: list[bytes] = []
     size, expected = 0, queue_range.start
     for body in puller.bodies():
@@ -164,10 +166,10 @@ def read_range(
         bodies.append(body)
         size += len(body)
         if size >= BLOCK_BYTES:
-            yield from _decode(decoder, bodies, queue_range, expected, puller.position, strict and not tags)
+            yield from _decode(decoder, bodies, queue_range, expected, puller.position, whole)
             bodies, size, expected = [], 0, puller.position
-    if bodies or (strict and not tags):
-        yield from _decode(decoder, bodies, queue_range, expected, queue_range.end, strict and not tags)
+    if bodies or whole:
+        yield from _decode(decoder, bodies, queue_range, expected, queue_range.end, whole)
 
 
 def whole_bodies(data: bytes, queue_range: QueueRange, strict: bool) -> bytes:

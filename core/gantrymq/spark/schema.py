@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ SINK_COLUMNS: Final = {
 """What the sink takes, each with the types that are allowed; only `body` must be there (and `topic`, unless the option is set)."""
 
 
+_STRINGS: Final = re.compile(r"(?i)struct<[^<>:,]+:string(,[^<>:,]+:string)*>")
+"""Instead of the map of all properties: some of them by name."""
+
+
 class SchemaError(ValueError):
     """A DataFrame's schema does not fit; the text names the column and what is allowed."""
 
@@ -44,7 +49,8 @@ def check_projection(fields: Iterable[tuple[str, str]]) -> None:
         wanted = COLUMNS.get(name)
         if wanted is None:
             raise SchemaError(f"there is no column {name!r}; the source has {', '.join(COLUMNS)}")
-        if kind.replace(" ", "").lower() != wanted.replace(" ", "").lower():
+        chosen = name == "properties" and _STRINGS.fullmatch(kind.replace(" ", ""))
+        if not chosen and kind.replace(" ", "").lower() != wanted.replace(" ", "").lower():
             raise SchemaError(f"column {name!r} is {wanted}, the schema says {kind.upper()}; cast it after reading")
         if name in seen:
             raise SchemaError(f"column {name!r} stands twice in the schema")

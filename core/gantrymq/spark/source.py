@@ -5,7 +5,7 @@ What runs where: `DataSource`, `partitions`, offsets and `commit` on the driver,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +15,17 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
+    Filter,
     InputPartition,
     WriterCommitMessage,
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
 
-from gantrymq.spark import options as settings
-from gantrymq.spark.offsets import Document, OptionError, from_document, to_document
-from gantrymq.spark.planning import Planner, QueueRange
+from gantrymq.spark.planning import options as settings
+from gantrymq.spark.planning.dividing import QueueRange
+from gantrymq.spark.planning.filters import Narrowing
+from gantrymq.spark.planning.offsets import Document, OptionError, from_document, to_document
+from gantrymq.spark.planning.planner import Planner
 from gantrymq.spark.schema import DDL, check_projection, check_sink
 from gantrymq.spark.wire import FIRST_FOR_S, RETRY_FOR_S, Metadata, close_all
 
@@ -69,15 +72,29 @@ class _Reading:
             options.tags,
             options.fail_on_data_loss,
             options.check_crc,
+            options.sql,
         )
 
 
 class GantryReader(_Reading, DataSourceReader):  # type: ignore[misc]
     """Batch read."""
 
+    narrowing: Narrowing | None = None
+
     def partitions(self) -> list[InputPartition]:
-        """One per queue that has something to read."""
-        return [QueuePartition(queue_range) for queue_range in Planner(self._options).batch()]
+        """One or more per queue that has something to read."""
+        return [QueuePartition(queue_range) for queue_range in Planner(self._options).batch(self.narrowing)]
+
+
+class GantryFilteringReader(GantryReader):
+    """Batch read with `pushFilters`: a class of its own, because Spark refuses any reader with this method unless it is set up for it."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Read less; Spark still applies every filter itself."""
+        self.narrowing = Narrowing()
+        self.narrowing.push(filters)
+        self._options = self.narrowing.apply(self._options)
+        return filters
 
 
 class GantryStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -119,12 +136,12 @@ class GantryStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         self._plan.freeze()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
-        """One per queue that has something to read."""
+        """One or more per queue that has something to read."""
         ranges = self._plan.ranges(from_document(start), from_document(end))
         return [QueuePartition(queue_range) for queue_range in ranges]
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Nothing: the offsets are in Spark's checkpoint."""
+        """Nothing: the offsets are in Spark's checkpoint, and `latestOffset` keeps them for the group where that is wanted."""
 
     def stop(self) -> None:
         """Close the connections of the driver's process."""
@@ -185,7 +202,8 @@ class GantryDataSource(DataSource):  # type: ignore[misc]
 
     def reader(self, schema: StructType) -> GantryReader:
         """For `spark.read`."""
-        return GantryReader(settings.for_batch(settings.parse(self.options)), schema)
+        options = settings.for_batch(settings.parse(self.options))
+        return (GantryFilteringReader if options.push_filters else GantryReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> GantryStreamReader:
         """For `spark.readStream`."""

@@ -10,11 +10,13 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 from gantrymq.client.connecting.link import split_address
-from gantrymq.client.connecting.routes import MessageQueue, Route, parse_route
+from gantrymq.client.connecting.routes import MessageQueue, Route, loads, parse_route
+from gantrymq.client.consuming.offsets import place
+from gantrymq.client.consuming.pulling import parse_pull, pull_fields
 from gantrymq.client.errors import expect_success, number
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import FRAME_BYTES_MAX
@@ -34,6 +36,8 @@ ASK_S: Final = 3.5
 """For an answer about routes and offsets, which takes no disk; asked again while `RETRY_FOR_S` lasts."""
 PAUSE_FIRST_S: Final = 0.1
 PAUSE_MAX_S: Final = 2.0
+SAMPLE: Final = 32
+"""Messages of which a mean size is made."""
 LINKS_MAX: Final = 64
 """Connections kept per thread; more brokers than that take turns."""
 READ_BUFFER_BYTES: Final = 64 * 1024
@@ -196,7 +200,21 @@ class Metadata:
 
     def route(self, topic: str) -> Route:
         """Raises TOPIC_NOT_FOUND; UNAVAILABLE naming every nameserver."""
-        command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"})
+        fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        answer, address = self._ask(Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields))
+        return parse_route(topic, expect_success(answer, f"route of topic {topic!r}", address).body)
+
+    def topics(self) -> list[str]:
+        """Names of all topics that a nameserver knows; not those that brokers register under their own and their cluster's name. Raises
+        UNAVAILABLE."""
+        answer, address = self._ask(Command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}))
+        names = set(loads(expect_success(answer, "list of topics", address).body)["topicList"])
+        answer, address = self._ask(Command(RequestCode.GET_BROKER_CLUSTER_INFO, {}))
+        tables = loads(expect_success(answer, "list of brokers", address).body)
+        return sorted(names.difference(tables["brokerAddrTable"], tables["clusterAddrTable"]))
+
+    def _ask(self, command: Command) -> tuple[Command, str]:
+        """The answer of the first nameserver that gives one, and its address."""
         timeout_s = min(ASK_S, FIRST_FOR_S / len(self._nameservers))
         why = []
         for address in list(self._nameservers):
@@ -207,7 +225,7 @@ class Metadata:
                 continue
             self._nameservers.remove(address)
             self._nameservers.insert(0, address)
-            return parse_route(topic, expect_success(answer, f"route of topic {topic!r}", address).body)
+            return answer, address
         hint = "start one there (`gantry up`), or name another: option nameserver, or NAMESRV_ADDR"
         raise GantryError(ErrorCode.UNAVAILABLE, f"no nameserver answers: {'; '.join(why)}; {hint}")
 
@@ -235,19 +253,59 @@ class Metadata:
                 result[queue] = route.address(queue.broker)
         return result
 
-    @staticmethod
-    def offsets(queues: dict[MessageQueue, str], code: RequestCode) -> dict[MessageQueue, int]:
+    def offsets(self, queues: dict[MessageQueue, str], code: RequestCode) -> dict[MessageQueue, int]:
         """GET_MIN_OFFSET or GET_MAX_OFFSET of all queues, one write per broker."""
+        return self._numbers(queues, code, lambda queue: {})
+
+    def offsets_at(self, queues: dict[MessageQueue, str], times: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """Offset of the first message stored at the queue's time (milliseconds) or later, else its next offset."""
+
+        def fields(queue: MessageQueue) -> dict[str, str]:
+            return {"timestamp": str(times[queue]), "boundaryType": "lower"}
+
+        return self._numbers(queues, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
+
+    def _numbers(
+        self, queues: dict[MessageQueue, str], code: RequestCode, more: Callable[[MessageQueue], dict[str, str]]
+    ) -> dict[MessageQueue, int]:
+        result = {}
+        for queue, answer, address in self._each(queues, code, lambda queue: {**place(queue), **more(queue)}):
+            what = f"{code.name} of {queue}"
+            result[queue] = number(expect_success(answer, what, address), "offset", what, address)
+        return result
+
+    def record_bytes(
+        self, queues: dict[MessageQueue, str], at: Mapping[MessageQueue, int], group: str
+    ) -> dict[MessageQueue, int]:
+        """Mean size of up to `SAMPLE` messages of each queue, from its offset in `at` on; 0 where there is none."""
+        result = {}
+        for queue, answer, address in self._each(
+            queues, RequestCode.PULL_MESSAGE, lambda queue: pull_fields(group, queue, at[queue], SAMPLE, (), 0)
+        ):
+            pulled, body = parse_pull(answer, queue, address)
+            result[queue] = len(body) // max(1, pulled.next_offset - at[queue]) if body else 0
+        return result
+
+    def commit(self, queues: dict[MessageQueue, str], offsets: Mapping[MessageQueue, int], group: str) -> None:
+        """Keep the group's offsets at the brokers of its queues."""
+
+        def fields(queue: MessageQueue) -> dict[str, str]:
+            return {"consumerGroup": group, **place(queue), "commitOffset": str(offsets[queue])}
+
+        for queue, answer, address in self._each(queues, RequestCode.UPDATE_CONSUMER_OFFSET, fields):
+            expect_success(answer, f"commit of {queue}", address)
+
+    @staticmethod
+    def _each(
+        queues: dict[MessageQueue, str], code: RequestCode, fields: Callable[[MessageQueue], dict[str, str]]
+    ) -> Iterator[tuple[MessageQueue, Command, str]]:
+        """One request for each queue, one write per broker; each queue, its answer, its broker's address."""
         by_address: dict[str, list[MessageQueue]] = {}
         for queue, address in queues.items():
             by_address.setdefault(address, []).append(queue)
-        result = {}
         for address, members in by_address.items():
             link = wire(address, ASK_S)
-            fields = [{"topic": queue.topic, "queueId": str(queue.queue_id)} for queue in members]
-            opaques = link.post([Command(code, entry) for entry in fields])
+            opaques = link.post([Command(code, fields(queue)) for queue in members])
             answers = [link.receive(opaque) for opaque in opaques]
             for queue, answer in zip(members, answers, strict=True):
-                what = f"{code.name} of {queue}"
-                result[queue] = number(expect_success(answer, what, address), "offset", what, address)
-        return result
+                yield queue, answer, address

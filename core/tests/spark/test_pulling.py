@@ -11,8 +11,8 @@ pa = pytest.importorskip("pyarrow")
 
 from gantrymq.remoting.constants import RequestCode, ResponseCode  # noqa: E402
 from gantrymq.spark import pulling, wire  # noqa: E402
-from gantrymq.spark.offsets import DataLossError  # noqa: E402
-from gantrymq.spark.planning import QueueRange  # noqa: E402
+from gantrymq.spark.planning.dividing import QueueRange  # noqa: E402
+from gantrymq.spark.planning.offsets import DataLossError  # noqa: E402
 
 SCHEMA = pa.schema({"offset": pa.int64(), "body": pa.binary()})
 

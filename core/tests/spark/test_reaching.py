@@ -13,8 +13,8 @@ from core.tests.client.fake_cluster import FakeCluster
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.constants import RequestCode
 from gantrymq.spark import wire
-from gantrymq.spark.options import for_batch, parse
-from gantrymq.spark.planning import Planner
+from gantrymq.spark.planning.options import for_batch, parse
+from gantrymq.spark.planning.planner import Planner
 from gantrymq.spark.wire import FIRST_FOR_S, RETRY_FOR_S, Metadata
 
 LIMIT_S = 10.0

@@ -8,6 +8,7 @@ import pytest
 
 from core.tests.client.fake_cluster import FakeCluster
 from gantrymq.client.records import decode_records
+from gantrymq.spark.planning.progress import lag
 from interop_tests.spark_streams import run
 
 pytest.importorskip("pyspark")
@@ -177,3 +178,50 @@ def test_windows_over_event_time(spark: Any, cluster: FakeCluster, tmp_path: Pat
     writer = counts.writeStream.format("memory").queryName("counts").outputMode("complete")
     run(writer.trigger(availableNow=True).start)
     assert spark.sql("select sum(count) as total from counts").collect()[0].total == 100
+
+
+def test_more_tasks_than_queues(spark: Any, cluster: FakeCluster) -> None:
+    fill(cluster, 1000)
+    frame = source(spark, cluster, minPartitions="6", maxRecordsPerPartition="90").load()
+    assert frame.rdd.getNumPartitions() >= 12
+    assert sorted(int(row.body) for row in frame.select("body").collect()) == list(range(1000))
+
+
+def test_some_properties_by_name(spark: Any, cluster: FakeCluster) -> None:
+    fill(cluster, 10)
+    frame = source(spark, cluster).schema("offset bigint, properties struct<place: string, KEYS: string, none: string>")
+    rows = frame.load().where("offset = 1").collect()
+    assert sorted(tuple(row.properties) for row in rows) == [("hall", "dev-2", None), ("hall", "dev-3", None)]
+
+
+def test_pushed_filters_read_less(spark: Any, cluster: FakeCluster) -> None:
+    fill(cluster, 1000)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = source(spark, cluster, pushFilters="true").load()
+        assert frame.where("queue = 1").rdd.getNumPartitions() == 1
+        rows = frame.where("queue = 0 and offset >= 100 and offset < 110").select("body").collect()
+        assert sorted(int(row.body) for row in rows) == list(range(200, 220, 2))
+        assert frame.where("tag = 'cold' and offset < 10").count() == 10
+        asked = [each.fields["subscription"] for each in cluster.broker().seen if "subscription" in each.fields]
+        assert asked[-1] == "cold"
+        now = frame.where("storeTimestamp > timestamp '2100-01-01 00:00:00'")
+        assert now.count() == 0
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_the_group_has_the_offsets_and_progress_the_lag(spark: Any, cluster: FakeCluster, tmp_path: Path) -> None:
+    fill(cluster, 1000)
+    options = {
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": "400",
+        "consumerGroup": "g",
+        "commitOffsets": "true",
+    }
+    frame = source(spark, cluster, stream=True, **options).schema("offset bigint").load()
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    query = run(writer.trigger(availableNow=True).start)
+    assert cluster.broker().offsets == {("g", "telemetry", 0): 500, ("g", "telemetry", 1): 500}
+    seen = [sum(lag(progress).values()) for progress in query.recentProgress if progress["numInputRows"]]
+    assert seen == [600, 200, 0]

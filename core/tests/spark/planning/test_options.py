@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 
 from gantrymq.client.connecting.routes import MessageQueue
-from gantrymq.spark.offsets import OptionError
-from gantrymq.spark.options import for_batch, for_sink, for_stream, parse
+from gantrymq.spark.planning.offsets import OptionError
+from gantrymq.spark.planning.options import for_batch, for_sink, for_stream, parse
 from gantrymq.spark.schema import SchemaError, check_projection, check_sink
 
 
@@ -13,7 +13,7 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     options = for_stream(parse({"TOPIC": " a, b,a "}))
     assert options.topics == ("a", "b")
     assert options.nameservers == ["127.0.0.1:9876"]
-    assert (options.starting, options.ending, options.tags) == ("", "latest", ())
+    assert (options.starting, options.ending, options.tags) == (None, None, ())
     assert options.fail_on_data_loss
     assert options.rows_per_trigger == 1_000_000
     monkeypatch.setenv("NAMESRV_ADDR", "one:1;two:2")
@@ -31,7 +31,8 @@ def test_values() -> None:
             "maxOffsetsPerTrigger": "0",
         }
     )
-    assert options.starting == {MessageQueue("a", "b", 0): 3}
+    assert options.starting is not None
+    assert options.starting.offsets == {MessageQueue("a", "b", 0): 3}
     assert options.tags == ("x", "y")
     assert not options.fail_on_data_loss
     assert options.rows_per_trigger == 0
@@ -69,9 +70,11 @@ def test_each_use_has_its_own_rules() -> None:
         ("startingOffset", "did you mean startingOffsets?"),
         ("STARTINGOFFSET", "did you mean startingOffsets?"),
         ("tag", "did you mean tags?"),
-        ("minPartitions", "known are nameserver, topic, "),
-        ("subscribe", "did you mean topic?"),
-        ("kafka.bootstrap.servers", "did you mean nameserver?"),
+        ("partitions", "minPartitions"),
+        ("xyzzy", "known are nameserver, topic, "),
+        ("kafka.bootstrap.servers", "set nameserver to HOST:PORT"),
+        ("kafka.security.protocol", "leave it out: there is no Kafka client here"),
+        ("fetchOffset.numRetries", "leave it out: servers that are away are asked again for 30 s"),
     ],
 )
 def test_unknown_options_are_errors(name: str, hint: str) -> None:
@@ -96,11 +99,21 @@ def test_sparks_own_options_are_let_through_and_a_path_is_not() -> None:
         (for_stream, "endingOffsets", "has no meaning for a stream"),
         (for_sink, "startingOffsets", "has no meaning for writing: leave it out; allowed are nameserver, topic"),
         (for_sink, "tags", "has no meaning for writing"),
+        (for_batch, "minOffsetsPerTrigger", "has no meaning for a batch"),
+        (for_stream, "endingTimestamp", "has no meaning for a stream"),
+        (for_stream, "pushFilters", "has no meaning for a stream"),
         (for_sink, "consumerGroup", "has no meaning for writing"),
     ],
 )
 def test_options_of_another_use_are_errors(use: Any, name: str, text: str) -> None:
-    values = {"startingOffsets": "earliest", "endingOffsets": "latest", "maxOffsetsPerTrigger": "5"}
+    values = {
+        "startingOffsets": "earliest",
+        "endingOffsets": "latest",
+        "maxOffsetsPerTrigger": "5",
+        "minOffsetsPerTrigger": "5",
+        "endingTimestamp": "5",
+        "pushFilters": "true",
+    }
     with pytest.raises(OptionError, match=f"{name} {text}"):
         use(parse({"topic": "a", name.upper(): values.get(name, "x")}))
 
@@ -123,3 +136,62 @@ def test_schemas() -> None:
     ):
         with pytest.raises(SchemaError, match=text):
             check_sink(fields, has_topic=False)
+
+
+def test_kafkas_names() -> None:
+    options = for_stream(parse({"subscribe": "a,b", "kafka.group.id": "g", "maxOffsetsPerTrigger": "7"}))
+    assert (options.topics, options.group, options.rows_per_trigger) == (("a", "b"), "g", 7)
+    with pytest.raises(OptionError, match="subscribe and topic are the same option: leave one out"):
+        parse({"subscribe": "a", "topic": "a"})
+
+
+def test_of_several_starts_the_first_of_kafkas_order_counts() -> None:
+    given = {"topic": "a", "startingOffsets": "earliest", "startingOffsetsByTimestamp": '{"a": {"0": 5}}'}
+    bound = parse(given).starting
+    assert bound is not None
+    assert (bound.option, bound.times) == ("startingOffsetsByTimestamp", {MessageQueue("a", "", 0): 5})
+    bound = parse({**given, "startingTimestamp": "99"}).starting
+    assert bound is not None
+    assert (bound.option, bound.time_ms) == ("startingTimestamp", 99)
+
+
+def test_assigned_queues() -> None:
+    assert parse({"assign": '{"a": [0, 2], "b": {"x": [1]}}'}).assigned == {("a", "", 0), ("a", "", 2), ("b", "x", 1)}
+    assert parse({"assign": '{"b": [0], "a": [1]}'}).topics == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("use", "options", "text"),
+    [
+        (for_batch, {"topic": "a", "assign": '{"a": [0]}'}, "topic and assign exclude each other"),
+        (for_batch, {"subscribe": "a", "subscribePattern": "a.*"}, "topic and subscribePattern exclude each other"),
+        (for_batch, {"subscribePattern": "("}, r"subscribePattern is '\(': .*allowed is a regular expression"),
+        (for_batch, {"assign": '{"a": 3}'}, "assign is .*allowed is JSON like"),
+        (for_batch, {"topic": "a", "tags": "x", "sql": "n = 1"}, "tags and sql exclude each other"),
+        (
+            for_batch,
+            {"topic": "a", "startingTimestamp": "soon"},
+            "startingTimestamp is 'soon': allowed are milliseconds",
+        ),
+        (for_batch, {"topic": "a", "startingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "allowed are milliseconds since"),
+        (for_batch, {"topic": "a", "startingOffsetsByTimestampStrategy": "x"}, "allowed are error and latest"),
+        (for_batch, {"topic": "a", "startingOffsetsByTimestampStrategy": "latest"}, "is for a starting timestamp"),
+        (
+            for_stream,
+            {"topic": "a", "maxTriggerDelay": "5s"},
+            "maxTriggerDelay limits the waiting for minOffsetsPerTrigger",
+        ),
+        (for_stream, {"topic": "a", "maxTriggerDelay": "soon"}, "maxTriggerDelay is 'soon': allowed is a time like"),
+        (for_stream, {"topic": "a", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, "the least must not be"),
+        (for_stream, {"topic": "a", "commitOffsets": "true"}, "commitOffsets needs a group of its own"),
+        (for_stream, {"topic": "a", "consumerGroup": "no group!"}, "consumerGroup: "),
+    ],
+)
+def test_options_that_contradict_each_other(use: Any, options: dict[str, str], text: str) -> None:
+    with pytest.raises(OptionError, match=text):
+        use(parse(options))
+
+
+def test_durations() -> None:
+    seconds = [parse({"maxTriggerDelay": text}).delay_s for text in ("250", "500ms", "30s", "15m", "1h")]
+    assert seconds == [0.25, 0.5, 30, 900, 3600]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from gantrymq.spark.java import java_home
+from gantrymq.spark.local.java import java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

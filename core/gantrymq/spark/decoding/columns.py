@@ -19,7 +19,7 @@ from gantrymq.client import records
 from gantrymq.model import properties as props
 from gantrymq.model import sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.spark.pairs import PAD_BYTES, Pairs
+from gantrymq.spark.decoding.pairs import PAD_BYTES, Pairs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -249,7 +249,7 @@ class Decoder:
                 case "keys":
                     column = pairs.values(props.KEYS)
                 case _:
-                    column = pairs.maps(field.type)
+                    column = _properties(pairs, field.type)
             columns.append(column)
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
         if self._tags is not None:
@@ -304,6 +304,13 @@ def _take_every(block: bytearray, slots: NDArray[np.int32], step: int) -> pa.Arr
     """Every `step`th slot of the block, copied behind one another by Arrow."""
     array = pa.Array.from_buffers(pa.binary(), len(slots) - 1, [None, pa.py_buffer(slots), pa.py_buffer(block)])
     return array.take(pa.array(np.arange(0, len(slots) - 1, step, dtype=np.int32)))
+
+
+def _properties(pairs: Pairs, kind: pa.DataType) -> pa.Array:
+    """All as a map, or those that a struct names."""
+    if pa.types.is_struct(kind):
+        return pa.StructArray.from_arrays([pairs.values(field.name) for field in kind], fields=list(kind))
+    return pairs.maps(kind)
 
 
 def _longs(values: Longs, kind: pa.DataType) -> pa.Array:

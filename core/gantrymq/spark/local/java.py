@@ -20,7 +20,7 @@ JAVA_MIN: Final = 17
 START_TIMEOUT_S: Final = 20
 
 _SCRIPT: Final = """#!/bin/sh
-# Made by gantrymq.spark.java: this runtime has no jdk.incubator.vector, which Spark can do without.
+# Made by gantrymq.spark.local.java: this runtime has no jdk.incubator.vector, which Spark can do without.
 left=$#
 while [ "$left" -gt 0 ]; do
   argument=$1

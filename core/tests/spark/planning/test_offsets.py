@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gantrymq.client.connecting.routes import MessageQueue
-from gantrymq.spark.offsets import OptionError, cap, from_document, parse_offsets, resolve, to_document
+from gantrymq.spark.planning.offsets import (
+    OptionError,
+    cap,
+    from_document,
+    name_queues,
+    parse_offsets,
+    parse_times,
+    to_document,
+)
 
 QUEUES = st.builds(MessageQueue, st.sampled_from(["a", "b"]), st.sampled_from(["x", "y"]), st.integers(0, 12))
 OFFSETS = st.dictionaries(QUEUES, st.integers(0, 2**62), max_size=8)
@@ -53,15 +61,21 @@ def test_a_capped_batch_is_proportional() -> None:
 )
 def test_bad_offsets_say_what_is_allowed(text: str) -> None:
     with pytest.raises(OptionError, match=r"startingOffsets.*allowed (is|are)"):
-        parse_offsets("startingOffsets", text)
+        parse_offsets("startingOffsets", text, "earliest")
+    with pytest.raises(OptionError, match=r"startingOffsetsByTimestamp.*allowed (is|are)"):
+        parse_times("startingOffsetsByTimestamp", text, "earliest")
 
 
-def test_resolve() -> None:
-    queues = [MessageQueue("t", "b", n) for n in range(3)]
-    ends = {"earliest": dict.fromkeys(queues, 10), "latest": dict.fromkeys(queues, 20)}.__getitem__
-    assert resolve("o", "latest", "earliest", queues, ends) == dict.fromkeys(queues, 20)
-    wanted = parse_offsets("o", '{"t": {"b": {"0": 12, "1": -1}}}')
-    assert resolve("o", wanted, "earliest", queues, ends) == {queues[0]: 12, queues[1]: 20, queues[2]: 10}
-    assert resolve("o", wanted, "latest", queues, ends)[queues[2]] == 20
+def test_queues_without_a_broker() -> None:
+    """Kafka's form: the queue of that number, whatever its broker."""
+    x0, y0, y1 = MessageQueue("t", "x", 0), MessageQueue("t", "y", 0), MessageQueue("t", "y", 1)
+    wanted = parse_offsets("o", '{"t": {"0": -1, "1": 7}}', "earliest").offsets
+    assert name_queues("o", wanted, [x0, y0, y1]) == {x0: -1, y0: -1, y1: 7}
+    wanted = parse_offsets("o", '{"t": {"0": 5}}', "earliest").offsets
+    with pytest.raises(OptionError, match=r'o names queue 0 of t, which x, y have: name the broker, like \{"t": \{"x"'):
+        name_queues("o", wanted, [x0, y0])
+    assert name_queues("o", wanted, [x0, y0], same=True) == {x0: 5, y0: 5}
+    with pytest.raises(OptionError, match="o names t/0, which does not exist; topic 't' has t/y/1"):
+        name_queues("o", wanted, [y1])
     with pytest.raises(OptionError, match="o names t/b/7"):
-        resolve("o", {MessageQueue("t", "b", 7): 1}, "earliest", queues, ends)
+        name_queues("o", {MessageQueue("t", "b", 7): 1}, [x0])

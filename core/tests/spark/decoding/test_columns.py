@@ -15,8 +15,8 @@ pa = pytest.importorskip("pyarrow")
 
 from gantrymq.client.records import ReceivedMessage, decode_records  # noqa: E402
 from gantrymq.model.errors import ErrorCode, GantryError  # noqa: E402
-from gantrymq.spark import columns  # noqa: E402
-from gantrymq.spark.columns import Decoder, Queue  # noqa: E402
+from gantrymq.spark.decoding import columns  # noqa: E402
+from gantrymq.spark.decoding.columns import Decoder, Queue  # noqa: E402
 
 MAPS = pa.map_(pa.string(), pa.string())
 FULL = pa.schema(

