@@ -5,14 +5,16 @@ Importing this needs neither pyspark nor pyarrow; using it does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from gantrymq.spark.local.java import java_home
 from gantrymq.spark.local.session import prepare, session
-from gantrymq.spark.planning.progress import lag
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from gantrymq.client.connecting.routes import MessageQueue
 
 __all__ = ["java_home", "lag", "prepare", "register", "session"]
 
@@ -22,3 +24,10 @@ def register(spark: SparkSession) -> None:
     from gantrymq.spark.source import GantryDataSource
 
     spark.dataSource.register(GantryDataSource)
+
+
+def lag(progress: Mapping[str, Any]) -> dict[MessageQueue, int]:
+    """Messages that each queue has behind what a streaming query has read, from its `lastProgress`."""
+    from gantrymq.spark.planning.progress import lag as behind
+
+    return behind(progress)
