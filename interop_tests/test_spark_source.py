@@ -91,6 +91,10 @@ def test_an_event_from_another_door(spark: Any, server: Gantry) -> None:
     (row,) = reader(spark, server, "spark-events").load().collect()
     assert (row.body, row.tag, row.keys) == (b"21.5", "line1.temp", "e1")
     assert row.properties["CE_source"] == "/s"
+    (row,) = reader(spark, server, "spark-events", columns="cloudevents").load().collect()
+    assert (row.id, row.source, row.type, row.data) == ("e1", "/s", "line1.temp", b"21.5")
+    (row,) = reader(spark, server, "spark-events", columns="mqtt").load().collect()
+    assert row.mqttTopic == "spark-events/line1/temp"
 
 
 def test_by_time_by_pattern_and_by_properties(spark: Any, server: Gantry) -> None:

@@ -17,6 +17,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode
 from gantrymq.spark.decoding.columns import Decoder, Queue
+from gantrymq.spark.decoding.views import View
 from gantrymq.spark.planning.dividing import QueueRange
 from gantrymq.spark.planning.offsets import lost
 from gantrymq.spark.wire import Metadata, Patience, Wire, wire
@@ -150,12 +151,13 @@ class Puller:
 
 def read_range(
     queue_range: QueueRange, schema: pa.Schema, nameservers: list[str], group: str, tags: tuple[str, ...], strict: bool,
-    check_crc: bool = False, sql: str = "",
+    check_crc: bool = False, sql: str = "", columns: str = "",
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-    """Arrow batches of a range, rows in offset order. With `strict` a missing offset raises DataLossError, unless `tags` or `sql` filter; with
+    """Arrow batches of a range, rows in offset order; `columns`: the view that `schema` is of (decoding/views.py). With `strict` a missing offset raises DataLossError, unless `tags` or `sql` filter; with
     `check_crc` so does a body that does not fit its CRC, which else is left out with a warning."""
     queue = queue_range.queue
-    decoder = Decoder(Queue(queue.topic, queue.broker, queue.queue_id), schema, tags)
+    view = View(columns, schema)
+    decoder = Decoder(Queue(queue.topic, queue.broker, queue.queue_id), view.decoded, tags)
     puller = Puller(queue_range, nameservers, group, Subscription(queue.topic, frozenset(tags), sql), strict)
     whole = strict and not tags and not sql
     bodies: list[bytes] = []
@@ -166,10 +168,10 @@ def read_range(
         bodies.append(body)
         size += len(body)
         if size >= BLOCK_BYTES:
-            yield from _decode(decoder, bodies, queue_range, expected, puller.position, whole)
+            yield from view.batches(_decode(decoder, bodies, queue_range, expected, puller.position, whole))
             bodies, size, expected = [], 0, puller.position
     if bodies or whole:
-        yield from _decode(decoder, bodies, queue_range, expected, queue_range.end, whole)
+        yield from view.batches(_decode(decoder, bodies, queue_range, expected, queue_range.end, whole))
 
 
 def whole_bodies(data: bytes, queue_range: QueueRange, strict: bool) -> bytes:

@@ -22,7 +22,33 @@ COLUMNS: Final = {
 }
 """What the source can read; a schema given by the user is a selection of these, in any order."""
 
-DDL: Final = ", ".join([f"`{name}` {kind}" for name, kind in COLUMNS.items()])
+_TEXTS: Final = "MAP<STRING, STRING>"
+VIEW_COLUMNS: Final = {
+    "": {},
+    "mqtt": {"mqttTopic": "STRING", "qos": "INT", "retain": "BOOLEAN", "userProperties": _TEXTS},
+    "amqp": {
+        "exchange": "STRING", "routingKey": "STRING", "headers": _TEXTS, "contentType": "STRING", "correlationId": "STRING",
+        "replyTo": "STRING", "messageId": "STRING", "priority": "INT",
+    },
+    "cloudevents": {
+        "id": "STRING", "source": "STRING", "type": "STRING", "subject": "STRING", "time": "TIMESTAMP", "datacontenttype": "STRING",
+        "dataschema": "STRING", "data": "BINARY", "attributes": _TEXTS, "attributeTypes": _TEXTS,
+    },
+    "kafka": {
+        "key": "BINARY", "value": "BINARY", "topic": "STRING", "partition": "INT", "offset": "BIGINT", "timestamp": "TIMESTAMP",
+        "timestampType": "INT", "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
+    },
+}  # fmt: skip
+"""What the option `columns` adds (decoding/views.py)."""
+
+
+def ddl(view: str = "", headers: bool = True) -> str:
+    """The source's schema: its own columns and a view's; with Kafka's, exactly those (the column `headers` where it is asked for)."""
+    chosen = dict(VIEW_COLUMNS[view]) if view == "kafka" else COLUMNS | VIEW_COLUMNS[view]
+    if view == "kafka" and not headers:
+        del chosen["headers"]
+    return ", ".join([f"`{name}` {kind}" for name, kind in chosen.items()])
+
 
 SINK_COLUMNS: Final = {
     "body": ("binary", "string"),
@@ -42,13 +68,14 @@ class SchemaError(ValueError):
     """A DataFrame's schema does not fit; the text names the column and what is allowed."""
 
 
-def check_projection(fields: Iterable[tuple[str, str]]) -> None:
-    """Raise SchemaError unless each (name, Spark type name) is a column of the source."""
+def check_projection(fields: Iterable[tuple[str, str]], view: str = "") -> None:
+    """Raise SchemaError unless each (name, Spark type name) is a column of the source, or of the view."""
+    columns = COLUMNS | VIEW_COLUMNS[view]
     seen = set()
     for name, kind in fields:
-        wanted = COLUMNS.get(name)
+        wanted = columns.get(name)
         if wanted is None:
-            raise SchemaError(f"there is no column {name!r}; the source has {', '.join(COLUMNS)}")
+            raise SchemaError(f"there is no column {name!r}; the source has {', '.join(columns)}")
         chosen = name == "properties" and _STRINGS.fullmatch(kind.replace(" ", ""))
         if not chosen and kind.replace(" ", "").lower() != wanted.replace(" ", "").lower():
             raise SchemaError(f"column {name!r} is {wanted}, the schema says {kind.upper()}; cast it after reading")

@@ -26,7 +26,7 @@ from gantrymq.spark.planning.dividing import QueueRange
 from gantrymq.spark.planning.filters import Narrowing
 from gantrymq.spark.planning.offsets import Document, OptionError, from_document, to_document
 from gantrymq.spark.planning.planner import Planner
-from gantrymq.spark.schema import DDL, check_projection, check_sink
+from gantrymq.spark.schema import check_projection, check_sink, ddl
 from gantrymq.spark.wire import FIRST_FOR_S, RETRY_FOR_S, Metadata, close_all
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class _Reading:
 
     def __init__(self, options: settings.Options, schema: StructType) -> None:
         fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-        check_projection(fields)
+        check_projection(fields, options.columns)
         self._options = options
         self._schema = schema
 
@@ -73,6 +73,7 @@ class _Reading:
             options.fail_on_data_loss,
             options.check_crc,
             options.sql,
+            options.columns,
         )
 
 
@@ -198,7 +199,8 @@ class GantryDataSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> str:
         """All columns; `.schema(...)` on the reader chooses some."""
-        return DDL
+        options = settings.parse(self.options)
+        return ddl(options.columns, options.include_headers)
 
     def reader(self, schema: StructType) -> GantryReader:
         """For `spark.read`."""

@@ -225,3 +225,54 @@ def test_the_group_has_the_offsets_and_progress_the_lag(spark: Any, cluster: Fak
     assert cluster.broker().offsets == {("g", "telemetry", 0): 500, ("g", "telemetry", 1): 500}
     seen = [sum(lag(progress).values()) for progress in query.recentProgress if progress["numInputRows"]]
     assert seen == [600, 200, 0]
+
+
+def kafka_job(
+    spark: Any, form: str, options: dict[str, str], out: str, checkpoint: str
+) -> list[tuple[str, int, int, int]]:
+    """A job for Spark's Kafka source, word for word; what it wrote, summed up."""
+    frame = spark.readStream.format(form).options(**options).load()
+    parsed = frame.selectExpr(
+        "CAST(key AS STRING) AS device", "CAST(CAST(value AS STRING) AS INT) AS number", "topic", "partition", "offset", "timestamp",
+        "timestampType",
+    )  # fmt: skip
+    writer = parsed.writeStream.format("parquet").option("path", out).option("checkpointLocation", checkpoint)
+    run(writer.trigger(availableNow=True).start)
+    spark.read.parquet(out).createOrReplaceTempView("numbers")
+    query = (
+        "SELECT topic, partition, sum(number), max(offset) FROM numbers GROUP BY topic, partition ORDER BY partition"
+    )
+    return [tuple(row) for row in spark.sql(query).collect()]
+
+
+def test_a_kafka_job_by_changing_format_and_two_options(spark: Any, cluster: FakeCluster, tmp_path: Path) -> None:
+    fill(cluster, 100)
+    options = {
+        "subscribe": "telemetry",
+        "startingOffsets": '{"telemetry": {"0": 10, "1": -2}}',
+        "maxOffsetsPerTrigger": "40",
+    }
+    options |= {"nameserver": cluster.nameserver, "columns": "kafka"}
+    rows = kafka_job(spark, "gantry", options, str(tmp_path / "out"), str(tmp_path / "checkpoint"))
+    even, odd = sum(range(20, 100, 2)), sum(range(1, 100, 2))
+    assert rows == [("telemetry", 0, even, 49), ("telemetry", 1, odd, 49)]
+
+
+def test_columns_of_protocols(spark: Any, cluster: FakeCluster) -> None:
+    fill(cluster, 10)
+    names = {}
+    for view in ("mqtt", "amqp", "cloudevents", "kafka"):
+        frame = source(spark, cluster, columns=view).load()
+        names[view] = frame.columns
+        assert len(frame.collect()) == 10
+    assert names["kafka"] == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+    assert names["mqtt"][-4:] == ["mqttTopic", "qos", "retain", "userProperties"]
+    row = (
+        source(spark, cluster, columns="kafka", includeHeaders="true")
+        .load()
+        .where("offset = 0 and partition = 1")
+        .collect()[0]
+    )
+    assert [(header.key, bytes(header.value)) for header in row.headers] == [("place", b"hall")]
+    picked = source(spark, cluster, columns="mqtt").schema("mqttTopic string, offset bigint").load()
+    assert {row.mqttTopic for row in picked.collect()} == {"telemetry/hot", "telemetry/cold"}

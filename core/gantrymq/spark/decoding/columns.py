@@ -43,6 +43,9 @@ _ALONE_MAX: Final = 4096
 """Records of one size, as a sensor writes them, are hopped over up to `_RUN` at once (15 ns each instead of 100). Where sizes differ that is
 tried again after so many records hopped over one by one, so it costs them next to nothing."""
 
+_OF_THE_HEAD: Final = frozenset({"topic", "broker", "queue", "offset", "body", "bornTimestamp", "storeTimestamp"})
+"""Columns that need no properties."""
+
 BLOCK_BYTES_MAX: Final = 1 << 30
 """Offsets inside a block are signed 32-bit, as in Arrow's binary type."""
 
@@ -260,7 +263,7 @@ class Decoder:
     def _pairs(self, block: bytearray, bounds: Bounds, rows: slice) -> Pairs:
         """Properties of the rows. A last pair without \\x02 takes along the byte behind it, where `Pairs` marks its end: there is always
         one, the padding."""
-        if not self._wanted & {"tag", "keys", "properties"} and self._tags is None:
+        if self._wanted <= _OF_THE_HEAD and self._tags is None:
             return Pairs(np.zeros(PAD_BYTES, dtype=np.uint8), np.zeros(1, dtype=np.int64))
         begins, ends = bounds.pairs_at[rows], bounds.pairs_end[rows]
         open_end: Any = (ends > begins) & (_field(block, "u1", ends - 1) != 2)

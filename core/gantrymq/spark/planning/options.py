@@ -28,7 +28,7 @@ _ENDS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 """Of several the first counts, as in Spark's Kafka source."""
 _READING: Final = (
     "nameserver", *_WHAT, *_STARTS, "startingOffsetsByTimestampStrategy", "tags", "sql", "failOnDataLoss", "checkCrc", "consumerGroup",
-    "minPartitions", "maxRecordsPerPartition",
+    "minPartitions", "maxRecordsPerPartition", "columns", "includeHeaders",
 )  # fmt: skip
 BATCH: Final = (*_READING, *_ENDS, "pushFilters")
 STREAM: Final = (
@@ -51,6 +51,9 @@ _INSTEAD: Final = {
     "fetchoffset.retryintervalms": _RETRIES,
 }
 """What users of Spark's Kafka source write that has no equal here, and what to do."""
+
+PROTOCOLS: Final = ("mqtt", "amqp", "cloudevents", "kafka")
+"""Values of `columns`."""
 
 _UNITS_S: Final = {"ms": 0.001, "": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -83,6 +86,9 @@ class Options:
     commit_offsets: bool
     push_filters: bool
     check_crc: bool
+    columns: str
+    """Whose columns there are besides the source's own; empty: none."""
+    include_headers: bool
     is_set: frozenset[str]
     """Names, in lower case, of the options that were given."""
 
@@ -125,6 +131,8 @@ def parse(options: Mapping[str, str]) -> Options:
         commit_offsets=_truth(given, "commitOffsets", False),
         push_filters=_truth(given, "pushFilters", False),
         check_crc=_truth(given, "checkCrc", False),
+        columns=_one_of(given, "columns", "", *PROTOCOLS),
+        include_headers=_truth(given, "includeHeaders", False),
         is_set=frozenset(given),
     )
 
@@ -216,6 +224,9 @@ def _check_reading(options: Options) -> None:
     ):
         raise OptionError("startingOffsetsByTimestampStrategy is for a starting timestamp: set one, or leave it out")
 
+    if "includeheaders" in options.is_set and options.columns != "kafka":
+        raise OptionError("includeHeaders is for columns = kafka: leave it out; the column properties has them")
+
 
 def _is_word(bound: Bound, word: str) -> bool:
     return bound.word == word and not bound.offsets and not bound.times and bound.time_ms < 0
@@ -271,7 +282,7 @@ def _one_of(given: Mapping[str, str], name: str, *allowed: str) -> str:
     """One of the words, without one the first."""
     text = given.get(name.lower(), allowed[0]).lower()
     if text not in allowed:
-        raise OptionError(f"{name} is {text!r}: allowed are {' and '.join(allowed)}")
+        raise OptionError(f"{name} is {text!r}: allowed are {', '.join(filter(None, allowed))}")
     return text
 
 

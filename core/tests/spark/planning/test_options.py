@@ -174,7 +174,7 @@ def test_assigned_queues() -> None:
             "startingTimestamp is 'soon': allowed are milliseconds",
         ),
         (for_batch, {"topic": "a", "startingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "allowed are milliseconds since"),
-        (for_batch, {"topic": "a", "startingOffsetsByTimestampStrategy": "x"}, "allowed are error and latest"),
+        (for_batch, {"topic": "a", "startingOffsetsByTimestampStrategy": "x"}, "allowed are error, latest"),
         (for_batch, {"topic": "a", "startingOffsetsByTimestampStrategy": "latest"}, "is for a starting timestamp"),
         (
             for_stream,
