@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from gantrymq.client.connecting.routes import MessageQueue
+    from gantrymq.spark.local.doctor import Finding
 
-__all__ = ["java_home", "lag", "prepare", "register", "session"]
+__all__ = ["doctor", "java_home", "lag", "prepare", "register", "session"]
 
 
 def register(spark: SparkSession) -> None:
@@ -31,3 +32,10 @@ def lag(progress: Mapping[str, Any]) -> dict[MessageQueue, int]:
     from gantrymq.spark.planning.progress import lag as behind
 
     return behind(progress)
+
+
+def doctor(spark: SparkSession | None = None, nameserver: str = "", topic: str = "") -> list[Finding]:
+    """Print what is right and wrong with Java, Python, packages, servers and (of a session) executors; return what is wrong."""
+    from gantrymq.spark.local.doctor import doctor as examine
+
+    return examine(spark, nameserver, topic)

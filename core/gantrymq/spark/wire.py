@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from gantrymq.client.connecting.link import split_address
 from gantrymq.client.connecting.routes import MessageQueue, Route, loads, parse_route
@@ -209,9 +209,18 @@ class Metadata:
         UNAVAILABLE."""
         answer, address = self._ask(Command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}))
         names = set(loads(expect_success(answer, "list of topics", address).body)["topicList"])
-        answer, address = self._ask(Command(RequestCode.GET_BROKER_CLUSTER_INFO, {}))
-        tables = loads(expect_success(answer, "list of brokers", address).body)
+        tables = self._cluster()
         return sorted(names.difference(tables["brokerAddrTable"], tables["clusterAddrTable"]))
+
+    def brokers(self) -> dict[str, str]:
+        """Names of all brokers with the address of each one's first member."""
+        table = self._cluster()["brokerAddrTable"]
+        addresses = {name: data["brokerAddrs"] for name, data in table.items()}
+        return {name: found[min(found, key=int)] for name, found in addresses.items() if found}
+
+    def _cluster(self) -> Any:
+        answer, address = self._ask(Command(RequestCode.GET_BROKER_CLUSTER_INFO, {}))
+        return loads(expect_success(answer, "list of brokers", address).body)
 
     def _ask(self, command: Command) -> tuple[Command, str]:
         """The answer of the first nameserver that gives one, and its address."""
