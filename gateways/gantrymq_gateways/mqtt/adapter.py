@@ -328,7 +328,8 @@ class MqttDoor(Peer):
         self.session = session
         self._epoch = epoch
         unacked_max = gateway.config.unacked_bytes_max
-        self._inflow = Inflow(gateway.shell.port, gateway.targets, gateway.kept, self, unacked_max, self._bridge)
+        mark = self._bridge + gateway.publisher_mark(self._client_id)
+        self._inflow = Inflow(gateway.shell.port, gateway.targets, gateway.kept, self, unacked_max, mark)
         self.connection.accept(present)
         self._link.set_deadline(self.connection.next_deadline())
         self._link.mark()

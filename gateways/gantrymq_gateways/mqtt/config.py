@@ -40,6 +40,11 @@ class MqttConfig:
     subscriptions_max: int = field(default=1_000, metadata={"min": 1, "max": 100_000})
     """Filters of one session; more are refused with SUBACK 0x80. Each of a persistent session costs a cursor. One packet has at most
     10000 filters, whatever is set here: more close the connection."""
+    shared_strategy: Literal["round_robin", "least_inflight", "sticky", "hash_topic", "hash_client", "key"] = (
+        "round_robin"
+    )
+    """Which member of a shared subscription gets a message: each in turn; who has least to acknowledge; one as long as it is there; by the topic;
+    by the publisher; or in turn, but a topic's messages to the same as long as it has some to acknowledge, so that their order holds."""
     retained_max: int = field(default=100_000, metadata={"min": 0, "max": 10_000_000})
     """Topics with a retained message: all are held in memory. Beyond it a retained publish closes the connection."""
     retained_bytes_max: int = field(default=256 * 1024 * 1024, metadata={"min": 0})

@@ -25,6 +25,7 @@ from gantrymq_gateways.mqtt.messages.wills import Wills
 from gantrymq_gateways.mqtt.retained import RetainedStore
 from gantrymq_gateways.mqtt.sessions.lifecycle import Lifecycle
 from gantrymq_gateways.mqtt.sessions.sessions import RETAINED_WAITING_FILTERS, RETAINED_WAITING_MAX, SessionTools
+from gantrymq_gateways.mqtt.sessions.shared_group import publisher_property
 from gantrymq_gateways.mqtt.steps import Steps, call, run
 from gantrymq_gateways.mqtt.tables import FILTER_TABLE, SESSION_TABLE
 from gantrymq_gateways.mqtt.topics.mapping import DeliveryTopics, LongTopics
@@ -89,11 +90,13 @@ class MqttGateway:
         tools = SessionTools(
             port, self.topics, self.settle, config.volatile_entries_max, later, waiting_max, self.rules
         )
-        self.lifecycle = Lifecycle(port, tools, self.fanout, self.kept, shell.clock.now_ms, shell.name)
+        self.lifecycle = Lifecycle(
+            port, tools, self.fanout, self.kept, shell.clock.now_ms, shell.name, config.shared_strategy
+        )
         self.lifecycle.sessions_max = config.sessions_max
         self.lifecycle.subscriptions_max = config.subscriptions_max
         self.lifecycle.session_expiry_ms = config.session_expiry_s * 1000
-        self.lifecycle.flush_settled = self.flush_settled
+        self.lifecycle.flush_settled = self.lifecycle.shared.flush_settled = self.flush_settled
         self.lifecycle.queues.note_topic = self.long_topics.note
         self.limits = ConnectionLimits(
             body_bytes_max + HEADER_BYTES_MAX,
@@ -214,6 +217,10 @@ class MqttGateway:
         """A client id for a client without one [MQTT-3.1.3-6]; unique over gateways and restarts."""
         self._generated += 1
         return f"gantry-{self.shell.clock.now_ms():x}-{id(self) & 0xFFFFFF:06x}-{self._generated:x}"
+
+    def publisher_mark(self, client_id: str) -> bytes:
+        """Properties that say who published, where somebody asks (`mqtt.shared_strategy`)."""
+        return publisher_property(client_id) if self.config.shared_strategy == "hash_client" else b""
 
     def settle(self, cursor: int, offset: int, outcome: Outcome) -> None:
         """Collect an outcome; all of a turn go to the broker in one call."""

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from gantrymq_gateways.mqtt.topics.mapping import filter_route
+from gantrymq_gateways.mqtt.topics.shared import bare, is_shared
 
 SESSION_TABLE: Final = "mqtt_session"
 FILTER_TABLE: Final = "mqtt_filter"
@@ -48,7 +49,7 @@ def check_session(key: str, value: bytes) -> None:
 
 def check_filter_row(key: str, value: bytes) -> None:
     """Raise for a row of `mqtt_filter` that cannot be read."""
-    filter_route(_text(value))
+    filter_route(bare(_text(value)))
     if int(key) < 1:
         raise ValueError(f"{key} is no light queue")
 
@@ -111,7 +112,7 @@ class StoredSession:
     def end(self, text: str) -> None:
         """The filter is none of the session's any more; its place in the light queue is still to be given back."""
         ended = self.filters.pop(text, None)
-        if ended is not None:
+        if ended is not None and not is_shared(text):  # the place in a group's queue is the group's
             self.ending.append(ended.light)
 
 
@@ -255,6 +256,10 @@ class SessionTable:
     def is_safe(self, light: int, now_ms: int) -> bool:
         """No gateway is about to remove it: it is in use, or was lately."""
         return light in self._users or self._fresh_since.get(light, -FILTER_FRESH_MS) > now_ms - FILTER_FRESH_MS
+
+    def is_unused(self, light: int) -> bool:
+        """There is such a queue, and no stored session uses it."""
+        return light in self._filter_of and light not in self._users
 
     def connected(self, client_id: str) -> None:
         """Its session does not expire."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
@@ -22,7 +23,7 @@ from gateways.tests.realport import CONFIG
 class Side:
     """One gateway. `step` is one frame from the broker, or a turn where none came; False: there was neither."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, settings: dict[str, Any]) -> None:
         self.site = site
         self.clock, self.wheel = site.clock, site.wheel
         self.turn = ManualTurn()
@@ -34,7 +35,7 @@ class Side:
         self._session = GatewaySession(site.broker, "test", self._came.append)
         self.port = RemoteBrokerPort(self._sent.append, lambda: self.turn.at_write(self.port.flush))
         self.port.connected("gateway", lambda token, result: None)
-        self.gateway = MqttGateway(Shell(self.port, self.clock, self.turn, self.wheel), MqttConfig())
+        self.gateway = MqttGateway(Shell(self.port, self.clock, self.turn, self.wheel), MqttConfig(**settings))
 
     def step(self) -> bool:
         """What has come from the broker, one frame of it; else one turn."""
@@ -65,7 +66,7 @@ class Side:
 class Site:
     """The broker and its two gateways."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **settings: Any) -> None:
         self.clock = ManualClock()
         self.wheel = ManualWheel(self.clock)
         self.turn = ManualTurn()
@@ -75,7 +76,7 @@ class Site:
         sets = {"mqtt": MqttRoutes()}
         self.broker = Broker(self.store, self.clock, self.turn, self.wheel, sets, *configs, False)  # type: ignore[arg-type]
         self.broker.open()
-        self.old, self.new = self.sides = (Side(self), Side(self))
+        self.old, self.new = self.sides = (Side(self, settings), Side(self, settings))
         for side in self.sides:
             side.gateway.start()
         self.settle()

@@ -99,7 +99,7 @@ def test_subscriptions_that_are_refused() -> None:
     world = World(subscriptions_max=2)
     world.port.fail_next("ensure_topic", ErrorCode.TOPIC_LIMIT)
     client = world.client("c")
-    assert client.subscribe("limit", "rmq_sys_gantry_table", "$share/g/t", "/".join("a" * 202)) == [0x80] * 4
+    assert client.subscribe("limit", "rmq_sys_gantry_table", "$share/g/", "/".join("a" * 202)) == [0x80] * 4
     assert client.subscribe("a", "b", "c", "a") == [1, 1, 0x80, 1]
     kept = world.client("k", clean=False)
     assert kept.subscribe("a", "b", "c", "a") == [1, 1, 0x80, 1]

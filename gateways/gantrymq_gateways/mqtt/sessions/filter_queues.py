@@ -13,6 +13,7 @@ from gantrymq_gateways.mqtt.routes import KIND
 from gantrymq_gateways.mqtt.steps import Call, Steps, call, run
 from gantrymq_gateways.mqtt.tables import FILTER_TABLE, SessionTable, marked, removed
 from gantrymq_gateways.mqtt.topics.rules import TopicRules
+from gantrymq_gateways.mqtt.topics.shared import bare
 
 
 class FilterQueues:
@@ -47,6 +48,7 @@ class FilterQueues:
 
     def need_topic(self, text: str) -> Steps:
         """A topic comes into being at its first subscription. Raises GantryError for one that nobody may subscribe to."""
+        text = bare(text)
         topic = self._rules.home_of(text)
         if topic is None:
             return
@@ -65,7 +67,7 @@ class FilterQueues:
         if not self._table.is_safe(light, self._now_ms()):
             light = yield partial(self._take, text)
         if light not in self._installed:
-            topic, expression = self._rules.filter_route(text)
+            topic, expression = self._rules.filter_route(bare(text))
             yield call(self._port.add_route, Route(route_id(light), KIND, topic, expression, light))
             self._installed.add(light)
         return light
@@ -108,6 +110,21 @@ class FilterQueues:
         if fits[0]:
             self._table.changed_filter(str(light), taken, self._now_ms())
         return fits[0]
+
+    def needs_mark(self, light: int, now_ms: int) -> bool:
+        """No session's row uses the queue, and a while ago it was last said that somebody does."""
+        return self._table.is_unused(light) and not self._table.is_safe(light, now_ms)
+
+    def keep(self, light: int) -> Generator[Call, Any, bool]:
+        """Say that the queue is in use though no session's row says so. False: it is being removed, or is gone."""
+        value = self._table.filter_row(light)
+        if not value or value == removed(value):
+            return False
+        if (yield from self._mark(light, value)):
+            return True
+        now = self._table.filter_row(light)
+        # Another gateway said it, or the row's change is on its way.
+        return now == value or (bool(now) and now != removed(now))
 
     def remove(self, light: int, value: bytes) -> Steps:
         """Nobody uses the filter any more: its route, its queue, its row. `value`: the row as it was then."""

@@ -25,8 +25,10 @@ from gantrymq_gateways.mqtt.sessions.sessions import (
     VolatileSession,
     Waiting,
 )
+from gantrymq_gateways.mqtt.sessions.shared import SharedGroups
 from gantrymq_gateways.mqtt.steps import Call, Serial, Steps, Work, call, pause, run
 from gantrymq_gateways.mqtt.tables import FILTER_GRACE_MS, SessionTable, StoredFilter, StoredSession
+from gantrymq_gateways.mqtt.topics.shared import check_shared, is_shared
 from gantrymq_gateways.mqtt.wire import constants as c
 from gantrymq_gateways.mqtt.wire.codec import Connect, Subscribe, Unsubscribe
 
@@ -75,6 +77,7 @@ class Lifecycle:
         kept: RetainedStore,
         now_ms: Callable[[], int],
         gateway: str,
+        shared_strategy: str = "round_robin",
     ) -> None:
         self.port = port
         self.tools = tools
@@ -84,6 +87,7 @@ class Lifecycle:
         self.table = SessionTable()
         self.rows = SessionRows(port, self.table, now_ms, gateway)
         self.queues = FilterQueues(port, self.table, now_ms, tools.rules)
+        self.shared = SharedGroups(port, self.queues, tools, shared_strategy)
         self.serial = Serial()
         self.pause = pause(tools.later)
         """Where one client asks for much, the others have their turn in between."""
@@ -148,6 +152,7 @@ class Lifecycle:
             present = present and bool(stored.filters)
             yield from self._give_back(client_id, hold, stored)
         opened: list[tuple[str, StoredFilter, int]] = []
+        shared: list[tuple[str, StoredFilter]] = []
         renewed = False
         work = Work()
         for text, kept in stored.filters.items():
@@ -155,6 +160,9 @@ class Lifecycle:
                 yield self.pause
             if client.gone:
                 return
+            if is_shared(text):
+                shared.append((text, kept))
+                continue
             light = kept.light
             info = yield from self._open_again(client_id, text, kept)
             renewed = renewed or kept.light != light
@@ -176,12 +184,15 @@ class Lifecycle:
             session.add(text, kept.qos, cursor)
             if work.spend(ADD_WORK):
                 yield self.pause
+        for text, kept in shared:
+            yield from self._join_again(session, text, kept)
         retained: dict[str, list[Waiting]] = {}
         owed = {text: kept.qos for text, kept, _ in opened if kept.owed}
         yield from self._find_retained(session, owed, retained, work)  # what is too much stays owed
         self.rows.reported(client_id, self.table.row(client_id), session)
         if client.gone:
             session.detach()
+            self.shared.detach(session)
             return
         session.send_retained(retained)
         session.held = False
@@ -230,6 +241,18 @@ class Lifecycle:
             kept.light = yield from self.queues.queue_of(text)
             info = yield call(self.port.open_cursor, f"~{kept.light}", group, END)
         return info
+
+    def _join_again(self, session: PersistentSession, text: str, kept: StoredFilter) -> Steps:
+        """The session's group; it has a new queue if the old one was removed."""
+        light = yield from self.shared.join(session, text, kept.qos, kept.light)
+        if light != kept.light:
+            kept.light = light
+
+            def correct(row: StoredSession) -> None:
+                if text in row.filters:
+                    row.filters[text].light = light
+
+            yield from self._change(session, correct)
 
     def _change(
         self, session: PersistentSession, change: Callable[[StoredSession], None]
@@ -346,6 +369,9 @@ class Lifecycle:
             kept = stored.filters[text]
             light = kept.light
             try:
+                if is_shared(text):
+                    yield from self._join_again(session, text, kept)
+                    continue
                 cursors[text] = (yield from self._open_again(session.client_id, text, kept)).cursor
                 renewed = renewed or kept.light != light
             except GantryError as error:
@@ -402,8 +428,8 @@ class Lifecycle:
 
     def _check_filter(self, subscribed: Collection[str], text: str) -> Steps:
         """Raise GantryError for filters that nobody may have."""
-        if text.startswith("$share/"):
-            raise GantryError(ErrorCode.NOT_SUPPORTED, "shared subscriptions are not supported yet")
+        if is_shared(text):
+            check_shared(text)
         if text not in subscribed and len(subscribed) >= self.subscriptions_max:
             raise GantryError(ErrorCode.LIMIT_REACHED, f"mqtt.subscriptions_max ({self.subscriptions_max}) is reached")
         yield from self.queues.need_topic(text)
@@ -412,6 +438,13 @@ class Lifecycle:
         if not session.is_attached():
             return
         session.subscriptions[text] = qos
+        if is_shared(text):
+            try:
+                yield from self.shared.join(session, text, qos)
+            except GantryError:
+                session.subscriptions.pop(text, None)
+                raise
+            return
         install = self.fanout.attach(text, session, qos)
         if install is None:
             return
@@ -438,6 +471,7 @@ class Lifecycle:
             work = Work()
             for text in packet.filters:
                 if session.subscriptions.pop(text, None) is not None:
+                    self.shared.leave(session, text)
                     self.fanout.detach(text, session)
                     if work.spend(FILTER_WORK):
                         yield self.pause
@@ -447,19 +481,22 @@ class Lifecycle:
             answer()
 
     def _unsubscribe_persistent(self, session: PersistentSession, filters: list[str]) -> Steps:
-        ended = [text for text in dict.fromkeys(filters) if text in session.subscriptions]
-        if not ended:
+        known = [text for text in dict.fromkeys(filters) if text in session.subscriptions or text in session.shares]
+        if not known:
             return
         cursors: dict[str, int] = {}
         work = Work()
-        for text in ended:
+        for text in known:
+            if is_shared(text):
+                self.shared.leave(session, text)
+                continue
             cursors[text] = session.remove(text)
             if work.spend(ADD_WORK):
                 yield self.pause
         lights: dict[str, int] = {}
 
         def end(stored: StoredSession) -> None:
-            for text in ended:
+            for text in known:
                 if text in stored.filters:
                     lights[text] = stored.filters[text].light
                 stored.end(text)
@@ -485,6 +522,7 @@ class Lifecycle:
         if not session.is_attached():
             return
         session.detach()
+        self.shared.detach(session)
         if self.live.get(session.client_id) is session:
             del self.live[session.client_id]
         if isinstance(session, VolatileSession):
@@ -568,6 +606,7 @@ class Lifecycle:
     def sweep(self) -> None:
         """Forget expired sessions and remove filters that nobody uses; called now and then."""
         now_ms = self.now_ms()
+        self.shared.sweep(now_ms)
         for client_id in list(self.table.expired(now_ms - self.session_expiry_ms)):
             self.table.postpone(client_id, now_ms)
             self.serial.put(client_id, self._expire(client_id), self.report)
@@ -603,5 +642,6 @@ class Lifecycle:
         """The broker went away: what this process knew of it counts no more."""
         self.rows.lost()
         self.queues.lost()
+        self.shared.lost()
         self.live.clear()
         self._resend.clear()

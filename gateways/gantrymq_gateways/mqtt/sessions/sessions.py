@@ -91,6 +91,22 @@ class Owed:
         """How many must still be acknowledged."""
 
 
+class Acknowledged(Protocol):
+    """What somebody else wants to know the end of."""
+
+    def acknowledged(self) -> None: ...
+
+
+class Share(Protocol):
+    """A group of which the session is a member (shared_group.py)."""
+
+    text: str
+
+    def wake(self) -> None: ...
+
+    def detach(self, session: Session) -> None: ...
+
+
 Waiting = tuple[Retained, int, Owed | None, str]
 """A retained message that a new subscription found, its granted QoS, whom it is owed to, and the filter."""
 
@@ -132,6 +148,10 @@ class Session:
         """Subscriptions are being added: what waits in light queues stays there until their overlaps can be seen."""
         self.on_owed: Callable[[str], None] = lambda text: None
         """All retained messages of a filter were acknowledged."""
+        self.shares: dict[str, Share] = {}
+        """Its shared subscriptions."""
+        self.shared_with: set[Share] = set()
+        """...and those that it had before and may have messages of."""
 
     def subscribed_again(self, filters: Iterable[str]) -> None:
         """Forget what still waits for these: it is sent once more [MQTT-3.8.4-3], but not three times. One pass for a whole packet."""
@@ -174,6 +194,10 @@ class Session:
         if isinstance(settles, Owed):
             self._pay(settles)
             return
+        if not isinstance(settles, list):
+            taken: Acknowledged = settles
+            taken.acknowledged()
+            return
         for cursor, offset in settles:
             self.tools.settle(cursor, offset, Outcome.ACK)
 
@@ -185,6 +209,11 @@ class Session:
     def pump(self) -> None:
         """Send what waits, as far as there is room."""
         raise NotImplementedError
+
+    def wake_shares(self) -> None:
+        """There is room, perhaps: its groups look."""
+        for share in self.shares.values():
+            share.wake()
 
     def detach(self) -> None:
         """The connection is gone."""
@@ -226,6 +255,7 @@ class VolatileSession(Session):
         self.outlet.direct = False
 
     def pump(self) -> None:
+        self.wake_shares()
         if not self.attached or self._reading or not self._pump_retained():
             return
         room = self.outlet.room()
@@ -387,6 +417,7 @@ class PersistentSession(Session):
         self._wanted.append(subscription)
 
     def pump(self) -> None:
+        self.wake_shares()
         if self._pumping or self.held or not self.attached:
             return
         self._pumping = True
