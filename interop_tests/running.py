@@ -106,9 +106,12 @@ class Process:
         """Start without waiting."""
         ready = self._ready_path
         ready.unlink(missing_ok=True)
-        known = {name: int(address.rpartition(":")[2]) for name, address in self.doors.items()}
+        known = {name: int(address.rpartition(":")[2]) for name, address in self.doors.items() if "." not in name}
         chosen = known or {name: free_port(VIP) if name == "broker" else free_port() for name in SERVICES}
-        ports = [f"--set={name}.port={port}" for name, port in chosen.items()]
+        placed = {
+            part.removeprefix("--set=").partition(".listeners=")[0] for part in self.command if ".listeners=" in part
+        }
+        ports = [f"--set={name}.port={port}" for name, port in chosen.items() if name not in placed]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, *self.program, *self.command, *ports, "--ready-file", str(ready)],

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, ge
 
 from gantrymq.logs import SECRET
 from gantrymq.model.errors import ConfigError, ConfigErrors
+from gantrymq.net.tls.contexts import TlsConfig
 
 Section = TypeVar("Section")
 
@@ -39,7 +40,7 @@ WORDS_OF_BOOL: Final = {
     "0": False,
 }
 
-SERVICE_KEYS: Final = ("enabled",)
+SERVICE_KEYS: Final = ("enabled", "listeners")
 """Keys that every service's section has without declaring them; `server.py` reads them."""
 
 
@@ -135,6 +136,10 @@ class ServerConfig:
     )
 
 
+PROCESS_SECTIONS: Final[dict[str, type]] = {"server": ServerConfig, "tls": TlsConfig}
+"""Sections that are the process's own and no service's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Raw:
     """A value as it was given, and by whom."""
@@ -164,6 +169,13 @@ class Settings:
         """A yes/no value outside of any dataclass."""
         raw = self.get(section, key)
         return default if raw is None else bool(convert(f"{section}.{key}", raw, bool, {}))
+
+    def texts(self, section: str, key: str) -> list[str]:
+        """A list outside of any dataclass; empty if it is not given. Raises `ConfigError`."""
+        raw = self.get(section, key)
+        found = [] if raw is None else convert(f"{section}.{key}", raw, list[str], {})
+        assert isinstance(found, list)
+        return found
 
     def build(self, name: str, section_type: type[Section], common: tuple[str, ...] = ()) -> Section:
         """The dataclass `section_type` with the values given for section `name`; keys in `common` may also be given and are

@@ -387,6 +387,7 @@ class MetricsService:
 
     name = "metrics"
     default_port = PORT
+    alpn = ("http/1.1",)
     config: type = MetricsConfig
     extra_sections: ClassVar[dict[str, type]] = {}
 

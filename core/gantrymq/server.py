@@ -17,7 +17,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -30,11 +30,21 @@ import anyio.lowlevel
 
 from gantrymq import __version__
 from gantrymq.clock import SystemClock
-from gantrymq.config import SERVICE_KEYS, ServerConfig, Settings, gather, is_page, parse_nameservers, refuse
+from gantrymq.config import (
+    PROCESS_SECTIONS,
+    SERVICE_KEYS,
+    ServerConfig,
+    Settings,
+    gather,
+    is_page,
+    parse_nameservers,
+    refuse,
+)
 from gantrymq.launch.checks import check_bind, check_ready_file, contradictions
 from gantrymq.launch.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from gantrymq.launch.first_steps import first_steps
 from gantrymq.launch.health import STOPPING, Health
+from gantrymq.launch.openings import Openings, openings_of
 from gantrymq.launch.restart import Follower
 from gantrymq.launch.service_manager import TELL_READY, TELL_STOPPING, notify
 from gantrymq.logs import JsonFormatter, complain, set_up_logging
@@ -44,7 +54,9 @@ from gantrymq.net.api import ConnectionFactory
 from gantrymq.net.host_names import host_names
 from gantrymq.net.listen import Listener, listen, raise_file_limit, reserve
 from gantrymq.net.loopback import networks_of
+from gantrymq.net.places import PLAIN, Place
 from gantrymq.net.pump import PumpHost, PumpLimits
+from gantrymq.net.tls.contexts import CHECK_EVERY_S, Context
 from gantrymq.net.turn import LoopTurn
 from gantrymq.net.wheel import TimerWheel
 from gantrymq.services import Service, ServiceContext
@@ -113,6 +125,7 @@ class Plan:
     services: list[Service]
     configs: dict[str, Any]
     sections: dict[str, dict[str, Any]]
+    openings: Openings
     nameservers: list[str]
     data_is_default: bool
     ready_file: Path | None
@@ -192,7 +205,8 @@ def make_plan(launch: Launch, environment: Mapping[str, str]) -> Plan:
     services = [load_service(installed[name]) for name in names]
     errors = list(settings.errors)
     settings.examine_sections(known_sections(settings, services, installed), errors)
-    server = settings.examine("server", ServerConfig, errors)
+    own: dict[str, Any] = {name: settings.examine(name, section, errors) for name, section in PROCESS_SECTIONS.items()}
+    server: ServerConfig = own["server"]
     configs: dict[str, Any] = {
         service.name: settings.examine(service.name, service.config, errors, SERVICE_KEYS) for service in services
     }
@@ -203,6 +217,7 @@ def make_plan(launch: Launch, environment: Mapping[str, str]) -> Plan:
         for service in services
     }
     errors += contradictions(settings, server, configs)
+    openings = openings_of(settings, server, own["tls"], services, errors)
     own_nameserver = "nameserver" in names and not server.nameserver
     source = "--nameserver" if server.nameserver else "NAMESRV_ADDR"
     named = "" if own_nameserver else server.nameserver or environment.get("NAMESRV_ADDR", "")
@@ -219,6 +234,7 @@ def make_plan(launch: Launch, environment: Mapping[str, str]) -> Plan:
         services=services,
         configs=configs,
         sections=sections,
+        openings=openings,
         nameservers=nameservers,
         data_is_default=settings.get("server", "data") is None,
         ready_file=ready_file,
@@ -243,7 +259,7 @@ def known_sections(settings: Settings, services: list[Service], installed: Mappi
     Only a section that nobody here knows makes the other services be imported, to ask them for theirs; a service that is
     switched off is known by its name alone.
     """
-    known = {"server", *installed}
+    known = {*PROCESS_SECTIONS, *installed}
     for service in services:
         known.update(service.extra_sections)
     if any(name not in known for name in settings.sections):
@@ -313,6 +329,8 @@ class Server:
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             await tasks.start(self._watch_signals)
+            if self._plan.openings.contexts:
+                self._spawn(self._follow_certificates)
             with self._starting:
                 await self._start_all()
             if not self._stop.is_set():
@@ -414,28 +432,27 @@ class Server:
         if service.name == "nameserver" and plan.own_nameserver and addresses:
             self._nameservers[:] = [joined(reachable(addresses[0][0]), addresses[0][1])]
         if addresses:
-            self._addresses[service.name] = joined(*addresses[0])
-            self._say("  ".join([f"{service.name:<12}", *(joined(*address) for address in addresses)]))
+            self._tell(service.name, addresses)
 
     def _context(self, service: Service) -> ServiceContext:
         plan = self._plan
 
         async def listen_here(factory: ConnectionFactory, host: str, port: int) -> tuple[str, int]:
             check_bind(host, plan.server.insecure_bind)
-            opened = self._listeners.setdefault(service.name, [])
-            places = self._places.get(service.name, [])
-            if len(opened) < len(places):
-                host, port = places[len(opened)]
-            text = "From a read to the write of its answers, where these wait for no disk, message or other process"
-            answered = self._shared["metrics"].histogram("gantry_answer_seconds", text, SECONDS, door=service.name)
-            listener = await listen(self._host, factory, host, port, answered.observe)
-            opened.append(listener)
-            return listener.address
+            if self._listeners.get(service.name):
+                return (
+                    await self._listen(service.name, factory, *plan.openings.further(service.name, host, port))
+                ).address
+            opened = [
+                await self._listen(service.name, factory, place, context)
+                for place, context in plan.openings.each(service.name, host, port)
+            ]
+            return opened[0].address
 
         return ServiceContext(
             config=plan.configs[service.name],
             sections=plan.sections[service.name],
-            host=plan.server.host,
+            host=plan.openings.host(service.name, plan.server.host),
             data=Path(plan.server.data),
             clock=self._clock,
             turn=self._turn,
@@ -447,6 +464,41 @@ class Server:
             port=self._shared.get("broker_port"),
             shared=self._shared,
         )
+
+    async def _listen(self, name: str, factory: ConnectionFactory, place: Place, tls: Context | None) -> Listener:
+        opened = self._listeners.setdefault(name, [])
+        places = self._places.get(name, [])
+        if len(opened) < len(places):
+            host, port = places[len(opened)]
+            place = replace(place, host=host, port=port)
+        text = "From a read to the write of its answers, where these wait for no disk, message or other process"
+        answered = self._shared["metrics"].histogram("gantry_answer_seconds", text, SECONDS, door=name)
+        listener = await listen(self._host, factory, place, tls, answered.observe)
+        opened.append(listener)
+        return listener
+
+    def _tell(self, name: str, addresses: list[tuple[str, int]]) -> None:
+        """Where a door is open: a line, and for the ready file its first address, and that of each other transport."""
+        self._addresses[name] = joined(*addresses[0])
+        shown = [joined(*address) for address in addresses]
+        opened = self._listeners.get(name, [])
+        if opened:
+            shown = [str(each.place) if each.place.scheme != PLAIN else joined(*each.address) for each in opened]
+        for each in opened[1:]:
+            if each.place.scheme != PLAIN:
+                self._addresses.setdefault(f"{name}.{each.place.scheme}", joined(*each.address))
+        self._say("  ".join([f"{name:<12}", *shown]))
+
+    async def _follow_certificates(self) -> None:
+        """Read certificates again when their files change, or at once after SIGHUP."""
+        contexts = self._plan.openings.all_contexts()
+        with anyio.open_signal_receiver(signal.SIGHUP) as signals:
+            while True:
+                hung_up = False
+                with anyio.move_on_after(CHECK_EVERY_S):
+                    hung_up = bool(await anext(signals))
+                for context in contexts:
+                    context.reload() if hung_up else context.reload_if_changed()
 
     async def _connect(self, context: ServiceContext) -> Any:
         """The brokers of another process, through Remoting; one connection per door, so that what each holds ends with it."""

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 from gantrymq.cli.settings.catalog import settings_of
-from gantrymq.config import ServerConfig
+from gantrymq.config import PROCESS_SECTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "operations" / "configuration.md"
@@ -17,7 +17,7 @@ MARK = "<!-- the tables below are written by core/tests/test_configuration_doc.p
 def sections() -> dict[str, type]:
     """Every section of the project's own services."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    found: dict[str, type] = {"server": ServerConfig}
+    found = dict(PROCESS_SECTIONS)
     for target in project["entry-points"]["gantrymq.services"].values():
         module, _, name = target.partition(":")
         service = getattr(importlib.import_module(module), name)()

@@ -48,6 +48,7 @@ GROUPS: Final = {
             "gantrymq.cli.store.damage",
         ],
     ),
+    "cert": ("Certificates for trying TLS out.", ["gantrymq.cli.security.certificates"]),
     "config": ("Settings: what is in force, what is wrong, and a sample.", ["gantrymq.cli.commands.configuration"]),
 }
 """Of each group of commands its help, and the modules that define it: `NAME_app` stands in the first."""

@@ -48,7 +48,7 @@ def _shared_ports(settings: Settings, configs: Mapping[str, Any]) -> Iterator[Co
     takers: dict[int, str] = {}
     for name, config in configs.items():
         port = getattr(config, "port", None)
-        if not port:
+        if not port or settings.get(name, "listeners") is not None:
             continue
         first = takers.setdefault(port, name)
         if first == name:
@@ -64,15 +64,15 @@ def _shared_ports(settings: Settings, configs: Mapping[str, Any]) -> Iterator[Co
         )
 
 
-def check_bind(host: str, insecure_bind: bool, source: str = "default") -> None:
-    """Other machines may reach us only when the user says that this is meant. `source`: who gave the host. Raises `ConfigError`."""
+def check_bind(host: str, insecure_bind: bool, source: str = "default", setting: str = "server.host") -> None:
+    """Other machines may reach us only when the user says that this is meant. `source`: who gave the host, as `setting`. Raises `ConfigError`."""
     try:
         allowed = insecure_bind or is_loopback(host)
     except OSError as error:
-        raise ConfigError(f'server.host = "{host}" ({source}): {error.strerror or error}', source) from error
+        raise ConfigError(f'{setting} = "{host}" ({source}): {error.strerror or error}', source) from error
     if not allowed:
         raise ConfigError(
-            f'server.host = "{host}" ({source}): other machines could connect, and nobody is authenticated yet; use 127.0.0.1, '
+            f'{setting} = "{host}" ({source}): other machines could connect, and nobody is authenticated yet; use 127.0.0.1, '
             "or add --set server.insecure_bind=true if the network is trusted",
             source,
         )

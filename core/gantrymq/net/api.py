@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gantrymq.net.held.outbound import Pieces
+from gantrymq.net.tls.identity import Certificate
 
 
 class Link(Protocol):
@@ -22,6 +23,10 @@ class Link(Protocol):
     peer_is_loopback: bool
     peer_is_trusted: bool
     """It is on this machine, or in one of `server.trusted_networks`."""
+    is_encrypted: bool
+    """What goes over it is read by nobody else: TLS."""
+    peer_certificate: Certificate | None
+    """The client certificate that it showed and a CA of ours vouches for."""
 
     def mark(self) -> None:
         """Something may be in the outbox: `data_to_send` will be called once at the end of this loop turn."""

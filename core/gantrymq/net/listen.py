@@ -9,10 +9,14 @@ import os
 import resource
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from gantrymq.net.api import ConnectionFactory
+from gantrymq.net.places import ANY, Place
 from gantrymq.net.pump import Pump, PumpHost
+from gantrymq.net.tls.accepting import Acceptor, Entrance
+from gantrymq.net.tls.contexts import Context
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +43,16 @@ class ListenError(OSError):
 class Listener:
     """One bound address and the connections accepted through it."""
 
-    def __init__(self, server: asyncio.Server, live: set[Pump], address: tuple[str, int]) -> None:
+    def __init__(self, server: asyncio.Server | Acceptor, live: set[Pump], place: Place) -> None:
         self._server = server
         self._live = live
-        self.address = address
+        self.place = place
+        """Where it is bound to; a port of 0 has become one."""
+
+    @property
+    def address(self) -> tuple[str, int]:
         """(host, port) that it is bound to."""
+        return self.place.host, self.place.port
 
     @property
     def connections(self) -> int:
@@ -68,17 +77,25 @@ class Listener:
 async def listen(
     host: PumpHost,
     factory: ConnectionFactory,
-    address: str,
-    port: int,
+    place: Place,
+    context: Context | None = None,
     observe: Callable[[float], None] = lambda took_s: None,
 ) -> Listener:
-    """Bind `address` (the first that the name stands for) and accept. Port 0: a free one. Raises `ListenError`. `observe`: as `Pump`'s."""
+    """Bind the place's address (the first that its name stands for) and accept. Port 0: a free one. Raises `ListenError`. `context`: of a
+    place with TLS. `observe`: as `Pump`'s."""
     loop = asyncio.get_running_loop()
-    bound = await bind(address, port)
+    bound = await bind(place.host, place.port)
     live: set[Pump] = set()
-    server = await loop.create_server(lambda: Pump(host, factory, live, observe), sock=bound, backlog=BACKLOG)
     name = bound.getsockname()
-    return Listener(server, live, (str(name[0]), int(name[1])))
+    found = replace(place, host=str(name[0]), port=int(name[1]))
+
+    def pump() -> Pump:
+        return Pump(host, factory, live, observe)
+
+    if place.speaks_tls and context is not None:
+        entrance = Entrance(pump, lambda peer: host.admit(peer, live), host.traffic.count_refused)
+        return Listener(Acceptor(bound, entrance, context, place.scheme == ANY), live, found)
+    return Listener(await loop.create_server(pump, sock=bound, backlog=BACKLOG), live, found)
 
 
 async def bind(address: str, port: int) -> socket.socket:

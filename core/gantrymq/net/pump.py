@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from fcntl import ioctl
-from termios import TIOCOUTQ
 from typing import TYPE_CHECKING, Final, cast
 
 from gantrymq.net.api import ConnectionFactory, Door, Wheel
 from gantrymq.net.held.inbound import Inbound
+from gantrymq.net.held.kernel import unacknowledged_bytes
 from gantrymq.net.held.outbound import LARGE_BYTES, Held, Ledger, Pieces
 from gantrymq.net.loopback import Network, is_trusted, peer_name
 from gantrymq.net.rotation import BOUNDED_BYTES_MAX, SHARE_S, SLICE_BYTES_MAX, SLICE_BYTES_MIN, SLICE_S, Rotation
+from gantrymq.net.tls.identity import Certificate, certificate_of
 from gantrymq.net.traffic import Traffic
 from gantrymq.net.trim import Trimmer
 from gantrymq.net.turn import LoopTurn
@@ -213,7 +212,9 @@ class Pump(asyncio.Protocol):
         "_transport",
         "_watch_handle",
         "inbound_bytes",
+        "is_encrypted",
         "peer",
+        "peer_certificate",
         "peer_is_loopback",
         "peer_is_trusted",
     )
@@ -265,13 +266,16 @@ class Pump(asyncio.Protocol):
         self._deadline_armed_ms = 0
         self._deadline_handle = 0
         self.peer = "?"
-        self.peer_is_loopback = self.peer_is_trusted = False
+        self.peer_is_loopback = self.peer_is_trusted = self.is_encrypted = False
+        self.peer_certificate: Certificate | None = None
 
     # From the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = connection = cast("asyncio.Transport", transport)
         self.peer, self.peer_is_loopback = peer_name(connection.get_extra_info("peername"))
+        secure = connection.get_extra_info("ssl_object")
+        self.is_encrypted, self.peer_certificate = secure is not None, certificate_of(secure)
         host = self._host
         self.peer_is_trusted = self.peer_is_loopback or is_trusted(
             connection.get_extra_info("peername"), connection.get_extra_info("sockname"), host.limits.trusted_networks
@@ -410,16 +414,16 @@ class Pump(asyncio.Protocol):
                 self._failed(error)
 
     def eof_received(self) -> bool:
-        """True keeps our own side open; it is closed at the end of the turn, after the outbox, unless the door keeps it."""
+        """True keeps our own side open (TLS has no such thing); it is closed at the end of the turn, after the outbox, unless the door keeps it."""
         self._flags |= EOF_SEEN
         if self._state == LINGERING:
             return False
         if self._rest:
-            if self._transport is None or self._transport.get_extra_info("sslcontext") is None:
+            if not self.is_encrypted:
                 return True  # when the door has had the rest
             self._hand_over_rest()
         self._end_of_stream()
-        return True
+        return not self.is_encrypted
 
     def _end_of_stream(self) -> None:
         if self._state == OPEN and self._door is not None:
@@ -741,19 +745,9 @@ class Pump(asyncio.Protocol):
             self._watch_handle = self._host.wheel.call_at(now_ms + self._watch_interval_ms(), self._watch)
 
     def _waiting(self) -> int:
-        """Bytes that the peer has not acknowledged: the transport's and the kernel's. The kernel's count matters: its send
-        buffer of some megabytes takes more from us only in large steps, though a slow peer takes bytes all the time."""
+        """Bytes that the peer has not acknowledged: the transport's and the kernel's."""
         transport = self._transport
-        if transport is None:
-            return 0
-        waiting = transport.get_write_buffer_size()
-        peer_socket = transport.get_extra_info("socket")
-        if peer_socket is not None:
-            try:
-                waiting += struct.unpack("i", ioctl(peer_socket.fileno(), TIOCOUTQ, b"\0\0\0\0"))[0]
-            except (OSError, ValueError):  # closed meanwhile, or not a TCP socket
-                pass
-        return waiting
+        return unacknowledged_bytes(transport) if transport is not None else 0
 
     def _hold(self, holder: int, on: bool) -> None:
         before = self._flags & HOLDS

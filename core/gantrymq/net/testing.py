@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from gantrymq.net.api import Door, Wheel
+from gantrymq.net.tls.identity import Certificate
 from gantrymq.net.turn import LoopTurn
 from gantrymq.net.wheel import TICK_MS, TimerWheel
 
@@ -101,6 +102,8 @@ class FakeLink:
         self.peer = peer
         self.peer_is_loopback = True
         self.peer_is_trusted = True
+        self.is_encrypted = False
+        self.peer_certificate: Certificate | None = None
         self.wheel = wheel
         self.turn = turn or ManualTurn()
         self.door: Door | None = None

@@ -23,12 +23,16 @@ class Traffic:
         self.refused = 0
         self.stalled = 0
 
+    def count_refused(self) -> None:
+        """Somebody did not become a connection."""
+        self.refused += 1
+
     def show(self, metrics: Metrics) -> None:
         """Register them."""
         metrics.read("gantry_connections", "Open connections", lambda: self.connections)
         for name, text in (
             ("accepted", "Connections accepted"),
-            ("refused", "Connections refused at server.connections_max or server.door_connections_max"),
+            ("refused", "Connections refused at a limit, or because TLS failed"),
             ("stalled", "Connections closed because the peer stopped reading"),
             ("failed", "Connections closed because a door raised"),
         ):

@@ -14,6 +14,7 @@ from gantrymq.net.api import Link
 from gantrymq.net.held.outbound import Pieces, gathered
 from gantrymq.net.listen import Listener, ListenError, listen
 from gantrymq.net.loopback import peer_name
+from gantrymq.net.places import Place
 from gantrymq.net.pump import Pump, PumpHost, PumpLimits
 from gantrymq.net.testing import ManualClock, ManualWheel
 from gantrymq.net.turn import LoopTurn
@@ -91,7 +92,7 @@ class Bench:
         self.sockets: list[socket.socket] = []
 
     async def __aenter__(self) -> Bench:
-        self.listener = await listen(self.host, self.make, "127.0.0.1", 0)
+        self.listener = await listen(self.host, self.make, Place("127.0.0.1", 0))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -513,7 +514,7 @@ async def test_connections_max_refuses_and_recovers() -> None:
 @on_loop
 async def test_one_door_leaves_room_at_the_others() -> None:
     async with Bench(PumpLimits(connections_max=4, door_connections_max=2)) as bench:
-        other = await listen(bench.host, bench.make, "127.0.0.1", 0)
+        other = await listen(bench.host, bench.make, Place("127.0.0.1", 0))
         first, _ = await bench.connect(), await bench.connect()
         assert await read(await bench.connect()) == b""
         assert bench.host.traffic.refused == 1
@@ -566,7 +567,7 @@ async def test_port_in_use_is_one_line() -> None:
     async with Bench() as bench:
         host, port = bench.listener.address
         with pytest.raises(ListenError) as caught:
-            await listen(bench.host, bench.make, host, port)
+            await listen(bench.host, bench.make, Place(host, port))
         assert (
             caught.value.strerror == f"cannot listen on {host}:{port}: the port is in use (is another gantry running?)"
         )

@@ -289,7 +289,7 @@ def test_what_was_read_before_the_end_of_the_stream_comes_before_it() -> None:
 @pytest.mark.parametrize("paused", [False, True])
 def test_tls_reports_the_end_right_behind_the_data(paused: bool) -> None:
     pump, door, transport, turn = one()
-    transport.get_extra_info = lambda name: True  # type: ignore[attr-defined]
+    pump.is_encrypted = True
     seen: list[int] = []
     door.eof = lambda: bool(seen.append(len(door.seen)))  # type: ignore[func-returns-value,method-assign]
     pump.data_received(MUCH)

@@ -48,6 +48,7 @@ class AmqpService:
 
     name = "amqp"
     default_port = 5672
+    alpn = ("amqp",)
     config = AmqpConfig
     extra_sections: dict[str, type]
 

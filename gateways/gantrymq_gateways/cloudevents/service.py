@@ -107,6 +107,7 @@ class CloudEventsService:
 
     name = "cloudevents"
     default_port = 8080
+    alpn = ("http/1.1",)
     config: type = CloudEventsConfig
     extra_sections: ClassVar[dict[str, type]] = {"message": MessageConfig}
 

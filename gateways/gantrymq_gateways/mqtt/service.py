@@ -22,6 +22,7 @@ class MqttService:
 
     name = "mqtt"
     default_port = 1883
+    alpn = ("mqtt",)
     config: type = MqttConfig
     extra_sections: dict[str, type]
 

@@ -17,7 +17,7 @@ from gantrymq.cli.options import Json
 from gantrymq.cli.screen import CONSOLE, listing, plain
 from gantrymq.cli.settings.catalog import as_toml, sections_of, template
 from gantrymq.cli.settings.check import Effective, effective, examine
-from gantrymq.config import ServerConfig, gather, is_secret
+from gantrymq.config import gather, is_secret
 from gantrymq.launch.exit_codes import EXIT_FAILED, EXIT_USAGE
 from gantrymq.logs import complain
 from gantrymq.model.errors import ConfigError
@@ -134,7 +134,7 @@ def template_() -> None:
         except LoadError as error:
             complain(str(error))
             broken = True
-    for line in template({"server": (ServerConfig, ()), **sections_of(services)}):
+    for line in template(sections_of(services)):
         sys.stdout.write(line + "\n")
     if broken:
         raise typer.Exit(EXIT_FAILED)

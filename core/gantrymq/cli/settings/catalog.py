@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Final, get_type_hints
 
-from gantrymq.config import SERVICE_KEYS, default_of, describe, limits_of
+from gantrymq.config import PROCESS_SECTIONS, SERVICE_KEYS, default_of, describe, limits_of
 from gantrymq.services import Service
 
 SHARED_ORDER: Final = ("nameserver", "broker")
@@ -24,8 +24,13 @@ SHARED_ORDER: Final = ("nameserver", "broker")
 COMMON: Final = {
     "port": "Port of the door; 0 takes a free one.",
     "enabled": "false leaves the service out of `gantry up`.",
+    "listeners": "Where it listens, instead of server.host and port: tcp://HOST:PORT, tls://HOST:PORT, any://HOST:PORT (both), such as "
+    "tls://0.0.0.0:8883?client_cert=required.",
 }
 """Texts for keys that services have in common, where the service has none."""
+
+COMMON_KINDS: Final[dict[str, tuple[object, object]]] = {"enabled": (bool, True), "listeners": (list[str], [])}
+"""What keys that no dataclass has may be, and are."""
 
 UNITS: Final = {
     "ms": "milliseconds", "s": "seconds", "hours": "hours", "bytes": "bytes", "size": "bytes",
@@ -66,8 +71,8 @@ class Setting:
 
 
 def sections_of(services: Mapping[str, Service]) -> dict[str, tuple[type, tuple[str, ...]]]:
-    """Sections of services: the dataclass, and the keys that it may have beside its fields."""
-    found: dict[str, tuple[type, tuple[str, ...]]] = {}
+    """Sections of the process and of services: the dataclass, and the keys that it may have beside its fields."""
+    found: dict[str, tuple[type, tuple[str, ...]]] = {name: (section, ()) for name, section in PROCESS_SECTIONS.items()}
     names = [name for name in SHARED_ORDER if name in services]
     for name in [*names, *[name for name in services if name not in names]]:
         service = services[name]
@@ -87,7 +92,10 @@ def settings_of(name: str, section: type, common: tuple[str, ...] = ()) -> list[
         text = item.metadata.get("help") or texts.get(item.name) or COMMON.get(item.name, "")
         found.append(Setting(name, item.name, default_of(item), describe(hints[item.name], limits_of(item)), str(text)))
     own = {setting.key for setting in found}
-    found += [Setting(name, key, True, describe(bool, {}), COMMON.get(key, "")) for key in common if key not in own]
+    for key in common:
+        if key not in own:
+            kind, default = COMMON_KINDS[key]
+            found.append(Setting(name, key, default, describe(kind, {}), COMMON.get(key, "")))
     return found
 
 

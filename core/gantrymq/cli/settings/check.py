@@ -13,6 +13,7 @@ from typing import Any
 from gantrymq.cli.settings.catalog import sections_of, settings_of
 from gantrymq.config import ServerConfig, Settings, parse_nameservers
 from gantrymq.launch.checks import contradictions
+from gantrymq.launch.openings import openings_of
 from gantrymq.model.errors import ConfigError
 from gantrymq.server import LoadError, load_service
 from gantrymq.services import Service
@@ -45,7 +46,6 @@ class Effective:
 def examine(settings: Settings, installed: Mapping[str, EntryPoint], off_too: bool) -> Examined:
     """Look at every setting. `off_too`: those of services that are switched off, too."""
     found = Examined(errors=list(settings.errors))
-    found.sections["server"] = (ServerConfig, ())
     services: dict[str, Service] = {}
     for name, point in installed.items():
         on = _is_on(settings, name, found.errors)
@@ -53,7 +53,7 @@ def examine(settings: Settings, installed: Mapping[str, EntryPoint], off_too: bo
             found.off.append(name)
         if on or (off_too and settings.sections[name].keys() - {"enabled"}):
             _load(name, point, services, found.errors)
-    if any(name not in {*installed, "server", *sections_of(services)} for name in settings.sections):
+    if any(name not in {*installed, *sections_of(services)} for name in settings.sections):
         for name in found.off:  # the section may be theirs
             if name not in services:
                 _load(name, installed[name], services, [])
@@ -64,6 +64,8 @@ def examine(settings: Settings, installed: Mapping[str, EntryPoint], off_too: bo
     on_here = {name: found.values[name] for name in services if name not in found.off}
     server: ServerConfig = found.values["server"]
     found.errors += contradictions(settings, server, on_here)
+    running = [service for name, service in services.items() if name not in found.off]
+    openings_of(settings, server, found.values["tls"], running, found.errors)
     given = settings.get("server", "nameserver")
     if server.nameserver and given is not None:
         try:

@@ -1,0 +1,122 @@
+"""What the doors of a process listen on: the places of `SECTION.listeners`, or the one of `server.host` and `SECTION.port`.
+
+What can be told to be wrong before anything starts is told here: places that are none, that two doors share, that other machines reach
+though nobody is authenticated, and certificates that cannot be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gantrymq.config import ServerConfig, Settings
+from gantrymq.launch.checks import check_bind
+from gantrymq.model.errors import ConfigError
+from gantrymq.net.loopback import is_loopback
+from gantrymq.net.places import Place, parse_place
+from gantrymq.net.tls.contexts import Context, TlsConfig, TlsError
+
+
+@dataclass(slots=True)
+class Openings:
+    """Places of every door, and their TLS contexts."""
+
+    places: dict[str, list[Place]] = field(default_factory=dict)
+    """By service; only of those that have `listeners`."""
+    contexts: dict[tuple[str, int], Context] = field(default_factory=dict)
+    """By service and position."""
+    protocols: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """ALPN names that each service speaks."""
+
+    def host(self, name: str, default: str) -> str:
+        """The address that most can reach, of those that a door listens on."""
+        hosts = [place.host for place in self.places.get(name, ())]
+        return next((host for host in hosts if not is_loopback(host)), hosts[0] if hosts else default)
+
+    def each(self, name: str, host: str, port: int) -> list[tuple[Place, Context | None]]:
+        """Where a door listens that asks for `host` and `port`."""
+        places = self.places.get(name)
+        if not places:
+            return [(Place(host, port), None)]
+        return [(place, self.contexts.get((name, number))) for number, place in enumerate(places)]
+
+    def further(self, name: str, host: str, port: int) -> tuple[Place, Context | None]:
+        """Where a door that is open listens on one more port: as at its first place."""
+        first, context = self.each(name, host, port)[0]
+        return Place(first.host, port, first.scheme, first.options), context
+
+    def all_contexts(self) -> list[Context]:
+        """Those to look after."""
+        return list(self.contexts.values())
+
+
+def openings_of(
+    settings: Settings, server: ServerConfig, tls: TlsConfig, services: Iterable[Any], errors: list[ConfigError]
+) -> Openings:
+    """The places of services (`services.Service`); what is wrong is added to `errors`."""
+    found = Openings()
+    for service in services:
+        raw = settings.get(service.name, "listeners")
+        if raw is None:
+            continue
+        found.protocols[service.name] = tuple(getattr(service, "alpn", ()))
+        try:
+            found.places[service.name] = _places(settings, service.name)
+        except ConfigError as error:
+            errors.append(error)
+            continue
+        errors += _wrong(settings, server, service.name, found.places[service.name])
+        _load(found, tls, service.name, raw.source, errors)
+    errors += _shared(settings, found.places)
+    return found
+
+
+def _places(settings: Settings, name: str) -> list[Place]:
+    """Raises `ConfigError`."""
+    raw = settings.get(name, "listeners")
+    assert raw is not None
+    places = []
+    for text in settings.texts(name, "listeners"):
+        try:
+            places.append(parse_place(text))
+        except ValueError as error:
+            raise ConfigError(f'{name}.listeners = "{text}" ({raw.source}): {error}', raw.source) from error
+    port = settings.get(name, "port")
+    if places and port is not None and port.source != "--free-ports":
+        raise ConfigError(
+            f"{name}.port = {port.value} ({port.source}): {name}.listeners ({raw.source}) says where it listens; drop one of both",
+            port.source,
+        )
+    return places
+
+
+def _wrong(settings: Settings, server: ServerConfig, name: str, places: list[Place]) -> Iterator[ConfigError]:
+    raw = settings.get(name, "listeners")
+    source = raw.source if raw is not None else "default"
+    for place in places:
+        try:
+            check_bind(place.host, server.insecure_bind, source, f"{name}.listeners")
+        except ConfigError as error:
+            yield error
+
+
+def _load(found: Openings, tls: TlsConfig, name: str, source: str, errors: list[ConfigError]) -> None:
+    for number, place in enumerate(found.places[name]):
+        if place.speaks_tls:
+            try:
+                found.contexts[name, number] = Context(tls.of(place), found.protocols[name])
+            except TlsError as error:
+                errors.append(ConfigError(f"{name}.listeners = {place} ({source}): {error}", source))
+
+
+def _shared(settings: Settings, places: Mapping[str, list[Place]]) -> Iterator[ConfigError]:
+    """Two doors cannot have one port of one address; 0 is a free one."""
+    takers: dict[tuple[str, int], str] = {}
+    for name, listed in places.items():
+        raw = settings.get(name, "listeners")
+        source = raw.source if raw is not None else "default"
+        for place in listed:
+            first = takers.setdefault((place.host, place.port), name) if place.port else name
+            if first != name or (place.port and listed.count(place) > 1):
+                yield ConfigError(f"{name}.listeners = {place} ({source}): {first} listens there, too", source)

@@ -1,0 +1,66 @@
+"""Where doors are to listen, before anything is opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gantrymq.config import ServerConfig, Settings, gather
+from gantrymq.launch.openings import Openings, openings_of
+from gantrymq.model.errors import ConfigError
+from gantrymq.net.places import Place
+from gantrymq.net.tls.contexts import TlsConfig
+from tests.net.tls.certs import make_certificates
+
+
+@dataclass
+class Door:
+    name: str
+    alpn: tuple[str, ...] = ()
+
+
+def openings(
+    *sets: str, tls: TlsConfig | None = None, server: ServerConfig | None = None
+) -> tuple[Openings, list[str]]:
+    settings: Settings = gather(None, {}, sets)
+    errors: list[ConfigError] = []
+    doors = [Door("mqtt", ("mqtt",)), Door("amqp")]
+    found = openings_of(settings, server or ServerConfig(), tls or TlsConfig(), doors, errors)
+    return found, [str(error) for error in errors]
+
+
+def test_without_listeners_a_door_has_its_one_place() -> None:
+    found, errors = openings("mqtt.port=1884")
+    assert not errors
+    assert found.each("mqtt", "127.0.0.1", 1884) == [(Place("127.0.0.1", 1884), None)]
+    assert found.host("mqtt", "127.0.0.1") == "127.0.0.1"
+    assert found.further("mqtt", "127.0.0.1", 1) == (Place("127.0.0.1", 1), None)
+
+
+def test_listeners_come_instead(tmp_path: Path) -> None:
+    certs = make_certificates(tmp_path / "certs")
+    tls = TlsConfig(str(certs / "server.pem"), str(certs / "server.key"))
+    listeners = "mqtt.listeners=tcp://127.0.0.1:1883,tls://0.0.0.0:8883"
+    found, errors = openings(listeners, tls=tls, server=ServerConfig(insecure_bind=True))
+    assert not errors
+    assert [str(place) for place, _ in found.each("mqtt", "", 0)] == ["tcp://127.0.0.1:1883", "tls://0.0.0.0:8883"]
+    assert [context is not None for _, context in found.each("mqtt", "", 0)] == [False, True]
+    assert found.host("mqtt", "127.0.0.1") == "0.0.0.0"
+    assert len(found.all_contexts()) == 1
+    assert openings(listeners, tls=tls)[1] == [
+        'mqtt.listeners = "0.0.0.0" (--set): other machines could connect, and nobody is authenticated yet; use 127.0.0.1, '
+        "or add --set server.insecure_bind=true if the network is trusted"
+    ]
+
+
+def test_what_is_wrong_is_said() -> None:
+    for sets, complaint in (
+        (("mqtt.listeners=127.0.0.1:1883",), "must begin with tcp://"),
+        (("mqtt.listeners=tls://127.0.0.1:8883",), "tls.cert is not given"),
+        (("mqtt.listeners=tcp://127.0.0.1:1", "mqtt.port=2"), "mqtt.port = 2 (--set): mqtt.listeners (--set) says"),
+        (("mqtt.listeners=tcp://127.0.0.1:1", "amqp.listeners=tcp://127.0.0.1:1"), "mqtt listens there, too"),
+        (("mqtt.listeners=tcp://127.0.0.1:1,tcp://127.0.0.1:1",), "mqtt listens there, too"),
+    ):
+        errors = openings(*sets)[1]
+        assert errors, sets
+        assert all(complaint in error for error in errors), errors

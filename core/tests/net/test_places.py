@@ -1,0 +1,35 @@
+"""Places as people write them."""
+
+import pytest
+
+from gantrymq.net.places import Place, parse_place
+
+
+def test_places() -> None:
+    assert parse_place("tcp://127.0.0.1:1883") == Place("127.0.0.1", 1883)
+    assert parse_place("any://[::1]:0") == Place("::1", 0, "any")
+    place = parse_place("tls://broker.example:8883?client_cert=required&cert=/etc/a%20b.pem")
+    assert place == Place("broker.example", 8883, "tls", {"client_cert": "required", "cert": "/etc/a b.pem"})
+    assert str(place) == "tls://broker.example:8883"
+    assert str(parse_place("any://[::1]:1")) == "any://[::1]:1"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("127.0.0.1:1883", "must begin with tcp://, tls://, any://"),
+        ("http://127.0.0.1:1883", "must begin with"),
+        ("tls://:8883", "must be SCHEME://HOST:PORT"),
+        ("tls://127.0.0.1", "must be SCHEME://HOST:PORT"),
+        ("tls://127.0.0.1:70000", "out of range"),
+        ("tls://127.0.0.1:1/path", "must be SCHEME://HOST:PORT"),
+        ("tls://user@127.0.0.1:1", "must be SCHEME://HOST:PORT"),
+        ("tcp://127.0.0.1:1?cert=x", "tcp has no option cert; it has none"),
+        ("tls://127.0.0.1:1?certificate=x", "tls has no option certificate"),
+        ("tls://127.0.0.1:1?cert=x&cert=y", "stands there twice"),
+        ("tls://127.0.0.1:1?client_cert=always", "must be one of none, optional, required"),
+    ],
+)
+def test_what_is_no_place(text: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint.replace("(", r"\(")):
+        parse_place(text)
