@@ -121,9 +121,7 @@ class BrokerService:
         vip = await listen_vip(context, doors.accept, bound[1]) if config.vip_channel else []
         self._registrar = Registrar(broker, context, bound)
         doors.set_address(self._registrar.advertised)
-        doors.when_known = self._registrar.when_known
-        doors.nameservers = list(context.nameservers)
-        doors.listeners = context.shared.get("listeners", {})
+        doors.registers(self._registrar.when_known, list(context.nameservers), context.shared.get("listeners", {}))
         await self._registrar.start()
         self._tell_health(context.shared.get("health"), self._registrar)
         context.shared["broker_port"] = LocalBrokerPort(broker)

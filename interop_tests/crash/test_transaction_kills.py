@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gantrymq.client.consuming.consumer import PullConsumer
-from gantrymq.remoting.transaction_codes import LIST_TRANSACTIONS
+from gantrymq.remoting.overview_codes import LIST_TRANSACTIONS
 from interop_tests.bench import remoting_wire
 from interop_tests.running import Gantry
 from interop_tests.waiting import LIMIT_S, until

@@ -13,8 +13,10 @@ from gantrymq.remoting import headers, java_properties
 from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import VERSION_V4_9_4, RequestCode, ResponseCode
+from gantrymq.remoting.dispatch import Row
 from gantrymq.remoting.door import RemotingDoor
 from gantrymq.remoting.headers import parse
+from gantrymq.remoting.request_classes import class_of
 from gantrymq_nameserver import register_body
 from gantrymq_nameserver.kv import ORDER_NAMESPACE, KVTable
 from gantrymq_nameserver.routes import Live, RouteTable
@@ -87,7 +89,7 @@ class NameserverDoor(RemotingDoor):
     """One connection of a client or a broker."""
 
     def __init__(self, state: State) -> None:
-        super().__init__(state.wheel)
+        super().__init__(state.wheel, TABLE)
         self.state = state
 
     def left(self, reason: str) -> None:
@@ -296,7 +298,11 @@ class NameserverDoor(RemotingDoor):
         self.answer(command, bodies.encode(bodies.KVTable(values)))
 
 
-NameserverDoor.table = {
+def _run(command: Command, door: NameserverDoor, method: Callable[[NameserverDoor, Command], None]) -> None:
+    method(door, command)
+
+
+_METHODS: Final[dict[RequestCode, Callable[[NameserverDoor, Command], None]]] = {
     CODE.GET_ROUTEINFO_BY_TOPIC: NameserverDoor._route,
     CODE.REGISTER_BROKER: NameserverDoor._register,
     CODE.UNREGISTER_BROKER: NameserverDoor._unregister,
@@ -321,3 +327,5 @@ NameserverDoor.table = {
     CODE.GET_NAMESRV_CONFIG: NameserverDoor._get_settings,
     CODE.UPDATE_NAMESRV_CONFIG: NameserverDoor._update_settings,
 }
+
+TABLE: Final = {int(code): Row(class_of(code), _run, method) for code, method in _METHODS.items()}

@@ -11,10 +11,10 @@ import pytest
 from gantrymq.net.testing import FakeLink
 from gantrymq.remoting.codec import Command, FrameReader, encode
 from gantrymq.remoting.constants import RequestCode as Code
-from gantrymq_nameserver.door import NameserverDoor
+from gantrymq_nameserver.door import TABLE
 from nameserver.tests.test_door import Server
 
-CODES = sorted(int(code) for code in NameserverDoor.table)
+CODES = sorted(int(code) for code in TABLE)
 NUMBERS = ["0", "1", "-1", "4", "2147483648", "9223372036854775807", "9223372036854775808", "9" * 30, "1.5", "", "x"]
 NAMES = ["a", "b", "", "x" * 300, "a b", "ä", "%RETRY%a", "rmq_sys_gantry_topic", "\x00", "../a", "T", "U"]
 ADDRESSES = ["h:1", "h:2", "h:", ":1", "h:99999999", "[::1]:5", "", "h:1\n"]

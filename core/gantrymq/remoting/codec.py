@@ -387,15 +387,20 @@ class SendResponses:
     MSG_REGION.
     """
 
-    __slots__ = ("host", "prefixes", "template", "wider")
+    __slots__ = ("_region", "host", "prefixes", "template", "wider")
 
     def __init__(self, host: bytes, region: str) -> None:
+        self._region = encode_json(region).replace(b"%", b"%%")
+        self.set_host(host)
+
+    def set_host(self, host: bytes) -> None:
+        """The address under which clients know the broker."""
         self.host = host.hex().upper()
         """The first digits of every message id."""
         self.template = (
             b'{"code":0,"extFields":{"MSG_REGION":%b,"TRACE_ON":"true","msgId":"%b%%016X","queueId":"%%d",'
             b'"queueOffset":"%%d"},"flag":1,"language":"JAVA","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
-        ) % (encode_json(region).replace(b"%", b"%%"), self.host.encode(), VERSION)
+        ) % (self._region, self.host.encode(), VERSION)
         self.wider = self.template.replace(b'"extFields":{', b'"extFields":{%b', 1)
         """With room for further fields in front, each with a comma behind it; `prefixes` are too few for these."""
         largest = len(self.template % ((1 << 63) - 1, -(1 << 31), -(1 << 63), -(1 << 31)))

@@ -7,14 +7,15 @@ idle.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.api import Link, Wheel
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.connection import Connection
 from gantrymq.remoting.constants import FLAG_RESPONSE, RequestCode, ResponseCode
+from gantrymq.remoting.dispatch import Handler, Row
 from gantrymq.remoting.headers import HeaderError
 from gantrymq.remoting.json_bodies import BodyError
 from gantrymq.remoting.request_classes import CLASSES, refusal
@@ -23,9 +24,6 @@ log = logging.getLogger(__name__)
 
 IDLE_MS_MAX: Final = 120_000
 """RocketMQ's serverChannelMaxIdleTimeSeconds; clients send a heartbeat every 30 s."""
-
-Handler = Callable[[Any, Command], None]
-"""`handler(door, request)`; raises HeaderError, BodyError or GantryError for what is refused."""
 
 RESPONSE_CODES: Final[dict[ErrorCode, ResponseCode]] = {
     ErrorCode.TOPIC_NOT_FOUND: ResponseCode.TOPIC_NOT_EXIST,
@@ -68,13 +66,10 @@ def code_name(code: int) -> str:
 
 
 class RemotingDoor:
-    """One connection. Subclasses fill `table` (one per class: connections are many) and may override
-    `left`."""
+    """One connection. `table`: rows by request code, of the server. Subclasses may override `left`."""
 
-    table: ClassVar[Mapping[int, Handler]] = {}
-    """Handlers by request code."""
-
-    def __init__(self, wheel: Wheel, typed: bool = False) -> None:
+    def __init__(self, wheel: Wheel, table: Mapping[int, Row], typed: bool = False) -> None:
+        self.table = table
         self.connection = Connection(typed)
         self.link: Link
         self.open = False
@@ -97,21 +92,23 @@ class RemotingDoor:
             self.broken()
         self.link.mark()
 
-    def handle(self, command: Command, handler: Handler | None = None) -> None:
-        """One request; responses to our one-way notices are dropped. `handler`: who goes on with it, instead of the table's."""
-        if handler is None:
-            if command.flag & FLAG_RESPONSE:
-                return
-            handler = self.table.get(command.code)
-            known = handler is not None or command.code in CLASSES
-            if known and not self.link.peer_is_trusted and (remark := refusal(command.code)):
-                self.refuse(command, ResponseCode.NO_PERMISSION, remark)
-                return
-            if handler is None:
-                self.refuse(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, self.unknown(command.code))
-                return
+    def handle(self, command: Command) -> None:
+        """One request; responses to our one-way notices are dropped."""
+        if command.flag & FLAG_RESPONSE:
+            return
+        row = self.table.get(command.code)
+        known = row is not None or command.code in CLASSES
+        if known and not self.link.peer_is_trusted and (remark := refusal(command.code)):
+            self.refuse(command, ResponseCode.NO_PERMISSION, remark)
+        elif row is None:
+            self.refuse(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, self.unknown(command.code))
+        else:
+            self.run(command, row.handler, row.services)
+
+    def run(self, command: Command, handler: Handler[Any, Any], services: Any) -> None:
+        """Let `handler` work; what it raises becomes an answer."""
         try:
-            handler(self, command)
+            handler(command, self, services)
         except (HeaderError, BodyError) as error:
             self.refuse(command, ResponseCode.SYSTEM_ERROR, f"{code_name(command.code)}: {error}")
         except GantryError as error:
@@ -121,9 +118,22 @@ class RemotingDoor:
         """Remark for a code without handler."""
         return f"request code {code_name(code)} is not supported by this server"
 
+    def respond(
+        self,
+        request: Command,
+        code: int = ResponseCode.SUCCESS,
+        remark: str | None = None,
+        fields: dict[str, str] | None = None,
+        body: bytes = b"",
+    ) -> None:
+        """Answer a request, now or later; dropped where the connection is gone, and for a one-way request."""
+        if self.open:
+            self.connection.respond(request, code, remark, fields, body)
+            self.link.mark()
+
     def refuse(self, command: Command, code: int, remark: str) -> None:
         """Answer with a failure."""
-        self.connection.respond(command, code, remark)
+        self.respond(command, code, remark)
 
     def broken(self, code: int = ResponseCode.SYSTEM_ERROR) -> None:
         """Nothing more is read from this stream: one answer that says why, then close."""

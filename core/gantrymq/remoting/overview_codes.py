@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+LIST_TRANSACTIONS: Final = 60110
+"""Undecided half messages of a broker, a page at a time (docs/formats/transactions.md)."""
+
 OVERVIEW: Final = 60120
 """A broker at a glance: totals, positions, connections, busiest topics, groups that are behind. Field `backlog=true`: what cursors still
 owe, too."""

@@ -13,7 +13,6 @@ from typing import Final
 from gantrymq.remoting import overview_codes as overview
 from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.gateway_codes import FIRST_CODE, LAST_CODE
-from gantrymq.remoting.transaction_codes import LIST_TRANSACTIONS
 
 
 class RequestClass(Enum):
@@ -65,7 +64,7 @@ _ADMINISTRATION: Final = (
     Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, Code.DELETE_TOPIC_IN_NAMESRV,
     Code.UPDATE_NAMESRV_CONFIG, Code.GET_NAMESRV_CONFIG,
     # Ours.
-    LIST_TRANSACTIONS, overview.OVERVIEW, overview.DRAIN, overview.GROUP_WISHES, overview.TOPIC_LIST, overview.GROUP_LIST, overview.PRUNE_TOPICS,
+    overview.LIST_TRANSACTIONS, overview.OVERVIEW, overview.DRAIN, overview.GROUP_WISHES, overview.TOPIC_LIST, overview.GROUP_LIST, overview.PRUNE_TOPICS,
     overview.DAMAGE_LIST, overview.DAMAGE_SKIP,
 )  # fmt: skip
 

@@ -20,7 +20,7 @@ from gantrymq.net.testing import FakeLink
 from gantrymq.remoting.codec import PREFIX, Command, FrameReader, encode
 from gantrymq.remoting.constants import RequestCode
 from gantrymq.remoting.server import filters
-from gantrymq.remoting.server.broker_door import BrokerConnection
+from gantrymq.remoting.server.broker_door import BrokerServer
 from tests.remoting.bench import Bench, ask, send
 
 TOPICS = ["T", "U", "%RETRY%G", "%RETRY%G_T", "%DLQ%G", "TBW102", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_gantry_topic", "%LMQ%x", "new", "%", "a/b", ""]  # fmt: skip
@@ -54,11 +54,12 @@ KEPT_MAX = 40
 """Values of one field of answers that later requests may name: message ids, handles, offsets."""
 
 
-def body_shapes() -> dict[int, type[msgspec.Struct]]:
+def body_shapes(server: BrokerServer) -> dict[int, type[msgspec.Struct]]:
     """What the handlers read out of a request's body."""
     by_name = {each.__name__: each for each in SHAPES}
     found = {}
-    for code, handler in BrokerConnection.table.items():
+    for code, row in server.table.items():
+        handler = row.handler
         if not inspect.isfunction(handler):
             continue  # a method of the compiled door: those read sends
         for name in re.findall(r"decode\(command\.body, (?:\w+\.)?(\w+)\)", inspect.getsource(handler)):
@@ -75,8 +76,8 @@ class Fuzz:
     def __init__(self, root: Path, seed: int) -> None:
         self.chance = random.Random(seed)
         self.bench = Bench(root)
-        self.codes = sorted(int(code) for code in BrokerConnection.table)
-        self.bodies = body_shapes()
+        self.codes = sorted(self.bench.doors.table)
+        self.bodies = body_shapes(self.bench.doors)
         self.links: list[FakeLink] = []
         self.open_requests: dict[FakeLink, dict[int, int]] = {}
         self.answered = 0

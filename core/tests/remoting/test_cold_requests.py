@@ -225,7 +225,7 @@ def every_request(run: Run) -> list[Any]:
     go(Code.ACK_MESSAGE, **one)
     go(Code.INVOKE_BROKER_TO_RESET_OFFSET, topic="T", group=GROUP, timestamp=1, isForce=True)
     missing = sorted(
-        set(BrokerConnection.table) - {code for code, *_ in heard if isinstance(code, int)} - DESTRUCTIVE - TIMED
+        set(run.bench.doors.table) - {code for code, *_ in heard if isinstance(code, int)} - DESTRUCTIVE - TIMED
     )
     for code in [*missing, *sorted(DESTRUCTIVE)]:
         go(code)
@@ -310,11 +310,12 @@ def test_a_handler_that_reads_outside_of_its_reading_part_is_not_repeated(
     run = Run(tmp_path, True, monkeypatch)
     calls: list[int] = []
 
-    def wrong(door: BrokerConnection, command: Command) -> None:
+    def wrong(command: Command, reply: object, services: object) -> None:
         calls.append(1)
-        door.shared.broker.store.units("T", 0, 0, 1)
+        run.bench.broker.store.units("T", 0, 0, 1)
 
-    monkeypatch.setitem(BrokerConnection.table, Code.GET_MIN_OFFSET, wrong)  # type: ignore[arg-type]
+    table = run.bench.doors.table
+    monkeypatch.setitem(table, Code.GET_MIN_OFFSET, table[Code.GET_MIN_OFFSET]._replace(handler=wrong))
     (answer,) = answers(run.link.feed(request(Code.GET_MIN_OFFSET)))
     assert (answer.code, calls) == (1, [1])
     assert "outside of its reading part" in caplog.text

@@ -15,8 +15,7 @@ from gantrymq.remoting import overview_codes
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode, ResponseCode
 from gantrymq.remoting.request_classes import CLASSES, RequestClass, class_of, refusal
-from gantrymq.remoting.server.broker_door import BrokerConnection
-from gantrymq_nameserver.door import NameserverDoor
+from gantrymq_nameserver.door import TABLE
 from tests.remoting.bench import Bench, answers, request
 
 ADMINISTRATION = {
@@ -89,8 +88,8 @@ def first(link: FakeLink, code: int, body: bytes = b"") -> Command:
     return found[0] if found else Command(0)
 
 
-def test_a_stranger_is_refused_with_the_setting_that_lets_it_in(stranger: FakeLink) -> None:
-    for code in sorted(set(BrokerConnection.table) | set(range(60000, 60006))):
+def test_a_stranger_is_refused_with_the_setting_that_lets_it_in(bench: Bench, stranger: FakeLink) -> None:
+    for code in sorted(set(bench.doors.table) | set(range(60000, 60006))):
         answer = first(stranger, code)
         refused = answer.code == ResponseCode.NO_PERMISSION and "server.trusted_networks" in (answer.remark or "")
         assert refused == bool(refusal(code)), code
@@ -123,14 +122,15 @@ def test_networks() -> None:
         networks_of("10.0.0.1/8")
 
 
-def test_every_request_code_has_a_class() -> None:
+def test_every_request_code_has_a_class(bench: Bench) -> None:
     ours = {value for name, value in vars(overview_codes).items() if name.isupper() and isinstance(value, int)}
-    known = {*map(int, RequestCode), *map(int, GatewayCode), *ours, *BrokerConnection.table, *NameserverDoor.table}
+    known = {*map(int, RequestCode), *map(int, GatewayCode), *ours, *bench.doors.table, *TABLE}
     assert sorted(known - set(CLASSES)) == []
+    assert {code: row.kind for code, row in (bench.doors.table | TABLE).items() if row.kind is not class_of(code)} == {}
 
 
-def test_pops_with_binary_headers_are_a_clients() -> None:
+def test_pops_with_binary_headers_are_a_clients(bench: Bench) -> None:
     """Their codes do not fit into 16 bits; clients send what is left of them."""
     for name in ("POP_MESSAGE", "ACK_MESSAGE", "CHANGE_MESSAGE_INVISIBLETIME", "BATCH_ACK_MESSAGE", "NOTIFICATION"):
-        assert RequestCode[name] & 0xFFFF in BrokerConnection.table
+        assert RequestCode[name] & 0xFFFF in bench.doors.table
         assert class_of(RequestCode[name] & 0xFFFF) is RequestClass.CLIENT

@@ -56,7 +56,7 @@ async def rows_of(admin: Any, broker: str, group: str, transaction_id: str, coun
     """Undecided transactions of all brokers, or of one; each row names its broker and that one's address."""
     from gantrymq.model.errors import ErrorCode, GantryError
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.transaction_codes import LIST_TRANSACTIONS
+    from gantrymq.remoting.overview_codes import LIST_TRANSACTIONS
 
     masters = (await admin.cluster()).masters()
     if broker:

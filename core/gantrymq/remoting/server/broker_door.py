@@ -19,35 +19,47 @@ from gantrymq.model.message import LOOPBACK_HOST, Message
 from gantrymq.net.api import Door, Link
 from gantrymq.remoting.codec import Command, SendResponses, header_of, response
 from gantrymq.remoting.constants import FLAG_ONEWAY, FLAG_RESPONSE, REGION, RequestCode, ResponseCode
-from gantrymq.remoting.door import Handler, RemotingDoor, code_name, code_of
+from gantrymq.remoting.dispatch import Handler, K, Row, S, rows
+from gantrymq.remoting.door import RemotingDoor, code_name, code_of
 from gantrymq.remoting.gateway_codes import FIRST_CODE, LAST_CODE
-from gantrymq.remoting.headers import HeaderError, SendHeader, SendHeaderV2, parse
+from gantrymq.remoting.headers import SendHeader, SendHeaderV2, parse
 from gantrymq.remoting.registration.route_finder import RouteFinder
-from gantrymq.remoting.server.admin import requests as admin
+from gantrymq.remoting.server.admin import requests as admin_requests
+from gantrymq.remoting.server.administration import Administration
 from gantrymq.remoting.server.clients import requests as client_requests
 from gantrymq.remoting.server.clients.calls import CALL_MS, Calls, OnAnswer
 from gantrymq.remoting.server.clients.groups import Groups
 from gantrymq.remoting.server.clients.locks import QueueLocks
 from gantrymq.remoting.server.clients.registry import Clients
+from gantrymq.remoting.server.clients.requests import ClientServices
+from gantrymq.remoting.server.identity import Identity
 from gantrymq.remoting.server.jobs import Jobs
 from gantrymq.remoting.server.overview import requests as overview_requests
+from gantrymq.remoting.server.pop import modes as mode_requests
 from gantrymq.remoting.server.pop import requests as pop_requests
+from gantrymq.remoting.server.pop.modes import ModeServices
 from gantrymq.remoting.server.pop.requests import PopRequests
 from gantrymq.remoting.server.pressure import NEVER_SHED, SEND_BYTES, UNACKED_BYTES_MAX, Pressure
 from gantrymq.remoting.server.pulling import offsets as offset_requests
 from gantrymq.remoting.server.pulling import pulls
+from gantrymq.remoting.server.pulling.offsets import QueueServices
 from gantrymq.remoting.server.pulling.pulls import Pulls, Waiter
 from gantrymq.remoting.server.reads import Read, Reading, T
-from gantrymq.remoting.server.sending import batches as batch_sends
+from gantrymq.remoting.server.sending import batches as batch_requests
 from gantrymq.remoting.server.sending import recalls as recall_requests
 from gantrymq.remoting.server.sending import replies as reply_requests
 from gantrymq.remoting.server.sending import retries as retry_requests
 from gantrymq.remoting.server.sending import transactions as transaction_requests
+from gantrymq.remoting.server.sending.batches import Batches, send_batch
+from gantrymq.remoting.server.sending.recalls import Recalls, submit_redirected
+from gantrymq.remoting.server.sending.replies import Replies, Requesters
+from gantrymq.remoting.server.sending.retries import Returns
 from gantrymq.remoting.server.sending.sends import Sends, UniqueKeys, remark_of
+from gantrymq.remoting.server.sending.transactions import ProducerClients, TransactionServices
 from gantrymq.store.cold import Cold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gantrymq.broker.broker import Broker
     from gantrymq.services import ServiceContext
@@ -88,32 +100,53 @@ class BrokerServer:
         self.broker = broker
         self.wheel = context.wheel
         self.turn = context.turn
-        self.address = ""
-        self.nameservers: list[str] = []
-        """Addresses that the broker registers with, for tools to see."""
-        self.routes = RouteFinder(lambda: self.nameservers)
-        self.listeners: dict[str, list[Any]] = {}
-        """Open ports of this process by service, for people to see how many connections each has."""
-        self.started_ms = broker.clock.now_ms()
+        self.identity = Identity(broker.clock.now_ms())
+        self.routes = RouteFinder(lambda: self.identity.nameservers)
         self.clients = Clients()
         self.groups = Groups(broker)
         self.locks = QueueLocks()
         self.reading = Reading(broker)
-        self.jobs = Jobs()
-        self.when_known: Callable[[Callable[[], None]], None] = lambda done: done()
-        """Calls back when the nameservers have the topics as they are now (Registrar)."""
-        self.batches = batch_sends.Batches()
+        self.jobs = Jobs(broker.fetch, context.turn.in_slices)
         self.pressure = Pressure()
-        self.requesters = reply_requests.Requesters(self.clients)
-        self.pulls = Pulls(broker, self.clients)
-        self.pops = PopRequests(broker, self.groups)
-        self.sends = Sends(broker, LOOPBACK_HOST, self.groups, self._in_order)
         self.responses = SendResponses(LOOPBACK_HOST, REGION)
-        broker.transactions.checks.producers = transaction_requests.ProducerClients(self)
+        self.pulls = Pulls(broker, self.clients)
+        self.pops = PopRequests(broker, self.groups, self.reading)
+        self.sends = Sends(broker, LOOPBACK_HOST, self.groups, self._in_order)
+        in_slices, batch_max = context.turn.in_slices, broker.config.batch_messages_max
+        self.batches = Batches(self.sends, self.responses, batch_max, broker.submit, in_slices)
+        self.recalls = Recalls(broker.topics, broker.delays, broker.clock, broker.config.name, self.responses)
+        broker.transactions.checks.producers = ProducerClients(self.clients, self.responses, broker.config.name)
+        self.table = self._all_rows()
+
+    def _all_rows(self) -> dict[int, Row]:
+        """Every request code that is answered here."""
+        broker, clients, groups, clock = self.broker, self.clients, self.groups, self.broker.clock
+        requesters = Requesters(clients)
+        store_replies = broker.config.store_replies
+        replies = Replies(broker.topics, requesters, clock, self.identity, self.responses, store_replies)
+        modes = ModeServices(broker.topics, broker.tables, groups, clients, self.routes, broker.config.name, broker.put)
+        admin = Administration(broker, clients, groups, self.jobs, self.reading, self.identity, self.pulls)
+        return {
+            **_rows(SENDS, None),
+            **_rows(batch_requests.HANDLERS, self.batches),
+            **_rows(recall_requests.HANDLERS, self.recalls),
+            **_rows(reply_requests.HANDLERS, replies),
+            **_rows(retry_requests.HANDLERS, Returns(groups, self.sends, broker.stats.sent_back)),
+            **_rows(
+                transaction_requests.HANDLERS, TransactionServices(broker.transactions, clients, clock, broker.submit)
+            ),
+            **_rows(pulls.HANDLERS, self.pulls),
+            **_rows(offset_requests.HANDLERS, QueueServices(broker.topics, self.reading, broker.commit_offset)),
+            **_rows(client_requests.HANDLERS, ClientServices(clients, groups, self.locks, clock, self.wheel)),
+            **_rows(pop_requests.HANDLERS, self.pops),
+            **_rows(mode_requests.HANDLERS, modes),
+            **_rows(admin_requests.HANDLERS, admin),
+            **_rows(overview_requests.HANDLERS, admin),
+        }
 
     def set_address(self, address: str) -> None:
         """The `host:port` under which clients know the broker: it stands in message ids and records."""
-        self.address = address
+        self.identity.address = address
         name, _, port = address.rpartition(":")
         if not name.startswith("["):
             try:
@@ -125,7 +158,15 @@ class BrokerServer:
         host = host_bytes(address)
         self.broker.store.set_store_host(host)
         self.sends.unique = UniqueKeys(self.broker.clock, host)
-        self.responses = SendResponses(host, REGION)
+        self.responses.set_host(host)
+
+    def registers(
+        self, when_known: Callable[[Callable[[], None]], None], nameservers: list[str], listeners: dict[str, list[Any]]
+    ) -> None:
+        """The broker makes itself known to nameservers; see `Identity`."""
+        self.identity.when_known = when_known
+        self.identity.nameservers = nameservers
+        self.identity.listeners = listeners
 
     def _in_order(self, group: str) -> bool:
         """Some client of the group holds a queue: it consumes in order."""
@@ -140,8 +181,9 @@ class BrokerConnection(RemotingDoor):
     """One connection of a client."""
 
     def __init__(self, shared: BrokerServer) -> None:
-        super().__init__(shared.wheel, typed=True)
+        super().__init__(shared.wheel, shared.table, typed=True)
         self.shared = shared
+        self.outbox = self.connection.outbox
         self.waiters: set[Waiter] = set()
         self.deferred: deque[Command] = deque()
         self.pull_bytes = 0
@@ -191,7 +233,8 @@ class BrokerConnection(RemotingDoor):
                 continue
             commands.append(command)
         if shared.sends.redirected:
-            recall_requests.submit_redirected(self, batch, commands)
+            shared.sends.redirected = False
+            submit_redirected(self, shared.recalls, batch, commands)
         if batch:
             size, self._read_bytes = self._read_bytes, 0
             if self._unacked_bytes > UNACKED_BYTES_MAX:
@@ -246,7 +289,7 @@ class BrokerConnection(RemotingDoor):
         if command.code == CODE.SEND_MESSAGE:
             header = parse(command.fields, SendHeader)
             if header.batch == "true":
-                batch_sends.send_batch(self, command)
+                send_batch(command, self, self.shared.batches)
                 return
         else:
             header = header_of(command, SendHeaderV2)
@@ -255,7 +298,8 @@ class BrokerConnection(RemotingDoor):
             self._refuse_sends([command])
             return
         if message.kind:
-            recall_requests.submit_redirected(self, [message], [command])
+            self.shared.sends.redirected = False
+            submit_redirected(self, self.shared.recalls, [message], [command])
             return
         self._open_sends += 1
         size = len(command.body) + SEND_BYTES
@@ -301,7 +345,7 @@ class BrokerConnection(RemotingDoor):
             self.shutdown()
 
     def submit(self, batch: list[Message], answer: Callable[[Any], None]) -> None:
-        """Store messages for a handler; `answer(results)` writes its response, and is not called for a connection that is gone."""
+        """See `SendReply`."""
         self._open_sends += 1
         self.shared.broker.submit(batch, answer, self._submitted, self)
 
@@ -315,6 +359,19 @@ class BrokerConnection(RemotingDoor):
             self.shutdown()
 
     # Flow.
+
+    @property
+    def peer(self) -> str:
+        """Address and port of the other side."""
+        return self.link.peer
+
+    def mark(self) -> None:
+        """Something is in the outbox."""
+        self.link.mark()
+
+    def defer(self, command: Command) -> None:
+        """Handle the request again when there is room."""
+        self.deferred.append(command)
 
     def full(self) -> bool:
         """So much is on its way to the peer that pulls have to wait."""
@@ -339,7 +396,7 @@ class BrokerConnection(RemotingDoor):
         super().writable()
         self.serve_deferred()
 
-    def handle(self, command: Command, handler: Handler | None = None) -> None:
+    def handle(self, command: Command) -> None:
         """See `RemotingDoor`; typed sends that are no batch come from deferred or odd requests."""
         if command.flag & FLAG_RESPONSE:
             for calls in (self._calls, self._replies):
@@ -353,16 +410,19 @@ class BrokerConnection(RemotingDoor):
             self.shared.pressure.pulls += 1
             self.refuse(command, ResponseCode.SYSTEM_BUSY, f"{DEFERRED_MAX} pulls wait for the peer to read")
             return
+        super().handle(command)
+
+    def run(self, command: Command, handler: Handler[Any, Any], services: Any) -> None:
+        """See `RemotingDoor`."""
         try:
-            super().handle(command, handler)
+            super().run(command, handler, services)
         except Cold:  # a defect: what was done so far must not be done again
             log.exception("%s: %s: reads records outside of its reading part", self.link.peer, code_name(command.code))
             self.refuse(command, ResponseCode.SYSTEM_ERROR, "the broker cannot read what was asked for in this way")
         except OSError as error:  # one record that the disk cannot read must not end the connection
             log.error("%s: %s: %s", self.link.peer, code_name(command.code), error)
-            self.refuse(
-                command, ResponseCode.SYSTEM_ERROR, f"the broker's disk cannot read what was asked for: {error}"
-            )
+            text = f"the broker's disk cannot read what was asked for: {error}"
+            self.refuse(command, ResponseCode.SYSTEM_ERROR, text)
 
     def read(self, command: Command, find: Callable[[Reading], T], apply: Callable[[T], None]) -> None:
         """`apply(find(reading))`, now or when the disk has what `find` reads; see reads.py. For handlers."""
@@ -388,11 +448,12 @@ class BrokerConnection(RemotingDoor):
     def _data_is_here(self, read: Read[Any]) -> None:
         self._cold -= 1
         if self.open:
-            self.handle(read.command, lambda door, command: self._read_again(read))
+            self.run(read.command, _read_again, read)
             if self.connection.outbox:
                 self.link.mark()
 
-    def _read_again(self, read: Read[Any]) -> None:
+    def read_again(self, read: Read[Any]) -> None:
+        """The data that a request waited for is in memory."""
         try:
             found = read.find(self.shared.reading)
         except Cold as cold:
@@ -470,18 +531,17 @@ class BrokerConnection(RemotingDoor):
             self._open_sends -= 1
             if not self.open:
                 return
-            self.connection.respond(command, ResponseCode.SUCCESS, None, fields)
-            self.link.mark()
+            self.respond(command, ResponseCode.SUCCESS, None, fields)
             if self._closing:
                 self.shutdown()
 
-        self.shared.when_known(known)
+        self.shared.identity.when_known(known)
 
     def _topics_stored(self, token: tuple[Command, bytes], result: object) -> None:
         if isinstance(result, GantryError):
             self._change_stored(token, result)
         else:
-            self.shared.when_known(lambda: self._change_stored(token, None))
+            self.shared.identity.when_known(lambda: self._change_stored(token, None))
 
     def _change_stored(self, token: tuple[Command, bytes], result: object) -> None:
         self._open_sends -= 1
@@ -491,8 +551,7 @@ class BrokerConnection(RemotingDoor):
         if isinstance(result, GantryError):
             self.refuse(command, code_of(result.code), result.text)
         else:
-            self.connection.respond(command, body=body)
-        self.link.mark()
+            self.respond(command, body=body)
         if self._closing:
             self.shutdown()
 
@@ -518,20 +577,18 @@ class BrokerConnection(RemotingDoor):
             self.link.close()
 
 
-BrokerConnection.table = {
-    CODE.SEND_MESSAGE: BrokerConnection.send,
-    CODE.SEND_MESSAGE_V2: BrokerConnection.send,
-    **batch_sends.HANDLERS,
-    **pulls.HANDLERS,
-    **offset_requests.HANDLERS,
-    **client_requests.HANDLERS,
-    **admin.HANDLERS,
-    **transaction_requests.HANDLERS,
-    **pop_requests.HANDLERS,
-    **retry_requests.HANDLERS,
-    **reply_requests.HANDLERS,
-    **recall_requests.HANDLERS,
-    **overview_requests.HANDLERS,
-}
+def _rows(handlers: Mapping[K, Handler[BrokerConnection, S]], services: S) -> dict[int, Row]:
+    """Rows of a family of requests; checks that a connection is all that its handlers want of a reply."""
+    return rows(handlers, services)
 
-__all__ = ["BrokerConnection", "BrokerServer", "HeaderError", "host_bytes"]
+
+def _read_again(command: Command, connection: BrokerConnection, read: Read[Any]) -> None:
+    connection.read_again(read)
+
+
+def send(command: Command, connection: BrokerConnection, services: None) -> None:
+    """SEND_MESSAGE, SEND_MESSAGE_V2."""
+    connection.send(command)
+
+
+SENDS: Final = {CODE.SEND_MESSAGE: send, CODE.SEND_MESSAGE_V2: send}

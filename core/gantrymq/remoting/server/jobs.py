@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.constants import ResponseCode
@@ -12,8 +12,8 @@ from gantrymq.store.cold import Cold
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerConnection
     from gantrymq.remoting.server.reads import Reading
+    from gantrymq.remoting.server.reply import Reply
 
 JOBS_MAX: Final = 32
 """At work at once, whole broker: each holds its answer so far, a few MiB for a table of 20,000 topics."""
@@ -38,37 +38,40 @@ def patiently(reading: Reading, find: Callable[[Reading], T]) -> Generator[Cold 
 class Jobs:
     """The jobs of one broker."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, fetch: Callable[[Cold, Any, Callable[[Any], None]], None], in_slices: Callable[[Callable[[], None]], None]
+    ) -> None:
+        """`fetch`: as `Broker.fetch`; `in_slices(call)`: later in this turn, or in the next."""
+        self._fetch = fetch
+        self._in_slices = in_slices
         self.running = 0
 
-    def run(self, door: BrokerConnection, command: Command, steps: Steps) -> None:
+    def run(self, command: Command, reply: Reply, steps: Steps) -> None:
         """Answer `command` with what `steps` returns; the first step is done at once. Raises BUSY."""
         if self.running >= JOBS_MAX:
             steps.close()
             raise GantryError(ErrorCode.BUSY, f"{JOBS_MAX} long requests are being worked on; try again")
         self.running += 1
-        self._step((door, command, steps))
+        self._step((command, reply, steps))
 
-    def _step(self, job: tuple[BrokerConnection, Command, Steps]) -> None:
-        door, command, steps = job
-        if not door.open:
+    def _step(self, job: tuple[Command, Reply, Steps]) -> None:
+        command, reply, steps = job
+        if not reply.open:
             steps.close()
             self.running -= 1
             return
-        broker = door.shared.broker
         try:
             wanted = next(steps)
         except StopIteration as end:
-            door.connection.respond(command, body=end.value)
+            reply.respond(command, body=end.value)
         except GantryError as error:
-            door.refuse(command, code_of(error.code), error.text)
+            reply.refuse(command, code_of(error.code), error.text)
         except OSError as error:  # the disk could not read something
-            door.refuse(command, ResponseCode.SYSTEM_ERROR, str(error))
+            reply.refuse(command, ResponseCode.SYSTEM_ERROR, str(error))
         else:
             if wanted is None:
-                door.shared.turn.in_slices(lambda: self._step(job))
+                self._in_slices(lambda: self._step(job))
             else:
-                broker.fetch(wanted, job, self._step)
+                self._fetch(wanted, job, self._step)
             return
         self.running -= 1
-        door.link.mark()

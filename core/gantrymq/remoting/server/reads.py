@@ -4,7 +4,7 @@ A read that would wait for the disk raises `Cold` (store/cold.py); when the data
 So it gets a `Reading`, which has nothing that changes the broker, and returns what it found; the applying part gets that, and is called once, at once.
 What has its place in the order of requests whatever the disk does (a pull that commits an offset) is done before: a handler itself is called once.
 
-    door.read(command, look, apply)     # in a handler;   look(reading) -> found,   apply(found)
+    reply.read(command, look, apply)     # in a handler;   look(reading) -> found,   apply(found)
 """
 
 from __future__ import annotations

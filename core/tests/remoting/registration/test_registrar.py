@@ -154,7 +154,7 @@ def test_who_changes_a_topic_waits_until_all_nameservers_know(tmp_path: Path, mo
         def when_known(done: Callable[[], None]) -> None:
             registrar.when_known(lambda: (done(), known.set())[0])
 
-        bench.doors.when_known = when_known
+        bench.doors.identity.when_known = when_known
         link = bench.connect()
         for number in range(5):
             topic = f"T{number}"
@@ -180,7 +180,7 @@ def test_a_heartbeat_that_makes_a_retry_topic_waits_for_a_nameserver_that_is_lat
         monkeypatch.setattr(module, "KNOWN_S", WAIT_S)
         await registrar.start()
         known = asyncio.Event()
-        bench.doors.when_known = lambda done: registrar.when_known(lambda: (done(), known.set())[0])
+        bench.doors.identity.when_known = lambda done: registrar.when_known(lambda: (done(), known.set())[0])
         link = bench.connect()
         late = servers[1]
         late.may_answer.clear()

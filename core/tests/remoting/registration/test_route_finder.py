@@ -182,7 +182,7 @@ def test_an_assignment_is_over_all_brokers(bench: Bench) -> None:
 
     async def body(servers: list[Nameserver], finder: RouteFinder, brokers: Brokers) -> None:
         await brokers.register(servers[0], "zz", {TOPIC: (3, 6)})
-        bench.doors.nameservers = [f"127.0.0.1:{servers[0].port}"]
+        bench.doors.identity.nameservers = [f"127.0.0.1:{servers[0].port}"]
         bench.broker.topics.create(TopicConfig(TOPIC, 2, 2))
         name = bench.broker.config.name
         links = [bench.connect(), bench.connect()]

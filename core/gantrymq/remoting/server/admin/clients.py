@@ -17,9 +17,10 @@ from gantrymq.remoting.headers import parse
 from gantrymq.remoting.server.clients.requests import language_name
 
 if TYPE_CHECKING:
-    from gantrymq.remoting.server.broker_door import BrokerConnection
+    from gantrymq.remoting.server.administration import Administration
     from gantrymq.remoting.server.clients.registry import Consumer
     from gantrymq.remoting.server.reads import Reading
+    from gantrymq.remoting.server.reply import Reply
 
 STATUS_MS: Final = 5_000
 """How long each client has for GET_CONSUMER_STATUS_FROM_CLIENT (Broker2Client.getConsumeStatus)."""
@@ -49,12 +50,12 @@ class _Status(msgspec.Struct, rename="camel"):
     client_addr: str | None = None
 
 
-def producer_connections(door: BrokerConnection, command: Command) -> None:
+def producer_connections(command: Command, reply: Reply, services: Administration) -> None:
     """GET_PRODUCER_CONNECTION_LIST."""
     name = parse(command.fields, _Producers).producer_group
-    found = door.shared.clients.producers.get(name)
+    found = services.clients.producers.get(name)
     if not found:
-        door.refuse(command, ResponseCode.SYSTEM_ERROR, f"the producer group[{name[:255]}] not exist")
+        reply.refuse(command, ResponseCode.SYSTEM_ERROR, f"the producer group[{name[:255]}] not exist")
         return
     connections = [
         {
@@ -63,10 +64,10 @@ def producer_connections(door: BrokerConnection, command: Command) -> None:
         }
         for client_id, member in sorted(found.items())
     ]  # fmt: skip
-    door.connection.respond(command, body=bodies.encode({"connectionSet": connections}))
+    reply.respond(command, body=bodies.encode({"connectionSet": connections}))
 
 
-def all_producers(door: BrokerConnection, command: Command) -> None:
+def all_producers(command: Command, reply: Reply, services: Administration) -> None:
     """GET_ALL_PRODUCER_INFO."""
     data = {
         name: [
@@ -76,51 +77,49 @@ def all_producers(door: BrokerConnection, command: Command) -> None:
             }
             for client_id, member in sorted(found.items())
         ]
-        for name, found in sorted(door.shared.clients.producers.items())
+        for name, found in sorted(services.clients.producers.items())
     }  # fmt: skip
-    door.connection.respond(command, body=bodies.encode({"data": data}))
+    reply.respond(command, body=bodies.encode({"data": data}))
 
 
-def topic_groups(door: BrokerConnection, command: Command) -> None:
+def topic_groups(command: Command, reply: Reply, services: Administration) -> None:
     """QUERY_TOPIC_CONSUME_BY_WHO: groups online with the topic, and groups with offsets of it."""
     name = parse(command.fields, headers.TopicHeader).topic
-    shared = door.shared
-    found = {group for group, data in shared.clients.groups.items() if name in data.subscriptions}
-    found.update(shared.broker.offsets.groups_of(name))
-    door.connection.respond(command, body=bodies.encode({"groupList": sorted(found)}))
+    found = {group for group, data in services.clients.groups.items() if name in data.subscriptions}
+    found.update(services.broker.offsets.groups_of(name))
+    reply.respond(command, body=bodies.encode({"groupList": sorted(found)}))
 
 
-def group_topics(door: BrokerConnection, command: Command) -> None:
+def group_topics(command: Command, reply: Reply, services: Administration) -> None:
     """QUERY_TOPICS_BY_CONSUMER: topics of which the group has offsets."""
-    topics = sorted(door.shared.broker.offsets.topics_of(parse(command.fields, _Group).group))
-    door.connection.respond(command, body=bodies.encode(bodies.TopicList(topics, door.shared.address)))
+    topics = sorted(services.broker.offsets.topics_of(parse(command.fields, _Group).group))
+    reply.respond(command, body=bodies.encode(bodies.TopicList(topics, services.identity.address)))
 
 
-def group_subscription(door: BrokerConnection, command: Command) -> None:
+def group_subscription(command: Command, reply: Reply, services: Administration) -> None:
     """QUERY_SUBSCRIPTION_BY_CONSUMER."""
     header = parse(command.fields, _Group)
     body: dict[str, object] = {"group": header.group, "topic": header.topic or ""}
-    found = door.shared.clients.subscription(header.group, header.topic or "")
+    found = services.clients.subscription(header.group, header.topic or "")
     if found is not None:
         body["subscriptionData"] = found
-    door.connection.respond(command, body=bodies.encode(body))
+    reply.respond(command, body=bodies.encode(body))
 
 
-def running_info(door: BrokerConnection, command: Command) -> None:
+def running_info(command: Command, reply: Reply, services: Administration) -> None:
     """GET_CONSUMER_RUNNING_INFO: the client answers."""
-    _relay(door, command, parse(command.fields, _Call), dict(command.fields), command.body)
+    _relay(command, reply, services, parse(command.fields, _Call), dict(command.fields), command.body)
 
 
-def consume_directly(door: BrokerConnection, command: Command) -> None:
+def consume_directly(command: Command, reply: Reply, services: Administration) -> None:
     """CONSUME_MESSAGE_DIRECTLY: the client gets the record and consumes it now."""
     header = parse(command.fields, _Call)
-    shared = door.shared
     fields = dict(command.fields)
-    fields["brokerName"] = shared.broker.config.name
-    topic = shared.broker.topics.topics.get(header.topic or "")
+    fields["brokerName"] = services.broker.config.name
+    topic = services.broker.topics.topics.get(header.topic or "")
     if topic is not None:
         fields["topicSysFlag"] = str(topic.config.sys_flag)
-    group = shared.groups.get(header.consumer_group)
+    group = services.groups.get(header.consumer_group)
     if group is not None:
         fields["groupSysFlag"] = str(group.group_sys_flag)
     position = position_of(header.msg_id or "")
@@ -134,11 +133,11 @@ def consume_directly(door: BrokerConnection, command: Command) -> None:
     def relay(stored: bytes | None) -> None:
         if stored is None:
             text = f"can not find message by the offset, {position}: none begins there"
-            door.refuse(command, ResponseCode.SYSTEM_ERROR, text)
+            reply.refuse(command, ResponseCode.SYSTEM_ERROR, text)
         else:
-            _relay(door, command, header, fields, stored)
+            _relay(command, reply, services, header, fields, stored)
 
-    door.read(command, find, relay)
+    reply.read(command, find, relay)
 
 
 def position_of(msg_id: str) -> int:
@@ -153,54 +152,53 @@ def position_of(msg_id: str) -> int:
     raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"message id {msg_id[:60]!r} {pass_on}")
 
 
-def _relay(door: BrokerConnection, command: Command, header: _Call, fields: dict[str, str], body: bytes) -> None:
+def _relay(
+    command: Command, reply: Reply, services: Administration, header: _Call, fields: dict[str, str], body: bytes
+) -> None:
     group, client_id = header.consumer_group, header.client_id or ""
-    found = door.shared.clients.groups.get(group)
+    found = services.clients.groups.get(group)
     consumer = found.consumers.get(client_id) if found is not None else None
     if consumer is None:
         text = f"The Consumer <{group[:255]}> <{client_id[:255]}> not online"
-        door.refuse(command, ResponseCode.SYSTEM_ERROR, text)
+        reply.refuse(command, ResponseCode.SYSTEM_ERROR, text)
         return
 
     def answered(answer: Command | GantryError) -> None:
-        if not door.open:
+        if not reply.open:
             return
         if isinstance(answer, Command):
-            door.connection.respond(command, answer.code, answer.remark, answer.fields, answer.body)
+            reply.respond(command, answer.code, answer.remark, answer.fields, answer.body)
         elif answer.code is ErrorCode.FLUSH_TIMEOUT:
             text = f"consumer <{group[:255]}> <{client_id[:255]}> Timeout: {answer.text}"
-            door.refuse(command, ResponseCode.CONSUME_MSG_TIMEOUT, text)
+            reply.refuse(command, ResponseCode.CONSUME_MSG_TIMEOUT, text)
         else:
             text = f"invoke consumer <{group[:255]}> <{client_id[:255]}> Exception: {answer.text}"
-            door.refuse(command, ResponseCode.SYSTEM_ERROR, text)
-        door.link.mark()
+            reply.refuse(command, ResponseCode.SYSTEM_ERROR, text)
 
     consumer.member.call(command.code, fields, body, answered)
 
 
-def consumer_status(door: BrokerConnection, command: Command) -> None:
+def consumer_status(command: Command, reply: Reply, services: Administration) -> None:
     """INVOKE_BROKER_TO_GET_CONSUMER_STATUS: every member (or the one named) tells its offsets of a topic."""
     header = parse(command.fields, _Status)
-    group = door.shared.clients.groups.get(header.group)
+    group = services.clients.groups.get(header.group)
     if group is None:
         text = f"No Any Consumer online in the consumer group: [{header.group[:255]}]"
-        door.refuse(command, ResponseCode.SYSTEM_ERROR, text)
+        reply.refuse(command, ResponseCode.SYSTEM_ERROR, text)
         return
     wanted = {
         client_id: consumer
         for client_id, consumer in group.consumers.items()
         if not header.client_addr or header.client_addr == client_id
     }
-    _Gathering(door, command, wanted, {"topic": header.topic, "group": header.group})
+    _Gathering(command, reply, wanted, {"topic": header.topic, "group": header.group})
 
 
 class _Gathering:
     """Asks several clients, and answers when the last one has, or its time is over."""
 
-    def __init__(
-        self, door: BrokerConnection, command: Command, wanted: dict[str, Consumer], fields: dict[str, str]
-    ) -> None:
-        self._door = door
+    def __init__(self, command: Command, reply: Reply, wanted: dict[str, Consumer], fields: dict[str, str]) -> None:
+        self._reply = reply
         self._command = command
         self._tables: dict[str, bytes] = {}
         self._open = len(wanted) + 1
@@ -228,15 +226,14 @@ class _Gathering:
 
     def _one_less(self) -> None:
         self._open -= 1
-        if self._open or not self._door.open:
+        if self._open or not self._reply.open:
             return
         parts = [bodies.encode(client_id) + b":" + table for client_id, table in sorted(self._tables.items())]
         body = b'{"consumerTable":{%b},"messageQueueTable":{}}' % b",".join(parts)
-        self._door.connection.respond(self._command, body=body)
-        self._door.link.mark()
+        self._reply.respond(self._command, body=body)
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
+HANDLERS: Final = {
     RequestCode.GET_PRODUCER_CONNECTION_LIST: producer_connections,
     RequestCode.GET_ALL_PRODUCER_INFO: all_producers,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: topic_groups,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -12,34 +11,34 @@ from gantrymq.remoting.constants import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerConnection
+    from gantrymq.remoting.server.administration import Administration
+    from gantrymq.remoting.server.reply import Reply
 
 
-def get_config(door: BrokerConnection, command: Command) -> None:
+def get_config(command: Command, reply: Reply, services: Administration) -> None:
     """GET_BROKER_CONFIG; nothing secret is among it."""
-    shared = door.shared
-    host, _, port = shared.address.rpartition(":")
-    values = shared.broker.settings.shown() | {
+    host, _, port = services.identity.address.rpartition(":")
+    values = services.broker.settings.shown() | {
         "brokerIP1": host, "brokerIP2": host, "listenPort": port, "haListenPort": str(int(port or 0) + 1),
-        "namesrvAddr": ";".join(shared.nameservers),
+        "namesrvAddr": ";".join(services.identity.nameservers),
     }  # fmt: skip
-    version = bodies.DataVersion(0, shared.started_ms, shared.broker.settings.version)
+    version = bodies.DataVersion(0, services.identity.started_ms, services.broker.settings.version)
     fields = {"version": bodies.encode(version).decode()}
-    door.connection.respond(command, ResponseCode.SUCCESS, None, fields, java_properties.write(values))
+    reply.respond(command, ResponseCode.SUCCESS, None, fields, java_properties.write(values))
 
 
-def update_config(door: BrokerConnection, command: Command) -> None:
+def update_config(command: Command, reply: Reply, services: Administration) -> None:
     """UPDATE_BROKER_CONFIG: all of it or nothing; answered when it will outlive a restart."""
     try:
-        door.shared.broker.settings.update(java_properties.read(command.body))
+        services.broker.settings.update(java_properties.read(command.body))
     except GantryError as error:
         code = ResponseCode.NO_PERMISSION if error.code is ErrorCode.NO_PERMISSION else ResponseCode.INVALID_PARAMETER
-        door.refuse(command, code, error.text)
+        reply.refuse(command, code, error.text)
         return
-    door.answer_when_stored(command)
+    reply.answer_when_stored(command)
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
+HANDLERS: Final = {
     RequestCode.GET_BROKER_CONFIG: get_config,
     RequestCode.UPDATE_BROKER_CONFIG: update_config,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -16,8 +15,9 @@ from gantrymq.remoting.headers import parse
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerConnection
+    from gantrymq.remoting.server.administration import Administration
     from gantrymq.remoting.server.jobs import Steps
+    from gantrymq.remoting.server.reply import Reply
 
 GROUPS_PER_REQUEST_MAX: Final = 10_000
 """Groups of one UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST."""
@@ -35,38 +35,38 @@ class _Group(msgspec.Struct):
     group: str
 
 
-def update_group(door: BrokerConnection, command: Command) -> None:
+def update_group(command: Command, reply: Reply, services: Administration) -> None:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP; answered when it is as safe as an acknowledged message."""
-    _update(door, command, [bodies.decode(command.body, bodies.GroupConfig)])
+    _update(command, reply, services, [bodies.decode(command.body, bodies.GroupConfig)])
 
 
-def update_groups(door: BrokerConnection, command: Command) -> None:
+def update_groups(command: Command, reply: Reply, services: Administration) -> None:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: all or, if one name is refused, none."""
     wanted = bodies.decode(command.body, bodies.GroupConfigList).group_config_list
     if len(wanted) > GROUPS_PER_REQUEST_MAX:
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"a request names at most {GROUPS_PER_REQUEST_MAX} groups")
-    _update(door, command, wanted)
+    _update(command, reply, services, wanted)
 
 
-def _update(door: BrokerConnection, command: Command, wanted: list[bodies.GroupConfig]) -> None:
+def _update(command: Command, reply: Reply, services: Administration, wanted: list[bodies.GroupConfig]) -> None:
     try:
         for config in wanted:
             names.check_group(config.group_name)
     except GantryError as error:
-        door.refuse(command, ResponseCode.INVALID_PARAMETER, error.text)
+        reply.refuse(command, ResponseCode.INVALID_PARAMETER, error.text)
         return
     for config in wanted:
-        door.shared.groups.set(config)
-    door.answer_when_stored(command)
+        services.groups.set(config)
+    reply.answer_when_stored(command)
 
 
-def all_groups(door: BrokerConnection, command: Command) -> None:
+def all_groups(command: Command, reply: Reply, services: Administration) -> None:
     """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
-    door.shared.jobs.run(door, command, _all_groups(door))
+    services.jobs.run(command, reply, _all_groups(services))
 
 
-def _all_groups(door: BrokerConnection) -> Steps:
-    table = door.shared.groups.table()
+def _all_groups(services: Administration) -> Steps:
+    table = services.groups.table()
     configs = list(table.subscription_group_table.items())
     parts: list[bytes] = []
     for first in range(0, len(configs), GROUPS_PER_STEP):
@@ -79,34 +79,34 @@ def _all_groups(door: BrokerConnection) -> Steps:
     )
 
 
-def get_group(door: BrokerConnection, command: Command) -> None:
+def get_group(command: Command, reply: Reply, services: Administration) -> None:
     """GET_SUBSCRIPTIONGROUP_CONFIG."""
     name = parse(command.fields, _Group).group
-    config = door.shared.groups.get(name)
+    config = services.groups.get(name)
     if config is None:
         text = f"No group in this broker. group: {name[:255]}"
-        door.refuse(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+        reply.refuse(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
         return
-    door.connection.respond(command, body=bodies.encode(config))
+    reply.respond(command, body=bodies.encode(config))
 
 
-def delete_group(door: BrokerConnection, command: Command) -> None:
+def delete_group(command: Command, reply: Reply, services: Administration) -> None:
     """DELETE_SUBSCRIPTIONGROUP; answered as `update_group`."""
     header = parse(command.fields, _Delete)
-    door.shared.groups.delete(header.group_name, header.clean_offset)
-    door.answer_when_stored(command)
+    services.groups.delete(header.group_name, header.clean_offset)
+    reply.answer_when_stored(command)
 
 
-def request_modes(door: BrokerConnection, command: Command) -> None:
+def request_modes(command: Command, reply: Reply, services: Administration) -> None:
     """GET_ALL_MESSAGE_REQUEST_MODE: by topic and group, what SET_MESSAGE_REQUEST_MODE said."""
     table: dict[str, dict[str, msgspec.Raw]] = {}
-    for key, row in door.shared.broker.tables.rows(REQUEST_MODES).items():
+    for key, row in services.broker.tables.rows(REQUEST_MODES).items():
         topic, _, group = key.partition("@")
         table.setdefault(topic, {})[group] = msgspec.Raw(row)
-    door.connection.respond(command, body=bodies.encode({"messageRequestModeMap": table}))
+    reply.respond(command, body=bodies.encode({"messageRequestModeMap": table}))
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
+HANDLERS: Final = {
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: update_group,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: update_groups,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all_groups,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.remoting import json_bodies as bodies
@@ -10,33 +9,34 @@ from gantrymq.remoting.constants import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerConnection
+    from gantrymq.remoting.server.administration import Administration
+    from gantrymq.remoting.server.reply import Reply
 
 
-def status(door: BrokerConnection, command: Command) -> None:
+def status(command: Command, reply: Reply, services: Administration) -> None:
     """GET_BROKER_HA_STATUS (HARuntimeInfo)."""
     body = {
-        "master": True, "masterCommitLogMaxOffset": door.shared.broker.store.written_position, "inSyncSlaveNums": 0,
+        "master": True, "masterCommitLogMaxOffset": services.broker.store.written_position, "inSyncSlaveNums": 0,
         "haConnectionInfo": [],
         "haClientRuntimeInfo": {
             "activated": False, "lastReadTimestamp": 0, "lastWriteTimestamp": 0, "masterFlushOffset": 0, "maxOffset": 0,
             "transferredByteInSecond": 0,
         },
     }  # fmt: skip
-    door.connection.respond(command, body=bodies.encode(body))
+    reply.respond(command, body=bodies.encode(body))
 
 
-def epochs(door: BrokerConnection, command: Command) -> None:
+def epochs(command: Command, reply: Reply, services: Administration) -> None:
     """GET_BROKER_EPOCH_CACHE: there is no controller."""
-    door.refuse(command, ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
+    reply.refuse(command, ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
 
 
-def reset_flush_offset(door: BrokerConnection, command: Command) -> None:
+def reset_flush_offset(command: Command, reply: Reply, services: Administration) -> None:
     """RESET_MASTER_FLUSH_OFFSET concerns slaves; a master has nothing to do."""
-    door.connection.respond(command)
+    reply.respond(command)
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
+HANDLERS: Final = {
     RequestCode.GET_BROKER_HA_STATUS: status,
     RequestCode.GET_BROKER_EPOCH_CACHE: epochs,
     RequestCode.RESET_MASTER_FLUSH_OFFSET: reset_flush_offset,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -17,9 +16,10 @@ from gantrymq.remoting.server.pulling.offsets import readable_topic
 if TYPE_CHECKING:
     from gantrymq.broker.topics import Topic
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerConnection
+    from gantrymq.remoting.server.administration import Administration
     from gantrymq.remoting.server.jobs import Steps
     from gantrymq.remoting.server.reads import Reading
+    from gantrymq.remoting.server.reply import Reply
 
 OFFSET_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
 """Java's Long.MAX_VALUE: QUERY_CORRECTION_OFFSET says with it that there is nothing to correct."""
@@ -53,16 +53,16 @@ class _Correction(msgspec.Struct, rename="camel"):
     filter_groups: str | None = None
 
 
-def reset(door: BrokerConnection, command: Command) -> None:
+def reset(command: Command, reply: Reply, services: Administration) -> None:
     """INVOKE_BROKER_TO_RESET_OFFSET: the broker sets the offsets and tells consumers at their next pull; with
     useServerSideResetOffset=false the consumers that are online are told to do it (RESET_CONSUMER_CLIENT_OFFSET)."""
     header = parse(command.fields, _Reset)
-    broker = door.shared.broker
-    topic = readable_topic(broker, header.topic)
+    broker = services.broker
+    topic = readable_topic(broker.topics, header.topic)
     if broker.settings.server_side_reset:
-        _reset_here(door, command, header, topic)
+        _reset_here(command, reply, services, header, topic)
     else:
-        _reset_at_clients(door, command, header, topic)
+        _reset_at_clients(command, reply, services, header, topic)
 
 
 def _by_time(reading: Reading, topic: str, queue_id: int, timestamp: int) -> int:
@@ -72,11 +72,11 @@ def _by_time(reading: Reading, topic: str, queue_id: int, timestamp: int) -> int
     return max(reading.store.offset_by_time(topic, queue_id, timestamp, True), reading.min_offset(topic, queue_id))
 
 
-def _reset_here(door: BrokerConnection, command: Command, header: _Reset, topic: Topic) -> None:
-    broker, name = door.shared.broker, topic.name
-    if door.shared.groups.get(header.group) is None:
+def _reset_here(command: Command, reply: Reply, services: Administration, header: _Reset, topic: Topic) -> None:
+    broker, name = services.broker, topic.name
+    if services.groups.get(header.group) is None:
         text = f"Group {header.group[:255]} does not exist"
-        door.refuse(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+        reply.refuse(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
         return
 
     def reset_all(found: dict[int, int]) -> None:
@@ -86,9 +86,9 @@ def _reset_here(door: BrokerConnection, command: Command, header: _Reset, topic:
             else:
                 broker.reset_offset(header.group, name, queue, offset)
         broker.write_offsets(0)
-        door.answer_when_stored(command, _reset_body(door, name, found))
+        reply.answer_when_stored(command, _reset_body(services, name, found))
 
-    door.read(command, lambda reading: _targets(reading, header, topic), reset_all)
+    reply.read(command, lambda reading: _targets(reading, header, topic), reset_all)
 
 
 def _targets(reading: Reading, header: _Reset, topic: Topic) -> dict[int, int]:
@@ -107,12 +107,12 @@ def _targets(reading: Reading, header: _Reset, topic: Topic) -> dict[int, int]:
     return {queue_id: header.offset}
 
 
-def _reset_body(door: BrokerConnection, topic: str, found: dict[int, int]) -> bytes:
-    broker_name = door.shared.broker.config.name
+def _reset_body(services: Administration, topic: str, found: dict[int, int]) -> bytes:
+    broker_name = services.broker.config.name
     return bodies.queue_offsets([(bodies.QueueName(topic, broker_name, queue), n) for queue, n in found.items()])
 
 
-def _reset_at_clients(door: BrokerConnection, command: Command, header: _Reset, topic: Topic) -> None:
+def _reset_at_clients(command: Command, reply: Reply, services: Administration, header: _Reset, topic: Topic) -> None:
     name, group = topic.name, header.group
 
     def find(reading: Reading) -> dict[int, int] | None:
@@ -127,21 +127,23 @@ def _reset_at_clients(door: BrokerConnection, command: Command, header: _Reset, 
 
     def push(found: dict[int, int] | None) -> None:
         if found is None:
-            door.refuse(command, ResponseCode.SYSTEM_ERROR, f"THe consumer group <{group[:255]}> not exist")
+            reply.refuse(command, ResponseCode.SYSTEM_ERROR, f"THe consumer group <{group[:255]}> not exist")
         else:
-            _push_reset(door, command, header, found)
+            _push_reset(command, reply, services, header, found)
 
-    door.read(command, find, push)
+    reply.read(command, find, push)
 
 
-def _push_reset(door: BrokerConnection, command: Command, header: _Reset, found: dict[int, int]) -> None:
-    broker, name, group = door.shared.broker, header.topic, header.group
-    members = door.shared.clients.groups.get(group)
+def _push_reset(
+    command: Command, reply: Reply, services: Administration, header: _Reset, found: dict[int, int]
+) -> None:
+    broker, name, group = services.broker, header.topic, header.group
+    members = services.clients.groups.get(group)
     if members is None:
         text = f"Consumer not online, so can not reset offset, Group: {group[:255]} Topic: {name} Timestamp: {header.timestamp}"
-        door.refuse(command, ResponseCode.CONSUMER_NOT_ONLINE, text)
+        reply.refuse(command, ResponseCode.CONSUMER_NOT_ONLINE, text)
         return
-    body = _reset_body(door, name, found)
+    body = _reset_body(services, name, found)
     queues = [
         {"topic": name, "brokerName": broker.config.name, "queueId": queue, "offset": offset}
         for queue, offset in found.items()
@@ -155,19 +157,19 @@ def _push_reset(door: BrokerConnection, command: Command, header: _Reset, found:
     for client_id, consumer in members.consumers.items():
         if consumer.version < PUSH_CLIENT_VERSION_MIN:
             text = f"client {client_id[:255]} does not support this feature. version={consumer.version}"
-            door.refuse(command, ResponseCode.SYSTEM_ERROR, text)
+            reply.refuse(command, ResponseCode.SYSTEM_ERROR, text)
             return
         for_client = bodies.encode({"offsetTable": queues}) if consumer.language == Language.CPP else body
         consumer.member.push(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, for_client)
-    door.connection.respond(command, body=body)
+    reply.respond(command, body=body)
 
 
-def clone(door: BrokerConnection, command: Command) -> None:
+def clone(command: Command, reply: Reply, services: Administration) -> None:
     """CLONE_GROUP_OFFSET: another group gets the offsets of one, of a topic or of all."""
     header = parse(command.fields, _Clone)
     names.check_group(header.dest_group)
-    broker = door.shared.broker
-    source = door.shared.clients.groups.get(header.src_group)
+    broker = services.broker
+    source = services.clients.groups.get(header.src_group)
     for topic in [header.topic] if header.topic else broker.offsets.topics_of(header.src_group):
         if topic not in broker.topics.topics or names.is_own_system_topic(topic):
             continue
@@ -176,14 +178,14 @@ def clone(door: BrokerConnection, command: Command) -> None:
         for queue, offset in broker.offsets.all_of(header.src_group, topic).items():
             broker.commit_offset(header.dest_group, topic, queue, offset)
     broker.write_offsets(0)
-    door.answer_when_stored(command)
+    reply.answer_when_stored(command)
 
 
-def correction(door: BrokerConnection, command: Command) -> None:
+def correction(command: Command, reply: Reply, services: Administration) -> None:
     """QUERY_CORRECTION_OFFSET: the lowest offsets that any group has, where they are below those of one group."""
     header = parse(command.fields, _Correction)
-    broker = door.shared.broker
-    topic = readable_topic(broker, header.topic).name
+    broker = services.broker
+    topic = readable_topic(broker.topics, header.topic).name
     left_out = set((header.filter_groups or "").split(","))
     lowest: dict[int, int] = {}
     for group in broker.offsets.groups_of(topic):
@@ -195,16 +197,16 @@ def correction(door: BrokerConnection, command: Command) -> None:
     for queue, offset in broker.offsets.all_of(header.compare_group, topic).items():
         if lowest.get(queue, OFFSET_MAX) > offset:
             lowest[queue] = OFFSET_MAX
-    door.connection.respond(command, body=bodies.encode({"correctionOffsets": lowest}))
+    reply.respond(command, body=bodies.encode({"correctionOffsets": lowest}))
 
 
-def all_offsets(door: BrokerConnection, command: Command) -> None:
+def all_offsets(command: Command, reply: Reply, services: Administration) -> None:
     """GET_ALL_CONSUMER_OFFSET."""
-    door.shared.jobs.run(door, command, _all_offsets(door))
+    services.jobs.run(command, reply, _all_offsets(services))
 
 
-def _all_offsets(door: BrokerConnection) -> Steps:
-    offsets = door.shared.broker.offsets
+def _all_offsets(services: Administration) -> Steps:
+    offsets = services.broker.offsets
     parts: list[bytes] = []
     some: dict[str, dict[int, int]] = {}
     for topic in list(offsets.by_topic()):
@@ -218,7 +220,7 @@ def _all_offsets(door: BrokerConnection) -> Steps:
     return b'{"offsetTable":{%b}}' % b",".join([part for part in parts if part])
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
+HANDLERS: Final = {
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: reset,
     RequestCode.CLONE_GROUP_OFFSET: clone,
     RequestCode.QUERY_CORRECTION_OFFSET: correction,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -17,9 +16,10 @@ from gantrymq.store.queues.consume_queue import HOLE_SIZE
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerConnection
+    from gantrymq.remoting.server.administration import Administration
     from gantrymq.remoting.server.jobs import Steps
     from gantrymq.remoting.server.reads import Reading
+    from gantrymq.remoting.server.reply import Reply
     from gantrymq.store.queues.consume_queue import Unit
 
 UNITS_MAX: Final = 4096
@@ -42,17 +42,17 @@ class _Spans(msgspec.Struct):
     group: str
 
 
-def units(door: BrokerConnection, command: Command) -> None:
+def units(command: Command, reply: Reply, services: Administration) -> None:
     """QUERY_CONSUME_QUEUE."""
     header = parse(command.fields, _Units)
-    broker = door.shared.broker
-    topic = readable_topic(broker, header.topic)
+    broker = services.broker
+    topic = readable_topic(broker.topics, header.topic)
     if not 0 <= header.queue_id < max(topic.config.read_queues, topic.config.write_queues):
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"{header.queue_id}@{topic.name} is not exist!")
     low, high = broker.min_offset(topic.name, header.queue_id), broker.store.max_offset(topic.name, header.queue_id)
     body: dict[str, object] = {"maxQueueIndex": high, "minQueueIndex": low}
     if header.consumer_group:
-        found = door.shared.clients.subscription(header.consumer_group, topic.name)
+        found = services.clients.subscription(header.consumer_group, topic.name)
         if found is None:
             body["filterData"] = f"{header.consumer_group}@{topic.name} is not online!"
         else:
@@ -61,7 +61,7 @@ def units(door: BrokerConnection, command: Command) -> None:
     count = max(0, min(header.count, UNITS_MAX))
     if not low <= header.index < high:
         remark = f"Index {header.index} of {header.queue_id}@{topic.name} is not exist!"
-        door.connection.respond(command, ResponseCode.SUCCESS, remark, None, bodies.encode(body))
+        reply.respond(command, ResponseCode.SUCCESS, remark, None, bodies.encode(body))
         return
 
     def answer(found: list[Unit]) -> None:
@@ -69,10 +69,10 @@ def units(door: BrokerConnection, command: Command) -> None:
             {"physicOffset": position, "physicSize": size, "tagsCode": code, "eval": False}
             for position, size, code in found
         ]
-        door.connection.respond(command, body=bodies.encode(body))
+        reply.respond(command, body=bodies.encode(body))
 
     place = topic.name, header.queue_id, header.index, count
-    door.read(command, lambda reading: reading.store.units(*place), answer)
+    reply.read(command, lambda reading: reading.store.units(*place), answer)
 
 
 def store_ms(reading: Reading, topic: str, queue_id: int, offset: int) -> int:
@@ -81,15 +81,15 @@ def store_ms(reading: Reading, topic: str, queue_id: int, offset: int) -> int:
     return reading.store.store_ms_at(found[0][0]) if found and found[0][1] != HOLE_SIZE else -1
 
 
-def time_spans(door: BrokerConnection, command: Command) -> None:
+def time_spans(command: Command, reply: Reply, services: Administration) -> None:
     """QUERY_CONSUME_TIME_SPAN: oldest and newest record of each queue, and the last one that the group consumed."""
     header = parse(command.fields, _Spans)
-    readable_topic(door.shared.broker, header.topic)
-    door.shared.jobs.run(door, command, _time_spans(door, header))
+    readable_topic(services.broker.topics, header.topic)
+    services.jobs.run(command, reply, _time_spans(services, header))
 
 
-def _time_spans(door: BrokerConnection, header: _Spans) -> Steps:
-    broker = door.shared.broker
+def _time_spans(services: Administration, header: _Spans) -> Steps:
+    broker = services.broker
     name = header.topic
     spans = []
     for queue in range(broker.topics.topics[name].config.write_queues):
@@ -107,12 +107,12 @@ def _time_spans(door: BrokerConnection, header: _Spans) -> Steps:
             place = bodies.QueueName(name, broker.config.name, queue)
             return bodies.QueueSpan(place, oldest, newest, consumed, delay)
 
-        span = yield from patiently(door.shared.reading, find)
+        span = yield from patiently(services.reading, find)
         spans.append(span)
     return bodies.encode({"consumeTimeSpanSet": spans})
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
+HANDLERS: Final = {
     RequestCode.QUERY_CONSUME_QUEUE: units,
     RequestCode.QUERY_CONSUME_TIME_SPAN: time_spans,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.remoting.server.admin import clients as admin_clients
@@ -16,10 +15,9 @@ from gantrymq.remoting.server.admin import stats as admin_stats
 from gantrymq.remoting.server.admin import topics as admin_topics
 
 if TYPE_CHECKING:
-    from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerConnection
+    pass
 
-HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
+HANDLERS: Final = {
     **admin_topics.HANDLERS,
     **admin_groups.HANDLERS,
     **admin_clients.HANDLERS,

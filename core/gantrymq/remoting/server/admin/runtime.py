@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.remoting import json_bodies as bodies
@@ -12,7 +11,8 @@ from gantrymq.store.retention.rules import used_ratio
 if TYPE_CHECKING:
     from gantrymq.broker.rocketmq.stats import BrokerStats
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerConnection
+    from gantrymq.remoting.server.administration import Administration
+    from gantrymq.remoting.server.reply import Reply
 
 UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -58,27 +58,26 @@ def _counts(stats: BrokerStats) -> dict[str, str]:
     return table
 
 
-def runtime_info(door: BrokerConnection, command: Command) -> None:
+def runtime_info(command: Command, reply: Reply, services: Administration) -> None:
     """See the module."""
-    store = door.shared.broker.store
+    store = services.broker.store
     first = store.log_min_position if store.written_position > store.log_min_position else -1
-    door.read(
+    reply.read(
         command,
         lambda reading: reading.store.store_ms_at(first) if first >= 0 else -1,
-        lambda oldest_ms: _runtime_info(door, command, oldest_ms),
+        lambda oldest_ms: _runtime_info(command, reply, services, oldest_ms),
     )
 
 
-def _runtime_info(door: BrokerConnection, command: Command, oldest: int) -> None:
-    shared = door.shared
-    broker, store = shared.broker, shared.broker.store
+def _runtime_info(command: Command, reply: Reply, services: Administration, oldest: int) -> None:
+    broker, store = services.broker, services.broker.store
     now_ms = broker.clock.now_ms()
     size, free = store.disk_usage()
     used = repr(round(used_ratio(size, free), 4))
     to_flush = store.written_position - store.flushed_position
     table = {
         "brokerVersionDesc": "V5_3_3", "brokerVersion": str(VERSION), "brokerActive": "true",
-        "bootTimestamp": str(shared.started_ms), "runtime": _running(now_ms - shared.started_ms),
+        "bootTimestamp": str(services.identity.started_ms), "runtime": _running(now_ms - services.identity.started_ms),
         "startAcceptSendRequestTimeStamp": "0",
         "commitLogMinOffset": str(store.log_min_position), "commitLogMaxOffset": str(store.written_position),
         "flushedPosition": str(store.flushed_position), "dispatchBehindBytes": "0",
@@ -89,15 +88,15 @@ def _runtime_info(door: BrokerConnection, command: Command, oldest: int) -> None
         "putMessageEntireTimeMax": "0", "getMessageEntireTimeMax": "0", "putLatency99": "0.00", "putLatency999": "0.00",
         "EndTransactionQueueSize": "0", "EndTransactionThreadPoolQueueCapacity": "100000",
         "timerReadBehind": "0", "timerOffsetBehind": "0", "timerCongestNum": "0",
-        "timerEnqueueTps": "0.0", "timerDequeueTps": "0.0", "pullWaiting": str(shared.pulls.waiting),
+        "timerEnqueueTps": "0.0", "timerDequeueTps": "0.0", "pullWaiting": str(services.pulls.waiting),
     }  # fmt: skip
     for name in QUEUES:
         table[f"{name}ThreadPoolQueueSize"] = "0"
         table[f"{name}ThreadPoolQueueCapacity"] = "10000" if name == "send" else "100000"
         table[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = "0"
-    door.connection.respond(command, body=bodies.encode(bodies.KVTable(table | _counts(broker.stats))))
+    reply.respond(command, body=bodies.encode(bodies.KVTable(table | _counts(broker.stats))))
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
+HANDLERS: Final = {
     RequestCode.GET_BROKER_RUNTIME_INFO: runtime_info,
 }

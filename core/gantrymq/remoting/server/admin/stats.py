@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -19,9 +19,10 @@ from gantrymq.remoting.server.pulling.offsets import readable_topic
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerConnection
+    from gantrymq.remoting.server.administration import Administration
     from gantrymq.remoting.server.jobs import Steps
     from gantrymq.remoting.server.reads import Reading
+    from gantrymq.remoting.server.reply import Reply
     from gantrymq.store.cold import Cold
 
 TOPICS_MAX: Final = 10_000
@@ -43,14 +44,14 @@ class _Data(msgspec.Struct, rename="camel"):
     stats_key: str
 
 
-def topic_stats(door: BrokerConnection, command: Command) -> None:
+def topic_stats(command: Command, reply: Reply, services: Administration) -> None:
     """GET_TOPIC_STATS_INFO: both ends of every queue and the time of the newest record."""
-    topic = readable_topic(door.shared.broker, parse(command.fields, headers.TopicHeader).topic)
-    door.shared.jobs.run(door, command, _topic_stats(door, topic.name))
+    topic = readable_topic(services.broker.topics, parse(command.fields, headers.TopicHeader).topic)
+    services.jobs.run(command, reply, _topic_stats(services, topic.name))
 
 
-def _topic_stats(door: BrokerConnection, name: str) -> Steps:
-    broker = door.shared.broker
+def _topic_stats(services: Administration, name: str) -> Steps:
+    broker = services.broker
     config = broker.topics.topics[name].config
     entries = []
     for queue in range(max(config.write_queues, config.read_queues)):
@@ -62,47 +63,47 @@ def _topic_stats(door: BrokerConnection, name: str) -> Steps:
             last = store_ms(reading, name, queue, high - 1) if high > low else 0
             return bodies.TopicOffset(low, high, max(last, 0))
 
-        offset = yield from patiently(door.shared.reading, find)
+        offset = yield from patiently(services.reading, find)
         entries.append((bodies.QueueName(name, broker.config.name, queue), offset))
     return bodies.topic_stats(entries)
 
 
-def consume_stats(door: BrokerConnection, command: Command) -> None:
+def consume_stats(command: Command, reply: Reply, services: Administration) -> None:
     """GET_CONSUME_STATS: how far a group is behind, per queue."""
     header = parse(command.fields, _ConsumeStats)
-    broker, group = door.shared.broker, header.consumer_group
+    broker, group = services.broker, header.consumer_group
     if header.topic_list:
         topics = header.topic_list.split(";")[:TOPICS_MAX]
     elif header.topic and header.topic.strip():
-        topics = _subscribed(door, group, [header.topic])
+        topics = _subscribed(services, group, [header.topic])
     else:
-        topics = _subscribed(door, group, sorted(broker.offsets.topics_of(group)))
-    door.shared.jobs.run(door, command, _consume_stats(door, group, topics))
+        topics = _subscribed(services, group, sorted(broker.offsets.topics_of(group)))
+    services.jobs.run(command, reply, _consume_stats(services, group, topics))
 
 
-def _subscribed(door: BrokerConnection, group: str, topics: list[str]) -> list[str]:
+def _subscribed(services: Administration, group: str, topics: list[str]) -> list[str]:
     """Without topics that the group, being online, does not subscribe to any more."""
-    found = door.shared.clients.groups.get(group)
+    found = services.clients.groups.get(group)
     if found is None or not found.subscriptions:
         return topics
     return [topic for topic in topics if topic in found.subscriptions]
 
 
-def _consume_stats(door: BrokerConnection, group: str, topics: list[str]) -> Steps:
+def _consume_stats(services: Administration, group: str, topics: list[str]) -> Steps:
     entries = []
     rate = 0.0
     for topic in topics:
-        found = yield from _lags(door, group, topic)
+        found = yield from _lags(services, group, topic)
         entries += found
-        rate += door.shared.broker.stats.rate(stats.GROUP_GET_NUMS, f"{topic}@{group}")
+        rate += services.broker.stats.rate(stats.GROUP_GET_NUMS, f"{topic}@{group}")
     return bodies.consume_stats(entries, rate)
 
 
 _Lags = list[tuple[bodies.QueueName, bodies.ConsumeOffset]]
 
 
-def _lags(door: BrokerConnection, group: str, name: str) -> Generator[Cold | None, None, _Lags]:
-    broker = door.shared.broker
+def _lags(services: Administration, group: str, name: str) -> Generator[Cold | None, None, _Lags]:
+    broker = services.broker
     topic = broker.topics.topics.get(name)
     if topic is None or topic.system:
         return []
@@ -117,56 +118,56 @@ def _lags(door: BrokerConnection, group: str, name: str) -> Generator[Cold | Non
             handed = reading.handed(group, name, queue)
             return bodies.ConsumeOffset(reading.store.max_offset(name, queue), done, handed, max(last, 0))
 
-        lag = yield from patiently(door.shared.reading, find)
+        lag = yield from patiently(services.reading, find)
         entries.append((bodies.QueueName(name, broker.config.name, queue), lag))
     return entries
 
 
-def broker_consume_stats(door: BrokerConnection, command: Command) -> None:
+def broker_consume_stats(command: Command, reply: Reply, services: Administration) -> None:
     """GET_BROKER_CONSUME_STATS: lag of every group in every topic."""
-    door.shared.jobs.run(door, command, _broker_consume_stats(door, parse(command.fields, _Broker).is_order))
+    services.jobs.run(command, reply, _broker_consume_stats(services, parse(command.fields, _Broker).is_order))
 
 
-def _broker_consume_stats(door: BrokerConnection, only_order: bool) -> Steps:
-    broker = door.shared.broker
+def _broker_consume_stats(services: Administration, only_order: bool) -> Steps:
+    broker = services.broker
     groups: list[bytes] = []
     behind = in_flight = 0
-    for group in sorted(door.shared.groups.configs):
+    for group in sorted(services.groups.configs):
         yield None
         parts = []
-        for name in _subscribed(door, group, sorted(broker.offsets.topics_of(group))):
+        for name in _subscribed(services, group, sorted(broker.offsets.topics_of(group))):
             topic = broker.topics.topics.get(name)
             if topic is None or names.is_own_system_topic(name) or (only_order and not topic.config.order):
                 continue
-            entries = yield from _lags(door, group, name)
+            entries = yield from _lags(services, group, name)
             behind += sum([lag.broker_offset - lag.consumer_offset for _, lag in entries])
             in_flight += sum([lag.pull_offset - lag.consumer_offset for _, lag in entries])
             parts.append(bodies.consume_stats(entries, broker.stats.rate(stats.GROUP_GET_NUMS, f"{name}@{group}")))
         groups.append(b"{%b:[%b]}" % (bodies.encode(group), b",".join(parts)))
     return b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":%d}' % (
-        bodies.encode(door.shared.address),
+        bodies.encode(services.identity.address),
         b",".join(groups),
         behind,
         in_flight,
     )
 
 
-def stats_data(door: BrokerConnection, command: Command) -> None:
+def stats_data(command: Command, reply: Reply, services: Administration) -> None:
     """VIEW_BROKER_STATS_DATA: a counter over the last minute, hour and day."""
     header = parse(command.fields, _Data)
-    found = door.shared.broker.stats.snapshots(header.stats_name, header.stats_key)
+    found = services.broker.stats.snapshots(header.stats_name, header.stats_key)
     if found is None:
         text = f"The stats <{header.stats_name[:80]}> <{header.stats_key[:255]}> not exist"
-        door.refuse(command, ResponseCode.SYSTEM_ERROR, text)
+        reply.refuse(command, ResponseCode.SYSTEM_ERROR, text)
         return
     body = {
         name: {"sum": total, "tps": rate, "avgpt": average}
         for name, (total, rate, average) in zip(("statsMinute", "statsHour", "statsDay"), found, strict=True)
     }
-    door.connection.respond(command, body=bodies.encode(body))
+    reply.respond(command, body=bodies.encode(body))
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
+HANDLERS: Final = {
     RequestCode.GET_TOPIC_STATS_INFO: topic_stats,
     RequestCode.GET_CONSUME_STATS: consume_stats,
     RequestCode.GET_BROKER_CONSUME_STATS: broker_consume_stats,

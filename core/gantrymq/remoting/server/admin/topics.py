@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.topics import TopicConfig
@@ -18,8 +17,9 @@ from gantrymq.remoting.server.pulling.offsets import readable_topic
 if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerConnection
+    from gantrymq.remoting.server.administration import Administration
     from gantrymq.remoting.server.jobs import Steps
+    from gantrymq.remoting.server.reply import Reply
 
 TOPICS_PER_REQUEST_MAX: Final = 10_000
 """Topics of one UPDATE_AND_CREATE_TOPIC_LIST."""
@@ -43,10 +43,10 @@ ATTRIBUTE_VALUES: Final[dict[str, tuple[str, ...]]] = {
 """Attributes that are understood, with the values that are kept as promised."""
 
 
-def create_topic(door: BrokerConnection, command: Command) -> None:
+def create_topic(command: Command, reply: Reply, services: Administration) -> None:
     """UPDATE_AND_CREATE_TOPIC; answered when it is as safe as an acknowledged message, and nameservers know of it."""
     header = parse(command.fields, headers.CreateTopicHeader)
-    broker = door.shared.broker
+    broker = services.broker
     try:
         config = _wanted(
             broker, header.topic, (header.read_queue_nums, header.write_queue_nums), header.perm,
@@ -55,15 +55,15 @@ def create_topic(door: BrokerConnection, command: Command) -> None:
         change_attributes(config.attributes, header.attributes or "")
         _create(broker, [config])
     except GantryError as error:
-        _refuse(door, command, error)
+        _refuse(command, reply, error)
         return
-    door.answer_when_known(command)
+    reply.answer_when_known(command)
 
 
-def create_topics(door: BrokerConnection, command: Command) -> None:
+def create_topics(command: Command, reply: Reply, services: Administration) -> None:
     """UPDATE_AND_CREATE_TOPIC_LIST: all or, if one is refused, none."""
     wanted = bodies.decode(command.body, bodies.TopicConfigList).topic_config_list
-    broker = door.shared.broker
+    broker = services.broker
     try:
         if len(wanted) > TOPICS_PER_REQUEST_MAX:
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"a request names at most {TOPICS_PER_REQUEST_MAX} topics")
@@ -76,9 +76,9 @@ def create_topics(door: BrokerConnection, command: Command) -> None:
             configs.append(config)
         _create(broker, configs)
     except GantryError as error:
-        _refuse(door, command, error)
+        _refuse(command, reply, error)
         return
-    door.answer_when_known(command)
+    reply.answer_when_known(command)
 
 
 def _is_rocketmq_own(broker: Broker, name: str) -> bool:
@@ -113,10 +113,10 @@ def same(old: TopicConfig, new: TopicConfig) -> bool:
     )  # fmt: skip
 
 
-def _refuse(door: BrokerConnection, command: Command, error: GantryError) -> None:
+def _refuse(command: Command, reply: Reply, error: GantryError) -> None:
     if error.code not in BAD_REQUEST:
         raise error
-    door.refuse(command, ResponseCode.INVALID_PARAMETER, error.text)
+    reply.refuse(command, ResponseCode.INVALID_PARAMETER, error.text)
 
 
 def change_attributes(attributes: dict[str, str], text: str) -> None:
@@ -144,38 +144,38 @@ def change_attributes(attributes: dict[str, str], text: str) -> None:
         attributes[key] = value
 
 
-def create_static_topic(door: BrokerConnection, command: Command) -> None:
+def create_static_topic(command: Command, reply: Reply, services: Administration) -> None:
     """UPDATE_AND_CREATE_STATIC_TOPIC: a topic whose logical queues move between brokers. Queues stay where they are here."""
-    door.refuse(
+    reply.refuse(
         command,
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
         "static topics (logical queues that move between brokers) do not exist here; create an ordinary topic (updateTopic)",
     )
 
 
-def delete_topic(door: BrokerConnection, command: Command) -> None:
+def delete_topic(command: Command, reply: Reply, services: Administration) -> None:
     """DELETE_TOPIC_IN_BROKER: an unknown topic is deleted already; answered as `create_topic`."""
     name = parse(command.fields, headers.TopicHeader).topic
     if names.is_own_system_topic(name):
         raise GantryError(ErrorCode.NO_PERMISSION, f"topic {name} belongs to the broker itself")
     if not name.strip():
-        door.refuse(command, ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+        reply.refuse(command, ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
         return
-    if _is_rocketmq_own(door.shared.broker, name):
-        door.refuse(command, ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
+    if _is_rocketmq_own(services.broker, name):
+        reply.refuse(command, ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
         return
-    door.shared.broker.delete_topic(name)
-    door.answer_when_known(command)
+    services.broker.delete_topic(name)
+    reply.answer_when_known(command)
 
 
-def all_topics(door: BrokerConnection, command: Command) -> None:
+def all_topics(command: Command, reply: Reply, services: Administration) -> None:
     """GET_ALL_TOPIC_CONFIG."""
-    door.shared.jobs.run(door, command, _all_topics(door))
+    services.jobs.run(command, reply, _all_topics(services))
 
 
-def _all_topics(door: BrokerConnection) -> Steps:
-    broker = door.shared.broker
-    version = bodies.DataVersion(0, door.shared.started_ms, broker.topics.version)
+def _all_topics(services: Administration) -> Steps:
+    broker = services.broker
+    version = bodies.DataVersion(0, services.identity.started_ms, broker.topics.version)
     configs = broker.topics.configs()
     parts: list[bytes] = []
     for first in range(0, len(configs), TOPICS_PER_STEP):
@@ -186,29 +186,29 @@ def _all_topics(door: BrokerConnection) -> Steps:
     return b'{"dataVersion":%b,"topicConfigTable":{%b}}' % (bodies.encode(version), b",".join(parts))
 
 
-def get_topic(door: BrokerConnection, command: Command) -> None:
+def get_topic(command: Command, reply: Reply, services: Administration) -> None:
     """GET_TOPIC_CONFIG; TopicConfigAndQueueMapping without a mapping."""
     name = parse(command.fields, headers.TopicHeader).topic
-    topic = door.shared.broker.topics.topics.get(name)
+    topic = services.broker.topics.topics.get(name)
     if topic is None:
         raise GantryError(ErrorCode.TOPIC_NOT_FOUND, f"No topic in this broker. topic: {name[:255]}")
-    topic = readable_topic(door.shared.broker, name)
-    door.connection.respond(command, body=bodies.encode(topic_body(topic.config)))
+    topic = readable_topic(services.broker.topics, name)
+    reply.respond(command, body=bodies.encode(topic_body(topic.config)))
 
 
-def system_topics(door: BrokerConnection, command: Command) -> None:
+def system_topics(command: Command, reply: Reply, services: Administration) -> None:
     """GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
-    config = door.shared.broker.config
+    config = services.broker.config
     found = {*names.ROCKETMQ_SYSTEM_TOPICS, config.cluster, config.name, f"{config.cluster}_REPLY_TOPIC"}
-    door.connection.respond(command, body=bodies.encode(bodies.TopicList(sorted(found), door.shared.address)))
+    reply.respond(command, body=bodies.encode(bodies.TopicList(sorted(found), services.identity.address)))
 
 
-def clean(door: BrokerConnection, command: Command) -> None:
+def clean(command: Command, reply: Reply, services: Administration) -> None:
     """CLEAN_EXPIRED_CONSUMEQUEUE, CLEAN_UNUSED_TOPIC, DELETE_EXPIRED_COMMITLOG: retention does all of it by itself, all the time."""
-    door.connection.respond(command)
+    reply.respond(command)
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
+HANDLERS: Final = {
     RequestCode.UPDATE_AND_CREATE_TOPIC: create_topic,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: create_topics,
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: create_static_topic,

@@ -14,8 +14,10 @@ from typing import Final, Protocol
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.names import RETRY_PREFIX, check_group
 from gantrymq.net.api import Link
+from gantrymq.remoting.codec import Command
 from gantrymq.remoting.json_bodies import ConsumerData, Heartbeat, Subscription
 from gantrymq.remoting.server.clients.calls import OnAnswer
+from gantrymq.remoting.server.reply import Reply
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +68,23 @@ class Member(Protocol):
 
     def push_reply(self, fields: dict[str, str], body: bytes, on_answer: OnAnswer) -> None:
         """Send it the reply to a request of its own, as `call`."""
+
+
+class ClientReply(Reply, Member, Protocol):
+    """The connection of a client that asks something for itself."""
+
+    @property
+    def peer(self) -> str:
+        """Address and port of the other side."""
+
+    def handle(self, command: Command) -> None:
+        """Handle a request as if it had just come."""
+
+    def mark(self) -> None:
+        """Something is in the outbox."""
+
+    def respond_when_known(self, command: Command, fields: dict[str, str]) -> None:
+        """Success, when the nameservers know of the topics, stored or not."""
 
 
 class Consumer:

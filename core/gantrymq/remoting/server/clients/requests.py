@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -13,8 +13,13 @@ from gantrymq.remoting.headers import parse
 from gantrymq.remoting.server.filters import FilterError, compile_filter
 
 if TYPE_CHECKING:
+    from gantrymq.net.api import Wheel
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerConnection
+    from gantrymq.remoting.server.clients.groups import Groups
+    from gantrymq.remoting.server.clients.locks import QueueLocks
+    from gantrymq.remoting.server.clients.registry import ClientReply, Clients
+    from gantrymq.remoting.server.reply import Reply
+    from gantrymq.services import Clock
 
 LOCK_QUEUES_MAX: Final = 10_000
 """Queues in one lock request."""
@@ -23,44 +28,54 @@ SYSTEM_GROUPS: Final = frozenset({"TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_
 """Groups of tools, which need no retry topic."""
 
 
-def heartbeat(door: BrokerConnection, command: Command) -> None:
+@dataclass(slots=True)
+class ClientServices:
+    """What clients' requests about themselves need of the broker."""
+
+    clients: Clients
+    groups: Groups
+    locks: QueueLocks
+    clock: Clock
+    wheel: Wheel
+
+
+def heartbeat(command: Command, reply: ClientReply, services: ClientServices) -> None:
     """HEART_BEAT: who is behind this connection. Heartbeat V2 is not announced, so every beat is complete."""
     beat = bodies.decode(command.body, bodies.Heartbeat)
-    shared = door.shared
-    door.language, door.version, door.beat_ms = command.language, command.version, shared.broker.clock.now_ms()
-    for group in shared.clients.heartbeat(door, beat, command.language, command.version, len(command.body)):
+    reply.language, reply.version, reply.beat_ms = command.language, command.version, services.clock.now_ms()
+    for group in services.clients.heartbeat(reply, beat, command.language, command.version, len(command.body)):
         if group not in SYSTEM_GROUPS and not group.startswith("CID_RMQ_SYS_"):
-            shared.groups.ensure(group)
+            services.groups.ensure(group)
     fields = {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"}
     # A nameserver has then the retry topics that this beat made, or another client's just before it.
-    door.respond_when_known(command, fields)
+    reply.respond_when_known(command, fields)
 
 
-def unregister(door: BrokerConnection, command: Command) -> None:
+def unregister(command: Command, reply: ClientReply, services: ClientServices) -> None:
     """UNREGISTER_CLIENT."""
     header = parse(command.fields, headers.UnregisterClientHeader)
-    door.shared.clients.unregister(door, header.client_id, header.producer_group, header.consumer_group)
-    door.connection.respond(command)
+    services.clients.unregister(reply, header.client_id, header.producer_group, header.consumer_group)
+    reply.respond(command)
 
 
-def consumer_list(door: BrokerConnection, command: Command) -> None:
+def consumer_list(command: Command, reply: Reply, services: ClientServices) -> None:
     """GET_CONSUMER_LIST_BY_GROUP: what clients balance queues over."""
     group = parse(command.fields, headers.ConsumerGroupHeader).consumer_group
-    ids = door.shared.clients.client_ids(group)
+    ids = services.clients.client_ids(group)
     if not ids:
-        door.refuse(
+        reply.refuse(
             command, ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group[:255]}: no heartbeat came yet"
         )
         return
-    door.connection.respond(command, body=bodies.encode(bodies.ConsumerIds(ids)))
+    reply.respond(command, body=bodies.encode(bodies.ConsumerIds(ids)))
 
 
-def consumer_connections(door: BrokerConnection, command: Command) -> None:
+def consumer_connections(command: Command, reply: Reply, services: ClientServices) -> None:
     """GET_CONSUMER_CONNECTION_LIST."""
     name = parse(command.fields, headers.ConsumerGroupHeader).consumer_group
-    group = door.shared.clients.groups.get(name)
+    group = services.clients.groups.get(name)
     if group is None:
-        door.refuse(command, ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name[:255]}] not online")
+        reply.refuse(command, ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name[:255]}] not online")
         return
     connections = [
         {
@@ -73,7 +88,7 @@ def consumer_connections(door: BrokerConnection, command: Command) -> None:
         "connectionSet": connections, "subscriptionTable": group.subscriptions, "consumeType": group.consume_type,
         "messageModel": group.message_model, "consumeFromWhere": group.from_where,
     }  # fmt: skip
-    door.connection.respond(command, body=bodies.encode(body))
+    reply.respond(command, body=bodies.encode(body))
 
 
 def language_name(number: int) -> str:
@@ -81,7 +96,7 @@ def language_name(number: int) -> str:
     return LANGUAGE_NAMES[number] if 0 <= number < len(LANGUAGE_NAMES) else "OTHER"
 
 
-def check_client(door: BrokerConnection, command: Command) -> None:
+def check_client(command: Command, reply: Reply, services: ClientServices) -> None:
     """CHECK_CLIENT_CONFIG: push consumers ask whether their filter is understood."""
     check = bodies.decode(command.body, bodies.CheckClient)
     subscription = check.subscription_data
@@ -89,24 +104,23 @@ def check_client(door: BrokerConnection, command: Command) -> None:
         try:
             compile_filter(subscription.expression_type, subscription.sub_string)
         except FilterError as error:
-            door.refuse(command, ResponseCode.SUBSCRIPTION_PARSE_FAILED, error.text)
+            reply.refuse(command, ResponseCode.SUBSCRIPTION_PARSE_FAILED, error.text)
             return
-    door.connection.respond(command)
+    reply.respond(command)
 
 
-def lock(door: BrokerConnection, command: Command) -> None:
+def lock(command: Command, reply: Reply, services: ClientServices) -> None:
     """LOCK_BATCH_MQ: an orderly consumer takes its queues for a minute."""
     request = _lock_request(command)
-    shared = door.shared
-    held = shared.locks.lock(request.consumer_group, request.client_id, request.mq_set, shared.wheel.now_ms())
-    door.connection.respond(command, body=bodies.encode(bodies.LockAnswer(held)))
+    held = services.locks.lock(request.consumer_group, request.client_id, request.mq_set, services.wheel.now_ms())
+    reply.respond(command, body=bodies.encode(bodies.LockAnswer(held)))
 
 
-def unlock(door: BrokerConnection, command: Command) -> None:
+def unlock(command: Command, reply: Reply, services: ClientServices) -> None:
     """UNLOCK_BATCH_MQ."""
     request = _lock_request(command)
-    door.shared.locks.unlock(request.consumer_group, request.client_id, request.mq_set)
-    door.connection.respond(command)
+    services.locks.unlock(request.consumer_group, request.client_id, request.mq_set)
+    reply.respond(command)
 
 
 def _lock_request(command: Command) -> bodies.LockRequest:
@@ -116,7 +130,7 @@ def _lock_request(command: Command) -> bodies.LockRequest:
     return request
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
+HANDLERS: Final = {
     RequestCode.HEART_BEAT: heartbeat,
     RequestCode.UNREGISTER_CLIENT: unregister,
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: consumer_list,

@@ -13,13 +13,12 @@ from gantrymq.remoting.overview_codes import DAMAGE_LIST, DAMAGE_SKIP
 from gantrymq.remoting.server.jobs import patiently
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gantrymq.broker.broker import Broker
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerConnection
+    from gantrymq.remoting.server.administration import Administration
     from gantrymq.remoting.server.jobs import Steps
     from gantrymq.remoting.server.reads import Reading
+    from gantrymq.remoting.server.reply import Reply
 
 WAITING_MAX: Final = 100
 """Names of those who wait for one record: more fill no screen."""
@@ -31,9 +30,9 @@ class _Skip(msgspec.Struct):
     offset: int = -1
 
 
-def damage_list(door: BrokerConnection, command: Command) -> None:
+def damage_list(command: Command, reply: Reply, services: Administration) -> None:
     """DAMAGE_LIST."""
-    door.shared.jobs.run(door, command, _list(door.shared.broker, door.shared.reading))
+    services.jobs.run(command, reply, _list(services.broker, services.reading))
 
 
 def _list(broker: Broker, reading: Reading) -> Steps:
@@ -56,10 +55,10 @@ def _list(broker: Broker, reading: Reading) -> Steps:
     return bodies.encode({"records": sorted(rows, key=lambda row: row["position"])})
 
 
-def damage_skip(door: BrokerConnection, command: Command) -> None:
+def damage_skip(command: Command, reply: Reply, services: Administration) -> None:
     """DAMAGE_SKIP; answered when it is as safe as an acknowledgement."""
     asked = parse(command.fields, _Skip)
-    broker = door.shared.broker
+    broker = services.broker
     entries = broker.store.damage.at(asked.position, asked.queue, asked.offset)
     if not entries:
         raise GantryError(
@@ -76,10 +75,10 @@ def damage_skip(door: BrokerConnection, command: Command) -> None:
     for entry in entries:
         skipped += broker.cursors.end_waiting(entry.key, deliver=False)
         broker.store.damage.skip(entry)
-    door.answer_when_stored(command, bodies.encode({"skipped": skipped}))
+    reply.answer_when_stored(command, bodies.encode({"skipped": skipped}))
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
+HANDLERS: Final = {
     DAMAGE_LIST: damage_list,
     DAMAGE_SKIP: damage_skip,
 }

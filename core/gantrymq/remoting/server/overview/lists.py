@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -15,9 +15,10 @@ from gantrymq.remoting.server.jobs import patiently
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerConnection
+    from gantrymq.remoting.server.administration import Administration
     from gantrymq.remoting.server.jobs import Steps
     from gantrymq.remoting.server.reads import Reading
+    from gantrymq.remoting.server.reply import Reply
     from gantrymq.store.cold import Cold
 
 WORK_PER_STEP: Final = 120
@@ -59,18 +60,18 @@ class Ends:
         return store.known_ends(topic)
 
 
-def topic_list(door: BrokerConnection, command: Command) -> None:
+def topic_list(command: Command, reply: Reply, services: Administration) -> None:
     """TOPIC_LIST."""
     parse(command.fields, _None)
-    door.shared.jobs.run(door, command, _topic_list(door))
+    services.jobs.run(command, reply, _topic_list(services))
 
 
-def _topic_list(door: BrokerConnection) -> Steps:
-    ends = Ends(door.shared.reading)
+def _topic_list(services: Administration) -> Steps:
+    ends = Ends(services.reading)
     rows: list[tuple[str, int, int | None]] = []
     parts: list[bytes] = []
     yield None
-    for topic in list(door.shared.broker.topics.topics.values()):
+    for topic in list(services.broker.topics.topics.values()):
         if topic.system:
             continue
         found = yield from ends.of(topic.name)
@@ -83,20 +84,20 @@ def _topic_list(door: BrokerConnection) -> Steps:
     return b'{"topics":[%b]}' % b",".join([part for part in parts if part])
 
 
-def group_list(door: BrokerConnection, command: Command) -> None:
+def group_list(command: Command, reply: Reply, services: Administration) -> None:
     """GROUP_LIST."""
     parse(command.fields, _None)
-    door.shared.jobs.run(door, command, _group_list(door))
+    services.jobs.run(command, reply, _group_list(services))
 
 
-def _group_list(door: BrokerConnection) -> Steps:
-    broker = door.shared.broker
-    ends = Ends(door.shared.reading)
+def _group_list(services: Administration) -> Steps:
+    broker = services.broker
+    ends = Ends(services.reading)
     rows: list[dict[str, object]] = []
     parts: list[bytes] = []
     yield None
-    for group in sorted({*door.shared.groups.configs, *broker.offsets.groups()}):
-        row = yield from _group_row(door, group, ends)
+    for group in sorted({*services.groups.configs, *broker.offsets.groups()}):
+        row = yield from _group_row(services, group, ends)
         rows.append(row)
         if len(rows) >= ROWS_PER_PART:
             parts.append(bodies.encode(rows)[1:-1])
@@ -106,9 +107,9 @@ def _group_list(door: BrokerConnection) -> Steps:
     return b'{"groups":[%b]}' % b",".join([part for part in parts if part])
 
 
-def _group_row(door: BrokerConnection, group: str, ends: Ends) -> Generator[Cold | None, None, dict[str, object]]:
-    broker = door.shared.broker
-    online = door.shared.clients.groups.get(group)
+def _group_row(services: Administration, group: str, ends: Ends) -> Generator[Cold | None, None, dict[str, object]]:
+    broker = services.broker
+    online = services.clients.groups.get(group)
     wanted: Iterable[str] = online.subscriptions if online is not None else ()
     topics = []
     lag, rate = 0, 0.0
@@ -130,7 +131,7 @@ def _group_row(door: BrokerConnection, group: str, ends: Ends) -> Generator[Cold
     }  # fmt: skip
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
+HANDLERS: Final = {
     TOPIC_LIST: topic_list,
     GROUP_LIST: group_list,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,8 +25,9 @@ from gantrymq.remoting.server.overview import unused_topics
 if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerConnection
+    from gantrymq.remoting.server.administration import Administration
     from gantrymq.remoting.server.jobs import Steps
+    from gantrymq.remoting.server.reply import Reply
     from gantrymq.store.cold import Cold
 
 ROWS_MAX: Final = 100
@@ -51,34 +52,33 @@ class _Drain(msgspec.Struct):
     on: bool
 
 
-def overview(door: BrokerConnection, command: Command) -> None:
+def overview(command: Command, reply: Reply, services: Administration) -> None:
     """OVERVIEW."""
-    door.shared.jobs.run(door, command, _overview(door, parse(command.fields, _Overview).backlog))
+    services.jobs.run(command, reply, _overview(services, parse(command.fields, _Overview).backlog))
 
 
-def _overview(door: BrokerConnection, with_backlog: bool) -> Steps:
-    shared = door.shared
-    broker, store = shared.broker, shared.broker.store
+def _overview(services: Administration, with_backlog: bool) -> Steps:
+    broker, store = services.broker, services.broker.store
     size, free = store.disk_usage()
     counts = broker.stats
     seen: dict[str, Any] = {
         "name": broker.config.name, "cluster": broker.config.cluster, "version": __version__,
-        "now": broker.clock.now_ms(), "started": shared.started_ms, "draining": is_draining(broker),
+        "now": broker.clock.now_ms(), "started": services.identity.started_ms, "draining": is_draining(broker),
         "put": counts.put_total, "putBytes": counts.put_bytes, "get": counts.get_total,
         "logBegin": store.log_min_position, "logEnd": store.written_position, "flushed": store.flushed_position,
         "derived": store.derived_position, "indexLagMs": store.index_lag_ms,
         "diskSize": size, "diskFree": free, "refused": broker.full,
         "topicCount": sum([not topic.system for topic in broker.topics.topics.values()]),
-        "groupCount": len(shared.groups.configs),
+        "groupCount": len(services.groups.configs),
         "connections": {
-            name: sum([each.connections for each in opened]) for name, opened in sorted(shared.listeners.items())
+            name: sum([each.connections for each in opened]) for name, opened in sorted(services.identity.listeners.items())
         },
         "waiting": {
             "delays": broker.delays.levels.pending(), "timers": broker.delays.timers.pending(),
             "halves": broker.transactions.pending, "popLeased": len(broker.pops.leases.by_id),
-            "pulls": shared.pulls.waiting,
+            "pulls": services.pulls.waiting,
         },
-        "conflicts": {name: sorted(group.conflicts) for name, group in shared.clients.groups.items() if group.conflicts},
+        "conflicts": {name: sorted(group.conflicts) for name, group in services.clients.groups.items() if group.conflicts},
     }  # fmt: skip
     yield None
     topics = yield from _busiest(broker, stats.TOPIC_PUT_NUMS)
@@ -92,7 +92,7 @@ def _overview(door: BrokerConnection, with_backlog: bool) -> Steps:
     yield from sweep.steps()
     seen["lag"] = sweep.total
     seen["groups"] = [
-        {"group": group, "topic": topic, "lag": lag, "members": _members(door, group)}
+        {"group": group, "topic": topic, "lag": lag, "members": _members(services, group)}
         for lag, topic, group in sweep.behind
     ]
     if with_backlog:
@@ -100,8 +100,8 @@ def _overview(door: BrokerConnection, with_backlog: bool) -> Steps:
     return bodies.encode(seen)
 
 
-def _members(door: BrokerConnection, group: str) -> int:
-    found = door.shared.clients.groups.get(group)
+def _members(services: Administration, group: str) -> int:
+    found = services.clients.groups.get(group)
     return len(found.consumers) if found is not None else 0
 
 
@@ -136,20 +136,20 @@ def is_draining(broker: Broker) -> bool:
     return DRAINING in broker.tables.rows(STATE_TABLE)
 
 
-def drain(door: BrokerConnection, command: Command) -> None:
+def drain(command: Command, reply: Reply, services: Administration) -> None:
     """DRAIN: the row that gateways watch, and the permission that clients read from the nameservers; answered when both are stored."""
     on = parse(command.fields, _Drain).on
-    broker = door.shared.broker
+    broker = services.broker
     broker.put(STATE_TABLE, [(DRAINING, b"1" if on else None)], None, None)
     permission = PERM_READ if on else PERM_READ | PERM_WRITE
     if broker.settings.permission != permission:
         broker.settings.update({"brokerPermission": str(permission)})
-    door.answer_when_stored(command)
+    reply.answer_when_stored(command)
 
 
-def group_wishes(door: BrokerConnection, command: Command) -> None:
+def group_wishes(command: Command, reply: Reply, services: Administration) -> None:
     """GROUP_WISHES: as the members' last heartbeats said; a broadcast group's are left out, its members may differ."""
-    found = door.shared.clients.groups.get(parse(command.fields, _Group).group)
+    found = services.clients.groups.get(parse(command.fields, _Group).group)
     members = found.consumers if found is not None else {}
     wishes = {
         client_id: {
@@ -157,10 +157,10 @@ def group_wishes(door: BrokerConnection, command: Command) -> None:
         }
         for client_id, consumer in sorted(members.items())
     }
-    door.connection.respond(command, body=bodies.encode({"wishes": wishes}))
+    reply.respond(command, body=bodies.encode({"wishes": wishes}))
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
+HANDLERS: Final = {
     OVERVIEW: overview,
     DRAIN: drain,
     GROUP_WISHES: group_wishes,

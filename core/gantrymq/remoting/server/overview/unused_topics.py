@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -15,8 +14,9 @@ from gantrymq.remoting.server.jobs import patiently
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerConnection
+    from gantrymq.remoting.server.administration import Administration
     from gantrymq.remoting.server.jobs import Steps
+    from gantrymq.remoting.server.reply import Reply
 
 TOPICS_STEP: Final = 20
 """Topics looked at, or removed, in one go: some 500 us."""
@@ -27,21 +27,21 @@ class _Prune(msgspec.Struct, rename="camel"):
     remove: bool = False
 
 
-def prune(door: BrokerConnection, command: Command) -> None:
+def prune(command: Command, reply: Reply, services: Administration) -> None:
     """PRUNE_TOPICS."""
     asked = parse(command.fields, _Prune)
     wanted = bodies.decode(command.body, list[str]) if asked.remove else []
-    door.shared.jobs.run(door, command, _prune(door, asked, wanted))
+    services.jobs.run(command, reply, _prune(services, asked, wanted))
 
 
-def _prune(door: BrokerConnection, asked: _Prune, wanted: list[str]) -> Steps:
-    broker = door.shared.broker
-    unused = UnusedTopics(broker, load_topic_users(), lambda topic: _subscribed(door, topic))
+def _prune(services: Administration, asked: _Prune, wanted: list[str]) -> Steps:
+    broker = services.broker
+    unused = UnusedTopics(broker, load_topic_users(), lambda topic: _subscribed(services, topic))
     gone: list[list[Any]] = []
     kept: list[tuple[str, str]] = []
     try:
         yield from unused.survey()
-        while (yield from patiently(door.shared.reading, lambda _: unused.check_waiting())):
+        while (yield from patiently(services.reading, lambda _: unused.check_waiting())):
             yield None
         for number, name in enumerate(wanted if asked.remove else unused.candidates()):
             if number % TOPICS_STEP == TOPICS_STEP - 1:
@@ -49,7 +49,7 @@ def _prune(door: BrokerConnection, asked: _Prune, wanted: list[str]) -> Steps:
             topic = broker.topics.topics.get(name)
             made_ms = topic.config.created_ms if topic is not None else 0
             why = yield from patiently(
-                door.shared.reading,
+                services.reading,
                 lambda _: unused.why_used(name, asked.older_ms),  # noqa: B023 (called at once)
             )
             if why:
@@ -68,8 +68,8 @@ def _prune(door: BrokerConnection, asked: _Prune, wanted: list[str]) -> Steps:
     return bodies.encode({"unused": gone, "kept": kept, "named": sorted(unused.named)})
 
 
-def _subscribed(door: BrokerConnection, topic: str) -> bool:
-    return any(topic in group.subscriptions for group in door.shared.clients.groups.values())
+def _subscribed(services: Administration, topic: str) -> bool:
+    return any(topic in group.subscriptions for group in services.clients.groups.values())
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {PRUNE_TOPICS: prune}
+HANDLERS: Final = {PRUNE_TOPICS: prune}

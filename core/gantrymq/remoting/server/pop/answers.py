@@ -18,16 +18,16 @@ from gantrymq.store.log import record
 from gantrymq.store.queues.consume_queue import HOLE_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.pop.leases import Place
     from gantrymq.broker.pop.selection import Pick, Selection
     from gantrymq.broker.topics import Topic
     from gantrymq.remoting.headers import PopHeader
-    from gantrymq.remoting.server.broker_door import BrokerConnection
     from gantrymq.remoting.server.filters import Filter
     from gantrymq.remoting.server.reads import Reading
+    from gantrymq.remoting.server.reply import RecordsReply
     from gantrymq.store.queues.consume_queue import Unit
     from gantrymq.store.reader import StoreReader
 
@@ -100,20 +100,22 @@ def picker(wanted: Filter | None, store: StoreReader) -> Pick | None:
 class Subject:
     """A group's pops of one topic: the queues concerned, and whose turn it is."""
 
-    __slots__ = ("_broker", "_retry", "_turn", "group", "mark", "topic")
+    __slots__ = ("_retry", "_turn", "broker", "group", "mark", "topic", "wake")
 
-    def __init__(self, broker: Broker, group: str, topic: Topic) -> None:
-        self._broker = broker
+    def __init__(self, broker: Broker, group: str, topic: Topic, wake: Callable[[], None]) -> None:
+        self.broker = broker
         self._retry = retry_topics(group, topic.name)
         self._turn = 0
         self.group = group
         self.topic = topic
+        self.wake = wake
+        """Lets its polls look again at the end of this turn."""
         self.mark = mark_of(topic.name)
         """Of the topic itself in receipts."""
 
     def retry_queues(self) -> list[tuple[Topic, int]]:
         """Queues of the retry topics that exist."""
-        topics = self._broker.topics.topics
+        topics = self.broker.topics.topics
         return [
             (topic, queue_id)
             for name in self._retry
@@ -128,7 +130,7 @@ class Subject:
     def places(self, reading: Reading, queue_id: int, ordered: bool, from_first: bool) -> Iterable[Place]:
         """Places to read, in this pop's order. May raise `Cold`."""
         self._turn += 1
-        topics, (first, second) = self._broker.topics.topics, self._retry
+        topics, (first, second) = self.broker.topics.topics, self._retry
         retry = [] if ordered or (first not in topics and second not in topics) else self.retry_queues()
         if queue_id >= 0 and not retry:
             return (reading.place(self.group, self.topic.name, queue_id, from_first),)
@@ -160,7 +162,7 @@ class Subject:
     def has_message(self, queue_id: int, attempt: str | None, ordered: bool) -> bool:
         """Something could be popped now; a group that never popped would begin at its committed offset or the first message."""
         queues = self.all_queues() if queue_id < 0 else [(self.topic, queue_id), *self.retry_queues()]
-        broker, pops = self._broker, self._broker.pops
+        broker, pops = self.broker, self.broker.pops
         for topic, number in queues:
             place = pops.known(self.group, topic.name, number)
             if place is None:
@@ -171,7 +173,7 @@ class Subject:
         return False
 
     def _first(self, topic: str, queue_id: int) -> int:
-        return max(self._broker.offsets.query(self.group, topic, queue_id), self._broker.min_offset(topic, queue_id))
+        return max(self.broker.offsets.query(self.group, topic, queue_id), self.broker.min_offset(topic, queue_id))
 
     def peek(self, reading: Reading, queue_id: int, count: int) -> Answer:
         """As RocketMQ's peek: records, no receipts. May raise `Cold`."""
@@ -221,17 +223,17 @@ class Seen:
 class Pop:
     """One POP_MESSAGE, tried at once and again when something may be there."""
 
-    __slots__ = ("_door", "_opaque", "_pick", "_pops", "_subject", "header", "more")
+    __slots__ = ("_opaque", "_pick", "_pops", "_reply", "_subject", "header", "more")
 
     def __init__(
-        self, door: BrokerConnection, opaque: int, subject: Subject, header: PopHeader, pick: Pick | None
+        self, reply: RecordsReply, opaque: int, subject: Subject, header: PopHeader, pick: Pick | None
     ) -> None:
-        self._door = door
+        self._reply = reply
         self._opaque = opaque
         self._subject = subject
         self.header = header
         self._pick = pick
-        self._pops = door.shared.broker.pops
+        self._pops = subject.broker.pops
         self.more = False
         """Nothing passed the filter so far, and not all was looked at."""
 
@@ -288,11 +290,11 @@ class Pop:
                 self.go_on()
             return False
         answer.rest = rest
-        write(self._door, self._opaque, answer)
+        write(self._reply, self._opaque, answer)
         return True
 
     def _add(self, answer: Answer, place: Place, found: Selection, ordered: bool) -> None:
-        stats = self._door.shared.broker.stats
+        stats = self._subject.broker.stats
         stats.read(place.topic, self._subject.group, len(found.offsets), found.size)
         name = self._subject.topic.name
         mark = self._subject.mark if place.topic == name else mark_of(place.topic)
@@ -316,7 +318,7 @@ class Pop:
         """Records of a retry topic, or a light queue, as if they stood in the topic that was asked for, with the receipt as a
         property: the client could not tell them otherwise (popResponseReturnActualRetryTopic=false). With their offsets: a damaged one
         is left out, its lease ends like any other."""
-        name = self._door.shared.broker.config.name
+        name = self._subject.broker.config.name
         data = b"".join(found.pieces)
         pieces: list[bytes] = []
         offsets: list[int] = []
@@ -352,7 +354,7 @@ class Pop:
 
     def go_on(self) -> None:
         """Look at the rest in the next turn, if it waits."""
-        self._door.shared.pops.polls.wake(self._subject.group, self._subject.topic.name)
+        self._subject.wake()
 
     def empty(self, code: int) -> None:
         """Answer that there is nothing: POLLING_TIMEOUT or POLLING_FULL."""
@@ -360,4 +362,4 @@ class Pop:
         answer.pop_ms = self._pops.pop_ms()
         answer.invisible_ms = self.header.invisible_time
         answer.revive_queue = ORDER_QUEUE if self.header.order else 0
-        write(self._door, self._opaque, answer)
+        write(self._reply, self._opaque, answer)

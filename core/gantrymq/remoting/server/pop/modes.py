@@ -5,6 +5,7 @@ A mode is a row of table `request_mode`, key `topic@group`, value the request's 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -17,8 +18,13 @@ from gantrymq.remoting.json_bodies import QueueName, decode, encode
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gantrymq.broker.tables.tables import Tables
+    from gantrymq.broker.topics import TopicTable
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerConnection
+    from gantrymq.remoting.registration.route_finder import RouteFinder
+    from gantrymq.remoting.server.clients.groups import Groups
+    from gantrymq.remoting.server.clients.registry import Clients
+    from gantrymq.remoting.server.reply import Reply
 
 TABLE: Final = "request_mode"
 
@@ -102,50 +108,61 @@ def for_pop(
     return list(dict.fromkeys(found))
 
 
-def mode_of(door: BrokerConnection, topic: str, group: str) -> RequestMode:
+@dataclass(slots=True)
+class ModeServices:
+    """What these requests need of the broker. `put`: as `Broker.put`."""
+
+    topics: TopicTable
+    tables: Tables
+    groups: Groups
+    clients: Clients
+    routes: RouteFinder
+    broker_name: str
+    put: Callable[..., None]
+
+
+def mode_of(services: ModeServices, topic: str, group: str) -> RequestMode:
     """The mode that was set, else PULL (defaultMessageRequestMode)."""
-    row = door.shared.broker.tables.rows(TABLE).get(f"{topic}@{group}")
+    row = services.tables.rows(TABLE).get(f"{topic}@{group}")
     return decode(row, RequestMode) if row is not None else RequestMode(topic, group)
 
 
-def query_assignment(door: BrokerConnection, command: Command) -> None:
+def query_assignment(command: Command, reply: Reply, services: ModeServices) -> None:
     """QUERY_ASSIGNMENT: the topic's queues, at every broker, that a client reads, and whether it pulls or pops them."""
     request = decode(command.body, AssignmentRequest)
-    mode = mode_of(door, request.topic, request.consumer_group)
+    mode = mode_of(services, request.topic, request.consumer_group)
 
     def found(others: dict[str, int] | None) -> None:
-        if door.open:
-            queues = _queues(door, request.topic, others or {})
-            assignments = Assignments(_assign(door, request, mode, queues))
-            door.connection.respond(command, body=encode(assignments))
-            door.link.mark()
+        if reply.open:
+            queues = _queues(services, request.topic, others or {})
+            assignments = Assignments(_assign(services, request, mode, queues))
+            reply.respond(command, body=encode(assignments))
 
     if request.topic.startswith(names.LMQ_PREFIX):
         found(None)
     else:
-        door.shared.routes.find(request.topic, found)
+        services.routes.find(request.topic, found)
 
 
-def _queues(door: BrokerConnection, topic: str, others: dict[str, int]) -> list[QueueName]:
+def _queues(services: ModeServices, topic: str, others: dict[str, int]) -> list[QueueName]:
     """All queues of a topic that can be read, in the order that every broker gives them (MessageQueue.compareTo). `others`: what
     the nameservers say, which may be older than what this broker knows of itself."""
-    broker = door.shared.broker
-    here = broker.topics.topics.get(topic)
+    here = services.topics.topics.get(topic)
     if here is not None and here.system:
         return []
-    counts = {name: count for name, count in others.items() if name != broker.config.name}
+    counts = {name: count for name, count in others.items() if name != services.broker_name}
     if here is not None:
-        counts[broker.config.name] = 1 if topic.startswith(names.LMQ_PREFIX) else here.config.read_queues
+        counts[services.broker_name] = 1 if topic.startswith(names.LMQ_PREFIX) else here.config.read_queues
     return [QueueName(topic, name, number) for name in sorted(counts) for number in range(counts[name])]
 
 
 def _assign(
-    door: BrokerConnection, request: AssignmentRequest, mode: RequestMode, queues: list[QueueName]
+    services: ModeServices, request: AssignmentRequest, mode: RequestMode, queues: list[QueueName]
 ) -> list[Assignment] | None:
     if not queues:
         return None
     if request.message_model != "BROADCASTING":
-        clients = sorted(door.shared.clients.client_ids(request.consumer_group))
+        clients = sorted(services.clients.client_ids(request.consumer_group))
         strategy = STRATEGIES.get(request.strategy_name)
         if not clients or strategy is None:
             return None
@@ -156,33 +173,30 @@ def _assign(
     return [Assignment(queue, mode.mode) for queue in queues]
 
 
-def set_request_mode(door: BrokerConnection, command: Command) -> None:
+def set_request_mode(command: Command, reply: Reply, services: ModeServices) -> None:
     """SET_MESSAGE_REQUEST_MODE."""
     request = decode(command.body, RequestMode)
-    broker = door.shared.broker
     if request.topic.startswith(names.RETRY_PREFIX):
         raise GantryError(ErrorCode.NO_PERMISSION, "retry topic is not allowed to set mode")
-    topic = broker.topics.topics.get(request.topic)
+    topic = services.topics.topics.get(request.topic)
     if topic is None or topic.system:
         raise GantryError(ErrorCode.TOPIC_NOT_FOUND, f"topic[{request.topic[:255]}] not exist")
-    door.shared.groups.find(request.consumer_group)
-    rows = broker.tables.rows(TABLE)
+    services.groups.find(request.consumer_group)
+    rows = services.tables.rows(TABLE)
     key = f"{request.topic}@{request.consumer_group}"
     if key not in rows and len(rows) >= MODES_MAX:
         raise GantryError(ErrorCode.LIMIT_REACHED, f"{MODES_MAX} message request modes are set")
 
     def stored(token: object, result: object) -> None:
         if isinstance(result, GantryError):
-            door.refuse(command, ResponseCode.SYSTEM_ERROR, result.text)
+            reply.refuse(command, ResponseCode.SYSTEM_ERROR, result.text)
         else:
-            door.connection.respond(command)
-        if door.open:
-            door.link.mark()
+            reply.respond(command)
 
-    broker.put(TABLE, [(key, encode(request))], None, stored)
+    services.put(TABLE, [(key, encode(request))], None, stored)
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
+HANDLERS: Final = {
     RequestCode.QUERY_ASSIGNMENT: query_assignment,
     RequestCode.SET_MESSAGE_REQUEST_MODE: set_request_mode,
 }

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.topics import Topic
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerConnection
     from gantrymq.remoting.server.reads import Reading
+    from gantrymq.remoting.server.reply import RecordsReply
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ POLLS_MAX: Final = 100_000
 POLLS_PER_KEY_MAX: Final = 1024
 """Of one group, topic and queue (popPollingSize)."""
 
-POLLS_PER_DOOR_MAX: Final = 16_384
+POLLS_PER_CONNECTION_MAX: Final = 16_384
 """On one connection: as of those that pull."""
 
 
@@ -38,11 +38,11 @@ class Poll:
     """A POP_MESSAGE or NOTIFICATION that waits. `give(find(reading))`: answers if there is something now; False: there is nothing.
     `expire()`: the answer when its time is over. `kind`: polls of one kind find the same."""
 
-    __slots__ = ("cold", "command", "door", "expire", "find", "give", "handle", "kind", "queue_id", "ring")
+    __slots__ = ("cold", "command", "expire", "find", "give", "handle", "kind", "queue_id", "reply", "ring")
 
     def __init__(
         self,
-        door: BrokerConnection,
+        reply: RecordsReply,
         command: Command,
         queue_id: int,
         kind: object,
@@ -50,7 +50,7 @@ class Poll:
         give: Callable[[T], bool],
         expire: Callable[[], None],
     ) -> None:
-        self.door = door
+        self.reply = reply
         self.command = command
         self.queue_id = queue_id
         self.kind = kind
@@ -83,19 +83,22 @@ class Ring:
 class Polls:
     """All polls that wait. `queues_of(ring)`: the native queues that concern its polls."""
 
-    def __init__(self, broker: Broker, queues_of: Callable[[str, str], list[tuple[Topic, int]]]) -> None:
+    def __init__(
+        self, broker: Broker, reading: Reading, queues_of: Callable[[str, str], list[tuple[Topic, int]]]
+    ) -> None:
         self._broker = broker
+        self._reading = reading
         self._queues_of = queues_of
         self._rings: dict[tuple[str, str], Ring] = {}
-        self._doors: dict[BrokerConnection, set[Poll]] = {}
+        self._replies: dict[RecordsReply, set[Poll]] = {}
         self.waiting = 0
 
-    def full(self, door: BrokerConnection, group: str, topic: str, queue_id: int) -> bool:
+    def full(self, reply: RecordsReply, group: str, topic: str, queue_id: int) -> bool:
         """One more would be too many."""
         return (
             self.waiting >= POLLS_MAX
             or self.count(group, topic, queue_id) >= POLLS_PER_KEY_MAX
-            or len(self._doors.get(door, ())) >= POLLS_PER_DOOR_MAX
+            or len(self._replies.get(reply, ())) >= POLLS_PER_CONNECTION_MAX
         )
 
     def count(self, group: str, topic: str, queue_id: int) -> int:
@@ -103,9 +106,9 @@ class Polls:
         ring = self._rings.get((group, topic))
         return ring.sizes.get(queue_id, 0) if ring is not None else 0
 
-    def waits(self, door: BrokerConnection) -> bool:
+    def waits(self, reply: RecordsReply) -> bool:
         """Polls of this connection wait."""
-        return door in self._doors
+        return reply in self._replies
 
     def park(self, poll: Poll, group: str, topic: str, wait_ms: int) -> None:
         """Let it wait; nothing was there for it just now."""
@@ -115,7 +118,7 @@ class Polls:
         poll.ring = ring
         ring.polls[poll] = None
         ring.sizes[poll.queue_id] = ring.sizes.get(poll.queue_id, 0) + 1
-        self._doors.setdefault(poll.door, set()).add(poll)
+        self._replies.setdefault(poll.reply, set()).add(poll)
         self.waiting += 1
         wheel = self._broker.wheel
         poll.handle = wheel.call_at(wheel.now_ms() + wait_ms, lambda now_ms: self._expired(poll))
@@ -151,12 +154,12 @@ class Polls:
 
     def _try(self, poll: Poll) -> bool:
         """True if it is answered, or waits for something else: the disk, or its peer, who has not taken earlier answers."""
-        if poll.door.full():
+        if poll.reply.full():
             self._forget(poll)
-            poll.door.deferred.append(poll.command)
+            poll.reply.defer(poll.command)
             return True
         try:
-            answered = poll.give(poll.find(poll.door.shared.reading))
+            answered = poll.give(poll.find(self._reading))
         except Cold as cold:
             poll.cold = True
             self._broker.fetch(cold, poll, self._again)
@@ -164,12 +167,12 @@ class Polls:
         except (GantryError, OSError) as error:  # what ends one poll must not cost the others theirs
             self._forget(poll)
             code = code_of(error.code) if isinstance(error, GantryError) else int(ResponseCode.SYSTEM_ERROR)
-            poll.door.refuse(poll.command, code, str(error))
-            poll.door.link.mark()
+            poll.reply.refuse(poll.command, code, str(error))
+            poll.reply.mark()
             return True
         if answered:
             self._forget(poll)
-            poll.door.link.mark()
+            poll.reply.mark()
         return answered
 
     def _again(self, poll: Poll) -> None:
@@ -182,7 +185,7 @@ class Polls:
         if poll.ring is not None:
             self._forget(poll)
             poll.expire()
-            poll.door.link.mark()
+            poll.reply.mark()
 
     def _forget(self, poll: Poll) -> None:
         ring = poll.ring
@@ -196,14 +199,14 @@ class Polls:
             del self._rings[ring.group, ring.topic]
             for key, topic in ring.queues.items():
                 self._broker.unwait(topic, key[1], ("pop", ring.group, *key))
-        of_door = self._doors[poll.door]
-        of_door.discard(poll)
-        if not of_door:
-            del self._doors[poll.door]
+        of_reply = self._replies[poll.reply]
+        of_reply.discard(poll)
+        if not of_reply:
+            del self._replies[poll.reply]
         if poll.handle:
             self._broker.wheel.cancel(poll.handle)
 
-    def drop(self, door: BrokerConnection) -> None:
+    def drop(self, reply: RecordsReply) -> None:
         """The connection is gone, or its polls are no longer wanted."""
-        for poll in list(self._doors.get(door, ())):
+        for poll in list(self._replies.get(reply, ())):
             self._forget(poll)

@@ -6,6 +6,7 @@ NotificationProcessor, PollingInfoProcessor); state and deadlines are `broker/po
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.topics import PERM_READ
@@ -13,10 +14,10 @@ from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.codec import header_of
 from gantrymq.remoting.constants import FLAG_ONEWAY, RequestCode, ResponseCode
+from gantrymq.remoting.dispatch import Handler
 from gantrymq.remoting.headers import AckHeader, PopHeader, parse
 from gantrymq.remoting.json_bodies import decode
 from gantrymq.remoting.server.filters import FilterError, compile_filter
-from gantrymq.remoting.server.pop import modes as pop_modes
 from gantrymq.remoting.server.pop.answers import Pop, Seen, Subject, picker
 from gantrymq.remoting.server.pop.polls import Poll, Polls
 from gantrymq.remoting.server.pop.wire import (
@@ -36,15 +37,13 @@ from gantrymq.remoting.server.pop.wire import (
     write,
     write_done,
 )
+from gantrymq.remoting.server.reply import RecordsReply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.pop.leases import Place
     from gantrymq.broker.topics import Topic
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerConnection
     from gantrymq.remoting.server.clients.groups import Groups
     from gantrymq.remoting.server.filters import Filter
     from gantrymq.remoting.server.reads import Reading
@@ -66,6 +65,9 @@ TIMEOUT: Final = int(ResponseCode.POLLING_TIMEOUT)
 FULL: Final = int(ResponseCode.POLLING_FULL)
 
 
+PopHandler = Handler[RecordsReply, "PopRequests"]
+
+
 class Refused(GantryError):
     """Answered with `response`, a code that no ErrorCode stands for here."""
 
@@ -77,11 +79,12 @@ class Refused(GantryError):
 class PopRequests:
     """What the pop requests of all connections share."""
 
-    def __init__(self, broker: Broker, groups: Groups) -> None:
+    def __init__(self, broker: Broker, groups: Groups, reading: Reading) -> None:
         self.broker = broker
+        self.reading = reading
         self.pops = broker.pops
         self.groups = groups
-        self.polls = Polls(broker, self._queues_of)
+        self.polls = Polls(broker, reading, self._queues_of)
         self._subjects: dict[tuple[str, str], Subject] = {}
         self.pops.on_ready = self._ready
 
@@ -91,7 +94,9 @@ class PopRequests:
         if found is None or found.topic is not topic:
             if len(self._subjects) >= SUBJECTS_MAX:
                 self._subjects.clear()
-            found = self._subjects[group, topic.name] = Subject(self.broker, group, topic)
+            found = self._subjects[group, topic.name] = Subject(
+                self.broker, group, topic, partial(self.polls.wake, group, topic.name)
+            )
         return found
 
     def _queues_of(self, group: str, name: str) -> list[tuple[Topic, int]]:
@@ -143,66 +148,66 @@ def illegal_queue(queue_id: int, topic: Topic, group: str) -> str:
     )
 
 
-def pop(door: BrokerConnection, command: Command) -> None:
+def pop(command: Command, reply: RecordsReply, services: PopRequests) -> None:
     """POP_MESSAGE; too many answers on the way to this peer: the pop itself waits."""
     if command.flag & FLAG_ONEWAY:
         return
-    if door.full():
-        door.deferred.append(command)
+    if reply.full():
+        reply.defer(command)
         return
-    requests = door.shared.pops
     header = header_of(command, PopHeader)
-    now_ms = requests.broker.clock.now_ms()
+    now_ms = services.broker.clock.now_ms()
     born_ms = header.born_time or now_ms
     if now_ms - born_ms - header.poll_time > LATE_MS:
-        write(door, command.opaque, Answer(TIMEOUT, b"the broker pop message is timeout too much"))
+        write(reply, command.opaque, Answer(TIMEOUT, b"the broker pop message is timeout too much"))
         return
     if header.max_msg_nums > COUNT_MAX:
         raise Refused(INVALID_PARAMETER, f"the broker pop message's num is greater than {COUNT_MAX}")
-    topic = requests.check(header.consumer_group, header.topic, header.queue_id)
+    topic = services.check(header.consumer_group, header.topic, header.queue_id)
     try:
         wanted = compile_filter(header.exp_type, header.exp) if header.exp else None
     except FilterError as error:
         raise Refused(int(ResponseCode.SUBSCRIPTION_PARSE_FAILED), error.text) from None
-    requests.pops.check_room()
+    services.pops.check_room()
     one = Pop(
-        door,
+        reply,
         command.opaque,
-        requests.subject(header.consumer_group, topic),
+        services.subject(header.consumer_group, topic),
         header,
-        picker(wanted, requests.broker.store),
+        picker(wanted, services.broker.store),
     )
-    door.read(command, one.find, lambda seen: _popped(door, command, one, wanted, seen))
+    reply.read(command, one.find, lambda seen: _popped(command, reply, services, one, wanted, seen))
 
 
-def _popped(door: BrokerConnection, command: Command, one: Pop, wanted: Filter | None, seen: Seen) -> None:
+def _popped(
+    command: Command, reply: RecordsReply, services: PopRequests, one: Pop, wanted: Filter | None, seen: Seen
+) -> None:
     """Answer, or wait."""
     if one.give(seen):
         return
-    requests, header = door.shared.pops, one.header
-    wait_ms = requests.waiting_ms(header.born_time or requests.broker.clock.now_ms(), header.poll_time)
+    header = one.header
+    wait_ms = services.waiting_ms(header.born_time or services.broker.clock.now_ms(), header.poll_time)
     if wait_ms <= 0:
         one.empty(TIMEOUT)
-    elif requests.polls.full(door, header.consumer_group, header.topic, header.queue_id):
+    elif services.polls.full(reply, header.consumer_group, header.topic, header.queue_id):
         one.empty(FULL)
     else:
         kind = (header.queue_id, bool(header.order), header.attempt_id if header.order else None, wanted)
-        poll = Poll(door, command, header.queue_id, kind, one.find, one.give, lambda: one.empty(TIMEOUT))
-        requests.polls.park(poll, header.consumer_group, header.topic, wait_ms)
+        poll = Poll(reply, command, header.queue_id, kind, one.find, one.give, lambda: one.empty(TIMEOUT))
+        services.polls.park(poll, header.consumer_group, header.topic, wait_ms)
         if one.more:
             one.go_on()
 
 
-def notification(door: BrokerConnection, command: Command) -> None:
+def notification(command: Command, reply: RecordsReply, services: PopRequests) -> None:
     """NOTIFICATION: is there something to pop? Waits as a pop does."""
-    requests = door.shared.pops
     header = parse(command.fields, NotificationHeader)
-    topic = requests.check(header.consumer_group, header.topic, header.queue_id)
-    subject = requests.subject(header.consumer_group, topic)
+    topic = services.check(header.consumer_group, header.topic, header.queue_id)
+    subject = services.subject(header.consumer_group, topic)
 
     def answer(found: bool, full: bool = False) -> None:
         fields = {"hasMsg": str(found).lower(), "pollingFull": str(full).lower()}
-        door.connection.respond(command, ResponseCode.SUCCESS, None, fields)
+        reply.respond(command, ResponseCode.SUCCESS, None, fields)
 
     def find(reading: Reading) -> bool:
         return subject.has_message(header.queue_id, header.attempt_id if header.order else None, bool(header.order))
@@ -212,89 +217,86 @@ def notification(door: BrokerConnection, command: Command) -> None:
             answer(True)
         return found
 
-    if give(find(door.shared.reading)):
+    if give(find(services.reading)):
         return
-    wait_ms = requests.waiting_ms(header.born_time or requests.broker.clock.now_ms(), header.poll_time)
-    full = requests.polls.full(door, header.consumer_group, header.topic, header.queue_id)
+    wait_ms = services.waiting_ms(header.born_time or services.broker.clock.now_ms(), header.poll_time)
+    full = services.polls.full(reply, header.consumer_group, header.topic, header.queue_id)
     if wait_ms <= 0 or full:
         answer(False, full and wait_ms > 0)
         return
     poll = Poll(
-        door, command, header.queue_id, ("notification", command.opaque, door), find, give, lambda: answer(False)
+        reply, command, header.queue_id, ("notification", command.opaque, reply), find, give, lambda: answer(False)
     )
-    requests.polls.park(poll, header.consumer_group, header.topic, wait_ms)
+    services.polls.park(poll, header.consumer_group, header.topic, wait_ms)
 
 
-def polling_info(door: BrokerConnection, command: Command) -> None:
+def polling_info(command: Command, reply: RecordsReply, services: PopRequests) -> None:
     """POLLING_INFO: how many polls wait for a queue."""
-    requests = door.shared.pops
     header = parse(command.fields, PollingInfoHeader)
-    requests.check(header.consumer_group, header.topic, header.queue_id)
-    count = requests.polls.count(header.consumer_group, header.topic, header.queue_id)
-    door.connection.respond(command, ResponseCode.SUCCESS, None, {"pollingNum": str(count)})
+    services.check(header.consumer_group, header.topic, header.queue_id)
+    count = services.polls.count(header.consumer_group, header.topic, header.queue_id)
+    reply.respond(command, ResponseCode.SUCCESS, None, {"pollingNum": str(count)})
 
 
-def peek(door: BrokerConnection, command: Command) -> None:
+def peek(command: Command, reply: RecordsReply, services: PopRequests) -> None:
     """PEEK_MESSAGE: what a pop would give out; nothing changes."""
-    requests = door.shared.pops
     header = parse(command.fields, PeekHeader)
-    topic = requests.check(header.consumer_group, header.topic, header.queue_id)
+    topic = services.check(header.consumer_group, header.topic, header.queue_id)
     count = min(max(header.max_msg_nums, 1), COUNT_MAX)
-    subject = requests.subject(header.consumer_group, topic)
-    door.read(
+    subject = services.subject(header.consumer_group, topic)
+    reply.read(
         command,
         lambda reading: subject.peek(reading, header.queue_id, count),
-        lambda answer: write(door, command.opaque, answer),
+        lambda answer: write(reply, command.opaque, answer),
     )
 
 
-def acknowledge(door: BrokerConnection, command: Command) -> None:
+def acknowledge(command: Command, reply: RecordsReply, services: PopRequests) -> None:
     """ACK_MESSAGE. Durable as any acknowledgement here: a record of the log before the answer goes out."""
     header = command.header
     if isinstance(
         header, AckHeader
     ):  # one per message, most often of what the delivery that the receipt names still holds
-        pops = door.shared.pops.pops
+        pops = services.pops
         place = pops.known(header.consumer_group, header.topic, header.queue_id)
         if place is not None and pops.acknowledge_one(place, header.offset, pop_time_of(header.extra_info)):
-            write_done(door, command)
+            write_done(command, reply)
             return
-    _checked(door, command)
+    _checked(command, reply, services)
 
 
-def _acknowledge_checked(door: BrokerConnection, command: Command) -> None:
+def _acknowledge_checked(command: Command, reply: RecordsReply, services: PopRequests) -> None:
     """As RocketMQ checks it, and whatever does not count any more."""
-    requests = door.shared.pops
     header = header_of(command, AckHeader)
     receipt = Receipt(header.extra_info)
-    place = _place(requests, header, header.offset, True)
-    if place is not None and not _acknowledge(requests, place, receipt, header.offset):
+    place = _place(services, header, header.offset, True)
+    if place is not None and not _acknowledge(services, place, receipt, header.offset):
         raise GantryError(
             ErrorCode.MESSAGE_ILLEGAL,
             f"offset is illegal, key:{place.topic}@{place.group}@{place.queue_id}, old:{place.cursor.window.floor}, "
             f"commit:{header.offset}, next:-1",
         )
-    write_done(door, command)
+    write_done(command, reply)
 
 
-def _acknowledge(requests: PopRequests, place: Place, receipt: Receipt, offset: int) -> bool:
+def _acknowledge(services: PopRequests, place: Place, receipt: Receipt, offset: int) -> bool:
     """False for an ordered acknowledgement of what was never given out."""
     if receipt.revive_queue == ORDER_QUEUE and offset >= place.cursor.window.next_offset:
         return False
-    requests.pops.acknowledge(place, (offset,), receipt.pop_ms)
+    services.pops.acknowledge(place, (offset,), receipt.pop_ms)
     return True
 
 
-def _place(requests: PopRequests, header: AckHeader | ChangeHeader, offset: int, end_too: bool) -> Place | None:
+def _place(services: PopRequests, header: AckHeader | ChangeHeader, offset: int, end_too: bool) -> Place | None:
     """The group's place in the receipt's queue; None if it has none (any more)."""
-    broker = requests.broker
+    broker = services.broker
     topic = broker.topics.topics.get(header.topic)
     if topic is None or topic.system:
         raise unknown_topic(header.topic)
     queue_id = header.queue_id
     if not 0 <= queue_id < topic.config.read_queues:
         raise GantryError(ErrorCode.MESSAGE_ILLEGAL, illegal_queue(queue_id, topic, header.consumer_group))
-    place = requests.pops.known(header.consumer_group, header.topic, queue_id)
+    place = services.pops.known(header.consumer_group, header.topic, queue_id)
     high = broker.store.max_offset(header.topic, queue_id)
     if 0 <= offset < high + end_too:
         if place is not None and not place.cursor.window.is_done(offset):
@@ -310,36 +312,34 @@ def _place(requests: PopRequests, header: AckHeader | ChangeHeader, offset: int,
     )
 
 
-def batch_acknowledge(door: BrokerConnection, command: Command) -> None:
+def batch_acknowledge(command: Command, reply: RecordsReply, services: PopRequests) -> None:
     """BATCH_ACK_MESSAGE: what is not known (any more) is passed over."""
-    requests = door.shared.pops
     body = decode(command.body, BatchAckBody) if command.body else None
     if body is None or not body.acks:
         raise Refused(int(ResponseCode.NO_MESSAGE), "")
     for one in body.acks:
-        _batch_acknowledge(requests, one)
-    write_done(door, command)
+        _batch_acknowledge(services, one)
+    write_done(command, reply)
 
 
-def _batch_acknowledge(requests: PopRequests, one: BatchAck) -> None:
+def _batch_acknowledge(services: PopRequests, one: BatchAck) -> None:
     topic = real_topic(one.topic, one.group, one.retry)
-    place = requests.pops.known(one.group, topic, one.queue_id)
+    place = services.pops.known(one.group, topic, one.queue_id)
     offsets = offsets_of(one.start, one.bits)
     if place is None or not offsets:
         return
-    requests.pops.acknowledge(place, offsets, one.pop_time)
+    services.pops.acknowledge(place, offsets, one.pop_time)
 
 
-def change_invisible(door: BrokerConnection, command: Command) -> None:
+def change_invisible(command: Command, reply: RecordsReply, services: PopRequests) -> None:
     """CHANGE_MESSAGE_INVISIBLETIME: a new deadline, and with it a new receipt."""
-    requests = door.shared.pops
     header = parse(command.fields, ChangeHeader)
     receipt = Receipt(header.extra_info)
-    place = _place(requests, header, header.offset, False)
-    now_ms = requests.broker.clock.now_ms()
+    place = _place(services, header, header.offset, False)
+    now_ms = services.broker.clock.now_ms()
     pop_ms = -1
     if place is not None:
-        pop_ms = requests.pops.change(place, header.offset, receipt.pop_ms, header.invisible_time)
+        pop_ms = services.pops.change(place, header.offset, receipt.pop_ms, header.invisible_time)
     if pop_ms < 0:  # a receipt that counts no more: RocketMQ answers as if it did
         pop_ms = now_ms
     invisible_ms = header.invisible_time
@@ -348,21 +348,21 @@ def change_invisible(door: BrokerConnection, command: Command) -> None:
     fields = {
         "popTime": str(pop_ms), "invisibleTime": str(invisible_ms), "reviveQid": str(receipt.revive_queue),
     }  # fmt: skip
-    door.connection.respond(command, ResponseCode.SUCCESS, None, fields)
+    reply.respond(command, ResponseCode.SUCCESS, None, fields)
 
 
-def rollback(door: BrokerConnection, command: Command) -> None:
+def rollback(command: Command, reply: RecordsReply, services: PopRequests) -> None:
     """POP_ROLLBACK: move what RocksDB holds of pops back into the revive topics (AdminBrokerProcessor.transferPopToFsStore). There is one
     place for them here, so nothing is to be moved; a real broker without popConsumerKVServiceEnable answers the same."""
-    write_done(door, command)
+    write_done(command, reply)
 
 
-def _with_codes(handler: Callable[[BrokerConnection, Command], None]) -> Callable[[BrokerConnection, Command], None]:
-    def handle(door: BrokerConnection, command: Command) -> None:
+def _with_codes(handler: PopHandler) -> PopHandler:
+    def handle(command: Command, reply: RecordsReply, services: PopRequests) -> None:
         try:
-            handler(door, command)
+            handler(command, reply, services)
         except Refused as error:
-            door.refuse(command, error.response, error.text)
+            reply.refuse(command, error.response, error.text)
 
     return handle
 
@@ -370,8 +370,8 @@ def _with_codes(handler: Callable[[BrokerConnection, Command], None]) -> Callabl
 _checked: Final = _with_codes(_acknowledge_checked)
 
 
-def _table() -> dict[int, Callable[[BrokerConnection, Command], None]]:
-    table: dict[int, Callable[[BrokerConnection, Command], None]] = {}
+def _table() -> dict[int, PopHandler]:
+    table: dict[int, PopHandler] = {}
     for code, handler in (
         (RequestCode.POP_MESSAGE, pop),
         (RequestCode.BATCH_ACK_MESSAGE, batch_acknowledge),
@@ -386,5 +386,5 @@ def _table() -> dict[int, Callable[[BrokerConnection, Command], None]]:
     return table
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {**_table(), **pop_modes.HANDLERS}
+HANDLERS: Final = _table()
 """The codes are also there with their low 16 bits: that is what a client with binary headers can send of them."""

@@ -15,7 +15,7 @@ from gantrymq.remoting.headers import HeaderError
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerConnection
+    from gantrymq.remoting.server.reply import RecordsReply
 
 ORDER_QUEUE: Final = 999
 """Revive queue id in the receipts of ordered pops (KeyBuilder.POP_ORDER_REVIVE_QUEUE)."""
@@ -213,26 +213,26 @@ class Answer:
         self.counts.append(f"{mark} {queue_id} {min([counts.get(offset, 0) for offset in offsets], default=0)}")
 
 
-def write(door: BrokerConnection, opaque: int, answer: Answer) -> None:
-    """Put an answer into the door's outbox; records go out as they are."""
+def write(reply: RecordsReply, opaque: int, answer: Answer) -> None:
+    """Put an answer into the connection's outbox; records go out as they are."""
     counts = answer.counts
     header = _HEADER % (
         answer.code, answer.pop_ms, answer.invisible_ms, answer.revive_queue, answer.rest, b";".join(answer.starts),
         b";".join(answer.offsets),
         b"" if counts is None else b',"orderCountInfo":"%b"' % ";".join(counts).encode(), opaque, answer.status,
     )  # fmt: skip
-    outbox = door.connection.outbox
+    outbox = reply.outbox
     size = len(header)
     body = answer.size
     outbox.append(PREFIX.pack(size + 4 + body, size) + header)
     if body:
         outbox += answer.pieces
-        door.pull_bytes += body
+        reply.pull_bytes += body
 
 
-def write_done(door: BrokerConnection, command: Command) -> None:
+def write_done(command: Command, reply: RecordsReply) -> None:
     """The answer to an acknowledgement, without an encoder: a consumer sends one per message."""
     if not command.flag & FLAG_ONEWAY:
         header = _DONE % command.opaque
         size = len(header)
-        door.connection.outbox.append(PREFIX.pack(size + 4, size) + header)
+        reply.outbox.append(PREFIX.pack(size + 4, size) + header)

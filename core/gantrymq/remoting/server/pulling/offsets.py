@@ -4,6 +4,7 @@ and id."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.model import names
@@ -14,12 +15,11 @@ from gantrymq.remoting.headers import parse
 from gantrymq.remoting.server.pulling.pulls import BYTES_MAX
 
 if TYPE_CHECKING:
-    from gantrymq.broker.broker import Broker
-    from gantrymq.broker.topics import Topic
+    from gantrymq.broker.topics import Topic, TopicTable
     from gantrymq.model.message import Message
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerConnection
     from gantrymq.remoting.server.reads import Reading
+    from gantrymq.remoting.server.reply import RecordsReply, Reply
 
 QUERY_MAX: Final = 256
 """Messages in one answer to a query; RocketMQ's default limit is 64."""
@@ -29,9 +29,9 @@ IN_MEMORY_BYTES: Final = 1 << 30
 is in memory."""
 
 
-def readable_topic(broker: Broker, name: str) -> Topic:
+def readable_topic(topics: TopicTable, name: str) -> Topic:
     """An existing topic that is not the broker's own; raises TOPIC_NOT_FOUND, NO_PERMISSION."""
-    topic = broker.topics.given_topic(name)
+    topic = topics.given_topic(name)
     if topic is not None and not topic.system:
         return topic
     if names.is_own_system_topic(name):
@@ -42,34 +42,42 @@ def readable_topic(broker: Broker, name: str) -> Topic:
     )
 
 
-def _queue(broker: Broker, name: str, queue_id: int) -> Topic:
-    topic = readable_topic(broker, name)
+def _queue(topics: TopicTable, name: str, queue_id: int) -> Topic:
+    topic = readable_topic(topics, name)
     queues = max(topic.config.read_queues, topic.config.write_queues)
     if not 0 <= queue_id < queues:
         raise GantryError(ErrorCode.QUEUE_NOT_FOUND, f"topic {name} has no queue {queue_id}, it has {queues} queues")
     return topic
 
 
-def _answer(door: BrokerConnection, command: Command, offset: int) -> None:
-    door.connection.respond(command, ResponseCode.SUCCESS, None, {"offset": str(offset)})
+def _answer(command: Command, reply: Reply, offset: int) -> None:
+    reply.respond(command, ResponseCode.SUCCESS, None, {"offset": str(offset)})
 
 
-def query_consumer_offset(door: BrokerConnection, command: Command) -> None:
+@dataclass(slots=True)
+class QueueServices:
+    """What these requests need of the broker. `commit_offset`: as `Broker.commit_offset`."""
+
+    topics: TopicTable
+    reading: Reading
+    commit_offset: Callable[[str, str, int, int], None]
+
+
+def query_consumer_offset(command: Command, reply: Reply, services: QueueServices) -> None:
     """QUERY_CONSUMER_OFFSET; a group without an offset is told as RocketMQ tells it."""
     header = parse(command.fields, headers.QueryOffsetHeader)
-    broker = door.shared.broker
-    _queue(broker, header.topic, header.queue_id)
-    offset = broker.offsets.query(header.consumer_group, header.topic, header.queue_id)
+    _queue(services.topics, header.topic, header.queue_id)
+    offset = services.reading.committed(header.consumer_group, header.topic, header.queue_id)
 
     def answer(offset: int) -> None:
         if offset < 0:
             text = f"Not found: group {header.consumer_group[:255]} has no offset of this queue; it may be new"
-            door.refuse(command, ResponseCode.QUERY_NOT_FOUND, text)
+            reply.refuse(command, ResponseCode.QUERY_NOT_FOUND, text)
         else:
-            _answer(door, command, offset)
+            _answer(command, reply, offset)
 
     if offset < 0 and header.set_zero_if_not_found:
-        door.read(command, lambda reading: _begin(reading, header.topic, header.queue_id), answer)
+        reply.read(command, lambda reading: _begin(reading, header.topic, header.queue_id), answer)
     else:
         answer(offset)
 
@@ -88,56 +96,54 @@ def _begin(reading: Reading, topic: str, queue_id: int) -> int:
     return 0 if first and reading.written_position - first[0][0] <= IN_MEMORY_BYTES else -1
 
 
-def update_consumer_offset(door: BrokerConnection, command: Command) -> None:
+def update_consumer_offset(command: Command, reply: Reply, services: QueueServices) -> None:
     """UPDATE_CONSUMER_OFFSET; visible at once, a record of the log within a second."""
     header = parse(command.fields, headers.UpdateOffsetHeader)
-    broker = door.shared.broker
     names.check_group(header.consumer_group)
-    _queue(broker, header.topic, header.queue_id)
+    _queue(services.topics, header.topic, header.queue_id)
     if header.commit_offset < 0:
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"commitOffset {header.commit_offset} is negative")
-    broker.commit_offset(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
-    door.connection.respond(command)
+    services.commit_offset(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+    reply.respond(command)
 
 
-def max_offset(door: BrokerConnection, command: Command) -> None:
+def max_offset(command: Command, reply: Reply, services: QueueServices) -> None:
     """GET_MAX_OFFSET: where the next record will go."""
     header = parse(command.fields, headers.QueueHeader)
-    _queue(door.shared.broker, header.topic, header.queue_id)
-    _answer(door, command, door.shared.broker.store.max_offset(header.topic, header.queue_id))
+    _queue(services.topics, header.topic, header.queue_id)
+    _answer(command, reply, services.reading.store.max_offset(header.topic, header.queue_id))
 
 
-def min_offset(door: BrokerConnection, command: Command) -> None:
+def min_offset(command: Command, reply: Reply, services: QueueServices) -> None:
     """GET_MIN_OFFSET: the oldest record that can be read."""
     header = parse(command.fields, headers.QueueHeader)
-    _queue(door.shared.broker, header.topic, header.queue_id)
-    _answer(door, command, door.shared.broker.min_offset(header.topic, header.queue_id))
+    _queue(services.topics, header.topic, header.queue_id)
+    _answer(command, reply, services.reading.min_offset(header.topic, header.queue_id))
 
 
-def search_offset(door: BrokerConnection, command: Command) -> None:
+def search_offset(command: Command, reply: Reply, services: QueueServices) -> None:
     """SEARCH_OFFSET_BY_TIMESTAMP."""
     header = parse(command.fields, headers.SearchOffsetHeader)
-    broker = door.shared.broker
-    _queue(broker, header.topic, header.queue_id)
+    _queue(services.topics, header.topic, header.queue_id)
     lower = (header.boundary_type or "lower").lower() != "upper"
     place = header.topic, header.queue_id
-    door.read(
+    reply.read(
         command,
         lambda reading: reading.store.offset_by_time(*place, header.timestamp, lower),
-        lambda offset: _answer(door, command, max(offset, broker.min_offset(*place))),
+        lambda offset: _answer(command, reply, max(offset, services.reading.min_offset(*place))),
     )
 
 
-def earliest_time(door: BrokerConnection, command: Command) -> None:
+def earliest_time(command: Command, reply: Reply, services: QueueServices) -> None:
     """GET_EARLIEST_MSG_STORETIME: -1 for an empty queue."""
     header = parse(command.fields, headers.QueueHeader)
-    _queue(door.shared.broker, header.topic, header.queue_id)
+    _queue(services.topics, header.topic, header.queue_id)
 
     def answer(first: Message | None) -> None:
         fields = {"timestamp": str(first.store_ms if first is not None else -1)}
-        door.connection.respond(command, ResponseCode.SUCCESS, None, fields)
+        reply.respond(command, ResponseCode.SUCCESS, None, fields)
 
-    door.read(command, lambda reading: _first_message(reading, header.topic, header.queue_id), answer)
+    reply.read(command, lambda reading: _first_message(reading, header.topic, header.queue_id), answer)
 
 
 def _first_message(reading: Reading, topic: str, queue_id: int) -> Message | None:
@@ -147,7 +153,7 @@ def _first_message(reading: Reading, topic: str, queue_id: int) -> Message | Non
     return store.get_many([(position, size) for position, size, _ in units])[0] if units else None
 
 
-def view_message(door: BrokerConnection, command: Command) -> None:
+def view_message(command: Command, reply: RecordsReply, services: QueueServices) -> None:
     """VIEW_MESSAGE_BY_ID: one record by its physical offset."""
     header = parse(command.fields, headers.ViewMessageHeader)
 
@@ -160,17 +166,17 @@ def view_message(door: BrokerConnection, command: Command) -> None:
     def answer(found: list[bytes] | None) -> None:
         if found is None:
             text = f"can not find message by the offset, {header.offset}: none begins there"
-            door.refuse(command, ResponseCode.SYSTEM_ERROR, text)
+            reply.refuse(command, ResponseCode.SYSTEM_ERROR, text)
         else:
-            _write_records(door, command, found, {})
+            _write_records(command, reply, found, {})
 
-    door.read(command, find, answer)
+    reply.read(command, find, answer)
 
 
-def query_message(door: BrokerConnection, command: Command) -> None:
+def query_message(command: Command, reply: RecordsReply, services: QueueServices) -> None:
     """QUERY_MESSAGE: by UNIQ_KEY or an entry of KEYS, within a time range."""
     header = parse(command.fields, headers.QueryMessageHeader)
-    readable_topic(door.shared.broker, header.topic)
+    readable_topic(services.topics, header.topic)
     count = min(max(header.max_num, 1), QUERY_MAX)
 
     def find(reading: Reading) -> tuple[list[Message], list[bytes]]:
@@ -181,15 +187,15 @@ def query_message(door: BrokerConnection, command: Command) -> None:
         found, pieces = seen
         if not found:
             text = "can not find message, maybe time range not correct (or no message has this key)"
-            door.refuse(command, ResponseCode.QUERY_NOT_FOUND, text)
+            reply.refuse(command, ResponseCode.QUERY_NOT_FOUND, text)
             return
         fields = {
             "indexLastUpdateTimestamp": str(max(message.store_ms for message in found)),
             "indexLastUpdatePhyoffset": str(max(message.physical_offset for message in found)),
         }
-        _write_records(door, command, pieces, fields)
+        _write_records(command, reply, pieces, fields)
 
-    door.read(command, find, answer)
+    reply.read(command, find, answer)
 
 
 def _records(reading: Reading, found: list[Message]) -> list[bytes]:
@@ -200,13 +206,13 @@ def _records(reading: Reading, found: list[Message]) -> list[bytes]:
     return reading.store.read_records(places, BYTES_MAX)[0]
 
 
-def _write_records(door: BrokerConnection, command: Command, pieces: list[bytes], fields: dict[str, str]) -> None:
+def _write_records(command: Command, reply: RecordsReply, pieces: list[bytes], fields: dict[str, str]) -> None:
     body = b"".join(pieces)
-    door.pull_bytes += len(body)
-    door.connection.respond(command, ResponseCode.SUCCESS, None, fields, body)
+    reply.pull_bytes += len(body)
+    reply.respond(command, ResponseCode.SUCCESS, None, fields, body)
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
+HANDLERS: Final = {
     RequestCode.QUERY_CONSUMER_OFFSET: query_consumer_offset,
     RequestCode.UPDATE_CONSUMER_OFFSET: update_consumer_offset,
     RequestCode.GET_MAX_OFFSET: max_offset,

@@ -9,8 +9,7 @@ compares the tags themselves.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gantrymq.broker.topics import PERM_READ
 from gantrymq.model import names, sysflag
@@ -19,15 +18,16 @@ from gantrymq.remoting.codec import PREFIX, Command, header_of
 from gantrymq.remoting.constants import FLAG_ONEWAY, MASTER_ID, VERSION, RequestCode, ResponseCode
 from gantrymq.remoting.door import code_of
 from gantrymq.remoting.headers import PullHeader
+from gantrymq.remoting.server.clients.registry import ClientReply
 from gantrymq.remoting.server.filters import ALL, Filter, FilterError, compile_filter, select
 from gantrymq.remoting.server.pulling.subscription_calls import SubscriptionCalls
 from gantrymq.remoting.server.reads import Reading
+from gantrymq.remoting.server.reply import RecordsReply
 from gantrymq.store.cold import Cold
 
 if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.topics import Topic
-    from gantrymq.remoting.server.broker_door import BrokerConnection
     from gantrymq.remoting.server.clients.registry import Clients
 
 log = logging.getLogger(__name__)
@@ -86,6 +86,13 @@ class Answer:
         """Bytes of `pieces`."""
 
 
+class PullReply(ClientReply, RecordsReply, Protocol):
+    """The connection that a pull came over."""
+
+    waiters: set[Waiter]
+    """Its pulls that wait."""
+
+
 class Waiter:
     """A pull that waits for a record. `first_offset`: where it began; `offset`: from where it was not looked
     at yet."""
@@ -93,22 +100,22 @@ class Waiter:
     __slots__ = (
         "bytes_max",
         "count",
-        "door",
         "first_offset",
         "group",
         "handle",
         "offset",
         "opaque",
         "queue_id",
+        "reply",
         "topic",
         "wanted",
     )
 
     def __init__(
-        self, door: BrokerConnection, opaque: int, topic: Topic, queue_id: int, offset: int, count: int, bytes_max: int,
+        self, reply: PullReply, opaque: int, topic: Topic, queue_id: int, offset: int, count: int, bytes_max: int,
         wanted: Filter,
     ) -> None:  # fmt: skip
-        self.door = door
+        self.reply = reply
         self.opaque = opaque
         self.topic = topic
         self.queue_id = queue_id
@@ -160,7 +167,7 @@ class Pulls:
         self._broker = broker
         self._clients = clients
         self._reading = Reading(broker)
-        self.calls = SubscriptionCalls()
+        self.calls = SubscriptionCalls(clients)
         self.waiting = 0
         """Polls that wait now."""
 
@@ -173,11 +180,11 @@ class Pulls:
         header.sys_flag &= ~sysflag.PULL_COMMIT_OFFSET
         command.header = header
 
-    def pull(self, door: BrokerConnection, command: Command, header: PullHeader) -> None:
+    def pull(self, reply: PullReply, command: Command, header: PullHeader) -> None:
         """Answer a pull, or let it wait. Raises what `RemotingDoor.handle` turns into an answer."""
         topic = self._topic(header)
-        wanted = self._filter(door, header)
-        if self._broker.offsets.resets and self._reset(door, command.opaque, header):
+        wanted = self._filter(reply, header)
+        if self._broker.offsets.resets and self._reset(reply, command.opaque, header):
             return
         count = min(max(header.max_msg_nums, 1), COUNT_MAX)
         bytes_wanted = header.max_msg_bytes
@@ -193,33 +200,33 @@ class Pulls:
                 and header.suspend_timeout_millis > 0
             ):
                 offset = answer.next_offset
-                waiter = Waiter(door, command.opaque, topic, header.queue_id, offset, count, bytes_max, wanted)
+                waiter = Waiter(reply, command.opaque, topic, header.queue_id, offset, count, bytes_max, wanted)
                 waiter.group = header.consumer_group
-                self._check_room(door)
+                self._check_room(reply)
                 self._park(waiter, min(header.suspend_timeout_millis, SUSPEND_MS_MAX))
                 return
             if answer.count:
                 self._got(header.consumer_group, topic.name, header.queue_id, answer)
-            write(door, command.opaque, answer)
+            write(reply, command.opaque, answer)
 
-        door.read(command, read, apply)
+        reply.read(command, read, apply)
 
-    def _check_room(self, door: BrokerConnection) -> None:
+    def _check_room(self, reply: PullReply) -> None:
         limit = self._broker.config.waiting_pulls_max
-        if len(door.waiters) >= limit:
+        if len(reply.waiters) >= limit:
             text = f"{limit} pulls of this connection wait already (broker.waiting_pulls_max); open another connection"
             raise GantryError(ErrorCode.BUSY, text)
         if self.waiting >= WAITERS_MAX:
             raise GantryError(ErrorCode.BUSY, f"{WAITERS_MAX} pulls wait already, all connections together")
 
-    def _reset(self, door: BrokerConnection, opaque: int, header: PullHeader) -> bool:
+    def _reset(self, reply: PullReply, opaque: int, header: PullHeader) -> bool:
         """A tool has set the group's offset: the consumer goes on there (PullMessageProcessor: OFFSET_RESET)."""
         broker, name, queue_id = self._broker, header.topic, header.queue_id
         offset = broker.offsets.take_reset(header.consumer_group, name, queue_id)
         if offset >= 0:
             broker.write_offsets(0, everything=False)
             low, high = broker.min_offset(name, queue_id), broker.store.max_offset(name, queue_id)
-            write(door, opaque, Answer(MOVED, b"OFFSET_RESET", offset, low, high))
+            write(reply, opaque, Answer(MOVED, b"OFFSET_RESET", offset, low, high))
         return offset >= 0
 
     def _topic(self, header: PullHeader) -> Topic:
@@ -242,14 +249,14 @@ class Pulls:
             )
         return topic
 
-    def _filter(self, door: BrokerConnection, header: PullHeader) -> Filter:
+    def _filter(self, reply: PullReply, header: PullHeader) -> Filter:
         """The request's own subscription, else that of the client behind this connection, else the group's newest."""
         group, topic = header.consumer_group, header.topic
         if topic.startswith(names.RETRY_PREFIX) and topic[len(names.RETRY_PREFIX) :] == group:
             return ALL  # what was delivered once and failed has passed the filter already
         if header.sys_flag & sysflag.PULL_SUBSCRIPTION:
             return compile_filter(header.expression_type, header.subscription)
-        subscription = self._clients.subscription(group, topic, door)
+        subscription = self._clients.subscription(group, topic, reply)
         if subscription is None:
             raise RefusedSubscription(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -278,7 +285,7 @@ class Pulls:
 
     def _park(self, waiter: Waiter, timeout_ms: int) -> None:
         self.waiting += 1
-        waiter.door.waiters.add(waiter)
+        waiter.reply.waiters.add(waiter)
         wheel = self._broker.wheel
         waiter.handle = wheel.call_at(wheel.now_ms() + timeout_ms, lambda now_ms: self._expired(waiter))
         self._wait(waiter)
@@ -288,7 +295,7 @@ class Pulls:
 
     def _woken(self, waiter: Waiter) -> None:
         """A record entered the queue: answer, unless the filter takes none of what came."""
-        if waiter not in waiter.door.waiters:
+        if waiter not in waiter.reply.waiters:
             return
         try:
             answer = find(
@@ -300,7 +307,7 @@ class Pulls:
                 waiter.bytes_max,
                 waiter.wanted,
             )
-        except Cold as cold:  # it stays among its door's waiters, and may expire meanwhile
+        except Cold as cold:  # it stays among its connection's waiters, and may expire meanwhile
             self._broker.fetch(cold, waiter, self._woken)
             return
         except (GantryError, OSError) as error:  # the disk cannot read what is there: the consumer asks again
@@ -316,7 +323,7 @@ class Pulls:
 
     def _expired(self, waiter: Waiter) -> None:
         waiter.handle = 0
-        if waiter not in waiter.door.waiters:
+        if waiter not in waiter.reply.waiters:
             return
         broker = self._broker
         broker.unwait(waiter.topic, waiter.queue_id, waiter)
@@ -332,68 +339,67 @@ class Pulls:
         self._forget(waiter)
         if answer.count:
             self._got(waiter.group, waiter.topic.name, waiter.queue_id, answer)
-        write(waiter.door, waiter.opaque, answer)
-        waiter.door.link.mark()
+        write(waiter.reply, waiter.opaque, answer)
+        waiter.reply.mark()
 
     def _fail(self, waiter: Waiter, error: GantryError | OSError) -> None:
         log.error("topic %s, queue %d, offset %d: %s", waiter.topic.name, waiter.queue_id, waiter.offset, error)
         self._forget(waiter)
         code = code_of(error.code) if isinstance(error, GantryError) else int(ResponseCode.SYSTEM_ERROR)
-        waiter.door.refuse(Command(int(RequestCode.PULL_MESSAGE), opaque=waiter.opaque), code, str(error))
-        waiter.door.link.mark()
+        waiter.reply.refuse(Command(int(RequestCode.PULL_MESSAGE), opaque=waiter.opaque), code, str(error))
+        waiter.reply.mark()
 
     def _forget(self, waiter: Waiter) -> None:
         self.waiting -= 1
-        waiter.door.waiters.discard(waiter)
+        waiter.reply.waiters.discard(waiter)
         if waiter.handle:
             self._broker.wheel.cancel(waiter.handle)
 
-    def drop(self, door: BrokerConnection) -> None:
+    def drop(self, reply: PullReply) -> None:
         """The connection is gone, or its polls are no longer wanted."""
-        self.calls.forget(door)
-        for waiter in list(door.waiters):
+        self.calls.forget(reply)
+        for waiter in list(reply.waiters):
             self._broker.unwait(waiter.topic, waiter.queue_id, waiter)
             self._forget(waiter)
 
 
-def write(door: BrokerConnection, opaque: int, answer: Answer) -> None:
-    """Put an answer into the door's outbox; records go out as they were read."""
+def write(reply: RecordsReply, opaque: int, answer: Answer) -> None:
+    """Put an answer into the connection's outbox; records go out as they were read."""
     header = _HEADER % (
         answer.code, answer.max_offset, answer.min_offset, answer.next_offset, opaque, answer.status,
     )  # fmt: skip
-    outbox = door.connection.outbox
+    outbox = reply.outbox
     size = len(header)
     if answer.pieces:
         outbox.append(PREFIX.pack(size + 4 + answer.size, size) + header)
         outbox += answer.pieces
-        door.pull_bytes += answer.size
+        reply.pull_bytes += answer.size
     else:
         outbox.append(PREFIX.pack(size + 4, size) + header)
 
 
-def pull(door: BrokerConnection, command: Command) -> None:
+def pull(command: Command, reply: PullReply, services: Pulls) -> None:
     """PULL_MESSAGE, LITE_PULL_MESSAGE; too many answers on the way to this peer: the pull itself waits."""
     if command.flag & FLAG_ONEWAY:
         return
-    pulls = door.shared.pulls
     header = header_of(command, PullHeader)
     if header.sys_flag & sysflag.PULL_COMMIT_OFFSET:
-        pulls.commit(command, header)
-    if door.full():
-        door.deferred.append(command)
+        services.commit(command, header)
+    if reply.full():
+        reply.defer(command)
         return
     try:
-        pulls.pull(door, command, header)
+        services.pull(reply, command, header)
     except RefusedSubscription as error:
         newer = error.response is ResponseCode.SUBSCRIPTION_NOT_LATEST
-        if newer and door.shared.pulls.calls.ask(door, error.group, error.version, command):
+        if newer and services.calls.ask(reply, error.group, error.version, command):
             return
-        door.refuse(command, error.response, error.text)
+        reply.refuse(command, error.response, error.text)
     except FilterError as error:
-        door.refuse(command, ResponseCode.SUBSCRIPTION_PARSE_FAILED, error.text)
+        reply.refuse(command, ResponseCode.SUBSCRIPTION_PARSE_FAILED, error.text)
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
+HANDLERS: Final = {
     int(RequestCode.PULL_MESSAGE): pull,
     int(RequestCode.LITE_PULL_MESSAGE): pull,
 }

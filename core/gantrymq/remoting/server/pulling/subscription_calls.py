@@ -18,7 +18,7 @@ from gantrymq.remoting.constants import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerConnection
+    from gantrymq.remoting.server.clients.registry import ClientReply, Clients
 
 log = logging.getLogger(__name__)
 
@@ -38,22 +38,23 @@ class RunningInfo(msgspec.Struct, rename="camel"):
 class SubscriptionCalls:
     """Pulls that wait for their client's answer, by connection and group."""
 
-    def __init__(self) -> None:
-        self._waiting: dict[tuple[BrokerConnection, str], list[Command]] = {}
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self._waiting: dict[tuple[ClientReply, str], list[Command]] = {}
 
-    def ask(self, door: BrokerConnection, group: str, version: int, command: Command) -> bool:
+    def ask(self, reply: ClientReply, group: str, version: int, command: Command) -> bool:
         """Handle the pull again when the client has answered; False: it said already what it knows, or cannot be asked."""
-        key = (door, group)
+        key = (reply, group)
         waiting = self._waiting.get(key)
         if waiting is None:
-            found = door.shared.clients.consumer_of(group, door)
+            found = self._clients.consumer_of(group, reply)
             if found is None or found[1].asked_version >= version:
                 return False
             client_id, consumer = found
             fields = {"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"}
             code = RequestCode.GET_CONSUMER_RUNNING_INFO
             try:
-                door.call(code, fields, b"", lambda answer: self._answered(door, group, answer), ASK_MS)
+                reply.call(code, fields, b"", lambda answer: self._answered(reply, group, answer), ASK_MS)
             except GantryError:
                 return False
             consumer.asked_version = version
@@ -63,20 +64,19 @@ class SubscriptionCalls:
         waiting.append(command)
         return True
 
-    def _answered(self, door: BrokerConnection, group: str, answer: Command | GantryError) -> None:
-        waiting = self._waiting.pop((door, group), [])
-        if not door.open:
+    def _answered(self, reply: ClientReply, group: str, answer: Command | GantryError) -> None:
+        waiting = self._waiting.pop((reply, group), [])
+        if not reply.open:
             return
         if not isinstance(answer, GantryError) and answer.code == ResponseCode.SUCCESS:
             try:
-                door.shared.clients.renew(group, door, bodies.decode(answer.body, RunningInfo).subscription_set)
+                self._clients.renew(group, reply, bodies.decode(answer.body, RunningInfo).subscription_set)
             except bodies.BodyError as error:
-                log.info("%s: what it subscribes to cannot be read: %s", door.link.peer, error)
+                log.info("%s: what it subscribes to cannot be read: %s", reply.peer, error)
         for command in waiting:
-            door.handle(command)
-        door.link.mark()
+            reply.handle(command)
 
-    def forget(self, door: BrokerConnection) -> None:
+    def forget(self, reply: ClientReply) -> None:
         """The connection is gone, or its pulls are no longer wanted."""
-        for key in [key for key in self._waiting if key[0] is door]:
+        for key in [key for key in self._waiting if key[0] is reply]:
             del self._waiting[key]

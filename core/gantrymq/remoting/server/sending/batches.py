@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -17,6 +17,7 @@ from gantrymq.remoting.codec import header_of
 from gantrymq.remoting.constants import REGION, RequestCode, ResponseCode
 from gantrymq.remoting.door import code_of
 from gantrymq.remoting.headers import SendHeader, SendHeaderV2, parse
+from gantrymq.remoting.server.reply import SendReply
 from gantrymq.remoting.server.sending.sends import remark_of
 from gantrymq.remoting.server.sending.specials import kind_of
 
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gantrymq.model.message import Message
-    from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerConnection
+    from gantrymq.remoting.codec import Command, SendResponses
     from gantrymq.remoting.server.sending.sends import Header, Sends
 
 BATCH_STEP: Final = 100
@@ -45,98 +45,118 @@ Steps = Generator[None, None, "list[Message]"]
 """Yields between slices; returns the batch."""
 
 
+class BatchReply(SendReply, Protocol):
+    """The connection that a batch came over."""
+
+    def refuses(self, command: Command) -> bool:
+        """Too much of this connection waits for the disk: the send is answered so."""
+
+    def batch_begins(self, size: int) -> None:
+        """A frame of so many bytes is being worked on, or waits for the disk."""
+
+    def batch_ended(self, size: int) -> None:
+        """It is answered now."""
+
+    def close_if_over(self) -> None:
+        """At a stop: what was on its way is answered."""
+
+
 class Batches:
-    """Batches that are being taken apart; one per broker."""
+    """What batches of one broker share. `submit`: as `Broker.submit`; `in_slices(call)`: later in this turn, or in the next."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, sends: Sends, responses: SendResponses, messages_max: int, submit: Callable[..., None],
+        in_slices: Callable[[Callable[[], None]], None],
+    ) -> None:  # fmt: skip
+        self.sends = sends
+        self.responses = responses
+        self.messages_max = messages_max
+        self.submit = submit
+        self.in_slices = in_slices
         self.open = 0
+        """Batches that are being taken apart."""
 
 
-def send_batch(door: BrokerConnection, command: Command) -> None:
+def send_batch(command: Command, reply: BatchReply, services: Batches) -> None:
     """All or nothing, one answer with the ids of all."""
     header: SendHeader | SendHeaderV2
     if command.code == RequestCode.SEND_MESSAGE:
         header = parse(command.fields, SendHeader)
     else:
         header = header_of(command, SendHeaderV2)
-    shared = door.shared
-    count_max = shared.broker.config.batch_messages_max
-    steps = steps_of(shared.sends, header, command.body, door.born_host, door.host_flag, count_max)
+    steps = steps_of(services.sends, header, command.body, reply.born_host, reply.host_flag, services.messages_max)
     try:
         next(steps)
     except StopIteration as end:
-        _submit(door, command, end.value)
+        _submit(command, reply, services, end.value)
         return
-    batches = shared.batches
-    if batches.open >= BATCHES_MAX:
+    if services.open >= BATCHES_MAX:
         steps.close()
         raise GantryError(
             ErrorCode.BUSY, f"[OVERLOAD] {BATCHES_MAX} large batches are being worked on; send again later"
         )
-    batches.open += 1
-    door.batch_begins(len(command.body))
-    shared.turn.in_slices(lambda: _step(door, command, steps))
+    services.open += 1
+    reply.batch_begins(len(command.body))
+    services.in_slices(lambda: _step(command, reply, services, steps))
 
 
-def _step(door: BrokerConnection, command: Command, steps: Steps) -> None:
+def _step(command: Command, reply: BatchReply, services: Batches, steps: Steps) -> None:
     """The next slice. The frame counts for the connection meanwhile, as if it waited for the disk."""
-    if door.open:
+    if reply.open:
         try:
             next(steps)
         except StopIteration as end:
-            _over(door, command)
-            _submit(door, command, end.value)
+            _over(command, reply, services)
+            _submit(command, reply, services, end.value)
         except GantryError as error:
-            _over(door, command)
-            door.refuse(command, code_of(error.code), error.text)
+            _over(command, reply, services)
+            reply.refuse(command, code_of(error.code), error.text)
         else:
-            door.shared.turn.in_slices(lambda: _step(door, command, steps))
+            services.in_slices(lambda: _step(command, reply, services, steps))
             return
-        door.link.mark()
-        door.close_if_over()
+        reply.close_if_over()
         return
     steps.close()
-    _over(door, command)
+    _over(command, reply, services)
 
 
-def _over(door: BrokerConnection, command: Command) -> None:
-    door.shared.batches.open -= 1
-    door.batch_ended(len(command.body))
+def _over(command: Command, reply: BatchReply, services: Batches) -> None:
+    services.open -= 1
+    reply.batch_ended(len(command.body))
 
 
-def _submit(door: BrokerConnection, command: Command, batch: list[Message]) -> None:
-    if door.refuses(command):
+def _submit(command: Command, reply: BatchReply, services: Batches, batch: list[Message]) -> None:
+    if reply.refuses(command):
         return
     size = len(command.body)
-    door.batch_begins(size)
+    reply.batch_begins(size)
 
     def stored(_token: None, results: Any) -> None:
-        door.batch_ended(size)
-        if door.open:
-            _answer(door, command, batch, results)
-            door.link.mark()
-            door.close_if_over()
+        reply.batch_ended(size)
+        if reply.open:
+            _answer(command, reply, services, batch, results)
+            reply.close_if_over()
 
-    door.shared.broker.submit(batch, None, stored, door, whole=True)
+    services.submit(batch, None, stored, reply, whole=True)
 
 
-def _answer(door: BrokerConnection, command: Command, batch: list[Message], results: Any) -> None:
+def _answer(command: Command, reply: BatchReply, services: Batches, batch: list[Message], results: Any) -> None:
     failed = results.code if isinstance(results, GantryError) else None
     for result in results if failed is None else ():
         if isinstance(result, ErrorCode):
             failed = result
             break
     if failed is not None:
-        door.refuse(command, code_of(failed), remark_of(failed, batch[0]))
+        reply.refuse(command, code_of(failed), remark_of(failed, batch[0]))
         return
-    host = door.shared.responses.host
+    host = services.responses.host
     ids = ",".join([f"{host}{message.physical_offset:016X}" for message in batch])
     first = batch[0]
     fields = {
         "msgId": ids, "queueId": str(first.queue_id), "queueOffset": str(first.queue_offset),
         "MSG_REGION": REGION, "TRACE_ON": "true",
     }  # fmt: skip
-    door.connection.respond(command, ResponseCode.SUCCESS, None, fields)
+    reply.respond(command, ResponseCode.SUCCESS, None, fields)
 
 
 def steps_of(sends: Sends, header: Header, body: bytes, born_host: bytes, host_flag: int, count_max: int) -> Steps:
@@ -196,4 +216,4 @@ def items_of(body: bytes, count_max: int) -> Iterator[tuple[int, bytes, str]]:
         at = stop
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {RequestCode.SEND_BATCH_MESSAGE: send_batch}
+HANDLERS: Final = {RequestCode.SEND_BATCH_MESSAGE: send_batch}

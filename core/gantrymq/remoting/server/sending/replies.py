@@ -6,6 +6,7 @@ client at once, over the connection of one of its producers, and stored in `<clu
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.model.errors import GantryError
@@ -15,11 +16,13 @@ from gantrymq.remoting.headers import SendHeader, SendHeaderV2, parse
 from gantrymq.remoting.server.sending.specials import value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from gantrymq.broker.topics import TopicTable
     from gantrymq.model.message import Message
-    from gantrymq.remoting.server.broker_door import BrokerConnection
+    from gantrymq.remoting.codec import SendResponses
     from gantrymq.remoting.server.clients.registry import Clients, Member
+    from gantrymq.remoting.server.identity import Identity
+    from gantrymq.remoting.server.reply import SendReply
+    from gantrymq.services import Clock
 
 _REPLY_TO: Final = "REPLY_TO_CLIENT\x01"
 PUSH_TIME: Final = "PUSH_REPLY_TIME"
@@ -56,11 +59,24 @@ class Requesters:
         return member
 
 
+@dataclass(slots=True)
+class Replies:
+    """What replies need of the broker."""
+
+    topics: TopicTable
+    requesters: Requesters
+    clock: Clock
+    identity: Identity
+    responses: SendResponses
+    store_replies: bool
+
+
 class Outcome:
     """What a replier waits for: that the client took the reply, and that its copy is stored. The answer goes out when both are known."""
 
-    def __init__(self, door: BrokerConnection, command: Command, queue_id: int) -> None:
-        self._door = door
+    def __init__(self, reply: SendReply, command: Command, responses: SendResponses, queue_id: int) -> None:
+        self._reply = reply
+        self._responses = responses
         self._opaque = Command(command.code, {}, b"", command.opaque, command.flag, None, command.language)
         self._left = 2
         self._failure = ""
@@ -71,7 +87,7 @@ class Outcome:
     def stored(self, message: Message, results: Any) -> None:
         """The copy is stored, or was refused: that is not the replier's trouble."""
         if not isinstance(results, GantryError) and type(results[0]) is int:
-            host = self._door.shared.responses.host
+            host = self._responses.host
             self._fields |= {"msgId": f"{host}{message.physical_offset:016X}", "queueOffset": str(results[0])}
         self._fields["queueId"] = str(max(message.queue_id, 0))
         self.done()
@@ -84,17 +100,16 @@ class Outcome:
     def done(self) -> None:
         """One of the two is known."""
         self._left -= 1
-        door = self._door
-        if self._left or not door.open:
+        reply = self._reply
+        if self._left:
             return
         if self._failure:
-            door.refuse(self._opaque, ResponseCode.SYSTEM_ERROR, self._failure)
+            reply.refuse(self._opaque, ResponseCode.SYSTEM_ERROR, self._failure)
         else:
-            door.connection.respond(self._opaque, ResponseCode.SUCCESS, None, self._fields)
-        door.link.mark()
+            reply.respond(self._opaque, ResponseCode.SUCCESS, None, self._fields)
 
 
-def reply(door: BrokerConnection, command: Command) -> None:
+def send_reply(command: Command, reply: SendReply, services: Replies) -> None:
     """SEND_REPLY_MESSAGE and its V2: pushed whatever becomes of the stored copy; the answer says whether the client took it, at most
     `CALL_MS` later (ReplyMessageProcessor waits in Broker2Client.callClient)."""
     header: SendHeader | SendHeaderV2
@@ -102,36 +117,37 @@ def reply(door: BrokerConnection, command: Command) -> None:
         header = parse(command.fields, SendHeaderV2)
     else:
         header = parse(command.fields, SendHeader)
-    topic = door.shared.broker.topics.get(header.topic)
+    topic = services.topics.get(header.topic)
     if topic is not None and header.queue_id >= topic.config.write_queues:
         # The topic of replies came with the first request: who has no route yet guesses by that of TBW102, which has more queues.
         header.queue_id = 0
-    message = door.message(header, command.body)
-    outcome = Outcome(door, command, max(message.queue_id, 0))
-    _push(door, header, command.body, outcome)
-    if door.shared.broker.config.store_replies:
-        door.submit([message], lambda results: outcome.stored(message, results))
+    message = reply.message(header, command.body)
+    outcome = Outcome(reply, command, services.responses, max(message.queue_id, 0))
+    _push(reply, services, header, command.body, outcome)
+    if services.store_replies:
+        reply.submit([message], lambda results: outcome.stored(message, results))
     else:
         outcome.done()
 
 
-def _push(door: BrokerConnection, header: SendHeader | SendHeaderV2, body: bytes, outcome: Outcome) -> None:
+def _push(
+    reply: SendReply, services: Replies, header: SendHeader | SendHeaderV2, body: bytes, outcome: Outcome
+) -> None:
     """Hand the reply to its client."""
-    shared = door.shared
     text = header.properties or ""
     client_id = value_of(text, _REPLY_TO)
     if not client_id:
         outcome.failed("reply message properties[REPLY_TO_CLIENT] is null")
         return
-    member = shared.requesters.find(client_id)
+    member = services.requesters.find(client_id)
     if member is None:
         outcome.failed(f"push reply message fail, channel of <{client_id[:255]}> not found.")
         return
-    now_ms = shared.broker.clock.now_ms()
+    now_ms = services.clock.now_ms()
     if text[-1] != "\x02":
         text += "\x02"
     fields = {
-        "bornHost": door.link.peer, "storeHost": shared.address, "storeTimestamp": str(now_ms),
+        "bornHost": reply.peer, "storeHost": services.identity.address, "storeTimestamp": str(now_ms),
         "producerGroup": header.producer_group, "topic": header.topic, "defaultTopic": header.default_topic,
         "defaultTopicQueueNums": str(header.default_queues), "queueId": str(header.queue_id),
         "sysFlag": str(header.sys_flag), "bornTimestamp": str(header.born_ms), "flag": str(header.flag),
@@ -157,7 +173,7 @@ def _push(door: BrokerConnection, header: SendHeader | SendHeaderV2, body: bytes
         failed(error.text)
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
-    RequestCode.SEND_REPLY_MESSAGE: reply,
-    RequestCode.SEND_REPLY_MESSAGE_V2: reply,
+HANDLERS: Final = {
+    RequestCode.SEND_REPLY_MESSAGE: send_reply,
+    RequestCode.SEND_REPLY_MESSAGE_V2: send_reply,
 }

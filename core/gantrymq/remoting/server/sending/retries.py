@@ -6,6 +6,7 @@ with each attempt; after the last attempt it goes to the group's dead letter top
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.broker.topics import PERM_WRITE
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from gantrymq.broker.topics import Topic
     from gantrymq.remoting.codec import Command
     from gantrymq.remoting.json_bodies import GroupConfig
-    from gantrymq.remoting.server.broker_door import BrokerConnection
+    from gantrymq.remoting.server.clients.groups import Groups
+    from gantrymq.remoting.server.reply import SendReply
+    from gantrymq.remoting.server.sending.sends import Sends
 
 RETRY_LEVEL_FIRST: Final = 3
 """Delay level of the first retry (10 s); each further one waits a level longer."""
@@ -34,23 +37,33 @@ UNDECIDED_TOPICS: Final = frozenset({names.SCHEDULE_TOPIC, "RMQ_SYS_TRANS_HALF_T
 """Records that nobody can have consumed: sending one back would make it visible before its time."""
 
 
-def send_back(door: BrokerConnection, command: Command) -> None:
+@dataclass(slots=True)
+class Returns:
+    """What messages that come back need of the broker. `sent_back(topic, group)` counts."""
+
+    groups: Groups
+    sends: Sends
+    sent_back: Callable[[str, str], None]
+
+
+def send_back(command: Command, reply: SendReply, services: Returns) -> None:
     """CONSUMER_SEND_MSG_BACK."""
     header = parse(command.fields, SendBackHeader)
-    door.read(
+    reply.read(
         command,
         lambda reading: reading.store.get(header.offset) if header.offset >= 0 else None,
-        lambda stored: _send_back(door, command, header, stored),
+        lambda stored: _send_back(command, reply, services, header, stored),
     )
 
 
-def _send_back(door: BrokerConnection, command: Command, header: SendBackHeader, stored: Message | None) -> None:
-    shared = door.shared
-    group = shared.groups.find(header.group)
+def _send_back(
+    command: Command, reply: SendReply, services: Returns, header: SendBackHeader, stored: Message | None
+) -> None:
+    group = services.groups.find(header.group)
     if group.retry_queue_nums <= 0:  # the group wants no retries: nothing to do, and that is no failure
-        door.connection.respond(command)
+        reply.respond(command)
         return
-    topic = writable(shared.groups.retry_topic(group, header.unit_mode == "true"), names.RETRY_PREFIX + header.group)
+    topic = writable(services.groups.retry_topic(group, header.unit_mode == "true"), names.RETRY_PREFIX + header.group)
     if stored is None or stored.topic in UNDECIDED_TOPICS or names.is_own_system_topic(stored.topic):
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"look message by offset failed, {header.offset}")
     if _is_another(stored, header.origin_msg_id or ""):
@@ -59,7 +72,7 @@ def _send_back(door: BrokerConnection, command: Command, header: SendBackHeader,
     attempts = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
     dead = stored.reconsume_times >= attempts or header.delay_level < 0
     if dead:
-        topic = writable(shared.groups.dead_letter_topic(header.group), names.DLQ_PREFIX + header.group)
+        topic = writable(services.groups.dead_letter_topic(header.group), names.DLQ_PREFIX + header.group)
     level = 0 if dead else header.delay_level or RETRY_LEVEL_FIRST + stored.reconsume_times
     message = returned(stored, topic.name, level)
     origin = stored.property(props.RETRY_TOPIC) or stored.topic
@@ -68,16 +81,16 @@ def _send_back(door: BrokerConnection, command: Command, header: SendBackHeader,
     def answer(results: Any) -> None:
         result = results.code if isinstance(results, GantryError) else results[0]
         if isinstance(result, ErrorCode):
-            door.refuse(command, code_of(result), remark_of(result, message))
+            reply.refuse(command, code_of(result), remark_of(result, message))
             return
         if dead:
-            shared.sends.dead_letters.value += 1
+            services.sends.dead_letters.value += 1
         else:
-            shared.sends.retries.value += 1
-        shared.broker.stats.sent_back(origin, header.group)
-        door.connection.respond(command)
+            services.sends.retries.value += 1
+        services.sent_back(origin, header.group)
+        reply.respond(command)
 
-    door.submit([message], answer)
+    reply.submit([message], answer)
 
 
 def _is_another(stored: Message, message_id: str) -> bool:
@@ -130,6 +143,4 @@ def returned(stored: Message, topic: str, level: int) -> Message:
     return message
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
-    RequestCode.CONSUMER_SEND_MSG_BACK: send_back
-}
+HANDLERS: Final = {RequestCode.CONSUMER_SEND_MSG_BACK: send_back}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -17,17 +18,19 @@ from gantrymq.remoting.codec import header_of
 from gantrymq.remoting.constants import RequestCode
 from gantrymq.remoting.door import code_of
 from gantrymq.remoting.headers import EndTransactionHeader, HeaderError, parse
+from gantrymq.remoting.overview_codes import LIST_TRANSACTIONS
 from gantrymq.remoting.server.sending.sends import remark_of
-from gantrymq.remoting.transaction_codes import LIST_TRANSACTIONS
 from gantrymq.store.log import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.broker_door import BrokerConnection, BrokerServer
-    from gantrymq.remoting.server.clients.registry import Member
+    from gantrymq.broker.transactions.transactions import Transactions
+    from gantrymq.remoting.codec import Command, SendResponses
+    from gantrymq.remoting.server.clients.registry import Clients, Member
     from gantrymq.remoting.server.reads import Reading
+    from gantrymq.remoting.server.reply import Reply
+    from gantrymq.services import Clock
 
 ILLEGAL_OPERATION: Final = 604
 """ResponseCode.ILLEGAL_OPERATION: a decision that comes too late."""
@@ -55,7 +58,17 @@ class ListHeader(msgspec.Struct, rename="camel"):
     transaction_id: str = ""
 
 
-def end(door: BrokerConnection, command: Command) -> None:
+@dataclass(slots=True)
+class TransactionServices:
+    """What decisions and questions about transactions need of the broker. `submit`: as `Broker.submit`."""
+
+    transactions: Transactions
+    clients: Clients
+    clock: Clock
+    submit: Callable[..., None]
+
+
+def end(command: Command, reply: Reply, services: TransactionServices) -> None:
     """END_TRANSACTION; `unknown` is not answered, as in RocketMQ: the check will ask again."""
     header = header_of(command, EndTransactionHeader)
     if header.commit_or_rollback not in (sysflag.TRANSACTION_COMMIT, sysflag.TRANSACTION_ROLLBACK):
@@ -67,32 +80,28 @@ def end(door: BrokerConnection, command: Command) -> None:
     offset, commit = header.tran_state_table_offset, header.commit_or_rollback == sysflag.TRANSACTION_COMMIT
 
     def decide(found: tuple[Half, Message | None]) -> None:
-        transactions = door.shared.broker.transactions
+        transactions = services.transactions
         try:
             transactions.end(
-                found, header.producer_group, offset, commit, header.from_transaction_check, (door, command), _ended
+                found, header.producer_group, offset, commit, header.from_transaction_check, (command, reply), _ended
             )
         except DecisionRefused as error:
-            door.refuse(command, ILLEGAL_OPERATION, error.text)
+            reply.refuse(command, ILLEGAL_OPERATION, error.text)
 
-    door.read(command, lambda reading: reading.half(offset, header.commit_log_offset, commit), decide)
+    reply.read(command, lambda reading: reading.half(offset, header.commit_log_offset, commit), decide)
 
 
-def _ended(token: tuple[BrokerConnection, Command], result: object) -> None:
-    door, command = token
-    if not door.open:
-        return
+def _ended(token: tuple[Command, Reply], result: object) -> None:
+    command, reply = token
     if isinstance(result, GantryError):
-        door.refuse(command, code_of(result.code), result.text)
+        reply.refuse(command, code_of(result.code), result.text)
     else:
-        door.connection.respond(command)
-    door.link.mark()
+        reply.respond(command)
 
 
-def resume(door: BrokerConnection, command: Command) -> None:
+def resume(command: Command, reply: Reply, services: TransactionServices) -> None:
     """RESUME_CHECK_HALF_MESSAGE: what was given up becomes a half message again, once."""
     header = parse(command.fields, ResumeCheckHeader)
-    broker = door.shared.broker
     digits = header.msg_id
     try:
         if len(digits) not in _ID_DIGITS:
@@ -111,15 +120,15 @@ def resume(door: BrokerConnection, command: Command) -> None:
         return message
 
     def submit(message: Message) -> None:
-        resuming = broker.transactions.resuming
+        resuming = services.transactions.resuming
         if position in resuming:
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"message {digits} is being resumed already")
         again = resumed(message)
         again.kind = HALF
         resuming.add(position)
-        broker.submit([again], (door, command, again, position), _resumed)
+        services.submit([again], (command, reply, resuming, again, position), _resumed)
 
-    door.read(command, find, submit)
+    reply.read(command, find, submit)
 
 
 def refuse_known(reading: Reading, message: Message) -> None:
@@ -139,28 +148,24 @@ def refuse_known(reading: Reading, message: Message) -> None:
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"transaction {unique} is committed already")
 
 
-def _resumed(token: tuple[BrokerConnection, Command, Message, int], results: Any) -> None:
-    door, command, message, position = token
-    door.shared.broker.transactions.resuming.discard(position)
-    if not door.open:
-        return
+def _resumed(token: tuple[Command, Reply, set[int], Message, int], results: Any) -> None:
+    command, reply, resuming, message, position = token
+    resuming.discard(position)
     result = results.code if isinstance(results, GantryError) else results[0]
     if isinstance(result, ErrorCode):
-        door.refuse(command, code_of(result), remark_of(result, message))
+        reply.refuse(command, code_of(result), remark_of(result, message))
     else:
-        door.connection.respond(command)
-    door.link.mark()
+        reply.respond(command)
 
 
-def list_undecided(door: BrokerConnection, command: Command) -> None:
+def list_undecided(command: Command, reply: Reply, services: TransactionServices) -> None:
     """LIST_TRANSACTIONS: a page of rows and where to go on."""
     header = parse(command.fields, ListHeader)
-    transactions = door.shared.broker.transactions
+    transactions = services.transactions
     rows, following = transactions.undecided(max(header.start, 0), max(1, min(header.count, LISTED_MAX)))
-    clock = door.shared.broker.clock
-    clients = door.shared.clients
+    clients = services.clients
     body = {
-        "pending": transactions.pending, "next": following, "now": clock.now_ms(),
+        "pending": transactions.pending, "next": following, "now": services.clock.now_ms(),
         "transactions": [
             {
                 "transactionId": half.unique, "group": half.group, "topic": half.topic, "offset": half.offset,
@@ -171,30 +176,32 @@ def list_undecided(door: BrokerConnection, command: Command) -> None:
             if header.group in ("", half.group) and header.transaction_id in ("", half.unique)
         ],
     }  # fmt: skip
-    door.connection.respond(command, body=msgspec.json.encode(body))
+    reply.respond(command, body=msgspec.json.encode(body))
 
 
 class ProducerClients(Producers):
     """Producers of the Remoting door, one after the other."""
 
-    def __init__(self, doors: BrokerServer) -> None:
-        self._doors = doors
+    def __init__(self, clients: Clients, responses: SendResponses, broker_name: str) -> None:
+        self._clients = clients
+        self._responses = responses
+        self._broker_name = broker_name
         self._turn = 0
 
     def alive(self, group: str) -> bool:
         """See `Producers`."""
-        return bool(self._doors.clients.producers.get(group))
+        return bool(self._clients.producers.get(group))
 
     def ask(self, half: Half, message: Message) -> bool:
         """CHECK_TRANSACTION_STATE to the next producer of the group that takes it."""
-        members: list[Member] = list(self._doors.clients.producers.get(half.group, {}).values())
+        members: list[Member] = list(self._clients.producers.get(half.group, {}).values())
         if not members:
             return False
         fields = {
             "topic": HALF_TOPIC, "tranStateTableOffset": str(half.offset), "commitLogOffset": str(half.position),
             "msgId": half.unique, "transactionId": half.unique,
-            "offsetMsgId": f"{self._doors.responses.host}{half.position:016X}",
-            "bname": self._doors.broker.config.name,
+            "offsetMsgId": f"{self._responses.host}{half.position:016X}",
+            "bname": self._broker_name,
         }  # fmt: skip
         body = as_sent(message, half)
         self._turn += 1
@@ -217,7 +224,7 @@ def as_sent(message: Message, half: Half) -> bytes:
     return record.encode(shown)
 
 
-HANDLERS: Final[dict[int, Callable[[BrokerConnection, Command], None]]] = {
+HANDLERS: Final = {
     RequestCode.END_TRANSACTION: end,
     RequestCode.RESUME_CHECK_HALF_MESSAGE: resume,
     LIST_TRANSACTIONS: list_undecided,

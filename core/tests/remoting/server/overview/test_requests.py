@@ -46,7 +46,10 @@ def test_overview(bench: Bench) -> None:
     fill(bench, "U", 1)
     link = bench.connect()
     ask(link, Code.UPDATE_CONSUMER_OFFSET, consumerGroup="CG", topic="T", queueId=0, commitOffset=1)
-    bench.doors.listeners = {"broker": [SimpleNamespace(connections=2)], "mqtt": [SimpleNamespace(connections=5)]}  # type: ignore[list-item]
+    bench.doors.identity.listeners = {
+        "broker": [SimpleNamespace(connections=2)],
+        "mqtt": [SimpleNamespace(connections=5)],
+    }  # type: ignore[list-item]
     found = find(bench)
     assert (found["put"], found["lag"], found["draining"]) == (4, 2, False)
     assert found["logEnd"] > found["logBegin"] == 0

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from gantrymq.broker.config import BrokerConfig
 from gantrymq.net.testing import FakeLink
 from gantrymq.remoting.codec import Command, response
 from gantrymq.remoting.codec import encode as encode_frame
@@ -87,7 +86,7 @@ def test_reply_is_pushed_and_stored(bench: Bench, old: bool) -> None:
 
 
 def test_reply_is_not_stored_where_that_is_off(bench: Bench) -> None:
-    bench.broker.config = BrokerConfig(store_replies=False)
+    bench.doors.table[Code.SEND_REPLY_MESSAGE_V2].services.store_replies = False
     answer = reply(bench, asker(bench))
     assert (answer.code, answer.fields["msgId"], answer.fields["queueOffset"]) == (0, "0", "0")
     assert stored(bench, TOPIC) == []

@@ -5,7 +5,6 @@ import shutil
 import socket
 import struct
 import zlib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -421,7 +420,7 @@ def test_bad_batch_is_refused_whole(bench: Bench, body: bytes) -> None:
 
 
 def test_a_batch_of_too_many_is_refused(bench: Bench) -> None:
-    bench.broker.config = replace(bench.broker.config, batch_messages_max=3)
+    bench.doors.batches.messages_max = 3
     link = bench.connect()
     assert send(link, batch_body(*[(b"x", "")] * 3), code=320).code == Answer.SUCCESS
     answer = send(link, batch_body(*[(b"x", "")] * 4) + b"what follows was never looked at", code=320)

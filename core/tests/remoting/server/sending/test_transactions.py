@@ -13,7 +13,7 @@ from gantrymq.net.testing import FakeLink
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.constants import ResponseCode as Answer
-from gantrymq.remoting.transaction_codes import LIST_TRANSACTIONS
+from gantrymq.remoting.overview_codes import LIST_TRANSACTIONS
 from gantrymq.store.log import record
 from tests.remoting.bench import Bench, answers, ask, pull, request, send
 from tests.remoting.test_requests import beat

@@ -1,0 +1,92 @@
+"""What a request's handler may do with the connection that the request came over. `BrokerConnection` is all of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from gantrymq.remoting.constants import ResponseCode
+
+if TYPE_CHECKING:
+    from gantrymq.model.message import Message
+    from gantrymq.remoting.codec import Command
+    from gantrymq.remoting.headers import SendHeader, SendHeaderV2
+    from gantrymq.remoting.server.reads import Reading
+
+T = TypeVar("T")
+
+
+class Reply(Protocol):
+    """Every handler's. An answer to a connection that is gone meanwhile is dropped."""
+
+    open: bool
+
+    def respond(
+        self,
+        request: Command,
+        code: int = ResponseCode.SUCCESS,
+        remark: str | None = None,
+        fields: dict[str, str] | None = None,
+        body: bytes = b"",
+    ) -> None:
+        """Answer the request; nothing is written for a one-way request."""
+
+    def refuse(self, command: Command, code: int, remark: str) -> None:
+        """Answer with a failure."""
+
+    def read(self, command: Command, find: Callable[[Reading], T], apply: Callable[[T], None]) -> None:
+        """`apply(find(reading))`, now or when the disk has what `find` reads (reads.py)."""
+
+    def answer_when_stored(self, command: Command, body: bytes = b"") -> None:
+        """Success, when all that the broker was handed so far is as safe as an acknowledgement promises."""
+
+    def answer_when_known(self, command: Command) -> None:
+        """As `answer_when_stored`, and the nameservers know of the topics."""
+
+
+class RecordsReply(Reply, Protocol):
+    """Of requests whose answers are records: pulls, pops, queries."""
+
+    outbox: list[bytes]
+    pull_bytes: int
+    """Bytes of records in the outbox."""
+
+    @property
+    def peer(self) -> str:
+        """Address and port of the other side."""
+
+    def full(self) -> bool:
+        """So much is on its way to the peer that records have to wait."""
+
+    def defer(self, command: Command) -> None:
+        """Handle the request again when there is room."""
+
+    def handle(self, command: Command) -> None:
+        """Handle a request as if it had just come."""
+
+    def mark(self) -> None:
+        """Something is in the outbox."""
+
+
+class SendReply(Reply, Protocol):
+    """Of requests that store messages."""
+
+    outbox: list[bytes]
+
+    @property
+    def peer(self) -> str:
+        """Address and port of the other side."""
+
+    @property
+    def born_host(self) -> bytes:
+        """The same as a record has it."""
+
+    @property
+    def host_flag(self) -> int:
+        """Bit of sysFlag for the width of `born_host`."""
+
+    def message(self, header: SendHeader | SendHeaderV2, body: bytes) -> Message:
+        """The message of a send. Raises GantryError for what is refused."""
+
+    def submit(self, batch: list[Message], answer: Callable[[Any], None]) -> None:
+        """Store messages; `answer(results)` writes the response, and is not called for a connection that is gone."""
