@@ -30,6 +30,7 @@ RECORD_BYTES_MAX: Final = 2 * FRAME_BYTES_MAX
 LOOKED_AT_MAX: Final = 512
 """Records looked at in one answer: half a millisecond. The next pull goes on behind them."""
 NO_UNIT: Final = "the unit names no record of the log"
+NO_ENTRY: Final = "the unit names a record that says nothing of this offset of the light queue"
 NOT_READ: Final = "the disk cannot read it"
 _UNREAD: Final = b"\0"
 """In place of what the disk cannot read: no record is so short."""
@@ -145,12 +146,11 @@ class CheckedReads:
         its_topic, its_queue, its_offset, its_position = record.place_of(data)
         if its_position != position and position < VIRTUAL:
             return f"the record says that it stands at {its_position}", True
-        if (
-            queue_id < 0
-            or topic.startswith(LMQ_PREFIX)
-            or (its_topic, its_queue, its_offset) == (topic, queue_id, offset)
-        ):
+        if queue_id < 0 or (its_topic, its_queue, its_offset) == (topic, queue_id, offset):
             return "", False
+        if topic.startswith(LMQ_PREFIX):
+            right = record.is_entry(record.properties_of(data, 0, size), topic, offset)
+            return ("", False) if right else (NO_ENTRY, True)
         return f"the unit names the record of {its_topic}/{its_queue}, offset {its_offset}", True
 
     def _bytes(self, position: int, count: int) -> bytes:

@@ -42,6 +42,7 @@ from gantrymq.store.queues.queue_table import QueueTable
 from gantrymq.store.reader import StoreReader
 from gantrymq.store.retention.segments import Segments
 from gantrymq.store.schedule import delays_of
+from gantrymq.store.start.doubts import TopicQueues
 from gantrymq.store.start.opening import Begin, Found, where_to_begin
 from gantrymq.store.start.replay import Replay
 from gantrymq.store.start.takeover import queues_end, refuse_unreadable
@@ -324,7 +325,8 @@ class MessageStore(StoreReader, DerivedFiles):
         sound = own_crash and not report.cut_bytes and not report.quarantined
         report.whole = sound and nothing_lost(self.files, self._own)
         reached = self._begin_replay(begin, derived, end, report.whole)
-        replay = Replay(self._log, self._queues, self._lights, self._index, self._appender)
+        queues = TopicQueues(self._queues, self._ends, finder)
+        replay = Replay(self._log, queues, self._lights, self._index, self._appender)
         replay.run(min(derived, max(self._lights.log_position, low)), derived, end, report, dispatched)
         for name, queue_id, most in reached:
             self._queues.reach(name, queue_id, most)

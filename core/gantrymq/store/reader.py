@@ -357,6 +357,10 @@ class StoreReader:
         `Cold`."""
         return self._checked.fault(unit)
 
+    def is_fresh(self, position: int) -> bool:
+        """This process wrote the record at a position a short while ago, or it is one that compaction kept."""
+        return position >= self._log.hot_from
+
     def note_damage(self, unit: Unit, queue: str, offset: int, what: str, is_unit: bool) -> None:
         """List it, if it is not. `queue`: `<topic>/<queue id>` or `~<light id>`."""
         self.damage.found(unit[0], unit[1], queue, offset, what, is_unit)

@@ -48,6 +48,9 @@ class FakeStore:
             self.log.append(message)
         return self.written_position
 
+    def is_fresh(self, position: int) -> bool:
+        return True
+
     def topics(self) -> list[str]:
         return sorted({topic for topic, _ in self.queues})
 

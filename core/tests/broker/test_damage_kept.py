@@ -136,13 +136,49 @@ def test_a_blank_unit_is_kept_aside_and_the_first_record_of_the_log_is_not_taken
     assert (entry.queue, entry.offset, entry.is_unit, entry.size) == (queue, 2, True, 0)
 
 
-def blank(files: MemoryFileSystem, unit: tuple[int, int, int], kind: str) -> None:
-    """Zeros in the place of a queue's unit."""
-    for path, data in files.snapshot().items():
-        at = data.find(UNIT.pack(*unit))
+@pytest.mark.parametrize("queue", ["own", "%LMQ%x"])
+def test_a_light_queue_s_unit_that_names_another_whole_record_is_noticed(queue: str) -> None:
+    node = KeepingNode(MemoryFileSystem())
+    number = node.call("create_light")
+    node.call("add_route", Route("r", "prefix", None, "a", number))
+    node.call("ensure_topic", "t", True)
+    messages = [Message("t", b"%d" % at, b"TAGS\x01a\x02" * (at < 5), "a" * (at < 5), queue_id=0) for at in range(6)]
+    for message in messages:
+        message.lmq = () if queue == "own" or message is messages[5] else ("%LMQ%x",)
+    light = f"~{number}" if queue == "own" else "%LMQ%x/0"
+    if queue != "own":
+        node.broker.topics.light("%LMQ%x")
+    cursor = node.call("open_cursor", f"~{number}", "g", END).cursor if queue == "own" else 0
+    node.call("submit", messages)
+    units = node.store.light_units(number, 0, 9) if queue == "own" else node.store.units("%LMQ%x", 0, 0, 9)
+    assert len(units) == 5
+    node.stop()
+    stranger = messages[5]
+    kind = "light" if queue == "own" else "consumequeue"
+    blank(node.files, units[2], kind, UNIT.pack(stranger.physical_offset, stranger.size, units[2][2]))
+    blank(node.files, units[3], kind, UNIT.pack(*units[1]))
+    node = KeepingNode(node.files, node.clock)
+    if queue == "own":
+        assert [body for _, body in node.drain(cursor)] == [b"0", b"1", b"4"]
+        assert sorted(node.broker.cursors.quarantined[cursor]) == [2, 3]
+    else:
+        found = node.store._queues.find("%LMQ%x", 0)
+        assert found is not None
+        pieces = node.store.read_queue(found, 0, 9, 1 << 20)[0]
+        assert [record.decode(piece).body for piece in pieces] == [b"0", b"1", b"4"]
+    assert {(entry.queue, entry.offset, entry.is_unit) for entry in node.store.damage.entries.values()} == {
+        (light, 2, True),
+        (light, 3, True),
+    }
+
+
+def blank(files: MemoryFileSystem, unit: tuple[int, int, int], kind: str, data: bytes = bytes(UNIT.size)) -> None:
+    """Zeros, or other bytes, in the place of a queue's unit."""
+    for path, content in files.snapshot().items():
+        at = content.find(UNIT.pack(*unit))
         if kind in path.parts and at >= 0:
             handle = files.open(path, False)
-            files.pwrite(handle, bytes(UNIT.size), at)
+            files.pwrite(handle, data, at)
             files.close(handle)
             return
     raise AssertionError(f"no {kind} has {unit}")

@@ -30,9 +30,11 @@ from gantrymq.broker.consuming.window import MARK_STEP, AckWindow
 from gantrymq.broker.port import CursorInfo, Delivery, Outcome
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
-from gantrymq.model.names import LMQ_PREFIX
+from gantrymq.model.names import LMQ_PREFIX, light_name
+from gantrymq.store.checked import NO_ENTRY
 from gantrymq.store.damage import Key as DamageKey
 from gantrymq.store.damage import key as damage_key
+from gantrymq.store.log.record import is_entry
 from gantrymq.store.queues.consume_queue import HOLE, HOLE_SIZE
 
 log = logging.getLogger(__name__)
@@ -78,6 +80,8 @@ class QueueReader(Protocol):
     def get_many(self, refs: list[tuple[int, int]]) -> list[Message | None]: ...
 
     def fault(self, unit: tuple[int, int, int]) -> tuple[str, bool]: ...
+
+    def is_fresh(self, position: int) -> bool: ...
 
     def note_damage(self, unit: tuple[int, int, int], queue: str, offset: int, what: str, is_unit: bool) -> None: ...
 
@@ -414,7 +418,10 @@ class Cursors:
     ) -> list[Bad]:  # fmt: skip
         """Which of these entries have a damaged record, or one of another place. Changes nothing. May raise `Cold`."""
         bad: list[Bad] = []
-        topic = "" if cursor.light or cursor.topic.startswith(LMQ_PREFIX) else cursor.topic
+        light = (
+            light_name(cursor.light) if cursor.light else cursor.topic if cursor.topic.startswith(LMQ_PREFIX) else ""
+        )
+        topic = "" if light else cursor.topic
         for offset, unit, message in zip(offsets, units, found, strict=True):
             if message is None:
                 what, is_unit = self._reader.fault(unit)
@@ -423,6 +430,8 @@ class Cursors:
             elif topic and (message.queue_offset != offset or message.topic != topic):
                 place = f"{message.topic}/{message.queue_id}, offset {message.queue_offset}"
                 bad.append((offset, unit, f"the unit names the record of {place}", True))
+            elif light and not self._reader.is_fresh(unit[0]) and not is_entry(message.dispatch, light, offset):
+                bad.append((offset, unit, NO_ENTRY, True))
         return bad
 
     def quarantine(self, cursor: Cursor, bad: Sequence[Bad]) -> set[int]:

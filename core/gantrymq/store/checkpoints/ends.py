@@ -125,6 +125,13 @@ class RememberedEnds:
                 for queue_id, most in zip(offsets[0::3], offsets[1::3], strict=True):
                     yield name, queue_id, most
 
+    def maximum(self, name: str, queue_id: int) -> int | None:
+        """Offset that the queue had reached when the log ended at `position`; None: nothing exact is known of the topic."""
+        offsets = self._known.get(name)
+        if offsets is None:
+            return None
+        return next((most for its, most in zip(offsets[0::3], offsets[1::3], strict=True) if its == queue_id), 0)
+
     # --- what is short
 
     def short_queue(self, queues: QueueFiles) -> str:

@@ -291,3 +291,11 @@ def dispatch_of(dispatch: bytes) -> tuple[list[tuple[str, int]], int]:
     except ValueError:
         return [], 0
     return list(zip(names, offsets, strict=False)), more
+
+
+def is_entry(pairs: bytes, name: str, offset: int) -> bool:
+    """Whether a record with these pairs (dispatch pairs among them) is entry `offset` of the light queue `name`, as far as it says: what stands in
+    continuation records behind it is not looked at."""
+    named, more = dispatch_of(pairs)
+    places = [place for its, place in named if its == name]
+    return offset in places if places else more > 0

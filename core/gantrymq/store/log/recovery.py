@@ -237,6 +237,15 @@ class EndFinder:
         """Quarantine the bytes from `at` to the next valid record and put fillers there; returns where it ends."""
         segment_end = self._log.base_of(at) + self._log.file_size
         end = self._next_valid(at, min(segment_end, flushed), segment_end)
+        self._to_quarantine(at, end, end == segment_end)
+        return end
+
+    def quarantine(self, at: int, size: int, why: str) -> None:
+        """Quarantine a record that has the form of one, and put a filler there."""
+        log.error("record at %d is damaged: %s", at, why)
+        self._to_quarantine(at, at + size, False)
+
+    def _to_quarantine(self, at: int, end: int, at_segment_end: bool) -> None:
         data = self._log.read(at, end - at)
         path = self._quarantine / f"{file_name(at)}-{len(data)}"
         self._files.make_dirs(self._quarantine)
@@ -249,9 +258,8 @@ class EndFinder:
         self._files.sync_dir(self._quarantine)
         log.error("damaged log at %d: %d bytes moved to %s", at, len(data), path)
         self._report.quarantined.append((at, len(data)))
-        self._log.write(at, fillers(at, end - at, at_segment_end=end == segment_end))
+        self._log.write(at, fillers(at, end - at, at_segment_end))
         self._log.sync(at, end)
-        return end
 
     def _next_valid(self, at: int, limit: int, segment_end: int) -> int:
         """Position of the next valid record or blank after the bad one at `at`, not above `limit`."""

@@ -1,7 +1,8 @@
 """Dispatching the records of a stretch of the log again, with the offsets that they carry: queues, index and light queues.
 
-The log was found sound before (recovery.py), so nothing is checked here. An ordinary record is taken apart in place, a window of the
-log at a time; what is rare (IPv6 hosts, V2, light queues, continuation records) becomes a `Message` first.
+The log was found sound before (recovery.py), so nothing is checked here but that queue offsets follow each other (doubts.py). An ordinary record
+is taken apart in place, a window of the log at a time; what is rare (IPv6 hosts, V2, light queues, continuation records) becomes a `Message`
+first.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from gantrymq.store.log import record
 from gantrymq.store.log.record import BLANK_SIZE, HEAD, MAGIC_BLANK, MAGIC_V1, PREFIX
 from gantrymq.store.log.recovery import DISPATCH_TOPIC, continuation_pairs, origin_of
 from gantrymq.store.schedule import WAITING_TOPICS, waiting_code
+from gantrymq.store.start.doubts import Doubts, LightEntries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,12 +30,15 @@ if TYPE_CHECKING:
     from gantrymq.store.log.commit_log import CommitLog
     from gantrymq.store.log.recovery import RecoveryReport
     from gantrymq.store.queues.consume_queue import Unit
-    from gantrymq.store.queues.queue_table import QueueTable, Topic
+    from gantrymq.store.queues.queue_table import Topic
+    from gantrymq.store.start.doubts import TopicQueues
 
 log = logging.getLogger(__name__)
 
 WINDOW: Final = 1024 * 1024
 """Read and dispatched at a time; then queues and index are written."""
+LIGHT_UNITS_MAX: Final = 65_536
+"""Entries of light queues that wait for a later one to tell whether an earlier one is right: 5 MiB."""
 NAMES_MAX: Final = 65_536
 """Topics remembered by the bytes of their name."""
 
@@ -44,10 +49,12 @@ class Replay:
     """One replay. `run` once."""
 
     def __init__(
-        self, log_: CommitLog, queues: QueueTable, lights: LightQueues, index: Index, appender: Appender
+        self, log_: CommitLog, queues: TopicQueues, lights: LightQueues, index: Index, appender: Appender
     ) -> None:
         self._log = log_
-        self._queues = queues
+        self._queues = queues.table
+        self._doubts = Doubts(queues)
+        self._light_doubts = Doubts(LightEntries(lights))
         self._lights = lights
         self._index = index
         self._appender = appender
@@ -71,10 +78,18 @@ class Replay:
             at = self._window(window, at, end, report)
             self._queues.write_pending()
             self._index.write_entries()
-            if not self._inside_group:
+            if not self._inside_group and self._may_write_lights():
                 self._lights.write_pending(max(at, self._lights_from))
             if progress is not None:
                 progress(at - start, end - start)
+        self._doubts.finish()
+        self._light_doubts.finish()
+
+    def _may_write_lights(self) -> bool:
+        """A frame says that all before it was dispatched: it waits for the claims, but not for ever."""
+        if self._light_doubts.waiting and self._lights.pending_units > LIGHT_UNITS_MAX:
+            self._light_doubts.finish()
+        return not self._light_doubts.waiting
 
     def _window(self, data: bytes, base: int, end: int, report: RecoveryReport) -> int:
         """Dispatch the whole records in `data`; returns where the next one begins."""
@@ -177,22 +192,24 @@ class Replay:
             self._unit(message.topic, message.queue_id, message.queue_offset, unit)
             for name, offset in record.dispatch_of(message.dispatch)[0] if message.dispatch else ():
                 if name.startswith(LMQ_PREFIX) and not name.startswith(OWN_LIGHT_PREFIX):
-                    self._unit(name, 0, offset, unit)  # a real broker's own light queue has files
+                    self._unit(name, 0, offset, unit, doubted=False)  # a real broker's own light queue has files
 
-    def _unit(self, name: str, queue_id: int, offset: int, unit: Unit) -> None:
+    def _unit(self, name: str, queue_id: int, offset: int, unit: Unit, doubted: bool = True) -> None:
         try:
             topic = self._queues.topic(name)
         except GantryError:
             log.error("record at %d names queue %r, which is not legal: it is left out", unit[0], name)
             return
         queue = topic.queues.get(queue_id)
+        known = queue is not None and queue.next_offset
         if queue is None:
             queue = self._queues.add_queue(topic, queue_id)
+        if doubted and (not known or offset != queue.next_offset):
+            self._doubts.meet(queue, offset, unit)
+            return
         if not queue.pending:
             self._queues.dirty.append(queue)
-        if not queue.replay(offset, unit):
-            log.error("record at %d has queue offset %d, but %s/%d is at %d: it enters no queue",
-                      unit[0], offset, name, queue_id, queue.next_offset)  # fmt: skip
+        queue.replay(offset, unit)
 
     def _dispatch(self, message: Message) -> None:
         pairs = []
@@ -207,5 +224,10 @@ class Replay:
     def _into_lights(self, message: Message, pairs: list[tuple[int, int]]) -> None:
         unit = (message.physical_offset, message.size, self._appender.code_of(message.tag))
         for light, offset in pairs:
-            if 0 < light < LIGHT_MAX:
+            if not 0 < light < LIGHT_MAX:
+                continue
+            following = self._lights.next_offset(light)
+            if not following or offset == following:
                 self._lights.replay(light, offset, unit)
+            else:
+                self._light_doubts.meet(light, offset, unit)
