@@ -188,9 +188,21 @@ class FakePort:
 
     # LogPort
 
-    def submit(self, batch: Sequence[Message], token: object, on_done: Done, sender: object = None) -> None:
+    def submit(
+        self,
+        batch: Sequence[Message],
+        token: object,
+        on_done: Done,
+        sender: object = None,
+        *,
+        settle: Sequence[tuple[int, int, Outcome]] = (),
+        rows: Sequence[tuple[str, str, bytes | None]] = (),
+    ) -> None:
         self.submitted.append(list(batch))
         if self._failed("submit", token, on_done):
+            return
+        if settle or rows:
+            self._answer(on_done, token, self._store_piece(batch, settle, rows))
             return
         if self.refused_open:
             # As the contract says: nothing is stored that was submitted before a refusal's answer came.
@@ -202,6 +214,28 @@ class FakePort:
             self._answer(self._refused, (token, on_done), results)
         else:
             self._answer(on_done, token, results)
+
+    def _store_piece(
+        self,
+        batch: Sequence[Message],
+        settle: Sequence[tuple[int, int, Outcome]],
+        rows: Sequence[tuple[str, str, bytes | None]],
+    ) -> Any:
+        """All or nothing; what is refused is found before anything is stored."""
+        codes = [ErrorCode.BUSY if self.refused_open else self._why_not(message) for message in batch]
+        if any(codes):
+            return [code or ErrorCode.NOT_ALONE for code in codes]
+        results = [self._store(message) for message in batch]
+        self.settle(settle)
+        for table, key, value in rows:
+            self._set(table, [(key, value)])
+        return results
+
+    def _why_not(self, message: Message) -> ErrorCode | None:
+        code = self.refuse(message)
+        if code is None and message.demand_route and not list(self.sets[message.demand_route].match(message)):
+            return ErrorCode.NO_ROUTE
+        return code
 
     def _refused(self, entry: tuple[object, Done], results: Any) -> None:
         self.refused_open -= 1

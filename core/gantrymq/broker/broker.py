@@ -28,7 +28,8 @@ from gantrymq.broker.matches import NO_MATCH, RouteMatch, Tap, is_behind
 from gantrymq.broker.own_rows import CHECKS, NEXT
 from gantrymq.broker.parts import Part
 from gantrymq.broker.pop.pops import Pops
-from gantrymq.broker.port import Done, Route
+from gantrymq.broker.port import Done, Outcome, Route
+from gantrymq.broker.queues.companions import Companions, Whole
 from gantrymq.broker.rocketmq.settings import Settings
 from gantrymq.broker.rocketmq.stats import BrokerStats
 from gantrymq.broker.routing.api import RouteSet
@@ -136,6 +137,7 @@ class Broker:
         self.request_flush: Callable[[], None] = lambda: None
         """Synchronous flush: called once per turn that parked something (the flusher's group commit)."""
         self._submitted = Submitted()
+        self._whole = Whole(self)
         self._internal: list[_Internal] = []
         self._refused = Refused(wheel, self._arm_append, self.cursors)
         self._append_armed = False
@@ -143,9 +145,8 @@ class Broker:
         self._light_waiters: dict[int, dict[object, Callable[[], None]]] = {}
         self._woken: dict[object, Callable[[], None]] = {}
         self._late: deque[Callable[[], None]] = deque()
-        """Woken, and not served yet."""
+        """Woken, and not served yet, behind these crowds: the waiters of one queue, more than a turn serves or can look at."""
         self._crowds: deque[dict[object, Callable[[], None]]] = deque()
-        """...behind these: the waiters of one queue, more than a turn serves. Not even looking at each fits into one turn."""
         self._full_taps: list[Tap] = []
         self.pending = Pending(wheel.now_ms)
         self._background_armed = False
@@ -154,7 +155,7 @@ class Broker:
         self._next_port = 0
         self.closed = False
         self.snapshots: Snapshots | None = None
-        """Set before `open` where there is a directory for them (`keep_snapshots`)."""
+        """Set before `open` (`keep_snapshots`)."""
         self.full = ""
         """Why messages are refused although the store would take them (disk watermark); empty: they are not."""
         self.kept_from: dict[tuple[str, int], int] = {}
@@ -249,6 +250,23 @@ class Broker:
         self._arm_append()
         sent = Sent(batch, token, on_done, sender, self.pending.times.begun)
         sent.whole = whole
+        self._submitted.add(sent)
+
+    def submit_with(
+        self,
+        batch: Sequence[Message],
+        token: Any,
+        on_done: Done,
+        sender: object,
+        settle: Sequence[tuple[int, int, Outcome]],
+        rows: Rows,
+    ) -> None:
+        """As LogPort.submit with settlements or rows. Raises LIMIT_REACHED."""
+        companions = Companions(self.cursors, batch, settle, rows, on_done)
+        self.tables.expect(rows)
+        self._arm_append()
+        sent = Sent(batch, token, companions.done, sender, self.pending.times.begun)
+        sent.whole, sent.companions, companions.sent = True, companions, sent
         self._submitted.add(sent)
 
     def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done | None) -> None:
@@ -437,7 +455,7 @@ class Broker:
             whole = [sent for sent in taken if sent.is_done()]
             self._refuse(whole + self._submitted.give_up(), internal, as_refusal(error), bodies)
             return
-        self.stats.put_total += stored
+        self.stats.put_total += stored - self._whole.records
         self._answer(taken, internal, end)
         self._follow(messages, matches)
         times = self.pending.times
@@ -456,6 +474,8 @@ class Broker:
         size: int,
     ) -> tuple[int, int]:
         """Check, choose queues and routes; see `submitted.Prepare`."""
+        if sent.companions is not None:
+            return self._whole.prepare(sent, messages, lights, matches)
         batch, begin = sent.batch, sent.end
         if not begin and self.pending.bytes and self.pending.refuses(len(batch), self.config, self.wheel.now_ms()):
             sent.refuse_rest(ErrorCode.BUSY)
@@ -465,15 +485,14 @@ class Broker:
             return 1, 0
         topics = self.topics.topics
         check = self.store.check
-        strict = sent.strict
-        room, more = entries, size
+        room, more, strict = entries, size, sent.strict
         index = begin - 1
         try:
             for index, message in enumerate(batch[begin:] if begin else batch, begin):
                 topic = topics.get(message.topic)
                 code: ErrorCode | None = None
                 if topic is None or topic.system:
-                    topic, code = self._topic_for(message, sent.sender)
+                    topic, code = self.topic_for(message, sent.sender)
                 if code is None:
                     code = check(message)
                     if topic is not None and topic.compacted and code is None and is_keyless(message):
@@ -481,7 +500,7 @@ class Broker:
                 hit = NO_MATCH
                 if code is None and message.kind and topic is not None:
                     strict = strict or topic.strict
-                    topic, code = self._redirect(message, topic)
+                    topic, code = self.redirect(message, topic)
                 if code is None and topic is not None:
                     if topic.routed:
                         found = topic.cache.get((message.exchange, message.tag))
@@ -516,7 +535,7 @@ class Broker:
         sent.end = end = index + 1
         return (end - begin) * MESSAGE_ENTRIES + entries - room, size - more
 
-    def _redirect(self, message: Message, topic: Topic) -> tuple[Topic | None, ErrorCode | None]:
+    def redirect(self, message: Message, topic: Topic) -> tuple[Topic | None, ErrorCode | None]:
         """A message that is not for its topic yet: its part rewrites it for the system topic where it waits."""
         if message.queue_id < 0:
             message.queue_id = topic.queue_for(message)
@@ -526,7 +545,8 @@ class Broker:
             return topic, error.code
         return self.topics.topics.get(message.topic), code
 
-    def _topic_for(self, message: Message, sender: object) -> tuple[Topic | None, ErrorCode | None]:
+    def topic_for(self, message: Message, sender: object) -> tuple[Topic | None, ErrorCode | None]:
+        """The topic of a message that has none yet: made, or why not."""
         if names.is_own_system_topic(message.topic):
             return None, ErrorCode.NO_PERMISSION
         connection = (
@@ -546,6 +566,8 @@ class Broker:
                 run_all([apply])
             if on_done is not None:
                 parked |= not gate.park(end, on_done, token, None)
+        if self._whole.taken:
+            self._whole.stored()
         self.tables.written()
         times, at_once = self.pending.times, 0
         begun_s = times.begun
@@ -575,6 +597,7 @@ class Broker:
     def _refuse(self, waiting: list[Sent], internal: list[_Internal], error: GantryError, acks: list[bytes]) -> None:
         alone = [messages for messages, _, on_done, _ in internal if on_done is None and messages]
         self.tables.written()
+        self._whole.refused()
         if error.code is ErrorCode.STORE_FAILED:
             self.request_flush()  # its thread finds the store stopped, and says so
         else:

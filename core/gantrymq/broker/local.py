@@ -71,8 +71,26 @@ class LocalBrokerPort:
 
     # Log.
 
-    def submit(self, batch: Sequence[Message], token: Any, on_done: Done, sender: object = None) -> None:
-        self._broker.submit(batch, token, on_done, sender if sender is not None else self._number)
+    def submit(
+        self,
+        batch: Sequence[Message],
+        token: Any,
+        on_done: Done,
+        sender: object = None,
+        *,
+        settle: Sequence[tuple[int, int, Outcome]] = (),
+        rows: Sequence[tuple[str, str, bytes | None]] = (),
+    ) -> None:
+        sender = sender if sender is not None else self._number
+        if not settle and not rows:
+            self._broker.submit(batch, token, on_done, sender)
+            return
+        try:
+            for table in dict.fromkeys(row[0] for row in rows):
+                self._check_rows(table, [(key, value) for name, key, value in rows if name == table])
+            self._broker.submit_with(batch, token, on_done, sender, settle, list(rows))
+        except GantryError as error:
+            on_done(token, error)
 
     def ensure_topic(self, name: str, create: bool, token: Any, on_done: Done) -> None:
         try:
@@ -315,20 +333,23 @@ class LocalBrokerPort:
 
     def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done) -> None:
         try:
-            if table in OWN_TABLES:
-                raise GantryError(ErrorCode.NO_PERMISSION, f"table {table} belongs to the broker itself")
-            for key, value in items:
-                check_item(table, key, value)
-                if value is not None and len(value) + ROW_OVERHEAD_BYTES > self._broker.store.record_bytes_max:
-                    raise GantryError(
-                        ErrorCode.MESSAGE_TOO_LARGE,
-                        f"table {table}: a row of {len(value)} bytes does not fit a log segment",
-                    )
-            self._broker.tables.check_room(table, items)
+            self._check_rows(table, items)
         except GantryError as error:
             on_done(token, error)
             return
         self._broker.put(table, items, token, on_done)
+
+    def _check_rows(self, table: str, items: Sequence[tuple[str, bytes | None]]) -> None:
+        if table in OWN_TABLES:
+            raise GantryError(ErrorCode.NO_PERMISSION, f"table {table} belongs to the broker itself")
+        for key, value in items:
+            check_item(table, key, value)
+            if value is not None and len(value) + ROW_OVERHEAD_BYTES > self._broker.store.record_bytes_max:
+                raise GantryError(
+                    ErrorCode.MESSAGE_TOO_LARGE,
+                    f"table {table}: a row of {len(value)} bytes does not fit a log segment",
+                )
+        self._broker.tables.check_room(table, items)
 
     def put_if(
         self, table: str, items: Sequence[tuple[str, bytes | None, bytes | None]], token: Any, on_done: Done

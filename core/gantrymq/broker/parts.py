@@ -11,10 +11,13 @@ if TYPE_CHECKING:
     from gantrymq.broker.consuming.cursors import Cursors
     from gantrymq.broker.consuming.offsets import ConsumerOffsets
     from gantrymq.broker.port import Done
+    from gantrymq.broker.routing.router import Router
     from gantrymq.broker.tables.tables import Rows, Tables
     from gantrymq.broker.topic_budget import Maker
     from gantrymq.broker.topics import Topic, TopicTable
     from gantrymq.broker.turn.ackgate import AckGate
+    from gantrymq.broker.turn.pending import Pending
+    from gantrymq.model.errors import ErrorCode
     from gantrymq.model.message import Message
     from gantrymq.net.api import Wheel
     from gantrymq.services import Clock, Turn
@@ -48,10 +51,17 @@ class Context(Protocol):
     wheel: Wheel
     request_flush: Callable[[], None]
     closed: bool
+    full: str
+    pending: Pending
+    router: Router
 
     def submit(
         self, batch: Sequence[Message], token: Any, on_done: Done, sender: object = None, whole: bool = False
     ) -> None: ...
+
+    def topic_for(self, message: Message, sender: object) -> tuple[Topic | None, ErrorCode | None]: ...
+
+    def redirect(self, message: Message, topic: Topic) -> tuple[Topic | None, ErrorCode | None]: ...
 
     def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done | None) -> None: ...
 

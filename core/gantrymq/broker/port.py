@@ -113,7 +113,16 @@ class TopicInfo:
 class LogPort(Protocol):
     """Topics and records."""
 
-    def submit(self, batch: Sequence[Message], token: object, on_done: Done, sender: object = None) -> None:
+    def submit(
+        self,
+        batch: Sequence[Message],
+        token: object,
+        on_done: Done,
+        sender: object = None,
+        *,
+        settle: Sequence[tuple[int, int, Outcome]] = (),
+        rows: Sequence[tuple[str, str, bytes | None]] = (),
+    ) -> None:
         """Store a batch in order; result: list[SubmitResult], one per message, when the topics' acknowledgement rule is met.
 
         Messages whose topic does not exist create it (with `gateway.queues` queues) unless automatic creation is off or at its
@@ -124,6 +133,13 @@ class LogPort(Protocol):
 
         `sender`: who sends, by identity (a connection). A turn takes a share of what each sender has submitted, in rotation; without one it
         counts as the port's own.
+
+        `settle` (cursor, offset, outcome) and `rows` (table, key, value or None) make it *one piece*: messages, settlements and rows are stored
+        in one batch of the log, all of them through any crash, or nothing of them, and are seen when they are stored. The batch may be empty.
+        Settled entries that are not in flight are left out; the others leave their holder at once: what is released or settled meanwhile does
+        not touch them, and a refusal gives them back. One message refused: all is, and the others' result is NOT_ALONE; an
+        empty batch is refused by a GantryError. At most 10,000 messages and rows, 100,000 settlements and 16 MiB (LIMIT_REACHED); half messages are
+        NOT_SUPPORTED. Over several broker groups it is one piece where one group has it all (docs/architecture/cluster.md).
         """
 
     def ensure_topic(self, name: str, create: bool, token: object, on_done: Done) -> None:

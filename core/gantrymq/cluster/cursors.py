@@ -216,6 +216,11 @@ class ClusterCursors:
             question(None, lambda token, result: acquired(result))
 
     def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None:
+        for index, entries in self.by_group(items).items():
+            self._cluster.groups[index].port.settle(entries)
+
+    def by_group(self, items: Sequence[tuple[int, int, Outcome]]) -> dict[int, list[tuple[int, int, Outcome]]]:
+        """Settlements as each group's port takes them, by the group's index; those of parts that are away are left out."""
         by_group: dict[int, list[tuple[int, int, Outcome]]] = {}
         for cursor, offset, outcome in items:
             found = self.by_handle.get(cursor)
@@ -225,8 +230,7 @@ class ClusterCursors:
                 by_group.setdefault(index, []).append((part.local, offset >> GROUP_BITS, outcome))
                 if outcome is Outcome.REQUEUE or outcome is Outcome.RELEASE:
                     part.ready = True
-        for index, entries in by_group.items():
-            self._cluster.groups[index].port.settle(entries)
+        return by_group
 
     def release(self, holder: int) -> None:
         for group in self._cluster.ready_groups():

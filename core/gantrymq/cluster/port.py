@@ -28,6 +28,7 @@ from gantrymq.cluster.names import (
     mark,
     split_light,
 )
+from gantrymq.cluster.pieces import Piece, submit_pieces
 from gantrymq.cluster.steps import Gathering, Steps, first_error, run_steps
 from gantrymq.cluster.tables import ClusterTables
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -232,7 +233,24 @@ class ClusterPort:
 
     # Log.
 
-    def submit(self, batch: Sequence[Message], token: Any, on_done: Done, sender: object = None) -> None:
+    def submit(
+        self,
+        batch: Sequence[Message],
+        token: Any,
+        on_done: Done,
+        sender: object = None,
+        *,
+        settle: Sequence[tuple[int, int, Outcome]] = (),
+        rows: Sequence[tuple[str, str, bytes | None]] = (),
+    ) -> None:
+        if settle or rows:
+            try:
+                pieces = self._pieces(batch, settle, rows)
+            except GantryError as error:
+                on_done(token, error)
+                return
+            submit_pieces(pieces, batch, sender, token, on_done)
+            return
         ready = self._ready
         if len(ready) == 1 and not ready[0].draining:
             ready[0].port.submit(batch, token, on_done, sender)
@@ -259,6 +277,28 @@ class ClusterPort:
             on_done(token, results)
 
         Gathering([partial(send, self.groups[index], places) for index, places in parts.items()], gathered)
+
+    def _pieces(
+        self,
+        batch: Sequence[Message],
+        settle: Sequence[tuple[int, int, Outcome]],
+        rows: Sequence[tuple[str, str, bytes | None]],
+    ) -> list[Piece]:
+        """What each group gets of a batch with settlements and rows. Raises UNAVAILABLE."""
+        if not self._ready:
+            raise unavailable("any")
+        pieces: dict[int, Piece] = {}
+
+        def piece(index: int) -> Piece:
+            return pieces.setdefault(index, Piece(self.groups[index]))
+
+        for place, message in enumerate(batch):
+            piece(self._group_for(message.topic).index).places.append(place)
+        for index, entries in self._cursors.by_group(settle).items():
+            piece(index).settle += entries
+        for table, key, value in rows:
+            piece(self._tables.target(table, key)).rows.append((table, key, value))
+        return list(pieces.values())
 
     def _group_for(self, topic: str) -> Group:
         """One group for all records of a topic until it goes or is emptied: so each light queue keeps every publisher's order."""

@@ -121,13 +121,10 @@ class ClusterTables:
         self.watch(name, None, None, watched)
 
     def _put(self, name: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done) -> None:
-        places = self._tables[name].places if name in self._tables else {}
         batches: dict[int, list[tuple[str, bytes | None]]] = {}
         try:
             for key, value in items:
-                index = places.get(key)
-                if index is None:
-                    index = self._cluster.home(f"{name}/{key}").index
+                index = self.target(name, key)
                 batches.setdefault(index, []).append((key, value))
                 if value is None and self._cluster.groups[index].draining:  # it may be on its way to its new home
                     home = self._cluster.home(f"{name}/{key}").index
@@ -152,13 +149,10 @@ class ClusterTables:
     def _put_if(
         self, name: str, items: Sequence[tuple[str, bytes | None, bytes | None]], token: Any, on_done: Done
     ) -> None:
-        places = self._tables[name].places if name in self._tables else {}
         batches: dict[int, list[int]] = {}
         try:
             for number, (key, _, _) in enumerate(items):
-                index = places.get(key)
-                if index is None:
-                    index = self._cluster.home(f"{name}/{key}").index
+                index = self.target(name, key)
                 batches.setdefault(index, []).append(number)
         except GantryError as error:
             on_done(token, error)
@@ -184,6 +178,11 @@ class ClusterTables:
     def names(self) -> list[str]:
         """Tables that this process uses."""
         return list(self._tables)
+
+    def target(self, name: str, key: str) -> int:
+        """Index of the group that a row is to be written at. Raises UNAVAILABLE."""
+        found = self.place_of(name, key)
+        return found if found is not None else self._cluster.home(f"{name}/{key}").index
 
     def place_of(self, name: str, key: str) -> int | None:
         """Index of the group where the row was changed last."""

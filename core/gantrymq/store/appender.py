@@ -15,8 +15,8 @@ from gantrymq.model.message import LOOPBACK_HOST, Message
 from gantrymq.model.names import java_hash, light_name
 from gantrymq.model.sysflag import STORE_HOST_V6
 from gantrymq.store.log import record
+from gantrymq.store.log.groups import CONTINUATION, DISPATCH_TOPIC, PAIR
 from gantrymq.store.log.record import HEAD, SHORT
-from gantrymq.store.log.recovery import CONTINUATION, DISPATCH_TOPIC, PAIR
 from gantrymq.store.schedule import DELAYS_MS, MARK, code_of_tag
 
 if TYPE_CHECKING:

@@ -212,6 +212,36 @@ def test_no_route_is_not_stored() -> None:
     assert [message.body for message in bench.store.log if message.topic == "t"] == [b"1"]
 
 
+def test_messages_settlements_and_rows_in_one_piece() -> None:
+    bench = Bench()
+    _, cursor = bench.queue("a")
+    bench.send(Message("t", b"0", tag="a"), Message("t", b"1", tag="a"))
+    assert len(bench.acquire(cursor)) == 2
+
+    def piece(batch: list[Message], settle: list[tuple[int, int, Outcome]], rows: list[Any]) -> Any:
+        box: list[Any] = []
+        bench.port.submit(batch, "token", lambda token, result: box.append(result), settle=settle, rows=rows)
+        bench.quiet()
+        (result,) = box
+        return result
+
+    refused = Message("t", b"", tag="b")
+    refused.properties, refused.demand_route = props.encode([(props.TAGS, "b")]), "other"
+    good = [Message("t", b"2", props.encode([(props.TAGS, "a")]), "a", queue_id=0) for _ in range(2)]
+    settle, rows = [(cursor, 0, Outcome.ACK), (cursor, 1, Outcome.REQUEUE)], [("mine", "k", b"v")]
+    assert piece([good[0], refused], settle, rows) == [ErrorCode.NOT_ALONE, ErrorCode.NO_ROUTE]
+    assert bench.call("stats", [cursor]) == [CursorInfo(cursor, 0, 2, 2)]
+    result = piece([good[1]], settle, rows)
+    assert [type(one) for one in result] == [int]
+    assert bench.call("watch_table", "mine", None) == {"k": b"v"}
+    assert piece([], [(cursor, 7, Outcome.ACK)], [("mine", "k", None)]) == []
+    denied = piece([], [], [("cursor", "1", None)])
+    assert denied.code is ErrorCode.NO_PERMISSION
+    again = bench.restart()
+    assert again.call("watch_table", "mine", None) == {}
+    assert [one.message.body for one in again.acquire(cursor)] == [b"1", b"2"]
+
+
 def test_requeue_keeps_its_place() -> None:
     bench = Bench()
     _, cursor = bench.queue()

@@ -36,7 +36,7 @@ class Line:
         return self.port is not None
 
     def __getattr__(self, name: str) -> Any:
-        def call(*args: Any) -> None:
+        def call(*args: Any, **options: Any) -> None:
             answers = len(args) >= 2 and callable(args[-1]) and name != "watch"
             if self.calls_left is not None and self.port is not None:
                 self.calls_left -= 1
@@ -50,7 +50,7 @@ class Line:
                 self.open[number] = (*args[-2:], _cut(name, args))
                 getattr(self.port, name)(*args[:-2], number, self._answered)
             else:
-                getattr(self.port, name)(*args)
+                getattr(self.port, name)(*args, **options)
 
         return call
 

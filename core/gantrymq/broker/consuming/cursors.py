@@ -525,7 +525,7 @@ class Cursors:
     def give_back(self, cursor: Cursor, offsets: list[int]) -> None:
         """Returned after a delivery: offsets in flight, ascending."""
         cursor.window.give_back_many(offsets)
-        self._note_back(cursor, offsets)
+        self.note_back(cursor, offsets)
 
     def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None:
         """Apply outcomes; what is not in flight is ignored."""
@@ -555,7 +555,7 @@ class Cursors:
                 continue
             offsets = cursor.window.give_back_all(holder)
             if offsets:
-                self._note_back(cursor, offsets)
+                self.note_back(cursor, offsets)
                 self.fire(cursor)
 
     def purge(self, cursor: Cursor) -> int:
@@ -669,10 +669,15 @@ class Cursors:
         if not cursor.window.give_back(offset, delivered):
             return
         if delivered:
-            self._note_back(cursor, [offset])
+            self.note_back(cursor, [offset])
         self.fire(cursor)
 
-    def _note_back(self, cursor: Cursor, offsets: list[int]) -> None:
+    def has(self, holder: int, cursor: Cursor) -> bool:
+        """Whether the holder acquired something of the cursor and was not released since."""
+        return cursor.id in self._holders.get(holder, ())
+
+    def note_back(self, cursor: Cursor, offsets: list[int]) -> None:
+        """They were given back after a delivery: a record of it is due."""
         if not self._acked and not self._back and not self._runs:
             self._on_dirty()
         self._back.setdefault(cursor.id, []).extend(offsets)

@@ -143,6 +143,12 @@ def append_fit(
         if any(id(row) in unfit for row in rows):
             unfit.update(map(id, rows))
             internal[place] = ([], None, on_done and partial(_refuse_rows, on_done), token)
+    for sent in taken:
+        if sent.companions is not None:
+            own = {id(message) for message in (*sent.companions.first, *sent.batch)}
+            if not unfit.isdisjoint(own):
+                unfit.update(own)
+                sent.companions.unfit = True
     log.warning("%d records that have no place in the log were refused; the last error: %s", len(unfit), text)
     kept = [(message, targets) for message, targets in zip(messages, lights, strict=True) if id(message) not in unfit]
     messages[:] = [message for message, _ in kept]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gantrymq.model.errors import ErrorCode
 
@@ -31,10 +31,30 @@ BYTES_PER_SHARE: Final = 256 * 1024
 sends ordinary messages."""
 
 
+class Companion(Protocol):
+    """What is stored with a batch in one piece (broker/queues/companions.py)."""
+
+    first: list[Message]
+    unfit: bool
+
+
 class Sent:
     """One submitted batch."""
 
-    __slots__ = ("at", "batch", "begun_s", "end", "on_done", "passing", "results", "sender", "strict", "token", "whole")
+    __slots__ = (
+        "at",
+        "batch",
+        "begun_s",
+        "companions",
+        "end",
+        "on_done",
+        "passing",
+        "results",
+        "sender",
+        "strict",
+        "token",
+        "whole",
+    )
 
     def __init__(self, batch: Sequence[Message], token: Any, on_done: Done, sender: object, begun_s: float) -> None:
         self.batch = batch
@@ -53,6 +73,8 @@ class Sent:
         """Refused for now (BUSY, STORE_FULL): so is what its sender has submitted behind it."""
         self.whole = False
         """It is stored whole or not at all, unless it is more than a whole turn takes: then a crash or a full disk may cut it."""
+        self.companions: Companion | None = None
+        """What is stored with it in one piece."""
         self.strict = False
         """Some message's acknowledgement waits for the flush."""
 

@@ -21,6 +21,8 @@ Natural = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Int32 = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 QueueId = Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)]
 
+Settled = tuple[Natural, Natural, Annotated[int, Meta(ge=0, le=3)]]
+
 SENT_FLAGS: Final = (
     sysflag.COMPRESSED | sysflag.MULTI_TAGS | sysflag.COMPRESSION_MASK | sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6
 )
@@ -62,6 +64,7 @@ class RouteRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 ARGUMENTS: Final[dict[int, Any]] = {
     GatewayCode.HELLO: tuple[int],
     GatewayCode.SUBMIT: tuple[list[Sent], Natural],
+    GatewayCode.SUBMIT_WITH: tuple[list[Sent], Natural, list[Settled], list[tuple[str, str, bytes | None]]],
     GatewayCode.ENSURE_TOPIC: tuple[str, bool],
     GatewayCode.TOPICS: tuple[()],
     GatewayCode.READ: tuple[list[tuple[Natural, Natural]]],
@@ -77,7 +80,7 @@ ARGUMENTS: Final[dict[int, Any]] = {
     GatewayCode.OPEN_CURSOR: tuple[str, str, str, Natural],
     GatewayCode.DELETE_CURSOR: tuple[Natural],
     GatewayCode.ACQUIRE: tuple[Natural, Natural, Natural, Natural],
-    GatewayCode.SETTLE: tuple[list[tuple[Natural, Natural, Annotated[int, Meta(ge=0, le=3)]]]],
+    GatewayCode.SETTLE: tuple[list[Settled]],
     GatewayCode.RELEASE: tuple[Natural],
     GatewayCode.WATCH: tuple[Natural, bool],
     GatewayCode.STATS: tuple[list[Natural]],

@@ -252,7 +252,19 @@ class RemoteBrokerPort:
 
     # BrokerPort; see broker/port.py.
 
-    def submit(self, batch: Sequence[Message], token: Any, on_done: Done, sender: object = None) -> None:
+    def submit(
+        self,
+        batch: Sequence[Message],
+        token: Any,
+        on_done: Done,
+        sender: object = None,
+        *,
+        settle: Sequence[tuple[int, int, Outcome]] = (),
+        rows: Sequence[tuple[str, str, bytes | None]] = (),
+    ) -> None:
+        if settle or rows:  # one frame, whatever its size
+            self._submit(batch, token, on_done, ([(*item[:2], int(item[2])) for item in settle], list(rows)))
+            return
         if sum([len(message.body) + len(message.properties) for message in batch]) <= SUBMIT_BODY_BYTES:
             self._submit(batch, token, on_done)
             return
@@ -269,7 +281,7 @@ class RemoteBrokerPort:
         for index, part in enumerate(parts):
             self._submit(part, index, whole.done)
 
-    def _submit(self, batch: Sequence[Message], token: Any, on_done: Done) -> None:
+    def _submit(self, batch: Sequence[Message], token: Any, on_done: Done, companions: tuple[Any, ...] = ()) -> None:
         def convert(values: list[int | str]) -> list[int | ErrorCode]:
             return [unpack_result(value) for value in values]
 
@@ -278,9 +290,12 @@ class RemoteBrokerPort:
         def done(token: Any, result: Any) -> None:
             if refused_for_now(result):
                 self._round = max(self._round, sent_in + 1)
-            on_done(token, [result.code] * len(batch) if isinstance(result, GantryError) else result)
+            each = isinstance(result, GantryError) and not companions
+            on_done(token, [result.code] * len(batch) if each else result)
 
-        self._call(GatewayCode.SUBMIT, [[pack_sent(message) for message in batch], sent_in], token, done, convert)
+        code = GatewayCode.SUBMIT_WITH if companions else GatewayCode.SUBMIT
+        arguments = [[pack_sent(message) for message in batch], sent_in, *companions]
+        self._call(code, arguments, token, done, convert)
 
     def ensure_topic(self, name: str, create: bool, token: Any, on_done: Done) -> None:
         self._call(GatewayCode.ENSURE_TOPIC, [name, create], token, on_done, _topic)

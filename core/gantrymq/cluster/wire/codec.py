@@ -28,6 +28,7 @@ class GatewayCode(IntEnum):
     TOPICS = 60003
     READ = 60004
     NEXT = 60005
+    SUBMIT_WITH = 60006
     ADD_ROUTE = 60010
     REMOVE_ROUTES = 60011
     OPEN_TAP = 60012

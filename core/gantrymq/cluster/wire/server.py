@@ -147,6 +147,7 @@ class GatewaySession:
         self._calls: dict[int, Callable[..., None]] = {
             GatewayCode.HELLO: self._hello,
             GatewayCode.SUBMIT: self._submit,
+            GatewayCode.SUBMIT_WITH: self._submit,
             GatewayCode.ENSURE_TOPIC: port.ensure_topic,
             GatewayCode.TOPICS: self._topics,
             GatewayCode.READ: self._read,
@@ -253,15 +254,17 @@ class GatewaySession:
         refuse_unreadable(table, [(key, value) for key, _, value in items], CHECKS)
         self._port.put_if(table, items, token, done)
 
-    def _submit(self, rows: list[Sent], sent_in: int, token: Command, done: Callable[[Any, Any], None]) -> None:
-        batch = [message_of(row) for row in rows]
+    def _submit(self, sent: list[Sent], sent_in: int, *rest: Any) -> None:
+        """SUBMIT, and SUBMIT_WITH, which has settlements and rows before token and callback."""
+        token, done = rest[-2:]
+        batch = [message_of(row) for row in sent]
         for message in batch:
             if message.queue_id >= self._queues_of(message.topic):
                 text = f"topic {message.topic[:255]} has no queue {message.queue_id}"
                 raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
         if sent_in < self._round:
             # Sent behind something that was refused, and must not be stored before it.
-            done(token, [ErrorCode.BUSY] * len(batch))
+            done(token, [ErrorCode.BUSY] * len(batch) or GantryError(ErrorCode.BUSY))
             return
 
         def submitted(token: Command, result: Any) -> None:
@@ -269,7 +272,14 @@ class GatewaySession:
                 self._round = max(self._round, sent_in + 1)
             done(token, result)
 
-        self._port.submit(batch, token, submitted)
+        if len(rest) == 2:
+            self._port.submit(batch, token, submitted)
+            return
+        settle, rows = rest[:2]
+        for table, key, value in rows:
+            refuse_unreadable(table, [(key, value)], CHECKS)
+        outcomes = [(cursor, offset, Outcome(outcome)) for cursor, offset, outcome in settle]
+        self._port.submit(batch, token, submitted, settle=outcomes, rows=rows)
 
     def _queues_of(self, name: str) -> int:
         """Queues that a message may name; of a topic that is not there, those that it is going to have."""

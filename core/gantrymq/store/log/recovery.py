@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from struct import Struct
 from typing import TYPE_CHECKING, Final, Protocol
 from zlib import crc32
 
@@ -17,6 +16,7 @@ from gantrymq.model import sysflag
 from gantrymq.model.message import Message
 from gantrymq.store.log import record
 from gantrymq.store.log.commit_log import file_name
+from gantrymq.store.log.groups import DISPATCH_TOPIC, OpenGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,10 +30,6 @@ log = logging.getLogger(__name__)
 FILLER_TOPIC: Final = "rmq_sys_gantry_filler"
 FILLER_BYTES_MAX: Final = 1024 * 1024
 """A larger gap gets several fillers: readers need not hold more than an ordinary record."""
-DISPATCH_TOPIC: Final = "rmq_sys_gantry_dispatch"
-CONTINUATION: Final = Struct(">qi")
-"""Head of a continuation record's body: position and size of the record whose entries follow as (light 8, offset 8)."""
-PAIR: Final = Struct(">qq")
 _WINDOW: Final = 1024 * 1024
 _ZEROS: Final = bytes(_WINDOW)
 _NAMES_MAX: Final = 65_536
@@ -181,13 +177,15 @@ class EndFinder:
         window = b""
         names: set[bytes] = set()
         strict_from = flushed if strict else 1 << 62
-        group, missing = -1, 0
+        group = OpenGroup()
         while at < self._log.limit:
             room = self._log.base_of(window_at) + self._log.file_size - window_at
-            place, last = sound_records(window, at - window_at, window_at, room, strict_from, names)
+            place, last = at - window_at, -1
+            if not group.has_head():
+                place, last = sound_records(window, place, window_at, room, strict_from, names)
             if last >= 0:
                 at = window_at + place
-                group, missing = last, 0
+                group.alone(last)
             rest = len(window) - place
             if at != window_at and (rest < record.PREFIX.size or record.PREFIX.unpack_from(window, place)[0] > rest):
                 window, window_at = self._log.read(at, _WINDOW), at
@@ -202,16 +200,13 @@ class EndFinder:
                 if at >= flushed:
                     break
                 at = self._repair(at, flushed)
-                missing = 0
+                group.forget()
                 continue
             if message is not None:
-                if missing and message.topic == DISPATCH_TOPIC and origin_of(message) == group:
-                    missing -= (len(message.body) - CONTINUATION.size) // PAIR.size
-                else:
-                    group, missing = at, record.dispatch_of(message.dispatch)[1] if message.dispatch else 0
+                group.saw(message, at)
             at += size
-        if missing > 0 and group >= flushed:
-            at = group  # a batch whose continuation records are torn off is cut with them
+        if group.is_open() and group.begin >= flushed:
+            at = group.begin  # a group whose last records are torn off is cut with them
         return at
 
     def cut(self, end: int) -> None:
@@ -298,13 +293,3 @@ def fillers(at: int, size: int, at_segment_end: bool) -> bytes:
         at += part
         size -= part
     return b"".join(parts)
-
-
-def origin_of(message: Message) -> int:
-    """Position of the record that a continuation record belongs to, -1 if it names none."""
-    return int(CONTINUATION.unpack_from(message.body)[0]) if len(message.body) >= CONTINUATION.size else -1
-
-
-def continuation_pairs(message: Message) -> list[tuple[int, int]]:
-    """(light, offset) pairs of a continuation record."""
-    return list(PAIR.iter_unpack(message.body[CONTINUATION.size :]))

@@ -15,8 +15,8 @@ from gantrymq.model.errors import GantryError
 from gantrymq.model.names import LMQ_PREFIX, OWN_LIGHT_PREFIX, light_id
 from gantrymq.store.light.queues import LIGHT_MAX
 from gantrymq.store.log import record
+from gantrymq.store.log.groups import DISPATCH_TOPIC, continuation_pairs, origin_of
 from gantrymq.store.log.record import BLANK_SIZE, HEAD, MAGIC_BLANK, MAGIC_V1, PREFIX
-from gantrymq.store.log.recovery import DISPATCH_TOPIC, continuation_pairs, origin_of
 from gantrymq.store.schedule import WAITING_TOPICS, waiting_code
 from gantrymq.store.start.doubts import Doubts, LightEntries
 

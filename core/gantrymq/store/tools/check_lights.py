@@ -16,7 +16,8 @@ from gantrymq.store.light.queues import LIGHT_MAX, LightQueues
 from gantrymq.store.light.table import FLOOR, FRONT, NONE, PAGE, PAGE_MASK, PAGE_SHIFT, WIDTH
 from gantrymq.store.log import record
 from gantrymq.store.log.commit_log import file_name, positions_in
-from gantrymq.store.log.recovery import DISPATCH_TOPIC, check_record, continuation_pairs, origin_of
+from gantrymq.store.log.groups import DISPATCH_TOPIC, continuation_pairs, origin_of
+from gantrymq.store.log.recovery import check_record
 from gantrymq.store.queues.consume_queue import HOLE_SIZE
 from gantrymq.store.tools.inspect import ForgetfulFiles
 

@@ -21,7 +21,8 @@ from gantrymq.store.config import UNIT_SIZE
 from gantrymq.store.files import OsFileSystem
 from gantrymq.store.log import record
 from gantrymq.store.log.commit_log import file_name, positions_in
-from gantrymq.store.log.recovery import CONTINUATION, DISPATCH_TOPIC, PAIR, check_record, origin_of
+from gantrymq.store.log.groups import OpenGroup
+from gantrymq.store.log.recovery import check_record
 from gantrymq.store.queues.compaction import CompactedQueues
 from gantrymq.store.queues.consume_queue import HOLE_SIZE, UNIT, Unit
 from gantrymq.store.start.takeover import is_foreign, oldest_unchecked, refuse_unreadable
@@ -327,11 +328,11 @@ class StoreImage:
         """(position, size, message, bad) in log order from `start` (a record's begin): records, blanks (no message) and bad places; ends
         where recovery would.
 
-        A torn tail comes last, as a bad place that is not lost; of a batch with torn continuation records the first record is its begin.
+        A torn tail comes last, as a bad place that is not lost; of a group that is torn (store/log/groups.py) the first record is its begin.
         """
         log_, at, safe = self.log, self.log.min_position if start < 0 else start, self.safe
         held: list[tuple[int, int, Message | None, Bad | None]] = []
-        missing = 0
+        group = OpenGroup()
         window, window_at = b"", -1
         while at < log_.limit:
             place = at - window_at
@@ -341,7 +342,7 @@ class StoreImage:
             if not size:
                 bad = self._bad(at, safe)
                 if bad is None or not bad.lost:
-                    if missing > 0 and held[0][0] >= safe:
+                    if group.is_open() and held[0][0] >= safe:
                         bad = Bad(held[0][0], at - held[0][0] + (bad.size if bad is not None else 0), False)
                     else:
                         yield from held
@@ -349,20 +350,20 @@ class StoreImage:
                         yield bad.position, bad.size, None, bad
                     return
                 yield from held
-                held, missing = [], 0
+                held = []
+                group.forget()
                 yield at, bad.size, None, bad
                 at += bad.size
                 continue
             item = (at, size, message, None)
             if message is not None:
-                if missing > 0 and message.topic == DISPATCH_TOPIC and origin_of(message) == held[0][0]:
-                    missing -= (len(message.body) - CONTINUATION.size) // PAIR.size
-                else:
+                group.saw(message, at)
+                if group.begin == at:
                     yield from held
-                    held, missing = [], record.dispatch_of(message.dispatch)[1] if message.dispatch else 0
-            if missing > 0 or held:
+                    held = []
+            if group.is_open() or held:
                 held.append(item)
-                if missing <= 0:
+                if not group.is_open():
                     yield from held
                     held = []
             else:

@@ -1,0 +1,67 @@
+"""Messages, settlements and rows over several groups: one piece where one group has all of it, messages first elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gantrymq.broker.port import Outcome
+from gantrymq.cluster.port import ClusterPort
+from gantrymq.model.errors import ErrorCode, GantryError
+from tests.cluster.site import Site, message, publish, queue
+
+
+def piece(site: Site, port: ClusterPort, batch: Any, settle: Any = (), rows: Any = ()) -> Any:
+    box: list[Any] = []
+    port.submit(batch, None, lambda token, result: box.append(result), settle=settle, rows=rows)
+    site.run()
+    assert len(box) == 1
+    return box[0]
+
+
+def all_of(site: Site, port: ClusterPort, cursor: int) -> list[tuple[int, int, Outcome]]:
+    """Everything that is ready, acquired, as acknowledgements."""
+    found: list[tuple[int, int, Outcome]] = []
+    while got := site.call(port, "acquire", cursor, 1, 100, 1 << 20):
+        found += [(cursor, delivery.offset, Outcome.ACK) for delivery in got]
+    return found
+
+
+def test_settlements_and_rows_go_to_every_group() -> None:
+    site = Site("a", "b")
+    port = site.gateway()
+    _, cursor = queue(site, port)
+    publish(site, port, 10, 20)
+    settle = all_of(site, port, cursor)
+    assert len(settle) == 20
+    rows = [("mine", f"k{number}", b"v") for number in range(10)]
+    result = piece(site, port, [message("t0", b"new")], settle, rows)
+    assert [type(one) for one in result] == [int]
+    info = site.call(port, "stats", [cursor])[0]
+    assert (info.ready, info.unacked) == (1, 0)
+    assert len(site.call(port, "watch_table", "mine", None)) == 10
+    assert all(node.broker.tables.rows("mine") for node in site.nodes.values()), "both groups have rows of it"
+
+
+def test_a_refused_message_leaves_the_rest_undone() -> None:
+    site = Site("a", "b")
+    port = site.gateway()
+    _, cursor = queue(site, port)
+    publish(site, port, 10, 20)
+    settle = all_of(site, port, cursor)
+    bad = message("t0", b"new")
+    bad.demand_route = "other"
+    assert piece(site, port, [bad], settle, [("mine", f"k{number}", b"v") for number in range(10)]) == [
+        ErrorCode.NO_ROUTE
+    ]
+    assert site.call(port, "stats", [cursor])[0].unacked == 20
+    assert site.call(port, "watch_table", "mine", None) == {}
+
+
+def test_without_any_group() -> None:
+    site = Site("a")
+    port = site.gateway()
+    site.line(port, "a").cut()
+    site.run()
+    result = piece(site, port, [], (), [("mine", "k", b"v")])
+    assert isinstance(result, GantryError)
+    assert result.code is ErrorCode.UNAVAILABLE
