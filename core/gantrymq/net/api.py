@@ -48,6 +48,12 @@ class Link(Protocol):
     def outbound_bytes(self) -> int:
         """Bytes handed over and not yet taken by the peer."""
 
+    def become(self, door: Door) -> None:
+        """Another door takes the place of this one, which is called no more but by what calls it now; `door.connected` is called."""
+
+    def speaks_for(self, host: str, port: int) -> None:
+        """The peer is a proxy: from now on it counts as the client at this address, and its certificate as nobody's."""
+
     def is_pressed(self) -> bool:
         """Half of what may wait for all slow readers of the process waits: what can be dropped should be."""
 

@@ -48,17 +48,11 @@ HELD_MS: Final = 1_000
 OPEN, CLOSING, LINGERING, CLOSED = range(4)
 """OPEN -> CLOSING (`close` called, outbox not yet written) -> LINGERING (end of stream sent, the peer's awaited) -> CLOSED."""
 
-HOLD_DOOR, HOLD_PUMP = 1, 2
-"""Who paused reading."""
+HOLD_DOOR, HOLD_PUMP, HOLD_TURN = 1, 2, 8
+"""Who paused reading, or that the rest of what was read waits for the next turn: more is not read meanwhile."""
 
-EOF_SEEN = 4
-"""The peer sends nothing any more."""
-
-HOLD_TURN = 8
-"""The rest of what was read waits for the next turn; more is not read meanwhile."""
-
-LOST = 16
-"""The connection is gone, and its door has not had all that the peer sent before."""
+EOF_SEEN, LOST = 4, 16
+"""The peer sends nothing any more; the connection is gone, and its door has not had all that the peer sent before."""
 
 HOLDS: Final = HOLD_DOOR | HOLD_PUMP | HOLD_TURN
 
@@ -509,7 +503,7 @@ class Pump(asyncio.Protocol):
                 self._transport.abort()
 
     def pause_reading(self) -> None:
-        """Back-pressure: read nothing until `resume_reading`."""
+        """See `Link`."""
         self._hold(HOLD_DOOR, True)
 
     def resume_reading(self) -> None:
@@ -517,8 +511,7 @@ class Pump(asyncio.Protocol):
         self._hold(HOLD_DOOR, False)
 
     def set_deadline(self, at_ms: int | None) -> None:
-        """One deadline per link. A later one than the one in the wheel costs no more than this assignment: when the wheel
-        comes, it is put off. So a keep-alive can be moved at each packet."""
+        """See `Link`. A later one than the one in the wheel costs an assignment: so a keep-alive can be moved at each packet."""
         self._deadline_at_ms = at_ms
         if at_ms is None or (self._deadline_handle and at_ms >= self._deadline_armed_ms):
             return
@@ -535,6 +528,17 @@ class Pump(asyncio.Protocol):
     def is_pressed(self) -> bool:
         """As `Link.is_pressed`."""
         return self._host.is_pressed()
+
+    def become(self, door: Door) -> None:
+        """See `Link`."""
+        self._door = door
+        door.connected(self)
+
+    def speaks_for(self, host: str, port: int) -> None:
+        """See `Link`."""
+        self.peer, self.peer_is_loopback = peer_name((host, port))
+        trusted = is_trusted((host, port), ("", 0), self._host.limits.trusted_networks)
+        self.peer_is_trusted, self.peer_certificate = self.peer_is_loopback or trusted, None
 
     # From the listener.
 

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from gantrymq.net.api import Door, Wheel
+from gantrymq.net.loopback import peer_name
 from gantrymq.net.tls.identity import Certificate
 from gantrymq.net.turn import LoopTurn
 from gantrymq.net.wheel import TICK_MS, TimerWheel
@@ -191,6 +192,14 @@ class FakeLink:
         self.wheel.cancel(self._deadline_handle)
         if at_ms is not None:
             self._deadline_handle = self.wheel.call_at(at_ms, self._deadline)
+
+    def become(self, door: Door) -> None:
+        self.door = door
+        door.connected(self)
+
+    def speaks_for(self, host: str, port: int) -> None:
+        self.peer, self.peer_is_loopback = peer_name((host, port))
+        self.peer_is_trusted = self.peer_is_loopback
 
     def outbound_bytes(self) -> int:
         return self.waiting

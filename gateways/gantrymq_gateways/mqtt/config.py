@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gantrymq.model.errors import GantryError
+from gantrymq.net.loopback import networks_of
 from gantrymq_gateways.mqtt.topics.rules import LEVELS_MAX, parse_rules
 
 
@@ -19,6 +20,14 @@ class MqttConfig:
     """Let clients of other machines in, too; those of this machine may always come."""
     connect_timeout_ms: int = field(default=10_000, metadata={"min": 100, "max": 600_000})
     """From accepted socket to CONNECT: silent strangers cost memory."""
+    websocket_path: str = "/mqtt"
+    """Where every port of this door takes WebSockets, too (sub-protocols mqtt and mqttv3.1); empty: nowhere."""
+    websocket_origins: str = ""
+    """Pages of other hosts that may open one in a browser: origins such as https://app.example.org, separated by commas; * for all. Those of the
+    host that they ask always may."""
+    proxies: str = ""
+    """Networks of proxies (HAProxy, nginx, a cloud's load balancer), separated by commas, whose PROXY headers (versions 1 and 2) are
+    believed: their connections count as those of the clients that they name."""
     inflight_max: int = field(default=256, metadata={"min": 1, "max": 10_000})
     """QoS 1 messages of a session sent and not acknowledged; MQTT 3.1.1 lets clients set none."""
     volatile_entries_max: int = field(default=100_000, metadata={"min": 1, "max": 1_000_000})
@@ -57,6 +66,12 @@ class MqttConfig:
     """Cap on the keep-alive that clients ask for; 0: none."""
 
     def __post_init__(self) -> None:
+        if self.websocket_path and not self.websocket_path.startswith("/"):
+            raise ValueError(f"websocket_path = {self.websocket_path!r:.80} does not begin with /")
+        try:
+            networks_of(self.proxies)
+        except ValueError as error:
+            raise ValueError(f"proxies = {self.proxies!r:.80}: {error}; write 10.0.0.0/8, 192.0.2.7") from error
         try:
             parse_rules(self.topic_rules)
         except GantryError as error:

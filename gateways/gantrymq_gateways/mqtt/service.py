@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 import anyio
 
 from gantrymq.model.errors import GantryError
 from gantrymq.model.limits import MessageConfig
-from gantrymq.net.loopback import warn_if_open
+from gantrymq.net.doors.first_bytes import FirstBytes, Manners
+from gantrymq.net.doors.websocket import WebSocketRules
+from gantrymq.net.host_names import HostNames
+from gantrymq.net.loopback import networks_of, warn_if_open
 from gantrymq.services import ServiceContext
 from gantrymq_gateways.mqtt.adapter import MqttDoor
 from gantrymq_gateways.mqtt.config import MqttConfig
 from gantrymq_gateways.mqtt.gateway import MqttGateway, Shell
 
 log = logging.getLogger(__name__)
+
+WEBSOCKET_PROTOCOLS: Final = ("mqtt", "mqttv3.1")
+"""Sub-protocols [MQTT-6.0.0-4]; the second is what old clients of 3.1 ask for."""
+
+
+def manners_of(gateway: MqttGateway, names: HostNames) -> Manners:
+    """How connections begin: with MQTT's own bytes, as a WebSocket, behind a proxy."""
+    config = gateway.config
+    origins = tuple([origin.strip().lower() for origin in config.websocket_origins.split(",") if origin.strip()])
+    rules = WebSocketRules(config.websocket_path, WEBSOCKET_PROTOCOLS, names, origins)
+    return Manners(
+        lambda: MqttDoor(gateway),
+        gateway.shell.clock.monotonic_ms,
+        config.connect_timeout_ms,
+        rules if config.websocket_path else None,
+        networks_of(config.proxies),
+    )
 
 
 class MqttService:
@@ -52,7 +73,8 @@ class MqttService:
         await answered.wait()
         if failures:
             raise failures[0]
-        bound: tuple[str, int] = await context.listen(lambda: MqttDoor(gateway), context.host, config.port)
+        manners = manners_of(gateway, HostNames(context.host, context.host_names))
+        bound: tuple[str, int] = await context.listen(lambda: FirstBytes(manners), context.host, config.port)
         if config.allow_anonymous:
             warn_if_open(log, self.name, bound, "mqtt.allow_anonymous=true")
         return [bound]
