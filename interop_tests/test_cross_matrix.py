@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gantrymq.model import names
 from gantrymq.model.errors import GantryError
-from gantrymq_gateways.amqp.routes import tag_of
+from gantrymq_gateways.amqp.origin import tag_of
 from gantrymq_gateways.mqtt.topics.mapping import to_native
 from interop_tests.cross_matrix import EXITS, KIND, OCTETS, SOURCES, Exits, Heard, Said, amqp_properties, can_say
 from interop_tests.running import Gantry

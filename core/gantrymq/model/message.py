@@ -29,7 +29,7 @@ class Message:
     `topic`: encoded native name. `properties`: encoded pairs (`model.properties`), the sender's own, TAGS and KEYS included,
     without the dispatch properties that the store appends. `tag`, `keys`: as in `properties`, so that nobody parses them
     again (`keys`: UNIQ_KEY first, then each entry of KEYS; what the index holds). `exchange`: AMQP exchange of origin as in
-    property GANTRY_EXCHANGE, None for other doors. `demand_route`: a route kind that must match, else the message is not stored and
+    property GANTRY_EXCHANGE, behind it U+0001 and GANTRY_EXCHANGE_KEYS if there are any; None for other doors. `demand_route`: a route kind that must match, else the message is not stored and
     its result is NO_ROUTE. `kind`: PLAIN, DELAYED or HALF, which are kept elsewhere first, or DECIDED. `lmq`: the client's own
     light queues (`%LMQ%name`) that the record enters beside its queue. `queue_id`: -1 lets the broker choose by hash of sharding key, else tag.
     """

@@ -44,6 +44,8 @@ BRIDGE: Final = "GANTRY_MQTT_BRIDGE"
 """Client id of the MQTT bridge that a message came in by: it does not go back there."""
 """Door of origin: `mqtt`, `amqp`, `cloudevents`; absent for native messages."""
 EXCHANGE: Final = "GANTRY_EXCHANGE"
+ORIGIN_KEYS: Final = "GANTRY_EXCHANGE_KEYS"
+"""Further routing keys of a message of an exchange: `=` and a tag each, spaces between them."""
 """AMQP exchange that the record was published to, as `vhost NUL`-free text; only on records of the AMQP door. The default exchange is `(default)`."""
 AMQP_HEADER: Final = "GANTRY_AMQP_HEADER"
 """Base64 of the exact AMQP content-header property list: records of earlier versions."""
@@ -104,6 +106,13 @@ def find(data: bytes, name: str) -> str:
         return ""
     end = data.find(b"\x02", start)
     return data[start : end if end >= 0 else len(data)].decode("utf-8", "replace")
+
+
+def origin_of(data: bytes) -> str | None:
+    """`Message.exchange` of a message with these properties."""
+    exchange = find(data, EXCHANGE)
+    keys = find(data, ORIGIN_KEYS)
+    return (f"{exchange}\x01{keys}" if keys else exchange) or None
 
 
 def index_keys(data: bytes) -> tuple[str, ...]:

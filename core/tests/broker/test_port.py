@@ -26,6 +26,7 @@ class PrefixRoutes:
     """Test kind: expression = tag prefix; `!` in front reads the body as well."""
 
     kind = "prefix"
+    read_more = False
 
     def __init__(self) -> None:
         self.routes: dict[int, tuple[str | None, str]] = {}
@@ -41,6 +42,9 @@ class PrefixRoutes:
 
     def home(self, expression: str) -> str | None:
         return None
+
+    def leading_to(self, topic: str) -> Iterable[str]:
+        return ()
 
     def match(self, message: Message) -> Iterable[int]:
         for number, (topic, expression) in self.routes.items():

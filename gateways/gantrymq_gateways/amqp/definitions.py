@@ -20,10 +20,13 @@ import msgspec
 from gantrymq.broker.port import END, BrokerPort, CursorInfo, Route
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq_gateways.amqp.exchanges.arguments import Rules, rules_of
+from gantrymq_gateways.amqp.exchanges.arguments import check_binding as check_new_binding
+from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE, DIRECT_TOPIC, KIND
 from gantrymq_gateways.amqp.properties.mapping import topic_of
-from gantrymq_gateways.amqp.routes import DEFAULT_EXCHANGE, KIND
 from gantrymq_gateways.amqp.steps import Lock, Steps
 from gantrymq_gateways.amqp.wire.constants import ACCESS_REFUSED, PRECONDITION_FAILED, AmqpError
+from gantrymq_gateways.amqp.wire.values import read_table
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +37,6 @@ LONG_TOPIC_TABLE: Final = "long_topic"
 """Shared by the doors: native topic to the name that it stands for, where that was too long."""
 GROUP: Final = "amqp"
 """Consumer group of a queue's cursor."""
-
-TYPES: Final = frozenset({"direct", "fanout", "topic"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,11 @@ class Exchange:
     auto_delete: bool = False
     internal: bool = False
     arguments: bytes = b""
+
+    @property
+    def rules(self) -> Rules:
+        """What type and arguments mean."""
+        return rules_of(self.type, self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +98,14 @@ class Binding:
 
 
 SYSTEM_EXCHANGES: Final = {
-    name: Exchange(name, kind) for name, kind in (("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic"))
+    **{
+        name: Exchange(name, kind)
+        for name, kind in (
+            ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.headers", "headers"), ("amq.match", "headers"),
+            ("amq.topic", "topic"),
+        )
+    },
+    "amq.rabbitmq.trace": Exchange("amq.rabbitmq.trace", "topic", internal=True),
 }  # fmt: skip
 
 
@@ -378,11 +391,16 @@ class Definitions:
         yield from self._note_name(topic, exchange.name)
         if not exchange.durable:
             yield from self._try_lease("/" + exchange.name)
+        if alternate := exchange.rules.alternate:
+            expression = {"exchange": exchange.name, "type": "alternate", "key": "", "destination": alternate}
+            yield partial(self._port.add_route, _route(_alternate_id(exchange.name), topic, expression, 0))
         yield from self._put(EXCHANGE_TABLE, self._exchange_row, [(exchange.name, exchange_row(exchange))])
 
     def delete_exchange(self, exchange: Exchange) -> Steps:
         """With its bindings; the topic and its records stay, the name is unknown until declared again."""
         yield from self._remove_bindings(self.bindings_from(exchange.name) + self.bindings_to(False, exchange.name))
+        if exchange.rules.alternate:
+            yield partial(self._port.remove_routes, [_alternate_id(exchange.name)])
         yield from self._put(EXCHANGE_TABLE, self._exchange_row, [(exchange.name, NO_EXCHANGE)])
         self._drop_lease("/" + exchange.name)
 
@@ -404,9 +422,8 @@ class Definitions:
         queue = replace(wanted, light=light, finished=wanted.transient)
         yield from self._put(QUEUE_TABLE, self._queue_row, [(queue.name, queue_row(queue))])
         info: CursorInfo = yield partial(self._port.open_cursor, f"~{light}", GROUP, END)
-        expression = {"exchange": DEFAULT_EXCHANGE, "type": "default", "key": queue.name, "queue": queue.name}
-        route = Route(f"amqp.q.{light}", KIND, None, _encode(expression).decode(), light)
-        yield partial(self._port.add_route, route)
+        for route in default_routes(queue):
+            yield partial(self._port.add_route, route)
         if not queue.finished:
             queue = replace(queue, finished=True)
             yield from self._put(QUEUE_TABLE, self._queue_row, [(queue.name, queue_row(queue))])
@@ -455,13 +472,17 @@ class Definitions:
         if len(self._bindings) >= self._limits.bindings_max:
             text = f"cannot bind '{binding.destination}' to '{binding.source}': limit of {self._limits.bindings_max} bindings is reached"
             raise AmqpError(PRECONDITION_FAILED, text)
+        self._check_binding(binding, exchange.rules.routed)
         first = replace(binding, finished=False)
         yield from self._put(BINDING_TABLE, self._binding_row, [(binding.row, binding_row(first))])
-        expression = {"exchange": binding.source, "type": exchange.type, "key": binding.key}
-        expression["queue" if binding.to_queue else "destination"] = binding.destination
-        route = Route("amqp.b." + binding.row, KIND, None, _encode(expression).decode(), light)
+        route = _route("amqp.b." + binding.row, topic_of(binding.source), _expression(binding, exchange), light)
         yield partial(self._port.add_route, route)
         yield from self._put(BINDING_TABLE, self._binding_row, [(binding.row, binding_row(binding))])
+
+    def _check_binding(self, binding: Binding, routed: str) -> None:
+        table, _ = read_table(binding.arguments, 0, len(binding.arguments)) if binding.arguments else ([], 0)
+        hashed = self.bindings_from(binding.source) if routed == "x-consistent-hash" else []
+        check_new_binding(routed, binding.key, table, [other.key for other in hashed if other.row != binding.row])
 
     def unbind(self, binding: Binding) -> Steps:
         """Remove a binding; unknown ones are ignored. An auto-delete exchange goes with its last one."""
@@ -501,6 +522,39 @@ class Definitions:
     def _lease_lost(self, name: str) -> None:
         log.warning("amqp: lease %s was taken over by another gateway", name)
         self._leases.pop(name.removeprefix("amqp/"), None)
+
+
+def _route(route_id: str, topic: str, expression: dict[str, str], light: int) -> Route:
+    return Route(route_id, KIND, topic, _encode(expression).decode(), light)
+
+
+def _alternate_id(exchange: str) -> str:
+    return "amqp.a." + hashlib.sha256(exchange.encode("utf-8", "surrogatepass")).hexdigest()[:40]
+
+
+def default_routes(queue: QueueDefinition) -> list[Route]:
+    """The bindings that every queue has with the default exchange. Records of other doors come to a queue over the topic of its name, so
+    one without a topic of its own has two, unless the server made its name."""
+    expression = {"exchange": DEFAULT_EXCHANGE, "type": "default", "key": queue.name, "queue": queue.name}
+    if queue.shared:
+        return [_route(f"amqp.q.{queue.light}", topic_of(queue.name), expression, queue.light)]
+    routes = [_route(f"amqp.q.{queue.light}", DIRECT_TOPIC, expression, queue.light)]
+    if not queue.name.startswith("amq."):
+        routes.append(_route(f"amqp.n.{queue.light}", topic_of(queue.name), expression, queue.light))
+    return routes
+
+
+def _expression(binding: Binding, exchange: Exchange) -> dict[str, str]:
+    rules = exchange.rules
+    expression = {"exchange": binding.source, "type": rules.routed, "key": binding.key}
+    expression["queue" if binding.to_queue else "destination"] = binding.destination
+    if rules.routed == "headers":
+        expression["arguments"] = _b64(binding.arguments)
+    if rules.hash_header:
+        expression["hash_header"] = rules.hash_header
+    if rules.hash_property:
+        expression["hash_property"] = rules.hash_property
+    return expression
 
 
 def _discard(index: dict[Any, dict[str, Binding]], key: Any, row: str) -> None:

@@ -103,6 +103,7 @@ class MqttRoutes:
     """The RouteSet of MQTT filters."""
 
     kind = KIND
+    read_more = False
 
     def __init__(self) -> None:
         self._by_topic: dict[str, FilterTrie] = {}
@@ -133,6 +134,10 @@ class MqttRoutes:
             return None
         rules, text = parse_ruled(expression)
         return rules.home_of(text)
+
+    def leading_to(self, topic: str) -> Iterable[str]:
+        """As RouteSet.leading_to: none."""
+        return ()
 
     def remove(self, number: int) -> None:
         route = self._routes.pop(number, None)

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from gantrymq.model.errors import GantryError
 from gantrymq.model.message import Message
-from gantrymq_gateways.amqp.routes import DIRECT_TOPIC, AmqpRoutes, matches, pattern_of, tag_of
+from gantrymq_gateways.amqp.exchanges.patterns import Pattern, pattern_of
+from gantrymq_gateways.amqp.origin import DIRECT_TOPIC, tag_of
+from gantrymq_gateways.amqp.routes import AmqpRoutes
 
 
 def routes(*bindings: dict[str, str]) -> AmqpRoutes:
@@ -64,14 +66,14 @@ words_ = st.lists(st.sampled_from(["a", "b", ""]), min_size=1, max_size=6)
 
 @given(st.lists(st.sampled_from(["a", "b", "", "*", "#"]), min_size=1, max_size=6), words_)
 def test_matching_as_defined(pattern: list[str], words: list[str]) -> None:
-    assert matches(pattern_of(".".join(pattern)), words) == reference(
+    assert Pattern(pattern_of(".".join(pattern))).matches(words) == reference(
         tuple(pattern) if pattern != [""] else (), tuple(words)
     )
 
 
 def test_no_pattern_is_expensive() -> None:
     words = ["a"] * 120
-    assert not matches(pattern_of("#.a." * 40 + "b"), words)
+    assert not Pattern(pattern_of("#.a." * 40 + "b")).matches(words)
     assert pattern_of("#.#.#.a.#.#") == ("#", "a", "#")
 
 
@@ -125,7 +127,14 @@ def test_removing_everything_leaves_nothing() -> None:
 
 @pytest.mark.parametrize(
     "expression",
-    ["", "[]", "{}", '{"exchange":1,"type":"topic","key":""}', '{"exchange":"e","type":"headers","key":""}'],
+    [
+        "",
+        "[]",
+        "{}",
+        '{"exchange":1,"type":"topic","key":""}',
+        '{"exchange":"e","type":"x","key":""}',
+        '{"exchange":"e","type":"headers","key":"","arguments":"AAAB"}',
+    ],
 )
 def test_bad_expressions(expression: str) -> None:
     with pytest.raises(GantryError):

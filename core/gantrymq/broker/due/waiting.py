@@ -43,6 +43,7 @@ PASSING: Final = frozenset(
 
 _KEYS: Final = props.KEYS.encode() + props.NAME_END
 _SHARDING: Final = props.SHARDING_KEY.encode() + props.NAME_END
+_EXCHANGE: Final = props.EXCHANGE.encode() + props.NAME_END
 _DISPATCH: Final = props.MULTI_DISPATCH.encode() + props.NAME_END
 
 
@@ -81,6 +82,8 @@ def revived(waiting: Message) -> Message | None:
     message.flag = waiting.flag
     message.sys_flag = waiting.sys_flag & ~sysflag.STORE_HOST_V6
     message.reconsume_times = waiting.reconsume_times
+    if _EXCHANGE in text:
+        message.exchange = props.origin_of(text)
     if _SHARDING in text:
         message.sharding_key = props.find(text, props.SHARDING_KEY)
     if waiting.dispatch:

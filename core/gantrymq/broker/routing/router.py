@@ -153,8 +153,12 @@ class Router:
         taps: dict[Tap, set[int]] = {}
         kinds = set()
         targets = self._targets
+        repeats = not self._uncached_any and not self._uncached_of.get(topic.name)
         for kind in self._used:
-            for number in self._sets[kind].match(message):
+            routes = self._sets[kind]
+            matched = routes.match(message)
+            repeats = repeats and not routes.read_more
+            for number in matched:
                 target = targets[number]
                 kinds.add(kind)
                 if target.tap is not None:
@@ -169,7 +173,7 @@ class Router:
             )
         else:
             hit = NO_MATCH
-        if not self._uncached_any and not self._uncached_of.get(topic.name):
+        if repeats:
             if len(topic.cache) >= CACHE_PER_TOPIC_MAX:
                 topic.cache.clear()
             topic.cache[(message.exchange, message.tag)] = hit
@@ -198,11 +202,12 @@ class Router:
         self._targets[number] = target
         self._used[target.kind] = self._used.get(target.kind, 0) + 1
         self._count(target, 1)
-        self._refresh(target.topic)
+        self._refresh(target)
         return number
 
     def _uninstall(self, number: int) -> None:
         target = self._targets.pop(number)
+        leading = self._leading_to(target)
         self._sets[target.kind].remove(number)
         left = self._used[target.kind] - 1
         if left:
@@ -210,7 +215,7 @@ class Router:
         else:
             del self._used[target.kind]
         self._count(target, -1)
-        self._refresh(target.topic)
+        self._refresh(target, leading)
 
     def _count(self, target: _Target, step: int) -> None:
         if target.topic is None:
@@ -230,12 +235,17 @@ class Router:
         """Whether a route is about this very topic."""
         return topic in self._of_topic or topic in self._homes
 
-    def _refresh(self, name: str | None) -> None:
-        if name is not None:
-            topic = self._topics.get(name)
-            if topic is not None:
-                topic.cache.clear()
-                topic.routed = self._concerned(name)
+    def _leading_to(self, target: _Target) -> list[str]:
+        return [] if target.topic is None else [target.topic, *self._sets[target.kind].leading_to(target.topic)]
+
+    def _refresh(self, target: _Target, leading: list[str] | None = None) -> None:
+        """What is remembered of the topics whose messages a route may concern is forgotten."""
+        if target.topic is not None:
+            for name in self._leading_to(target) if leading is None else leading:
+                topic = self._topics.get(name)
+                if topic is not None:
+                    topic.cache.clear()
+                    topic.routed = self._concerned(name)
             return
         for topic in self._topics.values():
             topic.cache.clear()

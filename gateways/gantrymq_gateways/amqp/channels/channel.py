@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gantrymq.broker.port import CursorInfo, Outcome
+from gantrymq_gateways.amqp.definitions import QueueDefinition
 from gantrymq_gateways.amqp.messages.consumers import Consumer, Ledger, Outlet, Queue
 from gantrymq_gateways.amqp.messages.publish import PublishingChannel
 from gantrymq_gateways.amqp.properties.mapping import body_of
@@ -20,6 +21,7 @@ from gantrymq_gateways.amqp.wire.codec import content_frames, method_frame
 from gantrymq_gateways.amqp.wire.constants import (
     ACCESS_REFUSED,
     CANCEL_CAPABILITY,
+    DIRECT_REPLY_TO,
     METHODS,
     NOT_ALLOWED,
     NOT_FOUND,
@@ -229,8 +231,14 @@ def basic_consume(
         raise AmqpError(NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'", connection=True)
     refuse_arguments(arguments, frozenset(), f"consumer of queue '{name}'")
     door = channel.door
-    found: Queue = yield from door.gateway.open_queue(name, door)
+    found: Queue
+    if name == DIRECT_REPLY_TO:
+        found = yield from _open_replies(channel, no_ack)
+    else:
+        found = yield from door.gateway.open_queue(name, door)
     if channel.dead:
+        if name == DIRECT_REPLY_TO:
+            door.gateway.drop_queue(found)
         return
     if found.consumers and (exclusive or found.exclusively_consumed):
         raise AmqpError(ACCESS_REFUSED, f"queue '{name}' in vhost '/' in exclusive use")
@@ -248,11 +256,31 @@ def basic_consume(
     found.pump()
 
 
+def _open_replies(channel: Channel, no_ack: bool) -> Steps:
+    """RabbitMQ's direct reply-to: here a queue of its own, which goes with its consumer. Who knows its name, 128 random bits, may answer."""
+    if not no_ack:
+        raise AmqpError(PRECONDITION_FAILED, "reply consumer cannot acknowledge")
+    if channel.reply_queue:
+        raise AmqpError(PRECONDITION_FAILED, "reply consumer already set")
+    gateway = channel.door.gateway
+    name = f"{DIRECT_REPLY_TO}.{gateway.token()}"
+    lock = gateway.definitions.lock
+    yield lock.take("definitions")
+    try:
+        found = yield from gateway.create_queue(QueueDefinition(name, 0, False, True, True, b""), channel.door)
+    finally:
+        lock.free("definitions")
+    channel.reply_queue = name
+    return found
+
+
 def basic_cancel(channel: Channel, tag: str, nowait: bool) -> None:
     consumer = channel.consumers.pop(tag, None)
     if not nowait:
         channel.reply("basic.cancel-ok", tag)
     if consumer is not None:
+        if consumer.queue.name == channel.reply_queue:
+            channel.reply_queue = ""
         consumer.queue.remove(consumer)
         channel.door.gateway.consumer_left(consumer.queue)
 

@@ -8,21 +8,23 @@ from typing import Any, Final
 
 from gantrymq.broker.port import CursorInfo
 from gantrymq_gateways.amqp.channels.channel import Channel, Handler, clean, refuse_arguments
-from gantrymq_gateways.amqp.definitions import SYSTEM_EXCHANGES, TYPES, Binding, Exchange, QueueDefinition
+from gantrymq_gateways.amqp.definitions import SYSTEM_EXCHANGES, Binding, Exchange, QueueDefinition
+from gantrymq_gateways.amqp.exchanges.arguments import TYPES, check_exchange, check_same_arguments
 from gantrymq_gateways.amqp.messages.consumers import Queue
 from gantrymq_gateways.amqp.properties.mapping import topic_of
 from gantrymq_gateways.amqp.steps import Steps
 from gantrymq_gateways.amqp.wire.constants import (
     ACCESS_REFUSED,
+    DIRECT_REPLY_TO,
     NOT_FOUND,
     PRECONDITION_FAILED,
     AmqpError,
     locked_error,
+    unknown_queue_error,
 )
 from gantrymq_gateways.amqp.wire.values import ERLANG_TYPES, Table, encode_table, lookup, text_of
 
 RESERVED_PREFIX: Final = "amq."
-NO_ARGUMENTS: Final[frozenset[str]] = frozenset()
 QUEUE_ARGUMENTS: Final = frozenset({"x-queue-type"})
 
 
@@ -96,7 +98,7 @@ def exchange_declare(
             _same("exchange", wanted.name, "durable", _flag(durable), _flag(found.durable))
             _same("exchange", wanted.name, "auto_delete", _flag(auto_delete), _flag(found.auto_delete))
             _same("exchange", wanted.name, "internal", _flag(internal), _flag(found.internal))
-            refuse_arguments(arguments, NO_ARGUMENTS, f"exchange '{wanted.name}'")
+            check_same_arguments(wanted.name, arguments, found.arguments)
 
         yield from _locked(channel, work)
     if not nowait:
@@ -106,7 +108,7 @@ def exchange_declare(
 def _check_new_exchange(wanted: Exchange, arguments: Table) -> None:
     if wanted.name.startswith(RESERVED_PREFIX):
         raise AmqpError(ACCESS_REFUSED, f"exchange name '{wanted.name}' contains reserved prefix 'amq.*'")
-    refuse_arguments(arguments, NO_ARGUMENTS, f"exchange '{wanted.name}'")
+    check_exchange(wanted.name, wanted.type, arguments)
 
 
 def _existing_exchange(channel: Channel, name: str) -> Steps:
@@ -139,7 +141,6 @@ def exchange_bind(
     channel: Channel, _ticket: int, destination: str, source: str, key: str, nowait: bool, arguments: Table
 ) -> Steps:
     wanted = Binding(_named(source), False, _named(destination), _key(key), encode_table(arguments))
-    refuse_arguments(arguments, NO_ARGUMENTS, f"binding of exchange '{wanted.destination}'")
 
     def work() -> Steps:
         found = yield from _existing_exchange(channel, wanted.source)
@@ -176,6 +177,10 @@ def queue_declare(
 ) -> Steps:
     door = channel.door
     name = clean(queue)
+    if name == DIRECT_REPLY_TO:  # no queue, but clients look whether it is there
+        if not nowait:
+            channel.reply("queue.declare-ok", name, 0, 1)
+        return
     if passive:
         found: Queue = yield from door.gateway.open_queue(name, door)
     else:
@@ -231,10 +236,11 @@ def queue_bind(
     channel: Channel, _ticket: int, queue: str, exchange: str, key: str, nowait: bool, arguments: Table
 ) -> Steps:
     name = channel.queue_name(queue)
+    if name.startswith(DIRECT_REPLY_TO):
+        raise unknown_queue_error(name)
     # AMQP queue.bind, rule "queue-known": with neither queue nor key given, the key is the queue's name too.
     key = name if not key and not clean(queue) else key
     wanted = Binding(_named(exchange), True, name, _key(key), encode_table(arguments))
-    refuse_arguments(arguments, NO_ARGUMENTS, f"binding of queue '{name}'")
     door = channel.door
 
     def work() -> Steps:

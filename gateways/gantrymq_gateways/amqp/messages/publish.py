@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 from gantrymq.broker.port import PASSING, BrokerPort, SubmitResult
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.model.message import Message
+from gantrymq.model.message import DELAYED, Message
+from gantrymq_gateways.amqp.messages.special import Special, SpecialReader, delay_property, keys_property, origin_keys
+from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE, DIRECT_TOPIC, KIND, tag_of
 from gantrymq_gateways.amqp.properties.mapping import expires_at, native_target, topic_of
-from gantrymq_gateways.amqp.properties.reading import Content, PropertyReader
-from gantrymq_gateways.amqp.routes import DEFAULT_EXCHANGE, DIRECT_TOPIC, KIND, tag_of
+from gantrymq_gateways.amqp.properties.reading import Content, PropertyReader, SpecialListError
 from gantrymq_gateways.amqp.wire.codec import ack_frame, content_frames, method_frame, nack_frame, split_publish
 from gantrymq_gateways.amqp.wire.constants import (
     ACCESS_REFUSED,
@@ -53,11 +54,13 @@ class UnknownExchangeError(Exception):
 class Target:
     """Where basic.publish with certain arguments leads. `version`: of the definitions that it was made from."""
 
-    __slots__ = ("demand", "exchange", "mandatory", "native", "tag", "topic", "version")
+    __slots__ = ("delayed", "demand", "exchange", "mandatory", "native", "tag", "topic", "version")
 
     def __init__(
         self, topic: str, tag: str, native: bytes, exchange: str, demand: str, mandatory: bool, version: int
     ) -> None:
+        self.delayed = False
+        """`x-delay` counts."""
         self.topic = topic
         self.tag = tag
         self.native = native
@@ -106,7 +109,22 @@ class Targets:
             text = f"cannot publish to internal exchange '{exchange}' in vhost '/'"
             raise AmqpError(ACCESS_REFUSED, text)
         native = native_target(exchange, tag, "")
-        return Target(topic_of(exchange), tag, native, exchange, KIND if mandatory else "", mandatory, version)
+        target = Target(topic_of(exchange), tag, native, exchange, KIND if mandatory else "", mandatory, version)
+        target.delayed = found.rules.delayed
+        return target
+
+    def first_of(self, target: Target, arguments: bytes, keys: list[str]) -> Target:
+        """Where a message of the default exchange with several keys lies: with the first queue that there is."""
+        _, key, _, _ = split_publish(arguments)
+        for name in (key, *keys):
+            queue = self._definitions.queues.get(name)
+            if queue is not None and name != key:
+                topic, tag = (topic_of(name), "") if queue.shared else (DIRECT_TOPIC, names.encode_word(name))
+                native = native_target("", tag, key)
+                return Target(topic, tag, native, DEFAULT_EXCHANGE, KIND, target.mandatory, target.version)
+            if queue is not None:
+                break
+        return target
 
     def _default(self, key: str, mandatory: bool, version: int) -> Target:
         """The default exchange: to the queue named like the key, and nothing is stored if there is none."""
@@ -124,10 +142,11 @@ class Contents:
 
     def __init__(self, user: str) -> None:
         self._reader = PropertyReader(user)
+        self.special = SpecialReader(user)
         self._cache: dict[bytes, Content] = {}
 
     def find(self, raw: bytes) -> Content:
-        """Raises AmqpError."""
+        """Raises AmqpError, and SpecialListError for `special`."""
         content = self._cache.get(raw)
         if content is None:
             content = self._reader.read(raw)
@@ -162,12 +181,14 @@ class Batch:
 class PublishingChannel:
     """The publishing side of a channel."""
 
-    __slots__ = ("confirmed", "confirming", "dead", "number", "pending", "published")
+    __slots__ = ("confirmed", "confirming", "dead", "number", "pending", "published", "reply_queue")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.dead = False
         """The channel is closed. Its number may be open again (AMQP 1.5.2.5): what is stored late is then not the new one's business."""
+        self.reply_queue = ""
+        """Where direct replies to this channel go, if it consumes them."""
         self.confirming = False
         self.published = 0
         """Sequence number of the last message since confirm.select."""
@@ -221,13 +242,13 @@ class Publisher:
     def publish(self, channel: PublishingChannel, event: Publish) -> None:
         """Add a message to the batch. Raises AmqpError and UnknownExchangeError; then nothing was added."""
         target = self._targets.find(event.arguments)
-        content = self._contents.find(event.properties)
-        message = Message(target.topic, event.body, target.native + content.native, target.tag)
-        message.exchange = target.exchange
-        message.demand_route = target.demand
-        if content.ttl_ms >= 0:
-            message.born_ms = self._now_ms()
-            message.properties += expires_at(message.born_ms + content.ttl_ms)
+        try:
+            content = self._contents.find(event.properties)
+        except SpecialListError:
+            special = self._contents.special.read(event.properties, channel.reply_queue, target.delayed)
+            message = self._special_message(target, event, special)
+        else:
+            message = self._message(target, event.body, content, 0)
         batch = self._batch
         if batch is None or batch.channel is not channel:
             self.flush()
@@ -236,6 +257,31 @@ class Publisher:
             batch.returns[len(batch.messages)] = event
         batch.messages.append(message)
         batch.size += len(event.body) + len(message.properties) + MESSAGE_BYTES
+
+    def _message(self, target: Target, body: bytes, content: Content, delay_ms: int) -> Message:
+        message = Message(target.topic, body, target.native + content.native, target.tag)
+        message.exchange = target.exchange
+        message.demand_route = target.demand
+        if content.ttl_ms >= 0:
+            message.born_ms = self._now_ms()
+            message.properties += expires_at(message.born_ms + delay_ms + content.ttl_ms)
+        return message
+
+    def _special_message(self, target: Target, event: Publish, special: Special) -> Message:
+        """One with further keys, or for later. The queues of a later one are chosen when its time has come, so nothing is returned now."""
+        keys = special.keys
+        if keys and target.exchange == DEFAULT_EXCHANGE:
+            target = self._targets.first_of(target, event.arguments, keys)
+        message = self._message(target, event.body, special.content, special.delay_ms)
+        if keys:
+            text = origin_keys(keys)
+            message.exchange = f"{target.exchange}\x01{text}"
+            message.properties += keys_property(text)
+        if special.delay_ms:
+            message.kind = DELAYED
+            message.demand_route = ""
+            message.properties += delay_property(special.delay_ms)
+        return message
 
     def flush(self) -> None:
         """Submit the batch."""

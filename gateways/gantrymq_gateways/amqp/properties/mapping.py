@@ -13,7 +13,7 @@ from gantrymq.model.compression import inflate
 from gantrymq.model.errors import GantryError
 from gantrymq.model.limits import BODY_BYTES_CEILING
 from gantrymq.model.message import Message
-from gantrymq_gateways.amqp.routes import DEFAULT_EXCHANGE
+from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE
 from gantrymq_gateways.amqp.wire.constants import PRECONDITION_FAILED, AmqpError
 
 KEY: Final = "GANTRY_AMQP_KEY"

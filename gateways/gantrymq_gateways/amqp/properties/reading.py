@@ -41,8 +41,8 @@ END_BYTES_MAX: Final = 1024
 
 _TEXT: Final = -3
 """In place of a size: text, which has a native property if nothing speaks against it."""
-_REFUSED_HEADERS: Final = ("CC", "BCC")
-"""Headers that ask RabbitMQ for further routing keys: not kept yet, so not accepted."""
+_SPECIAL_HEADERS: Final = ("CC", "BCC", "x-delay")
+"""Headers that ask for something: further routing keys, a later delivery."""
 _INTEGER: Final = re.compile(r"-?[0-9]{1,20}\Z")
 _PLAIN_FLAGS: Final = (
     residue.SHARED_FLAGS | residue.HEADERS | residue.DELIVERY_MODE | residue.PRIORITY | residue.EXPIRATION
@@ -126,11 +126,16 @@ class _Stretch:
         self.pairs = pairs
 
 
-class PropertyReader:
-    """Reads the property lists of one user's messages."""
+class SpecialListError(Exception):
+    """The list asks for something, which `messages/special.py` sees to."""
 
-    def __init__(self, user: str) -> None:
+
+class PropertyReader:
+    """Reads the property lists of one user's messages. `special`: those that ask for something are read like any other."""
+
+    def __init__(self, user: str, special: bool = False) -> None:
         self._user = user
+        self._special = special
         self._names: dict[bytes, tuple[int, bytes]] = {}
         self._shapes: dict[bytes, _Shape] = {}
         self._heads: dict[bytes, _Stretch] = {}
@@ -141,7 +146,7 @@ class PropertyReader:
         self._nested = residue.Nested()
 
     def read(self, raw: bytes) -> Content:
-        """Raises AmqpError where RabbitMQ refuses a message, and for what is not kept yet."""
+        """Raises AmqpError where RabbitMQ refuses a message, and SpecialListError."""
         try:
             content = self._by_stretches(raw)
         except (ValueError, IndexError, struct.error, AmqpError):
@@ -306,7 +311,7 @@ class PropertyReader:
             text = f"user_id property set to '{user.decode()}' but authenticated user was '{self._user}'"
             raise AmqpError(PRECONDITION_FAILED, text)
         if walk.looked_at.get(residue.REPLY_TO) == _DIRECT:
-            raise AmqpError(PRECONDITION_FAILED, "fast reply consumer does not exist")
+            raise SpecialListError
         expiration = walk.looked_at.get(residue.EXPIRATION)
         return -1 if expiration is None else _ttl(expiration.decode())
 
@@ -391,8 +396,8 @@ class PropertyReader:
         if end + 1 != len(key):
             raise MalformedError("field without type")
         kind = chr(key[end])
-        if name in _REFUSED_HEADERS:
-            raise _refused_header(name, kind)
+        if name in _SPECIAL_HEADERS and not self._special:
+            raise SpecialListError
         size = SIZES.get(kind)
         if size is None:
             raise ValueTypeError(f"unknown field type {kind!r}")
@@ -486,13 +491,6 @@ def _ttl(expiration: str) -> int:
     if ttl_ms > TTL_MS_MAX:
         raise AmqpError(PRECONDITION_FAILED, f"invalid expiration '{expiration}': {{value_too_big,{ttl_ms}}}")
     return ttl_ms
-
-
-def _refused_header(name: str, kind: str) -> AmqpError:
-    if kind == "A":
-        return AmqpError(PRECONDITION_FAILED, f"header '{name}' is not supported")
-    shown = "longstr" if kind == "S" else kind
-    return AmqpError(PRECONDITION_FAILED, f'invalid message: {{unacceptable_type_in_header,"{name}",{shown}}}')
 
 
 def _not_understood(raw: bytes, error: Exception) -> str:

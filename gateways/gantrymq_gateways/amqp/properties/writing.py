@@ -15,10 +15,10 @@ from typing import Final
 from gantrymq.model import names as native_names
 from gantrymq.model import properties as props
 from gantrymq.model.message import Message
+from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE, DIRECT_TOPIC
 from gantrymq_gateways.amqp.properties import residue
 from gantrymq_gateways.amqp.properties.mapping import KEY
 from gantrymq_gateways.amqp.properties.residue import LENGTH, LONG, NESTED
-from gantrymq_gateways.amqp.routes import DEFAULT_EXCHANGE, DIRECT_TOPIC
 from gantrymq_gateways.amqp.wire.content import decode_properties
 from gantrymq_gateways.amqp.wire.values import SHORTSTR_BYTES_MAX, MalformedError, shortstr
 
@@ -286,6 +286,8 @@ class Renderer:
                 origin = values[layout.exchange].decode("utf-8", "replace")
             else:
                 origin = self._exchange_of.get(topic)
+        elif "\x01" in origin:
+            origin = origin.partition("\x01")[0]
         own_key = values[layout.key] if layout.key >= 0 else b""
         key = (origin, topic, tag, own_key)
         tail = self._tails.get(key)

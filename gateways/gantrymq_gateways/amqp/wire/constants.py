@@ -181,8 +181,9 @@ CAPABILITIES: Final = (
     "connection.blocked",
     "authentication_failure_close",
     "per_consumer_qos",
+    "direct_reply_to",
 )
-"""What the server announces. RabbitMQ's `consumer_priorities` and `direct_reply_to` stay out until they are kept."""
+"""What the server announces. RabbitMQ's `consumer_priorities` stays out until it is kept."""
 
 DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"
 """RabbitMQ's queue that is none: who consumes from it and names it in `reply_to` gets replies without a queue."""
@@ -207,11 +208,8 @@ class AmqpError(Exception):
 
 
 def unknown_queue_error(name: str) -> AmqpError:
-    """There is no such queue. Clients that look for direct reply-to (Spring) go on with a queue of their own at this code."""
-    text = f"no queue '{name}' in vhost '/'"
-    if name == DIRECT_REPLY_TO:
-        text += ": direct reply-to is not supported, declare a queue for replies"
-    return AmqpError(NOT_FOUND, text)
+    """There is no such queue."""
+    return AmqpError(NOT_FOUND, f"no queue '{name}' in vhost '/'")
 
 
 def locked_error(name: str) -> AmqpError:

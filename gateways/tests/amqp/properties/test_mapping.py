@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from gantrymq.model import properties as props
 from gantrymq.model import sysflag
 from gantrymq.model.message import Message
+from gantrymq_gateways.amqp.origin import DIRECT_TOPIC, tag_of
 from gantrymq_gateways.amqp.properties.mapping import body_of, native_target
 from gantrymq_gateways.amqp.properties.reading import Content, PropertyReader
 from gantrymq_gateways.amqp.properties.residue import HEADER_BYTES_MAX
 from gantrymq_gateways.amqp.properties.writing import Rendered, Renderer
-from gantrymq_gateways.amqp.routes import DIRECT_TOPIC, tag_of
 from gantrymq_gateways.amqp.wire.constants import AmqpError
 from gantrymq_gateways.amqp.wire.content import Properties, decode_properties, encode_properties
 from gantrymq_gateways.amqp.wire.values import Field, read_shortstr

@@ -1,0 +1,1 @@
+"""Exchanges: what their types and arguments mean."""
