@@ -44,7 +44,7 @@ def server(certs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ga
         f"tls.cert={certs}/server.pem",
         f"tls.key={certs}/server.key",
         f"tls.client_ca={certs}/ca.pem",
-        "mqtt.listeners=tcp://127.0.0.1:0,tls://127.0.0.1:0?client_cert=required",
+        f"mqtt.listeners=tcp://127.0.0.1:0,tls://127.0.0.1:0?client_cert=required,unix://{certs}/mqtt.sock?mode=600",
         "amqp.listeners=tls://127.0.0.1:0",
         "cloudevents.listeners=tls://127.0.0.1:0",
         "metrics.listeners=tls://127.0.0.1:0",
@@ -68,11 +68,12 @@ def context(certs: Path, client: str = "") -> ssl.SSLContext:
 class Subscriber:
     """A paho client over TLS with a client certificate."""
 
-    def __init__(self, address: tuple[str, int], tls: ssl.SSLContext | None) -> None:
+    def __init__(self, address: tuple[str, int], tls: ssl.SSLContext | None, transport: str = "tcp") -> None:
         self.got: list[bytes] = []
         self.ready = threading.Event()
         self.lost = threading.Event()
-        self.client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id="tls-test", clean_session=True)
+        name = f"tls-test-{transport}"
+        self.client = paho.Client(paho.CallbackAPIVersion.VERSION2, name, True, transport=transport)  # type: ignore[arg-type]
         if tls is not None:
             self.client.tls_set_context(tls)
         self.client.on_connect = lambda client, *_: client.subscribe("plant/#", 1)
@@ -95,6 +96,17 @@ def test_mqtt_with_a_client_certificate(server: Gantry, certs: Path) -> None:
     subscriber.close()
     with pytest.raises((ssl.SSLError, ConnectionError)):
         knock(server.address("mqtt.tls"), context(certs))
+
+
+def test_websocket_over_tls_and_a_unix_socket(server: Gantry, certs: Path) -> None:
+    """WSS on the port of MQTT over TLS; the socket in the file system beside it."""
+    wss = Subscriber(server.address("mqtt.tls"), context(certs, "sensor-1"), "websockets")
+    unix = Subscriber((f"{certs}/mqtt.sock", 1), None, "unix")
+    unix.client.publish("plant/1", b"x" * 200_000, 1)
+    until(lambda: wss.got == unix.got == [b"x" * 200_000], 20)
+    assert (certs / "mqtt.sock").stat().st_mode & 0o777 == 0o600
+    for each in (wss, unix):
+        each.close()
 
 
 def knock(address: tuple[str, int], tls: ssl.SSLContext) -> None:

@@ -10,10 +10,11 @@ import resource
 import socket
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from gantrymq.net.api import ConnectionFactory
-from gantrymq.net.places import ANY, Place
+from gantrymq.net.places import ANY, UNIX, Place
 from gantrymq.net.pump import Pump, PumpHost
 from gantrymq.net.tls.accepting import Acceptor, Entrance
 from gantrymq.net.tls.contexts import Context
@@ -62,6 +63,8 @@ class Listener:
     def close(self) -> None:
         """Accept nothing any more; open connections stay."""
         self._server.close()
+        if self.place.scheme == UNIX:
+            Path(self.place.host).unlink(missing_ok=True)
 
     def shutdown_connections(self) -> None:
         """Tell every door to say goodbye."""
@@ -84,8 +87,14 @@ async def listen(
     """Bind the place's address (the first that its name stands for) and accept. Port 0: a free one. Raises `ListenError`. `context`: of a
     place with TLS. `observe`: as `Pump`'s."""
     loop = asyncio.get_running_loop()
-    bound = await bind(place.host, place.port)
     live: set[Pump] = set()
+    if place.scheme == UNIX:
+        opened = bind_unix(place.host, int(place.options["mode"], 8))
+        serving = await loop.create_unix_server(
+            lambda: Pump(host, factory, live, observe), sock=opened, backlog=BACKLOG
+        )
+        return Listener(serving, live, place)
+    bound = await bind(place.host, place.port)
     name = bound.getsockname()
     found = replace(place, host=str(name[0]), port=int(name[1]))
 
@@ -123,11 +132,34 @@ async def bind(address: str, port: int) -> socket.socket:
     return bound
 
 
+def bind_unix(path: str, mode: int) -> socket.socket:
+    """A Unix socket that is bound and listens, with these rights. One that nobody listens on any more gives way. Raises `ListenError`."""
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        bound.setblocking(False)
+        if Path(path).is_socket() and not _is_served(path):
+            Path(path).unlink()
+        bound.bind(path)
+        Path(path).chmod(mode)
+        bound.listen(BACKLOG)
+    except OSError as error:
+        bound.close()
+        raise ListenError(error.errno, f"cannot listen on unix://{path}: {explain(error)}") from error
+    return bound
+
+
+def _is_served(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        return probe.connect_ex(path) == 0
+
+
 def reserve(addresses: list[tuple[str, int]]) -> list[socket.socket]:
     """Hold addresses that were listened on a moment ago: a socket that is bound and does not listen refuses connections and lets
     nobody be given the port as a free one; `listen` may take it over. One that cannot be held is left out with a warning."""
     held = []
     for address in addresses:
+        if address[0].startswith("/"):
+            continue  # a Unix socket: its path is nobody else's
         holder = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM)
         try:
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -11,7 +11,9 @@ Network = IPv4Network | IPv6Network
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to `host`. Raises `OSError` for a name that cannot be resolved."""
+    """Whether only this machine can connect to `host`, which may be a Unix socket's path. Raises `OSError` for a name that cannot be resolved."""
+    if host.startswith("/"):
+        return True
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -10,21 +10,24 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
-PLAIN, TLS, ANY = "tcp", "tls", "any"
-"""Without TLS; with it; both on one port, told apart by the first byte."""
+PLAIN, TLS, ANY, UNIX = "tcp", "tls", "any", "unix"
+"""Without TLS; with it; both on one port, told apart by the first byte; a socket in the file system."""
 
 CLIENT_CERT: Final = ("none", "optional", "required")
 
 TLS_OPTIONS: Final = ("cert", "key", "client_ca", "crl", "client_cert")
 """Each as in section `tls`, for this place alone."""
 
-OPTIONS: Final[dict[str, tuple[str, ...]]] = {PLAIN: (), TLS: TLS_OPTIONS, ANY: TLS_OPTIONS}
+OPTIONS: Final[dict[str, tuple[str, ...]]] = {PLAIN: (), TLS: TLS_OPTIONS, ANY: TLS_OPTIONS, UNIX: ("mode",)}
 """Schemes, and what may be said of a place with each."""
+
+UNIX_PATH_BYTES_MAX: Final = 107
+"""Linux, unix(7)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One address, and how its connections begin."""
+    """One address, and how its connections begin. `host` of a Unix socket: its path, `port` 0."""
 
     host: str
     port: int
@@ -32,13 +35,15 @@ class Place:
     options: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
+        if self.scheme == UNIX:
+            return f"unix://{self.host}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"
 
     @property
     def speaks_tls(self) -> bool:
         """Some of its connections, at least, have TLS."""
-        return self.scheme != PLAIN
+        return self.scheme in (TLS, ANY)
 
     @property
     def speaks_plain(self) -> bool:
@@ -51,6 +56,8 @@ def parse_place(text: str) -> Place:
     parts = urlsplit(text)
     if parts.scheme not in OPTIONS:
         raise ValueError(f"must begin with {', '.join(f'{scheme}://' for scheme in OPTIONS)}")
+    if parts.scheme == UNIX:
+        return _unix_place(parts.netloc, parts.path, parts.query)
     try:
         port = parts.port
     except ValueError as error:
@@ -68,3 +75,18 @@ def parse_place(text: str) -> Place:
         if key == "client_cert" and value not in CLIENT_CERT:
             raise ValueError(f"client_cert must be one of {', '.join(CLIENT_CERT)}")
     return Place(parts.hostname, port, parts.scheme, options)
+
+
+def _unix_place(netloc: str, path: str, query: str) -> Place:
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    if netloc or not path.startswith("/") or len(path.encode()) > UNIX_PATH_BYTES_MAX:
+        raise ValueError(
+            f"must be unix:///DIRECTORY/NAME, at most {UNIX_PATH_BYTES_MAX} bytes, such as unix:///run/gantry/mqtt.sock"
+        )
+    try:
+        mode = int(options.pop("mode", "660"), 8)
+    except ValueError:
+        mode = -1
+    if options or not 0 <= mode <= 0o777:
+        raise ValueError("unix has one option, mode, three octal digits such as mode=660")
+    return Place(path, 0, UNIX, {"mode": f"{mode:o}"})

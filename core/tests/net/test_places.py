@@ -33,3 +33,19 @@ def test_places() -> None:
 def test_what_is_no_place(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint.replace("(", r"\(")):
         parse_place(text)
+
+
+def test_a_unix_socket_has_a_path_and_rights() -> None:
+    place = parse_place("unix:///run/gantry/mqtt.sock?mode=600")
+    assert (place.host, place.port, place.options) == ("/run/gantry/mqtt.sock", 0, {"mode": "600"})
+    assert str(place) == "unix:///run/gantry/mqtt.sock"
+    assert not place.speaks_tls
+    assert parse_place("unix:///a").options == {"mode": "660"}
+
+
+@pytest.mark.parametrize(
+    "text", ["unix://run/a", "unix:///" + "a" * 107, "unix:///a?mode=9", "unix:///a?x=1", "unix://"]
+)
+def test_what_is_no_unix_socket(text: str) -> None:
+    with pytest.raises(ValueError, match="unix"):
+        parse_place(text)

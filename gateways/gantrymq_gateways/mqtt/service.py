@@ -43,7 +43,8 @@ class MqttService:
 
     name = "mqtt"
     default_port = 1883
-    alpn = ("mqtt",)
+    alpn = ("mqtt", "http/1.1")
+    """The second is what browsers say for a WebSocket."""
     config: type = MqttConfig
     extra_sections: dict[str, type]
 
