@@ -12,8 +12,8 @@ from gantrymq.cluster.everywhere import Everywhere
 from gantrymq.cluster.group import ClusterCursor, Group, Part
 from gantrymq.cluster.names import GROUP_BITS, GROUPS_MAX, mark
 from gantrymq.cluster.patience import Patience
-from gantrymq.cluster.steps import Gathering, Steps, first_error
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.net.procedures.driver import Gathering, Steps, first_error
 
 if TYPE_CHECKING:
     from gantrymq.cluster.group import Cluster

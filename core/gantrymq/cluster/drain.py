@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.broker.tables.group_tables import STATE_TABLE, TAG
 from gantrymq.cluster.group import Group
 from gantrymq.cluster.names import home_of
-from gantrymq.cluster.steps import Steps, run_steps
+from gantrymq.net.procedures.driver import Steps, run
 
 if TYPE_CHECKING:
     from gantrymq.cluster.group import Cluster
@@ -38,7 +38,7 @@ class ClusterDrain:
         """Groups came, left, or are being emptied."""
         if not self._busy and ((self._leaving() and self._staying()) or self._returned()):
             self._busy = True
-            run_steps(self._work(), self._ended)
+            run(self._work(), self._ended)
 
     def _leaving(self) -> list[Group]:
         return [group for group in self._cluster.ready_groups() if group.draining]

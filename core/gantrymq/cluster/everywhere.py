@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gantrymq.broker.port import Done
-from gantrymq.cluster.steps import Gathering, Steps, run_steps
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.net.procedures.driver import Gathering, Steps, run
 
 if TYPE_CHECKING:
     from gantrymq.cluster.group import Cluster, Group
@@ -49,10 +49,10 @@ class Everywhere:
             groups = [self._first]
         self._done.update([(group.index, group.attempt) for group in groups])
 
-        def run(group: Group, token: Any, done: Done) -> None:
-            run_steps(self._call(group), partial(done, token))
+        def ask(group: Group, token: Any, done: Done) -> None:
+            run(self._call(group), partial(done, token))
 
-        Gathering([partial(run, group) for group in groups], partial(self._answered, groups))
+        Gathering([partial(ask, group) for group in groups], partial(self._answered, groups))
 
     def _answered(self, groups: list[Group], results: list[Any]) -> None:
         for group, result in zip(groups, results, strict=True):

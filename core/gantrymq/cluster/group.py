@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gantrymq.broker.port import BrokerPort, Start
 from gantrymq.cluster.names import tag_of
-from gantrymq.cluster.steps import Steps
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.net.procedures.driver import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -26,9 +26,9 @@ from gantrymq.broker.tables.group_tables import (
 from gantrymq.broker.topics import PERM_WRITE
 from gantrymq.cluster.group import Group
 from gantrymq.cluster.names import LIGHT_BITS, cluster_light, split_light
-from gantrymq.cluster.steps import Steps, pause
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.net.procedures.driver import Steps, pause
 
 if TYPE_CHECKING:
     from gantrymq.cluster.group import Cluster
@@ -200,7 +200,8 @@ def _lease(cluster: Cluster, group: Group, name: str) -> Steps:
         except GantryError as error:
             if error.code is not ErrorCode.LEASE_HELD:
                 raise
-        yield pause(cluster.wheel, LEASE_PAUSE_MS)
+        at_ms = cluster.wheel.now_ms() + LEASE_PAUSE_MS
+        yield pause(lambda go_on: cluster.wheel.call_at(at_ms, lambda now_ms: go_on()))  # noqa: B023 (called at once)
     raise GantryError(ErrorCode.LEASE_HELD, f"broker group {group.name}: {name} is held by another gateway")
 
 

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.broker.port import Done
-from gantrymq.cluster.steps import Gathering, Steps, run_steps
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.net.procedures.driver import Gathering, Steps, run
 
 if TYPE_CHECKING:
     from gantrymq.cluster.group import Cluster, Group
@@ -111,7 +111,7 @@ class ClusterLeases:
         self._again = True
         if not self._moving:
             self._moving = True
-            run_steps(self._move(), self._moved)
+            run(self._move(), self._moved)
 
     def _move(self) -> Steps:
         while self._again:
@@ -137,7 +137,7 @@ class ClusterLeases:
         if lease is None or home is None:
             on_done(token, None)
         else:
-            run_steps(self._take_again(name, lease, home), partial(on_done, token))
+            run(self._take_again(name, lease, home), partial(on_done, token))
 
     def _moved(self, result: Any) -> None:
         self._moving = False

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gantrymq.cluster.steps import Gathering
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
+from gantrymq.net.procedures.driver import Gathering
 
 if TYPE_CHECKING:
     from gantrymq.broker.port import Done, Outcome

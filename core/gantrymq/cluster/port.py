@@ -29,11 +29,11 @@ from gantrymq.cluster.names import (
     split_light,
 )
 from gantrymq.cluster.pieces import Piece, submit_pieces
-from gantrymq.cluster.steps import Gathering, Steps, first_error, run_steps
 from gantrymq.cluster.tables import ClusterTables
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.net.api import Wheel
+from gantrymq.net.procedures.driver import Gathering, Steps, first_error, run
 from gantrymq.services import Turn
 
 log = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ class ClusterPort:
             if not self.joining:
                 self.withdrawn.clear()
             self.joining.append(group)
-            run_steps(cluster_join.join(self, group), partial(self._joined, group, attempt))
+            run(cluster_join.join(self, group), partial(self._joined, group, attempt))
 
     def _joined(self, group: Group, attempt: int, result: Any) -> None:
         if attempt != group.attempt:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from gantrymq.broker.port import Done
 from gantrymq.cluster.everywhere import Everywhere
-from gantrymq.cluster.steps import Gathering, Steps, everywhere, first_error
 from gantrymq.model.errors import GantryError
+from gantrymq.net.procedures.driver import Gathering, Steps, everywhere, first_error
 
 if TYPE_CHECKING:
     from gantrymq.cluster.group import Cluster, Group

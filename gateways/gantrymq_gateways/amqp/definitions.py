@@ -20,11 +20,12 @@ import msgspec
 from gantrymq.broker.port import END, BrokerPort, CursorInfo, Route
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.net.procedures.driver import Steps
+from gantrymq.net.procedures.order import Lock
 from gantrymq_gateways.amqp.exchanges.arguments import Rules, rules_of
 from gantrymq_gateways.amqp.exchanges.arguments import check_binding as check_new_binding
 from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE, DIRECT_TOPIC, KIND
 from gantrymq_gateways.amqp.properties.mapping import topic_of
-from gantrymq_gateways.amqp.steps import Lock, Steps
 from gantrymq_gateways.amqp.wire.constants import ACCESS_REFUSED, PRECONDITION_FAILED, AmqpError
 from gantrymq_gateways.amqp.wire.values import read_table
 

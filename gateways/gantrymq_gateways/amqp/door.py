@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.broker.port import Outcome
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.held.outbound import Piece, Pieces
+from gantrymq.net.procedures.driver import Steps, run
 from gantrymq_gateways.amqp.channels import channel as channels
 from gantrymq_gateways.amqp.channels import declare
 from gantrymq_gateways.amqp.channels.channel import Channel, Handler
 from gantrymq_gateways.amqp.messages.publish import Publisher, PublishingChannel, UnknownExchangeError
-from gantrymq_gateways.amqp.steps import Runner, Steps
 from gantrymq_gateways.amqp.wire.connection import Connection
 from gantrymq_gateways.amqp.wire.constants import (
     BLOCKED_CAPABILITY,
@@ -352,7 +352,7 @@ class AmqpDoor:
 
     def _run(self, channel: Channel, steps: Steps, number: int) -> None:
         channel.busy = True
-        Runner(steps, partial(self._finished, channel, number)).run()
+        run(steps, partial(self._finished, channel, number), Exception)
 
     def _finished(self, channel: Channel, number: int, error: Exception | None) -> None:
         channel.busy = False

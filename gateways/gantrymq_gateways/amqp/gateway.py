@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gantrymq.broker.port import END, BrokerPort, CursorInfo
+from gantrymq.net.procedures.driver import Steps, run
 from gantrymq_gateways.amqp.config import AmqpConfig
 from gantrymq_gateways.amqp.definitions import GROUP, DefinitionLimits, Definitions, QueueDefinition
 from gantrymq_gateways.amqp.messages.consumers import Queue
 from gantrymq_gateways.amqp.messages.publish import Contents, Targets
 from gantrymq_gateways.amqp.properties.writing import Renderer
-from gantrymq_gateways.amqp.steps import Runner, Steps
 from gantrymq_gateways.amqp.wire.constants import locked_error, unknown_queue_error
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Gateway:
             self.ready = error is None
             on_started(error)
 
-        Runner(self.definitions.start(), finished).run()
+        run(self.definitions.start(), finished, Exception)
 
     def broker_state(self, up: bool) -> None:
         """The broker went away (cursors, leases and watches with it) or came back."""
@@ -168,4 +168,4 @@ class Gateway:
             if error is not None:
                 log.warning("amqp: queue %r could not be deleted: %s", queue.name, error)
 
-        Runner(steps(), finished).run()
+        run(steps(), finished, Exception)

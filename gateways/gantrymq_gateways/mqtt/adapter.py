@@ -14,13 +14,13 @@ from gantrymq.model.errors import GantryError
 from gantrymq.model.message import Message
 from gantrymq.net.api import Link
 from gantrymq.net.held.outbound import Pieces
+from gantrymq.net.procedures.driver import Steps
 from gantrymq_gateways.mqtt.gateway import MqttGateway, Peer
 from gantrymq_gateways.mqtt.messages.deliver import Outlet, bridge_property
 from gantrymq_gateways.mqtt.messages.publish import Inflow
 from gantrymq_gateways.mqtt.messages.refused import DIVERTED, letter
 from gantrymq_gateways.mqtt.sessions.lifecycle import GROUP_PREFIX
 from gantrymq_gateways.mqtt.sessions.sessions import Session
-from gantrymq_gateways.mqtt.steps import Steps
 from gantrymq_gateways.mqtt.wire import codec
 from gantrymq_gateways.mqtt.wire import constants as c
 from gantrymq_gateways.mqtt.wire.codec import Ack, Connect, Disconnect, Publish, Subscribe, Unsubscribe, Will

@@ -15,6 +15,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import BODY_BYTES_MAX
 from gantrymq.model.message import Message
 from gantrymq.net.api import Wheel
+from gantrymq.net.procedures.driver import Steps, call, run
 from gantrymq.services import Clock, Turn
 from gantrymq_gateways.mqtt import retained
 from gantrymq_gateways.mqtt.config import MqttConfig
@@ -26,7 +27,6 @@ from gantrymq_gateways.mqtt.retained import RetainedStore
 from gantrymq_gateways.mqtt.sessions.lifecycle import Lifecycle
 from gantrymq_gateways.mqtt.sessions.sessions import RETAINED_WAITING_FILTERS, RETAINED_WAITING_MAX, SessionTools
 from gantrymq_gateways.mqtt.sessions.shared_group import publisher_property
-from gantrymq_gateways.mqtt.steps import Steps, call, run
 from gantrymq_gateways.mqtt.tables import FILTER_TABLE, SESSION_TABLE
 from gantrymq_gateways.mqtt.topics.mapping import DeliveryTopics, LongTopics
 from gantrymq_gateways.mqtt.topics.rules import parse_rules

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gantrymq_gateways.mqtt import steps
+from gantrymq.net.procedures import order
 from gantrymq_gateways.mqtt.sessions import sessions
 from gantrymq_gateways.mqtt.topics.mapping import match_levels
 from gateways.tests.mqtt.world import Client, World
@@ -155,7 +155,7 @@ def test_simulation(mode: str, seed: int) -> None:
 @pytest.mark.parametrize("mode", ["immediate", "late", "shuffled"])
 @pytest.mark.parametrize("seed", range(12, 16))
 def test_simulation_with_a_turn_for_every_piece_of_work(mode: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "TURN_WORK", 1)
+    monkeypatch.setattr(order, "TURN_WORK", 1)
     monkeypatch.setattr(sessions, "ASK_MAX", 1)
     Simulation(mode, seed).run()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gantrymq_gateways.mqtt import steps
+from gantrymq.net.procedures import order
 from gantrymq_gateways.mqtt.retained import RetainedStore
 from gantrymq_gateways.mqtt.sessions import lifecycle, sessions
 from gantrymq_gateways.mqtt.tables import FILTER_GRACE_MS
@@ -19,8 +19,8 @@ from gateways.tests.mqtt.world import Client, World
 MANY = 500
 FILTERS = [f"t/{number}" for number in range(MANY)]
 
-PER_TURN = steps.TURN_WORK // lifecycle.FILTER_WORK
-ADDED_PER_TURN = steps.TURN_WORK // lifecycle.ADD_WORK + 1
+PER_TURN = order.TURN_WORK // lifecycle.FILTER_WORK
+ADDED_PER_TURN = order.TURN_WORK // lifecycle.ADD_WORK + 1
 
 
 class Counted:
@@ -268,7 +268,7 @@ def test_a_message_that_comes_while_filters_are_added_is_delivered_once(
     turns: int, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its queues differ: the old filter has it, and those of the new ones that were there already."""
-    monkeypatch.setattr(steps, "TURN_WORK", 1)
+    monkeypatch.setattr(order, "TURN_WORK", 1)
     world = World(mode)
     publisher = world.client("p")
     client = world.client("c", clean=False)
@@ -306,7 +306,7 @@ class Levels:
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_many_retained_messages_are_looked_for_in_turns(clean: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    count = 3 * steps.TURN_WORK
+    count = 3 * order.TURN_WORK
     world = World()
     rows = {
         f"t/{number}": b"\x01\x00" + bytes((len(f"t/{number}"),)) + b"t/%d" % number + b"x" for number in range(count)
@@ -320,7 +320,7 @@ def test_many_retained_messages_are_looked_for_in_turns(clean: bool, monkeypatch
         world.turn.run()
         client.collect()
     world.settle()
-    assert max(levels.turns) <= steps.TURN_WORK + lifecycle.LEVEL_WORK
+    assert max(levels.turns) <= order.TURN_WORK + lifecycle.LEVEL_WORK
     assert {topic for topic, _ in client.messages()} == {f"t/{number}" for number in range(count)}
 
 

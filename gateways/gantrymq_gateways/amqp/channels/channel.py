@@ -12,11 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gantrymq.broker.port import CursorInfo, Outcome
+from gantrymq.net.procedures.driver import Steps
 from gantrymq_gateways.amqp.definitions import QueueDefinition
 from gantrymq_gateways.amqp.messages.consumers import Consumer, Ledger, Outlet, Queue
 from gantrymq_gateways.amqp.messages.publish import PublishingChannel
 from gantrymq_gateways.amqp.properties.mapping import body_of
-from gantrymq_gateways.amqp.steps import Steps
 from gantrymq_gateways.amqp.wire.codec import content_frames, method_frame
 from gantrymq_gateways.amqp.wire.constants import (
     ACCESS_REFUSED,

@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any, Final
 
 from gantrymq.broker.port import CursorInfo
+from gantrymq.net.procedures.driver import Steps
 from gantrymq_gateways.amqp.channels.channel import Channel, Handler, clean, refuse_arguments
 from gantrymq_gateways.amqp.definitions import SYSTEM_EXCHANGES, Binding, Exchange, QueueDefinition
 from gantrymq_gateways.amqp.exchanges.arguments import TYPES, check_exchange, check_same_arguments
 from gantrymq_gateways.amqp.messages.consumers import Queue
 from gantrymq_gateways.amqp.properties.mapping import topic_of
-from gantrymq_gateways.amqp.steps import Steps
 from gantrymq_gateways.amqp.wire.constants import (
     ACCESS_REFUSED,
     DIRECT_REPLY_TO,

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 from gantrymq.broker.port import BrokerPort, Delivery, Outcome
 from gantrymq.model.errors import GantryError
 from gantrymq.net.held.outbound import LARGE_BYTES, Piece
+from gantrymq.net.procedures.driver import Steps
 from gantrymq_gateways.amqp.properties.mapping import body_of
 from gantrymq_gateways.amqp.properties.writing import Rendered, Renderer
-from gantrymq_gateways.amqp.steps import Steps
 from gantrymq_gateways.amqp.wire.codec import deliver_frames, deliver_prefix, large_deliver_frames
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from gantrymq.broker.port import Done, RoutePort, is_error
 from gantrymq.model.message import Message
+from gantrymq.net.procedures.driver import Call, call
 from gantrymq_gateways.mqtt.messages.deliver import FETCH_BYTES_MAX, Outlet, body_of, message_qos
 from gantrymq_gateways.mqtt.routes import KIND
-from gantrymq_gateways.mqtt.steps import Call, call
 from gantrymq_gateways.mqtt.topics.mapping import DeliveryTopics
 from gantrymq_gateways.mqtt.topics.rules import NO_RULES, TopicRules
 from gantrymq_gateways.mqtt.wire import codec

@@ -9,8 +9,8 @@ from typing import Any
 from gantrymq.broker.port import BrokerPort, Done, Route
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.net.procedures.driver import Call, Steps, call, run
 from gantrymq_gateways.mqtt.routes import KIND
-from gantrymq_gateways.mqtt.steps import Call, Steps, call, run
 from gantrymq_gateways.mqtt.tables import FILTER_TABLE, SessionTable, marked, removed
 from gantrymq_gateways.mqtt.topics.rules import TopicRules
 from gantrymq_gateways.mqtt.topics.shared import bare

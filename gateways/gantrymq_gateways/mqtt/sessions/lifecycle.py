@@ -12,6 +12,8 @@ from typing import Any, Final, Protocol
 
 from gantrymq.broker.port import END, FIND, BrokerPort, CursorInfo
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.net.procedures.driver import Call, Steps, call, pause, run
+from gantrymq.net.procedures.order import Serial, Work
 from gantrymq_gateways.mqtt.messages.deliver import Outlet
 from gantrymq_gateways.mqtt.messages.fanout import Fanout
 from gantrymq_gateways.mqtt.retained import RetainedStore
@@ -26,7 +28,6 @@ from gantrymq_gateways.mqtt.sessions.sessions import (
     Waiting,
 )
 from gantrymq_gateways.mqtt.sessions.shared import SharedGroups
-from gantrymq_gateways.mqtt.steps import Call, Serial, Steps, Work, call, pause, run
 from gantrymq_gateways.mqtt.tables import FILTER_GRACE_MS, SessionTable, StoredFilter, StoredSession
 from gantrymq_gateways.mqtt.topics.shared import check_shared, is_shared
 from gantrymq_gateways.mqtt.wire import constants as c

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from gantrymq.broker.port import Done, TablePort
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.net.procedures.driver import Call, call
 from gantrymq_gateways.mqtt.sessions.sessions import Hold, PersistentSession, Session
-from gantrymq_gateways.mqtt.steps import Call, call
 from gantrymq_gateways.mqtt.tables import SESSION_TABLE, SessionTable, StoredSession
 
 TAKEN: Final = "its client id was taken by another gateway"

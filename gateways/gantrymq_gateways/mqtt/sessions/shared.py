@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from gantrymq.broker.port import END, BrokerPort, CursorInfo
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.net.procedures.driver import Call, Steps, call, run
 from gantrymq_gateways.mqtt.sessions.filter_queues import FilterQueues
 from gantrymq_gateways.mqtt.sessions.sessions import Session, SessionTools
 from gantrymq_gateways.mqtt.sessions.shared_group import ALONE, SharedGroup
-from gantrymq_gateways.mqtt.steps import Call, Steps, call, run
 
 CURSOR_GROUP: Final = "mqtt-share"
 """Group of the cursor in a shared subscription's own light queue."""

@@ -1,22 +1,14 @@
-"""Procedures of several port calls in a row, written as generators and driven by the calls' own answers.
-
-For what happens per connection or subscription, never per message. A procedure yields `call(port.method, arguments...)` and gets
-the result back; a GantryError is raised at the yield. `Serial` runs the procedures of one client id one after the other.
-"""
+"""Procedures that must not run beside each other, and how much one may do at once."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from gantrymq.broker.port import Done
 from gantrymq.model.errors import GantryError
-
-Call = Callable[[object, Done], None]
-Steps = Generator[Call, Any, None]
-
+from gantrymq.net.procedures.driver import Call, Done, Steps, run
 
 TURN_WORK: Final = 2048
 """Units of about a microsecond that a procedure may do before the others have their turn: half of what the pump gives one peer (`TURN_S`)."""
@@ -37,60 +29,6 @@ class Work:
             return False
         self._left = TURN_WORK
         return True
-
-
-def call(method: Callable[..., None], *arguments: object) -> Call:
-    """A port method with its arguments, waiting for token and on_done."""
-    return lambda token, on_done: method(*arguments, token, on_done)
-
-
-def pause(later: Callable[[Callable[[], None]], None]) -> Call:
-    """A call that is answered in the next loop turn; `later` hands a callback to it."""
-    return lambda token, on_done: later(partial(on_done, token, None))
-
-
-class _Run:
-    __slots__ = ("_answered", "_inside", "_on_end", "_result", "_steps")
-
-    def __init__(self, steps: Steps, on_end: Callable[[GantryError | None], None]) -> None:
-        self._steps = steps
-        self._on_end = on_end
-        self._inside = False
-        self._answered = False
-        self._result: Any = None
-
-    def done(self, token: object, result: Any) -> None:
-        if self._inside:
-            # Answered before the call returned: `advance` goes on in its loop, so that nothing recurses.
-            self._answered = True
-            self._result = result
-        else:
-            self.advance(result)
-
-    def advance(self, result: Any) -> None:
-        self._inside = True
-        ended: GantryError | None = None
-        while True:
-            try:
-                failed = isinstance(result, GantryError)
-                following = self._steps.throw(result) if failed else self._steps.send(result)
-            except StopIteration:
-                break
-            except GantryError as error:
-                ended = error
-                break
-            self._answered = False
-            following(None, self.done)
-            if not self._answered:
-                self._inside = False
-                return
-            result = self._result
-        self._on_end(ended)
-
-
-def run(steps: Steps, on_end: Callable[[GantryError | None], None]) -> None:
-    """Run a procedure; `on_end` gets the error that it let through, or None."""
-    _Run(steps, on_end).advance(None)
 
 
 End = Callable[[GantryError | None], None]
@@ -157,3 +95,45 @@ class Serial:
         else:
             del self._lines[name]
             on_end(error)
+
+
+class Lock:
+    """Lets one chain at a time work on a name; the others wait in order. Taken with `yield lock.take(name)`."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[tuple[Any, Done]]] = {}
+        self._freed: deque[str] = deque()
+        self._handing = False
+
+    def take(self, name: str) -> Call:
+        """A call that is answered when the name is free."""
+
+        def call(token: Any, on_done: Done) -> None:
+            waiting = self._waiting.get(name)
+            if waiting is None:
+                self._waiting[name] = deque()
+                on_done(token, None)
+            else:
+                waiting.append((token, on_done))
+
+        return call
+
+    def free(self, name: str) -> None:
+        """Hand the name to the next in line. In a loop: hundreds may wait, and each may be done, and free it, at once."""
+        self._freed.append(name)
+        if self._handing:
+            return
+        self._handing = True
+        try:
+            while self._freed:
+                self._hand_over(self._freed.popleft())
+        finally:
+            self._handing = False
+
+    def _hand_over(self, name: str) -> None:
+        waiting = self._waiting[name]
+        if waiting:
+            token, on_done = waiting.popleft()
+            on_done(token, None)
+        else:
+            del self._waiting[name]

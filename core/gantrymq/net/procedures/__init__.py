@@ -1,0 +1,1 @@
+"""Procedures: several calls in a row, each with its answer later."""
