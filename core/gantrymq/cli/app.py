@@ -34,7 +34,7 @@ GROUPS: Final = {
     "topic": ("Topics.", ["gantrymq.cli.commands.topics"]),
     "group": ("Consumer groups.", ["gantrymq.cli.commands.groups"]),
     "offset": ("Where consumer groups are.", ["gantrymq.cli.commands.groups"]),
-    "message": ("Messages.", ["gantrymq.cli.commands.messages"]),
+    "message": ("Messages.", ["gantrymq.cli.message"]),
     "transactions": (
         "Transactional messages that wait for their producer's decision.",
         ["gantrymq.cli.commands.transactions"],

@@ -12,10 +12,8 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gantrymq.cli import completion, names, options
-from gantrymq.cli.alone import query, send
 from gantrymq.cli.commands import people
 from gantrymq.cli.commands.groups import dead_letter_topic
-from gantrymq.cli.commands.tail import tail
 from gantrymq.cli.names import REDRIVE_PREFIX
 from gantrymq.cli.options import Json, Nameserver, Yes
 from gantrymq.cli.screen import CONSOLE, facts, plain, show_rows, stacked, table
@@ -28,11 +26,6 @@ from gantrymq.client.records import ReceivedMessage
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ConfigError, ErrorCode, GantryError
 
-message_app = typer.Typer()
-for command in (tail, send, query):
-    message_app.command()(command)
-
-
 REDRIVE_BATCH: Final = 100
 """Messages between two commits: as many may be sent twice when the command is killed."""
 
@@ -40,7 +33,6 @@ REDRIVE_WAIT_S: Final = 30.0
 """A broker that has dead letters and gives none for so long is too slow: the rest is left for the next redrive."""
 
 
-@message_app.command()
 def get(
     message_id: Annotated[str, typer.Argument(metavar="ID", help="A message id; with --topic also a client's.")] = "",
     topic: Annotated[
@@ -79,7 +71,6 @@ async def get_at(admin: Admin, topic: str, at: str, as_lines: bool) -> None:
     people.show_one(found[0], as_lines)
 
 
-@message_app.command()
 def redrive(
     group: Annotated[str, typer.Argument(metavar="GROUP", autocompletion=completion.groups)],
     to: Annotated[
