@@ -27,6 +27,7 @@ from gantrymq.broker.routing.router import load_route_sets
 from gantrymq.broker.tables.snapshots import SnapshotWork
 from gantrymq.broker.tables.tables import Rows
 from gantrymq.broker_metrics import BrokerMetrics, registered
+from gantrymq.cluster.wire.server import GatewaySession
 from gantrymq.launch.health import Health
 from gantrymq.launch.recovery_progress import RecoveryProgress
 from gantrymq.metrics import Metrics
@@ -110,7 +111,7 @@ class BrokerService:
             verification.start()
         store.on_units_written(broker.stats.stored)
         broker.stats.start(context.wheel)
-        doors = BrokerServer(broker, context)
+        doors = BrokerServer(broker, context, partial(GatewaySession, broker))
         metrics = context.shared.get("metrics")
         if metrics is not None:
             show_metrics(metrics, store, broker, retention, doors)

@@ -10,12 +10,14 @@ import os
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gantrymq.broker.local import LocalBrokerPort
+from gantrymq.cluster.wire.server import GatewaySession
 from gantrymq.model.errors import StoreCorruptError
 from gantrymq.model.limits import BODY_BYTES_MAX
 from gantrymq.net.testing import FakeLink, ManualTurn, ManualWheel
@@ -57,7 +59,11 @@ class House(SnapshotNode):
         self.accept_loss = accept_loss
         super().__init__(files)
         clock = self.broker.clock
-        self.doors = BrokerServer(self.broker, Context(self.wheel, self.turn))  # type: ignore[arg-type]
+        self.doors = BrokerServer(
+            self.broker,
+            Context(self.wheel, self.turn),  # type: ignore[arg-type]
+            partial(GatewaySession, self.broker),
+        )
         self.doors.set_address("127.0.0.1:10911")
         began: list[Any] = []
         mqtt = MqttGateway(Shell(LocalBrokerPort(self.broker), clock, self.turn, self.wheel), MqttConfig())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig, TransactionsConfig
 from gantrymq.broker.topics import TopicConfig
+from gantrymq.cluster.wire.server import GatewaySession
 from gantrymq.net.turn import LoopTurn
 from gantrymq.net.wheel import TimerWheel
 from gantrymq.remoting.server.broker_door import BrokerServer
@@ -127,7 +128,11 @@ class Node:
         self.broker.keep_snapshots(SnapshotFiles(self.files, ROOT / "gantry" / "snapshots"))
         self.broker.open(not report.clean)
         self.broker.request_flush = self._flush_soon
-        self.doors = BrokerServer(self.broker, _Context(self.wheel, self.turn))  # type: ignore[arg-type]
+        self.doors = BrokerServer(
+            self.broker,
+            _Context(self.wheel, self.turn),  # type: ignore[arg-type]
+            partial(GatewaySession, self.broker),
+        )
         self.doors.set_address("127.0.0.1:10911")
         if self.plant is not None:
             self.plant(self)

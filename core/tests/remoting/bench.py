@@ -6,11 +6,13 @@ import errno
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
+from gantrymq.cluster.wire.server import GatewaySession
 from gantrymq.net.testing import FakeLink, ManualClock, ManualTurn, ManualWheel
 from gantrymq.remoting.codec import Command, FrameReader, encode
 from gantrymq.remoting.constants import RequestCode
@@ -70,7 +72,11 @@ class Bench:
             sync,
         )
         self.broker.open()
-        self.doors = BrokerServer(self.broker, Context(self.wheel, self.turn))  # type: ignore[arg-type]
+        self.doors = BrokerServer(
+            self.broker,
+            Context(self.wheel, self.turn),  # type: ignore[arg-type]
+            partial(GatewaySession, self.broker),
+        )
         self.doors.set_address("127.0.0.1:10911")
 
     def connect(self, peer: str = "127.0.0.1:50000") -> FakeLink:

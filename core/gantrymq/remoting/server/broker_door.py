@@ -12,7 +12,6 @@ from collections import deque
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 
-from gantrymq.cluster.wire.server import GatewaySession
 from gantrymq.model import sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import LOOPBACK_HOST, Message
@@ -45,6 +44,7 @@ from gantrymq.remoting.server.pulling import pulls
 from gantrymq.remoting.server.pulling.offsets import QueueServices
 from gantrymq.remoting.server.pulling.pulls import Pulls, Waiter
 from gantrymq.remoting.server.reads import Read, Reading, T
+from gantrymq.remoting.server.reply import GatewaySession, OpenSession
 from gantrymq.remoting.server.sending import batches as batch_requests
 from gantrymq.remoting.server.sending import recalls as recall_requests
 from gantrymq.remoting.server.sending import replies as reply_requests
@@ -96,8 +96,9 @@ COLD_MAX: Final = 1024
 class BrokerServer:
     """What all connections to one broker share; `accept` is the listener's factory."""
 
-    def __init__(self, broker: Broker, context: ServiceContext) -> None:
+    def __init__(self, broker: Broker, context: ServiceContext, open_session: OpenSession) -> None:
         self.broker = broker
+        self.open_session = open_session
         self.wheel = context.wheel
         self.turn = context.turn
         self.identity = Identity(broker.clock.now_ms())
@@ -469,7 +470,7 @@ class BrokerConnection(RemotingDoor):
     def _gateway_request(self, command: Command) -> None:
         """A gateway process on the other side: its calls go to a session of its own."""
         if self._gateway is None:
-            self._gateway = GatewaySession(self.shared.broker, self.link.peer, self._send_frame)
+            self._gateway = self.shared.open_session(self.link.peer, self._send_frame)
         self._gateway.handle(command)
 
     def _send_frame(self, frame: bytes) -> None:

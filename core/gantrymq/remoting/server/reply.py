@@ -16,6 +16,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class GatewaySession(Protocol):
+    """What answers the calls of one gateway process (docs/formats/gateway.md)."""
+
+    def handle(self, command: Command) -> None:
+        """One request of the gateway; never raises for what the peer sent."""
+
+    def close(self) -> None:
+        """The connection is gone."""
+
+
+OpenSession = Callable[[str, Callable[[bytes], None]], GatewaySession]
+"""`open(peer, send)`: a session for the gateway process at that address; `send(frame)` is how it answers."""
+
+
 class Reply(Protocol):
     """Every handler's. An answer to a connection that is gone meanwhile is dropped."""
 
