@@ -123,3 +123,50 @@ def test_gateway_outlives_its_broker(tmp_path: Path) -> None:
         again.close()
     finally:
         installation.stop()
+
+
+def transact_until_lost(server: Gantry, committed: list[int], enough: threading.Event) -> None:
+    """Each transaction takes one number off `in` and puts it into `left` and `right`."""
+    channel = connect(server).channel()
+    channel.tx_select()
+    try:
+        while True:
+            method, _, body = channel.basic_get("in")
+            channel.basic_publish("", "left", body)
+            channel.basic_ack(method.delivery_tag)
+            channel.basic_publish("", "right", body)
+            channel.tx_commit()
+            committed.append(int(body))
+            if len(committed) == CONFIRMED_BEFORE_KILL:
+                enough.set()
+    except (pika.exceptions.AMQPError, OSError):
+        return
+
+
+def test_a_transaction_is_all_or_nothing_through_kill(own_server: Gantry) -> None:
+    channel = connect(own_server).channel()
+    channel.tx_select()
+    for queue in ("in", "left", "right"):
+        channel.queue_declare(queue, durable=True)
+    for number in range(20 * CONFIRMED_BEFORE_KILL):
+        channel.basic_publish("", "in", b"%d" % number)
+    channel.tx_commit()
+
+    committed: list[int] = []
+    enough = threading.Event()
+    worker = threading.Thread(target=transact_until_lost, args=(own_server, committed, enough))
+    worker.start()
+    assert enough.wait(LIMIT_S)
+    own_server.kill_and_restart()
+    worker.join(LIMIT_S)
+    assert not worker.is_alive()
+
+    channel = connect(own_server).channel()
+    found = {}
+    for queue in ("in", "left", "right"):
+        count = channel.queue_declare(queue, passive=True).method.message_count
+        found[queue] = [int(channel.basic_get(queue, auto_ack=True)[2]) for _ in range(count)]
+    assert found["left"] == found["right"]
+    assert found["left"][: len(committed)] == committed
+    assert len(found["left"]) - len(committed) <= 1
+    assert found["left"] + found["in"] == list(range(20 * CONFIRMED_BEFORE_KILL))

@@ -49,6 +49,10 @@ class Outcome(IntEnum):
     """Never reached the consumer: back to its place, as if it had not been acquired (not redelivered)."""
 
 
+ONE_PIECE: Final = ((0, 0, Outcome.ACK),)
+"""As `settle` of a submit that settles nothing, and is one piece all the same: no cursor is 0."""
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """Where a new cursor begins: `kind` is `end`, `earliest` or `time` (then `at_ms`, milliseconds since the epoch); `find`: none is made."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from gantrymq.broker.port import ONE_PIECE
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.net.procedures.driver import Gathering
@@ -42,7 +43,7 @@ def submit_pieces(pieces: Sequence[Piece], batch: Sequence[Message], sender: obj
 
     def send(piece: Piece, token: Any, done: Done) -> None:
         messages = [batch[place] for place in piece.places]
-        piece.group.port.submit(messages, token, done, sender, settle=piece.settle, rows=piece.rows)
+        piece.group.port.submit(messages, token, done, sender, settle=piece.settle or ONE_PIECE, rows=piece.rows)
 
     def stored(answers: list[Any]) -> None:
         for piece, answer in zip(first, answers, strict=True):

@@ -31,6 +31,8 @@ class AmqpConfig:
     """Bytes for one slow reader above which nothing more is fetched for it."""
     inbound_bytes_max: int = field(default=16 * 1024 * 1024, metadata={"min": 65536, "max": 256 * 1024 * 1024})
     """Bodies of one connection that wait for the log, or behind a method that does, above which nothing more is read from it."""
+    tx_bytes_max: int = field(default=16 * 1024 * 1024, metadata={"min": 65536, "max": 16 * 1024 * 1024})
+    """Bodies and properties of one transaction (tx.select): they are kept in memory, and written in one turn."""
     exchanges_max: int = field(default=10_000, metadata={"min": 0, "max": 1_000_000})
     """Exchanges that clients declared, all together."""
     queues_max: int = field(default=100_000, metadata={"min": 0, "max": 1_000_000})

@@ -16,7 +16,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.held.outbound import Piece, Pieces
 from gantrymq.net.procedures.driver import Steps, run
 from gantrymq_gateways.amqp.channels import channel as channels
-from gantrymq_gateways.amqp.channels import declare
+from gantrymq_gateways.amqp.channels import declare, transactions
 from gantrymq_gateways.amqp.channels.channel import Channel, Handler
 from gantrymq_gateways.amqp.messages.publish import Publisher, PublishingChannel, UnknownExchangeError
 from gantrymq_gateways.amqp.wire.connection import Connection
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HANDLERS: Final[dict[str, Handler]] = {**channels.HANDLERS, **declare.HANDLERS}
+HANDLERS: Final[dict[str, Handler]] = {**channels.HANDLERS, **declare.HANDLERS, **transactions.HANDLERS}
 
 BACKLOG_MAX: Final = 1000
 """Events of one connection that wait for an earlier one before we stop reading."""
@@ -397,7 +397,7 @@ class AmqpDoor:
         if publisher is None:
             return
         try:
-            publisher.publish(channel, event)
+            publisher.publish(channel, event, channel.transaction)
         except AmqpError as error:
             self._fail(channel, error, NUMBER_PUBLISH)
         except UnknownExchangeError as unknown:
@@ -410,7 +410,7 @@ class AmqpDoor:
             raise AmqpError(NOT_FOUND, f"no exchange '{name}' in vhost '/'")
         if self._publisher is not None:
             try:
-                self._publisher.publish(channel, event)
+                self._publisher.publish(channel, event, channel.transaction)
             except UnknownExchangeError:
                 raise AmqpError(NOT_FOUND, f"no exchange '{name}' in vhost '/'") from None
 

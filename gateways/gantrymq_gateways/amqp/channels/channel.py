@@ -1,4 +1,4 @@
-"""One channel: its state, and the methods of classes channel, basic, confirm, access and tx.
+"""One channel: its state, and the methods of classes channel, basic, confirm and access.
 
 A handler takes the method's arguments. It answers at once, or returns `Steps`; then the channel takes nothing more until they are
 done. Failures are AmqpError; the door sends them.
@@ -16,6 +16,7 @@ from gantrymq.net.procedures.driver import Steps
 from gantrymq_gateways.amqp.definitions import QueueDefinition
 from gantrymq_gateways.amqp.messages.consumers import Consumer, Ledger, Outlet, Queue
 from gantrymq_gateways.amqp.messages.publish import PublishingChannel
+from gantrymq_gateways.amqp.messages.transaction import Transaction
 from gantrymq_gateways.amqp.properties.mapping import body_of
 from gantrymq_gateways.amqp.wire.codec import content_frames, method_frame
 from gantrymq_gateways.amqp.wire.constants import (
@@ -73,6 +74,7 @@ class Channel(PublishingChannel):
         "last_queue",
         "ledger",
         "prefetch",
+        "transaction",
     )
 
     def __init__(self, door: Door, number: int) -> None:
@@ -82,6 +84,7 @@ class Channel(PublishingChannel):
         self.ledger = Ledger(door.gateway.config.unacked_max)
         self.prefetch = 0
         """For consumers to come (basic.qos without global); 0 without limit."""
+        self.transaction: Transaction | None = None
         self.last_queue = ""
         """The queue last declared here: what an empty queue name means."""
         self.backlog: deque[Event] = deque()
@@ -116,6 +119,13 @@ class Channel(PublishingChannel):
         self.settle(self.ledger.take_all(), Outcome.REQUEUE)
         for consumer in consumers:
             self.door.gateway.consumer_left(consumer.queue)
+
+    def answered(self, answers: list[tuple[int, Outcome]]) -> None:
+        """What a committed transaction has answered, by tag. Acknowledgements are in the log already, and count for nothing any more."""
+        for tag, outcome in answers:
+            entries = self.ledger.take(tag, False)
+            if entries:
+                self.settle(entries, outcome)
 
     def settle(self, entries: list[tuple[Queue, int, Consumer | None]], outcome: Outcome) -> None:
         """What became of deliveries that were taken from the ledger."""
@@ -175,7 +185,7 @@ def channel_flow_ok(channel: Channel, active: bool) -> None:
     """Never asked for, so it means nothing."""
 
 
-# access, confirm, tx.
+# access, confirm.
 
 
 def access_request(channel: Channel, *_arguments: Any) -> None:
@@ -183,21 +193,13 @@ def access_request(channel: Channel, *_arguments: Any) -> None:
 
 
 def confirm_select(channel: Channel, nowait: bool) -> None:
+    if channel.transaction is not None:
+        raise AmqpError(PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
     if not channel.confirming:
         channel.confirming = True
         channel.published = channel.confirmed = 0
     if not nowait:
         channel.reply("confirm.select-ok")
-
-
-def tx_select(channel: Channel) -> None:
-    if channel.confirming:
-        raise AmqpError(PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
-    raise AmqpError(NOT_IMPLEMENTED, "transactions are not supported", connection=True)
-
-
-def tx_end(_channel: Channel) -> None:
-    raise AmqpError(PRECONDITION_FAILED, "channel is not transactional")
 
 
 # basic: consuming.
@@ -323,7 +325,7 @@ def basic_get(channel: Channel, _ticket: int, queue: str, no_ack: bool) -> Steps
 
 def basic_ack(channel: Channel, tag: int, multiple: bool) -> None:
     ledger = channel.ledger
-    if not multiple and not ledger.prefetch_shared:
+    if not multiple and not ledger.prefetch_shared and channel.transaction is None:
         entry = ledger.open.pop(tag, None)
         if entry is not None:
             queue, offset, consumer = entry
@@ -344,6 +346,9 @@ def basic_nack(channel: Channel, tag: int, multiple: bool, requeue: bool) -> Non
 
 
 def _answer(channel: Channel, tag: int, multiple: bool, outcome: Outcome) -> None:
+    if channel.transaction is not None:
+        channel.transaction.answer(channel.ledger.open, tag, multiple, outcome)
+        return
     entries = channel.ledger.take(tag, multiple)
     if entries is None:
         raise AmqpError(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
@@ -366,9 +371,6 @@ HANDLERS: Final[dict[str, Handler]] = {
     "channel.flow-ok": channel_flow_ok,
     "access.request": access_request,
     "confirm.select": confirm_select,
-    "tx.select": tx_select,
-    "tx.commit": tx_end,
-    "tx.rollback": tx_end,
     "basic.qos": basic_qos,
     "basic.consume": basic_consume,
     "basic.cancel": basic_cancel,

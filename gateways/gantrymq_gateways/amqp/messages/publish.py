@@ -178,6 +178,13 @@ class Batch:
         """What was not stored, by index."""
 
 
+class Held(Protocol):
+    """A channel's transaction."""
+
+    def publish(self, message: Message, mandatory: Publish | None, size: int) -> None:
+        """Keep it until the transaction is committed. Raises AmqpError."""
+
+
 class PublishingChannel:
     """The publishing side of a channel."""
 
@@ -239,7 +246,7 @@ class Publisher:
         self.bytes_open = 0
         """Messages held or submitted, and not answered."""
 
-    def publish(self, channel: PublishingChannel, event: Publish) -> None:
+    def publish(self, channel: PublishingChannel, event: Publish, held: Held | None = None) -> None:
         """Add a message to the batch. Raises AmqpError and UnknownExchangeError; then nothing was added."""
         target = self._targets.find(event.arguments)
         try:
@@ -249,6 +256,10 @@ class Publisher:
             message = self._special_message(target, event, special)
         else:
             message = self._message(target, event.body, content, 0)
+        size = len(event.body) + len(message.properties) + MESSAGE_BYTES
+        if held is not None:
+            held.publish(message, event if target.mandatory else None, size)
+            return
         batch = self._batch
         if batch is None or batch.channel is not channel:
             self.flush()
@@ -256,7 +267,7 @@ class Publisher:
         if target.mandatory:
             batch.returns[len(batch.messages)] = event
         batch.messages.append(message)
-        batch.size += len(event.body) + len(message.properties) + MESSAGE_BYTES
+        batch.size += size
 
     def _message(self, target: Target, body: bytes, content: Content, delay_ms: int) -> Message:
         message = Message(target.topic, body, target.native + content.native, target.tag)
@@ -388,7 +399,11 @@ class Publisher:
             self._due = False  # `blocked` has set a new time for it
 
     def _return(self, number: int, event: Publish) -> None:
-        exchange, key, _, _ = split_publish(event.arguments)
-        method = method_frame(number, METHODS["basic.return"], (NO_ROUTE, REPLY_CODES[NO_ROUTE], exchange, key))
-        content = content_frames(number, event.properties, event.body, self._owner.frame_max)
-        self._owner.send_frames(method + content)
+        self._owner.send_frames(returned(number, event, self._owner.frame_max))
+
+
+def returned(number: int, event: Publish, frame_max: int) -> bytes:
+    """basic.return of a mandatory message that no queue wanted."""
+    exchange, key, _, _ = split_publish(event.arguments)
+    method = method_frame(number, METHODS["basic.return"], (NO_ROUTE, REPLY_CODES[NO_ROUTE], exchange, key))
+    return method + content_frames(number, event.properties, event.body, frame_max)
