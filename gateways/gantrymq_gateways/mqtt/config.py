@@ -28,6 +28,8 @@ class MqttConfig:
     proxies: str = ""
     """Networks of proxies (HAProxy, nginx, a cloud's load balancer), separated by commas, whose PROXY headers (versions 1 and 2) are
     believed: their connections count as those of the clients that they name."""
+    bridges: str = ""
+    """File with links to other MQTT brokers, as mosquitto.conf writes them: connection, address, topic PATTERN DIRECTION QOS LOCAL REMOTE."""
     inflight_max: int = field(default=256, metadata={"min": 1, "max": 10_000})
     """QoS 1 messages of a session sent and not acknowledged; MQTT 3.1.1 lets clients set none."""
     volatile_entries_max: int = field(default=100_000, metadata={"min": 1, "max": 1_000_000})

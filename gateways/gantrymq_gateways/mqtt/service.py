@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from importlib import import_module
+from typing import Any, Final
 
 import anyio
 
@@ -51,6 +52,7 @@ class MqttService:
     def __init__(self) -> None:
         self.extra_sections = {"message": MessageConfig}
         self._gateway: MqttGateway | None = None
+        self._bridges: Any = None
 
     async def start(self, context: ServiceContext) -> list[tuple[str, int]]:
         config: MqttConfig = context.config
@@ -76,6 +78,8 @@ class MqttService:
             raise failures[0]
         manners = manners_of(gateway, HostNames(context.host, context.host_names))
         bound: tuple[str, int] = await context.listen(lambda: FirstBytes(manners), context.host, config.port)
+        if config.bridges:
+            self._bridges = import_module("gantrymq_gateways.bridges.service").Bridges(context, gateway, config.bridges)
         if config.allow_anonymous:
             warn_if_open(log, self.name, bound, "mqtt.allow_anonymous=true")
         return [bound]
@@ -84,6 +88,8 @@ class MqttService:
         """Nothing to wait for: the shell has closed the connections, and what was not acknowledged is sent again."""
 
     async def stop(self) -> None:
+        if self._bridges is not None:
+            await self._bridges.stop()
         if self._gateway is not None:
             self._gateway.stop()
 
