@@ -43,15 +43,16 @@ from gantrymq.broker.topics import Topic, TopicConfig, TopicTable
 from gantrymq.broker.transactions.transactions import Transactions
 from gantrymq.broker.turn.ackgate import AckGate, answer
 from gantrymq.broker.turn.pending import Pending
-from gantrymq.broker.turn.submitted import MESSAGE_ENTRIES, Sent, Submitted
+from gantrymq.broker.turn.submitted import MESSAGE_ENTRIES, Sent, Submitted, beyond_one
 from gantrymq.model import names
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.model.message import DECIDED, DELAYED, HALF, Message
+from gantrymq.model.message import DECIDED, DELAYED, HALF, RUN, Message
 from gantrymq.net.api import Wheel
 from gantrymq.net.turn import log_failed, run_all, run_some
 from gantrymq.services import Clock, Turn
 from gantrymq.store.log.moved import MOVED_TOPIC
+from gantrymq.store.log.run import Run
 
 if TYPE_CHECKING:
     from gantrymq.store.checkpoints.snapshot_file import SnapshotFiles
@@ -132,7 +133,7 @@ class Broker:
         self.pops: Pops = Pops(self)
         self.parts: list[Part] = [self.delays, self.transactions, self.pops]
         redirect_half, enter_decided = self.transactions.redirect, self.transactions.enter
-        self.redirects = {DELAYED: self.delays.redirect, HALF: redirect_half, DECIDED: enter_decided}
+        self.redirects = {DELAYED: self.delays.redirect, HALF: redirect_half, DECIDED: enter_decided, RUN: self._run}
         """By `Message.kind`: rewrite the message for the system topic where it waits, or say why it is refused."""
         self.request_flush: Callable[[], None] = lambda: None
         """Synchronous flush: called once per turn that parked something (the flusher's group commit)."""
@@ -499,7 +500,7 @@ class Broker:
                         code = ErrorCode.MESSAGE_ILLEGAL  # RocketMQ: "Required message key is missing"
                 hit = NO_MATCH
                 if code is None and message.kind and topic is not None:
-                    strict = strict or topic.strict
+                    strict, room = strict or topic.strict, room - beyond_one(message)
                     topic, code = self.redirect(message, topic)
                 if code is None and topic is not None:
                     if topic.routed:
@@ -544,6 +545,15 @@ class Broker:
         except GantryError as error:  # no room for its topic or cursor: the turn goes on without it
             return topic, error.code
         return self.topics.topics.get(message.topic), code
+
+    def _run(self, message: Message) -> ErrorCode | None:
+        """A run has been looked at when nobody wanted its messages one by one. Where that has changed meanwhile it is to be sent again."""
+        topic = self.topics.topics.get(message.topic)
+        if topic is None or not topic.takes_runs():
+            return ErrorCode.BUSY
+        assert isinstance(message, Run)
+        self.stats.put_total += len(message.bodies) - 1
+        return self.transactions.enter(message) if message.queue_offset >= 0 else None
 
     def topic_for(self, message: Message, sender: object) -> tuple[Topic | None, ErrorCode | None]:
         """The topic of a message that has none yet: made, or why not."""

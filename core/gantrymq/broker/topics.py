@@ -136,6 +136,10 @@ class Topic:
         """Who waits for the next record of a queue, by queue id and the waiter's own key; each is called once."""
         self._queue_of: dict[str, int] = {}
 
+    def takes_runs(self) -> bool:
+        """Nobody wants to look at its messages one by one."""
+        return not (self.routed or self.special or self.compacted or self.takes is not None)
+
     def reconfigure(self, config: TopicConfig, strict: bool) -> None:
         """Take a changed configuration."""
         self.config = config

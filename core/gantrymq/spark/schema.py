@@ -56,6 +56,8 @@ SINK_COLUMNS: Final = {
     "tag": ("string",),
     "keys": ("string",),
     "properties": ("map<string,string>",),
+    "shardingKey": ("string",),
+    "expiresAt": ("timestamp",),
 }
 """What the sink takes, each with the types that are allowed; only `body` must be there (and `topic`, unless the option is set)."""
 

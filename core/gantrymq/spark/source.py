@@ -167,12 +167,12 @@ class _Writing:
         """Send every row; returns when all are acknowledged. Raises naming the row that was not."""
         from pyspark import TaskContext
 
-        from gantrymq.spark.sending import send_batches
+        from gantrymq.spark.writing.tasks import send_batches
 
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
         topic = self._options.topics[0] if self._options.topics else ""
-        return Written(send_batches(iterator, self._options.nameserver, topic, partition))
+        return Written(send_batches(iterator, self._options.nameservers, topic, partition))
 
 
 class GantryWriter(_Writing, DataSourceArrowWriter):  # type: ignore[misc]

@@ -17,6 +17,7 @@ from gantrymq.model.sysflag import STORE_HOST_V6
 from gantrymq.store.log import record
 from gantrymq.store.log.groups import CONTINUATION, DISPATCH_TOPIC, PAIR
 from gantrymq.store.log.record import HEAD, SHORT
+from gantrymq.store.log.run import RUN_FLAG, Run
 from gantrymq.store.schedule import DELAYS_MS, MARK, code_of_tag
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from gantrymq.store.log.commit_log import CommitLog
     from gantrymq.store.queues.consume_queue import ConsumeQueue
     from gantrymq.store.queues.queue_table import QueueTable
+    from gantrymq.store.queues.queue_table import Topic as QueueTopic
 
 CODES_MAX: Final = 65_536
 """Cached tag codes; the cache is emptied when it is full."""
@@ -78,6 +80,8 @@ class Appender:
         self.position = 0
         """Written position: the end of the log."""
         self.last_ms = 0
+        self.more = 0
+        """Records of the last batch beyond one for each of its messages: those of runs."""
         self.delays_ms = DELAYS_MS
         """By level of SCHEDULE_TOPIC_XXXX, for the times in its units."""
         self._now_ms = 0
@@ -97,6 +101,7 @@ class Appender:
             now_ms = self.last_ms
         self._now_ms = now_ms
         self._host_flag = STORE_HOST_V6 if len(self.store_host) > len(LOOPBACK_HOST) else 0
+        self.more = 0
         plan = _Plan(start, self._log.file_size)
         try:
             end = self._encode(batch, lights, now_ms, plan, start)
@@ -128,7 +133,11 @@ class Appender:
             length = len(body)
             properties_length = len(properties) + len(dispatch)
             size = _FIXED + length + len(name) + properties_length
-            if flags & 0x30:  # hosts of 20 bytes
+            if flags & 0x10030:  # hosts of 20 bytes, or a run
+                if flags & RUN_FLAG:
+                    position = self._encode_run(message, flags & ~RUN_FLAG, topic, now_ms, plan, position)
+                    limit, parts = plan.limit, plan.parts
+                    continue
                 flags = message.sys_flag = flags if host_flag else flags & ~STORE_HOST_V6
                 pack = record.heads(flags).pack
                 size += record.heads(flags).size - HEAD.size
@@ -163,14 +172,9 @@ class Appender:
                     dirty.append(queue)
                 pending += (position, size, code)
                 if dispatch:
-                    self._lights.add_all(targets, position, size, code)
-                    if message.lmq:
-                        self._enter(message.lmq, (position, size, code))
-            message.queue_offset = offset
-            message.physical_offset = position
-            message.size = size
-            message.store_ms = now_ms
-            message.store_host = host
+                    self._enter(targets, message.lmq, (position, size, code))
+            message.queue_offset, message.physical_offset, message.size = offset, position, size
+            message.store_ms, message.store_host = now_ms, host
             if message.keys and flags & 12 != 12:
                 index.append((message.topic, message.keys, position, now_ms))
             position += size
@@ -180,8 +184,61 @@ class Appender:
         plan.finish(position)
         return position
 
-    def _enter(self, lmq: tuple[str, ...], unit: tuple[int, int, int]) -> None:
-        """Dispatch a record into clients' light queues, which are ConsumeQueues of their own."""
+    def _encode_run(self, run: Message, flags: int, topic: QueueTopic, now_ms: int, plan: _Plan, position: int) -> int:
+        """The records of a run; they enter no light queue."""
+        assert isinstance(run, Run)
+        queue = topic.queues.get(run.queue_id)
+        if queue is None:
+            queue = self._queues.add_queue(topic, run.queue_id)
+        if not queue.pending:
+            self._queues.dirty.append(queue)
+        codes, pending, index, places, lengths = (
+            self._codes,
+            queue.pending,
+            self.index_pending,
+            run.positions,
+            self._lengths,
+        )
+        layout = record.heads(flags)
+        pack, limit, parts = layout.pack, plan.limit, plan.parts
+        name, own, magic, queue_id, host = topic.encoded, run.properties, topic.magic, run.queue_id, self.store_host
+        fixed, own_size = layout.size + SHORT.size + len(name), len(own)
+        born_ms, born_host, prepared, times = (
+            run.born_ms or now_ms,
+            run.born_host,
+            run.prepared_offset,
+            run.reconsume_times,
+        )
+        run.queue_offset = offset = queue.next_offset
+        places.clear()
+        for body, text, tag, keys, flag in zip(run.bodies, run.texts, run.tags, run.unique, run.flags, strict=True):
+            length, text_size = len(body), len(text) + own_size
+            size = fixed + length + text_size
+            if position + size > limit:
+                position = plan.roll(position)
+                limit, parts = plan.limit, plan.parts
+            parts += (
+                pack(
+                    size, magic, crc32(body) & 0x7FFFFFFF, queue_id, flag, offset, position, flags, born_ms, born_host, now_ms, host,
+                    times, prepared, length,
+                ),
+                body, name, lengths[text_size] if text_size < 1024 else SHORT.pack(text_size), text, own,
+            )  # fmt: skip
+            code = codes.get(tag)
+            pending += (position, size, self.tag_code(tag) if code is None else code)
+            index.append((run.topic, keys, position, now_ms))
+            places.append(position)
+            offset += 1
+            queue.next_offset = offset
+            position += size
+        self.more += len(places) - 1
+        run.physical_offset, run.size = places[0], position - places[0]
+        run.store_ms, run.store_host = now_ms, host
+        return position
+
+    def _enter(self, targets: tuple[int, ...], lmq: tuple[str, ...], unit: tuple[int, int, int]) -> None:
+        """Dispatch a record into light queues: ours, and those of clients, which are ConsumeQueues of their own."""
+        self._lights.add_all(targets, *unit)
         for name in lmq:
             queue = self._client_queue(name)
             if not queue.pending:

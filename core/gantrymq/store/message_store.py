@@ -410,6 +410,11 @@ class MessageStore(StoreReader, DerivedFiles):
             return None
         return self._why_not(message)
 
+    def item_limits(self, topic: str, own: int) -> tuple[int, int, int]:
+        """Most bytes of a body, of a body with its properties, and of the properties alone, where the topic's name and `own` bytes of properties
+        are stored with them (`check` for `model.run.fill`)."""
+        return self._body_max, self._content_max - own - len(topic), SENDER_PROPERTIES_MAX - own
+
     def _why_not(self, message: Message) -> ErrorCode | None:
         body, properties = len(message.body), message.properties
         if body > self._body_max or body + len(properties) + len(message.topic) > self._content_max:
@@ -436,7 +441,7 @@ class MessageStore(StoreReader, DerivedFiles):
         pending = self._appender.index_pending
         behind_max = INDEX_SWEEPING_MAX if self._sweeping else INDEX_BEHIND_MAX
         if pending and (len(pending) > behind_max or now_ms - pending[0][3] > INDEX_LAG_MS_MAX):
-            self._catch_up(len(batch))
+            self._catch_up(len(batch) + self._appender.more)
         if self._buffer_full:
             raise GantryError(ErrorCode.STORE_FULL, f"no space left for {self._store}")
         if self._derived_full:
@@ -451,7 +456,7 @@ class MessageStore(StoreReader, DerivedFiles):
             self.wake_ahead()
         if self._units_since < 0:
             self._units_since = self._clock.monotonic_ms()
-        self._units_in_log = self._units_in_log + len(batch)
+        self._units_in_log = self._units_in_log + len(batch) + self._appender.more
         return end
 
     def _write_failed(self, error: OSError, start: int) -> GantryError:

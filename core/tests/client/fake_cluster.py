@@ -129,6 +129,21 @@ class FakeBroker:
         self.wake()
         return response(command, 0, None, {"msgId": message_id, "queueId": str(queue_id), "queueOffset": str(offset)})
 
+    def on_send_batch_message(self, command: Command, transport: asyncio.Transport) -> bytes:
+        """All items of the body one by one; one answer."""
+        if self.fail_next:
+            return response(command, self.fail_next.pop(0), "told to fail")
+        fields, body, at, offsets = command.fields, command.body, 0, []
+        self.cluster.topics.setdefault(fields["b"], {self.name: 4})
+        while at < len(body):
+            size, _, _, _, length = struct.unpack_from(">IIIiI", body, at)
+            text = body[at + 20 + length + 2 : at + size]
+            data = body[at + 20 : at + 20 + length]
+            offsets.append(self.append(fields["b"], int(fields["e"]), data, text, born_ms=int(fields["g"])))
+            at += size
+        self.wake()
+        return response(command, 0, None, {"msgId": "", "queueId": fields["e"], "queueOffset": str(offsets[0])})
+
     def wake(self) -> None:
         waiting, self.waiting = self.waiting, []
         for command, transport in waiting:

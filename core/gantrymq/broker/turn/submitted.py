@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gantrymq.model.errors import ErrorCode
+from gantrymq.store.log.run import Run
 
 if TYPE_CHECKING:
     from gantrymq.broker.port import Done
@@ -25,6 +26,7 @@ MESSAGE_ENTRIES: Final = 4
 """A record counts as so many, with that of its own queue: looking at it, writing it and answering take 5 us."""
 BYTES_PER_TURN: Final = 1024 * 1024
 """...and bodies and properties: a millisecond of copying and checksums."""
+RUN_ENTRY_BYTES: Final = BYTES_PER_TURN // WHOLE_ENTRIES_MAX
 ENTRIES_PER_SHARE: Final = 500
 BYTES_PER_SHARE: Final = 256 * 1024
 """What one sender takes of a turn before the next one has his share: as much as one read of the socket brings, so that nobody notices who
@@ -197,6 +199,15 @@ def share(sent: Sent, entries: int, size: int) -> tuple[int, int]:
     if sent.whole:
         return WHOLE_ENTRIES_MAX, BYTES_PER_TURN
     return min(ENTRIES_PER_SHARE, entries), min(BYTES_PER_SHARE, size)
+
+
+def beyond_one(message: Message) -> int:
+    """Queue entries that a run costs of a turn beyond those of one message, bytes counted in too."""
+    return (
+        max((len(message.bodies) - 1) * MESSAGE_ENTRIES, message.bytes // RUN_ENTRY_BYTES)
+        if isinstance(message, Run)
+        else 0
+    )
 
 
 def refused_behind(queue: deque[Sent], code: ErrorCode) -> list[Sent]:

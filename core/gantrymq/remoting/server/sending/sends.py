@@ -21,6 +21,7 @@ from gantrymq.model.message import HALF, PLAIN, Message
 from gantrymq.remoting.constants import REGION
 from gantrymq.remoting.headers import SendHeader, SendHeaderV2
 from gantrymq.remoting.server.sending.specials import kind_of, light_queues, priority_queue, value_of, without
+from gantrymq.store.log.run import Run
 from gantrymq.store.schedule import TIMER_TOPIC
 
 if TYPE_CHECKING:
@@ -195,6 +196,24 @@ class Sends:
         if marks != 1:
             message.sharding_key = value_of(text, _SHARDING)
         return message
+
+    def takes_run(self, header: Header) -> bool:
+        """Whether the messages of a batch may go into the log as a run."""
+        topic = self._topics.get(header.topic)
+        if topic is None or not topic.takes_runs() or not 0 <= header.queue_id < topic.write_queues:
+            return False
+        return not (header.properties or header.sys_flag or header.reconsume_times)
+
+    def run(self, header: Header, born_host: bytes, host_flag: int) -> Run:
+        """An empty run for a batch that `takes_run`."""
+        run = Run(header.topic, header.queue_id, header.born_ms, self._own.encode())
+        run.born_host = born_host
+        run.sys_flag |= host_flag
+        return run
+
+    def item_limits(self, topic: str) -> tuple[int, int, int]:
+        """See `MessageStore.item_limits`."""
+        return self._broker.store.item_limits(topic, len(self._own.encode()))
 
     def _resolve_special(
         self, text: str, topic: Topic, queue_id: int, attempts: int | None

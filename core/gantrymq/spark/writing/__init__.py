@@ -1,0 +1,1 @@
+"""Arrow columns into messages on the wire: the sink's part that runs in the executors."""

@@ -1,0 +1,124 @@
+"""Many ordinary messages of one queue as one: what a batch request brings goes into the log without an object per message.
+
+An item of a batch is what SEND_BATCH_MESSAGE has (total size, magic, CRC, flag, body length, body, properties length, properties). Only items that are
+nothing but stored fit in here; the others, and whatever is wrong with one, are looked at message by message.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from gantrymq.model import properties as props
+from gantrymq.model.limits import TAG_BYTES_MAX
+from gantrymq.model.message import RUN, Message
+
+RUN_FLAG: Final = 0x10000
+"""In the `sys_flag` of a run; never in a record."""
+ITEM: Final = struct.Struct(">iiiii")
+"""Total size, magic, body CRC (both ignored, as RocketMQ does), flag, body length; body, 2 bytes of length and properties follow."""
+RECORDS_MAX: Final = 1000
+"""Messages of one run: what a broker's turn takes at once."""
+
+_UNIQ: Final = props.UNIQ_KEY.encode() + props.NAME_END
+_KEYS: Final = props.KEYS.encode() + props.NAME_END
+_TAGS: Final = props.TAGS.encode() + props.NAME_END
+_UNIQ_SIZE: Final = len(_UNIQ)
+_WORD_SIZE: Final = len(_KEYS)
+_SHARDING: Final = props.SHARDING_KEY.encode() + props.NAME_END
+_SPECIAL: Final = (
+    b"POP_CK", b"INNER_", b"TIMER_D", b"TRAN_MSG", b"GANTRY_DISPATCH", b"REPLY_TO_CLIENT", b"_SYS_MSG_PRIORITY_",
+)  # fmt: skip
+"""In names of properties that ask for more than to be stored (remoting/server/sending/specials.py)."""
+
+
+class Run(Message):
+    """The messages share topic, queue, times, hosts and flags; `properties` are the broker's own, which end those of each. `body` is
+    empty. `queue_offset` before it is stored: the half message's that it was, or -1."""
+
+    __slots__ = ("bodies", "bytes", "flags", "positions", "tags", "texts", "unique")
+
+    def __init__(self, topic: str, queue_id: int, born_ms: int, own: bytes) -> None:
+        super().__init__(topic, b"", own, "", (), queue_id, born_ms)
+        self.kind = RUN
+        self.sys_flag = RUN_FLAG
+        self.bodies: list[bytes] = []
+        self.texts: list[bytes] = []
+        """Properties of the sender."""
+        self.tags: list[str] = []
+        self.unique: list[tuple[str, ...]] = []
+        """What the index holds of each: UNIQ_KEY, then the keys."""
+        self.flags: list[int] = []
+        self.bytes = 0
+        """Of all bodies and properties."""
+        self.positions: list[int] = []
+        """Where each message is, once it is stored."""
+
+
+def fill(run: Run, data: bytes, at: int, count: int, body_max: int, content_max: int, text_max: int) -> int:
+    """Take up to `count` items from `data[at:]` into the run; the position behind them, or -1 if one is not ordinary or not well formed.
+
+    `body_max`, `text_max`: bytes of a body and of a sender's properties; `content_max`: of both.
+    """
+    end = len(data)
+    unpack, bodies, texts, tags, unique, flags = (
+        ITEM.unpack_from,
+        run.bodies,
+        run.texts,
+        run.tags,
+        run.unique,
+        run.flags,
+    )
+    head = ITEM.size
+    known: dict[bytes, str] = {b"": ""}
+    while at < end and count:
+        count -= 1
+        if at + head > end:
+            return -1
+        size, _, _, flag, length = unpack(data, at)
+        body_end = at + head + length
+        stop = at + size
+        if not 0 <= length <= body_max or body_end + 2 > stop or stop > end:
+            return -1
+        text = data[body_end + 2 : stop]
+        if (
+            len(text) != data[body_end] << 8 | data[body_end + 1]
+            or len(text) > text_max
+            or length + len(text) > content_max
+        ):
+            return -1
+        begin = text.rfind(_UNIQ)
+        if begin < 0 or (begin and text[begin - 1] != 2) or text[-1] != 2 or b"\0" in text or b"DELAY" in text:
+            return -1
+        marks = text.count(b"_")
+        if marks != 1 and not (marks == 3 and _SHARDING in text):
+            for name in _SPECIAL:
+                if name in text:
+                    return -1
+        raw_tag, keys = _value(text, _TAGS), _value(text, _KEYS)
+        if raw_tag is None or keys is None or len(raw_tag) > TAG_BYTES_MAX:
+            return -1
+        try:
+            one = text[begin + _UNIQ_SIZE : text.find(2, begin)].decode()
+            if raw_tag not in known:
+                known[raw_tag] = raw_tag.decode()
+            unique.append((one, *keys.decode().split()) if keys else (one,))
+        except UnicodeDecodeError:
+            return -1
+        tags.append(known[raw_tag])
+        bodies.append(data[at + head : body_end])
+        texts.append(text)
+        flags.append(flag)
+        run.bytes += size
+        at = stop
+    return at
+
+
+def _value(text: bytes, name: bytes) -> bytes | None:
+    """Value of a pair, empty without one; None where the name stands inside something else too."""
+    at = text.rfind(name)
+    if at < 0:
+        return b""
+    if at and text[at - 1] != 2:
+        return None
+    return text[at + _WORD_SIZE : text.find(2, at)]

@@ -1,0 +1,128 @@
+"""Batches whose messages are only stored go into the log as runs: what is stored is the same as message by message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gantrymq.broker.topics import TopicConfig
+from gantrymq.remoting.constants import ResponseCode as Answer
+from gantrymq.remoting.server.sending.sends import Sends
+from gantrymq.store.log import record
+from gantrymq.store.log.run import Run, fill
+from tests.remoting.bench import TOPIC, Bench, pull, send
+from tests.remoting.server.sending.test_sends import batch_body
+
+ITEMS = (
+    (b"one", "site\x01a\x02TAGS\x01red\x02UNIQ_KEY\x01U1\x02"),
+    (b"", "UNIQ_KEY\x01U2\x02"),
+    (b"three", "KEYS\x01k1 k2\x02device_id\x017\x02__SHARDINGKEY\x01s\x02UNIQ_KEY\x01U3\x02"),
+    ("größe".encode(), "TAGS\x01größe\x02UNIQ_KEY\x01U4\x02"),
+)
+
+
+def made(root: Path, **fields: Any) -> tuple[Any, bytes]:
+    """The answer to a batch of `ITEMS`, and what is read back."""
+    bench = Bench(root)
+    try:
+        bench.broker.topics.create(TopicConfig(TOPIC, 4, 4))
+        link = bench.connect()
+        answer = send(link, batch_body(*ITEMS), code=320, e=2, **fields)
+        bench.turn.run_until_quiet()
+        assert bench.broker.stats.put_total == len(ITEMS)
+        found = [message.queue_offset for message in bench.store.query(TOPIC, "k2", 9, 0, 2**62)]
+        assert found == [2]
+        return answer, pull(link, queueId=2).body
+    finally:
+        bench.close()
+
+
+def test_a_run_is_stored_as_its_messages_would_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[Run] = []
+    monkeypatch.setattr(
+        "gantrymq.remoting.server.sending.batches.fill", lambda run, *more: (runs.append(run), fill(run, *more))[1]
+    )
+    as_run = made(tmp_path / "run")
+    assert [len(run.bodies) for run in runs] == [len(ITEMS)]
+    monkeypatch.setattr(Sends, "takes_run", lambda self, header: False)
+    one_by_one = made(tmp_path / "messages")
+    assert as_run[0].fields == one_by_one[0].fields
+    assert as_run[1] == one_by_one[1]
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [(b"x", "UNIQ_KEY\x01U9\x02MYTAGS\x01a\x02"), (b"x", "p\x01v\x02"), (b"x", "UNIQ_KEY\x01U9\x02REPLY_TO_CLIENT\x01c\x02"),
+     (b"x", "TAGS\x01" + "t" * 5000 + "\x02UNIQ_KEY\x01U9\x02"), (b"x", "UNIQ_KEY\x01U9"), (b"x", "UNIQ_KEY\x01U9\x02a\x01\0\x02")],
+)  # fmt: skip
+def test_what_is_not_ordinary_is_looked_at_alone(odd: tuple[bytes, str]) -> None:
+    body = batch_body(*ITEMS, odd)
+    assert fill(Run("T", 0, 1, b""), body, 0, 9, 100, 9000, 9000) == -1
+    assert fill(Run("T", 0, 1, b""), body, 0, len(ITEMS), 100, 9000, 9000) > 0
+
+
+@pytest.mark.parametrize("limits", [(4, 9000, 9000), (100, 50, 9000), (100, 9000, 40)])
+def test_limits_of_a_run(limits: tuple[int, int, int]) -> None:
+    assert fill(Run("T", 0, 1, b""), batch_body(*ITEMS), 0, 9, *limits) == -1
+
+
+def test_every_cut_is_noticed() -> None:
+    body = batch_body(*ITEMS)
+    whole = [0]
+    for item in ITEMS:
+        whole.append(whole[-1] + len(batch_body(item)))
+    for end in range(len(body)):
+        run = Run("T", 0, 1, b"")
+        assert (fill(run, body[:end], 0, 9, 100, 9000, 9000) == end) == (end in whole)
+
+
+def test_whom_routes_concern_gets_each_message(tmp_path: Path) -> None:
+    """A route that comes between the look at the batch and its turn: it is to be sent again."""
+    bench = Bench(tmp_path)
+    try:
+        topic = bench.broker.topics.create(TopicConfig(TOPIC, 4, 4))
+        run = Run(TOPIC, 0, 1, b"")
+        fill(run, batch_body(*ITEMS), 0, 9, 100, 9000, 9000)
+        topic.routed = True
+        results: list[Any] = []
+        bench.broker.submit([run], None, lambda token, result: results.append(result))
+        bench.turn.run_until_quiet()
+        assert [code.name for code in results[0]] == ["BUSY"]
+        assert bench.store.max_offset(TOPIC, 0) == 0
+    finally:
+        bench.close()
+
+
+def test_a_full_disk_leaves_nothing_of_a_run(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    try:
+        bench.broker.topics.create(TopicConfig(TOPIC, 4, 4))
+        bench.turn.run_until_quiet()
+        link = bench.connect()
+        bench.files.full = True
+        assert send(link, batch_body(*ITEMS), code=320, e=2).code != Answer.SUCCESS
+        bench.files.full = False
+        bench.turn.run_until_quiet()
+        assert bench.store.max_offset(TOPIC, 2) == 0
+    finally:
+        bench.files.full = False
+        bench.close()
+
+
+def test_a_run_goes_over_the_end_of_a_segment(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    try:
+        bench.broker.topics.create(TopicConfig(TOPIC, 4, 4))
+        link = bench.connect()
+        items = [(bytes(9000), f"UNIQ_KEY\x01U{number}\x02") for number in range(40)]
+        for _ in range(4):  # segments of 1 MiB
+            assert send(link, batch_body(*items), code=320, e=1).code == Answer.SUCCESS
+        assert bench.store.max_offset(TOPIC, 1) == 160
+        (last,) = bench.store.query(TOPIC, "U39", 1, 0, 2**62)
+        assert len(last.body) == 9000
+        assert record.encode(last)
+    finally:
+        bench.close()
