@@ -99,10 +99,13 @@ def make_topic(gantry: Gantry, tmp_path: Path) -> str:
     return nameserver
 
 
-@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize("how", ["stop", "kill", "kill, with CRCs of whole records"])
 def test_the_real_broker_takes_over_ours_and_gives_it_back(
     real: RealBroker, gantry: Gantry, tmp_path: Path, how: str
 ) -> None:
+    if "CRCs" in how:  # a record whose CRC it did not find right would end the log for it
+        real.extra = "enabledAppendPropCRC=true;forceVerifyPropCRC=true"
+        gantry.settings.append("--set=store.properties_crc=true")
     gantry.start()
     session = Paho(gantry, "keeper", False).start()  # a light queue, so that records name %LMQ%~ queues
     session.subscribe(("Plain/#", 1))

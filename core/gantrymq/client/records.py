@@ -1,7 +1,8 @@
 """Decodes what a pull, a view or a query answers with: raw stored records, one behind the other.
 
 Knows RocketMQ's record layout V1 and V2 with IPv4 and IPv6 hosts; bodies are inflated when they are read, up to a cap.
-Checks the CRC of bodies where its caller asks for that (a GantryMQ broker looks at what it has not written itself lately).
+Checks the CRC of bodies, and of whole records that have one (`__CRC32#`), where its caller asks for that (a GantryMQ broker looks at what it has
+not written itself lately).
 """
 
 from __future__ import annotations
@@ -289,4 +290,8 @@ def _decode_one(data: bytes, start: int, end: int, broker: str, check_crc: bool)
     body = data[body_at : body_at + head[-1]]
     if check_crc and crc_is_wrong(head[2], body):
         raise _illegal(f"byte {start}: the CRC of the body is wrong")
+    if data[properties_end - props.OWN_CRC_SIZE : properties_end - 11] == props.OWN_CRC_MARK:
+        if check_crc and not props.own_crc_is_right(data[start:end]):
+            raise _illegal(f"byte {start}: the CRC of the record is wrong")
+        properties_end -= props.OWN_CRC_SIZE
     return ReceivedMessage(topic, broker, data[properties_at:properties_end], body, head)

@@ -6,7 +6,8 @@ Of a repeated name the last one counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 NAME_END: Final = b"\x01"
@@ -135,3 +136,42 @@ def foreign_name_of(native: str) -> str | None:
     if native in SYSTEM_NAMES or native.startswith(("GANTRY_", CE_PREFIX)):
         return None
     return native
+
+
+# --- the CRC of a whole record (docs/formats/commitlog.md)
+
+OWN_CRC: Final = "__CRC32#"
+OWN_CRC_MARK: Final = OWN_CRC.encode() + b"\x01"
+OWN_CRC_SIZE: Final = len(OWN_CRC_MARK) + 11
+"""The pair is always the last of its record: ten digits, the last one first, and the separator. It covers all that is before it, the head, too."""
+
+
+JOINED_MAX: Final = 16_384
+"""Bodies that are copied to be read at once: a call for each part of a record takes half a microsecond more."""
+
+
+def own_crc(parts: Sequence[bytes], separated: bool) -> bytes:
+    """The `__CRC32#` pair that ends a record of these parts, of which the second is the body; with a separator in front unless the properties are `separated`."""
+    value = zlib.crc32(b"".join(parts)) if len(parts[1]) < JOINED_MAX else _crc_of(parts)
+    if not separated:
+        value = zlib.crc32(PAIR_END, value)
+    pair = OWN_CRC_MARK + (b"\x02%010d" % (value & 0x7FFFFFFF))[::-1]
+    return pair if separated else PAIR_END + pair
+
+
+def _crc_of(parts: Sequence[bytes]) -> int:
+    value = 0
+    for part in parts:
+        value = zlib.crc32(part, value)
+    return value
+
+
+def has_own_crc(data: bytes | memoryview) -> bool:
+    """Whether a record, or its properties, ends with a `__CRC32#` pair."""
+    return bytes(data[-OWN_CRC_SIZE:-11]) == OWN_CRC_MARK and data[-1] == 2
+
+
+def own_crc_is_right(data: bytes | memoryview) -> bool:
+    """Whether a record that ends with a `__CRC32#` pair is the one that it was made of."""
+    digits = bytes(data[-11:-1])[::-1]
+    return digits.isdigit() and int(digits) == zlib.crc32(data[:-OWN_CRC_SIZE]) & 0x7FFFFFFF

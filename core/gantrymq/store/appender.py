@@ -10,9 +10,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-from gantrymq.model.limits import DISPATCH_INLINE_MAX, PROPERTIES_BYTES_MAX
+from gantrymq.model.limits import DISPATCH_INLINE_MAX
 from gantrymq.model.message import LOOPBACK_HOST, Message
 from gantrymq.model.names import java_hash, light_name
+from gantrymq.model.properties import OWN_CRC_SIZE, own_crc
 from gantrymq.model.sysflag import STORE_HOST_V6
 from gantrymq.store.log import record
 from gantrymq.store.log.groups import CONTINUATION, DISPATCH_TOPIC, PAIR
@@ -38,6 +39,8 @@ CONTINUATION_PAIRS_MAX: Final = 16_384
 CLOCK_BACK_MAX_MS: Final = 600_000
 """Store times do not go back with the clock, so that queues can be searched by time; beyond this the clock had been wrong."""
 _FIXED: Final = HEAD.size + SHORT.size
+PARTS: Final = 6
+"""Of a record in a plan: head, body, topic, length of the properties, properties, dispatch pairs."""
 
 
 class _Plan:
@@ -86,6 +89,8 @@ class Appender:
         """By level of SCHEDULE_TOPIC_XXXX, for the times in its units."""
         self._now_ms = 0
         """Store time of the batch that is being encoded."""
+        self.own_crcs = False
+        """Records end with a CRC of all that is before it."""
         self.store_host = LOOPBACK_HOST
         self._host_flag = 0
         self.index_pending: deque[tuple[str, tuple[str, ...], int, int]] = deque()
@@ -119,7 +124,7 @@ class Appender:
     ) -> int:
         topics, codes, dirty = self._queues.open_topics, self._codes, self._queues.dirty
         index, host, lengths, host_flag = self.index_pending, self.store_host, self._lengths, self._host_flag
-        limit, parts, pack = plan.limit, plan.parts, HEAD.pack
+        limit, parts, pack, own_crcs, separated = plan.limit, plan.parts, HEAD.pack, self.own_crcs, True
         for message, targets in zip(batch, lights, strict=True):
             body, properties = message.body, message.properties
             flags = message.sys_flag | host_flag
@@ -132,6 +137,9 @@ class Appender:
                 dispatch = message.dispatch = self.dispatch_text(targets, properties, message.lmq)
             length = len(body)
             properties_length = len(properties) + len(dispatch)
+            if own_crcs:
+                separated = bool(dispatch) or not properties or properties[-1] == 2
+                properties_length += OWN_CRC_SIZE if separated else OWN_CRC_SIZE + 1
             size = _FIXED + length + len(name) + properties_length
             if flags & 0x10030:  # hosts of 20 bytes, or a run
                 if flags & RUN_FLAG:
@@ -160,6 +168,8 @@ class Appender:
                 lengths[properties_length] if properties_length < 1024 else SHORT.pack(properties_length),
                 properties, dispatch,
             )  # fmt: skip
+            if own_crcs:
+                parts.append(own_crc(parts[-PARTS:], separated))
             if flags & 0x34:
                 pack = HEAD.pack
             if not flags & 4:
@@ -264,7 +274,7 @@ class Appender:
             )  # fmt: skip
             if len(inline) < len(targets):
                 text += record.MORE_MARK + b"%d\x02" % (len(targets) - len(inline))
-            if not inline or len(properties) + len(text) <= PROPERTIES_BYTES_MAX:
+            if not inline or len(properties) + len(text) <= record.PAIRS_BYTES_MAX:
                 return text
             inline = ()
 
@@ -286,14 +296,14 @@ class Appender:
         more = len(targets) - len(inline)
         tail = b"\x02" if not more else b"\x02" + record.MORE_MARK + b"%d\x02" % more
         text = separator + text + offsets + tail
-        if len(properties) + len(text) > PROPERTIES_BYTES_MAX:
+        if len(properties) + len(text) > record.PAIRS_BYTES_MAX:
             text = separator + record.MORE_MARK + b"%d\x02" % len(targets)
         return text
 
     def _continue(self, message: Message, targets: tuple[int, ...], now_ms: int, plan: _Plan, position: int) -> int:
         """Continuation records behind `message` for the light queues that its properties do not name."""
         rest = targets[len(targets) - record.dispatch_of(message.dispatch)[1] :]
-        room = (plan.file_size - record.BLANK_SIZE - _FIXED - 128 - CONTINUATION.size) // PAIR.size
+        room = (plan.file_size - record.BLANK_SIZE - _FIXED - 128 - OWN_CRC_SIZE - CONTINUATION.size) // PAIR.size
         step = min(CONTINUATION_PAIRS_MAX, room)
         for first in range(0, len(rest), step):
             pairs = [PAIR.pack(light, self._lights.next_offset(light) - 1) for light in rest[first : first + step]]

@@ -67,6 +67,10 @@ class StoreConfig:
     verify_bytes_per_s: int = field(default=0, metadata={"min": 0, "max": 1 << 40})
     """The log is read from begin to end at this rate, again and again, and what is damaged is listed (`gantry store damage list`); 0: it is not."""
 
+    properties_crc: bool = False
+    """Each record ends with a CRC of all of it, head and properties, too (RocketMQ: enabledAppendPropCRC): a property `__CRC32#` of 20 bytes. One that
+    is there is always checked."""
+
     def __post_init__(self) -> None:
         _check("commitlog_file_size", self.commitlog_file_size, LOG_FILE_SIZE_MIN, LOG_FILE_SIZE_MAX)
         _check("consumequeue_file_size", self.consumequeue_file_size, UNIT_SIZE, LOG_FILE_SIZE_MAX)
@@ -78,8 +82,9 @@ class StoreConfig:
         _check("index_entries", self.index_entries, 2, 2_000_000_000 // UNIT_SIZE)
         if self.flush not in ("async", "sync"):
             raise ConfigError(f"store.flush = {self.flush!r}: allowed are async and sync")
-        if type(self.transient_pool) is not bool:
-            raise ConfigError(f"store.transient_pool = {self.transient_pool!r}: allowed are true and false")
+        for key in ("transient_pool", "properties_crc"):
+            if type(getattr(self, key)) is not bool:
+                raise ConfigError(f"store.{key} = {getattr(self, key)!r}: allowed are true and false")
         _check("flush_interval_ms", self.flush_interval_ms, 1, 60_000)
         _check("body_bytes_max", self.body_bytes_max, 1, BODY_BYTES_CEILING)
         _check("queue_files_max", self.queue_files_max, 8, 1_000_000)

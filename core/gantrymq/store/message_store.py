@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.names import check_stored_topic
+from gantrymq.model.properties import OWN_CRC_MARK, OWN_CRC_SIZE, has_own_crc
 from gantrymq.store.appender import Appender
 from gantrymq.store.checked import CheckedReads
 from gantrymq.store.checkpoints.abort import mark_running, note_boot, nothing_lost
@@ -89,6 +90,7 @@ class MessageStore(StoreReader, DerivedFiles):
         self._ends = RememberedEnds(files, self._own / "ends")
         self._appender = Appender(self._log, self._queues, self._lights)
         self._appender.delays_ms = delays_of(config.delay_levels)
+        self._appender.own_crcs = config.properties_crc
         self.compacted = CompactedQueues(files, self._own / "compaction")
         self.damage = DamageList(files, self._own / "damage", clock.now_ms)
         self._checked = CheckedReads(self._log, self._bytes_at, lambda: self._appender.position, self.damage)
@@ -398,7 +400,8 @@ class MessageStore(StoreReader, DerivedFiles):
     # --- writing
 
     def check(self, message: Message) -> ErrorCode | None:
-        """Why a message cannot be stored, or None. Light queues never make a message too large."""
+        """Why a message cannot be stored, or None. Light queues never make a message too large. A CRC of the record that it was once received as
+        goes: it would not be that of the record which it becomes."""
         body, properties = len(message.body), message.properties
         if (
             body <= self._body_max
@@ -406,8 +409,11 @@ class MessageStore(StoreReader, DerivedFiles):
             and body + len(properties) + len(message.topic) <= self._content_max
             and message.topic in self._queues.open_topics
             and b"\0" not in properties
+            and properties[-OWN_CRC_SIZE:-11] != OWN_CRC_MARK
         ):
             return None
+        if has_own_crc(properties):
+            message.properties = properties[:-OWN_CRC_SIZE]
         return self._why_not(message)
 
     def item_limits(self, topic: str, own: int) -> tuple[int, int, int]:

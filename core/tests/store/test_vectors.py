@@ -40,8 +40,12 @@ def test_record(vector: dict[str, Any]) -> None:
         fields["preparedTransactionOffset"],
     )
     assert message.body == base64.b64decode(fields["body"])
+    fields["properties"].pop(props.OWN_CRC, None)
     assert props.decode(message.properties) | props.decode(message.dispatch) == fields["properties"]
-    if not message.dispatch:
+    if props.has_own_crc(data):
+        assert props.own_crc_is_right(data)
+        assert props.own_crc([data[:50], data[50 : -props.OWN_CRC_SIZE]], separated=True) == data[-props.OWN_CRC_SIZE :]
+    elif not message.dispatch:
         assert record.encode(message) == data
 
 

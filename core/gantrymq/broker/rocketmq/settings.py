@@ -147,6 +147,7 @@ def present(broker: Configured) -> dict[str, Any]:
         "maxIndexNum": store.index_entries,
         "flushIntervalCommitLog": store.flush_interval_ms,
         "transientStorePoolEnable": store.transient_pool,
+        "enabledAppendPropCRC": store.properties_crc,
         "messageDelayLevel": store.delay_levels,
         "diskMaxUsedSpaceRatio": round(store.disk_warn_ratio * 100),
         "diskSpaceCleanForciblyRatio": round(store.disk_clean_ratio * 100),

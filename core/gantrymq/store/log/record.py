@@ -10,7 +10,8 @@ All integers big-endian. V1; V2 differs in the topic length only (2 bytes) and i
      88  body | topic length 1 | topic | properties length 2 | properties
 
 Behind the sender's properties stand the dispatch pairs of this store (`Message.dispatch`): the light queues that the
-record entered, with the offsets it took there.
+record entered, with the offsets it took there. With `store.properties_crc` the last property is `__CRC32#`, the CRC of everything before it in
+the record, as RocketMQ's `enabledAppendPropCRC` writes it; it is no part of a `Message`, and looked at wherever the body's is.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from zlib import crc32
 from gantrymq.model import sysflag
 from gantrymq.model.limits import PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX
 from gantrymq.model.message import Message
+from gantrymq.model.properties import OWN_CRC_MARK, OWN_CRC_SIZE, has_own_crc, own_crc_is_right
 
 if TYPE_CHECKING:
     import mmap
@@ -64,6 +66,8 @@ MORE_MARK: Final = b"GANTRY_DISPATCH_MORE\x01"
 _DISPATCH_NAMES: Final = (DISPATCH_MARK, OFFSETS_MARK, MORE_MARK)
 DISPATCH_RESERVE: Final = 64
 """Bytes of the properties kept free for MORE_MARK with its number, so that any record can enter any number of queues."""
+PAIRS_BYTES_MAX: Final = PROPERTIES_BYTES_MAX - OWN_CRC_SIZE - 1
+"""What sender's properties and dispatch pairs leave free for it, with a separator."""
 SENDER_PROPERTIES_MAX: Final = PROPERTIES_BYTES_MAX - DISPATCH_RESERVE
 _TAGS: Final = b"TAGS\x01"
 
@@ -156,6 +160,10 @@ def decode(buffer: Readable, at: int = 0, *, check_crc: bool = True) -> Message:
     except UnicodeDecodeError as undecodable:
         raise RecordError("topic is not UTF-8") from undecodable
     properties = bytes(buffer[properties_at:end])
+    if has_own_crc(properties):
+        if check_crc and not own_crc_is_right(buffer[at:end]):
+            raise RecordError(OWN_CRC_WRONG)
+        properties = properties[:-OWN_CRC_SIZE]
     message = Message(topic, body, properties, "", (), queue_id, born_ms)
     if b"INNER_MULTI_" in properties or MORE_MARK in properties:
         message.properties, message.dispatch = split_dispatch(properties)
@@ -173,6 +181,7 @@ def decode(buffer: Readable, at: int = 0, *, check_crc: bool = True) -> Message:
     return message
 
 
+OWN_CRC_WRONG: Final = "CRC of the record"
 _INT: Final = Struct(">i")
 _BEGIN: Final = Struct(">iii")
 _CHECK: Final = Struct(">iiii4xqqi44xi")
@@ -206,7 +215,7 @@ def fault(data: bytes, size: int) -> str:
         return "topic is not UTF-8"
     if crc != crc32(data[body_at:topic_at]) & CRC_MASK:
         return "CRC of the body"
-    return ""
+    return OWN_CRC_WRONG if has_own_crc(data) and not own_crc_is_right(data) else ""
 
 
 def is_at(data: bytes, size: int, position: int, topic: bytes, queue_id: int, queue_offset: int) -> bool:
@@ -221,14 +230,17 @@ def is_at(data: bytes, size: int, position: int, topic: bytes, queue_id: int, qu
         return False
     topic_at = HEAD.size + body_length
     end = topic_at + 1 + len(topic)
-    return (
-        body_length >= 0
-        and end + 2 <= size
-        and data[topic_at] == len(topic)
-        and data[topic_at + 1 : end] == topic
-        and end + 2 + int.from_bytes(data[end : end + 2], "big") == size
-        and crc == crc32(data[HEAD.size : topic_at]) & CRC_MASK
-    )
+    if (
+        body_length < 0
+        or end + 2 > size
+        or data[topic_at] != len(topic)
+        or data[topic_at + 1 : end] != topic
+        or end + 2 + int.from_bytes(data[end : end + 2], "big") != size
+    ):
+        return False
+    if data[-OWN_CRC_SIZE:-11] == OWN_CRC_MARK:  # the body is in it
+        return own_crc_is_right(data)
+    return bool(crc == crc32(data[HEAD.size : topic_at]) & CRC_MASK)
 
 
 def place_of(data: bytes) -> tuple[str, int, int, int]:
@@ -243,7 +255,9 @@ def place_of(data: bytes) -> tuple[str, int, int, int]:
 
 
 def properties_of(buffer: bytes, at: int, end: int) -> bytes:
-    """Properties of the record in `buffer[at:end]`, dispatch pairs included; nothing else of it is looked at or checked."""
+    """Properties of the record in `buffer[at:end]`, dispatch pairs included, its own CRC not; nothing else of it is looked at or checked."""
+    if buffer[end - OWN_CRC_SIZE : end - 11] == OWN_CRC_MARK:
+        end -= OWN_CRC_SIZE
     flags = buffer[at + SYS_FLAG_AT + 3]
     topic_at = at + HEAD.size if not flags & 0x30 else at + heads(flags).size
     topic_at += int.from_bytes(buffer[topic_at - 4 : topic_at], "big")

@@ -14,6 +14,7 @@ from zlib import crc32
 
 from gantrymq.model import sysflag
 from gantrymq.model.message import Message
+from gantrymq.model.properties import OWN_CRC_MARK, OWN_CRC_SIZE, own_crc_is_right
 from gantrymq.store.log import record
 from gantrymq.store.log.commit_log import file_name
 from gantrymq.store.log.groups import DISPATCH_TOPIC, OpenGroup
@@ -84,7 +85,7 @@ class LogBytes(Protocol):
 def check_record(log_: LogBytes, at: int, strict: bool = False) -> tuple[int, Message | None]:
     """(size, message) of the valid record at a position; (size, None) for a blank; (0, None) if there is neither.
 
-    The CRC covers the body alone. `strict`: U+0000 behind it, which `MessageStore.check` lets no message have, is a sector that
+    The CRC covers the body alone, unless the record has one of its own. `strict`: U+0000 behind it, which `MessageStore.check` lets no message have, is a sector that
     did not reach the disk.
     """
     head = log_.read(at, record.HEAD.size)
@@ -117,6 +118,7 @@ def sound_records(
     """
     unpack, length, last = record.HEAD.unpack_from, len(data), -1
     magic_v1, least, mask = record.MAGIC_V1, record.RECORD_SIZE_MIN, record.CRC_MASK
+    own_crc_size, own_crc_mark = OWN_CRC_SIZE, OWN_CRC_MARK
     view = memoryview(data)
     while place + least <= length:
         size, magic, crc, _, _, _, position, flags, _, _, _, _, _, _, body_length = unpack(data, place)
@@ -130,7 +132,10 @@ def sound_records(
         properties_at = name_at + data[name_at - 1] + 2
         if properties_at > end or properties_at + (data[properties_at - 2] << 8) + data[properties_at - 1] != end:
             break
-        if crc32(view[body_at : name_at - 1]) & mask != crc:
+        if data[end - own_crc_size : end - 11] == own_crc_mark:  # the body is in it
+            if not own_crc_is_right(view[place:end]):
+                break
+        elif crc32(view[body_at : name_at - 1]) & mask != crc:
             break
         name, properties = data[name_at : properties_at - 2], data[properties_at:end]
         if name not in names and not _is_sound_name(name, names):
