@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from gantrymq.broker.consuming.cursors import GONE
 from gantrymq.model import sysflag
+from gantrymq.model.properties import OWN_CRC_SIZE, has_own_crc, own_crc
 from gantrymq.store.log import record
 from gantrymq.store.queues.consume_queue import HOLE_SIZE
 
@@ -221,8 +222,11 @@ def _moved_records(
 
 
 def with_count(piece: bytes, more: int) -> bytes:
-    """The record with `more` added to its reconsume times; the checksum covers the body alone."""
+    """The record with `more` added to its reconsume times. The CRC of the body does not cover them, one of the whole record is made anew."""
     flags = piece[record.SYS_FLAG_AT + 3]
     at = RECONSUME_AT + 12 * bool(flags & sysflag.BORN_HOST_V6) + 12 * bool(flags & sysflag.STORE_HOST_V6)
     times = int.from_bytes(piece[at : at + 4], "big", signed=True) + more
-    return piece[:at] + times.to_bytes(4, "big", signed=True) + piece[at + 4 :]
+    made = piece[:at] + times.to_bytes(4, "big", signed=True) + piece[at + 4 :]
+    if not has_own_crc(piece):
+        return made
+    return made[:-OWN_CRC_SIZE] + own_crc([made[:-OWN_CRC_SIZE], b""], separated=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gantrymq.broker.pop.selection import with_count
 from gantrymq.client.records import decode_records
 from gantrymq.model.errors import GantryError
 from gantrymq.model.message import Message
@@ -132,3 +133,12 @@ def test_a_pair_that_a_received_message_brought_along_goes(bench: Bench, option:
     store.append([message], [()])
     assert record.decode(stored(store, message)).properties == b"TAGS\x01a\x02"
     assert has_own_crc(stored(store, message)) is option
+
+
+def test_a_popped_record_with_its_count_has_the_crc_of_what_it_is_then(bench: Bench) -> None:
+    store = bench.open()
+    message = Message("T", b"body", b"TAGS\x01a\x02", queue_id=0)
+    store.append([message], [()])
+    piece = with_count(stored(store, message), 3)
+    (received,) = decode_records(piece, check_crc=True)
+    assert received.reconsume_times == 3
