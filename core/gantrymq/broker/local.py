@@ -15,6 +15,7 @@ from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Sta
 from gantrymq.broker.row_checks import is_quarantined, readable
 from gantrymq.broker.tables.tables import KEY_BYTES_MAX, check_item
 from gantrymq.broker.topics import Topic
+from gantrymq.broker.turn.ackgate import answer
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
@@ -268,11 +269,11 @@ class LocalBrokerPort:
         """An acquire that had to wait. Its holder or cursor may be gone."""
         cursors = self._broker.cursors
         if cursors.by_id.get(cursor.id) is not cursor:
-            on_done(token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor.id} does not exist (any more)"))
+            answer(on_done, token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor.id} does not exist (any more)"))
         elif holder not in self._holders:
-            on_done(token, [])
+            answer(on_done, token, [])
         else:
-            on_done(token, self._lease(cursor, holder, count_max, bytes_max))  # may raise Cold: all this again then
+            answer(on_done, token, self._lease(cursor, holder, count_max, bytes_max))  # Cold: all this again then
 
     def _lease(self, cursor: Cursor, holder: int, count_max: int, bytes_max: int) -> list[Delivery] | GantryError:
         """As `Cursors.acquire`. What the disk cannot read is an answer, too; the watcher is called a little later then. May raise `Cold`."""

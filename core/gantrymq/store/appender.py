@@ -135,8 +135,7 @@ class Appender:
             dispatch = message.dispatch = b""
             if (targets or message.lmq) and not flags & 4:
                 dispatch = message.dispatch = self.dispatch_text(targets, properties, message.lmq)
-            length = len(body)
-            properties_length = len(properties) + len(dispatch)
+            length, properties_length = len(body), len(properties) + len(dispatch)
             if own_crcs:
                 separated = bool(dispatch) or not properties or properties[-1] == 2
                 properties_length += OWN_CRC_SIZE if separated else OWN_CRC_SIZE + 1
@@ -157,8 +156,7 @@ class Appender:
             if queue is None:
                 queue = self._queues.add_queue(topic, queue_id)
             offset = 0 if flags & 4 else queue.next_offset  # prepared and rolled back records are in no queue
-            if not message.born_ms:
-                message.born_ms = now_ms
+            message.born_ms = message.born_ms or now_ms
             parts += (
                 pack(
                     size, topic.magic, crc32(body) & 0x7FFFFFFF, queue_id, message.flag, offset, position, flags,

@@ -503,9 +503,10 @@ class StoreReader:
             return None
         return message
 
-    def get_many(self, refs: Sequence[tuple[int, int]]) -> list[Message | None]:
-        """Records by (physical offset, size) out of units; None where there is no such record (any more), or one that stands for damage."""
-        found = self._decode_all(refs)
+    def get_many(self, refs: Sequence[tuple[int, int]], unreadable: list[int] | None = None) -> list[Message | None]:
+        """Records by (physical offset, size) out of units; None where there is no such record (any more), or one that stands for damage.
+        `unreadable` gets the indexes of those that the disk cannot read; without it that is an OSError."""
+        found = self._decode_all(refs, unreadable)
         for index, message in enumerate(found):
             if message is None:
                 continue
@@ -520,14 +521,21 @@ class StoreReader:
                     found[index] = None
         return found
 
-    def _decode_all(self, refs: Sequence[tuple[int, int | None]]) -> list[Message | None]:
+    def _decode_all(
+        self, refs: Sequence[tuple[int, int | None]], unreadable: list[int] | None = None
+    ) -> list[Message | None]:
         found: list[Message | None] = []
         wanted: list[Want] = []
-        for position, size in refs:
+        for index, (position, size) in enumerate(refs):
             try:
                 found.append(self._decode(position, size))
             except Cold as cold:
                 wanted += cold.wanted
+            except OSError as error:
+                if unreadable is None or not is_unreadable(error):
+                    raise
+                unreadable.append(index)
+                found.append(None)
         if wanted:
             raise Cold(wanted)
         return found

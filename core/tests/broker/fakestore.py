@@ -86,7 +86,7 @@ class FakeStore:
     def delete_light(self, light: int) -> None:
         self.lights.pop(light, None)
 
-    def get_many(self, refs: list[tuple[int, int]]) -> list[Message | None]:
+    def get_many(self, refs: list[tuple[int, int]], unreadable: list[int] | None = None) -> list[Message | None]:
         return [self.log[at // 100] if at // 100 < len(self.log) else None for at, _ in refs]
 
     def run_background(self, budget_us: int) -> bool:

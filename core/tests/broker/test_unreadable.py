@@ -92,3 +92,42 @@ def test_reads_and_searches_by_time_that_the_disk_refuses_are_told(node: Node, m
     told(node.wait(node.ask("read", [RECORD])))
     told(node.wait(node.ask("open_cursor", "T/0", "t", Start("time", 1))))
     assert node.broker.cursors.find("T/0", "t") is None
+
+
+@pytest.mark.parametrize("count", [1, 10])
+def test_a_bad_sector_is_passed_over_and_its_records_are_kept(
+    node: Node, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    cursor = node.wait(node.ask("open_cursor", "T/0", "g", EARLIEST)).cursor
+    node.store.read_without_waiting(None)
+    units = node.store.units("T", 0, 0, 30)
+    node.store.read_without_waiting(node.reads)
+    bad = [units[number][:2] for number in (0, 1, 2, 7)]
+
+    def read_file(self: ColdDisk, path: Path, size: int, at: int, ahead: int = 0) -> bytes:
+        if path.parent.name == "commitlog" and any(at < begin + length and begin < at + size for begin, length in bad):
+            raise OSError(errno.EIO, "Input/output error")
+        return read(self, path, size, at, ahead)
+
+    read = ColdDisk.read_file
+    monkeypatch.setattr(ColdDisk, "read_file", read_file)
+    found: list[bytes] = []
+    while len(found) < 26:
+        got = node.wait(node.ask("acquire", cursor, 1, count, 1 << 20))
+        assert not isinstance(got, GantryError), got
+        found += bodies(got)
+    assert found == [b"%d" % number for number in range(30) if number not in (0, 1, 2, 7)]
+    assert sorted(node.broker.cursors.quarantined[cursor]) == [0, 1, 2, 7]
+    assert {entry.what for entry in node.store.damage.entries.values()} == {"the disk cannot read it"}
+
+
+def test_an_answer_that_raises_leaves_no_acquire_behind_it_waiting(node: Node) -> None:
+    cursor = node.wait(node.ask("open_cursor", "T/0", "g", EARLIEST)).cursor
+
+    def broken(token: Any, result: Any) -> None:
+        raise ValueError("a door's mistake")
+
+    node.port.acquire(cursor, 1, 10, 1 << 20, None, broken)
+    second = node.ask("acquire", cursor, 2, 10, 1 << 20)
+    assert bodies(node.wait(second)) == [b"%d" % number for number in range(10, 20)]
+    assert node.broker.cursors.by_id[cursor].parked is None

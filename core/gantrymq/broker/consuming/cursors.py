@@ -6,6 +6,7 @@ Cursor definitions are rows of table `cursor` (key: id; value: queue and group);
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 from bisect import insort
@@ -31,7 +32,7 @@ from gantrymq.broker.port import CursorInfo, Delivery, Outcome
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.model.names import LMQ_PREFIX, light_name
-from gantrymq.store.checked import NO_ENTRY
+from gantrymq.store.checked import NO_ENTRY, NOT_READ
 from gantrymq.store.damage import Key as DamageKey
 from gantrymq.store.damage import key as damage_key
 from gantrymq.store.log.record import is_entry
@@ -77,7 +78,7 @@ class QueueReader(Protocol):
 
     def light_units(self, light: int, offset: int, count: int) -> list[tuple[int, int, int]]: ...
 
-    def get_many(self, refs: list[tuple[int, int]]) -> list[Message | None]: ...
+    def get_many(self, refs: list[tuple[int, int]], unreadable: list[int] | None = None) -> list[Message | None]: ...
 
     def fault(self, unit: tuple[int, int, int]) -> tuple[str, bool]: ...
 
@@ -355,7 +356,7 @@ class Cursors:
 
     def peek(self, cursor: Cursor, count_max: int, bytes_max: int) -> Seen:
         """What `take` would lease, returned entries first; where all of that is damaged, what comes behind it, too. Changes nothing. Raises `Cold`
-        (store/cold.py)."""
+        (store/cold.py), and OSError where the disk can read none of it: that is no matter of a record."""
         count_max = max(min(count_max, ACQUIRE_MAX), 0)
         offsets, found, back, bad = seen = self._peek(cursor, 0, 0, count_max, bytes_max)
         while offsets and len(bad) == len(offsets) < ACQUIRE_MAX:
@@ -363,6 +364,8 @@ class Cursors:
             if not more[0]:
                 break
             offsets, found, back, bad = seen = (offsets + more[0], found + more[1], back + more[2], bad + more[3])
+        if bad and len(bad) == len(offsets) and all(entry[2] == NOT_READ for entry in bad):
+            raise OSError(errno.EIO, f"Input/output error in {cursor.queue}, at each of {len(bad)} records")
         return seen
 
     def _peek(self, cursor: Cursor, back_from: int, fresh_from: int, count_max: int, bytes_max: int) -> Seen:
@@ -378,7 +381,7 @@ class Cursors:
             units += fresh
         keep = self.within(units, bytes_max)
         del offsets[keep:], units[keep:]
-        found = self._reader.get_many([(unit[0], unit[1]) for unit in units])
+        found = self._reader.get_many([(unit[0], unit[1]) for unit in units], [])
         return offsets, found, min(back, keep), self.damaged(cursor, offsets, units, found)
 
     def take(self, cursor: Cursor, seen: Seen, holder: int, count_max: int, port: int = 0) -> list[Delivery]:

@@ -147,8 +147,8 @@ class Verification:
             looked += 1
         yield CHUNK_US + RECORD_US * looked
         yield from self._pause(min(at, len(data)) or CHUNK_BYTES)
-        if not at:  # nothing is there: its segment was deleted meanwhile
-            return end
+        if not at:  # nothing is there: its segment was deleted meanwhile, and perhaps those behind it
+            return max(self._store.log_min_position, self._store.segment_end(position))
         return position + at
 
     def _read(self, position: int, count: int) -> Slices[bytes | None]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int32]
     Longs = NDArray[np.int64]
 
-_INNER: Final = (props.MULTI_DISPATCH, props.MULTI_QUEUE_OFFSET)
+_INNER: Final = (props.MULTI_DISPATCH, props.MULTI_QUEUE_OFFSET, props.OWN_CRC)
 """The store's own pairs, which no reader of messages sees."""
 _BITS: Final = 63
 """Up to so many different names a row's set of names fits one integer."""

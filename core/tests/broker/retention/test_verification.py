@@ -248,3 +248,23 @@ def test_a_live_record_that_the_disk_cannot_read_keeps_its_segment() -> None:
     assert [entry.what for entry in node.store.damage.entries.values()] == ["the disk cannot read it"]
     node.files.sectors = []
     assert node.retain(hours=2) >= 2
+
+
+def test_a_round_goes_on_behind_segments_that_go_as_they_are_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = KeepingNode(MemoryFileSystem())
+    node.send(400, size=1000)
+    node.settle_down()
+    units = node.store.units("t", 0, 0, 400)
+    overwrite(node.files, units[-1][0] + 300, b"\xff")
+    deleted: list[int] = []
+
+    def read_log(position: int, count: int) -> bytes:
+        if not deleted:
+            deleted.append(node.retain(hours=2))
+        return read(position, count)
+
+    read = node.store.read_log
+    monkeypatch.setattr(node.store, "read_log", read_log)
+    verified(node)
+    assert deleted[0] > 1
+    assert [position for position, _ in listed(node)] == [units[-1][0]]
