@@ -39,6 +39,8 @@ CONTINUATION_PAIRS_MAX: Final = 16_384
 CLOCK_BACK_MAX_MS: Final = 600_000
 """Store times do not go back with the clock, so that queues can be searched by time; beyond this the clock had been wrong."""
 _FIXED: Final = HEAD.size + SHORT.size
+_SEPARATED: Final = (b"", b"\x02")
+"""Last bytes of properties that another pair may follow at once."""
 PARTS: Final = 6
 """Of a record in a plan: head, body, topic, length of the properties, properties, dispatch pairs."""
 
@@ -221,6 +223,9 @@ class Appender:
         places.clear()
         for body, text, tag, keys, flag in zip(run.bodies, run.texts, run.tags, run.unique, run.flags, strict=True):
             length, text_size = len(body), len(text) + own_size
+            if self.own_crcs:
+                separated = (own or text)[-1:] in _SEPARATED
+                text_size += OWN_CRC_SIZE if separated else OWN_CRC_SIZE + 1
             size = fixed + length + text_size
             if position + size > limit:
                 position = plan.roll(position)
@@ -232,6 +237,8 @@ class Appender:
                 ),
                 body, name, lengths[text_size] if text_size < 1024 else SHORT.pack(text_size), text, own,
             )  # fmt: skip
+            if self.own_crcs:
+                parts.append(own_crc(parts[-PARTS:], separated))
             code = codes.get(tag)
             pending += (position, size, self.tag_code(tag) if code is None else code)
             index.append((run.topic, keys, position, now_ms))

@@ -27,7 +27,7 @@ _UNIQ_SIZE: Final = len(_UNIQ)
 _WORD_SIZE: Final = len(_KEYS)
 _SHARDING: Final = props.SHARDING_KEY.encode() + props.NAME_END
 _SPECIAL: Final = (
-    b"POP_CK", b"INNER_", b"TIMER_D", b"TRAN_MSG", b"GANTRY_DISPATCH", b"REPLY_TO_CLIENT", b"_SYS_MSG_PRIORITY_",
+    b"POP_CK", b"INNER_", b"TIMER_D", b"TRAN_MSG", b"GANTRY_DISPATCH", b"REPLY_TO_CLIENT", b"_SYS_MSG_PRIORITY_", b"__CRC32#",
 )  # fmt: skip
 """In names of properties that ask for more than to be stored (remoting/server/sending/specials.py)."""
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from gantrymq.broker.topics import TopicConfig
+from gantrymq.client.records import decode_records
+from gantrymq.model.properties import OWN_CRC_MARK
 from gantrymq.remoting.constants import ResponseCode as Answer
 from gantrymq.remoting.server.sending.sends import Sends
 from gantrymq.store.log import record
@@ -23,9 +25,10 @@ ITEMS = (
 )
 
 
-def made(root: Path, **fields: Any) -> tuple[Any, bytes]:
+def made(root: Path, crc: bool = False, **fields: Any) -> tuple[Any, bytes]:
     """The answer to a batch of `ITEMS`, and what is read back."""
     bench = Bench(root)
+    bench.store._appender.own_crcs = crc
     try:
         bench.broker.topics.create(TopicConfig(TOPIC, 4, 4))
         link = bench.connect()
@@ -39,24 +42,27 @@ def made(root: Path, **fields: Any) -> tuple[Any, bytes]:
         bench.close()
 
 
-def test_a_run_is_stored_as_its_messages_would_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("crc", [False, True])
+def test_a_run_is_stored_as_its_messages_would_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crc: bool) -> None:
     runs: list[Run] = []
     monkeypatch.setattr(
         "gantrymq.remoting.server.sending.batches.fill", lambda run, *more: (runs.append(run), fill(run, *more))[1]
     )
-    as_run = made(tmp_path / "run")
+    as_run = made(tmp_path / "run", crc)
     assert [len(run.bodies) for run in runs] == [len(ITEMS)]
     monkeypatch.setattr(Sends, "takes_run", lambda self, header: False)
-    one_by_one = made(tmp_path / "messages")
+    one_by_one = made(tmp_path / "messages", crc)
     assert as_run[0].fields == one_by_one[0].fields
     assert as_run[1] == one_by_one[1]
     assert len(runs) == 1
+    assert len(decode_records(as_run[1], check_crc=True)) == len(ITEMS)
+    assert as_run[1].count(OWN_CRC_MARK) == crc * len(ITEMS)
 
 
 @pytest.mark.parametrize(
     "odd",
     [(b"x", "UNIQ_KEY\x01U9\x02MYTAGS\x01a\x02"), (b"x", "p\x01v\x02"), (b"x", "UNIQ_KEY\x01U9\x02REPLY_TO_CLIENT\x01c\x02"),
-     (b"x", "TAGS\x01" + "t" * 5000 + "\x02UNIQ_KEY\x01U9\x02"), (b"x", "UNIQ_KEY\x01U9"), (b"x", "UNIQ_KEY\x01U9\x02a\x01\0\x02")],
+     (b"x", "TAGS\x01" + "t" * 5000 + "\x02UNIQ_KEY\x01U9\x02"), (b"x", "UNIQ_KEY\x01U9"), (b"x", "UNIQ_KEY\x01U9\x02__CRC32#\x010123456789\x02"), (b"x", "UNIQ_KEY\x01U9\x02a\x01\0\x02")],
 )  # fmt: skip
 def test_what_is_not_ordinary_is_looked_at_alone(odd: tuple[bytes, str]) -> None:
     body = batch_body(*ITEMS, odd)
