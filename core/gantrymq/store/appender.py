@@ -130,9 +130,7 @@ class Appender:
         for message, targets in zip(batch, lights, strict=True):
             body, properties = message.body, message.properties
             flags = message.sys_flag | host_flag
-            topic = topics.get(message.topic)
-            if topic is None:
-                topic = self._queues.topic(message.topic)
+            topic = topics.get(message.topic) or self._queues.topic(message.topic)
             name = topic.encoded
             dispatch = message.dispatch = b""
             if (targets or message.lmq) and not flags & 4:
@@ -154,9 +152,7 @@ class Appender:
                 position = plan.roll(position)
                 limit, parts = plan.limit, plan.parts
             queue_id = message.queue_id
-            queue = topic.queues.get(queue_id)
-            if queue is None:
-                queue = self._queues.add_queue(topic, queue_id)
+            queue = topic.queues.get(queue_id) or self._queues.add_queue(topic, queue_id)
             offset = 0 if flags & 4 else queue.next_offset  # prepared and rolled back records are in no queue
             message.born_ms = message.born_ms or now_ms
             parts += (
