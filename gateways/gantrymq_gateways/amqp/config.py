@@ -11,6 +11,14 @@ class AmqpConfig:
 
     port: int = field(default=5672, metadata={"min": 0, "max": 65535})
     enabled: bool = True
+    management_port: int | None = field(
+        default=None,
+        metadata={
+            "min": 0,
+            "max": 65535,
+            "help": "port of RabbitMQ's management API (HTTP); 0 takes a free one; not given: 15672 where the door has its default port and is bound to loopback, else none",
+        },
+    )
     loopback_guest_only: bool = True
     """Let `guest`, the only account, in from this machine alone (RabbitMQ: loopback_users); false: from every machine that reaches the door."""
     channel_max: int = field(default=2047, metadata={"min": 1, "max": 65535})

@@ -350,6 +350,15 @@ class Definitions:
 
     # Exchanges.
 
+    def exchanges(self) -> list[Exchange]:
+        """Those that clients declared, and topics of other doors that were looked for."""
+        found = [exchange for exchange in self._exchanges.values() if exchange is not None]
+        return found + [Exchange(name, "topic") for name in self._native]
+
+    def bindings(self) -> list[Binding]:
+        """All but those of the default exchange."""
+        return [binding for binding in self._bindings.values() if binding.finished]
+
     def declared_exchange(self, name: str) -> Exchange | None:
         """One that a client declared."""
         return self._exchanges.get(name)

@@ -46,6 +46,8 @@ from gantrymq_gateways.amqp.wire.events import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gantrymq.net.api import Link
     from gantrymq_gateways.amqp.gateway import Gateway
     from gantrymq_gateways.amqp.messages.consumers import Queue
@@ -120,6 +122,7 @@ class AmqpDoor:
     def connected(self, link: Link) -> None:
         """See Door."""
         self._link = link
+        self.connected_ms = self.gateway.clock.now_ms()
         self._connection = Connection(self._settings, self._authenticate, self.gateway.clock.monotonic_ms())
         self._connection.on_failure = self._failed
         self._ending = False
@@ -127,18 +130,42 @@ class AmqpDoor:
         self.gateway.doors.add(self)
         self._arm()
 
+    # For whoever looks at connections.
+
+    @property
+    def opened(self) -> bool:
+        """Logged in, and not gone."""
+        return self._connection.running and not self._released
+
+    @property
+    def peer(self) -> str:
+        """Address and port."""
+        return self._link.peer
+
+    @property
+    def wire(self) -> Connection:
+        """What was agreed with the peer."""
+        return self._connection
+
+    @property
+    def channels(self) -> Mapping[int, Channel]:
+        """Those that are open."""
+        return self._channels
+
+    @property
+    def blocked_for_room(self) -> bool:
+        """It publishes, and the broker has no room."""
+        return bool(self._blocked_until)
+
+    def close_for(self, reason: str) -> None:
+        """Somebody wants it closed."""
+        self._release()
+        self._connection.fail(AmqpError(CONNECTION_FORCED, reason, connection=True), 0)
+        self._arm()
+        self._link.mark()
+
     def _authenticate(self, user: str, password: str) -> bool:
-        """The one account there is, from this machine unless others are let in. The peer is told no more than that it is refused."""
-        if (user, password) != ("guest", "guest"):
-            log.warning("%s: login refused: there is one account, guest with password guest", self._link.peer)
-            return False
-        if self._link.peer_is_loopback or not self.gateway.config.loopback_guest_only:
-            return True
-        log.warning(
-            "%s: login refused: guest comes from this machine only; amqp.loopback_guest_only=false lets it in from others",
-            self._link.peer,
-        )
-        return False
+        return self.gateway.may_log_in(user, password, self._link.peer, self._link.peer_is_loopback)
 
     def received(self, data: bytes) -> int:
         """See Door."""

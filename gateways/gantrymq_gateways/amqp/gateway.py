@@ -49,6 +49,8 @@ class Gateway:
         self._life = 0
         """Counts goings and comings of the broker: an attempt to start that belongs to an earlier one is over."""
         self.token = token
+        self.node = "gantrymq@localhost"
+        """As RabbitMQ names nodes."""
         self.ready = False
         self.stopped = False
         """The service is over; another gateway may follow in this process."""
@@ -98,6 +100,19 @@ class Gateway:
         elif life == self._life and not self.stopped:
             log.warning("amqp: definitions cannot be loaded: %s; trying again", error)
             self._wheel.call_at(self.clock.monotonic_ms() + START_RETRY_MS, lambda now_ms: self._restart(life))
+
+    def may_log_in(self, user: str, password: str, peer: str, from_here: bool) -> bool:
+        """The one account there is, from this machine unless others are let in. The peer is told no more than that it is refused."""
+        if (user, password) != ("guest", "guest"):
+            log.warning("%s: login refused: there is one account, guest with password guest", peer)
+            return False
+        if from_here or not self.config.loopback_guest_only:
+            return True
+        log.warning(
+            "%s: login refused: guest comes from this machine only; amqp.loopback_guest_only=false lets it in from others",
+            peer,
+        )
+        return False
 
     def contents(self, user: str) -> Contents:
         """Content headers of one user."""

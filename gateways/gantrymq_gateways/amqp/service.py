@@ -5,20 +5,25 @@ from __future__ import annotations
 import logging
 import platform
 import secrets
-from typing import Any
+from typing import Any, Final
 
 import anyio
 
 from gantrymq import __version__
 from gantrymq.model.limits import MessageConfig
-from gantrymq.net.loopback import warn_if_open
+from gantrymq.net.listen import ListenError
+from gantrymq.net.loopback import is_loopback, warn_if_open
 from gantrymq.services import ServiceContext
 from gantrymq_gateways.amqp.config import AmqpConfig
 from gantrymq_gateways.amqp.door import AmqpDoor
 from gantrymq_gateways.amqp.gateway import Gateway
+from gantrymq_gateways.amqp.management.site import ManagementSite
 from gantrymq_gateways.amqp.wire.constants import CAPABILITIES
 from gantrymq_gateways.amqp.wire.events import Settings
 from gantrymq_gateways.amqp.wire.values import Field, Table
+
+MANAGEMENT_PORT: Final = 15672
+"""RabbitMQ's, which tools take if nobody tells them another."""
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +67,7 @@ class AmqpService:
         if context.port is None:
             raise RuntimeError("the amqp service needs a broker: start it after one or with --nameserver")
         gateway = Gateway(config, context.port, context.clock, context.turn, context.wheel, new_token)
+        gateway.node = "gantrymq@" + context.host
         self._gateway = gateway
         started = anyio.Event()
         failures: list[Exception] = []
@@ -86,7 +92,24 @@ class AmqpService:
         bound: tuple[str, int] = await context.listen(lambda: AmqpDoor(gateway, settings), context.host, config.port)
         if not config.loopback_guest_only:
             warn_if_open(log, self.name, bound, "amqp.loopback_guest_only=false")
-        return [bound]
+        return [bound, *await self._start_management(context, gateway)]
+
+    async def _start_management(self, context: ServiceContext, gateway: Gateway) -> list[tuple[str, int]]:
+        """The management API. Where nobody chose its port, one that is in use is no reason not to start."""
+        config: AmqpConfig = context.config
+        port = config.management_port
+        if port is None:
+            if config.port != self.default_port or not is_loopback(context.host):
+                return []
+            port = MANAGEMENT_PORT
+        site = ManagementSite(gateway, context.host, context.host_names)
+        try:
+            return [await context.listen(lambda: site.door(context.clock.monotonic_ms), context.host, port)]
+        except ListenError as error:
+            if config.management_port is not None:
+                raise
+            log.warning("no management API: %s (amqp.management_port chooses another port)", error.strerror)
+            return []
 
     async def drain(self, deadline_s: float) -> None:
         """See Service. The shell calls `shutdown` of every door."""

@@ -145,9 +145,12 @@ class Connection:
         self._half_ms = 0
         self._silent_halves = 0
         self._heard = False
-        self._user = ""
+        self.user = ""
+        self.mechanism = ""
+        self.client_name = ""
+        """What the client calls the connection."""
         self._capabilities: frozenset[str] = frozenset()
-        self._client = ""
+        self.client = ""
         self._reason = ""
         self.on_failure: Callable[[int, str], None] = lambda channel, text: None
         """Called once per channel or connection (0) that is closed for an error, with the reply text."""
@@ -176,6 +179,11 @@ class Connection:
         """The same in pieces, some of them large."""
         self._out += pieces
         self._out_is_large = True
+
+    @property
+    def heartbeat_s(self) -> int:
+        """Agreed in tune-ok; 0 for none."""
+        return self._half_ms // 500
 
     @property
     def running(self) -> bool:
@@ -464,10 +472,12 @@ class Connection:
             self._capabilities = frozenset(
                 name for name, value in capabilities.value if value.kind == "t" and value.value
             )
-        self._client = text_or_empty(lookup(properties, "product"))[:64]
+        self.client = text_or_empty(lookup(properties, "product"))[:64]
+        self.client_name = text_or_empty(lookup(properties, "connection_name"))[:128]
         credentials = credentials_of(mechanism, response)
         if credentials is not None and self._authenticate(*credentials):
-            self._user = credentials[0]
+            self.user = credentials[0]
+            self.mechanism = mechanism
             self._state = State.TUNE
             settings = self._settings
             self.send(0, "connection.tune", settings.channel_max, settings.frame_max, settings.heartbeat_s)
@@ -500,7 +510,7 @@ class Connection:
         self._state = State.RUNNING
         self._deadline = self._now + self._half_ms if self._half_ms else None
         self.send(0, "connection.open-ok", "")
-        events.append(Opened(self._user, self._client))
+        events.append(Opened(self.user, self.client))
 
     # Open.
 

@@ -1,0 +1,61 @@
+"""The management API of one process: who may ask, and the way from a request to its answer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gantrymq.net.host_names import HostNames
+from gantrymq.net.procedures.driver import run
+from gantrymq_gateways.amqp.management.api import Api, failure
+from gantrymq_gateways.amqp.management.http import Answer, ManagementDoor, Request, error_body
+
+if TYPE_CHECKING:
+    from gantrymq.net.api import Link
+    from gantrymq_gateways.amqp.gateway import Gateway
+
+log = logging.getLogger(__name__)
+
+
+class ManagementSite:
+    """See `http.Site`."""
+
+    def __init__(self, gateway: Gateway, bound: str, host_names: Iterable[str]) -> None:
+        self._gateway = gateway
+        self._names = HostNames(bound, host_names)
+        self._api = Api(gateway)
+        self.open = 0
+
+    def door(self, now_ms: Callable[[], int]) -> ManagementDoor:
+        """One connection."""
+        return ManagementDoor(self, now_ms)
+
+    def refusal(self, host: bytes | None) -> str:
+        """See `http.Site`."""
+        return self._names.refusal(host)
+
+    def log_in(self, user: str, password: str, link: Link) -> bool:
+        """See `http.Site`."""
+        return self._gateway.may_log_in(user, password, link.peer, link.peer_is_loopback)
+
+    def handle(self, request: Request, answer: Answer) -> None:
+        """See `http.Site`."""
+        if not self._gateway.ready:
+            answer(503, error_body("unavailable", "the broker is not reachable"), ())
+            return
+        run(self._api.answer(request), partial(_finish, request, answer), Exception)
+
+
+def _finish(request: Request, answer: Answer, result: Any) -> None:
+    if isinstance(result, Exception):
+        status, word, reason = failure(result)
+        if status == 500:
+            log.error("%s /%s failed: %s: %s", request.method, "/".join(request.parts), type(result).__name__, result)
+            log.debug("traceback", exc_info=result)
+        answer(status, error_body(word, reason), ())
+        return
+    status, body, place = result
+    more = ((b"location", place.encode()),) if place else ()
+    answer(status, body, more)

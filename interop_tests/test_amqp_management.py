@@ -1,0 +1,88 @@
+"""The management API as rabbitmqadmin, Terraform and scalers ask it, by httpx over real sockets beside a pika client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pika
+import pytest
+
+from interop_tests.running import Gantry, free_port
+
+SHAPES = ("combined", "separated")
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def managed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gantry, Any]]:
+    directory: Path = tmp_path_factory.mktemp("managed")
+    port = free_port()
+    server = Gantry(directory, request.param, (f"amqp.management_port={port}",)).start()
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/", auth=("guest", "guest"), timeout=30) as client:
+        yield server, client
+    server.stop()
+
+
+def test_the_requests_of_rabbitmqadmin(managed: tuple[Gantry, httpx.Client]) -> None:
+    """In the order and form in which the tool of RabbitMQ 3 and 4 sends them: texts for flags, quoted names, its column lists."""
+    server, api = managed
+    json = {"content-type": "application/json"}
+    put = api.put(
+        "exchanges/%2F/orders", json={"durable": "true", "auto_delete": "false", "internal": "false", "type": "topic"}
+    )
+    assert put.status_code == 201
+    assert (
+        api.put("queues/%2F/paid", json={"durable": "true", "auto_delete": "false", "arguments": {}}).status_code == 201
+    )
+    bound = api.post("bindings/%2F/e/orders/q/paid", json={"routing_key": "#.paid", "arguments": {}}, headers=json)
+    assert (bound.status_code, bound.headers["location"]) == (201, "%23.paid")
+    body = {"properties": {}, "routing_key": "eu.paid", "payload": "hello", "payload_encoding": "string"}
+    assert api.post("exchanges/%2F/orders/publish", json=body).json() == {"routed": True}
+    (queue,) = api.get("queues", params={"columns": "name,messages"}).json()
+    assert queue == {"name": "paid", "messages": 1}
+    # KEDA's scaler and Celery's Flower read these.
+    shown = api.get("queues/%2F/paid").json()
+    assert {name: shown[name] for name in ("messages", "messages_unacknowledged", "consumers", "state")} == {
+        "messages": 1, "messages_unacknowledged": 0, "consumers": 0, "state": "running"
+    }  # fmt: skip
+    host, port = server.address("amqp")
+    connection = pika.BlockingConnection(
+        pika.ConnectionParameters(host, port, client_properties={"connection_name": "till"})
+    )
+    channel = connection.channel()
+    method, _, text = channel.basic_get("paid")
+    assert (method.exchange, method.routing_key, text) == ("orders", "eu.paid", b"hello")
+    (row,) = api.get("connections").json()
+    assert (row["user_provided_name"], row["channels"]) == ("till", 1)
+    assert api.get("queues/%2F/paid").json()["messages_unacknowledged"] == 1
+    connection.close()
+    got = api.post(
+        "queues/%2F/paid/get", json={"ackmode": "ack_requeue_false", "count": "1", "encoding": "auto"}
+    ).json()
+    assert (got[0]["payload"], got[0]["redelivered"]) == ("hello", True)
+    definitions = api.get("definitions").json()
+    assert api.delete("bindings/%2F/e/orders/q/paid/%2523.paid").status_code == 204
+    assert api.delete("queues/%2F/paid").status_code == 204
+    assert api.delete("exchanges/%2F/orders").status_code == 204
+    assert api.get("queues").json() == []
+    assert api.post("definitions", json=definitions).status_code == 204
+    assert api.post("exchanges/%2F/orders/publish", json=body).json() == {"routed": True}
+    assert api.delete("queues/%2F/paid/contents").status_code == 204
+    assert api.get("overview").json()["queue_totals"]["messages"] == 0
+    assert api.get("queues", auth=("guest", "wrong")).status_code == 401
+
+
+def test_many_queues_hold_up_nobody(managed: tuple[Gantry, httpx.Client]) -> None:
+    server, api = managed
+    host, port = server.address("amqp")
+    connection = pika.BlockingConnection(pika.ConnectionParameters(host, port))
+    channel = connection.channel()
+    for number in range(250):
+        channel.queue_declare(f"many-{number}", exclusive=True)
+    rows = api.get("queues", params={"name": "many-", "columns": "name,consumers"}).json()
+    assert len(rows) == 250
+    page = api.get("queues", params={"name": "many-", "page": 3, "page_size": 100}).json()
+    assert (page["item_count"], page["total_count"], page["page_count"]) == (50, 250, 3)
+    connection.close()
