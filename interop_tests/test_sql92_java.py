@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gantrymq.model.sql92 import EvaluationError, ExpressionError, parse
+from gantrymq.model.sql.sql92 import EvaluationError, ExpressionError, parse
 from interop_tests.java import official
 from interop_tests.sql92.cases import answers, at_random
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+import msgspec
 
 DEPTH_MAX: Final = 64
 """Nesting in the dialect; RocketMQ's deepest body is 6."""
@@ -65,3 +67,26 @@ def read_json(data: bytes) -> Any:
             return json.loads(standard(data))
     except (ValueError, RecursionError) as error:
         raise DialectError(str(error)) from None
+
+
+T = TypeVar("T")
+
+_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+
+
+def decode(body: bytes, shape: type[T]) -> T:
+    """Body as `shape`, dialect or standard; raises `DialectError`. Numbers may stand in quotes, as fastjson takes them and the Go client
+    writes the tag hashes of its heartbeats."""
+    decoder = _decoders.get(shape)
+    if decoder is None:
+        decoder = _decoders[shape] = msgspec.json.Decoder(shape, strict=False)
+    try:
+        try:
+            value: T = decoder.decode(body)
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError:
+            value = decoder.decode(standard(body))
+    except (msgspec.DecodeError, DialectError, UnicodeDecodeError, RecursionError) as error:
+        raise DialectError(f"body is not {shape.__name__}: {error}") from None
+    return value

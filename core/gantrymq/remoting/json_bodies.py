@@ -8,11 +8,12 @@ where an old client expects it. Shapes follow RocketMQ's classes of the same nam
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from gantrymq.model.dialect import DialectError, read_json, standard
+from gantrymq.model import dialect
+from gantrymq.model.dialect import DialectError, read_json
 
 T = TypeVar("T")
 
@@ -20,27 +21,7 @@ BodyError = DialectError
 """The body is not the JSON that the request needs; the text says where."""
 
 
-_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
-
-
-def decode(body: bytes, shape: type[T]) -> T:
-    """Body as `shape`, dialect or standard; raises `BodyError`. Numbers may stand in quotes, as fastjson takes them and the Go client
-    writes the tag hashes of its heartbeats."""
-    decoder = _decoders.get(shape)
-    if decoder is None:
-        decoder = _decoders[shape] = msgspec.json.Decoder(shape, strict=False)
-    try:
-        try:
-            value: T = decoder.decode(body)
-        except msgspec.ValidationError:
-            raise
-        except msgspec.DecodeError:
-            value = decoder.decode(standard(body))
-    except (msgspec.DecodeError, BodyError, UnicodeDecodeError, RecursionError) as error:
-        raise BodyError(f"body is not {shape.__name__}: {error}") from None
-    return value
-
-
+decode = dialect.decode
 encode = msgspec.json.encode
 
 
@@ -243,38 +224,6 @@ class CheckClient(msgspec.Struct, rename="camel"):
     client_id: str = ""
     group: str = ""
     subscription_data: Subscription | None = None
-
-
-class GroupConfig(msgspec.Struct, rename="camel"):
-    """SubscriptionGroupConfig with RocketMQ's defaults."""
-
-    group_name: str
-    consume_enable: bool = True
-    consume_from_min_enable: bool = True
-    consume_broadcast_enable: bool = True
-    consume_message_orderly: bool = False
-    retry_queue_nums: int = 1
-    retry_max_times: int = 16
-    broker_id: int = 0
-    which_broker_when_consume_slowly: int = 1
-    notify_consumer_ids_changed_enable: bool = True
-    group_sys_flag: int = 0
-    consume_timeout_minute: int = 15
-    attributes: dict[str, str] = {}
-
-
-class GroupConfigList(msgspec.Struct, rename="camel"):
-    """SubscriptionGroupList."""
-
-    group_config_list: list[GroupConfig] = []
-
-
-class GroupTable(msgspec.Struct, rename="camel"):
-    """Answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
-
-    subscription_group_table: dict[str, GroupConfig]
-    forbidden_table: dict[str, dict[str, int]]
-    data_version: DataVersion
 
 
 class TopicOffset(msgspec.Struct, rename="camel"):

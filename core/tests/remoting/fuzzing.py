@@ -40,7 +40,7 @@ def shapes(base: type[msgspec.Struct] = msgspec.Struct) -> list[type[msgspec.Str
     """Every class of a header or body that the door knows."""
     found = []
     for each in base.__subclasses__():
-        if each.__module__.startswith("gantrymq.remoting.") and "gateway" not in each.__module__:
+        if each.__module__.startswith(("gantrymq.remoting.", "gantrymq.model.")) and "gateway" not in each.__module__:
             found.append(each)
         found += shapes(each)
     return sorted(found, key=lambda each: f"{each.__module__}.{each.__qualname__}")

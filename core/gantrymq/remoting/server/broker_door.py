@@ -12,6 +12,9 @@ from collections import deque
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 
+from gantrymq.administration.administration import Administration
+from gantrymq.administration.groups import Groups
+from gantrymq.administration.reading import Reading
 from gantrymq.model import sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import LOOPBACK_HOST, Message
@@ -24,10 +27,8 @@ from gantrymq.remoting.gateway_codes import FIRST_CODE, LAST_CODE
 from gantrymq.remoting.headers import SendHeader, SendHeaderV2, parse
 from gantrymq.remoting.registration.route_finder import RouteFinder
 from gantrymq.remoting.server.admin import requests as admin_requests
-from gantrymq.remoting.server.administration import Administration
 from gantrymq.remoting.server.clients import requests as client_requests
 from gantrymq.remoting.server.clients.calls import CALL_MS, Calls, OnAnswer
-from gantrymq.remoting.server.clients.groups import Groups
 from gantrymq.remoting.server.clients.locks import QueueLocks
 from gantrymq.remoting.server.clients.registry import Clients
 from gantrymq.remoting.server.clients.requests import ClientServices
@@ -43,7 +44,7 @@ from gantrymq.remoting.server.pulling import offsets as offset_requests
 from gantrymq.remoting.server.pulling import pulls
 from gantrymq.remoting.server.pulling.offsets import QueueServices
 from gantrymq.remoting.server.pulling.pulls import Pulls, Waiter
-from gantrymq.remoting.server.reads import Read, Reading, T
+from gantrymq.remoting.server.reads import Read, T
 from gantrymq.remoting.server.reply import GatewaySession, OpenSession
 from gantrymq.remoting.server.sending import batches as batch_requests
 from gantrymq.remoting.server.sending import recalls as recall_requests
@@ -56,6 +57,7 @@ from gantrymq.remoting.server.sending.replies import Replies, Requesters
 from gantrymq.remoting.server.sending.retries import Returns
 from gantrymq.remoting.server.sending.sends import Sends, UniqueKeys, remark_of
 from gantrymq.remoting.server.sending.transactions import ProducerClients, TransactionServices
+from gantrymq.remoting.server.tools import Tools
 from gantrymq.store.cold import Cold
 
 if TYPE_CHECKING:
@@ -107,6 +109,7 @@ class BrokerServer:
         self.groups = Groups(broker)
         self.locks = QueueLocks()
         self.reading = Reading(broker)
+        self.administration = Administration(broker, self.groups, self.reading, self.clients)
         self.jobs = Jobs(broker.fetch, context.turn.in_slices)
         self.pressure = Pressure()
         self.responses = SendResponses(LOOPBACK_HOST, REGION)
@@ -126,7 +129,7 @@ class BrokerServer:
         store_replies = broker.config.store_replies
         replies = Replies(broker.topics, requesters, clock, self.identity, self.responses, store_replies)
         modes = ModeServices(broker.topics, broker.tables, groups, clients, self.routes, broker.config.name, broker.put)
-        admin = Administration(broker, clients, groups, self.jobs, self.reading, self.identity, self.pulls)
+        tools = Tools(self.administration, broker, self.reading, clients, self.jobs, self.identity, self.pulls)
         return {
             **_rows(SENDS, None),
             **_rows(batch_requests.HANDLERS, self.batches),
@@ -141,8 +144,8 @@ class BrokerServer:
             **_rows(client_requests.HANDLERS, ClientServices(clients, groups, self.locks, clock, self.wheel)),
             **_rows(pop_requests.HANDLERS, self.pops),
             **_rows(mode_requests.HANDLERS, modes),
-            **_rows(admin_requests.HANDLERS, admin),
-            **_rows(overview_requests.HANDLERS, admin),
+            **_rows(admin_requests.HANDLERS, tools),
+            **_rows(overview_requests.HANDLERS, tools),
         }
 
     def set_address(self, address: str) -> None:

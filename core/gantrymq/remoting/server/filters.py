@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.model.sql92 import Expression, ExpressionError, parse
+from gantrymq.model.sql.sql92 import Expression, ExpressionError, parse
 from gantrymq.store.log import record
 from gantrymq.store.queues.consume_queue import HOLE_SIZE
 from gantrymq.store.queues.unit_words import tag_words

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.constants import ResponseCode
@@ -11,28 +11,12 @@ from gantrymq.remoting.door import code_of
 from gantrymq.store.cold import Cold
 
 if TYPE_CHECKING:
+    from gantrymq.administration.reading import Steps
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.reads import Reading
     from gantrymq.remoting.server.reply import Reply
 
 JOBS_MAX: Final = 32
 """At work at once, whole broker: each holds its answer so far, a few MiB for a table of 20,000 topics."""
-
-Steps = Generator[Cold | None, None, bytes]
-"""Yields None between steps of some hundred microseconds, or `Cold` for what it has to read before it goes on; returns the body."""
-
-
-T = TypeVar("T")
-
-
-def patiently(reading: Reading, find: Callable[[Reading], T]) -> Generator[Cold | None, None, T]:
-    """What `find(reading)` returns; it is called again when what was cold is in memory."""
-    while True:
-        try:
-            return find(reading)
-        except Cold as cold:
-            wanted = cold
-        yield wanted
 
 
 class Jobs:
@@ -46,7 +30,7 @@ class Jobs:
         self._in_slices = in_slices
         self.running = 0
 
-    def run(self, command: Command, reply: Reply, steps: Steps) -> None:
+    def run(self, command: Command, reply: Reply, steps: Steps[bytes]) -> None:
         """Answer `command` with what `steps` returns; the first step is done at once. Raises BUSY."""
         if self.running >= JOBS_MAX:
             steps.close()
@@ -54,7 +38,7 @@ class Jobs:
         self.running += 1
         self._step((command, reply, steps))
 
-    def _step(self, job: tuple[Command, Reply, Steps]) -> None:
+    def _step(self, job: tuple[Command, Reply, Steps[bytes]]) -> None:
         command, reply, steps = job
         if not reply.open:
             steps.close()

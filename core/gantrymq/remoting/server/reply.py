@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from gantrymq.remoting.constants import ResponseCode
 
 if TYPE_CHECKING:
+    from gantrymq.administration.reading import Reading
     from gantrymq.model.message import Message
     from gantrymq.remoting.codec import Command
     from gantrymq.remoting.headers import SendHeader, SendHeaderV2
-    from gantrymq.remoting.server.reads import Reading
 
 T = TypeVar("T")
 

@@ -9,7 +9,8 @@ from typing import Final
 from gantrymq.broker import own_rows
 from gantrymq.broker.row_checks import RowCheck
 from gantrymq.broker.tables.group_tables import GONE_TABLE, LIGHTS_TABLE, STATE_TABLE, TAG
-from gantrymq.remoting.json_bodies import GroupConfig, decode
+from gantrymq.model.groups import GroupConfig
+from gantrymq.remoting.json_bodies import decode
 from gantrymq.remoting.server.pop import modes as pop_modes
 
 

@@ -6,15 +6,15 @@ import random
 
 import pytest
 
+from gantrymq.administration.groups import Groups
 from gantrymq.broker.consuming import offsets
 from gantrymq.broker.deletion import deletions
 from gantrymq.broker.deletion.deleting import STEP_EVERY_MS
 from gantrymq.broker.deletion.deletions import REQUEST_MODES, _of_pop_group, decides
 from gantrymq.broker.tables.tables import row_of
 from gantrymq.broker.topics import TopicConfig
+from gantrymq.model.groups import GroupConfig
 from gantrymq.model.message import Message
-from gantrymq.remoting.json_bodies import GroupConfig
-from gantrymq.remoting.server.clients.groups import Groups
 from gantrymq.store.testing import PowerCut
 from tests.broker.node import Node, full_disk
 from tests.store.crash_states import MODES, CrashFiles, draw_mode

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gantrymq.administration.reading import Reading
 from gantrymq.model.message import Message
 from gantrymq.model.names import java_hash
 from gantrymq.remoting.codec import Command, encode
@@ -19,7 +20,6 @@ from gantrymq.remoting.server import filters
 from gantrymq.remoting.server.filters import ALL, FilterError, compile_filter, select
 from gantrymq.remoting.server.pulling import subscription_calls
 from gantrymq.remoting.server.pulling.pulls import find as inspect
-from gantrymq.remoting.server.reads import Reading
 from gantrymq.store.cold import Cold
 from gantrymq.store.log import record
 from gantrymq.store.queues.consume_queue import HOLE, UNIT

@@ -17,10 +17,10 @@ from gantrymq.remoting.headers import parse
 from gantrymq.remoting.server.clients.requests import language_name
 
 if TYPE_CHECKING:
-    from gantrymq.remoting.server.administration import Administration
+    from gantrymq.administration.reading import Reading
     from gantrymq.remoting.server.clients.registry import Consumer
-    from gantrymq.remoting.server.reads import Reading
     from gantrymq.remoting.server.reply import Reply
+    from gantrymq.remoting.server.tools import Tools
 
 STATUS_MS: Final = 5_000
 """How long each client has for GET_CONSUMER_STATUS_FROM_CLIENT (Broker2Client.getConsumeStatus)."""
@@ -50,7 +50,7 @@ class _Status(msgspec.Struct, rename="camel"):
     client_addr: str | None = None
 
 
-def producer_connections(command: Command, reply: Reply, services: Administration) -> None:
+def producer_connections(command: Command, reply: Reply, services: Tools) -> None:
     """GET_PRODUCER_CONNECTION_LIST."""
     name = parse(command.fields, _Producers).producer_group
     found = services.clients.producers.get(name)
@@ -67,7 +67,7 @@ def producer_connections(command: Command, reply: Reply, services: Administratio
     reply.respond(command, body=bodies.encode({"connectionSet": connections}))
 
 
-def all_producers(command: Command, reply: Reply, services: Administration) -> None:
+def all_producers(command: Command, reply: Reply, services: Tools) -> None:
     """GET_ALL_PRODUCER_INFO."""
     data = {
         name: [
@@ -82,21 +82,21 @@ def all_producers(command: Command, reply: Reply, services: Administration) -> N
     reply.respond(command, body=bodies.encode({"data": data}))
 
 
-def topic_groups(command: Command, reply: Reply, services: Administration) -> None:
+def topic_groups(command: Command, reply: Reply, services: Tools) -> None:
     """QUERY_TOPIC_CONSUME_BY_WHO: groups online with the topic, and groups with offsets of it."""
     name = parse(command.fields, headers.TopicHeader).topic
     found = {group for group, data in services.clients.groups.items() if name in data.subscriptions}
-    found.update(services.broker.offsets.groups_of(name))
+    found.update(services.committed.groups_of(name))
     reply.respond(command, body=bodies.encode({"groupList": sorted(found)}))
 
 
-def group_topics(command: Command, reply: Reply, services: Administration) -> None:
+def group_topics(command: Command, reply: Reply, services: Tools) -> None:
     """QUERY_TOPICS_BY_CONSUMER: topics of which the group has offsets."""
-    topics = sorted(services.broker.offsets.topics_of(parse(command.fields, _Group).group))
+    topics = sorted(services.committed.topics_of(parse(command.fields, _Group).group))
     reply.respond(command, body=bodies.encode(bodies.TopicList(topics, services.identity.address)))
 
 
-def group_subscription(command: Command, reply: Reply, services: Administration) -> None:
+def group_subscription(command: Command, reply: Reply, services: Tools) -> None:
     """QUERY_SUBSCRIPTION_BY_CONSUMER."""
     header = parse(command.fields, _Group)
     body: dict[str, object] = {"group": header.group, "topic": header.topic or ""}
@@ -106,17 +106,17 @@ def group_subscription(command: Command, reply: Reply, services: Administration)
     reply.respond(command, body=bodies.encode(body))
 
 
-def running_info(command: Command, reply: Reply, services: Administration) -> None:
+def running_info(command: Command, reply: Reply, services: Tools) -> None:
     """GET_CONSUMER_RUNNING_INFO: the client answers."""
     _relay(command, reply, services, parse(command.fields, _Call), dict(command.fields), command.body)
 
 
-def consume_directly(command: Command, reply: Reply, services: Administration) -> None:
+def consume_directly(command: Command, reply: Reply, services: Tools) -> None:
     """CONSUME_MESSAGE_DIRECTLY: the client gets the record and consumes it now."""
     header = parse(command.fields, _Call)
     fields = dict(command.fields)
-    fields["brokerName"] = services.broker.config.name
-    topic = services.broker.topics.topics.get(header.topic or "")
+    fields["brokerName"] = services.name
+    topic = services.topics.table.topics.get(header.topic or "")
     if topic is not None:
         fields["topicSysFlag"] = str(topic.config.sys_flag)
     group = services.groups.get(header.consumer_group)
@@ -152,9 +152,7 @@ def position_of(msg_id: str) -> int:
     raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"message id {msg_id[:60]!r} {pass_on}")
 
 
-def _relay(
-    command: Command, reply: Reply, services: Administration, header: _Call, fields: dict[str, str], body: bytes
-) -> None:
+def _relay(command: Command, reply: Reply, services: Tools, header: _Call, fields: dict[str, str], body: bytes) -> None:
     group, client_id = header.consumer_group, header.client_id or ""
     found = services.clients.groups.get(group)
     consumer = found.consumers.get(client_id) if found is not None else None
@@ -178,7 +176,7 @@ def _relay(
     consumer.member.call(command.code, fields, body, answered)
 
 
-def consumer_status(command: Command, reply: Reply, services: Administration) -> None:
+def consumer_status(command: Command, reply: Reply, services: Tools) -> None:
     """INVOKE_BROKER_TO_GET_CONSUMER_STATUS: every member (or the one named) tells its offsets of a topic."""
     header = parse(command.fields, _Status)
     group = services.clients.groups.get(header.group)

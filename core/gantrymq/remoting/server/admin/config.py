@@ -11,26 +11,26 @@ from gantrymq.remoting.constants import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.administration import Administration
     from gantrymq.remoting.server.reply import Reply
+    from gantrymq.remoting.server.tools import Tools
 
 
-def get_config(command: Command, reply: Reply, services: Administration) -> None:
+def get_config(command: Command, reply: Reply, services: Tools) -> None:
     """GET_BROKER_CONFIG; nothing secret is among it."""
     host, _, port = services.identity.address.rpartition(":")
-    values = services.broker.settings.shown() | {
+    values = services.settings.shown() | {
         "brokerIP1": host, "brokerIP2": host, "listenPort": port, "haListenPort": str(int(port or 0) + 1),
         "namesrvAddr": ";".join(services.identity.nameservers),
     }  # fmt: skip
-    version = bodies.DataVersion(0, services.identity.started_ms, services.broker.settings.version)
+    version = bodies.DataVersion(0, services.identity.started_ms, services.settings.version)
     fields = {"version": bodies.encode(version).decode()}
     reply.respond(command, ResponseCode.SUCCESS, None, fields, java_properties.write(values))
 
 
-def update_config(command: Command, reply: Reply, services: Administration) -> None:
+def update_config(command: Command, reply: Reply, services: Tools) -> None:
     """UPDATE_BROKER_CONFIG: all of it or nothing; answered when it will outlive a restart."""
     try:
-        services.broker.settings.update(java_properties.read(command.body))
+        services.settings.update(java_properties.read(command.body))
     except GantryError as error:
         code = ResponseCode.NO_PERMISSION if error.code is ErrorCode.NO_PERMISSION else ResponseCode.INVALID_PARAMETER
         reply.refuse(command, code, error.text)

@@ -9,14 +9,14 @@ from gantrymq.remoting.constants import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.administration import Administration
     from gantrymq.remoting.server.reply import Reply
+    from gantrymq.remoting.server.tools import Tools
 
 
-def status(command: Command, reply: Reply, services: Administration) -> None:
+def status(command: Command, reply: Reply, services: Tools) -> None:
     """GET_BROKER_HA_STATUS (HARuntimeInfo)."""
     body = {
-        "master": True, "masterCommitLogMaxOffset": services.broker.store.written_position, "inSyncSlaveNums": 0,
+        "master": True, "masterCommitLogMaxOffset": services.store.written_position, "inSyncSlaveNums": 0,
         "haConnectionInfo": [],
         "haClientRuntimeInfo": {
             "activated": False, "lastReadTimestamp": 0, "lastWriteTimestamp": 0, "masterFlushOffset": 0, "maxOffset": 0,
@@ -26,12 +26,12 @@ def status(command: Command, reply: Reply, services: Administration) -> None:
     reply.respond(command, body=bodies.encode(body))
 
 
-def epochs(command: Command, reply: Reply, services: Administration) -> None:
+def epochs(command: Command, reply: Reply, services: Tools) -> None:
     """GET_BROKER_EPOCH_CACHE: there is no controller."""
     reply.refuse(command, ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
 
 
-def reset_flush_offset(command: Command, reply: Reply, services: Administration) -> None:
+def reset_flush_offset(command: Command, reply: Reply, services: Tools) -> None:
     """RESET_MASTER_FLUSH_OFFSET concerns slaves; a master has nothing to do."""
     reply.respond(command)
 

@@ -6,27 +6,23 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from gantrymq.administration.figures import QUEUES_PER_STEP, store_ms
+from gantrymq.administration.reading import patiently
+from gantrymq.administration.topics import readable_topic
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.constants import RequestCode, ResponseCode
 from gantrymq.remoting.headers import parse
-from gantrymq.remoting.server.jobs import patiently
-from gantrymq.remoting.server.pulling.offsets import readable_topic
-from gantrymq.store.queues.consume_queue import HOLE_SIZE
 
 if TYPE_CHECKING:
+    from gantrymq.administration.reading import Reading, Steps
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.administration import Administration
-    from gantrymq.remoting.server.jobs import Steps
-    from gantrymq.remoting.server.reads import Reading
     from gantrymq.remoting.server.reply import Reply
+    from gantrymq.remoting.server.tools import Tools
     from gantrymq.store.queues.consume_queue import Unit
 
 UNITS_MAX: Final = 4096
 """Units in one answer to QUERY_CONSUME_QUEUE: 400 KiB of JSON."""
-
-QUEUES_PER_STEP: Final = 16
-"""Queues whose times are read in one go: some 300 us."""
 
 
 class _Units(msgspec.Struct, rename="camel"):
@@ -42,14 +38,16 @@ class _Spans(msgspec.Struct):
     group: str
 
 
-def units(command: Command, reply: Reply, services: Administration) -> None:
+def units(command: Command, reply: Reply, services: Tools) -> None:
     """QUERY_CONSUME_QUEUE."""
     header = parse(command.fields, _Units)
-    broker = services.broker
-    topic = readable_topic(broker.topics, header.topic)
+    topic = readable_topic(services.topics.table, header.topic)
     if not 0 <= header.queue_id < max(topic.config.read_queues, topic.config.write_queues):
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"{header.queue_id}@{topic.name} is not exist!")
-    low, high = broker.min_offset(topic.name, header.queue_id), broker.store.max_offset(topic.name, header.queue_id)
+    low, high = (
+        services.reading.min_offset(topic.name, header.queue_id),
+        services.store.max_offset(topic.name, header.queue_id),
+    )
     body: dict[str, object] = {"maxQueueIndex": high, "minQueueIndex": low}
     if header.consumer_group:
         found = services.clients.subscription(header.consumer_group, topic.name)
@@ -75,24 +73,17 @@ def units(command: Command, reply: Reply, services: Administration) -> None:
     reply.read(command, lambda reading: reading.store.units(*place), answer)
 
 
-def store_ms(reading: Reading, topic: str, queue_id: int, offset: int) -> int:
-    """Store time of the record at an offset; -1 where there is none. May raise `Cold`."""
-    found = reading.store.units(topic, queue_id, offset, 1) if offset >= 0 else []
-    return reading.store.store_ms_at(found[0][0]) if found and found[0][1] != HOLE_SIZE else -1
-
-
-def time_spans(command: Command, reply: Reply, services: Administration) -> None:
+def time_spans(command: Command, reply: Reply, services: Tools) -> None:
     """QUERY_CONSUME_TIME_SPAN: oldest and newest record of each queue, and the last one that the group consumed."""
     header = parse(command.fields, _Spans)
-    readable_topic(services.broker.topics, header.topic)
+    readable_topic(services.topics.table, header.topic)
     services.jobs.run(command, reply, _time_spans(services, header))
 
 
-def _time_spans(services: Administration, header: _Spans) -> Steps:
-    broker = services.broker
+def _time_spans(services: Tools, header: _Spans) -> Steps[bytes]:
     name = header.topic
     spans = []
-    for queue in range(broker.topics.topics[name].config.write_queues):
+    for queue in range(services.topics.table.topics[name].config.write_queues):
         if queue % QUEUES_PER_STEP == QUEUES_PER_STEP - 1:
             yield None
 
@@ -104,7 +95,7 @@ def _time_spans(services: Administration, header: _Spans) -> Steps:
             delay = 0
             if max(done, low) < high:
                 delay = max(0, reading.now_ms() - store_ms(reading, name, queue, max(done, low)))
-            place = bodies.QueueName(name, broker.config.name, queue)
+            place = bodies.QueueName(name, services.name, queue)
             return bodies.QueueSpan(place, oldest, newest, consumed, delay)
 
         span = yield from patiently(services.reading, find)

@@ -11,8 +11,8 @@ from gantrymq.store.retention.rules import used_ratio
 if TYPE_CHECKING:
     from gantrymq.broker.rocketmq.stats import BrokerStats
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.administration import Administration
     from gantrymq.remoting.server.reply import Reply
+    from gantrymq.remoting.server.tools import Tools
 
 UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -58,9 +58,9 @@ def _counts(stats: BrokerStats) -> dict[str, str]:
     return table
 
 
-def runtime_info(command: Command, reply: Reply, services: Administration) -> None:
+def runtime_info(command: Command, reply: Reply, services: Tools) -> None:
     """See the module."""
-    store = services.broker.store
+    store = services.store
     first = store.log_min_position if store.written_position > store.log_min_position else -1
     reply.read(
         command,
@@ -69,9 +69,9 @@ def runtime_info(command: Command, reply: Reply, services: Administration) -> No
     )
 
 
-def _runtime_info(command: Command, reply: Reply, services: Administration, oldest: int) -> None:
-    broker, store = services.broker, services.broker.store
-    now_ms = broker.clock.now_ms()
+def _runtime_info(command: Command, reply: Reply, services: Tools, oldest: int) -> None:
+    store = services.store
+    now_ms = services.clock.now_ms()
     size, free = store.disk_usage()
     used = repr(round(used_ratio(size, free), 4))
     to_flush = store.written_position - store.flushed_position
@@ -94,7 +94,7 @@ def _runtime_info(command: Command, reply: Reply, services: Administration, olde
         table[f"{name}ThreadPoolQueueSize"] = "0"
         table[f"{name}ThreadPoolQueueCapacity"] = "10000" if name == "send" else "100000"
         table[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = "0"
-    reply.respond(command, body=bodies.encode(bodies.KVTable(table | _counts(broker.stats))))
+    reply.respond(command, body=bodies.encode(bodies.KVTable(table | _counts(services.stats))))
 
 
 HANDLERS: Final = {

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gantrymq.broker.rocketmq import stats
+from gantrymq.administration.figures import QUEUES_PER_STEP, QueueLag, store_ms
+from gantrymq.administration.reading import patiently
+from gantrymq.administration.topics import readable_topic
 from gantrymq.model import names
 from gantrymq.remoting import headers
 from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.constants import RequestCode, ResponseCode
 from gantrymq.remoting.headers import parse
-from gantrymq.remoting.server.admin.queues import QUEUES_PER_STEP, store_ms
-from gantrymq.remoting.server.jobs import patiently
-from gantrymq.remoting.server.pulling.offsets import readable_topic
 
 if TYPE_CHECKING:
+    from gantrymq.administration.reading import Reading, Steps
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.administration import Administration
-    from gantrymq.remoting.server.jobs import Steps
-    from gantrymq.remoting.server.reads import Reading
     from gantrymq.remoting.server.reply import Reply
-    from gantrymq.store.cold import Cold
+    from gantrymq.remoting.server.tools import Tools
 
 TOPICS_MAX: Final = 10_000
 """Topics that one GET_CONSUME_STATS may list."""
@@ -44,15 +40,14 @@ class _Data(msgspec.Struct, rename="camel"):
     stats_key: str
 
 
-def topic_stats(command: Command, reply: Reply, services: Administration) -> None:
+def topic_stats(command: Command, reply: Reply, services: Tools) -> None:
     """GET_TOPIC_STATS_INFO: both ends of every queue and the time of the newest record."""
-    topic = readable_topic(services.broker.topics, parse(command.fields, headers.TopicHeader).topic)
+    topic = readable_topic(services.topics.table, parse(command.fields, headers.TopicHeader).topic)
     services.jobs.run(command, reply, _topic_stats(services, topic.name))
 
 
-def _topic_stats(services: Administration, name: str) -> Steps:
-    broker = services.broker
-    config = broker.topics.topics[name].config
+def _topic_stats(services: Tools, name: str) -> Steps[bytes]:
+    config = services.topics.table.topics[name].config
     entries = []
     for queue in range(max(config.write_queues, config.read_queues)):
         if queue % QUEUES_PER_STEP == QUEUES_PER_STEP - 1:
@@ -64,85 +59,64 @@ def _topic_stats(services: Administration, name: str) -> Steps:
             return bodies.TopicOffset(low, high, max(last, 0))
 
         offset = yield from patiently(services.reading, find)
-        entries.append((bodies.QueueName(name, broker.config.name, queue), offset))
+        entries.append((bodies.QueueName(name, services.name, queue), offset))
     return bodies.topic_stats(entries)
 
 
-def consume_stats(command: Command, reply: Reply, services: Administration) -> None:
+def consume_stats(command: Command, reply: Reply, services: Tools) -> None:
     """GET_CONSUME_STATS: how far a group is behind, per queue."""
     header = parse(command.fields, _ConsumeStats)
-    broker, group = services.broker, header.consumer_group
+    group = header.consumer_group
     if header.topic_list:
         topics = header.topic_list.split(";")[:TOPICS_MAX]
     elif header.topic and header.topic.strip():
-        topics = _subscribed(services, group, [header.topic])
+        topics = services.figures.subscribed(group, [header.topic])
     else:
-        topics = _subscribed(services, group, sorted(broker.offsets.topics_of(group)))
+        topics = services.figures.consumed_topics(group)
     services.jobs.run(command, reply, _consume_stats(services, group, topics))
 
 
-def _subscribed(services: Administration, group: str, topics: list[str]) -> list[str]:
-    """Without topics that the group, being online, does not subscribe to any more."""
-    found = services.clients.groups.get(group)
-    if found is None or not found.subscriptions:
-        return topics
-    return [topic for topic in topics if topic in found.subscriptions]
-
-
-def _consume_stats(services: Administration, group: str, topics: list[str]) -> Steps:
+def _consume_stats(services: Tools, group: str, topics: list[str]) -> Steps[bytes]:
     entries = []
     rate = 0.0
     for topic in topics:
-        found = yield from _lags(services, group, topic)
-        entries += found
-        rate += services.broker.stats.rate(stats.GROUP_GET_NUMS, f"{topic}@{group}")
+        found = yield from services.figures.lags(group, topic)
+        entries += _entries(services, topic, found)
+        rate += services.figures.rate(group, topic)
     return bodies.consume_stats(entries, rate)
 
 
-_Lags = list[tuple[bodies.QueueName, bodies.ConsumeOffset]]
+def _entries(services: Tools, topic: str, found: list[QueueLag]) -> list[tuple[bodies.QueueName, bodies.ConsumeOffset]]:
+    name = services.name
+    return [
+        (
+            bodies.QueueName(topic, name, lag.queue_id),
+            bodies.ConsumeOffset(lag.end, lag.committed, lag.handed, lag.consumed_ms),
+        )
+        for lag in found
+    ]
 
 
-def _lags(services: Administration, group: str, name: str) -> Generator[Cold | None, None, _Lags]:
-    broker = services.broker
-    topic = broker.topics.topics.get(name)
-    if topic is None or topic.system:
-        return []
-    entries: _Lags = []
-    for queue in range(topic.config.read_queues):
-        if queue % QUEUES_PER_STEP == QUEUES_PER_STEP - 1:
-            yield None
-
-        def find(reading: Reading, queue: int = queue) -> bodies.ConsumeOffset:
-            done = max(reading.committed(group, name, queue), 0)
-            last = store_ms(reading, name, queue, done - 1) if done else 0
-            handed = reading.handed(group, name, queue)
-            return bodies.ConsumeOffset(reading.store.max_offset(name, queue), done, handed, max(last, 0))
-
-        lag = yield from patiently(services.reading, find)
-        entries.append((bodies.QueueName(name, broker.config.name, queue), lag))
-    return entries
-
-
-def broker_consume_stats(command: Command, reply: Reply, services: Administration) -> None:
+def broker_consume_stats(command: Command, reply: Reply, services: Tools) -> None:
     """GET_BROKER_CONSUME_STATS: lag of every group in every topic."""
     services.jobs.run(command, reply, _broker_consume_stats(services, parse(command.fields, _Broker).is_order))
 
 
-def _broker_consume_stats(services: Administration, only_order: bool) -> Steps:
-    broker = services.broker
+def _broker_consume_stats(services: Tools, only_order: bool) -> Steps[bytes]:
+    figures, topics = services.figures, services.topics.table.topics
     groups: list[bytes] = []
     behind = in_flight = 0
     for group in sorted(services.groups.configs):
         yield None
         parts = []
-        for name in _subscribed(services, group, sorted(broker.offsets.topics_of(group))):
-            topic = broker.topics.topics.get(name)
+        for name in figures.consumed_topics(group):
+            topic = topics.get(name)
             if topic is None or names.is_own_system_topic(name) or (only_order and not topic.config.order):
                 continue
-            entries = yield from _lags(services, group, name)
-            behind += sum([lag.broker_offset - lag.consumer_offset for _, lag in entries])
-            in_flight += sum([lag.pull_offset - lag.consumer_offset for _, lag in entries])
-            parts.append(bodies.consume_stats(entries, broker.stats.rate(stats.GROUP_GET_NUMS, f"{name}@{group}")))
+            found = yield from figures.lags(group, name)
+            behind += sum([lag.end - lag.committed for lag in found])
+            in_flight += sum([lag.handed - lag.committed for lag in found])
+            parts.append(bodies.consume_stats(_entries(services, name, found), figures.rate(group, name)))
         groups.append(b"{%b:[%b]}" % (bodies.encode(group), b",".join(parts)))
     return b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":%d}' % (
         bodies.encode(services.identity.address),
@@ -152,10 +126,10 @@ def _broker_consume_stats(services: Administration, only_order: bool) -> Steps:
     )
 
 
-def stats_data(command: Command, reply: Reply, services: Administration) -> None:
+def stats_data(command: Command, reply: Reply, services: Tools) -> None:
     """VIEW_BROKER_STATS_DATA: a counter over the last minute, hour and day."""
     header = parse(command.fields, _Data)
-    found = services.broker.stats.snapshots(header.stats_name, header.stats_key)
+    found = services.stats.snapshots(header.stats_name, header.stats_key)
     if found is None:
         text = f"The stats <{header.stats_name[:80]}> <{header.stats_key[:255]}> not exist"
         reply.refuse(command, ResponseCode.SYSTEM_ERROR, text)

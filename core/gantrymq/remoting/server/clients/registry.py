@@ -9,6 +9,7 @@ whose members differ is logged when that begins and when it ends, and counted (d
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from typing import Final, Protocol
 
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -354,6 +355,20 @@ class Clients:
         if group is not None:
             for consumer in group.consumers.values():
                 consumer.member.consumers_changed(name)
+
+    def topics_of(self, group: str) -> Collection[str]:
+        """Topics that members of a group, being online, subscribe to."""
+        found = self.groups.get(group)
+        return found.subscriptions.keys() if found is not None else ()
+
+    def members_of(self, group: str) -> Collection[str]:
+        """Client ids of the members of a group."""
+        found = self.groups.get(group)
+        return found.consumers.keys() if found is not None else ()
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Some group wants it."""
+        return any(topic in group.subscriptions for group in self.groups.values())
 
     def client_ids(self, group: str) -> list[str]:
         """Client ids of a consumer group, sorted."""

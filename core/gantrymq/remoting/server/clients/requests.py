@@ -13,9 +13,9 @@ from gantrymq.remoting.headers import parse
 from gantrymq.remoting.server.filters import FilterError, compile_filter
 
 if TYPE_CHECKING:
+    from gantrymq.administration.groups import Groups
     from gantrymq.net.api import Wheel
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.clients.groups import Groups
     from gantrymq.remoting.server.clients.locks import QueueLocks
     from gantrymq.remoting.server.clients.registry import ClientReply, Clients
     from gantrymq.remoting.server.reply import Reply

@@ -20,13 +20,13 @@ from gantrymq.store.queues.consume_queue import HOLE_SIZE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from gantrymq.administration.reading import Reading
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.pop.leases import Place
     from gantrymq.broker.pop.selection import Pick, Selection
     from gantrymq.broker.topics import Topic
     from gantrymq.remoting.headers import PopHeader
     from gantrymq.remoting.server.filters import Filter
-    from gantrymq.remoting.server.reads import Reading
     from gantrymq.remoting.server.reply import RecordsReply
     from gantrymq.store.queues.consume_queue import Unit
     from gantrymq.store.reader import StoreReader

@@ -18,11 +18,11 @@ from gantrymq.remoting.json_bodies import QueueName, decode, encode
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gantrymq.administration.groups import Groups
     from gantrymq.broker.tables.tables import Tables
     from gantrymq.broker.topics import TopicTable
     from gantrymq.remoting.codec import Command
     from gantrymq.remoting.registration.route_finder import RouteFinder
-    from gantrymq.remoting.server.clients.groups import Groups
     from gantrymq.remoting.server.clients.registry import Clients
     from gantrymq.remoting.server.reply import Reply
 

@@ -16,10 +16,10 @@ from gantrymq.remoting.door import code_of
 from gantrymq.store.cold import Cold
 
 if TYPE_CHECKING:
+    from gantrymq.administration.reading import Reading
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.topics import Topic
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.reads import Reading
     from gantrymq.remoting.server.reply import RecordsReply
 
 T = TypeVar("T")

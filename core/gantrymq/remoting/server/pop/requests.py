@@ -40,13 +40,13 @@ from gantrymq.remoting.server.pop.wire import (
 from gantrymq.remoting.server.reply import RecordsReply
 
 if TYPE_CHECKING:
+    from gantrymq.administration.groups import Groups
+    from gantrymq.administration.reading import Reading
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.pop.leases import Place
     from gantrymq.broker.topics import Topic
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.clients.groups import Groups
     from gantrymq.remoting.server.filters import Filter
-    from gantrymq.remoting.server.reads import Reading
 
 COUNT_MAX: Final = 32
 """Messages of one pop; RocketMQ refuses more."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from gantrymq.administration.topics import readable_topic
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting import headers
@@ -15,10 +16,10 @@ from gantrymq.remoting.headers import parse
 from gantrymq.remoting.server.pulling.pulls import BYTES_MAX
 
 if TYPE_CHECKING:
+    from gantrymq.administration.reading import Reading
     from gantrymq.broker.topics import Topic, TopicTable
     from gantrymq.model.message import Message
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.server.reads import Reading
     from gantrymq.remoting.server.reply import RecordsReply, Reply
 
 QUERY_MAX: Final = 256
@@ -27,19 +28,6 @@ QUERY_MAX: Final = 256
 IN_MEMORY_BYTES: Final = 1 << 30
 """A new group starts at 0 on a queue whose first record is no further back: RocketMQ says so while the record
 is in memory."""
-
-
-def readable_topic(topics: TopicTable, name: str) -> Topic:
-    """An existing topic that is not the broker's own; raises TOPIC_NOT_FOUND, NO_PERMISSION."""
-    topic = topics.given_topic(name)
-    if topic is not None and not topic.system:
-        return topic
-    if names.is_own_system_topic(name):
-        raise GantryError(ErrorCode.NO_PERMISSION, f"topic {name} belongs to the broker itself")
-    raise GantryError(
-        ErrorCode.TOPIC_NOT_FOUND,
-        f"topic[{name[:255]}] not exist, apply first please! (gantry topic create {name[:255]})",
-    )
 
 
 def _queue(topics: TopicTable, name: str, queue_id: int) -> Topic:

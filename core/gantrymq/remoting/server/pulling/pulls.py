@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
+from gantrymq.administration.reading import Reading
 from gantrymq.broker.topics import PERM_READ
 from gantrymq.model import names, sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -21,7 +22,6 @@ from gantrymq.remoting.headers import PullHeader
 from gantrymq.remoting.server.clients.registry import ClientReply
 from gantrymq.remoting.server.filters import ALL, Filter, FilterError, compile_filter, select
 from gantrymq.remoting.server.pulling.subscription_calls import SubscriptionCalls
-from gantrymq.remoting.server.reads import Reading
 from gantrymq.remoting.server.reply import RecordsReply
 from gantrymq.store.cold import Cold
 

@@ -23,10 +23,10 @@ from gantrymq.remoting.server.sending.specials import TIMER_PROPERTIES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gantrymq.administration.groups import Groups
     from gantrymq.broker.topics import Topic
+    from gantrymq.model.groups import GroupConfig
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.json_bodies import GroupConfig
-    from gantrymq.remoting.server.clients.groups import Groups
     from gantrymq.remoting.server.reply import SendReply
     from gantrymq.remoting.server.sending.sends import Sends
 

@@ -27,10 +27,10 @@ from gantrymq.store.schedule import TIMER_TOPIC
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gantrymq.administration.groups import Groups
     from gantrymq.broker.broker import Broker
     from gantrymq.broker.topics import Topic
     from gantrymq.metrics import Metrics
-    from gantrymq.remoting.server.clients.groups import Groups
     from gantrymq.services import Clock
 
 KEPT_FLAGS: Final = sysflag.COMPRESSED | sysflag.MULTI_TAGS | sysflag.COMPRESSION_MASK

@@ -25,10 +25,10 @@ from gantrymq.store.log import record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gantrymq.administration.reading import Reading
     from gantrymq.broker.transactions.transactions import Transactions
     from gantrymq.remoting.codec import Command, SendResponses
     from gantrymq.remoting.server.clients.registry import Clients, Member
-    from gantrymq.remoting.server.reads import Reading
     from gantrymq.remoting.server.reply import Reply
     from gantrymq.services import Clock
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gantrymq.administration import figures, overview
 from gantrymq.broker import lags
 from gantrymq.broker.lags import LagSweep
 from gantrymq.broker.local import LocalBrokerPort
@@ -19,7 +20,6 @@ from gantrymq.model.message import Message
 from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.overview_codes import DRAIN, GROUP_LIST, GROUP_WISHES, OVERVIEW, TOPIC_LIST
 from gantrymq.remoting.server.overview import lists as overview_lists
-from gantrymq.remoting.server.overview import requests as overview_requests
 from tests.remoting.bench import Bench, ask
 
 
@@ -76,8 +76,8 @@ def test_backlog_counts_what_cursors_owe(bench: Bench) -> None:
 
 
 def test_answers_are_bounded_and_made_in_steps(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overview_requests, "ROWS_MAX", 2)
-    monkeypatch.setattr(overview_requests, "COUNTERS_PER_STEP", 1)
+    monkeypatch.setattr(overview, "ROWS_MAX", 2)
+    monkeypatch.setattr(overview, "COUNTERS_PER_STEP", 1)
     for number in range(4):
         fill(bench, f"t{number}", number + 1)
         bench.broker.offsets.commit("CG", f"t{number}", 0, 0)
@@ -162,7 +162,7 @@ def lists(bench: Bench) -> tuple[dict[str, tuple[int, int | None]], dict[str, di
 
 
 def test_lists_of_all_topics_and_groups(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overview_lists, "WORK_PER_STEP", 2)
+    monkeypatch.setattr(figures, "WORK_PER_STEP", 2)
     monkeypatch.setattr(overview_lists, "ROWS_PER_PART", 2)
     for number in range(5):
         fill(bench, f"t{number}", number + 1)
@@ -185,7 +185,7 @@ def test_lists_open_a_bounded_number_of_topics(bench: Bench, monkeypatch: pytest
         fill(bench, f"t{number}", 1)
         bench.broker.offsets.commit("CG", f"t{number}", 0, 0)
     opened = dict(bench.store.used_topics)
-    monkeypatch.setattr(overview_lists, "OPENED_MAX", 2)
+    monkeypatch.setattr(figures, "OPENED_MAX", 2)
     unused = {name for name in opened if name.startswith("t")}
 
     def known_ends(name: str) -> tuple[int, int] | None:

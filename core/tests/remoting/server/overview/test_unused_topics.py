@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gantrymq.administration import overview
 from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.port import Route, Start
 from gantrymq.broker.retention import unused as unused_module
@@ -18,7 +19,6 @@ from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.constants import ResponseCode
 from gantrymq.remoting.overview_codes import PRUNE_TOPICS
 from gantrymq.remoting.request_classes import RequestClass, class_of
-from gantrymq.remoting.server.overview import unused_topics
 from tests.broker.test_port import PrefixRoutes
 from tests.remoting.bench import Bench, answers, ask, send_frame
 
@@ -109,7 +109,7 @@ def use_create(bench: Bench) -> None:
 @pytest.fixture(autouse=True)
 def users(monkeypatch: pytest.MonkeyPatch) -> None:
     """A door whose rows have a topic's name as key."""
-    monkeypatch.setattr(unused_topics, "load_topic_users", lambda: {"declared": lambda key, value: [key]})
+    monkeypatch.setattr(overview, "load_topic_users", lambda: {"declared": lambda key, value: [key]})
 
 
 USES: list[Callable[[Bench], None]] = [

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from gantrymq.model.groups import GroupConfig
 from gantrymq.model.message import DELAYED, Message
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.constants import ResponseCode as Answer
-from gantrymq.remoting.json_bodies import GroupConfig, LockRequest, QueueName, encode
+from gantrymq.remoting.json_bodies import LockRequest, QueueName, encode
 from tests.remoting.bench import Bench, answers, ask, request, send, send_frame
 from tests.remoting.server.sending.test_sends import stored
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 import re
 from typing import Final, NoReturn
 
-from gantrymq.model import sql_compile as compiled
-from gantrymq.model.sql_compile import CONSTANT, PROPERTY, ExpressionError, Node
-from gantrymq.model.sql_values import INT_BITS, LONG_BITS, EvaluationError
+from gantrymq.model.sql import compiling as compiled
+from gantrymq.model.sql.compiling import CONSTANT, PROPERTY, ExpressionError, Node
+from gantrymq.model.sql.values import INT_BITS, LONG_BITS, EvaluationError
 
 EXPRESSION_CHARS_MAX: Final = 65_536
 TOKENS_MAX: Final = 4096

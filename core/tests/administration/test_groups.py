@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from gantrymq.administration.groups import Groups
 from gantrymq.broker.tables.tables import item_message
-from gantrymq.remoting.json_bodies import GroupConfig
-from gantrymq.remoting.server.clients.groups import Groups
+from gantrymq.model.groups import GroupConfig
 from gantrymq.store.testing import MemoryFileSystem
 from tests.broker.test_own_rows import CheckingNode
 

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, Final
 
-from gantrymq.model.sql_values import INT_BITS, EvaluationError, order, to_boolean, to_double, to_int
+from gantrymq.model.sql.values import INT_BITS, EvaluationError, order, to_boolean, to_double, to_int
 
 Run = Callable[[bytes], Any]
 Value = str | bool | int | float | None

@@ -8,8 +8,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gantrymq.model.properties import encode
-from gantrymq.model.sql92 import DEPTH_MAX, EXPRESSION_CHARS_MAX, TOKENS_MAX, EvaluationError, ExpressionError, parse
-from gantrymq.model.sql_values import order, to_double, to_int
+from gantrymq.model.sql.sql92 import (
+    DEPTH_MAX,
+    EXPRESSION_CHARS_MAX,
+    TOKENS_MAX,
+    EvaluationError,
+    ExpressionError,
+    parse,
+)
+from gantrymq.model.sql.values import order, to_double, to_int
 
 VECTORS = Path(__file__).parent / "sql92_vectors.tsv"
 

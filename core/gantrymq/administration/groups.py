@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from msgspec import json
+
 from gantrymq.broker.deletion import deletions
 from gantrymq.broker.topics import Topic, TopicConfig
 from gantrymq.model import names
+from gantrymq.model.dialect import decode
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.groups import GroupConfig
 from gantrymq.model.limits import GROUP_BYTES_MAX
-from gantrymq.remoting.json_bodies import DataVersion, GroupConfig, GroupTable, decode, encode
 
 if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
@@ -30,8 +33,8 @@ class Groups:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.configs = {name: decode(data, GroupConfig) for name, data in broker.tables.rows("group").items()}
-        self._version = 0
-        self._changed_ms = broker.clock.now_ms()
+        self.version = 0
+        self.changed_ms = broker.clock.now_ms()
 
     def get(self, name: str) -> GroupConfig | None:
         """Configuration of a group, or None. A light queue's own group needs none (LmqSubscriptionGroupManager)."""
@@ -84,10 +87,17 @@ class Groups:
             self.set(config)
         return config
 
+    def update(self, configs: list[GroupConfig]) -> None:
+        """Create or change groups: all, or none if one name is refused (NAME_INVALID)."""
+        for config in configs:
+            names.check_group(config.group_name)
+        for config in configs:
+            self.set(config)
+
     def set(self, config: GroupConfig) -> None:
         """Create or change a group."""
         self._keep(config)
-        self._broker.put("group", [(config.group_name, encode(config))], None, None)
+        self._broker.put("group", [(config.group_name, json.encode(config))], None, None)
 
     def _keep(self, config: GroupConfig) -> None:
         name = config.group_name
@@ -105,9 +115,5 @@ class Groups:
         deletions.delete_group(self._broker, name, known, clean_offsets)
 
     def _touch(self) -> None:
-        self._version += 1
-        self._changed_ms = self._broker.clock.now_ms()
-
-    def table(self) -> GroupTable:
-        """Body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
-        return GroupTable(self.configs, {}, DataVersion(0, self._changed_ms, self._version))
+        self.version += 1
+        self.changed_ms = self._broker.clock.now_ms()

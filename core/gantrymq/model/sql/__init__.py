@@ -1,0 +1,1 @@
+"""SQL92 expressions of consumers, as RocketMQ understands them."""
