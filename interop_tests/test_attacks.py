@@ -106,8 +106,8 @@ def test_dead_letter_keeps_what_no_record_can_be(tmp_path: Path) -> None:
 
 
 def test_one_client_fills_no_log(own_server: Gantry) -> None:
-    """A fleet left on MQTT 5, say: each connection is refused, and said, within limits."""
-    connect = b"\x10\x0f\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x02v5"
+    """A fleet of a version that is not spoken, say: each connection is refused, and said, within limits."""
+    connect = b"\x10\x0e\x00\x04MQTT\x06\x02\x00\x3c\x00\x02v6"
     before, begun = len(own_server.log().splitlines()), time.monotonic()
     for _ in range(3_000):
         raw.ended(own_server, "mqtt", connect)

@@ -196,17 +196,6 @@ def test_mqtt_3_1(connect: Callable[..., Paho], top: str) -> None:
     assert sub.receive(1) == [(top, b"old")]
 
 
-def test_mqtt_5_is_told_the_version(server: Gantry) -> None:
-    client = mqtt.Client(CallbackAPIVersion.VERSION2, "five", protocol=mqtt.MQTTv5)
-    codes: queue.Queue[Any] = queue.Queue()
-    client.on_connect = lambda client, data, flags, code, props: codes.put(code)
-    client.connect(*server.address("mqtt"))
-    client.loop_start()
-    assert codes.get(timeout=WAIT_S).value == 0x84
-    client.disconnect()
-    client.loop_stop()
-
-
 def test_keep_alive(server: Gantry, connect: Callable[..., Paho], top: str) -> None:
     watcher = connect("")
     watcher.subscribe((f"{top}/will", 1))

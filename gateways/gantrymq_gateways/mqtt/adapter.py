@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from gantrymq.model.errors import GantryError
@@ -15,16 +16,21 @@ from gantrymq.model.message import Message
 from gantrymq.net.api import Link
 from gantrymq.net.held.outbound import Pieces
 from gantrymq.net.procedures.driver import Steps
+from gantrymq_gateways.mqtt.authentication import Answer
 from gantrymq_gateways.mqtt.gateway import MqttGateway, Peer
-from gantrymq_gateways.mqtt.messages.deliver import Outlet, bridge_property
-from gantrymq_gateways.mqtt.messages.publish import Inflow
+from gantrymq_gateways.mqtt.messages.deliver import Aliases, Outlet, bridge_property
+from gantrymq_gateways.mqtt.messages.publish import Inflow, encode_acks
 from gantrymq_gateways.mqtt.messages.refused import DIVERTED, letter
 from gantrymq_gateways.mqtt.sessions.lifecycle import GROUP_PREFIX
 from gantrymq_gateways.mqtt.sessions.sessions import Session
+from gantrymq_gateways.mqtt.sessions.terms import Terms, connack_properties, terms_of
 from gantrymq_gateways.mqtt.wire import codec
 from gantrymq_gateways.mqtt.wire import constants as c
-from gantrymq_gateways.mqtt.wire.codec import Ack, Connect, Disconnect, Publish, Subscribe, Unsubscribe, Will
+from gantrymq_gateways.mqtt.wire import properties as p
 from gantrymq_gateways.mqtt.wire.connection import Event, MqttConnection, Part, State, Violation
+from gantrymq_gateways.mqtt.wire.packets import Ack, Auth, Connect, Disconnect, Publish, Subscribe, Unsubscribe, Will
+from gantrymq_gateways.mqtt.wire.properties import Properties
+from gantrymq_gateways.mqtt.wire.reasons import Reason, reason_of
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +45,12 @@ class MqttDoor(Peer):
     """One connection, from accept to close."""
 
     __slots__ = (
+        "_answer",
+        "_assigned",
         "_bridge",
         "_client_id",
         "_closing",
+        "_connect_packet",
         "_epoch",
         "_gateway",
         "_holds",
@@ -51,6 +60,7 @@ class MqttDoor(Peer):
         "_outlet",
         "_parked",
         "_procedures",
+        "_terms",
         "_will",
         "connection",
         "gone",
@@ -66,6 +76,12 @@ class MqttDoor(Peer):
         self._outlet: Outlet | None = None
         self._inflow: Inflow | None = None
         self._will: Will | None = None
+        self._terms = Terms()
+        self._connect_packet: Connect | None = None
+        self._answer = Answer()
+        """The last one of the authentication."""
+        self._assigned = ""
+        """Client id that the server made up."""
         self._bridge = b""
         """`bridge_property` of a client that is another broker."""
         self._epoch = 0
@@ -137,12 +153,12 @@ class MqttDoor(Peer):
             self.connection.resumed(now_ms)
         for event in self.connection.handle_deadline(now_ms):
             if isinstance(event, Violation):
-                self.fail(event.text)
+                self.fail(event.text, event.reason)
                 return
         self._link.set_deadline(self.connection.next_deadline())
 
     def shutdown(self) -> None:
-        # MQTT 3.1.1 knows no DISCONNECT from a server.
+        self.connection.disconnect(Reason.SERVER_SHUTTING_DOWN)
         self._end(True)
         self._close()
 
@@ -168,36 +184,52 @@ class MqttDoor(Peer):
             self._parked += events
             return
         publishes: list[Publish] = []
+        releases: list[int] = []
         try:
             for index, event in enumerate(events):
                 if type(event) is Publish:
                     publishes.append(event)
                     continue
                 if type(event) is Ack:
-                    if self.session is not None:
-                        self.session.acknowledged(event.packet_id)
+                    if event.kind == c.PUBREL:
+                        releases.append(event.packet_id)
+                    elif self.session is not None:
+                        self._acknowledged(self.session, event)
                     continue
-                if publishes:
+                if publishes or releases:
                     # What comes behind must find these published.
-                    batch, publishes = publishes, []
-                    self._submit(batch)
+                    batch, released, publishes, releases = publishes, releases, [], []
+                    self._submit(batch, released)
                 self._other(event)
                 if self.gone:
                     return
                 if self._has_procedures():
                     self._parked += events[index + 1 :]
                     break
-            if publishes:
-                self._submit(publishes)
+            if publishes or releases:
+                self._submit(publishes, releases)
         except GantryError as error:
-            self.refused(str(error))
+            self.refused(str(error), reason_of(error.code))
             return
         if self.session is not None and not self.gone:
             self.session.pump()
 
-    def _submit(self, publishes: list[Publish]) -> None:
-        if self._inflow is not None:
-            self._inflow.submit(publishes)
+    def _submit(self, publishes: list[Publish], releases: list[int]) -> None:
+        inflow = self._inflow
+        if inflow is not None:
+            inflow.submit(publishes, releases)
+            if inflow.is_over():
+                text = f"more than {inflow.receive_max} messages that are not acknowledged (mqtt.awaiting_rel_max)"
+                self.fail(text, Reason.RECEIVE_MAXIMUM_EXCEEDED)
+
+    @staticmethod
+    def _acknowledged(session: Session, ack: Ack) -> None:
+        if ack.kind == c.PUBACK:
+            session.acknowledged(ack.packet_id)
+        elif ack.kind == c.PUBREC:
+            session.received(ack.packet_id, ack.reason)
+        else:
+            session.completed(ack.packet_id)
 
     def _other(self, event: Event) -> None:
         session = self.session
@@ -207,49 +239,107 @@ class MqttDoor(Peer):
             if session is not None and event.refused:
                 self.refused(event.text)
             else:
-                self.fail(event.text)
+                self.fail(event.text, event.reason)
         elif isinstance(event, Part):
             if self._inflow is not None:
                 self._inflow.take_part(event)
+        elif isinstance(event, Auth):
+            self._continue(event)
+        elif isinstance(event, Disconnect):
+            self._disconnect(session, event)
         elif session is None:
             return
         elif isinstance(event, Subscribe):
             self._subscribe(session, event)
         elif isinstance(event, Unsubscribe):
             self._unsubscribe(session, event)
-        elif isinstance(event, Disconnect):
-            self._end(False)
-            self._close()
+
+    def _disconnect(self, session: Session | None, packet: Disconnect) -> None:
+        expiry_s = packet.properties.get(p.SESSION_EXPIRY)
+        if session is not None and expiry_s is not None:
+            if expiry_s and not session.expiry_s:
+                # [MQTT5-3.14.2-2]; the client may have been told already that it is gone.
+                self.connection.state = State.CONNECTED
+                self.fail("DISCONNECT wants a session that CONNECT did not want", Reason.PROTOCOL_ERROR)
+                return
+            session.expiry_s = min(expiry_s, self._gateway.config.session_expiry_s)
+            session.changed_expiry_s = session.expiry_s
+        self._end(packet.reason == Reason.DISCONNECT_WITH_WILL)
+        self._close()
+
+    # CONNECT and AUTH
 
     def _connect(self, connect: Connect) -> None:
+        self._connect_packet = connect
+        self._terms = terms_of(connect, self._gateway.config.session_expiry_s)
+        from_here = self._link is not None and self._link.peer_is_loopback
+        self._hold(HOLD_CONNECT)
+        self._gateway.authenticate(connect, from_here, self._authenticated)
+
+    def _authenticated(self, answer: Answer) -> None:
+        """The hook's answer (authentication.py): the client may come in, must say more, or must go."""
+        if self.gone:
+            return
+        self._answer = answer
+        if answer.reason is Reason.CONTINUE_AUTHENTICATION:
+            self.connection.challenge(answer.reason, answer.data)  # [MQTT5-4.12.0-2]
+            self._marked()
+            self._resume(HOLD_CONNECT)
+        elif self.session is not None:
+            if answer.reason is Reason.SUCCESS:
+                self.connection.challenge(answer.reason, answer.data)
+                self._marked()
+            else:
+                self.fail(answer.text, answer.reason)  # [MQTT5-4.12.1-2]
+        elif answer.reason is not Reason.SUCCESS:
+            self.refused_connect(answer.reason, answer.text)
+        elif self._connect_packet is not None:
+            self._admit(self._connect_packet)
+
+    def _marked(self) -> None:
+        if self._link is not None:
+            self._link.mark()
+            self._link.set_deadline(self.connection.next_deadline())
+
+    def _continue(self, auth: Auth) -> None:
+        connect = self._connect_packet
+        if connect is None:
+            return
+        data = auth.properties.get(p.AUTH_DATA)
+        if auth.reason == Reason.REAUTHENTICATE:
+            again = Connect(connect.client_id, level=c.LEVEL_5, properties=dict(auth.properties))
+            from_here = self._link is not None and self._link.peer_is_loopback
+            self._gateway.authenticate(again, from_here, self._authenticated)
+        elif self._answer.proceed is not None:
+            if self.session is None:
+                self._hold(HOLD_CONNECT)
+            proceed, self._answer.proceed = self._answer.proceed, None
+            proceed(data, self._authenticated)
+        else:
+            self.fail("AUTH that nobody asked for (MQTT 5.0 4.12)", Reason.PROTOCOL_ERROR)
+
+    def _admit(self, connect: Connect) -> None:
+        """An authenticated client: check what it wants, then take its client id."""
         gateway = self._gateway
         client_id = connect.client_id
-        from_here = self._link is not None and self._link.peer_is_loopback
-        if not (from_here or gateway.config.allow_anonymous):
-            self.refused_connect(
-                c.REFUSED_NOT_AUTHORIZED,
-                "clients of other machines are refused; mqtt.allow_anonymous=true lets them in",
-            )
-            return
         if not gateway.ready:
-            self.refused_connect(c.REFUSED_UNAVAILABLE, "the broker is not reachable")
+            self.refused_connect(Reason.SERVER_UNAVAILABLE, "the broker is not reachable")
             return
         if not client_id:
-            if not connect.clean or connect.level == c.LEVEL_3_1:
+            if connect.level == c.LEVEL_3_1 or (connect.level != c.LEVEL_5 and not connect.clean):
                 # [MQTT-3.1.3-8]; MQTT 3.1 wants 1 to 23 characters.
-                self.refused_connect(c.REFUSED_IDENTIFIER, "a session that is kept needs a client id")
+                self.refused_connect(Reason.CLIENT_ID_NOT_VALID, "a session that is kept needs a client id")
                 return
-            client_id = gateway.generated_id()
-        if len(client_id.encode()) > CLIENT_ID_BYTES_MAX or not client_id.isprintable():
-            # It is the key of a row, and part of log lines.
-            text = f"a client id of over {CLIENT_ID_BYTES_MAX} bytes or with control characters"
-            self.refused_connect(c.REFUSED_IDENTIFIER, text)
+            client_id = self._assigned = gateway.generated_id()  # [MQTT5-3.1.3-6]
+        if len(client_id.encode()) > CLIENT_ID_BYTES_MAX:
+            text = f"a client id of over {CLIENT_ID_BYTES_MAX} bytes"
+            self.refused_connect(Reason.CLIENT_ID_NOT_VALID, text)
             return
         if connect.will is not None:
             try:
                 gateway.rules.to_native(connect.will.topic.decode())
             except GantryError as error:
-                self.refused_connect(c.REFUSED_NOT_AUTHORIZED, f"its will cannot be published: {error}")
+                self.refused_connect(Reason.NOT_AUTHORIZED, f"its will cannot be published: {error}")
                 return
             self._will = connect.will
         if connect.bridge:
@@ -258,22 +348,22 @@ class MqttDoor(Peer):
         now_ms = gateway.shell.clock.monotonic_ms()
         delay_ms = gateway.refusals.delay_ms(client_id, now_ms)
         if delay_ms:
-            gateway.shell.wheel.call_at(now_ms + delay_ms, lambda at_ms: self._begin(connect))
+            gateway.shell.wheel.call_at(now_ms + delay_ms, lambda at_ms: self._begin())
         else:
-            self._begin(connect)
-        if self.session is None and not self.gone:
-            self._hold(HOLD_CONNECT)
+            self._begin()
 
-    def _begin(self, connect: Connect) -> None:
+    def _begin(self) -> None:
         """Answer CONNECT."""
         lifecycle = self._gateway.lifecycle
         if not self.gone:
-            steps = lifecycle.connect(self, connect, self._client_id)
+            steps = lifecycle.connect(self, self._terms, self._client_id)
             lifecycle.serial.put(self._client_id, steps, self._connect_ended)
 
     def _connect_ended(self, error: GantryError | None) -> None:
         if error is not None and not self.gone:
-            self.refused_connect(c.REFUSED_UNAVAILABLE, str(error))
+            reason = reason_of(error.code)
+            known = reason in (Reason.SERVER_BUSY, Reason.QUOTA_EXCEEDED)
+            self.refused_connect(reason if known else Reason.SERVER_UNAVAILABLE, str(error))
         # What was pipelined behind CONNECT, then what waits for the session.
         self.received(b"")
         if self.session is not None and not self.gone:
@@ -281,16 +371,29 @@ class MqttDoor(Peer):
         self._finish()
 
     def _subscribe(self, session: Session, packet: Subscribe) -> None:
-        def answer(codes: list[int]) -> None:
-            self._send(codec.encode_suback(packet.packet_id, codes))
+        def answer(codes: list[int], text: str) -> None:
+            self._send_codes(c.SUBACK, packet.packet_id, codes, text)
 
         self._procedure(session, self._gateway.lifecycle.subscribe(session, packet, answer))
 
     def _unsubscribe(self, session: Session, packet: Unsubscribe) -> None:
-        def answer() -> None:
-            self._send(codec.encode_ack(c.UNSUBACK, packet.packet_id))
+        def answer(codes: list[int]) -> None:
+            if self.connection.five:
+                self._send_codes(c.UNSUBACK, packet.packet_id, codes, "")
+            else:
+                self._send(codec.encode_ack(c.UNSUBACK, packet.packet_id))
 
         self._procedure(session, self._gateway.lifecycle.unsubscribe(session, packet, answer))
+
+    def _send_codes(self, kind: int, packet_id: int, codes: list[int], text: str) -> None:
+        connection = self.connection
+        properties: Properties = {}
+        if text and self._terms.problems:  # [MQTT5-3.1.2-29]
+            properties[p.REASON_STRING] = text[:512].replace("\0", "")
+        data = codec.encode_codes(kind, packet_id, codes, properties, connection.level)
+        if connection.outgoing_bytes_max and len(data) > connection.outgoing_bytes_max:
+            data = codec.encode_codes(kind, packet_id, codes, None, connection.level)  # [MQTT5-3.9.2-1]
+        self._send(data)
 
     def _procedure(self, session: Session, steps: Steps) -> None:
         self._procedures += 1
@@ -319,8 +422,12 @@ class MqttDoor(Peer):
     def outlet(self) -> Outlet:
         config = self._gateway.config
         assert self._link is not None, "a session begins after `connected`"
-        self._outlet = Outlet(self.connection, self._link, config.inflight_max, config.outbound_bytes_max, self._bridge)
-        return self._outlet
+        inflight_max = min(config.inflight_max, self._terms.receive_max)
+        outlet = Outlet(self.connection, self._link, inflight_max, config.outbound_bytes_max, self._bridge)
+        if self._terms.alias_max and config.topic_alias_max:
+            outlet.aliases = Aliases(min(self._terms.alias_max, config.topic_alias_max))
+        self._outlet = outlet
+        return outlet
 
     def accepted(self, session: Session, present: bool, epoch: int) -> None:
         assert self._link is not None, "a session begins after `connected`"
@@ -328,34 +435,70 @@ class MqttDoor(Peer):
         self.session = session
         self._epoch = epoch
         unacked_max = gateway.config.unacked_bytes_max
-        mark = self._bridge + gateway.publisher_mark(self._client_id)
-        self._inflow = Inflow(gateway.shell.port, gateway.targets, gateway.kept, self, unacked_max, mark)
-        self.connection.accept(present)
+        mark = session.outlet.mark + gateway.publisher_mark(self._client_id)
+        inflow = Inflow(gateway.shell.port, gateway.targets, gateway.kept, self, unacked_max, mark, session.inbound)
+        inflow.five = self.connection.five
+        inflow.receive_max = gateway.config.awaiting_rel_max
+        inflow.now_ms = gateway.shell.clock.now_ms
+        inflow.unanswered = len(session.inbound.ids)
+        session.expiry_s = self._terms.expiry_s
+        session.on_no_local = self._mark_messages
+        self._inflow = inflow
+        self.connection.accept(present, self._connack() if self.connection.five else None)
+        if present:
+            gateway.late_wills.resumed(self._client_id)
+        else:
+            gateway.late_wills.ended(self._client_id)
         self._link.set_deadline(self.connection.next_deadline())
         self._link.mark()
         self._resume(HOLD_CONNECT)
 
-    def refused_connect(self, code: int, text: str) -> None:
+    def _mark_messages(self, mark: bytes) -> None:
+        if self._inflow is not None:
+            self._inflow.mark = mark + self._gateway.publisher_mark(self._client_id)
+
+    def _connack(self) -> Properties:
+        config = self._gateway.config
+        properties = connack_properties(
+            self._terms,
+            self._gateway.limits.packet_bytes_max,
+            config.awaiting_rel_max,
+            config.topic_alias_max,
+            self._assigned,
+            self.connection.server_keep_alive_s,
+        )
+        method = self._connect_packet.properties.get(p.AUTH_METHOD) if self._connect_packet is not None else None
+        if method is not None:
+            properties[p.AUTH_METHOD] = method  # [MQTT5-4.12.0-5]
+            if self._answer.data is not None:
+                properties[p.AUTH_DATA] = self._answer.data
+        return properties
+
+    def refused_connect(self, reason: Reason, text: str) -> None:
+        """Answer CONNECT with a failure, and close."""
         if not self.gone:
-            log.warning("%s: CONNECT refused with return code %d: %s", self.peer, code, text)
+            log.warning("%s: CONNECT refused, %s: %s", self.peer, reason.name.lower().replace("_", " "), text)
             self._will = None
-            self.connection.refuse(code)
+            self.connection.refuse(reason, text)
             self._end(False)
             self._close()
 
     def taken_over(self, name: str) -> None:
-        self.fail(f"client id {name[len(GROUP_PREFIX) :]!r} connected again")
+        # [MQTT-3.1.4-2] [MQTT5-3.1.4-3]
+        self.fail(f"client id {name[len(GROUP_PREFIX) :]!r} connected again", Reason.SESSION_TAKEN_OVER)
 
-    def fail(self, text: str) -> None:
-        """Close with a line in the log; the will is published."""
+    def fail(self, text: str, reason: Reason = Reason.UNSPECIFIED) -> None:
+        """Close with a line in the log, and DISCONNECT where there is one; the will is published."""
         if not self.gone:
             log.warning("%s: closed: %s", self.peer, text)
+            self.connection.disconnect(reason, text)
             self._end(True)
             self._close()
 
     def abandon(self, text: str) -> None:
         if not self.gone:
             log.warning("%s: closed: %s", self.peer, text)
+            self.connection.disconnect(Reason.SERVER_BUSY, text)
             if self.session is not None:
                 self.session.detach()
             self._will = None
@@ -381,7 +524,12 @@ class MqttDoor(Peer):
             gateway.lifecycle.detach(session, self._epoch)
         will, self._will = self._will, None
         if will is not None and lost and started and session is not None:
-            gateway.publish_will(will, self.peer)
+            delay_s = min(self._terms.will_delay_s, session.expiry_s)
+            if delay_s:
+                publish = partial(gateway.publish_will, will, self.peer)
+                gateway.late_wills.put(self._client_id, delay_s * 1000, publish)
+            else:
+                gateway.publish_will(will, self.peer)
 
     def _close(self) -> None:
         """Close the connection, behind the acknowledgements of what the client sent before its end [MQTT-4.3.2-2]."""
@@ -392,9 +540,10 @@ class MqttDoor(Peer):
 
     # InflowHost (publish.py)
 
-    def acknowledge(self, packet_ids: list[int]) -> None:
-        if self._link is not None and (self._closing or not self.gone):
-            self.connection.send(b"".join([b"\x40\x02" + packet_id.to_bytes(2, "big") for packet_id in packet_ids]))
+    def acknowledge(self, acks: list[int]) -> None:
+        connection = self.connection
+        if self._link is not None and (self._closing or not self.gone) and not connection.has_disconnected:
+            connection.send(encode_acks(acks))
             self._link.mark()
 
     def answered(self) -> None:
@@ -422,13 +571,19 @@ class MqttDoor(Peer):
             self.connection.resumed(self._gateway.shell.clock.monotonic_ms())
             self._link.resume_reading()
 
-    def refused(self, text: str) -> None:
+    def dropped(self, text: str) -> None:
+        gateway = self._gateway
+        if gateway.refusals.note_answered(self._client_id, gateway.shell.clock.monotonic_ms()):
+            log.warning("%s: client %s: refused with a reason code: %s", self.peer, self._client_id, text)
+
+    def refused(self, text: str, reason: Reason = Reason.UNSPECIFIED) -> None:
         """Close for what the client sent; it is let in again later each time, and the log says it once."""
         if self.gone:
             return
         gateway = self._gateway
         if gateway.refusals.note(self._client_id, gateway.shell.clock.monotonic_ms()):
             log.warning("%s: client %s: closed, also next time: %s", self.peer, self._client_id, text)
+        self.connection.disconnect(reason, text)
         self._end(True)
         self._close()
 

@@ -31,7 +31,12 @@ class MqttConfig:
     bridges: str = ""
     """File with links to other MQTT brokers, as mosquitto.conf writes them: connection, address, topic PATTERN DIRECTION QOS LOCAL REMOTE."""
     inflight_max: int = field(default=256, metadata={"min": 1, "max": 10_000})
-    """QoS 1 messages of a session sent and not acknowledged; MQTT 3.1.1 lets clients set none."""
+    """Messages of QoS 1 and 2 of a session sent and not acknowledged; MQTT 5.0 clients may ask for fewer."""
+    awaiting_rel_max: int = field(default=1_000, metadata={"min": 1, "max": 65_535})
+    """QoS 2 messages of a publisher that it has not released: each is a packet identifier that we must remember. MQTT 5.0 clients are told it as
+    Receive Maximum, which counts QoS 1, too; who goes beyond it is disconnected."""
+    topic_alias_max: int = field(default=100, metadata={"min": 0, "max": 65_535})
+    """Topic aliases of a 5.0 client in each direction: each keeps a topic in memory."""
     volatile_entries_max: int = field(default=100_000, metadata={"min": 1, "max": 1_000_000})
     """QoS 1 messages that wait (as positions in the log) for a slow client with a clean session; beyond it is cut off."""
     outbound_bytes_max: int = field(default=8 * 1024 * 1024, metadata={"min": 262_144, "max": 16 * 1024 * 1024})

@@ -18,8 +18,11 @@ from gantrymq.net.api import Wheel
 from gantrymq.net.procedures.driver import Steps, call, run
 from gantrymq.services import Clock, Turn
 from gantrymq_gateways.mqtt import retained
+from gantrymq_gateways.mqtt.authentication import Authenticate, anonymous
 from gantrymq_gateways.mqtt.config import MqttConfig
 from gantrymq_gateways.mqtt.messages.fanout import Fanout
+from gantrymq_gateways.mqtt.messages.late_wills import LateWills
+from gantrymq_gateways.mqtt.messages.properties import passed_on, to_native
 from gantrymq_gateways.mqtt.messages.publish import Targets
 from gantrymq_gateways.mqtt.messages.refused import Refusals
 from gantrymq_gateways.mqtt.messages.wills import Wills
@@ -30,8 +33,8 @@ from gantrymq_gateways.mqtt.sessions.shared_group import publisher_property
 from gantrymq_gateways.mqtt.tables import FILTER_TABLE, SESSION_TABLE
 from gantrymq_gateways.mqtt.topics.mapping import DeliveryTopics, LongTopics
 from gantrymq_gateways.mqtt.topics.rules import parse_rules
-from gantrymq_gateways.mqtt.wire.codec import Will
 from gantrymq_gateways.mqtt.wire.connection import HEADER_BYTES_MAX, ConnectionLimits
+from gantrymq_gateways.mqtt.wire.packets import Will
 
 log = logging.getLogger(__name__)
 
@@ -84,11 +87,18 @@ class MqttGateway:
         self.known_topics: set[bytes] = set()
         self.kept = RetainedStore(config.retained_max, config.retained_bytes_max, body_bytes_max)
         port = shell.port
-        self.fanout = Fanout(port, self.topics, self.rules)
+        self.fanout = Fanout(port, self.topics, shell.clock.now_ms, self.rules)
         waiting_max = max(RETAINED_WAITING_MAX, RETAINED_WAITING_FILTERS * config.retained_max)
         later = shell.turn.at_write
         tools = SessionTools(
-            port, self.topics, self.settle, config.volatile_entries_max, later, waiting_max, self.rules
+            port,
+            self.topics,
+            self.settle,
+            config.volatile_entries_max,
+            later,
+            waiting_max,
+            self.rules,
+            shell.clock.now_ms,
         )
         self.lifecycle = Lifecycle(
             port, tools, self.fanout, self.kept, shell.clock.now_ms, shell.name, config.shared_strategy
@@ -96,6 +106,7 @@ class MqttGateway:
         self.lifecycle.sessions_max = config.sessions_max
         self.lifecycle.subscriptions_max = config.subscriptions_max
         self.lifecycle.session_expiry_ms = config.session_expiry_s * 1000
+        self.lifecycle.table.session_expiry_ms = config.session_expiry_s * 1000
         self.lifecycle.flush_settled = self.lifecycle.shared.flush_settled = self.flush_settled
         self.lifecycle.queues.note_topic = self.long_topics.note
         self.limits = ConnectionLimits(
@@ -103,10 +114,13 @@ class MqttGateway:
             config.connect_timeout_ms,
             body_bytes_max if config.refused_publish == "dead_letter" else 0,
             config.keep_alive_s_max,
+            config.topic_alias_max,
         )
+        self.authenticate: Authenticate = anonymous(config.allow_anonymous)
         self.refusals = Refusals()
         self.doors: set[Peer] = set()
         self.wills = Wills(port, self.kept, shell.clock, shell.wheel, config.busy_retry_ms)
+        self.late_wills = LateWills(shell.clock, shell.wheel)
         self._settled: list[tuple[int, int, Outcome]] = []
         self._sweep_handle = 0
         self._generated = 0
@@ -124,6 +138,7 @@ class MqttGateway:
                 lambda: fanout.deliveries,
             ),
             ("gantry_mqtt_dropped_total", "QoS 0 messages dropped, their reader was too slow", lambda: fanout.dropped),
+            ("gantry_mqtt_expired_total", "Messages that had expired when they came", lambda: fanout.expired),
             ("gantry_mqtt_refused_total", "Connections closed for what they published", lambda: refusals.closed),
             ("gantry_mqtt_dead_letters_total", "Refused publishes stored as dead letters", lambda: refusals.letters),
         ):
@@ -138,6 +153,7 @@ class MqttGateway:
         self.ready = False
         self._stopped = True
         self.shell.wheel.cancel(self._sweep_handle)
+        self.late_wills.stop()
         self.wills.stop()
         self.flush_settled()
         self.fanout.close()
@@ -235,8 +251,9 @@ class MqttGateway:
             self.shell.port.settle(settled)
 
     def publish_will(self, will: Will, peer: str) -> None:
-        """The client is lost: publish what it left [MQTT-3.1.2-8]. QoS 2 counts as 1."""
-        flags = (2 if will.qos else 0) | (1 if will.retain else 0)
+        """The client is lost: publish what it left [MQTT-3.1.2-8] [MQTT5-3.1.2-8]."""
+        flags = will.qos << 1 | (1 if will.retain else 0)
+        now_ms = self.shell.clock.now_ms()
         try:
             target = self.targets.by_flags[flags].get(will.topic) or self.targets.find(will.topic, flags)
             if will.retain:
@@ -244,9 +261,12 @@ class MqttGateway:
         except GantryError as error:
             log.warning("%s: its will was not published: %s", peer, error)
             return
-        message = Message(target.native, will.payload, target.properties, target.tag)
+        told, keys, sharding_key = to_native(will.properties, now_ms) if will.properties else (b"", (), "")
+        message = Message(target.native, will.payload, target.properties + told, target.tag, keys)
+        message.sharding_key = sharding_key
         row = None
         if will.retain:
             key = retained.row_key(target.topic)
-            row = (key, retained.row_value(target.topic, will.payload, min(will.qos, 1)))
+            listed, expires_ms = passed_on(will.properties, now_ms)
+            row = (key, retained.row_value(target.topic, will.payload, will.qos, listed, expires_ms))
         self.wills.publish(message, peer, row)

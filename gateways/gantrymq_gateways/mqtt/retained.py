@@ -1,7 +1,8 @@
 """Retained messages: table `mqtt_retained`, held in memory, found by topic or by filter.
 
 Key: native topic + `/` + tag, or `#` + SHA-256 of the topic where that is too long for a key. Value: QoS (1 byte), length of the topic (2 bytes), topic,
-payload. An empty payload deletes [MQTT-3.3.1-10].
+payload. With MQTT 5.0 properties or an expiry the first byte has `EXTENDED` added, and between topic and payload stand the expiry (8 bytes, ms since
+the epoch, 0: none), the length of the property list (4 bytes) and the list. An empty payload deletes [MQTT-3.3.1-10].
 """
 
 from __future__ import annotations
@@ -21,18 +22,29 @@ KEY_BYTES_MAX: Final = 4000
 """Table keys have at most 4 KiB, and so have tags alone."""
 
 
+EXTENDED: Final = 0x80
+
+
 class Retained:
     """What one topic retains. `topic`: as it was published. `payload` and `qos` change with the message, so whoever waits to send it sends
     the newest: an older one, behind the newer as a live message, would be taken for the state."""
 
-    __slots__ = ("kept", "payload", "qos", "topic")
+    __slots__ = ("expires_ms", "kept", "listed", "payload", "qos", "topic")
 
-    def __init__(self, topic: str, payload: bytes, qos: int) -> None:
+    def __init__(self, topic: str, payload: bytes, qos: int, listed: bytes = b"", expires_ms: int = 0) -> None:
         self.topic = topic
         self.payload = payload
         self.qos = qos
+        self.listed = listed
+        """MQTT 5.0 properties, without expiry."""
+        self.expires_ms = expires_ms
+        """0: never."""
         self.kept = True
         """False once the topic retains nothing any more."""
+
+    def is_over(self, now_ms: int) -> bool:
+        """It has expired [MQTT5-3.3.2-5]."""
+        return 0 < self.expires_ms <= now_ms
 
 
 class _Level:
@@ -54,20 +66,33 @@ def row_key(topic: str) -> str:
     return key if len(key) <= KEY_BYTES_MAX else "#" + hashlib.sha256(topic.encode()).hexdigest()
 
 
-def row_value(topic: str, payload: bytes, qos: int) -> bytes | None:
+def row_value(topic: str, payload: bytes, qos: int, listed: bytes = b"", expires_ms: int = 0) -> bytes | None:
     """Value of a topic's row; None deletes it."""
     if not payload:
         return None
     encoded = topic.encode()
-    return bytes((qos,)) + len(encoded).to_bytes(2, "big") + encoded + payload
+    head = len(encoded).to_bytes(2, "big") + encoded
+    if not listed and not expires_ms:
+        return bytes((qos,)) + head + payload
+    extended = expires_ms.to_bytes(8, "big") + len(listed).to_bytes(4, "big") + listed
+    return bytes((qos | EXTENDED,)) + head + extended + payload
 
 
 def parse_value(value: bytes) -> Retained:
     """The message in a row. Raises ValueError."""
     end = 3 + int.from_bytes(value[1:3], "big")
-    if len(value) <= end or value[0] > 2:
+    topic = value[3:end].decode()
+    listed, expires_ms = b"", 0
+    qos = value[0] if value else 3
+    if qos & EXTENDED:
+        expires_ms = int.from_bytes(value[end : end + 8], "big")
+        start = end + 12
+        end = start + int.from_bytes(value[end + 8 : start], "big")
+        listed = value[start:end]
+        qos &= ~EXTENDED
+    if len(value) <= end or qos > 2:
         raise ValueError("the row is cut short, or its QoS is none")
-    return Retained(value[3:end].decode(), value[end:], value[0])
+    return Retained(topic, value[end:], qos, listed, expires_ms)
 
 
 def check_row(key: str, value: bytes) -> None:
@@ -168,6 +193,8 @@ class RetainedStore:
             self.size_bytes += len(message.payload) - len(old.payload)
             old.payload = message.payload
             old.qos = message.qos
+            old.listed = message.listed
+            old.expires_ms = message.expires_ms
             return
         self._by_key[key] = message
         self.size_bytes += len(message.topic) + len(message.payload)

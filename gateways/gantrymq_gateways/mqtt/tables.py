@@ -1,7 +1,7 @@
 """What is remembered of persistent sessions: tables `mqtt_session` and `mqtt_filter`, in memory and as rows.
 
-`mqtt_session`: client id -> JSON {"s": {filter: [granted QoS, light queue, owed]}, "l": when the client left, ms, "g": the gateway that holds
-it, "e": [light queue]}. `owed` 1: the filter's retained messages are not acknowledged yet. `e`: queues of filters that ended, where the
+`mqtt_session`: client id -> JSON {"s": {filter: [granted (messages/grants.py), light queue, owed]}, "l": when the client left, ms, "g": the gateway that holds
+it, "e": [light queue], "x": seconds that it outlives its connection, absent with 3.x}. `owed` 1: the filter's retained messages are not acknowledged yet. `e`: queues of filters that ended, where the
 session's place may still be. `mqtt_filter`: light queue (decimal) -> the filter that feeds it, perhaps U+0000 and a mark. A filter without
 sessions is removed after a grace time, not at once: a session of another gateway may just be taking it. Who takes one that has been unused
 for a while changes the mark, and who removes one sets it to `-`, each if the row is as they know it: so one of them finds that the other was first.
@@ -9,6 +9,7 @@ for a while changes the mark, and who removes one sets it to `-`, each if the ro
 
 from __future__ import annotations
 
+import heapq
 import json
 from collections.abc import Iterator
 from typing import Any, Final
@@ -37,6 +38,7 @@ class _SessionRow(msgspec.Struct):
     l: int = 0  # noqa: E741 (the name in the row)
     g: str = ""
     e: list[int] = []
+    x: int | None = None
 
 
 _decode_session = msgspec.json.Decoder(_SessionRow).decode
@@ -67,10 +69,10 @@ def removed(value: bytes) -> bytes:
 class StoredFilter:
     """One subscription of a persistent session as it is stored."""
 
-    __slots__ = ("light", "owed", "qos")
+    __slots__ = ("granted", "light", "owed")
 
-    def __init__(self, qos: int, light: int, owed: bool = False) -> None:
-        self.qos = qos
+    def __init__(self, granted: int, light: int, owed: bool = False) -> None:
+        self.granted = granted
         self.light = light
         self.owed = owed
 
@@ -79,22 +81,26 @@ class StoredSession:
     """One row of `mqtt_session`. `left_ms` 0: connected, or nobody knows. `gateway`: who may change it (rows.py). `ending`: light queues
     that the session gives its place in back: whoever has it next does what is left of that."""
 
-    __slots__ = ("ending", "filters", "gateway", "left_ms")
+    __slots__ = ("ending", "expiry_s", "filters", "gateway", "left_ms")
 
     def __init__(self, filters: dict[str, StoredFilter] | None = None, left_ms: int = 0) -> None:
         self.filters: dict[str, StoredFilter] = filters if filters is not None else {}
         self.left_ms = left_ms
         self.gateway = ""
         self.ending: list[int] = []
+        self.expiry_s: int | None = None
+        """How long it outlives its connection; None: as configured."""
 
     def encode(self) -> bytes:
         """The row's value."""
-        filters = {text: [f.qos, f.light, int(f.owed)] for text, f in self.filters.items()}
+        filters = {text: [f.granted, f.light, int(f.owed)] for text, f in self.filters.items()}
         value: dict[str, Any] = {"s": filters}
         if self.left_ms:
             value["l"] = self.left_ms
         if self.gateway:
             value["g"] = self.gateway
+        if self.expiry_s is not None:
+            value["x"] = self.expiry_s
         if self.ending:
             value["e"] = self.ending
         return json.dumps(value, separators=(",", ":")).encode()
@@ -103,10 +109,11 @@ class StoredSession:
     def decode(value: bytes) -> StoredSession:
         """From a row's value. Raises msgspec.DecodeError."""
         row = _decode_session(value)
-        filters = {text: StoredFilter(qos, light, bool(owed)) for text, (qos, light, owed) in row.s.items()}
+        filters = {text: StoredFilter(granted, light, bool(owed)) for text, (granted, light, owed) in row.s.items()}
         session = StoredSession(filters, row.l)
         session.gateway = row.g
         session.ending = row.e
+        session.expiry_s = row.x
         return session
 
     def end(self, text: str) -> None:
@@ -121,8 +128,12 @@ class SessionTable:
 
     def __init__(self) -> None:
         self._rows: dict[str, bytes] = {}
-        self._left: dict[str, int] = {}
-        """Client id -> when it left, oldest first: sessions that may expire."""
+        self.session_expiry_ms = 0
+        """Of sessions whose row says nothing."""
+        self._ends: dict[str, int] = {}
+        """Client id -> when the session expires, its client being away."""
+        self._ends_heap: list[tuple[int, str]] = []
+        """The same by time; what `_ends` does not have so is of the past."""
         self._users: dict[int, int] = {}
         """Light queue -> number of stored sessions that use it."""
         self._filter_of: dict[int, bytes] = {}
@@ -141,7 +152,7 @@ class SessionTable:
         """Start from the tables. Nobody is connected yet: every session's expiry counts from now on."""
         for known in (
             self._rows,
-            self._left,
+            self._ends,
             self._users,
             self._filter_of,
             self._light_of,
@@ -150,12 +161,13 @@ class SessionTable:
         ):
             known.clear()
         self._echoes.clear()
+        self._ends_heap.clear()
         for light, text in filters.items():
             self.changed_filter(light, text, now_ms)
         self._fresh_since.clear()
         for client_id, value in sessions.items():
             self._apply(client_id, value, now_ms)
-            self._left[client_id] = now_ms
+            self._away(client_id, StoredSession.decode(value), now_ms)
 
     def row(self, client_id: str) -> bytes | None:
         """The row's value as far as it is known here: another gateway's last change may be on its way."""
@@ -194,20 +206,31 @@ class SessionTable:
             return
         if value is None:
             del self._rows[client_id]
-            self._left.pop(client_id, None)
+            self._ends.pop(client_id, None)
         else:
             self._rows[client_id] = value
-            left_ms = self._use(StoredSession.decode(value), 1, now_ms)
-            self._left.pop(client_id, None)
-            if left_ms:
-                self._left[client_id] = left_ms
+            session = StoredSession.decode(value)
+            self._use(session, 1, now_ms)
+            self._ends.pop(client_id, None)
+            if session.left_ms:
+                self._away(client_id, session, session.left_ms)
         if old is not None:
             self._use(StoredSession.decode(old), -1, now_ms)
 
-    def _use(self, session: StoredSession, step: int, now_ms: int) -> int:
+    def _away(self, client_id: str, session: StoredSession, left_ms: int) -> None:
+        expiry_ms = self.session_expiry_ms if session.expiry_s is None else session.expiry_s * 1000
+        self._expires(client_id, left_ms + expiry_ms)
+
+    def _expires(self, client_id: str, at_ms: int) -> None:
+        self._ends[client_id] = at_ms
+        heapq.heappush(self._ends_heap, (at_ms, client_id))
+        if len(self._ends_heap) > 2 * len(self._ends) + 1_000:
+            self._ends_heap = [(at_ms, name) for name, at_ms in self._ends.items()]
+            heapq.heapify(self._ends_heap)
+
+    def _use(self, session: StoredSession, step: int, now_ms: int) -> None:
         for stored in session.filters.values():
             self._count(stored.light, step, now_ms)
-        return session.left_ms
 
     def _count(self, light: int, step: int, now_ms: int) -> None:
         count = self._users.get(light, 0) + step
@@ -263,19 +286,24 @@ class SessionTable:
 
     def connected(self, client_id: str) -> None:
         """Its session does not expire."""
-        self._left.pop(client_id, None)
+        self._ends.pop(client_id, None)
 
-    def expired(self, before_ms: int) -> Iterator[str]:
-        """Client ids whose client left before then, oldest first."""
-        for client_id, left_ms in self._left.items():
-            if left_ms >= before_ms:
-                return
-            yield client_id
+    def is_expired(self, client_id: str, now_ms: int) -> bool:
+        """Its time is over, though nobody may have come to remove it."""
+        return self._ends.get(client_id, now_ms + 1) <= now_ms
 
-    def postpone(self, client_id: str, now_ms: int) -> None:
+    def expired(self, now_ms: int) -> Iterator[str]:
+        """Client ids whose session's time is over, oldest first."""
+        heap = self._ends_heap
+        while heap and heap[0][0] <= now_ms:
+            at_ms, client_id = heapq.heappop(heap)
+            if self._ends.get(client_id) == at_ms:
+                yield client_id
+
+    def postpone(self, client_id: str, at_ms: int) -> None:
         """Look at it later: it is connected to another gateway."""
-        if self._left.pop(client_id, None) is not None:
-            self._left[client_id] = now_ms
+        if client_id in self._ends:
+            self._expires(client_id, at_ms)
 
     def unused_filters(self, now_ms: int) -> list[int]:
         """Light queues whose filter had no session for the grace time."""

@@ -17,6 +17,7 @@ from gantrymq_gateways.mqtt.routes import MqttRoutes
 from gantrymq_gateways.mqtt.wire import codec
 from gantrymq_gateways.mqtt.wire import constants as c
 from gantrymq_gateways.mqtt.wire.codec import Ack, Connect, Publish, SubAck, Subscribe
+from gantrymq_gateways.mqtt.wire.reasons import REFUSED_UNAVAILABLE
 from gateways.tests.fakeport import FakePort
 from gateways.tests.mqtt import vectors
 from gateways.tests.mqtt.world import World, will
@@ -205,9 +206,7 @@ def test_what_a_leaving_client_sent_is_still_done(mode: str, clean: bool) -> Non
 
 
 @pytest.mark.parametrize("mode", ["immediate", "late", "shuffled"])
-@pytest.mark.parametrize(
-    "end", [b"\xe0\x00", b"\xf0\x00", b"\x34\x07\x00\x01t\x00\x09zz"], ids=["DISCONNECT", "malformed", "QoS 2"]
-)
+@pytest.mark.parametrize("end", [b"\xe0\x00", b"\xf0\x00"], ids=["DISCONNECT", "malformed"])
 @pytest.mark.parametrize("retain", [0, 1])
 def test_what_stands_before_the_end_is_acknowledged(mode: str, end: bytes, retain: int) -> None:
     world = World(mode, seed=3)
@@ -241,7 +240,7 @@ def test_the_broker_goes_and_comes_back() -> None:
     assert watcher.closed
     late = world.client()
     late.send(Connect("late"))
-    assert late.packets == [codec.ConnAck(c.REFUSED_UNAVAILABLE)]
+    assert late.packets == [codec.ConnAck(REFUSED_UNAVAILABLE)]
     world.port.return_()
     world.settle()
     watcher = world.client("w", clean=False)
@@ -255,7 +254,7 @@ def test_a_lease_that_cannot_be_had_refuses() -> None:
     world.port.fail_next("take_lease", ErrorCode.UNAVAILABLE)
     client = world.client()
     client.send(Connect("c"))
-    assert client.packets == [codec.ConnAck(c.REFUSED_UNAVAILABLE)]
+    assert client.packets == [codec.ConnAck(REFUSED_UNAVAILABLE)]
 
 
 def test_a_stopped_gateway_ignores_the_broker() -> None:
@@ -273,7 +272,7 @@ def test_a_session_that_cannot_be_stored_is_refused() -> None:
     world.port.fail_next("put_if", ErrorCode.STORE_FULL)
     client = world.client()
     client.send(Connect("c", clean=False))
-    assert client.packets == [codec.ConnAck(c.REFUSED_UNAVAILABLE)]
+    assert client.packets == [codec.ConnAck(REFUSED_UNAVAILABLE)]
     assert not world.gateway.lifecycle.table._echoes
     assert not world.client("c", clean=False).present
 
@@ -283,7 +282,7 @@ def test_sessions_max() -> None:
     world.client("a", clean=False)
     client = world.client()
     client.send(Connect("b", clean=False))
-    assert client.packets == [codec.ConnAck(c.REFUSED_UNAVAILABLE)]
+    assert client.packets == [codec.ConnAck(REFUSED_UNAVAILABLE)]
     world.client("a", clean=False)
 
 

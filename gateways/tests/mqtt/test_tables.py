@@ -13,17 +13,23 @@ from gantrymq_gateways.mqtt.tables import (
 )
 
 
-def row(*lights: int, left_ms: int = 0) -> bytes:
-    return StoredSession({f"f{light}": StoredFilter(1, light) for light in lights}, left_ms).encode()
+def row(*lights: int, left_ms: int = 0, expiry_s: int | None = None) -> bytes:
+    session = StoredSession({f"f{light}": StoredFilter(1, light) for light in lights}, left_ms)
+    session.expiry_s = expiry_s
+    return session.encode()
 
 
 def test_rows_round_trip() -> None:
     session = StoredSession({"a/#": StoredFilter(1, 7, True), "b": StoredFilter(0, 8)}, 5)
     session.gateway = "g"
     session.ending = [9]
+    session.expiry_s = 0
     again = StoredSession.decode(session.encode())
-    assert {t: (f.qos, f.light, f.owed) for t, f in again.filters.items()} == {"a/#": (1, 7, True), "b": (0, 8, False)}
-    assert (again.left_ms, again.gateway, again.ending) == (5, "g", [9])
+    assert {t: (f.granted, f.light, f.owed) for t, f in again.filters.items()} == {
+        "a/#": (1, 7, True),
+        "b": (0, 8, False),
+    }
+    assert (again.left_ms, again.gateway, again.ending, again.expiry_s) == (5, "g", [9], 0)
 
 
 def test_an_old_echo_does_not_undo_a_newer_write() -> None:
@@ -99,10 +105,27 @@ def test_a_filter_that_is_being_removed_is_not_taken() -> None:
 
 def test_expiry_counts_from_the_last_of_leaving_and_start() -> None:
     table = SessionTable()
+    table.session_expiry_ms = 100
     table.load({"old": row(left_ms=5), "gone": row()}, {}, 1_000)
-    assert list(table.expired(1_000)) == []
+    assert list(table.expired(1_099)) == []
     table.connected("old")
     table.changed_session("new", row(left_ms=1_500), 1_500)
-    assert list(table.expired(1_400)) == ["gone"]
+    assert table.is_expired("gone", 1_100)
+    assert list(table.expired(1_500)) == ["gone"]
     table.postpone("gone", 2_000)
     assert list(table.expired(1_600)) == ["new"]
+    assert list(table.expired(2_000)) == ["gone"]
+
+
+def test_each_session_has_an_expiry_of_its_own() -> None:
+    table = SessionTable()
+    table.session_expiry_ms = 1_000_000
+    table.load({}, {}, 0)
+    table.changed_session("long", row(left_ms=1), 1)
+    table.changed_session("ten", row(left_ms=1_000, expiry_s=10), 1_000)
+    table.changed_session("one", row(left_ms=2_000, expiry_s=1), 2_000)
+    assert list(table.expired(2_999)) == []
+    assert list(table.expired(11_000)) == ["one", "ten"]
+    for round_ in range(5_000):
+        table.changed_session("one", row(left_ms=round_ + 1, expiry_s=1), round_)
+    assert len(table._ends_heap) < 2_000, "what is of the past is thrown away"

@@ -25,6 +25,7 @@ from gantrymq_gateways.mqtt.wire.codec import (
     Publish,
     SubAck,
     Subscribe,
+    UnsubAck,
     Unsubscribe,
     Will,
 )
@@ -32,7 +33,7 @@ from gateways.tests.fakeport import FakePort
 from gateways.tests.realport import RealBroker
 
 
-def decode_all(data: bytes) -> list[Packet]:
+def decode_all(data: bytes, level: int = c.LEVEL_3_1_1) -> list[Packet]:
     """Packets of a server's bytes, each checked as a client would."""
     packets = []
     start = 0
@@ -41,18 +42,19 @@ def decode_all(data: bytes) -> list[Packet]:
         assert found is not None, "half a packet was written"
         body, end = found
         assert end <= len(data), "half a packet was written"
-        codec.check_fixed_header(data[start], end - body, False)
-        packets.append(codec.decode_packet(data, start, body, end))
+        codec.check_fixed_header(data[start], end - body, False, level)
+        packets.append(codec.decode_packet(data, start, body, end, level))
         start = end
     return packets
 
 
 class Client:
-    """One connection, driven by packets. What arrives is in `packets`; PUBLISH of QoS 1 is acknowledged if `acks`."""
+    """One connection, driven by packets. What arrives is in `packets`; PUBLISH of QoS 1 and 2 is acknowledged if `acks`."""
 
-    def __init__(self, world: World, acks: bool = True) -> None:
+    def __init__(self, world: World, acks: bool = True, level: int = c.LEVEL_3_1_1) -> None:
         self.world = world
         self.acks = acks
+        self.level = level
         self.door = MqttDoor(world.gateway)
         self.link = FakeLink(world.wheel, world.turn, f"127.0.0.1:{50000 + len(world.clients)}")
         self.link.attach(self.door)
@@ -65,7 +67,7 @@ class Client:
         return self.link.closed_by is not None
 
     def send(self, *packets: Packet) -> None:
-        self.send_bytes(b"".join([codec.encode_packet(packet) for packet in packets]))
+        self.send_bytes(b"".join([codec.encode_packet(packet, self.level) for packet in packets]))
 
     def send_bytes(self, data: bytes) -> None:
         if not self.closed:
@@ -74,10 +76,12 @@ class Client:
 
     def collect(self) -> bool:
         """Take what was written; True if there was anything."""
-        packets = decode_all(self.link.take())
+        packets = decode_all(self.link.take(), self.level)
         self.packets.extend(packets)
         if self.acks and not self.closed:
-            acks = [Ack(c.PUBACK, p.packet_id) for p in packets if isinstance(p, Publish) and p.qos]
+            answers = {1: c.PUBACK, 2: c.PUBREC}
+            acks = [Ack(answers[p.qos], p.packet_id) for p in packets if isinstance(p, Publish) and p.qos]
+            acks += [Ack(c.PUBCOMP, p.packet_id) for p in packets if isinstance(p, Ack) and p.kind == c.PUBREL]
             if acks:
                 self.door.received(b"".join([codec.encode_packet(ack) for ack in acks]))
         return bool(packets)
@@ -88,10 +92,12 @@ class Client:
 
     def connect(self, client_id: str = "c", **fields: Any) -> Client:
         """CONNECT and expect to be let in."""
-        self.send(Connect(client_id, **fields))
+        self.level = fields.get("level", self.level)
+        self.send(Connect(client_id, **{"level": self.level, **fields}))
         answer = self.packets.pop(0)
         assert isinstance(answer, ConnAck)
-        assert answer.code == 0
+        assert answer.code == 0, answer
+        self.connack = answer
         self.present = answer.session_present
         return self
 
@@ -107,16 +113,23 @@ class Client:
     def unsubscribe(self, *filters: str) -> None:
         self.next_id += 1
         self.send(Unsubscribe(self.next_id, list(filters)))
-        assert Ack(c.UNSUBACK, self.next_id) in self.packets
-        self.packets.remove(Ack(c.UNSUBACK, self.next_id))
+        five = self.level == c.LEVEL_5
+        self.expect(UnsubAck(self.next_id, [0] * len(filters)) if five else Ack(c.UNSUBACK, self.next_id))
 
     def publish(self, topic: str, payload: bytes | str = b"x", qos: int = 1, retain: bool = False) -> None:
         self.next_id += 1
         data = payload.encode() if isinstance(payload, str) else payload
         self.send(Publish(topic.encode(), data, qos << 1 | int(retain), self.next_id if qos else 0))
+        if qos == 2:
+            self.expect(Ack(c.PUBREC, self.next_id))
+            self.send(Ack(c.PUBREL, self.next_id))
         if qos:
-            assert Ack(c.PUBACK, self.next_id) in self.packets
-            self.packets.remove(Ack(c.PUBACK, self.next_id))
+            self.expect(Ack(c.PUBCOMP if qos == 2 else c.PUBACK, self.next_id))
+
+    def expect(self, packet: Packet) -> None:
+        """It came, and is taken away."""
+        assert packet in self.packets
+        self.packets.remove(packet)
 
     def disconnect(self) -> None:
         self.send(Disconnect())
@@ -206,8 +219,8 @@ class World:
         self.wheel.advance(ms)
         self.settle()
 
-    def client(self, client_id: str = "", acks: bool = True, **fields: Any) -> Client:
-        client = Client(self, acks)
+    def client(self, client_id: str = "", acks: bool = True, level: int = c.LEVEL_3_1_1, **fields: Any) -> Client:
+        client = Client(self, acks, level)
         if client_id:
             client.connect(client_id, **fields)
         return client

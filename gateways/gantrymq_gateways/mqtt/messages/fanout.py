@@ -7,14 +7,17 @@ it defers itself (`VolatileSession.defer`); QoS 0 goes on to `mqtt.outbound_byte
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
 
 from gantrymq.broker.port import Done, RoutePort, is_error
 from gantrymq.model.message import Message
 from gantrymq.net.procedures.driver import Call, call
-from gantrymq_gateways.mqtt.messages.deliver import FETCH_BYTES_MAX, Outlet, body_of, message_qos
+from gantrymq_gateways.mqtt.messages.deliver import FETCH_BYTES_MAX, Outlet, body_of
+from gantrymq_gateways.mqtt.messages.exchange import AWAITING_RECEIPT
+from gantrymq_gateways.mqtt.messages.facts import Facts, facts_of
+from gantrymq_gateways.mqtt.messages.grants import PLAIN, QOS, Grant, combine
 from gantrymq_gateways.mqtt.routes import KIND
 from gantrymq_gateways.mqtt.topics.mapping import DeliveryTopics
 from gantrymq_gateways.mqtt.topics.rules import NO_RULES, TopicRules
@@ -33,12 +36,23 @@ class Receiver(Protocol):
 
     outlet: Outlet
 
-    def defer(self, message: Message) -> None:
-        """A QoS 1 message that cannot be sent now."""
+    def defer(self, message: Message, grant: Grant) -> None:
+        """A message of QoS 1 or 2 that cannot be sent now."""
 
 
-Receivers = tuple[list[tuple[Receiver, Outlet, int]], list[tuple[Receiver, Outlet, int]]]
-"""Who gets a message, with the highest QoS granted: ordinary clients, and bridges, for which each message is looked at."""
+Plain = list[tuple[Receiver, Outlet, int]]
+
+
+class Receivers:
+    """Who gets a message. With the highest QoS granted: clients of 3.x and of 5.0 that get what others get, too. With all that they were granted:
+    those for which each message is looked at (bridges, subscription options, topic aliases, small packets)."""
+
+    __slots__ = ("five", "others", "three")
+
+    def __init__(self) -> None:
+        self.three: Plain = []
+        self.five: Plain = []
+        self.others: list[tuple[Receiver, Outlet, tuple[int, ...]]] = []
 
 
 class _Filter:
@@ -49,6 +63,7 @@ class _Filter:
         self.number = number
         self.topic, self.expression = rules.filter_route(text)
         self.receivers: dict[Any, int] = {}
+        """What each was granted (messages/grants.py)."""
         self.ready = False
         self.waiting: list[tuple[object, Done]] = []
         """Who waits for the route to be installed."""
@@ -57,7 +72,11 @@ class _Filter:
 class Fanout:
     """Filters of clean sessions and their receivers."""
 
-    def __init__(self, port: RoutePort, topics: DeliveryTopics, rules: TopicRules = NO_RULES) -> None:
+    def __init__(
+        self, port: RoutePort, topics: DeliveryTopics, now_ms: Callable[[], int], rules: TopicRules = NO_RULES
+    ) -> None:
+        """`now_ms`: the wall clock, for messages that expire."""
+        self._now_ms = now_ms
         self._rules = rules
         self._port = port
         self._topics = topics
@@ -70,6 +89,8 @@ class Fanout:
         """Messages handed to clients that are connected, by filters of clean sessions."""
         self.dropped = 0
         """QoS 0 messages that a client was too slow for."""
+        self.expired = 0
+        """Messages that had expired when they came."""
 
     def open(self) -> Call:
         """The call that opens the tap; hand its result to `opened`."""
@@ -88,7 +109,7 @@ class Fanout:
         self._by_number.clear()
         self._cache.clear()
 
-    def attach(self, text: str, receiver: Receiver, qos: int) -> Call | None:
+    def attach(self, text: str, receiver: Receiver, granted: int) -> Call | None:
         """Add or change a subscription. The call that must succeed before it counts, or None if the route is there."""
         found = self._by_text.get(text)
         if found is None:
@@ -96,7 +117,7 @@ class Fanout:
             self._next_number += 1
             self._by_text[text] = found
             self._by_number[found.number] = found
-        found.receivers[receiver] = qos
+        found.receivers[receiver] = granted
         self._cache.clear()
         return None if found.ready else partial(self._install, found)
 
@@ -145,18 +166,22 @@ class Fanout:
             self._remove(found)
 
     def _resolve(self, numbers: tuple[int, ...]) -> Receivers:
-        """Each receiver once, at the highest QoS of its matching filters [MQTT-3.3.5-1]."""
-        best: dict[Any, int] = {}
+        """Each receiver once, at the highest QoS of its matching filters [MQTT-3.3.5-1] [MQTT5-3.3.4-2]."""
+        granted: dict[Any, tuple[int, ...]] = {}
         for number in numbers:
             found = self._by_number.get(number)
             if found is not None:
-                for receiver, qos in found.receivers.items():
-                    if qos > best.get(receiver, -1):
-                        best[receiver] = qos
+                for receiver, one in found.receivers.items():
+                    granted[receiver] = (*granted.get(receiver, ()), one)
         if len(self._cache) >= RECEIVERS_CACHE_MAX:
             self._cache.clear()
-        everybody = [(receiver, receiver.outlet, qos) for receiver, qos in best.items()]
-        receivers = [one for one in everybody if not one[1].bridge], [one for one in everybody if one[1].bridge]
+        receivers = Receivers()
+        for receiver, several in granted.items():
+            outlet: Outlet = receiver.outlet
+            if max(several) > QOS or not outlet.is_plain:
+                receivers.others.append((receiver, outlet, several))
+            else:
+                (receivers.five if outlet.five else receivers.three).append((receiver, outlet, max(several)))
         self._cache[numbers] = receivers
         return receivers
 
@@ -164,9 +189,7 @@ class Fanout:
         """Deliver one append batch's matches. The hot path of fan-out."""
         cache = self._cache
         for message, numbers in records:
-            receivers, bridges = cache.get(numbers) or self._resolve(numbers)
-            if not receivers and not bridges:
-                continue
+            receivers = cache.get(numbers) or self._resolve(numbers)
             topic = self._topics.get(message.topic, message.tag)
             body = message.body if not message.sys_flag & 1 else body_of(message)
             if not topic or body is None:
@@ -175,55 +198,73 @@ class Fanout:
                     message.physical_offset,
                 )
                 continue
-            if receivers:
-                self._deliver(message, receivers, topic, body)
-            for receiver, outlet, granted in bridges:
-                if not outlet.returns(message):
-                    self._deliver_to_bridge(message, receiver, outlet, granted, topic, body)
+            facts = facts_of(message)
+            if facts.expires_ms and facts.is_over(self._now_ms()):
+                self.expired += 1
+                continue
+            if receivers.three:
+                self._deliver(message, receivers.three, topic, body, facts.qos)
+            if receivers.five:
+                tail = facts.tail(self._now_ms() if facts.expires_ms else 0)
+                self._deliver(message, receivers.five, topic, tail + body, facts.qos)
+            for receiver, outlet, several in receivers.others:
+                own = outlet.returns(message)
+                grant = None if own and outlet.bridge else combine(several, own)
+                if grant is not None:
+                    self._deliver_to_one(message, facts, receiver, outlet, grant, topic, body)
 
-    def _deliver_to_bridge(
-        self, message: Message, receiver: Receiver, outlet: Outlet, granted: int, topic: bytes, body: bytes
+    def _deliver_to_one(
+        self,
+        message: Message,
+        facts: Facts,
+        receiver: Receiver,
+        outlet: Outlet,
+        grant: Grant,
+        topic: bytes,
+        body: bytes,
     ) -> None:
-        retain = outlet.retain_flag(message)
-        if granted and message_qos(message):
-            if not outlet.direct or outlet.room() <= 0:
-                receiver.defer(message)
-                return
-            outlet.publish(topic, body, 2 | retain, None)
-        elif outlet.blocked and not outlet.takes(len(topic) + len(body)):
+        qos = min(grant.qos, facts.qos)
+        if qos and (not outlet.direct or outlet.room() <= 0):
+            receiver.defer(message, grant)
+            return
+        if not qos and outlet.blocked and not outlet.takes(len(topic) + len(body)):
             self.dropped += 1
             return
-        else:
-            outlet.publish(topic, body, retain, None)
-        self.deliveries += 1
+        listed = b""
+        if outlet.five:
+            listed = grant.listed + facts.listed(self._now_ms() if facts.expires_ms else 0)
+        flags = qos << 1 | outlet.retain_flag(facts, grant.retains)
+        if outlet.publish(topic, body, flags, AWAITING_RECEIPT if qos == 2 else None, 0, listed):
+            self.deliveries += 1
 
-    def _deliver(
-        self, message: Message, receivers: list[tuple[Receiver, Outlet, int]], topic: bytes, body: bytes
-    ) -> None:
-        qos = message_qos(message)
-        packet = head = b""
+    def _deliver(self, message: Message, receivers: Plain, topic: bytes, tail: bytes, qos: int) -> None:
+        """`tail`: what stands behind the packet identifier: the payload, with 5.0 the properties in front."""
+        packet = b""
+        heads = [b"", b"", b""]
         size = count = 0
         for receiver, outlet, granted in receivers:
-            if granted and qos:
+            level = granted if granted < qos else qos
+            if level:
                 inflight = outlet.inflight
                 if not outlet.direct or outlet.blocked or len(inflight) >= outlet.inflight_max:
-                    receiver.defer(message)
+                    receiver.defer(message, PLAIN[granted])
                     continue
+                head = heads[level]
                 if not head:
-                    head = codec.encode_publish_head(topic, len(body), 2)
-                    size = len(head) + 2 + len(body)
+                    head = heads[level] = codec.encode_publish_head(topic, len(tail), level << 1)
+                    size = len(head) + 2 + len(tail)
                 packet_id = outlet.next_id
                 if packet_id in inflight or packet_id == 65_535:
                     packet_id = outlet.take_id()
                 else:
                     outlet.next_id = packet_id + 1
-                inflight[packet_id] = None
-                outlet.outbox += (head, packet_id.to_bytes(2, "big"), body)
+                inflight[packet_id] = None if level == 1 else AWAITING_RECEIPT
+                outlet.outbox += (head, packet_id.to_bytes(2, "big"), tail)
                 connection = outlet.connection
                 sent = connection.outbox_bytes = connection.outbox_bytes + size
             else:
                 if not packet:
-                    packet = codec.encode_publish_head(topic, len(body), 0) + body
+                    packet = codec.encode_publish_head(topic, len(tail), 0) + tail
                 if outlet.blocked and not outlet.takes(len(packet)):
                     self.dropped += 1
                     continue

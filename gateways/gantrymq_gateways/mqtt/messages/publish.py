@@ -1,14 +1,17 @@
 """What comes in from publishers: one received chunk -> one batch for the log -> its PUBACKs in one write.
 
-A PUBACK follows the log's acknowledgement alone, in the order of receipt [MQTT-4.6.0-2], and for a retained message also the table's. MQTT
-3.1.1 has no negative answer: what the log refuses ends the connection. BUSY and STORE_FULL are neither: the rest of the batch is handed over
+A PUBACK or PUBREC follows the log's acknowledgement alone, in the order of receipt [MQTT-4.6.0-2] [MQTT5-4.6.0-2], and for a retained message
+also the table's. What the log refuses is answered with a reason code (5.0) or ends the connection: 3.x has no negative answer. BUSY and STORE_FULL are neither: the rest of the batch is handed over
 again a little later and meanwhile the publisher is not read; what came behind waits for it, so that the log has the order of receipt.
+
+QoS 2: the packet identifier is stored in one piece with the record (messages/exchange.py), and taken out again before PUBCOMP. So a publish that
+comes again after a crash is known, and answered without being stored twice [MQTT-4.3.3-2] [MQTT5-4.3.3-10].
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from gantrymq.broker.port import Done
@@ -17,13 +20,17 @@ from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq_gateways.mqtt import retained
+from gantrymq_gateways.mqtt.messages import exchange
 from gantrymq_gateways.mqtt.messages.deliver import message_qos
+from gantrymq_gateways.mqtt.messages.exchange import Inbound, encode_ids
+from gantrymq_gateways.mqtt.messages.properties import passed_on, to_native
 from gantrymq_gateways.mqtt.retained import RetainedStore
 from gantrymq_gateways.mqtt.topics.mapping import LongTopics
 from gantrymq_gateways.mqtt.topics.rules import NO_RULES, TopicRules
 from gantrymq_gateways.mqtt.wire import constants as c
-from gantrymq_gateways.mqtt.wire.codec import Publish
 from gantrymq_gateways.mqtt.wire.connection import Part
+from gantrymq_gateways.mqtt.wire.packets import Publish
+from gantrymq_gateways.mqtt.wire.reasons import Reason, publish_reason
 
 ORIGIN: Final = "mqtt"
 
@@ -35,6 +42,10 @@ OUR_FAULT: Final = frozenset(
     {ErrorCode.STORE_FAILED, ErrorCode.FLUSH_TIMEOUT, ErrorCode.UNAVAILABLE, ErrorCode.SHUTTING_DOWN}
 )
 """Refusals that say nothing of the message: the client is welcome again at once."""
+
+
+WAITS: Final = frozenset({ErrorCode.BUSY, ErrorCode.STORE_FULL})
+"""Refusals of a message that is submitted again."""
 
 
 class Target:
@@ -52,7 +63,13 @@ class Target:
 class PublishPort(Protocol):
     """What publishing needs from the broker."""
 
-    def submit(self, batch: list[Message], token: object, on_done: Done, sender: object = None) -> None: ...
+    def submit(
+        self,
+        batch: list[Message],
+        token: object,
+        on_done: Done,
+        sender: object = None,
+    ) -> None: ...
 
     def put(self, table: str, items: list[tuple[str, bytes | None]], token: object, on_done: Done) -> None: ...
 
@@ -70,8 +87,8 @@ class Targets:
         text = topic.decode()
         native, tag = self.rules.to_native(text)
         pairs = [(props.TAGS, tag), (props.ORIGIN, ORIGIN)]
-        if not flags & c.FLAG_QOS:
-            pairs.append((props.QOS, "0"))
+        if flags & c.FLAG_QOS != 2:
+            pairs.append((props.QOS, str(flags >> 1 & 3)))
         if flags & c.FLAG_RETAIN:
             pairs.append((props.RETAIN, "1"))
         target = Target(text, native, tag, props.encode(pairs))
@@ -85,15 +102,40 @@ class Targets:
         return target
 
 
+PUBACK: Final = 0x40020000
+PUBREC: Final = 0x50020000
+PUBCOMP: Final = 0x70020000
+"""Acknowledgements as numbers: a packet of four bytes with the identifier added. With a reason code they have five."""
+
+
+def refusal(ack: int, reason: Reason) -> int:
+    """The acknowledgement with a reason code: one byte longer."""
+    return (ack + 0x10000) << 8 | reason
+
+
+def encode_acks(acks: list[int]) -> bytes:
+    """The packets of such numbers."""
+    return b"".join([ack.to_bytes(4 if ack < 1 << 32 else 5, "big") for ack in acks])
+
+
 class _Batch:
     """Messages of one chunk. `open`: answers that are missing. `waiting`: to be submitted (again)."""
 
-    __slots__ = ("acks", "messages", "open", "size", "waiting")
+    __slots__ = ("acks", "closed", "extra", "messages", "open", "opened", "size", "slots", "unanswered", "waiting")
 
     def __init__(self, messages: list[Message], acks: list[int], size: int) -> None:
         self.messages = messages
         self.acks = acks
-        """Packet identifiers of the QoS 1 messages."""
+        """Of the messages with QoS 1 and 2, in their order."""
+        self.extra: list[int] = []
+        """Those without a message: PUBCOMP, and what was received before."""
+        self.slots: list[int] | None = None
+        """Once something was refused: index in `acks` for each message that is left, -1 for QoS 0."""
+        self.opened: list[int] = []
+        """Packet identifiers of QoS 2 that come in with it."""
+        self.closed: list[int] = []
+        """...and those that the client released."""
+        self.unanswered = len(acks)
         self.size = size
         self.open = 1
         self.waiting = False
@@ -102,7 +144,8 @@ class _Batch:
 class InflowHost(Protocol):
     """The connection that publishes."""
 
-    def acknowledge(self, packet_ids: list[int]) -> None: ...
+    def acknowledge(self, acks: list[int]) -> None:
+        """Send acknowledgements (`encode_acks`)."""
 
     def answered(self) -> None:
         """A batch is done, acknowledgements or none."""
@@ -111,11 +154,14 @@ class InflowHost(Protocol):
 
     def resume_reading(self) -> None: ...
 
-    def refused(self, text: str) -> None:
+    def refused(self, text: str, reason: Reason = Reason.UNSPECIFIED) -> None:
         """Close for what the client sent."""
 
-    def fail(self, text: str) -> None:
+    def fail(self, text: str, reason: Reason = Reason.UNSPECIFIED) -> None:
         """Close for what is wrong on our side."""
+
+    def dropped(self, text: str) -> None:
+        """A publish was refused, which its acknowledgement says, or nothing if it has none."""
 
     def letter(self, topic: str, payload: bytes, flags: int, error: GantryError, part: str) -> Message | None:
         """What is stored instead of a PUBLISH that is refused; None: nothing, the connection ends."""
@@ -131,14 +177,19 @@ class Inflow:
         "_flying",
         "_held",
         "_host",
-        "_mark",
         "_port",
         "_retained",
         "_retrying",
         "closed",
+        "exchange",
+        "five",
+        "mark",
+        "now_ms",
+        "receive_max",
         "targets",
         "unacked_bytes",
         "unacked_bytes_max",
+        "unanswered",
     )
 
     def __init__(
@@ -149,9 +200,18 @@ class Inflow:
         host: InflowHost,
         unacked_bytes_max: int,
         mark: bytes = b"",
+        inbound: Inbound | None = None,
     ) -> None:
         """`mark`: encoded properties that every message of this connection gets."""
-        self._mark = mark
+        self.mark = mark
+        self.exchange = inbound if inbound is not None else Inbound()
+        self.five = False
+        """Refusals are answered with reason codes, and `receive_max` holds."""
+        self.receive_max = c.RECEIVE_MAX
+        """Open identifiers of QoS 2; with 5.0 publishes of QoS 1 and 2 that are not acknowledged."""
+        self.unanswered = 0
+        self.now_ms: Callable[[], int] = lambda: 0
+        """The wall clock, for messages that expire."""
         self._port = port
         self._retained = store
         self._host = host
@@ -175,43 +235,90 @@ class Inflow:
         """Something handed over was not answered by the port."""
         return self._flying > 0
 
-    def submit(self, publishes: list[Publish]) -> None:
-        """Hand one chunk's messages to the log. Raises GantryError if one may not be published; those before it go their way."""
+    def submit(self, publishes: list[Publish], releases: Sequence[int] = ()) -> None:
+        """Hand one chunk's messages to the log, and the QoS 2 identifiers that it released. Raises GantryError if a message may not be
+        published; those before it go their way."""
         messages: list[Message] = []
         acks: list[int] = []
+        opened: list[int] = []
         kept: dict[str, bytes | None] = {}
         size = 0
-        by_flags, mark = self.targets.by_flags, self._mark
+        by_flags, mark = self.targets.by_flags, self.mark
+        closed, extra = self._release(releases) if releases else ([], [])
         try:
             for publish in publishes:
                 flags = publish.flags & 7
+                if flags & 4 and publish.packet_id in self.exchange.ids:
+                    extra.append(PUBREC | publish.packet_id)
+                    continue
                 payload = publish.payload
                 target = by_flags[flags].get(publish.topic)
-                if target is None:
-                    try:
+                try:
+                    if target is None:
                         target = self.targets.find(publish.topic, flags)
-                    except GantryError as error:
-                        messages.append(self._letter(publish.topic.decode(), payload, flags, error))
-                        size += len(payload) + MESSAGE_BYTES
-                        if flags & 2:
-                            acks.append(publish.packet_id)
+                    if flags & 1:
+                        self._keep(target, publish, kept)
+                    message = Message(target.native, payload, target.properties + mark, target.tag)
+                    if publish.properties is not None:
+                        self._tell(message, publish)
+                except GantryError as error:
+                    letter = self._refused(publish, error, extra)
+                    if letter is None:
                         continue
-                if flags & 1:
-                    self._keep(target, payload, flags >> 1, kept)
-                messages.append(Message(target.native, payload, target.properties + mark, target.tag))
+                    message = letter
+                messages.append(message)
                 size += len(payload) + MESSAGE_BYTES
                 if flags & 2:
-                    acks.append(publish.packet_id)
+                    acks.append(PUBACK | publish.packet_id)
+                elif flags & 4:
+                    acks.append(PUBREC | publish.packet_id)
+                    opened.append(publish.packet_id)
+                    self.exchange.ids.add(publish.packet_id)
         finally:
-            if messages:
-                self._hand_over(_Batch(messages, acks, size), kept)
+            if messages or closed or extra:
+                batch = _Batch(messages, acks, size)
+                batch.opened, batch.closed, batch.extra = opened, closed, extra
+                self._hand_over(batch, kept)
+
+    def _release(self, releases: Sequence[int]) -> tuple[list[int], list[int]]:
+        """(identifiers that were open, PUBCOMPs) [MQTT-4.3.3-2] [MQTT5-4.3.3-11]."""
+        ids = self.exchange.ids
+        closed = []
+        answers = []
+        for packet_id in releases:
+            answer = PUBCOMP | packet_id
+            if packet_id in ids:
+                ids.discard(packet_id)
+                closed.append(packet_id)
+            elif self.five:
+                answer = refusal(answer, Reason.PACKET_ID_NOT_FOUND)
+            answers.append(answer)
+        return closed, answers
+
+    def _tell(self, message: Message, publish: Publish) -> None:
+        told, keys, sharding_key = to_native(publish.properties or {}, self.now_ms())
+        message.properties += told
+        message.keys = keys
+        message.sharding_key = sharding_key
+
+    def _refused(self, publish: Publish, error: GantryError, extra: list[int]) -> Message | None:
+        """A letter that is stored instead, or None: it is answered with a reason. Raises where only closing is left."""
+        letter = self._host.letter(publish.topic.decode(), publish.payload, publish.flags & 7, error, "")
+        if letter is None and not self.five:
+            raise error
+        if letter is None:
+            self._host.dropped(error.text)
+            if publish.flags & 6:
+                ack = (PUBACK if publish.flags & 2 else PUBREC) | publish.packet_id
+                extra.append(refusal(ack, publish_reason(error.code)))
+        return letter
 
     def take_part(self, part: Part) -> None:
         """Store some of a PUBLISH that is too large for a record. Raises GantryError if that is not to be."""
         error = GantryError(ErrorCode.MESSAGE_TOO_LARGE, "the packet is larger than message.body_bytes_max allows")
         which = f"{part.number}/{part.count}"
         message = self._letter(part.topic.decode(), part.payload, part.flags, error, which)
-        acks = [part.packet_id] if part.packet_id else []
+        acks = [(PUBACK if part.flags & 2 else PUBREC) | part.packet_id] if part.packet_id else []
         self._hand_over(_Batch([message], acks, len(part.payload) + MESSAGE_BYTES), {})
 
     def _letter(self, topic: str, payload: bytes, flags: int, error: GantryError, part: str = "") -> Message:
@@ -220,12 +327,18 @@ class Inflow:
             raise error
         return found
 
-    def _keep(self, target: Target, payload: bytes, qos: int, kept: dict[str, bytes | None]) -> None:
+    def _keep(self, target: Target, publish: Publish, kept: dict[str, bytes | None]) -> None:
+        payload = publish.payload
         self._retained.check_room(target.topic, payload)
-        kept[retained.row_key(target.topic)] = retained.row_value(target.topic, payload, qos)
+        listed, expires_ms = b"", 0
+        if publish.properties is not None:
+            listed, expires_ms = passed_on(publish.properties, self.now_ms())
+        value = retained.row_value(target.topic, payload, publish.flags >> 1 & 3, listed, expires_ms)
+        kept[retained.row_key(target.topic)] = value
 
     def _hand_over(self, batch: _Batch, kept: dict[str, bytes | None]) -> None:
         self._batches.append(batch)
+        self.unanswered += batch.unanswered
         self.unacked_bytes += batch.size
         if self.unacked_bytes > self.unacked_bytes_max:
             self._host.hold_reading()
@@ -243,8 +356,25 @@ class Inflow:
             self._port.put(retained.TABLE, items, (batch, items), self._kept)
 
     def _submit(self, batch: _Batch) -> None:
+        rows: list[tuple[str, str, bytes | None]] = []
+        if self.exchange.key and (batch.opened or batch.closed):
+            ids = self._ids_after(batch)
+            rows.append((exchange.TABLE, self.exchange.key, encode_ids(ids) if ids else None))
+        elif not batch.messages:
+            self._answered(batch)
+            return
         self._flying += 1
         self._port.submit(batch.messages, batch, self._submitted, self)
+
+    def _ids_after(self, batch: _Batch) -> set[int]:
+        """Identifiers that are open once this batch is stored, and those before it."""
+        ids = set(self.exchange.stored)
+        for earlier in self._batches:
+            ids.difference_update(earlier.closed)
+            ids.update(earlier.opened)
+            if earlier is batch:
+                break
+        return ids
 
     def _kept(self, token: tuple[_Batch, list[tuple[str, bytes | None]]], result: object) -> None:
         self._flying -= 1
@@ -284,25 +414,50 @@ class Inflow:
 
     def _not_stored(self, batch: _Batch, results: list[int | ErrorCode]) -> None:
         again: list[Message] = []
-        for message, result in zip(batch.messages, results, strict=True):
-            if result is ErrorCode.BUSY or result is ErrorCode.STORE_FULL:
-                again.append(message)
-            elif isinstance(result, ErrorCode):
-                text = f"a message to {message.topic!r} was not stored: {result.value}"
+        slots: list[int] = []
+        for message, slot, result in zip(batch.messages, _slots(batch), results, strict=True):
+            if not isinstance(result, ErrorCode):
+                continue
+            replaced: Message | None = message
+            if result not in WAITS:
                 if result in OUR_FAULT:
-                    self._host.fail(text)
+                    text = f"a message to {message.topic!r} was not stored: {result.value}"
+                    self._host.fail(text, publish_reason(result))
                     return
-                flags = 0 if message_qos(message) == 0 else c.FLAG_QOS
-                topic = self.targets.rules.to_mqtt(message.topic, message.tag).decode()
-                letter = self._host.letter(topic, message.body, flags, GantryError(result, text), "")
-                if letter is None:
-                    self._host.refused(text)
+                replaced = self._replaced(batch, message, slot, result)
+                if replaced is None and not self.five:
                     return
-                again.append(letter)
-        batch.messages = again
+            if replaced is not None:
+                again.append(replaced)
+                slots.append(slot)
+        batch.messages, batch.slots = again, slots
+        if not again and not (self.exchange.key and (batch.opened or batch.closed)):
+            self._answered(batch)
+            return
         batch.waiting = True
         self._held = True
         self._host.hold_reading()
+
+    def _replaced(self, batch: _Batch, message: Message, slot: int, code: ErrorCode) -> Message | None:
+        """What is stored instead of a message that the log refuses; None: its acknowledgement says why, or the connection ends."""
+        text = f"a message to {message.topic!r} was not stored: {code.value}"
+        topic = self.targets.rules.to_mqtt(message.topic, message.tag).decode()
+        flags = message_qos(message) << 1
+        letter = self._host.letter(topic, message.body, flags, GantryError(code, text), "")
+        if letter is not None:
+            return letter
+        if not self.five:
+            self._host.refused(text)
+            return None
+        self._host.dropped(text)
+        if slot >= 0:
+            ack = batch.acks[slot]
+            batch.acks[slot] = refusal(ack, publish_reason(code))
+            if ack & 0xF0000000 == PUBREC & 0xF0000000:
+                packet_id = ack & 0xFFFF
+                batch.opened.remove(packet_id)
+                self.exchange.ids.discard(packet_id)
+        return None
 
     def _retry(self) -> None:
         """Submit what waits, oldest first, up to one that is refused again at once."""
@@ -325,11 +480,41 @@ class Inflow:
         while batches and not batches[0].open:
             done = batches.popleft()
             self.unacked_bytes -= done.size
+            if done.opened or done.closed:
+                self._exchanged(done)
+            else:
+                self.unanswered -= done.unanswered
             if done.acks:
                 self._host.acknowledge(done.acks)
+            if done.extra:
+                self._host.acknowledge(done.extra)
             self._host.answered()
         self._maybe_resume()
+
+    def _exchanged(self, batch: _Batch) -> None:
+        """The log has which identifiers came in and which were released."""
+        self.exchange.stored.difference_update(batch.closed)
+        self.exchange.stored.update(batch.opened)
+        self.unanswered -= batch.unanswered - len(batch.opened) + len(batch.closed)
+
+    def is_over(self) -> bool:
+        """The client has more under way than it was told that it may have [MQTT5-3.3.4-9]."""
+        if self.five:
+            return self.unanswered > self.receive_max
+        return len(self.exchange.ids) > self.receive_max
 
     def _maybe_resume(self) -> None:
         if not self._held and not self._retrying and self.unacked_bytes <= self.unacked_bytes_max // 2:
             self._host.resume_reading()
+
+
+def _slots(batch: _Batch) -> list[int]:
+    """Index in `batch.acks` for each of its messages; -1 for QoS 0."""
+    if batch.slots is not None:
+        return batch.slots
+    slots = []
+    count = 0
+    for message in batch.messages:
+        slots.append(count if message_qos(message) else -1)
+        count += slots[-1] >= 0
+    return slots

@@ -47,11 +47,12 @@ TOPIC_SHOWN_MAX: Final = 2048
 
 
 class _Client:
-    __slots__ = ("at_ms", "bytes_left", "count", "letters_left", "letters_ms")
+    __slots__ = ("answered_ms", "at_ms", "bytes_left", "count", "letters_left", "letters_ms")
 
     def __init__(self, now_ms: int) -> None:
         self.count = 0
         self.at_ms = now_ms
+        self.answered_ms = -FORGET_MS - 1
         self.bytes_left = float(LETTER_BYTES_MAX)
         self.letters_left = float(LETTERS_PER_S)
         self.letters_ms = now_ms
@@ -64,6 +65,8 @@ class Refusals:
         self._clients: OrderedDict[str, _Client] = OrderedDict()
         self.closed = 0
         """Connections that were closed for a publish."""
+        self.answered = 0
+        """Publishes that were refused with a reason code (5.0)."""
         self.letters = 0
         """Dead letters stored instead."""
 
@@ -85,6 +88,14 @@ class Refusals:
         client.count += 1
         client.at_ms = now_ms
         return client.count == 1
+
+    def note_answered(self, client_id: str, now_ms: int) -> bool:
+        """A publish was refused with a reason code. True: for the first time in a while, so the log should say it."""
+        self.answered += 1
+        client = self._find(client_id, now_ms)
+        first = now_ms - client.answered_ms > FORGET_MS
+        client.answered_ms = now_ms
+        return first
 
     def delay_ms(self, client_id: str, now_ms: int) -> int:
         """How long the client's CONNECT waits for its answer."""
@@ -118,8 +129,8 @@ def letter(client_id: str, topic: str, payload: bytes, flags: int, reason: str, 
     ]
     if part:
         pairs.append((PART, part))
-    if not flags & c.FLAG_QOS:
-        pairs.append((props.QOS, "0"))
+    if flags & c.FLAG_QOS != 2:
+        pairs.append((props.QOS, str(flags >> 1 & 3)))
     return Message(DEAD_LETTERS, payload, props.encode(pairs))
 
 

@@ -15,7 +15,9 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Call, Steps, call, pause, run
 from gantrymq.net.procedures.order import Serial, Work
 from gantrymq_gateways.mqtt.messages.deliver import Outlet
+from gantrymq_gateways.mqtt.messages.exchange import RELEASED, Released
 from gantrymq_gateways.mqtt.messages.fanout import Fanout
+from gantrymq_gateways.mqtt.messages.grants import QOS, pack
 from gantrymq_gateways.mqtt.retained import RetainedStore
 from gantrymq_gateways.mqtt.sessions.filter_queues import FilterQueues
 from gantrymq_gateways.mqtt.sessions.rows import TAKEN, SessionRows
@@ -28,10 +30,13 @@ from gantrymq_gateways.mqtt.sessions.sessions import (
     Waiting,
 )
 from gantrymq_gateways.mqtt.sessions.shared import SharedGroups
+from gantrymq_gateways.mqtt.sessions.terms import Terms
 from gantrymq_gateways.mqtt.tables import FILTER_GRACE_MS, SessionTable, StoredFilter, StoredSession
 from gantrymq_gateways.mqtt.topics.shared import check_shared, is_shared
 from gantrymq_gateways.mqtt.wire import constants as c
-from gantrymq_gateways.mqtt.wire.codec import Connect, Subscribe, Unsubscribe
+from gantrymq_gateways.mqtt.wire import properties as p
+from gantrymq_gateways.mqtt.wire.packets import Subscribe, Unsubscribe
+from gantrymq_gateways.mqtt.wire.reasons import SUBACK_FAILURE, Reason, subscribe_reason
 
 log = logging.getLogger(__name__)
 
@@ -60,11 +65,26 @@ class Client(Protocol):
 
     def taken_over(self, name: str) -> None: ...
 
-    def fail(self, text: str) -> None: ...
+    def fail(self, text: str, reason: Reason = Reason.UNSPECIFIED) -> None: ...
 
     def accepted(self, session: Session, present: bool, epoch: int) -> None: ...
 
-    def refused_connect(self, code: int, text: str) -> None: ...
+
+Places = tuple[list[tuple[str, StoredFilter, int]], list[tuple[str, StoredFilter]], bool]
+
+
+class Memory:
+    """What a gateway remembers of a persistent session whose client is away."""
+
+    __slots__ = ("inbound", "released", "resend")
+
+    def __init__(self, session: PersistentSession) -> None:
+        self.resend = session.resend
+        self.inbound = session.inbound
+        self.released = [number for number, state in session.outlet.inflight.items() if isinstance(state, Released)]
+
+    def is_worth_it(self) -> bool:
+        return bool(self.resend or self.inbound.ids or self.released)
 
 
 class Lifecycle:
@@ -98,12 +118,12 @@ class Lifecycle:
         self._holder = HOLDER_BASE
         self.live: dict[str, Session] = {}
         """Sessions of the connected clients, by client id."""
-        self._resend: dict[str, dict[tuple[int, int], int]] = {}
+        self._memory: dict[str, Memory] = {}
         self.flush_settled: Callable[[], None] = lambda: None
 
     # CONNECT
 
-    def connect(self, client: Client, connect: Connect, client_id: str) -> Steps:
+    def connect(self, client: Client, terms: Terms, client_id: str) -> Steps:
         """Take the client id, find or begin the session, answer."""
         lease = GROUP_PREFIX + client_id
         hold = Hold()
@@ -117,90 +137,121 @@ class Lifecycle:
         begun = False
         try:
             if not client.gone:
-                if connect.clean:
-                    yield from self._connect_clean(client, client_id, epoch, hold)
-                else:
-                    yield from self._connect_persistent(client, client_id, epoch, hold)
+                if terms.clean or self.table.is_expired(client_id, self.now_ms()):
+                    yield from self.forget(client_id, hold)  # [MQTT-3.1.2-6] [MQTT5-3.1.2-4]
+                if not client.gone:
+                    yield from self._begin(client, terms, client_id, epoch, hold)
                 begun = not client.gone
         finally:
             if not begun:  # also after a failure: a lease that nobody has would keep the session from expiring
                 self.serial.put(client_id, self._left(client_id, epoch, hold), self.report)
 
-    def _connect_clean(self, client: Client, client_id: str, epoch: int, hold: Hold) -> Steps:
-        yield from self.forget(client_id, hold)  # [MQTT-3.1.2-6]
-        if not client.gone:
-            session = VolatileSession(client_id, self.tools, client.outlet(), client.fail)
-            self.live[client_id] = session
-            client.accepted(session, False, epoch)
+    def _begin(self, client: Client, terms: Terms, client_id: str, epoch: int, hold: Hold) -> Steps:
+        if terms.expiry_s or not terms.clean:
+            if (yield from self._connect_persistent(client, terms, client_id, epoch, hold)) or client.gone:
+                return
+            if terms.expiry_s:
+                return
+        session = VolatileSession(client_id, self.tools, client.outlet(), client.fail)
+        self.live[client_id] = session
+        client.accepted(session, False, epoch)
 
-    def _connect_persistent(self, client: Client, client_id: str, epoch: int, hold: Hold) -> Steps:
+    def _connect_persistent(
+        self, client: Client, terms: Terms, client_id: str, epoch: int, hold: Hold
+    ) -> Generator[Call, Any, bool]:
+        """False: there is no session to go on with, and none is begun."""
         found: StoredSession | None = None
 
         def found_it(row: StoredSession) -> None:
             nonlocal found
             found = row
+            row.expiry_s = terms.stored_expiry_s
 
         def begin() -> StoredSession:
             if len(self.table) >= self.sessions_max:
                 raise GantryError(ErrorCode.LIMIT_REACHED, f"mqtt.sessions_max ({self.sessions_max}) is reached")
-            return StoredSession()
+            row = StoredSession()
+            row.expiry_s = terms.stored_expiry_s
+            return row
 
-        stored = yield from self.rows.claim(client_id, hold, found_it, begin)
+        stored = yield from self.rows.claim(client_id, hold, found_it, begin if terms.expiry_s else None)
         if stored is None:
-            return
+            return False
         present = stored is found  # not one that was found and went before it was claimed [MQTT-3.2.2-2]
         if stored.ending:  # a clean session or an UNSUBSCRIBE that was taken over
             present = present and bool(stored.filters)
             yield from self._give_back(client_id, hold, stored)
+        work = Work()
+        places = yield from self._open_places(client, client_id, stored, work)
+        if places is None:
+            return False
+        opened, shared, renewed = places
+        if renewed and not (yield from self.rows.write(client_id, hold, stored)):
+            return False  # A queue that is in no row is removed after a grace time.
+        self._holder += 1
+        session = PersistentSession(client_id, self.tools, client.outlet(), client.fail, self._holder)
+        session.hold = hold
+        session.held = True
+        session.expiry_s = terms.expiry_s
+        memory = self._memory.get(client_id)
+        if memory is not None:
+            self._remember(session, memory)
+        session.on_owed = partial(self._owed_no_more, session, set())
+        for text, kept, cursor in opened:
+            session.add(text, kept.granted, cursor)
+            if work.spend(ADD_WORK):
+                yield self.pause
+        session.subscribed({text: kept.granted for text, kept, _ in opened})
+        for text, kept in shared:
+            yield from self._join_again(session, text, kept)
+        retained: dict[str, list[Waiting]] = {}
+        owed = {text: kept.granted for text, kept, _ in opened if kept.owed}
+        yield from self._find_retained(session, owed, retained, work)  # what is too much stays owed
+        self.rows.reported(client_id, self.table.row(client_id), session)
+        if client.gone:
+            session.detach()
+            self.shared.detach(session)
+            return False
+        session.send_retained(retained)
+        session.held = False
+        self._memory.pop(client_id, None)
+        self.table.connected(client_id)
+        self.live[client_id] = session
+        client.accepted(session, present, epoch)
+        for packet_id in memory.released if memory is not None else ():
+            session.send_ack(c.PUBREL, packet_id)  # [MQTT-4.4.0-1] [MQTT5-4.4.0-1]
+        return True
+
+    def _open_places(
+        self, client: Client, client_id: str, stored: StoredSession, work: Work
+    ) -> Generator[Call, Any, Places | None]:
+        """(filters with the cursor of each, shared subscriptions, whether a queue had to begin anew) of a stored session. None: its client is gone."""
         opened: list[tuple[str, StoredFilter, int]] = []
         shared: list[tuple[str, StoredFilter]] = []
         renewed = False
-        work = Work()
         for text, kept in stored.filters.items():
             if work.spend(FILTER_WORK):
                 yield self.pause
             if client.gone:
-                return
+                return None
             if is_shared(text):
                 shared.append((text, kept))
                 continue
             light = kept.light
             info = yield from self._open_again(client_id, text, kept)
             renewed = renewed or kept.light != light
-            if not kept.qos and info.ready:
+            if not kept.granted & QOS and info.ready:
                 # QoS 0 is for those who listen: what came while nobody did is not kept (docs/mapping/mqtt.md).
                 yield call(self.port.purge, info.cursor)
             opened.append((text, kept, info.cursor))
-        if renewed and not (yield from self.rows.write(client_id, hold, stored)):
-            return  # A queue that is in no row is removed after a grace time.
-        self._holder += 1
-        session = PersistentSession(client_id, self.tools, client.outlet(), client.fail, self._holder)
-        session.hold = hold
-        session.held = True
-        session.resend = self._resend.get(client_id, {})
-        if session.resend:
-            session.outlet.next_id = max(session.resend.values()) % c.PACKET_ID_MAX + 1
-        session.on_owed = partial(self._owed_no_more, session, set())
-        for text, kept, cursor in opened:
-            session.add(text, kept.qos, cursor)
-            if work.spend(ADD_WORK):
-                yield self.pause
-        for text, kept in shared:
-            yield from self._join_again(session, text, kept)
-        retained: dict[str, list[Waiting]] = {}
-        owed = {text: kept.qos for text, kept, _ in opened if kept.owed}
-        yield from self._find_retained(session, owed, retained, work)  # what is too much stays owed
-        self.rows.reported(client_id, self.table.row(client_id), session)
-        if client.gone:
-            session.detach()
-            self.shared.detach(session)
-            return
-        session.send_retained(retained)
-        session.held = False
-        self._resend.pop(client_id, None)
-        self.table.connected(client_id)
-        self.live[client_id] = session
-        client.accepted(session, present, epoch)
+        return opened, shared, renewed
+
+    def _remember(self, session: PersistentSession, memory: Memory) -> None:
+        session.resend = memory.resend
+        session.inbound = memory.inbound
+        session.outlet.inflight.update(dict.fromkeys(memory.released, RELEASED))
+        if memory.resend:
+            session.outlet.next_id = max(memory.resend.values()) % c.PACKET_ID_MAX + 1
 
     def _find_retained(
         self, session: Session, granted: dict[str, int], found: dict[str, list[Waiting]], work: Work
@@ -221,7 +272,7 @@ class Lifecycle:
 
     def _is_owed(self, text: str, qos: int, work: Work) -> Generator[Call, Any, bool]:
         """Whether a new subscription finds retained messages that its client must acknowledge."""
-        if qos:
+        if qos & QOS:
             for message in self.kept.walk(text):
                 if message is not None and message.qos:
                     return True
@@ -245,7 +296,7 @@ class Lifecycle:
 
     def _join_again(self, session: PersistentSession, text: str, kept: StoredFilter) -> Steps:
         """The session's group; it has a new queue if the old one was removed."""
-        light = yield from self.shared.join(session, text, kept.qos, kept.light)
+        light = yield from self.shared.join(session, text, kept.granted, kept.light)
         if light != kept.light:
             kept.light = light
 
@@ -288,8 +339,9 @@ class Lifecycle:
 
     # SUBSCRIBE and UNSUBSCRIBE
 
-    def subscribe(self, session: Session, packet: Subscribe, answer: Callable[[list[int]], None]) -> Steps:
-        """Install the routes, then answer with one code per filter [MQTT-3.8.4-5], then send what is retained."""
+    def subscribe(self, session: Session, packet: Subscribe, answer: Callable[[list[int], str], None]) -> Steps:
+        """Install the routes, then answer with one code per filter [MQTT-3.8.4-5] [MQTT5-3.8.4-6] and the first refusal's text, then send what
+        is retained."""
         # A message that comes meanwhile may be in the queue of an old filter and of a new one: it is delivered once, when both are known.
         session.held = True
         try:
@@ -298,7 +350,7 @@ class Lifecycle:
             session.held = False
         session.pump()
 
-    def _subscribe(self, session: Session, packet: Subscribe, answer: Callable[[list[int]], None]) -> Steps:
+    def _subscribe(self, session: Session, packet: Subscribe, answer: Callable[[list[int], str], None]) -> Steps:
         granted: dict[str, int] = {}
         refused: dict[str, GantryError] = {}
         stored = self.rows.held(session.hold) if isinstance(session, PersistentSession) else None
@@ -310,9 +362,11 @@ class Lifecycle:
         elif isinstance(session, VolatileSession):
             subscribed = session.subscriptions
         before = {text: stored.filters[text] for text, _ in packet.filters if text in stored.filters} if stored else {}
-        for text, requested in packet.filters:
+        identifier = packet.properties.get(p.SUBSCRIPTION_ID, [0])[0]
+        quiet = {text for text, options in packet.filters if _is_quiet(options, text in subscribed)}
+        for text, options in packet.filters:
             try:
-                qos = min(requested, 1)  # QoS 2 is granted 1 until it comes.
+                qos = pack(options, identifier)
                 yield from self._check_filter(subscribed, text)
                 if isinstance(session, VolatileSession):
                     yield from self._subscribe_volatile(session, text, qos)
@@ -328,22 +382,27 @@ class Lifecycle:
                     return
                 saved_ms = yield from self._save(session, stored, granted, saved_ms)
         if isinstance(session, PersistentSession) and stored is not None and granted:
-            yield from self._subscribe_persistent(session, stored, granted, refused, before, work, saved_ms)
+            yield from self._subscribe_persistent(session, stored, granted, refused, before, quiet, work, saved_ms)
         bad = [text for text, _ in packet.filters if text not in granted]
         if bad and bad[0] in refused:
             count = f"{len(bad)} of {len(packet.filters)} subscriptions refused, first"
             log.warning("client %s: %s %r: %s", session.client_id, count, bad[0][:128], refused[bad[0]])
         if session.is_attached():
-            session.subscribed_again(granted)
+            wanted = {text: number for text, number in granted.items() if text not in quiet}
+            session.subscribed_again(wanted)
+            session.subscribed(granted)
             found: dict[str, list[Waiting]] = {}
-            few = yield from self._find_retained(session, granted, found, work)
+            few = yield from self._find_retained(session, wanted, found, work)
             if isinstance(session, PersistentSession) and stored is not None:
-                yield from self._owe(session, stored, granted if few else found, found)
+                yield from self._owe(session, stored, wanted if few else found, found)
             if session.is_attached():
-                answer([min(qos, 1) if text in granted else c.SUBACK_FAILURE for text, qos in packet.filters])
+                answer(
+                    _codes(session, packet, granted, refused), refused[bad[0]].text if bad and bad[0] in refused else ""
+                )
                 session.send_retained(found)  # [MQTT-3.8.4-3]
                 if not few:
-                    session.fail(f"more than {self.tools.retained_waiting_max} retained messages wait for it")
+                    text = f"more than {self.tools.retained_waiting_max} retained messages wait for it"
+                    session.fail(text, Reason.QUOTA_EXCEEDED)
 
     def _subscribe_persistent(
         self,
@@ -352,12 +411,14 @@ class Lifecycle:
         granted: dict[str, int],
         refused: dict[str, GantryError],
         before: dict[str, StoredFilter],
+        quiet: Collection[str],
         work: Work,
         saved_ms: int,
     ) -> Steps:
         """The row first, then the places in the queues: whoever takes the session in between finds in the row where it may have one."""
         for text, qos in granted.items():
-            stored.filters[text].owed = yield from self._is_owed(text, qos, work)
+            if text not in quiet:
+                stored.filters[text].owed = yield from self._is_owed(text, qos, work)
             saved_ms = yield from self._save(session, stored, granted, saved_ms)
         if not (yield from self._save(session, stored, granted, None)):
             return
@@ -466,8 +527,10 @@ class Lifecycle:
             light = yield from self.queues.queue_of(text)
         stored.filters[text] = StoredFilter(qos, light, known is not None and known.owed)
 
-    def unsubscribe(self, session: Session, packet: Unsubscribe, answer: Callable[[], None]) -> Steps:
-        """End subscriptions; unknown filters are no error [MQTT-3.10.4-5]."""
+    def unsubscribe(self, session: Session, packet: Unsubscribe, answer: Callable[[list[int]], None]) -> Steps:
+        """End subscriptions, and answer with one code per filter [MQTT5-3.11.3-1]; unknown filters are no error [MQTT-3.10.4-5]."""
+        known = session.shares.keys() | session.filters()
+        codes = [0 if text in known else int(Reason.NO_SUBSCRIPTION_EXISTED) for text in packet.filters]
         if isinstance(session, VolatileSession):
             work = Work()
             for text in packet.filters:
@@ -479,7 +542,7 @@ class Lifecycle:
         elif isinstance(session, PersistentSession) and session.is_attached():
             yield from self._unsubscribe_persistent(session, packet.filters)
         if session.is_attached():
-            answer()
+            answer(codes)
 
     def _unsubscribe_persistent(self, session: PersistentSession, filters: list[str]) -> Steps:
         known = [text for text in dict.fromkeys(filters) if text in session.subscriptions or text in session.shares]
@@ -533,14 +596,22 @@ class Lifecycle:
         elif isinstance(session, PersistentSession):
             self.flush_settled()
             self.port.release(session.holder)
-            if session.resend:
-                if len(self._resend) >= RESEND_SESSIONS_MAX:
-                    self._resend.pop(next(iter(self._resend)))
-                self._resend[session.client_id] = session.resend
             # Behind what is under way for the session: until then it is held, so that another taker is heard of.
-            self.serial.put(session.client_id, self._left(session.client_id, epoch, session.hold), self.report)
+            end = self._ended if session.expiry_s == 0 else self._left
+            if session.expiry_s:
+                self._keep_memory(session)
+            self.serial.put(
+                session.client_id, end(session.client_id, epoch, session.hold, session.changed_expiry_s), self.report
+            )
             return
         self.port.drop_lease(GROUP_PREFIX + session.client_id, epoch)
+
+    def _keep_memory(self, session: PersistentSession) -> None:
+        memory = Memory(session)
+        if memory.is_worth_it():
+            if len(self._memory) >= RESEND_SESSIONS_MAX:
+                self._memory.pop(next(iter(self._memory)))
+            self._memory[session.client_id] = memory
 
     def _remove_unused(self, filters: list[str]) -> Steps:
         """Take routes away that nobody needs any more."""
@@ -550,11 +621,21 @@ class Lifecycle:
             if work.spend(FILTER_WORK):
                 yield self.pause
 
-    def _left(self, client_id: str, epoch: int, hold: Hold) -> Steps:
-        """The session's client is gone: note when, and let the client id go."""
+    def _ended(self, client_id: str, epoch: int, hold: Hold, expiry_s: int | None = None) -> Steps:
+        """The session ends with its connection, though it did not begin with it [MQTT5-3.1.2-23]."""
+        try:
+            if client_id not in self.live and not hold.is_lost():
+                yield from self.forget(client_id, hold)
+        finally:
+            self.port.drop_lease(GROUP_PREFIX + client_id, epoch)
+
+    def _left(self, client_id: str, epoch: int, hold: Hold, expiry_s: int | None = None) -> Steps:
+        """The session's client is gone: note when, and let the client id go. `expiry_s`: what its DISCONNECT said."""
 
         def leave(stored: StoredSession) -> None:
             stored.left_ms = self.now_ms()
+            if expiry_s is not None:
+                stored.expiry_s = expiry_s
 
         try:
             if client_id in self.live:
@@ -570,7 +651,7 @@ class Lifecycle:
     def forget(self, client_id: str, hold: Hold) -> Steps:
         """End a stored session: all its filters, then its places in the light queues, then its row. What is left when it is taken over
         the taker does."""
-        self._resend.pop(client_id, None)
+        self._memory.pop(client_id, None)
 
         def end(stored: StoredSession) -> None:
             for text in list(stored.filters):
@@ -608,8 +689,8 @@ class Lifecycle:
         """Forget expired sessions and remove filters that nobody uses; called now and then."""
         now_ms = self.now_ms()
         self.shared.sweep(now_ms)
-        for client_id in list(self.table.expired(now_ms - self.session_expiry_ms)):
-            self.table.postpone(client_id, now_ms)
+        for client_id in list(self.table.expired(now_ms)):
+            self.table.postpone(client_id, now_ms + self.session_expiry_ms)
             self.serial.put(client_id, self._expire(client_id), self.report)
         for light, row in self.queues.unused(now_ms):
             self.serial.put(f"\0{light}", self.queues.remove(light, row), self.report)
@@ -645,4 +726,23 @@ class Lifecycle:
         self.queues.lost()
         self.shared.lost()
         self.live.clear()
-        self._resend.clear()
+        self._memory.clear()
+
+
+def _is_quiet(options: int, existed: bool) -> bool:
+    """A subscription that retained messages are not sent for [MQTT5-3.3.1-10] [MQTT5-3.3.1-11]."""
+    handling = options & c.OPTION_RETAIN_HANDLING
+    return handling == 0x20 or (handling == 0x10 and existed)
+
+
+def _codes(session: Session, packet: Subscribe, granted: dict[str, int], refused: dict[str, GantryError]) -> list[int]:
+    """SUBACK's codes [MQTT-3.9.3-1] [MQTT5-3.9.3-1]."""
+    codes = []
+    for text, _ in packet.filters:
+        if text in granted:
+            codes.append(granted[text] & QOS)
+        elif session.outlet.five and text in refused:
+            codes.append(int(subscribe_reason(refused[text].code)))
+        else:
+            codes.append(SUBACK_FAILURE)
+    return codes

@@ -18,11 +18,19 @@ from typing import Any, Final, Protocol
 from gantrymq.broker.port import Delivery, Outcome
 from gantrymq.model.errors import GantryError
 from gantrymq.model.message import Message
-from gantrymq_gateways.mqtt.messages.deliver import Outlet, body_of, message_qos
+from gantrymq_gateways.mqtt.messages.deliver import Outlet, body_of, bridge_property
+from gantrymq_gateways.mqtt.messages.exchange import AWAITING_RECEIPT, RELEASED, Inbound, Released, Twice
+from gantrymq_gateways.mqtt.messages.facts import facts_of
+from gantrymq_gateways.mqtt.messages.grants import PLAIN, QOS, Grant, combine, identifier_of
 from gantrymq_gateways.mqtt.retained import Retained, RetainedStore
 from gantrymq_gateways.mqtt.routes import MqttRoutes
 from gantrymq_gateways.mqtt.topics.mapping import DeliveryTopics
 from gantrymq_gateways.mqtt.topics.rules import NO_RULES, TopicRules
+from gantrymq_gateways.mqtt.wire import codec
+from gantrymq_gateways.mqtt.wire import constants as c
+from gantrymq_gateways.mqtt.wire import properties as p
+from gantrymq_gateways.mqtt.wire.properties import encode_one
+from gantrymq_gateways.mqtt.wire.reasons import Reason
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +86,14 @@ class SessionTools:
     """Hands a callback to the next loop turn."""
     retained_waiting_max: int = RETAINED_WAITING_MAX
     rules: TopicRules = NO_RULES
+    now_ms: Callable[[], int] = lambda: 0
+    """The wall clock, for messages that expire."""
+
+
+class Fail(Protocol):
+    """Closes a connection, with the reason."""
+
+    def __call__(self, text: str, reason: Reason = Reason.UNSPECIFIED) -> None: ...
 
 
 class Owed:
@@ -108,7 +124,7 @@ class Share(Protocol):
 
 
 Waiting = tuple[Retained, int, Owed | None, str]
-"""A retained message that a new subscription found, its granted QoS, whom it is owed to, and the filter."""
+"""A retained message that a new subscription found, what that was granted (grants.py), whom it is owed to, and the filter."""
 
 
 class Hold:
@@ -134,7 +150,7 @@ class Hold:
 class Session:
     """What both kinds have in common."""
 
-    def __init__(self, client_id: str, tools: SessionTools, outlet: Outlet, fail: Callable[[str], None]) -> None:
+    def __init__(self, client_id: str, tools: SessionTools, outlet: Outlet, fail: Fail) -> None:
         self.client_id = client_id
         self.tools = tools
         self.outlet = outlet
@@ -148,6 +164,14 @@ class Session:
         """Subscriptions are being added: what waits in light queues stays there until their overlaps can be seen."""
         self.on_owed: Callable[[str], None] = lambda text: None
         """All retained messages of a filter were acknowledged."""
+        self.on_no_local: Callable[[bytes], None] = lambda mark: None
+        """A subscription does not want the client's own messages: they need this mark."""
+        self.inbound = Inbound()
+        """What it publishes with QoS 2."""
+        self.expiry_s = 0
+        """How long it outlives its connection."""
+        self.changed_expiry_s: int | None = None
+        """The same, when DISCONNECT said something else."""
         self.shares: dict[str, Share] = {}
         """Its shared subscriptions."""
         self.shared_with: set[Share] = set()
@@ -165,11 +189,24 @@ class Session:
         owed = Owed(text) if self.remembers else None
         for message in store.walk(text):
             if message is not None:
-                qos = min(message.qos, granted)
+                if message.is_over(self.tools.now_ms()):
+                    yield
+                    continue
+                qos = min(message.qos, granted & QOS)
                 if qos and owed is not None:
                     owed.left += 1
-                found.append((message, qos, owed, text))
+                found.append((message, granted & ~QOS | qos, owed, text))
             yield
+
+    def subscribed(self, granted: dict[str, int]) -> None:
+        """Subscriptions were granted. With no local, this client's messages say from now on who published them."""
+        if any(number & c.OPTION_NO_LOCAL for number in granted.values()):
+            self.outlet.mark = bridge_property(self.client_id)
+            self.on_no_local(self.outlet.mark)
+
+    def filters(self) -> set[str]:
+        """Its subscriptions that are not shared."""
+        raise NotImplementedError
 
     def send_retained(self, found: dict[str, list[Waiting]]) -> None:
         """Queue what new subscriptions found, by filter; call `pump` afterwards."""
@@ -191,15 +228,50 @@ class Session:
         settles = self.outlet.inflight.pop(packet_id, None)
         if settles is None:
             return
-        if isinstance(settles, Owed):
-            self._pay(settles)
+        if isinstance(settles, Twice | Released):
+            self.outlet.inflight[packet_id] = settles  # A PUBACK is no answer to QoS 2.
             return
-        if not isinstance(settles, list):
+        self._done(settles)
+
+    def _done(self, settles: Any) -> None:
+        if isinstance(settles, list):
+            for cursor, offset in settles:
+                self.tools.settle(cursor, offset, Outcome.ACK)
+        elif isinstance(settles, Owed):
+            self._pay(settles)
+        elif settles is not None:
             taken: Acknowledged = settles
             taken.acknowledged()
-            return
-        for cursor, offset in settles:
-            self.tools.settle(cursor, offset, Outcome.ACK)
+
+    def received(self, packet_id: int, reason: int) -> None:
+        """PUBREC [MQTT-4.3.3-1] [MQTT5-4.3.3-4]. With a failure the message is done, and its identifier free [MQTT5-4.3.3-3]."""
+        inflight = self.outlet.inflight
+        state = inflight.get(packet_id)
+        if isinstance(state, Twice):
+            if reason >= Reason.UNSPECIFIED:
+                del inflight[packet_id]
+                self._done(state.settles)
+            else:
+                self._release(packet_id, state)
+        elif reason < Reason.UNSPECIFIED:
+            # Sent again, or from before a crash: the client must get rid of it.
+            known = isinstance(state, Released)
+            self.send_ack(c.PUBREL, packet_id, 0 if known else Reason.PACKET_ID_NOT_FOUND)
+
+    def _release(self, packet_id: int, state: Twice) -> None:
+        self.outlet.inflight[packet_id] = RELEASED
+        self._done(state.settles)
+        self.send_ack(c.PUBREL, packet_id)
+
+    def completed(self, packet_id: int) -> None:
+        """PUBCOMP: the identifier is free [MQTT-2.3.1-2]."""
+        if isinstance(self.outlet.inflight.get(packet_id), Released):
+            del self.outlet.inflight[packet_id]
+
+    def send_ack(self, kind: int, packet_id: int, reason: int = 0) -> None:
+        """An acknowledgement of ours; a reason code where the version has one."""
+        self.outlet.connection.send(codec.encode_ack(kind, packet_id, reason if self.outlet.five else 0))
+        self.outlet.link.mark()
 
     def _pay(self, owed: Owed) -> None:
         owed.left -= 1
@@ -223,35 +295,53 @@ class Session:
         """True if nothing retained waits any more."""
         outlet = self.outlet
         while self.retained:
-            message, qos, owed, _ = self.retained[0]
+            message, granted, owed, _ = self.retained[0]
+            qos = granted & QOS
             if outlet.blocked or (qos and outlet.room() <= 0):
                 return False
             self.retained.popleft()
-            best = min(qos, message.qos) if message.kept else -1
-            if best < 1 <= qos and owed is not None:
-                self._pay(owed)  # Another message, or none, is retained there by now: no acknowledgement will come.
+            kept = message.kept and not message.is_over(self.tools.now_ms())
+            best = min(qos, message.qos) if kept else -1
+            sent = False
             if best >= 0:
-                # [MQTT-3.3.1-8]: retain is 1 because the subscription is new.
-                outlet.publish(message.topic.encode(), message.payload, best << 1 | 1, owed)
+                listed = self._listed(message, granted) if outlet.five else b""
+                # [MQTT-3.3.1-8] [MQTT5-3.3.1-9]: retain is 1 because the subscription is new.
+                settles = Twice(owed) if best == 2 else owed
+                sent = outlet.publish(message.topic.encode(), message.payload, best << 1 | 1, settles, 0, listed)
+            if qos and owed is not None and not (sent and best):
+                self._pay(owed)  # Another message, or none, is retained there by now: no acknowledgement will come.
         self._found.clear()
         return True
+
+    def _listed(self, message: Retained, granted: int) -> bytes:
+        """Properties of a retained message as they stand in a PUBLISH."""
+        listed = identifier_of(granted) + message.listed
+        if message.expires_ms:
+            left_s = max(0, (message.expires_ms - self.tools.now_ms() + 999) // 1000)
+            listed += encode_one(p.MESSAGE_EXPIRY, left_s)  # [MQTT5-3.3.2-6]
+        return listed
 
 
 class VolatileSession(Session):
     """A clean session: it ends with its connection."""
 
-    def __init__(self, client_id: str, tools: SessionTools, outlet: Outlet, fail: Callable[[str], None]) -> None:
+    def __init__(self, client_id: str, tools: SessionTools, outlet: Outlet, fail: Fail) -> None:
         super().__init__(client_id, tools, outlet, fail)
         self.subscriptions: dict[str, int] = {}
-        self.backlog: deque[tuple[int, int]] = deque()
+        self.backlog: deque[tuple[int, int, Grant]] = deque()
+        """(position, size, what it was granted)."""
         self._reading = False
 
-    def defer(self, message: Message) -> None:
-        """A live QoS 1 message that cannot go out now: keep its place in the log."""
+    def filters(self) -> set[str]:
+        return set(self.subscriptions)
+
+    def defer(self, message: Message, grant: Grant) -> None:
+        """A live message of QoS 1 or 2 that cannot go out now: keep its place in the log."""
         if len(self.backlog) >= self.tools.volatile_entries_max:
-            self.fail(f"more than mqtt.volatile_entries_max ({self.tools.volatile_entries_max}) messages wait for it")
+            text = f"more than mqtt.volatile_entries_max ({self.tools.volatile_entries_max}) messages wait for it"
+            self.fail(text, Reason.QUOTA_EXCEEDED)
             return
-        self.backlog.append((message.physical_offset, message.size))
+        self.backlog.append((message.physical_offset, message.size, grant))
         self.outlet.direct = False
 
     def pump(self) -> None:
@@ -262,13 +352,13 @@ class VolatileSession(Session):
         if self.backlog and room > 0:
             refs = self._next_refs(min(room, READ_MAX))
             self._reading = True
-            self.tools.port.read(refs, refs, self._read)
+            self.tools.port.read([(position, size) for position, size, _ in refs], refs, self._read)
             return
         self.outlet.direct = not self.backlog and not self.outlet.blocked
 
-    def _next_refs(self, count_max: int) -> list[tuple[int, int]]:
+    def _next_refs(self, count_max: int) -> list[tuple[int, int, Grant]]:
         """At least one, and no more bytes than are held for a session at a time."""
-        refs: list[tuple[int, int]] = []
+        refs: list[tuple[int, int, Grant]] = []
         size = 0
         while self.backlog and len(refs) < count_max:
             size += self.backlog[0][1]
@@ -277,7 +367,7 @@ class VolatileSession(Session):
             refs.append(self.backlog.popleft())
         return refs
 
-    def _read(self, refs: list[tuple[int, int]], result: Any) -> None:
+    def _read(self, refs: list[tuple[int, int, Grant]], result: Any) -> None:
         self._reading = False
         if not self.attached:
             return
@@ -290,14 +380,19 @@ class VolatileSession(Session):
                 self.backlog.extendleft(reversed(refs[index:]))
                 break
             if message is not None:
-                self._send(message)
+                self._send(message, refs[index][2])
         self.pump()
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: Message, grant: Grant) -> None:
         topic = self.tools.topics.get(message.topic, message.tag)
         body = body_of(message)
-        if topic and body is not None:
-            self.outlet.publish(topic, body, 2 | self.outlet.retain_flag(message), None)
+        facts = facts_of(message)
+        now_ms = self.tools.now_ms() if facts.expires_ms else 0
+        if topic and body is not None and not facts.is_over(now_ms):
+            qos = min(grant.qos, facts.qos)
+            flags = qos << 1 | self.outlet.retain_flag(facts, grant.retains)
+            listed = grant.listed + facts.listed(now_ms) if self.outlet.five else b""
+            self.outlet.publish(topic, body, flags, AWAITING_RECEIPT if qos == 2 else None, 0, listed)
 
     def detach(self) -> None:
         super().detach()
@@ -317,11 +412,12 @@ class Fetch(Enum):
 class Subscription:
     """One filter of a persistent session."""
 
-    __slots__ = ("asked_at", "buffer", "cursor", "fetch", "loaded_at", "number", "qos", "text")
+    __slots__ = ("asked_at", "buffer", "cursor", "fetch", "granted", "loaded_at", "number", "text")
 
-    def __init__(self, text: str, qos: int, cursor: int, number: int) -> None:
+    def __init__(self, text: str, granted: int, cursor: int, number: int) -> None:
         self.text = text
-        self.qos = qos
+        self.granted = granted
+        """grants.py"""
         self.cursor = cursor
         self.number = number
         """Order of subscribing within the session."""
@@ -342,9 +438,7 @@ class PersistentSession(Session):
     again, so that all copies are at hand and one delivery settles them together.
     """
 
-    def __init__(
-        self, client_id: str, tools: SessionTools, outlet: Outlet, fail: Callable[[str], None], holder: int
-    ) -> None:
+    def __init__(self, client_id: str, tools: SessionTools, outlet: Outlet, fail: Fail, holder: int) -> None:
         super().__init__(client_id, tools, outlet, fail)
         self.holder = holder
         self.hold = Hold()
@@ -372,15 +466,18 @@ class PersistentSession(Session):
     def remembers(self) -> bool:
         return True
 
-    def add(self, text: str, qos: int, cursor: int) -> None:
-        """A subscription whose cursor is open, or a new QoS for one."""
+    def filters(self) -> set[str]:
+        return set(self.subscriptions)
+
+    def add(self, text: str, granted: int, cursor: int) -> None:
+        """A subscription whose cursor is open, or what is granted anew to one."""
         known = self.subscriptions.get(text)
         if known is not None and known.cursor == cursor:
-            known.qos = qos
+            known.granted = granted
             return
         if known is not None:
             self.remove(text)  # Its queue was gone and began anew.
-        subscription = Subscription(text, qos, cursor, self._next_number)
+        subscription = Subscription(text, granted, cursor, self._next_number)
         self._next_number += 1
         self.subscriptions[text] = subscription
         self._by_number[subscription.number] = subscription
@@ -502,38 +599,45 @@ class PersistentSession(Session):
         heap = self._heap
         position = heap[0][0]
         settles: list[tuple[int, int]] = []
-        granted = 0
+        granted: list[int] = []
         delivery = heap[0][2].buffer[0]
         again = False
         while heap and heap[0][0] == position:
             subscription = heapq.heappop(heap)[2]
             copy = subscription.buffer.popleft()
             settles.append((subscription.cursor, copy.offset))
-            granted = max(granted, subscription.qos)
+            if subscription not in matching:
+                granted.append(subscription.granted)
             again = again or copy.count > 1
             if subscription.buffer:
                 heapq.heappush(heap, (subscription.head(), subscription.number, subscription))
             else:
                 self._want(subscription)
-        for subscription in matching:
-            granted = max(granted, subscription.qos)  # [MQTT-3.3.5-1]
+        granted += [subscription.granted for subscription in matching]  # [MQTT-3.3.5-1] [MQTT5-3.3.4-2]
         self._send(delivery.message, granted, again, settles)
 
-    def _send(self, message: Message, granted: int, again: bool, settles: list[tuple[int, int]]) -> None:
+    def _send(self, message: Message, granted: list[int], again: bool, settles: list[tuple[int, int]]) -> None:
+        outlet = self.outlet
         topic = self.tools.topics.get(message.topic, message.tag)
         body = body_of(message)
-        retain = self.outlet.retain_flag(message)
+        facts = facts_of(message)
+        now_ms = self.tools.now_ms() if facts.expires_ms else 0
+        own = outlet.returns(message)
+        highest = max(granted)
+        grant = PLAIN[highest] if highest <= QOS and not own else combine(granted, own)
         if not topic or body is None:
             log.warning("record at %d cannot be sent over MQTT: no topic or a broken body", message.physical_offset)
-        elif self.outlet.bridge and self.outlet.returns(message):
-            pass  # done, without going back to where it came from
-        elif min(granted, message_qos(message)):
-            packet_id = self.resend.pop(settles[0], 0) if again and self.resend else 0
-            # [MQTT-3.3.1-1]: DUP on what was possibly delivered before.
-            self.outlet.publish(topic, body, 2 | (8 if again else 0) | retain, settles, packet_id)
-            return
+        elif grant is None or (own and outlet.bridge) or facts.is_over(now_ms):
+            pass  # done, without going back to where it came from, or too late
         else:
-            self.outlet.publish(topic, body, retain, None)
+            qos = min(grant.qos, facts.qos)
+            listed = grant.listed + facts.listed(now_ms) if outlet.five else b""
+            # [MQTT-3.3.1-1]: DUP on what was possibly delivered before.
+            flags = qos << 1 | (8 if again and qos else 0) | outlet.retain_flag(facts, grant.retains)
+            packet_id = self.resend.pop(settles[0], 0) if again and self.resend else 0
+            state = Twice(settles) if qos == 2 else settles
+            if outlet.publish(topic, body, flags, state, packet_id, listed) and qos:
+                return
         for cursor, offset in settles:
             self.tools.settle(cursor, offset, Outcome.ACK)
 
@@ -546,8 +650,9 @@ class PersistentSession(Session):
             for delivery in subscription.buffer:
                 self.tools.settle(subscription.cursor, delivery.offset, Outcome.RELEASE)
             subscription.buffer.clear()
-        for packet_id, settles in self.outlet.inflight.items():
-            if type(settles) is list:
+        for packet_id, state in self.outlet.inflight.items():
+            settles = state.settles if isinstance(state, Twice) else state
+            if isinstance(settles, list):
                 for place in settles:
                     self.resend[place] = packet_id
         self.retained.clear()

@@ -1,19 +1,64 @@
-"""Bytes <-> packets of MQTT 3.1 and 3.1.1, both directions, strict. No state, no I/O.
+"""Bytes <-> packets of MQTT 3.1, 3.1.1 and 5.0, both directions, strict. No state, no I/O.
 
-Decoding raises `MalformedPacket` with the clause that was broken. Framing (where a packet ends) is `packet_end`; the
+Decoding raises `MalformedPacket` with the clause that was broken and the reason code for it. Framing (where a packet ends) is `packet_end`; the
 connection keeps the incomplete rest. What is told about a version this door does not speak is `UnsupportedVersion`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from gantrymq_gateways.mqtt.wire import constants as c
+from gantrymq_gateways.mqtt.wire import properties as p
+from gantrymq_gateways.mqtt.wire.packets import (
+    Ack,
+    Auth,
+    ConnAck,
+    Connect,
+    Disconnect,
+    Packet,
+    PingReq,
+    PingResp,
+    Publish,
+    SubAck,
+    Subscribe,
+    UnsubAck,
+    Unsubscribe,
+    Will,
+)
+from gantrymq_gateways.mqtt.wire.properties import Properties, decode_properties, encode_properties
+from gantrymq_gateways.mqtt.wire.reasons import SUBACK_FAILURE, Reason
+from gantrymq_gateways.mqtt.wire.text import (
+    MalformedPacket,
+    check_filter,
+    check_text,
+    check_topic,
+    encode_length,
+    field,
+)
 
+__all__ = [
+    "Ack",
+    "Auth",
+    "ConnAck",
+    "Connect",
+    "Disconnect",
+    "MalformedPacket",
+    "Packet",
+    "PingReq",
+    "PingResp",
+    "Publish",
+    "SubAck",
+    "Subscribe",
+    "UnsubAck",
+    "Unsubscribe",
+    "UnsupportedVersion",
+    "Will",
+    "check_filter",
+    "encode_length",
+]
 
-class MalformedPacket(Exception):
-    """The peer broke the protocol; the text names the clause. The connection must be closed [MQTT-4.8.0-1]."""
+SHARE_PREFIX: Final = "$share/"
 
 
 class UnsupportedVersion(Exception):
@@ -23,123 +68,6 @@ class UnsupportedVersion(Exception):
         super().__init__(f"protocol level {level}")
         self.level = level
 
-
-@dataclass(slots=True)
-class Will:
-    """What is published when the client is lost. `topic` is checked."""
-
-    topic: bytes
-    payload: bytes
-    qos: int
-    retain: bool
-
-
-@dataclass(slots=True)
-class Connect:
-    """CONNECT. `keep_alive_s` 0: none. `level`: 3 (MQTT 3.1) or 4 (3.1.1)."""
-
-    client_id: str
-    clean: bool = True
-    keep_alive_s: int = 0
-    level: int = c.LEVEL_3_1_1
-    will: Will | None = None
-    user_name: str | None = None
-    password: bytes | None = None
-    bridge: bool = False
-    """The client says that it is another broker (`BRIDGE_BIT`)."""
-
-
-@dataclass(slots=True)
-class ConnAck:
-    """CONNACK."""
-
-    code: int
-    session_present: bool = False
-
-
-class Publish:
-    """PUBLISH. `topic`: checked UTF-8 bytes. `flags`: low four bits of the first byte. `packet_id` 0 with QoS 0."""
-
-    __slots__ = ("flags", "packet_id", "payload", "topic")
-
-    def __init__(self, topic: bytes, payload: bytes, flags: int, packet_id: int) -> None:
-        self.topic = topic
-        self.payload = payload
-        self.flags = flags
-        self.packet_id = packet_id
-
-    @property
-    def qos(self) -> int:
-        return self.flags >> 1 & 3
-
-    @property
-    def retain(self) -> bool:
-        return self.flags & c.FLAG_RETAIN != 0
-
-    @property
-    def dup(self) -> bool:
-        return self.flags & c.FLAG_DUP != 0
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Publish) and self._key() == other._key()
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"Publish({self.topic!r}, {len(self.payload)} bytes, qos={self.qos}, id={self.packet_id})"
-
-    def _key(self) -> tuple[bytes, bytes, int, int]:
-        return self.topic, self.payload, self.flags, self.packet_id
-
-
-@dataclass(slots=True)
-class Ack:
-    """PUBACK, PUBREC, PUBREL, PUBCOMP or UNSUBACK, told apart by `kind`."""
-
-    kind: int
-    packet_id: int
-
-
-@dataclass(slots=True)
-class Subscribe:
-    """SUBSCRIBE; `filters`: (filter, requested QoS 0..2), checked."""
-
-    packet_id: int
-    filters: list[tuple[str, int]]
-
-
-@dataclass(slots=True)
-class SubAck:
-    """SUBACK; `codes`: granted QoS or 0x80."""
-
-    packet_id: int
-    codes: list[int]
-
-
-@dataclass(slots=True)
-class Unsubscribe:
-    """UNSUBSCRIBE."""
-
-    packet_id: int
-    filters: list[str]
-
-
-@dataclass(slots=True)
-class PingReq:
-    """PINGREQ."""
-
-
-@dataclass(slots=True)
-class PingResp:
-    """PINGRESP."""
-
-
-@dataclass(slots=True)
-class Disconnect:
-    """DISCONNECT."""
-
-
-Packet = Connect | ConnAck | Publish | Ack | Subscribe | SubAck | Unsubscribe | PingReq | PingResp | Disconnect
 
 PING_RESPONSE: Final = b"\xd0\x00"
 
@@ -166,48 +94,17 @@ def packet_end(data: bytes, start: int) -> tuple[int, int] | None:
             raise MalformedPacket("remaining length of more than four bytes (MQTT 2.2.3)")
 
 
-def check_fixed_header(first: int, length: int, to_server: bool) -> None:
+def check_fixed_header(first: int, length: int, to_server: bool, level: int = c.LEVEL_3_1_1) -> None:
     """Raise MalformedPacket unless type, flags, direction and length of a packet fit together."""
-    rule = c.RULES.get(first >> 4)
+    rule = c.RULES[level].get(first >> 4)
     if rule is None:
         raise MalformedPacket(f"reserved packet type {first >> 4} (MQTT 2.2.1)")
     if not (rule.from_client if to_server else rule.from_server):
-        raise MalformedPacket(f"{rule.name} from the wrong side (MQTT 2.2.1)")
-    if rule.flags is not None and first & 0x0F != rule.flags:
-        raise MalformedPacket(f"flags {first & 0x0F:#x} of {rule.name} are reserved [MQTT-2.2.2-2]")
+        raise MalformedPacket(f"{rule.name} from the wrong side (MQTT 2.2.1)", Reason.PROTOCOL_ERROR)
+    if rule.flags is not None and first & 0x0F not in rule.flags:
+        raise MalformedPacket(f"flags {first & 0x0F:#x} of {rule.name} are reserved [MQTT-2.2.2-2] [MQTT5-2.1.3-1]")
     if length < rule.length_min or (rule.length_max is not None and length > rule.length_max):
         raise MalformedPacket(f"{rule.name} with a remaining length of {length}")
-
-
-def check_text(data: bytes) -> str:
-    """The text of a UTF-8 string field; raises MalformedPacket."""
-    try:
-        text = data.decode("utf-8", "strict")
-    except UnicodeDecodeError:
-        # Python's strict decoder refuses surrogates and overlong forms, too.
-        raise MalformedPacket("ill-formed UTF-8 [MQTT-1.5.3-1]") from None
-    if "\0" in text:
-        raise MalformedPacket("U+0000 in a string [MQTT-1.5.3-2]")
-    return text
-
-
-def check_topic(data: bytes) -> None:
-    """Raise MalformedPacket unless `data` may be the topic of a PUBLISH or a will."""
-    if not data:
-        raise MalformedPacket("empty topic [MQTT-4.7.3-1]")
-    check_text(data)
-    if b"+" in data or b"#" in data:
-        raise MalformedPacket("wildcard in the topic of a PUBLISH [MQTT-3.3.2-2]")
-
-
-def check_filter(text: str) -> None:
-    """Raise MalformedPacket unless wildcards stand where MQTT 4.7.1 lets them."""
-    if not text:
-        raise MalformedPacket("empty topic filter [MQTT-4.7.3-1]")
-    if "#" in text and (text.index("#") != len(text) - 1 or (len(text) > 1 and text[-2] != "/")):
-        raise MalformedPacket("`#` is not the whole last level of the filter [MQTT-4.7.1-2]")
-    if "+" in text and any("+" in level and level != "+" for level in text.split("/")):
-        raise MalformedPacket("`+` is not a whole level of the filter [MQTT-4.7.1-3]")
 
 
 class _Reader:
@@ -243,50 +140,89 @@ class _Reader:
     def packet_id(self) -> int:
         number = self.word()
         if number == 0:
-            raise MalformedPacket("packet identifier 0 [MQTT-2.3.1-1]")
+            raise MalformedPacket("packet identifier 0 [MQTT-2.3.1-1] [MQTT5-2.2.1-3]", Reason.PROTOCOL_ERROR)
         return number
+
+    def properties(self, packet: int) -> Properties:
+        found, self.position = decode_properties(self.data, self.position, self.end, packet)
+        return found
+
+    def properties_if_any(self, packet: int) -> Properties:
+        return self.properties(packet) if self.position < self.end else {}
 
     def finish(self) -> None:
         if self.position != self.end:
             raise MalformedPacket(f"{self.end - self.position} bytes behind the last field")
 
 
-def decode_packet(data: bytes, start: int, body: int, end: int) -> Packet:
+def decode_packet(data: bytes, start: int, body: int, end: int, level: int = c.LEVEL_3_1_1) -> Packet:
     """The packet whose first byte is at `start` and whose variable header is `data[body:end]`; its fixed header was checked."""
     first = data[start]
     kind = first >> 4
-    if kind == c.PUBLISH:
-        return _decode_publish(first & 0x0F, _Reader(data, body, end))
     reader = _Reader(data, body, end)
+    five = level == c.LEVEL_5
+    if kind == c.PUBLISH:
+        return _decode_publish(first & 0x0F, reader, five)
     packet: Packet
     if kind == c.CONNECT:
         packet = _decode_connect(reader)
     elif kind == c.SUBSCRIBE:
-        packet = _decode_subscribe(reader)
+        packet = _decode_subscribe(reader, five)
     elif kind == c.UNSUBSCRIBE:
-        packet = _decode_unsubscribe(reader)
-    elif kind in (c.PUBACK, c.PUBREC, c.PUBREL, c.PUBCOMP, c.UNSUBACK):
+        packet = _decode_unsubscribe(reader, five)
+    elif kind in (c.PUBACK, c.PUBREC, c.PUBREL, c.PUBCOMP) or (kind == c.UNSUBACK and not five):
         packet = Ack(kind, reader.packet_id())
+        if five and reader.position < end:
+            packet.reason = _reason(reader, kind)
+            packet.properties = reader.properties_if_any(kind) or None
     elif kind == c.PINGREQ:
         packet = PingReq()
     elif kind == c.PINGRESP:
         packet = PingResp()
     elif kind == c.DISCONNECT:
         packet = Disconnect()
+        if five and reader.position < end:
+            packet = Disconnect(_reason(reader, kind), reader.properties_if_any(kind))
+    elif kind == c.AUTH:
+        packet = _decode_auth(reader)
+    elif kind == c.CONNACK:
+        packet = _decode_connack(reader, five)
     else:
-        packet = _decode_connack(reader) if kind == c.CONNACK else _decode_suback(reader)
+        packet = _decode_codes(reader, kind, five)
     reader.finish()
     return packet
 
 
+REASONS_ALLOWED: Final[dict[int, frozenset[int]]] = {
+    c.PUBACK: frozenset({0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99}),
+    c.PUBREC: frozenset({0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99}),
+    c.PUBREL: frozenset({0x00, 0x92}),
+    c.PUBCOMP: frozenset({0x00, 0x92}),
+    c.DISCONNECT: frozenset({0x00, 0x04, *range(0x80, 0x84), 0x87, 0x89, 0x8B, *range(0x8D, 0xA3)}),
+    c.AUTH: frozenset({0x00, 0x18, 0x19}),
+}
+"""MQTT 5.0 tables 3-4 to 3-7, 3-10 and 3-11, whoever sends it."""
+
+
+def _reason(reader: _Reader, kind: int) -> int:
+    code = reader.byte()
+    if code not in REASONS_ALLOWED[kind]:
+        raise MalformedPacket(f"reason code {code:#x} is none of this packet (MQTT 5.0 2.4)", Reason.PROTOCOL_ERROR)
+    return code
+
+
+def _decode_auth(reader: _Reader) -> Auth:
+    if reader.position == reader.end:
+        return Auth(0)  # (MQTT 5.0 3.15.2.1)
+    return Auth(_reason(reader, c.AUTH), reader.properties_if_any(c.AUTH))
+
+
 def check_publish(flags: int, topic: bytes, packet_id: int) -> None:
-    """Raise MalformedPacket unless these may stand in one PUBLISH that is taken here."""
+    """Raise MalformedPacket unless these may stand in one PUBLISH."""
     _check_publish_flags(flags)
     check_topic(topic)
-    if flags & c.FLAG_QOS == c.FLAG_QOS_2:
-        raise MalformedPacket("PUBLISH with QoS 2, which is not supported yet")
     if flags & c.FLAG_QOS and not packet_id:
-        raise MalformedPacket("packet identifier 0 [MQTT-2.3.1-1]")
+        raise MalformedPacket("packet identifier 0 [MQTT-2.3.1-1]", Reason.PROTOCOL_ERROR)
 
 
 def _check_publish_flags(flags: int) -> None:
@@ -297,60 +233,72 @@ def _check_publish_flags(flags: int) -> None:
         raise MalformedPacket("PUBLISH with DUP and QoS 0 [MQTT-3.3.1-2]")
 
 
-def _decode_publish(flags: int, reader: _Reader) -> Publish:
+def _decode_publish(flags: int, reader: _Reader, five: bool) -> Publish:
     _check_publish_flags(flags)
     qos = flags >> 1 & 3
     topic = reader.binary()
-    check_topic(topic)
+    if topic or not five:
+        check_topic(topic)
     packet_id = reader.packet_id() if qos else 0
-    return Publish(topic, reader.data[reader.position : reader.end], flags, packet_id)
+    properties = None
+    if five:
+        properties = reader.properties(c.PUBLISH) or None
+        if not topic and (properties is None or p.TOPIC_ALIAS not in properties):
+            raise MalformedPacket("neither a topic nor a topic alias (MQTT 5.0 3.3.2.1)", Reason.PROTOCOL_ERROR)
+    return Publish(topic, reader.data[reader.position : reader.end], flags, packet_id, properties)
 
 
 def _decode_connect(reader: _Reader) -> Connect:
     name = reader.binary()
     levels = c.PROTOCOL_NAMES.get(name)
     if levels is None:
-        raise MalformedPacket(f"protocol name {name[:16]!r} [MQTT-3.1.2-1]")
+        raise MalformedPacket(f"protocol name {name[:16]!r} [MQTT-3.1.2-1]", Reason.UNSUPPORTED_VERSION)
     byte = reader.byte()
-    level = byte & ~c.BRIDGE_BIT
-    if level not in levels:
+    level = byte if byte == c.LEVEL_5 else byte & ~c.BRIDGE_BIT
+    if level not in levels or (level == c.LEVEL_5 and byte != level):
         raise UnsupportedVersion(byte)  # [MQTT-3.1.2-2]
     flags = reader.byte()
-    _check_connect_flags(flags)
+    five = level == c.LEVEL_5
+    _check_connect_flags(flags, five)
     keep_alive_s = reader.word()
+    properties = reader.properties(c.CONNECT) if five else {}
+    if p.AUTH_DATA in properties and p.AUTH_METHOD not in properties:
+        raise MalformedPacket("authentication data without a method (MQTT 5.0 3.1.2.11.10)", Reason.PROTOCOL_ERROR)
     client_id = reader.text()
     will = None
     if flags & c.CONNECT_WILL:
+        of_will = reader.properties(p.WILL) if five else {}
         topic = reader.binary()
         check_topic(topic)
         payload = reader.binary()
-        will = Will(topic, payload, flags >> 3 & 3, flags & c.CONNECT_WILL_RETAIN != 0)
+        will = Will(topic, payload, flags >> 3 & 3, flags & c.CONNECT_WILL_RETAIN != 0, of_will)
     user_name = reader.text() if flags & c.CONNECT_USER_NAME else None
     password = reader.binary() if flags & c.CONNECT_PASSWORD else None
     clean = flags & c.CONNECT_CLEAN != 0
-    return Connect(client_id, clean, keep_alive_s, level, will, user_name, password, byte != level)
+    return Connect(client_id, clean, keep_alive_s, level, will, user_name, password, byte != level, properties)
 
 
-def _check_connect_flags(flags: int) -> None:
+def _check_connect_flags(flags: int, five: bool) -> None:
     if flags & c.CONNECT_RESERVED:
         raise MalformedPacket("reserved connect flag is set [MQTT-3.1.2-3]")
     if not flags & c.CONNECT_WILL and flags & (c.CONNECT_WILL_QOS | c.CONNECT_WILL_RETAIN):
         raise MalformedPacket("will QoS or retain without a will [MQTT-3.1.2-13] [MQTT-3.1.2-15]")
     if flags & c.CONNECT_WILL_QOS == c.CONNECT_WILL_QOS:
         raise MalformedPacket("will QoS 3 [MQTT-3.1.2-14]")
-    if flags & c.CONNECT_PASSWORD and not flags & c.CONNECT_USER_NAME:
+    if not five and flags & c.CONNECT_PASSWORD and not flags & c.CONNECT_USER_NAME:
         raise MalformedPacket("password without a user name [MQTT-3.1.2-22]")
 
 
-def _decode_connack(reader: _Reader) -> ConnAck:
+def _decode_connack(reader: _Reader, five: bool) -> ConnAck:
     flags = reader.byte()
     if flags & 0xFE:
         raise MalformedPacket("reserved bits of CONNACK are set (MQTT 3.2.2.1)")
-    return ConnAck(reader.byte(), flags == 1)
+    return ConnAck(reader.byte(), flags == 1, reader.properties(c.CONNACK) if five else {})
 
 
-def _decode_subscribe(reader: _Reader) -> Subscribe:
+def _decode_subscribe(reader: _Reader, five: bool) -> Subscribe:
     packet_id = reader.packet_id()
+    properties = reader.properties(c.SUBSCRIBE) if five else {}
     filters: list[tuple[str, int]] = []
     data, position, end = reader.data, reader.position, reader.end
     while position < end:
@@ -360,30 +308,41 @@ def _decode_subscribe(reader: _Reader) -> Subscribe:
         position = stop + 1
         if position > end:
             raise MalformedPacket("a field is longer than its packet")
-        qos = data[stop]
-        if qos > 2:
-            raise MalformedPacket(f"requested QoS byte {qos:#x} [MQTT-3-8.3-4]")
+        options = data[stop]
+        if options > 2:
+            _check_options(options, five)
         text = check_text(data[start:stop])
         check_filter(text)
-        filters.append((text, qos))
+        if options & c.OPTION_NO_LOCAL and text.startswith(SHARE_PREFIX):
+            raise MalformedPacket("no local on a shared subscription [MQTT5-3.8.3-4]", Reason.PROTOCOL_ERROR)
+        filters.append((text, options))
         if len(filters) > c.FILTERS_MAX:
-            raise MalformedPacket(f"more than {c.FILTERS_MAX} filters in one SUBSCRIBE")
+            raise MalformedPacket(f"more than {c.FILTERS_MAX} filters in one SUBSCRIBE", Reason.QUOTA_EXCEEDED)
     reader.position = position
     if not filters:
-        raise MalformedPacket("SUBSCRIBE without a topic filter [MQTT-3.8.3-3]")
-    return Subscribe(packet_id, filters)
+        raise MalformedPacket("SUBSCRIBE without a topic filter [MQTT-3.8.3-3]", Reason.PROTOCOL_ERROR)
+    return Subscribe(packet_id, filters, properties)
 
 
-def _decode_suback(reader: _Reader) -> SubAck:
+def _check_options(options: int, five: bool) -> None:
+    if not five or options & c.OPTION_RESERVED or options & c.OPTION_QOS == 3:
+        raise MalformedPacket(f"requested QoS byte {options:#x} [MQTT-3-8.3-4] [MQTT5-3.8.3-5]")
+    if options & c.OPTION_RETAIN_HANDLING == c.OPTION_RETAIN_HANDLING:
+        raise MalformedPacket("retain handling 3 (MQTT 5.0 3.8.3.1)", Reason.PROTOCOL_ERROR)
+
+
+def _decode_codes(reader: _Reader, kind: int, five: bool) -> SubAck | UnsubAck:
     packet_id = reader.packet_id()
+    properties = reader.properties(kind) if five else {}
     codes = list(reader.take(reader.end - reader.position))
-    if any(code not in (0, 1, 2, c.SUBACK_FAILURE) for code in codes):
+    if not five and any(code not in (0, 1, 2, SUBACK_FAILURE) for code in codes):
         raise MalformedPacket("reserved SUBACK return code [MQTT-3.9.3-2]")
-    return SubAck(packet_id, codes)
+    return SubAck(packet_id, codes, properties) if kind == c.SUBACK else UnsubAck(packet_id, codes, properties)
 
 
-def _decode_unsubscribe(reader: _Reader) -> Unsubscribe:
+def _decode_unsubscribe(reader: _Reader, five: bool) -> Unsubscribe:
     packet_id = reader.packet_id()
+    properties = reader.properties(c.UNSUBSCRIBE) if five else {}
     filters: list[str] = []
     data, position, end = reader.data, reader.position, reader.end
     while position < end:
@@ -395,103 +354,117 @@ def _decode_unsubscribe(reader: _Reader) -> Unsubscribe:
         check_filter(text)
         filters.append(text)
         if len(filters) > c.FILTERS_MAX:
-            raise MalformedPacket(f"more than {c.FILTERS_MAX} filters in one UNSUBSCRIBE")
+            raise MalformedPacket(f"more than {c.FILTERS_MAX} filters in one UNSUBSCRIBE", Reason.QUOTA_EXCEEDED)
     reader.position = position
     if not filters:
-        raise MalformedPacket("UNSUBSCRIBE without a topic filter [MQTT-3.10.3-2]")
-    return Unsubscribe(packet_id, filters)
-
-
-def encode_length(length: int) -> bytes:
-    """Remaining length in one to four bytes (MQTT 2.2.3)."""
-    if length < 0x80:
-        return bytes((length,))
-    if length > c.REMAINING_LENGTH_MAX:
-        raise ValueError(f"a packet of {length} bytes, at most {c.REMAINING_LENGTH_MAX} are possible")
-    encoded = bytearray()
-    while length > 0x7F:
-        encoded.append(length & 0x7F | 0x80)
-        length >>= 7
-    encoded.append(length)
-    return bytes(encoded)
-
-
-def _field(data: bytes) -> bytes:
-    if len(data) > c.STRING_BYTES_MAX:
-        raise ValueError(f"a field of {len(data)} bytes, at most {c.STRING_BYTES_MAX} are possible")
-    return len(data).to_bytes(2, "big") + data
+        raise MalformedPacket("UNSUBSCRIBE without a topic filter [MQTT-3.10.3-2]", Reason.PROTOCOL_ERROR)
+    return Unsubscribe(packet_id, filters, properties)
 
 
 def encode_publish_head(topic: bytes, payload_bytes: int, flags: int) -> bytes:
-    """Everything of a PUBLISH in front of the packet identifier (QoS > 0) and the payload: the same for all receivers."""
+    """Everything of a 3.x PUBLISH in front of the packet identifier (QoS > 0) and the payload: the same for all receivers. For 5.0,
+    `payload_bytes` counts the properties, too, which stand behind the packet identifier."""
     length = 2 + len(topic) + payload_bytes + (2 if flags & c.FLAG_QOS else 0)
-    return bytes((c.PUBLISH << 4 | flags,)) + encode_length(length) + _field(topic)
+    return bytes((c.PUBLISH << 4 | flags,)) + encode_length(length) + field(topic)
 
 
-def encode_connack(code: int, session_present: bool = False) -> bytes:
-    """CONNACK; a refusal never reports a session [MQTT-3.2.2-4]."""
-    return bytes((c.CONNACK << 4, 2, 1 if session_present and code == c.ACCEPTED else 0, code))
+def encode_connack(
+    code: int, session_present: bool = False, properties: Properties | None = None, level: int = c.LEVEL_3_1_1
+) -> bytes:
+    """CONNACK; a refusal never reports a session [MQTT-3.2.2-4] [MQTT5-3.2.2-6]; MQTT 3.1 knows no such flag."""
+    present = session_present and code == 0 and level != c.LEVEL_3_1
+    if level != c.LEVEL_5:
+        return bytes((c.CONNACK << 4, 2, int(present), code))
+    return _packet(c.CONNACK << 4, bytes((int(present), code)) + encode_properties(properties))
 
 
-def encode_v5_refusal() -> bytes:
-    """CONNACK as MQTT 5 writes it: flags, reason code Unsupported Protocol Version, no properties."""
-    return bytes((c.CONNACK << 4, 3, 0, c.V5_UNSUPPORTED_VERSION, 0))
+def _packet(first: int, body: bytes) -> bytes:
+    return bytes((first,)) + encode_length(len(body)) + body
 
 
-def encode_suback(packet_id: int, codes: list[int]) -> bytes:
-    """SUBACK, one code per requested filter, in order [MQTT-3.8.4-5]."""
-    return b"\x90" + encode_length(2 + len(codes)) + packet_id.to_bytes(2, "big") + bytes(codes)
+def encode_codes(
+    kind: int, packet_id: int, codes: list[int], properties: Properties | None = None, level: int = c.LEVEL_3_1_1
+) -> bytes:
+    """SUBACK (or UNSUBACK of 5.0), one code per requested filter, in order [MQTT-3.8.4-5] [MQTT5-3.8.4-6]."""
+    listed = encode_properties(properties) if level == c.LEVEL_5 else b""
+    return _packet(kind << 4, packet_id.to_bytes(2, "big") + listed + bytes(codes))
 
 
-_ACK_HEAD: Final = {kind: bytes((kind << 4 | (c.RULES[kind].flags or 0), 2)) for kind in (4, 5, 6, 7, 11)}
+def encode_ack(kind: int, packet_id: int, reason: int = 0, properties: Properties | None = None) -> bytes:
+    """PUBACK, PUBREC, PUBREL, PUBCOMP, or UNSUBACK of 3.x. A reason other than 0, and properties, are for 5.0 alone."""
+    first = kind << 4 | (2 if kind == c.PUBREL else 0)
+    body = packet_id.to_bytes(2, "big")
+    if properties:
+        body += bytes((reason,)) + encode_properties(properties)
+    elif reason:
+        body += bytes((reason,))
+    return bytes((first, len(body))) + body if len(body) < 0x80 else _packet(first, body)
 
 
-def encode_ack(kind: int, packet_id: int) -> bytes:
-    """PUBACK, PUBREC, PUBREL, PUBCOMP or UNSUBACK."""
-    return _ACK_HEAD[kind] + packet_id.to_bytes(2, "big")
+def encode_disconnect(reason: int, properties: Properties | None = None) -> bytes:
+    """DISCONNECT of 5.0."""
+    if properties:
+        return _packet(c.DISCONNECT << 4, bytes((reason,)) + encode_properties(properties))
+    return bytes((c.DISCONNECT << 4, 1, reason)) if reason else b"\xe0\x00"
 
 
-def encode_packet(packet: Packet) -> bytes:
-    """Any packet; the client's side is for tests and tools."""
-    if isinstance(packet, Publish):
-        packet_id = packet.packet_id.to_bytes(2, "big") if packet.flags & c.FLAG_QOS else b""
-        return encode_publish_head(packet.topic, len(packet.payload), packet.flags) + packet_id + packet.payload
-    if isinstance(packet, Ack):
-        return encode_ack(packet.kind, packet.packet_id)
+def encode_auth(reason: int, properties: Properties | None = None) -> bytes:
+    """AUTH of 5.0."""
+    if not reason and not properties:
+        return b"\xf0\x00"
+    return _packet(c.AUTH << 4, bytes((reason,)) + encode_properties(properties))
+
+
+def encode_packet(packet: Packet, level: int = c.LEVEL_3_1_1) -> bytes:
+    """Any packet in the form of a protocol level; the client's side is for tests and tools."""
     if isinstance(packet, Connect):
         return _encode_connect(packet)
+    listed = encode_properties(getattr(packet, "properties", None)) if level == c.LEVEL_5 else b""
+    if isinstance(packet, Publish):
+        packet_id = packet.packet_id.to_bytes(2, "big") if packet.flags & c.FLAG_QOS else b""
+        head = encode_publish_head(packet.topic, len(listed) + len(packet.payload), packet.flags)
+        return head + packet_id + listed + packet.payload
+    if isinstance(packet, Ack):
+        return encode_ack(packet.kind, packet.packet_id, packet.reason, packet.properties)
     if isinstance(packet, ConnAck):
-        return encode_connack(packet.code, packet.session_present)
+        return encode_connack(packet.code, packet.session_present, packet.properties, level)
     if isinstance(packet, Subscribe):
-        body = b"".join([_field(text.encode()) + bytes((qos,)) for text, qos in packet.filters])
-        return b"\x82" + encode_length(2 + len(body)) + packet.packet_id.to_bytes(2, "big") + body
+        body = b"".join([field(text.encode()) + bytes((options,)) for text, options in packet.filters])
+        return _packet(0x82, packet.packet_id.to_bytes(2, "big") + listed + body)
     if isinstance(packet, Unsubscribe):
-        body = b"".join([_field(text.encode()) for text in packet.filters])
-        return b"\xa2" + encode_length(2 + len(body)) + packet.packet_id.to_bytes(2, "big") + body
-    if isinstance(packet, SubAck):
-        return encode_suback(packet.packet_id, packet.codes)
+        body = b"".join([field(text.encode()) for text in packet.filters])
+        return _packet(0xA2, packet.packet_id.to_bytes(2, "big") + listed + body)
+    if isinstance(packet, SubAck | UnsubAck):
+        kind = c.SUBACK if isinstance(packet, SubAck) else c.UNSUBACK
+        return encode_codes(kind, packet.packet_id, packet.codes, packet.properties, level)
     if isinstance(packet, PingReq):
         return b"\xc0\x00"
-    return PING_RESPONSE if isinstance(packet, PingResp) else b"\xe0\x00"
+    if isinstance(packet, Auth):
+        return encode_auth(packet.reason, packet.properties)
+    if isinstance(packet, Disconnect):
+        return encode_disconnect(packet.reason, packet.properties)
+    return PING_RESPONSE
 
 
 def _encode_connect(packet: Connect) -> bytes:
     name = b"MQIsdp" if packet.level == c.LEVEL_3_1 else b"MQTT"
+    five = packet.level == c.LEVEL_5
     flags = c.CONNECT_CLEAN if packet.clean else 0
-    fields = [_field(packet.client_id.encode())]
+    fields = [field(packet.client_id.encode())]
     if packet.will is not None:
         flags |= c.CONNECT_WILL | packet.will.qos << 3 | (c.CONNECT_WILL_RETAIN if packet.will.retain else 0)
-        fields += [_field(packet.will.topic), _field(packet.will.payload)]
+        fields += [encode_properties(packet.will.properties)] if five else []
+        fields += [field(packet.will.topic), field(packet.will.payload)]
     if packet.user_name is not None:
         flags |= c.CONNECT_USER_NAME
-        fields.append(_field(packet.user_name.encode()))
+        fields.append(field(packet.user_name.encode()))
     if packet.password is not None:
         flags |= c.CONNECT_PASSWORD
-        fields.append(_field(packet.password))
+        fields.append(field(packet.password))
     head = (
-        _field(name)
+        field(name)
         + bytes((packet.level | (c.BRIDGE_BIT if packet.bridge else 0), flags))
         + packet.keep_alive_s.to_bytes(2, "big")
+        + (encode_properties(packet.properties) if five else b"")
     )
-    body = head + b"".join(fields)
-    return b"\x10" + encode_length(len(body)) + body
+    return _packet(0x10, head + b"".join(fields))

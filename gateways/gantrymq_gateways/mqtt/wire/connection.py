@@ -6,6 +6,7 @@ long. Time is an argument (`now_ms`, a clock that never goes back).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -14,16 +15,20 @@ from gantrymq.model.limits import BODY_BYTES_MAX
 from gantrymq.net.held.outbound import LARGE_BYTES, Pieces, gathered
 from gantrymq_gateways.mqtt.wire import codec
 from gantrymq_gateways.mqtt.wire import constants as c
-from gantrymq_gateways.mqtt.wire.codec import (
+from gantrymq_gateways.mqtt.wire import properties as p
+from gantrymq_gateways.mqtt.wire.packets import (
     Ack,
+    Auth,
     Connect,
     Disconnect,
-    MalformedPacket,
     PingReq,
     Publish,
     Subscribe,
     Unsubscribe,
 )
+from gantrymq_gateways.mqtt.wire.properties import Properties
+from gantrymq_gateways.mqtt.wire.reasons import Reason, return_code
+from gantrymq_gateways.mqtt.wire.text import MalformedPacket
 
 HEADER_BYTES_MAX: Final = 16 + c.STRING_BYTES_MAX + 1
 """Remaining length of a PUBLISH beside its payload: the longest topic, its length, a packet identifier, and some room."""
@@ -34,26 +39,46 @@ class State(Enum):
 
     AWAIT_CONNECT = "before CONNECT"
     CONNECTING = "CONNECT not answered yet"
+    AUTHENTICATING = "while it authenticates"
     CONNECTED = "connected"
     CLOSED = "closed"
 
 
 ALLOWED: Final[dict[State, frozenset[int]]] = {
-    State.AWAIT_CONNECT: frozenset({c.CONNECT}),  # [MQTT-3.1.0-1]
+    State.AWAIT_CONNECT: frozenset({c.CONNECT}),  # [MQTT-3.1.0-1] [MQTT5-3.1.0-1]
     State.CONNECTING: frozenset(),  # held back until CONNECT is answered [MQTT-3.1.4-5]
+    State.AUTHENTICATING: frozenset({c.AUTH, c.DISCONNECT}),  # [MQTT5-3.1.2-30]
     State.CONNECTED: frozenset(
-        {c.PUBLISH, c.PUBACK, c.SUBSCRIBE, c.UNSUBSCRIBE, c.PINGREQ, c.DISCONNECT}
-    ),  # [MQTT-3.1.0-2]
+        {
+            c.PUBLISH,
+            c.PUBACK,
+            c.PUBREC,
+            c.PUBREL,
+            c.PUBCOMP,
+            c.SUBSCRIBE,
+            c.UNSUBSCRIBE,
+            c.PINGREQ,
+            c.DISCONNECT,
+            c.AUTH,
+        }
+    ),  # [MQTT-3.1.0-2] [MQTT5-3.1.0-2]
     State.CLOSED: frozenset(),
 }
-"""Packet types that may arrive. PUBREC, PUBREL and PUBCOMP are missing because QoS 2 is granted to nobody yet."""
+"""Packet types that may arrive."""
 
 NEXT: Final[dict[tuple[State, int], State]] = {
     (State.AWAIT_CONNECT, c.CONNECT): State.CONNECTING,
+    (State.AUTHENTICATING, c.AUTH): State.CONNECTING,
+    (State.AUTHENTICATING, c.DISCONNECT): State.CLOSED,
     (State.CONNECTED, c.DISCONNECT): State.CLOSED,
 }
 """State after a packet; pairs that are missing change nothing."""
 
+SHORT_ACKS: Final = frozenset({0x40, 0x50, 0x62, 0x70})
+"""First bytes of PUBACK, PUBREC, PUBREL and PUBCOMP; with two bytes more they mean the same in every version."""
+
+REASON_STRING_MAX: Final = 512
+"""Bytes of a reason string."""
 
 STRANGERS: Final = (
     (b"\x16\x03", "a TLS handshake: this port speaks MQTT without TLS"),
@@ -83,11 +108,8 @@ class ConnectionLimits:
     """A PUBLISH with more payload is handed over as parts (`Part`) of so many bytes of it; 0: over `packet_bytes_max` it ends the connection."""
     keep_alive_s_max: int = 0
     """Cap on what the client asked for; 0: none. MQTT 3.1.1 cannot tell the client, so a cap may cut honest ones."""
-
-    @property
-    def whole_bytes_max(self) -> int:
-        """Remaining length of a PUBLISH that is certainly handed over whole."""
-        return self.part_bytes or self.packet_bytes_max
+    topic_alias_max: int = 0
+    """Topic aliases that a 5.0 client may use."""
 
 
 @dataclass(slots=True)
@@ -95,6 +117,7 @@ class Violation:
     """The peer broke the protocol; nothing more is read. Close [MQTT-4.8.0-1]."""
 
     text: str
+    reason: Reason = Reason.PROTOCOL_ERROR
     refused: bool = False
     """A well-formed PUBLISH that is not taken here: the client will send it again."""
 
@@ -125,26 +148,34 @@ class _Oversized:
         self.number = 0
 
 
-Event = Part | Connect | Publish | Ack | Subscribe | Unsubscribe | Disconnect | Violation
+Event = Part | Connect | Publish | Ack | Subscribe | Unsubscribe | Disconnect | Auth | Violation
 
 
 class MqttConnection:
     """The state machine. `known_topics` is shared by all connections of a door: topics found good before."""
 
     __slots__ = (
+        "_aliases",
+        "_auth_method",
         "_buffer",
+        "_largest",
         "_last_ms",
         "_limits",
         "_need",
         "_number",
         "_opened_ms",
         "_oversized",
+        "_part_bytes",
         "_parts",
+        "five",
+        "has_disconnected",
         "keep_alive_ms",
         "known_topics",
         "level",
         "outbox",
         "outbox_bytes",
+        "outgoing_bytes_max",
+        "server_keep_alive_s",
         "state",
     )
 
@@ -163,7 +194,21 @@ class MqttConnection:
         self.known_topics = known_topics
         self.keep_alive_ms = 0
         """One and a half times what CONNECT asked for; 0: none."""
-        self.level = 0
+        self.level = c.LEVEL_3_1_1
+        """Of the client's CONNECT, once that has come."""
+        self.five = False
+        """The client speaks 5.0."""
+        self.has_disconnected = False
+        """DISCONNECT was sent: nothing may follow it [MQTT5-3.14.4-2]."""
+        self.server_keep_alive_s: int | None = None
+        """What CONNACK must say because the client asked for something else."""
+        self.outgoing_bytes_max = 0
+        """The client's Maximum Packet Size; 0: none."""
+        self._aliases: dict[int, bytes] = {}
+        self._auth_method = ""
+        self._largest = 0
+        """Remaining length of a PUBLISH that is certainly handed over whole; 0: not connected."""
+        self._part_bytes = limits.part_bytes
         self.state = State.AWAIT_CONNECT
         self.outbox: list[bytes] = []
         """Encoded pieces in order, always this list; the delivery path appends to it directly and adds to `outbox_bytes`."""
@@ -204,17 +249,18 @@ class MqttConnection:
             start = self._take_parts(self._oversized, data, 0, events)
             if start < 0:
                 return events
-        largest = self._limits.whole_bytes_max if self.state is State.CONNECTED else 0
+        largest = self._largest
+        five = self.five
         while size - start >= 2:
             first = data[start]
             length = data[start + 1]
             if length < 0x80:
                 body = start + 2
                 end = body + length
-                if first == 0x40 and length == 2 and largest and end <= size:
+                if length == 2 and first in SHORT_ACKS and largest and end <= size:
                     packet_id = data[body] << 8 | data[body + 1]
                     if packet_id:
-                        events.append(Ack(c.PUBACK, packet_id))
+                        events.append(Ack(first >> 4, packet_id))
                         start = end
                         continue
             elif size - start > 2 and data[start + 2] < 0x80:
@@ -224,32 +270,30 @@ class MqttConnection:
                 try:
                     found = codec.packet_end(data, start)
                 except MalformedPacket as error:
-                    return self._violation(events, str(error))
+                    return self._violation(events, str(error), error.reason)
                 if found is None:
                     break
                 body, end = found
             if 0x30 <= first < 0x36 and end <= size and 4 <= end - body <= largest:
-                # The hot path: PUBLISH of QoS 0 and 1, checked as codec.decode_packet does, topics once per process.
+                # The hot path: PUBLISH without DUP and properties, checked as codec.decode_packet does, topics once per process.
                 flags = first & 0x0F
-                topic_end = body + 2 + (data[body] << 8 | data[body + 1])
-                topic = data[body + 2 : topic_end]
-                if topic in known and topic_end + 2 <= end:
-                    if 2 <= flags <= 3:
-                        packet_id = data[topic_end] << 8 | data[topic_end + 1]
-                        if packet_id:
-                            events.append(Publish(topic, data[topic_end + 2 : end], flags, packet_id))
-                            start = end
-                            continue
-                    elif flags <= 1:
-                        events.append(Publish(topic, data[topic_end:end], flags, 0))
+                payload = body + 2 + (data[body] << 8 | data[body + 1])
+                topic = data[body + 2 : payload]
+                if topic in known and payload + 2 <= end:
+                    packet_id = 0
+                    if flags > 1:
+                        packet_id = data[payload] << 8 | data[payload + 1]
+                        payload += 2
+                    if (packet_id or flags <= 1) and (not five or (payload < end and not data[payload])):
+                        if five:
+                            payload += 1
+                        events.append(Publish(topic, data[payload:end], flags, packet_id))
                         start = end
                         continue
             refused = self._check_header(first, end - body)
-            if refused:
-                if self.state is State.AWAIT_CONNECT:
-                    refused = stranger(data[start : start + 8]) or refused
-                too_large = first >> 4 == c.PUBLISH and end - body > self._limits.packet_bytes_max
-                return self._violation(events, refused, too_large)
+            if refused is not None:
+                text = (stranger(data[start : start + 8]) if self.state is State.AWAIT_CONNECT else "") or refused[0]
+                return self._violation(events, text, refused[1], first >> 4 == c.PUBLISH)
             if first >> 4 == c.PUBLISH and end - body > largest:
                 at, start = start, self._open_oversized(data, start, body, end, events)
                 if start < 0:
@@ -276,21 +320,22 @@ class MqttConnection:
         found = codec.packet_end(data, start) if self.state is not State.CONNECTING and len(data) - start >= 2 else None
         self._keep(data, start, found[1] - start if found else 0)
 
-    def _check_header(self, first: int, length: int) -> str:
-        """Why a packet must not even be read to its end; empty if it may."""
+    def _check_header(self, first: int, length: int) -> tuple[str, Reason] | None:
+        """Why a packet must not even be read to its end, or None."""
         limit = self._limits.packet_bytes_max if self.state is State.CONNECTED else c.CONNECT_BYTES_MAX
-        if first >> 4 not in ALLOWED[self.state]:
-            rule = c.RULES.get(first >> 4)
+        if first >> 4 not in ALLOWED[self.state] or first >> 4 not in c.RULES[self.level]:
+            rule = c.RULES[c.LEVEL_5].get(first >> 4)
             name = rule.name if rule else f"packet type {first >> 4}"
-            return f"{name} is not allowed {self.state.value}"
-        in_parts = self._limits.part_bytes and first >> 4 == c.PUBLISH
+            reason = Reason.PROTOCOL_ERROR if rule else Reason.MALFORMED_PACKET
+            return f"{name} is not allowed {self.state.value}", reason
+        in_parts = self._part_bytes and first >> 4 == c.PUBLISH
         if length > limit and not in_parts:
-            return f"packet of {length} bytes, at most {limit} are allowed"
+            return f"packet of {length} bytes, at most {limit} are allowed", Reason.PACKET_TOO_LARGE
         try:
-            codec.check_fixed_header(first, length, True)
+            codec.check_fixed_header(first, length, True, self.level)
         except MalformedPacket as error:
-            return str(error)
-        return ""
+            return str(error), error.reason
+        return None
 
     def _open_oversized(self, data: bytes, start: int, body: int, end: int, events: list[Event]) -> int:
         """A PUBLISH that may have to be taken in parts begins at `start`: where the next packet does, -1 if that is not here yet, `start` itself
@@ -301,22 +346,22 @@ class MqttConnection:
         if len(data) < max(body + 2, payload):
             self._keep(data, start, max(body + 2, payload) - start)
             return -1
-        if end - payload <= self._limits.part_bytes:
+        if end - payload <= self._part_bytes:
             return start
         topic, packet_id = data[body + 2 : topic_end], int.from_bytes(data[topic_end:payload], "big")
         try:
             codec.check_publish(flags, topic, packet_id)
         except MalformedPacket as error:
-            self._violation(events, str(error))
+            self._violation(events, str(error), error.reason)
             return -1
-        left, part = end - payload, self._limits.part_bytes
+        left, part = end - payload, self._part_bytes
         parts = self._oversized = _Oversized(topic, flags, packet_id, left, -(-left // part))
         return self._take_parts(parts, data, payload, events)
 
     def _take_parts(self, parts: _Oversized, data: bytes, at: int, events: list[Event]) -> int:
         """As `_open_oversized`, from some of the payload on."""
         while parts.left:
-            size = min(self._limits.part_bytes, parts.left)
+            size = min(self._part_bytes, parts.left)
             if len(data) - at < size:
                 self._keep(data, at, size)
                 return -1
@@ -333,65 +378,137 @@ class MqttConnection:
     def _packet(self, data: bytes, start: int, body: int, end: int, events: list[Event]) -> bool:
         """Decode one complete packet; False ends the connection."""
         try:
-            packet = codec.decode_packet(data, start, body, end)
+            packet = codec.decode_packet(data, start, body, end, self.level)
+            if isinstance(packet, Publish):
+                self._known(packet)
+            elif isinstance(packet, PingReq):
+                self.send(codec.PING_RESPONSE)  # [MQTT-3.12.4-1] [MQTT5-3.12.4-1]
+                return True
+            elif isinstance(packet, Connect):
+                self._take_connect(packet)
+            elif isinstance(packet, Auth):
+                self._check_auth(packet)
         except MalformedPacket as error:
-            self._violation(events, str(error))
+            if self.state is State.AWAIT_CONNECT and data[body : body + 7] == b"\0\4MQTT\5":
+                self.send(codec.encode_connack(error.reason, level=c.LEVEL_5))  # (MQTT 5.0 3.1.4)
+            self._violation(events, str(error), error.reason)
             return False
         except codec.UnsupportedVersion as unsupported:
             level = unsupported.level
-            self._refuse_version(level)
-            self._violation(events, f"MQTT protocol level {level} is not supported, use 3.1.1 (level 4)")
+            self.send(codec.encode_connack(return_code(Reason.UNSUPPORTED_VERSION)))  # [MQTT-3.1.2-2]
+            text = f"MQTT protocol level {level} is not supported, use 5.0 (level 5) or 3.1.1 (level 4)"
+            self._violation(events, text, Reason.UNSUPPORTED_VERSION)
             return False
-        if isinstance(packet, Publish):
-            if packet.qos == 2:
-                self._violation(events, "PUBLISH with QoS 2, which is not supported yet", True)
-                return False
-            if len(self.known_topics) >= c.TOPIC_CACHE_MAX:
-                self.known_topics.clear()
-            self.known_topics.add(packet.topic)
-        elif isinstance(packet, PingReq):
-            self.send(codec.PING_RESPONSE)  # [MQTT-3.12.4-1]
-            return True
-        elif isinstance(packet, Connect):
-            self.level = packet.level
-            self._take_keep_alive(packet.keep_alive_s)
         self.state = NEXT.get((self.state, data[start] >> 4), self.state)
         events.append(packet)  # type: ignore[arg-type]
         return True
 
-    def _take_keep_alive(self, seconds: int) -> None:
+    def _known(self, packet: Publish) -> None:
+        """Put a topic for its alias, and note topics that are well-formed."""
+        properties = packet.properties
+        if properties is not None:
+            alias = properties.pop(p.TOPIC_ALIAS, None)
+            if alias is not None:
+                self._take_alias(packet, alias)
+            if p.SUBSCRIPTION_ID in properties:
+                raise MalformedPacket("subscription identifier from a client [MQTT5-3.3.4-6]", Reason.PROTOCOL_ERROR)
+            topic = properties.get(p.RESPONSE_TOPIC)
+            if topic is not None and (not topic or "+" in topic or "#" in topic):
+                raise MalformedPacket(
+                    "response topic with a wildcard, or empty [MQTT5-3.3.2-14]", Reason.PROTOCOL_ERROR
+                )
+        if len(self.known_topics) >= c.TOPIC_CACHE_MAX:
+            self.known_topics.clear()
+        self.known_topics.add(packet.topic)
+
+    def _take_alias(self, packet: Publish, alias: int) -> None:
+        if not 0 < alias <= self._limits.topic_alias_max:
+            limit = self._limits.topic_alias_max
+            text = f"topic alias {alias}, at most {limit} are allowed [MQTT5-3.3.2-8] [MQTT5-3.3.2-9]"
+            raise MalformedPacket(text, Reason.TOPIC_ALIAS_INVALID)
+        if packet.topic:
+            self._aliases[alias] = packet.topic
+            return
+        topic = self._aliases.get(alias)
+        if topic is None:
+            raise MalformedPacket(f"topic alias {alias} stands for no topic [MQTT5-3.3.2-10]", Reason.PROTOCOL_ERROR)
+        packet.topic = topic
+
+    def _take_connect(self, connect: Connect) -> None:
+        self.level = connect.level
+        self.five = connect.level == c.LEVEL_5
         cap = self._limits.keep_alive_s_max
+        seconds = connect.keep_alive_s
         if cap and (not seconds or seconds > cap):
             seconds = cap
-        self.keep_alive_ms = seconds * 1500  # [MQTT-3.1.2-24]
+            self.server_keep_alive_s = cap  # [MQTT5-3.1.2-21]
+        self.keep_alive_ms = seconds * 1500  # [MQTT-3.1.2-24] [MQTT5-3.1.2-22]
+        if self.five:
+            self._part_bytes = 0  # A 5.0 client is told the largest packet, and hears why one is refused.
+            self.outgoing_bytes_max = connect.properties.get(p.MAXIMUM_PACKET_SIZE, 0)
+            self._auth_method = connect.properties.get(p.AUTH_METHOD, "")
 
-    def _refuse_version(self, level: int) -> None:
-        """Answer on the terms of the version that was asked for."""
-        if level == c.LEVEL_5:
-            self.send(codec.encode_v5_refusal())
-        else:
-            self.send(codec.encode_connack(c.REFUSED_VERSION))  # [MQTT-3.1.2-2]
+    def _check_auth(self, auth: Auth) -> None:
+        wanted = Reason.CONTINUE_AUTHENTICATION if self.state is State.AUTHENTICATING else None
+        if not self._auth_method:
+            raise MalformedPacket("AUTH although CONNECT named no method [MQTT5-4.12.0-7]", Reason.PROTOCOL_ERROR)
+        if auth.properties.get(p.AUTH_METHOD) != self._auth_method:
+            raise MalformedPacket("another authentication method [MQTT5-4.12.0-5]", Reason.PROTOCOL_ERROR)
+        if auth.reason == Reason.SUCCESS or (wanted is not None and auth.reason != wanted):
+            raise MalformedPacket(f"AUTH with reason {auth.reason:#x} (MQTT 5.0 3.15.2.1)", Reason.PROTOCOL_ERROR)
 
-    def _violation(self, events: list[Event], text: str, refused: bool = False) -> list[Event]:
-        self.close()
-        events.append(Violation(text, refused))
+    def _violation(
+        self, events: list[Event], text: str, reason: Reason = Reason.PROTOCOL_ERROR, is_publish: bool = False
+    ) -> list[Event]:
+        self.disconnect(reason, text)
+        events.append(Violation(text, reason, is_publish and reason is Reason.PACKET_TOO_LARGE))
         return events
 
     # Commands
 
-    def accept(self, session_present: bool) -> None:
+    def accept(self, session_present: bool, properties: Properties | None = None) -> None:
         """Answer CONNECT; afterwards `receive_data(b"", now)` gives what was pipelined behind it."""
-        self.send(codec.encode_connack(c.ACCEPTED, session_present))
+        self.send(codec.encode_connack(0, session_present, properties, self.level))
         self.state = State.CONNECTED
+        self._largest = self._part_bytes or self._limits.packet_bytes_max
 
-    def refuse(self, code: int) -> None:
-        """Answer CONNECT with a return code above 0; the caller closes [MQTT-3.2.2-5]."""
-        self.send(codec.encode_connack(code))
+    def refuse(self, reason: Reason, text: str = "") -> None:
+        """Answer CONNECT with a failure; the caller closes [MQTT-3.2.2-5] [MQTT5-3.2.2-7]."""
+        if self.five:
+            self._explained(lambda told: codec.encode_connack(reason, False, told, c.LEVEL_5), text)
+        else:
+            self.send(codec.encode_connack(return_code(reason)))
         self.close()
+
+    def challenge(self, reason: Reason, data: bytes | None) -> None:
+        """AUTH: what the method says next, or SUCCESS at the end of a re-authentication."""
+        properties: Properties = {p.AUTH_METHOD: self._auth_method}
+        if data is not None:
+            properties[p.AUTH_DATA] = data
+        self.send(codec.encode_auth(reason, properties))
+        if self.state is State.CONNECTING:
+            self.state = State.AUTHENTICATING
+
+    def disconnect(self, reason: Reason, text: str = "") -> None:
+        """Say why, if the version can [MQTT5-4.13.1-1] [MQTT5-3.14.0-1], and `close`."""
+        if self.five and self.state is State.CONNECTED:
+            self._explained(lambda told: codec.encode_disconnect(reason, told), text)
+            self.has_disconnected = True
+        self.close()
+
+    def _explained(self, encode: Callable[[Properties | None], bytes], text: str) -> None:
+        """Send a packet with a reason string, without it if that is too much for the client [MQTT5-3.2.2-19] [MQTT5-3.14.2-3]."""
+        told = text.encode()[:REASON_STRING_MAX].decode("utf-8", "ignore").replace("\0", "")
+        data = encode({p.REASON_STRING: told} if told else None)
+        if self.outgoing_bytes_max and len(data) > self.outgoing_bytes_max:
+            data = encode(None)
+        if not self.outgoing_bytes_max or len(data) <= self.outgoing_bytes_max:
+            self.send(data)
 
     def close(self) -> None:
         """Nothing more is read; the outbox may still be sent."""
         self.state = State.CLOSED
+        self._largest = 0
         self._parts = []
         self._buffer = 0
 
@@ -411,7 +528,7 @@ class MqttConnection:
 
     def next_deadline(self) -> int | None:
         """When `handle_deadline` wants to be called next; None: not at all."""
-        if self.state is State.AWAIT_CONNECT:
+        if self.state is State.AWAIT_CONNECT or self.state is State.AUTHENTICATING:
             return self._opened_ms + self._limits.connect_timeout_ms
         if self.state is State.CONNECTED and self.keep_alive_ms:
             return self._last_ms + self.keep_alive_ms
@@ -425,7 +542,7 @@ class MqttConnection:
         text = f"silent for {now_ms - self._last_ms} ms, keep-alive allows {self.keep_alive_ms}"
         if self.state is not State.CONNECTED:
             text = f"no CONNECT within {self._limits.connect_timeout_ms} ms"
-        return self._violation([], text)
+        return self._violation([], text, Reason.KEEP_ALIVE_TIMEOUT)
 
     def resumed(self, now_ms: int) -> None:
         """Reading goes on after a pause of ours: the client's silence counts from here."""

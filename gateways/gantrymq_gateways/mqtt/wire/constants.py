@@ -1,4 +1,4 @@
-"""MQTT 3.1 and 3.1.1 on the wire: packet types, fixed-header rules, return codes, limits. Data alone."""
+"""MQTT 3.1, 3.1.1 and 5.0 on the wire: packet types, fixed-header rules by version, limits. Data alone."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ UNSUBACK: Final = 11
 PINGREQ: Final = 12
 PINGRESP: Final = 13
 DISCONNECT: Final = 14
+AUTH: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,57 +27,85 @@ class PacketRule:
     """What the fixed header of one packet type may say, and who may send it."""
 
     name: str
-    flags: int | None
-    """The only legal low four bits; None: they carry meaning (PUBLISH)."""
+    flags: tuple[int, ...] | None
+    """The legal low four bits; None: they carry meaning (PUBLISH)."""
     length_min: int
     length_max: int | None
     from_client: bool
     from_server: bool
 
 
-RULES: Final[dict[int, PacketRule]] = {
-    CONNECT: PacketRule("CONNECT", 0, 12, None, True, False),
-    CONNACK: PacketRule("CONNACK", 0, 2, 2, False, True),
-    PUBLISH: PacketRule("PUBLISH", None, 2, None, True, True),
-    PUBACK: PacketRule("PUBACK", 0, 2, 2, True, True),
-    PUBREC: PacketRule("PUBREC", 0, 2, 2, True, True),
-    PUBREL: PacketRule("PUBREL", 2, 2, 2, True, True),
-    PUBCOMP: PacketRule("PUBCOMP", 0, 2, 2, True, True),
-    SUBSCRIBE: PacketRule("SUBSCRIBE", 2, 2, None, True, False),
-    SUBACK: PacketRule("SUBACK", 0, 3, None, False, True),
-    UNSUBSCRIBE: PacketRule("UNSUBSCRIBE", 2, 2, None, True, False),
-    UNSUBACK: PacketRule("UNSUBACK", 0, 2, 2, False, True),
-    PINGREQ: PacketRule("PINGREQ", 0, 0, 0, True, False),
-    PINGRESP: PacketRule("PINGRESP", 0, 0, 0, False, True),
-    DISCONNECT: PacketRule("DISCONNECT", 0, 0, 0, True, False),
-}
-"""MQTT 3.1.1 tables 2.1 and 2.2; types 0 and 15 are reserved."""
-
 LEVEL_3_1: Final = 3
 LEVEL_3_1_1: Final = 4
 LEVEL_5: Final = 5
+
+_RULES_3_1_1: Final[dict[int, PacketRule]] = {
+    CONNECT: PacketRule("CONNECT", (0,), 12, None, True, False),
+    CONNACK: PacketRule("CONNACK", (0,), 2, 2, False, True),
+    PUBLISH: PacketRule("PUBLISH", None, 2, None, True, True),
+    PUBACK: PacketRule("PUBACK", (0,), 2, 2, True, True),
+    PUBREC: PacketRule("PUBREC", (0,), 2, 2, True, True),
+    PUBREL: PacketRule("PUBREL", (2,), 2, 2, True, True),
+    PUBCOMP: PacketRule("PUBCOMP", (0,), 2, 2, True, True),
+    SUBSCRIBE: PacketRule("SUBSCRIBE", (2,), 2, None, True, False),
+    SUBACK: PacketRule("SUBACK", (0,), 3, None, False, True),
+    UNSUBSCRIBE: PacketRule("UNSUBSCRIBE", (2,), 2, None, True, False),
+    UNSUBACK: PacketRule("UNSUBACK", (0,), 2, 2, False, True),
+    PINGREQ: PacketRule("PINGREQ", (0,), 0, 0, True, False),
+    PINGRESP: PacketRule("PINGRESP", (0,), 0, 0, False, True),
+    DISCONNECT: PacketRule("DISCONNECT", (0,), 0, 0, True, False),
+}
+"""MQTT 3.1.1 tables 2.1 and 2.2; types 0 and 15 are reserved."""
+
+_RULES_3_1: Final[dict[int, PacketRule]] = {
+    **_RULES_3_1_1,
+    PUBREL: PacketRule("PUBREL", (2, 10), 2, 2, True, True),
+    SUBSCRIBE: PacketRule("SUBSCRIBE", (2, 10), 2, None, True, False),
+    UNSUBSCRIBE: PacketRule("UNSUBSCRIBE", (2, 10), 2, None, True, False),
+}
+"""MQTT 3.1 sets DUP when it sends these again (3.1, sections 3.6, 3.8, 3.10)."""
+
+_RULES_5: Final[dict[int, PacketRule]] = {
+    **_RULES_3_1_1,
+    CONNECT: PacketRule("CONNECT", (0,), 12, None, True, False),
+    CONNACK: PacketRule("CONNACK", (0,), 3, None, False, True),
+    PUBLISH: PacketRule("PUBLISH", None, 3, None, True, True),
+    PUBACK: PacketRule("PUBACK", (0,), 2, None, True, True),
+    PUBREC: PacketRule("PUBREC", (0,), 2, None, True, True),
+    PUBREL: PacketRule("PUBREL", (2,), 2, None, True, True),
+    PUBCOMP: PacketRule("PUBCOMP", (0,), 2, None, True, True),
+    SUBSCRIBE: PacketRule("SUBSCRIBE", (2,), 3, None, True, False),
+    SUBACK: PacketRule("SUBACK", (0,), 4, None, False, True),
+    UNSUBSCRIBE: PacketRule("UNSUBSCRIBE", (2,), 3, None, True, False),
+    UNSUBACK: PacketRule("UNSUBACK", (0,), 4, None, False, True),
+    DISCONNECT: PacketRule("DISCONNECT", (0,), 0, None, True, True),
+    AUTH: PacketRule("AUTH", (0,), 0, None, True, True),
+}
+"""MQTT 5.0 tables 2-1 and 2-2; type 0 is reserved."""
+
+RULES: Final[dict[int, dict[int, PacketRule]]] = {
+    LEVEL_3_1: _RULES_3_1,
+    LEVEL_3_1_1: _RULES_3_1_1,
+    LEVEL_5: _RULES_5,
+}
+"""By protocol level."""
+
 BRIDGE_BIT: Final = 0x80
 """Set in the level of a CONNECT by Mosquitto's bridges, which so ask for no local and retain as published."""
-PROTOCOL_NAMES: Final = {b"MQTT": (LEVEL_3_1_1,), b"MQIsdp": (LEVEL_3_1,)}
+PROTOCOL_NAMES: Final = {b"MQTT": (LEVEL_3_1_1, LEVEL_5), b"MQIsdp": (LEVEL_3_1,)}
 """Protocol name -> levels spoken here."""
-
-ACCEPTED: Final = 0
-REFUSED_VERSION: Final = 1
-REFUSED_IDENTIFIER: Final = 2
-REFUSED_UNAVAILABLE: Final = 3
-REFUSED_CREDENTIALS: Final = 4
-REFUSED_NOT_AUTHORIZED: Final = 5
-"""CONNACK return codes, table 3.1."""
-
-V5_UNSUPPORTED_VERSION: Final = 0x84
-"""MQTT 5 reason code Unsupported Protocol Version: what a v5 client is told, in v5 form."""
-
-SUBACK_FAILURE: Final = 0x80
 
 FLAG_RETAIN: Final = 0x01
 FLAG_QOS: Final = 0x06
 FLAG_QOS_2: Final = 0x04
 FLAG_DUP: Final = 0x08
+
+OPTION_QOS: Final = 0x03
+OPTION_NO_LOCAL: Final = 0x04
+OPTION_RETAIN_AS_PUBLISHED: Final = 0x08
+OPTION_RETAIN_HANDLING: Final = 0x30
+OPTION_RESERVED: Final = 0xC0
+"""Options of one subscription, MQTT 5.0 section 3.8.3.1."""
 
 CONNECT_RESERVED: Final = 0x01
 CONNECT_CLEAN: Final = 0x02
@@ -104,3 +133,12 @@ TOPIC_CACHE_MAX: Final = 20_000
 
 FILTERS_MAX: Final = 10_000
 """Filters in one SUBSCRIBE or UNSUBSCRIBE. The largest packet has room for a million, which would hold up everybody for seconds."""
+
+RECEIVE_MAX: Final = 65_535
+"""Receive Maximum of a client that names none [MQTT5-3.1.2.11.3]."""
+
+EXPIRY_NEVER: Final = 0xFFFF_FFFF
+"""Session Expiry Interval that never ends."""
+
+PROPERTIES_MAX: Final = 10_000
+"""User properties and subscription identifiers in one packet: 30,000 of the shortest fit into a CONNECT, millions into a PUBLISH."""
