@@ -39,6 +39,11 @@ GROUPS: Final = {
         "Transactional messages that wait for their producer's decision.",
         ["gantrymq.cli.commands.transactions"],
     ),
+    "mqtt": (
+        "MQTT: sessions, subscriptions, shared groups, retained messages.",
+        ["gantrymq.cli.mqtt.commands"],
+    ),
+    "bridge": ("Links to other MQTT brokers.", ["gantrymq.cli.mqtt.bridges"]),
     "store": (
         "Look at a store directory, make its derived files again, copy it.",
         [

@@ -1,0 +1,1 @@
+"""`gantry mqtt` and `gantry bridge`."""

@@ -1,0 +1,83 @@
+"""A command's own way to the tables of a cluster: the port that gateways have, to every broker group."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+
+from gantrymq.broker.port import BrokerPort
+from gantrymq.clock import SystemClock
+from gantrymq.cluster.wire.dial import Members
+from gantrymq.config import parse_nameservers
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.net.turn import LoopTurn
+from gantrymq.net.wheel import TimerWheel
+from gantrymq.services import ServiceContext
+
+BEGIN_S: Final = 15.0
+"""For nameservers and brokers to answer."""
+
+
+class Tables:
+    """Calls of a port, awaited."""
+
+    def __init__(self, port: BrokerPort) -> None:
+        self.port = port
+
+    async def ask(self, method: Callable[..., None], *arguments: object) -> Any:
+        """One call; raises its GantryError."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        method(*arguments, answer, lambda token, result: None if token.done() else token.set_result(result))
+        result = await answer
+        if isinstance(result, GantryError):
+            raise result
+        return result
+
+    async def rows(
+        self, table: str, on_change: Callable[[str, bytes | None], None] = lambda key, value: None
+    ) -> dict[str, bytes]:
+        """A table as it is now; then its changes."""
+        found: dict[str, bytes] = await self.ask(self.port.watch_table, table, on_change)
+        return found
+
+    async def put(self, table: str, rows: list[tuple[str, bytes | None]]) -> None:
+        """Set or delete rows."""
+        await self.ask(self.port.put, table, rows)
+
+
+@contextlib.asynccontextmanager
+async def tables(nameserver: str) -> AsyncIterator[Tables]:
+    """Connected until the block ends. Raises GantryError(UNAVAILABLE)."""
+    loop = asyncio.get_running_loop()
+    turn = LoopTurn(loop.call_soon, time.perf_counter)
+    clock = SystemClock()
+    wheel = TimerWheel(clock.monotonic_ms, loop.call_later)
+    nameservers = parse_nameservers(nameserver, "--nameserver")
+    async with anyio.create_task_group() as tasks:
+
+        def spawn(work: Callable[..., Any], *arguments: Any) -> None:
+            tasks.start_soon(work, *arguments)
+
+        context = ServiceContext(None, {}, "", Path(), clock, turn, wheel, nameservers, _listen, spawn)
+        members = Members(nameservers, context, f"cli-{time.time_ns():x}")
+        try:
+            with anyio.fail_after(BEGIN_S):
+                await members.begin()
+        except TimeoutError:
+            raise GantryError(ErrorCode.UNAVAILABLE, f"no broker answers within {BEGIN_S:g} s") from None
+        try:
+            yield Tables(members.port)
+        finally:
+            members.port.close()
+            wheel.close()
+            tasks.cancel_scope.cancel()
+
+
+def _listen(factory: object, host: str, port: int) -> None:
+    raise RuntimeError("a command listens nowhere")
