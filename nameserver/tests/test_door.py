@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from gantrymq.model import dialect
 from gantrymq.net.testing import FakeLink, ManualClock, ManualWheel
 from gantrymq.remoting import java_properties
 from gantrymq.remoting import json_bodies as bodies
@@ -178,7 +179,7 @@ def test_cluster_members_and_topic_lists() -> None:
         "clusterAddrTable": {"C": ["a"]},
     }
     assert json.loads(ask(link, Code.GET_BROKER_CLUSTER_INFO).body) == info
-    assert json.loads(bodies.standard(ask(link, Code.GET_BROKER_CLUSTER_INFO, version=1).body)) == info
+    assert json.loads(dialect.standard(ask(link, Code.GET_BROKER_CLUSTER_INFO, version=1).body)) == info
     members = json.loads(ask(link, Code.GET_BROKER_MEMBER_GROUP, clusterName="C", brokerName="a").body)
     assert members["brokerMemberGroup"]["brokerAddrs"] == {"0": "h:1"}
     assert json.loads(ask(link, Code.GET_TOPICS_BY_CLUSTER, cluster="C").body) == {"topicList": ["T"]}

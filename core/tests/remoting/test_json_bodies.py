@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gantrymq.model.dialect import standard
 from gantrymq.remoting import json_bodies as bodies
-from gantrymq.remoting.json_bodies import BodyError, QueueName, TopicOffset, decode, standard
+from gantrymq.remoting.json_bodies import BodyError, QueueName, TopicOffset, decode
 
 # name, dialect, standard
 DIALECT = {

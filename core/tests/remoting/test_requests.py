@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from gantrymq.administration import groups
+from gantrymq.model import dialect
 from gantrymq.net.testing import FakeLink
-from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.constants import ResponseCode as Answer
 from gantrymq.remoting.json_bodies import QueueName
-from gantrymq.remoting.server.clients import groups, locks
+from gantrymq.remoting.server.clients import locks
 from gantrymq.remoting.server.clients import registry as clients
 from gantrymq.store.log import record
 from tests.remoting.bench import SUSPEND, Bench, answers, ask, pull, pull_frame, request, send
@@ -289,7 +290,7 @@ def test_topics_of_cluster_and_broker_belong_to_rocketmq(bench: Bench, name: str
     """Tools find brokers by their routes, and neither change nor delete them (TopicValidator.isSystemTopic)."""
     link = bench.connect()
     assert bench.broker.topics.configs() == []
-    table = json.loads(bodies.standard(ask(link, Code.GET_TOPIC_STATS_INFO, topic=name).body))["offsetTable"]
+    table = json.loads(dialect.standard(ask(link, Code.GET_TOPIC_STATS_INFO, topic=name).body))["offsetTable"]
     assert len(table) == queues
     assert ask(link, Code.UPDATE_AND_CREATE_TOPIC, **CREATE | {"topic": name}).code == Answer.INVALID_PARAMETER
     assert ask(link, Code.DELETE_TOPIC_IN_BROKER, topic=name).code == Answer.INVALID_PARAMETER
@@ -300,7 +301,7 @@ def test_topic_stats(bench: Bench) -> None:
     link = bench.connect()
     send(link)
     answer = ask(link, Code.GET_TOPIC_STATS_INFO, topic="T")
-    table = json.loads(bodies.standard(answer.body))["offsetTable"]
+    table = json.loads(dialect.standard(answer.body))["offsetTable"]
     assert len(table) == 4
     queue, offset = next(iter(table.items()))
     assert json.loads(queue) == {"topic": "T", "brokerName": "broker-a", "queueId": 0}
@@ -313,7 +314,7 @@ def test_consume_stats(bench: Bench) -> None:
         send(link)
     ask(link, Code.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=2)
     answer = ask(link, Code.GET_CONSUME_STATS, consumerGroup="G")
-    table = json.loads(bodies.standard(answer.body))["offsetTable"]
+    table = json.loads(dialect.standard(answer.body))["offsetTable"]
     lags = [
         (json.loads(queue)["queueId"], value["brokerOffset"] - value["consumerOffset"])
         for queue, value in table.items()
@@ -328,9 +329,9 @@ def test_messages_that_were_pulled_and_not_committed_are_in_flight(bench: Bench,
     """RocketMQ: OffsetWrapper.pullOffset (ConsumerOffsetManager.commitPullOffset): consumerProgress shows what is between it and the commit."""
 
     def in_flight() -> tuple[int, int]:
-        body = json.loads(bodies.standard(ask(link, Code.GET_CONSUME_STATS, consumerGroup="CG").body))
+        body = json.loads(dialect.standard(ask(link, Code.GET_CONSUME_STATS, consumerGroup="CG").body))
         found = [value["pullOffset"] - value["consumerOffset"] for value in body["offsetTable"].values()]
-        totals = json.loads(bodies.standard(ask(link, Code.GET_BROKER_CONSUME_STATS, isOrder=False).body))
+        totals = json.loads(dialect.standard(ask(link, Code.GET_BROKER_CONSUME_STATS, isOrder=False).body))
         return sum(found), totals["totalInflightDiff"]
 
     link, reader = bench.connect(), bench.connect()
