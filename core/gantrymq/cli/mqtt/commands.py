@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -59,6 +60,30 @@ def retained(
 ) -> None:  # fmt: skip
     """Retained messages."""
     options.run(show_retained, nameserver, text=text, count=count, as_json=json_, again=watch, interval=interval)
+
+
+@mqtt_app.command("import-config")
+def import_config(
+    file: Annotated[Path, typer.Argument(metavar="MOSQUITTO.CONF", exists=True, dir_okay=False, readable=True)],
+    out: Annotated[Path | None, typer.Option("--out", help="Write the settings here; default: show them.")] = None,
+    bridges: Annotated[Path, typer.Option("--bridges", help="Where its bridges are written, if it has some.")] = Path(
+        "bridges.conf"
+    ),
+) -> None:
+    """Settings for this server from a Mosquitto's, and what could not be mapped (on stderr)."""
+    from gantrymq.cli.mqtt.mosquitto import read_mosquitto
+
+    found = read_mosquitto(file.read_text(encoding="utf-8", errors="replace"))
+    if found.bridges:
+        bridges.write_text(found.bridges, encoding="utf-8")
+        found.settings["mqtt.bridges"] = str(bridges.absolute())
+    if out is not None:
+        out.write_text(found.toml(), encoding="utf-8")
+    else:
+        typer.echo(found.toml(), nl=False)
+    for title, lines in (("needs nothing here", found.kept), ("NOT mapped", found.left)):
+        for line in lines:
+            typer.echo(f"{title}: {line}", err=True)
 
 
 async def _watched(admin: Any, fetch: Any, again: bool, interval: float, as_json: bool) -> None:

@@ -1,0 +1,103 @@
+"""mosquitto.conf as settings: what maps, what needs nothing, what is said not to map."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gantrymq.cli.app import app
+from gantrymq.cli.mqtt.mosquitto import read_mosquitto
+from gantrymq.config import gather
+from gantrymq.net.places import parse_place
+
+FULL = """
+# a site
+per_listener_settings false
+listener 1883
+listener 8883 192.0.2.1
+certfile /etc/a b/server.pem
+keyfile /etc/server.key
+cafile /etc/ca.pem
+require_certificate true
+listener 9001 127.0.0.1
+protocol websockets
+listener 0 /run/mosquitto.sock
+allow_anonymous true
+password_file /etc/mosquitto/passwd
+acl_file /etc/mosquitto/acl
+persistence true
+max_inflight_messages 20
+max_queued_messages 0
+max_keepalive 300
+message_size_limit 1000000
+persistent_client_expiration 2w
+connection office
+address office.example
+topic # out 1
+remote_password p
+listener 1999 ::1
+"""
+
+
+def test_a_site() -> None:
+    found = read_mosquitto(FULL)
+    assert found.settings == {
+        "mqtt.allow_anonymous": True,
+        "mqtt.inflight_max": 20,
+        "mqtt.keep_alive_s_max": 300,
+        "message.body_bytes_max": 1_000_000,
+        "mqtt.session_expiry_s": 14 * 86_400,
+        "mqtt.listeners": [
+            "tcp://0.0.0.0:1883",
+            "tls://192.0.2.1:8883?cert=/etc/a%20b/server.pem&key=/etc/server.key&client_ca=/etc/ca.pem&client_cert=required",
+            "tcp://127.0.0.1:9001",
+            "unix:///run/mosquitto.sock",
+            "tcp://[::1]:1999",
+        ],
+    }
+    assert found.bridges == "connection office\naddress office.example\ntopic # out 1\nremote_password p\n"
+    left = "\n".join(found.left)
+    for what in ("password_file", "acl_file", "max_queued_messages 0", "server.insecure_bind"):
+        assert what in left
+    assert [line.partition(":")[0] for line in found.kept] == [
+        "per_listener_settings",
+        "protocol websockets",
+        "persistence",
+    ]
+
+
+def test_the_listeners_are_places() -> None:
+    places = read_mosquitto(FULL).settings["mqtt.listeners"]
+    assert isinstance(places, list)
+    assert [parse_place(place).scheme for place in places] == ["tcp", "tls", "tcp", "unix", "tcp"]
+    assert parse_place(places[1]).options["cert"] == "/etc/a b/server.pem"
+
+
+def test_a_mosquitto_without_a_listener_is_for_this_machine() -> None:
+    assert read_mosquitto("").settings == {}
+    assert read_mosquitto("port 1884").settings == {"mqtt.listeners": ["tcp://127.0.0.1:1884"]}
+
+
+@pytest.mark.parametrize("line", ["nonsense x", "listener x", "max_keepalive many", "persistent_client_expiration 2q"])
+def test_what_is_not_understood_is_said(line: str) -> None:
+    (left,) = read_mosquitto(line).left
+    assert left.startswith(f"line 1: {line}")
+
+
+def test_the_command_writes_files_that_the_server_reads(tmp_path: Path) -> None:
+    conf, out, bridges = tmp_path / "mosquitto.conf", tmp_path / "gantry.toml", tmp_path / "bridges.conf"
+    conf.write_text(FULL)
+    done = CliRunner().invoke(
+        app, ["mqtt", "import-config", str(conf), "--out", str(out), "--bridges", str(bridges)], catch_exceptions=False
+    )
+    assert done.exit_code == 0
+    assert "NOT mapped: line" in done.stderr
+    settings = gather(str(out), {}, ())
+    assert settings.errors == []
+    assert settings.texts("mqtt", "listeners")[0] == "tcp://0.0.0.0:1883"
+    given = settings.get("mqtt", "bridges")
+    assert given is not None
+    assert given.value == str(bridges)
+    assert bridges.read_text().startswith("connection office\n")
