@@ -28,6 +28,7 @@ from gantrymq.broker.tables.snapshots import SnapshotWork
 from gantrymq.broker.tables.tables import Rows
 from gantrymq.broker_metrics import BrokerMetrics, registered
 from gantrymq.cluster.wire.server import GatewaySession
+from gantrymq.launch.authentication import open_at_broker
 from gantrymq.launch.health import Health
 from gantrymq.launch.recovery_progress import RecoveryProgress
 from gantrymq.metrics import Metrics
@@ -111,13 +112,15 @@ class BrokerService:
             verification.start()
         store.on_units_written(broker.stats.stored)
         broker.stats.start(context.wheel)
-        doors = BrokerServer(broker, context, partial(GatewaySession, broker))
+        doors = BrokerServer(broker, context, partial(GatewaySession, broker), context.shared.get("auth"))
         metrics = context.shared.get("metrics")
         if metrics is not None:
             show_metrics(metrics, store, broker, retention, doors)
             if verification is not None:
                 verification.show(metrics)
             self._show_numbers(context, metrics, doors)
+        if (authority := context.shared.get("auth")) is not None:
+            await open_at_broker(authority, LocalBrokerPort(broker), context.data)
         bound = await context.listen(doors.accept, context.host, config.port)
         vip = await listen_vip(context, doors.accept, bound[1]) if config.vip_channel else []
         self._registrar = Registrar(broker, context, bound)

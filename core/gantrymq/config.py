@@ -16,6 +16,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from gantrymq.auth.config import AuthConfig
 from gantrymq.logs import SECRET
 from gantrymq.model.errors import ConfigError, ConfigErrors
 from gantrymq.net.tls.contexts import TlsConfig
@@ -58,7 +59,13 @@ class ServerConfig:
     )
     insecure_bind: bool = field(
         default=False,
-        metadata={"help": "allow a host that other machines can reach, though nobody is authenticated yet"},
+        metadata={"help": "allow a host that other machines can reach, though nobody is authenticated"},
+    )
+    plaintext_bind: bool = field(
+        default=False,
+        metadata={
+            "help": "with auth.enabled: allow a host that other machines can reach without TLS, so that passwords can be read on the way"
+        },
     )
     trusted_networks: str = field(
         default="",
@@ -136,7 +143,7 @@ class ServerConfig:
     )
 
 
-PROCESS_SECTIONS: Final[dict[str, type]] = {"server": ServerConfig, "tls": TlsConfig}
+PROCESS_SECTIONS: Final[dict[str, type]] = {"server": ServerConfig, "tls": TlsConfig, "auth": AuthConfig}
 """Sections that are the process's own and no service's."""
 
 

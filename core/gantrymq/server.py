@@ -29,6 +29,7 @@ import anyio.abc
 import anyio.lowlevel
 
 from gantrymq import __version__
+from gantrymq.auth.config import AuthConfig
 from gantrymq.clock import SystemClock
 from gantrymq.config import (
     PROCESS_SECTIONS,
@@ -126,6 +127,7 @@ class Plan:
     configs: dict[str, Any]
     sections: dict[str, dict[str, Any]]
     openings: Openings
+    auth: AuthConfig
     nameservers: list[str]
     data_is_default: bool
     ready_file: Path | None
@@ -216,8 +218,8 @@ def make_plan(launch: Launch, environment: Mapping[str, str]) -> Plan:
         }
         for service in services
     }
-    errors += contradictions(settings, server, configs)
-    openings = openings_of(settings, server, own["tls"], services, errors)
+    errors += contradictions(settings, server, configs, own["auth"].enabled)
+    openings = openings_of(settings, own, services, errors)
     own_nameserver = "nameserver" in names and not server.nameserver
     source = "--nameserver" if server.nameserver else "NAMESRV_ADDR"
     named = "" if own_nameserver else server.nameserver or environment.get("NAMESRV_ADDR", "")
@@ -235,6 +237,7 @@ def make_plan(launch: Launch, environment: Mapping[str, str]) -> Plan:
         configs=configs,
         sections=sections,
         openings=openings,
+        auth=own["auth"],
         nameservers=nameservers,
         data_is_default=settings.get("server", "data") is None,
         ready_file=ready_file,
@@ -385,6 +388,9 @@ class Server:
                 return
         for service in plan.services:
             try:
+                if plan.auth.enabled and "auth" not in self._shared:
+                    authentication = import_module("gantrymq.launch.authentication")  # only where it is on
+                    self._shared["auth"] = authentication.authority_of(plan.auth, self._wheel, self._turn.at_deliver)
                 await self._start_one(service)
             except ConfigError as error:
                 complain(f"{service.name}: {error}")
@@ -424,6 +430,8 @@ class Server:
             local = self._shared.get("broker_port")
             context.port = local.for_service() if local is not None else await self._connect(context)
             self._ports[service.name] = context.port
+            if local is None and "auth" in self._shared:
+                await import_module("gantrymq.launch.authentication").follow(self._shared["auth"], context.port)
         self._started.append(service)
         addresses = await service.start(context)
         if service.name not in WITHOUT_PORT and "broker_port" not in self._shared:
@@ -438,7 +446,7 @@ class Server:
         plan = self._plan
 
         async def listen_here(factory: ConnectionFactory, host: str, port: int) -> tuple[str, int]:
-            check_bind(host, plan.server.insecure_bind)
+            check_bind(host, plan.server.insecure_bind or plan.auth.enabled)  # in which case its places were checked
             if self._listeners.get(service.name):
                 return (
                     await self._listen(service.name, factory, *plan.openings.further(service.name, host, port))

@@ -53,6 +53,9 @@ GROUPS: Final = {
             "gantrymq.cli.store.damage",
         ],
     ),
+    "user": ("Users, who sign in where authentication is on.", ["gantrymq.cli.security.users"]),
+    "policy": ("What users and groups may do.", ["gantrymq.cli.security.users"]),
+    "auth": ("Why something is allowed or refused; keys.", ["gantrymq.cli.security.users"]),
     "cert": ("Certificates for trying TLS out.", ["gantrymq.cli.security.certificates"]),
     "config": ("Settings: what is in force, what is wrong, and a sample.", ["gantrymq.cli.commands.configuration"]),
 }

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import Self
+import ssl
+from typing import Final, Self
 
 from gantrymq.client.connecting.link import REQUEST_TIMEOUT_S, Link, Links
 from gantrymq.client.connecting.nameservers import DEFAULT_NAMESERVER, is_page, parse_nameservers
 from gantrymq.client.connecting.routes import MessageQueue, RouteCache
+from gantrymq.client.connecting.signing import Signer
 from gantrymq.client.errors import expect_success
 from gantrymq.client.membership import Membership
 from gantrymq.model.errors import GantryError
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import MASTER_ID
+
+TLS_VARIABLE: Final = "GANTRY_TLS_CA"
 
 
 class Client:
@@ -23,6 +27,9 @@ class Client:
 
     Arguments:
         nameserver: As above; empty: `NAMESRV_ADDR`, else 127.0.0.1:9876.
+        user: Who signs the requests, for servers that authenticate; empty: `GANTRY_USER`, and nobody where that is not set.
+        password: What it signs with; empty: `GANTRY_PASSWORD`.
+        tls: How connections are encrypted; None: as `GANTRY_TLS_CA` says, a file with the CAs to trust, and not at all where that is not set.
 
     Attributes:
         links (Links): Connections by address.
@@ -30,8 +37,13 @@ class Client:
         members (Membership): The groups that this process belongs to, and their heartbeats.
     """
 
-    def __init__(self, nameserver: str = "") -> None:
-        self.links = Links()
+    def __init__(
+        self, nameserver: str = "", user: str = "", password: str = "", tls: ssl.SSLContext | None = None
+    ) -> None:
+        authorities = os.environ.get(TLS_VARIABLE, "")
+        if tls is None and authorities:
+            tls = ssl.create_default_context(cafile=authorities)
+        self.links = Links(Signer.of(user, password), tls)
         where = nameserver or os.environ.get("NAMESRV_ADDR", "") or DEFAULT_NAMESERVER
         page = where.strip() if is_page(where) else ""
         self.routes = RouteCache([] if page else parse_nameservers(where), self.links, page)

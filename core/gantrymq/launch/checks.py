@@ -12,11 +12,15 @@ from gantrymq.net.host_names import host_names
 from gantrymq.net.loopback import is_loopback, networks_of
 
 
-def contradictions(settings: Settings, server: ServerConfig, configs: Mapping[str, Any]) -> Iterator[ConfigError]:
-    """Settings each of which is allowed, but not beside another one. `configs`: what services of one machine have, by their names."""
+def contradictions(
+    settings: Settings, server: ServerConfig, configs: Mapping[str, Any], auth: bool = False
+) -> Iterator[ConfigError]:
+    """Settings each of which is allowed, but not beside another one. `configs`: what services of one machine have, by their names. `auth`:
+    clients are authenticated."""
     given = settings.get("server", "host")
     try:
-        check_bind(server.host, server.insecure_bind, given.source if given is not None else "default")
+        may = server.insecure_bind or (auth and server.plaintext_bind)
+        check_bind(server.host, may, given.source if given is not None else "default", auth=auth)
     except ConfigError as error:
         yield error
     for key, read, hint in (
@@ -64,18 +68,28 @@ def _shared_ports(settings: Settings, configs: Mapping[str, Any]) -> Iterator[Co
         )
 
 
-def check_bind(host: str, insecure_bind: bool, source: str = "default", setting: str = "server.host") -> None:
-    """Other machines may reach us only when the user says that this is meant. `source`: who gave the host, as `setting`. Raises `ConfigError`."""
+def check_bind(
+    host: str, allowed: bool, source: str = "default", setting: str = "server.host", auth: bool = False
+) -> None:
+    """Other machines may reach us only when the user says that this is meant. `source`: who gave the host, as `setting`. `auth`: clients are
+    authenticated, so that only TLS is missing. Raises `ConfigError`."""
     try:
-        allowed = insecure_bind or is_loopback(host)
+        allowed = allowed or is_loopback(host)
     except OSError as error:
         raise ConfigError(f'{setting} = "{host}" ({source}): {error.strerror or error}', source) from error
-    if not allowed:
+    if allowed:
+        return
+    if auth:
         raise ConfigError(
-            f'{setting} = "{host}" ({source}): other machines could connect, and nobody is authenticated yet; use 127.0.0.1, '
-            "or add --set server.insecure_bind=true if the network is trusted",
+            f'{setting} = "{host}" ({source}): other machines could connect without TLS, and passwords be read on the way; use 127.0.0.1, '
+            "or tls:// in the listeners of each service, or add --set server.plaintext_bind=true if the network is trusted",
             source,
         )
+    raise ConfigError(
+        f'{setting} = "{host}" ({source}): other machines could connect, and nobody is authenticated; use 127.0.0.1, '
+        "or auth.enabled=true, or add --set server.insecure_bind=true if the network is trusted",
+        source,
+    )
 
 
 def check_ready_file(given: str | None, data: Path) -> Path | None:

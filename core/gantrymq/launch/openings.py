@@ -52,9 +52,9 @@ class Openings:
 
 
 def openings_of(
-    settings: Settings, server: ServerConfig, tls: TlsConfig, services: Iterable[Any], errors: list[ConfigError]
+    settings: Settings, own: Mapping[str, Any], services: Iterable[Any], errors: list[ConfigError]
 ) -> Openings:
-    """The places of services (`services.Service`); what is wrong is added to `errors`."""
+    """The places of services (`services.Service`); what is wrong is added to `errors`. `own`: the process's sections."""
     found = Openings()
     for service in services:
         raw = settings.get(service.name, "listeners")
@@ -66,8 +66,8 @@ def openings_of(
         except ConfigError as error:
             errors.append(error)
             continue
-        errors += _wrong(settings, server, service.name, found.places[service.name])
-        _load(found, tls, service.name, raw.source, errors)
+        errors += _wrong(settings, own, service.name, found.places[service.name])
+        _load(found, own["tls"], service.name, raw.source, errors)
     errors += _shared(settings, found.places)
     return found
 
@@ -91,12 +91,15 @@ def _places(settings: Settings, name: str) -> list[Place]:
     return places
 
 
-def _wrong(settings: Settings, server: ServerConfig, name: str, places: list[Place]) -> Iterator[ConfigError]:
+def _wrong(settings: Settings, own: Mapping[str, Any], name: str, places: list[Place]) -> Iterator[ConfigError]:
     raw = settings.get(name, "listeners")
     source = raw.source if raw is not None else "default"
+    server: ServerConfig = own["server"]
+    auth: bool = own["auth"].enabled
     for place in places:
+        may = server.insecure_bind or (auth and (server.plaintext_bind or not place.speaks_plain))
         try:
-            check_bind(place.host, server.insecure_bind, source, f"{name}.listeners")
+            check_bind(place.host, may, source, f"{name}.listeners", auth)
         except ConfigError as error:
             yield error
 

@@ -35,3 +35,7 @@ DAMAGE_LIST: Final = 60126
 
 DAMAGE_SKIP: Final = 60127
 """Field `position`: whoever waits for what is damaged there shall wait no more; it is as acknowledged, unread. `{"skipped": entries}`."""
+
+EXPLAIN: Final = 60128
+"""Fields `user`, `action`, `resource`, `address`, `clientId`, `topic`: `{"allowed", "rule"}`, as a door would decide
+(docs/operations/security.md)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from gantrymq.auth.config import AuthConfig
 from gantrymq.config import ServerConfig, Settings, gather
 from gantrymq.launch.openings import Openings, openings_of
 from gantrymq.model.errors import ConfigError
@@ -20,12 +21,13 @@ class Door:
 
 
 def openings(
-    *sets: str, tls: TlsConfig | None = None, server: ServerConfig | None = None
+    *sets: str, tls: TlsConfig | None = None, server: ServerConfig | None = None, auth: bool = False
 ) -> tuple[Openings, list[str]]:
     settings: Settings = gather(None, {}, sets)
     errors: list[ConfigError] = []
+    own = {"server": server or ServerConfig(), "tls": tls or TlsConfig(), "auth": AuthConfig(enabled=auth)}
     doors = [Door("mqtt", ("mqtt",)), Door("amqp")]
-    found = openings_of(settings, server or ServerConfig(), tls or TlsConfig(), doors, errors)
+    found = openings_of(settings, own, doors, errors)
     return found, [str(error) for error in errors]
 
 
@@ -48,9 +50,20 @@ def test_listeners_come_instead(tmp_path: Path) -> None:
     assert found.host("mqtt", "127.0.0.1") == "0.0.0.0"
     assert len(found.all_contexts()) == 1
     assert openings(listeners, tls=tls)[1] == [
-        'mqtt.listeners = "0.0.0.0" (--set): other machines could connect, and nobody is authenticated yet; use 127.0.0.1, '
-        "or add --set server.insecure_bind=true if the network is trusted"
+        'mqtt.listeners = "0.0.0.0" (--set): other machines could connect, and nobody is authenticated; use 127.0.0.1, '
+        "or auth.enabled=true, or add --set server.insecure_bind=true if the network is trusted"
     ]
+
+
+def test_with_authentication_tls_may_be_reached(tmp_path: Path) -> None:
+    certs = make_certificates(tmp_path / "certs")
+    tls = TlsConfig(str(certs / "server.pem"), str(certs / "server.key"))
+    assert not openings("mqtt.listeners=tls://0.0.0.0:8883", tls=tls, auth=True)[1]
+    for scheme in ("tcp", "any"):
+        found = openings(f"mqtt.listeners={scheme}://0.0.0.0:8883", tls=tls, auth=True)[1]
+        assert ["passwords be read on the way" in error for error in found] == [True]
+        plain = ServerConfig(plaintext_bind=True)
+        assert not openings(f"mqtt.listeners={scheme}://0.0.0.0:8883", tls=tls, auth=True, server=plain)[1]
 
 
 def test_what_is_wrong_is_said() -> None:

@@ -11,10 +11,12 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from gantrymq.auth.authority import READ
 from gantrymq.broker.port import Outcome
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.held.outbound import Piece, Pieces
 from gantrymq.net.procedures.driver import Steps, run
+from gantrymq_gateways.amqp import access
 from gantrymq_gateways.amqp.channels import channel as channels
 from gantrymq_gateways.amqp.channels import declare, transactions
 from gantrymq_gateways.amqp.channels.channel import Channel, Handler
@@ -26,6 +28,7 @@ from gantrymq_gateways.amqp.wire.constants import (
     CONNECTION_FORCED,
     FRAME_ERROR,
     INTERNAL_ERROR,
+    MECHANISMS,
     NOT_FOUND,
     NUMBER_PUBLISH,
     PRECONDITION_FAILED,
@@ -46,8 +49,9 @@ from gantrymq_gateways.amqp.wire.events import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from gantrymq.auth.authority import Identity
     from gantrymq.net.api import Link
     from gantrymq_gateways.amqp.gateway import Gateway
     from gantrymq_gateways.amqp.messages.consumers import Queue
@@ -58,6 +62,8 @@ HANDLERS: Final[dict[str, Handler]] = {**channels.HANDLERS, **declare.HANDLERS, 
 
 BACKLOG_MAX: Final = 1000
 """Events of one connection that wait for an earlier one before we stop reading."""
+PUBLISHABLE_MAX: Final = 1000
+"""Places remembered that a connection may publish to."""
 BLOCKED_MS: Final = 1000
 """How long a publisher waits after the broker refused a message for lack of room; then it may try again."""
 
@@ -114,6 +120,10 @@ class AmqpDoor:
         self._blocked_until = 0
         self._closing = False
         self._released = False
+        self.identity: Identity | None = None
+        """Who it is; None without authentication."""
+        self._publishable: set[bytes] = set()
+        """Arguments of basic.publish that are allowed, as far as it was asked."""
         self._orphaned = False
         """The peer left without goodbye: what it published before is still stored."""
 
@@ -123,7 +133,12 @@ class AmqpDoor:
         """See Door."""
         self._link = link
         self.connected_ms = self.gateway.clock.now_ms()
-        self._connection = Connection(self._settings, self._authenticate, self.gateway.clock.monotonic_ms())
+        authority = self.gateway.authority
+        external = b" EXTERNAL" if authority is not None and link.peer_certificate is not None else b""
+        self._connection = Connection(
+            self._settings, self._authenticate, self.gateway.clock.monotonic_ms(), MECHANISMS + external
+        )
+        self._connection.check_vhost = self._check_vhost
         self._connection.on_failure = self._failed
         self._ending = False
         """The connection is being closed for an error that the log has."""
@@ -164,8 +179,49 @@ class AmqpDoor:
         self._arm()
         self._link.mark()
 
-    def _authenticate(self, user: str, password: str) -> bool:
-        return self.gateway.may_log_in(user, password, self._link.peer, self._link.peer_is_loopback)
+    def _authenticate(self, mechanism: str, user: str, password: str, answer: Callable[[str | bool], None]) -> None:
+        """By the users there are; without authentication the one account there is. The peer is told no more than that it is refused."""
+        authority, link = self.gateway.authority, self._link
+        if authority is None:
+            answer(self.gateway.may_log_in(user, password, link.peer, link.peer_is_loopback))
+        elif mechanism == "EXTERNAL":
+            found = authority.by_certificate(link.peer_certificate, "", link.peer)
+            self._identified(answer, found, "" if found is not None else "its certificate is no user's")
+        else:
+            authority.login(user, password, "", link.peer, partial(self._identified, answer))
+
+    def _identified(self, answer: Callable[[str | bool], None], identity: Identity | None, why: str) -> None:
+        if self._released:
+            return
+        self.identity = identity
+        if identity is None:
+            log.warning("%s: login refused: %s", self._link.peer, why)
+        answer(identity.name if identity is not None else False)
+        self._arm()
+        self._link.mark()
+
+    def _check_vhost(self, vhost: str) -> None:
+        if self.identity is not None:
+            access.check_vhost(self.identity, vhost)
+
+    def rights_changed(self) -> None:
+        """See `Gateway`: consumers that may not read any more are cancelled; a user that is gone is shown out."""
+        identity = self.identity
+        if identity is None or self._released:
+            return
+        if not identity.alive:
+            text = f"user '{identity.name}' was deleted or disabled"
+            self._connection.fail(AmqpError(CONNECTION_FORCED, text, connection=True), 0)
+            self._release()
+            self._link.mark()
+            return
+        for channel in list(self._channels.values()):
+            for consumer in list(channel.consumers.values()):
+                if not access.decide(identity, (READ, access.QUEUE, consumer.queue.name)).allowed:
+                    consumer.queue.remove(consumer)
+                    channel.cancelled(consumer)
+        self._publishable.clear()
+        self._link.mark()
 
     def received(self, data: bytes) -> int:
         """See Door."""
@@ -370,6 +426,8 @@ class AmqpDoor:
             self._fail(channel, error, number)
             return
         try:
+            if self.identity is not None:
+                access.check_method(self.identity, channel, event.method.name, event.arguments)
             steps = handler(channel, *event.arguments)
         except AmqpError as error:
             self._fail(channel, error, number)
@@ -424,11 +482,24 @@ class AmqpDoor:
         if publisher is None:
             return
         try:
+            if self.identity is not None:
+                self._check_publish(self.identity, event)
             publisher.publish(channel, event, channel.transaction)
         except AmqpError as error:
             self._fail(channel, error, NUMBER_PUBLISH)
         except UnknownExchangeError as unknown:
             self._run(channel, self._lookup(channel, event, unknown.name), NUMBER_PUBLISH)
+
+    def _check_publish(self, identity: Identity, event: Publish) -> None:
+        """Raises AmqpError; what was allowed is asked again when something changed."""
+        arguments = event.arguments
+        if arguments not in self._publishable:
+            at = 3 + arguments[2]  # behind two bytes of a ticket
+            exchange, key = arguments[3:at], arguments[at + 1 : at + 1 + arguments[at]]
+            access.check_publish(identity, exchange.decode("utf-8", "replace"), key.decode("utf-8", "replace"))
+            if len(self._publishable) >= PUBLISHABLE_MAX:
+                self._publishable.clear()
+            self._publishable.add(arguments)
 
     def _lookup(self, channel: Channel, event: Publish, name: str) -> Steps:
         """An exchange that nobody declared may be another door's topic."""

@@ -17,6 +17,7 @@ from gantrymq_gateways.amqp.properties.writing import Renderer
 from gantrymq_gateways.amqp.wire.constants import locked_error, unknown_queue_error
 
 if TYPE_CHECKING:
+    from gantrymq.auth.authority import Authority
     from gantrymq.net.api import Wheel
     from gantrymq.services import Clock, Turn
 
@@ -33,6 +34,9 @@ class Owner(Protocol):
     def own(self, queue: Queue) -> None: ...
 
     def shutdown(self) -> None: ...
+
+    def rights_changed(self) -> None:
+        """Users or policies are others now."""
 
 
 class Gateway:
@@ -51,6 +55,8 @@ class Gateway:
         self.token = token
         self.node = "gantrymq@localhost"
         """As RabbitMQ names nodes."""
+        self.authority: Authority | None = None
+        """Who knows the users; None without authentication."""
         self.ready = False
         self.stopped = False
         """The service is over; another gateway may follow in this process."""
@@ -65,6 +71,16 @@ class Gateway:
         self.targets = Targets(self.definitions)
         self.renderer = Renderer(self.definitions.exchange_of)
         self.queues: dict[str, Queue] = {}
+
+    def authenticate_by(self, authority: Authority) -> None:
+        """From now on."""
+        self.authority = authority
+        authority.watch(self.rights_changed)
+
+    def rights_changed(self) -> None:
+        """Every connection loses what it lost."""
+        for door in list(self.doors):
+            door.rights_changed()
 
     def start(self, on_started: Callable[[Exception | None], None]) -> None:
         """Load the definitions; connections are taken when `on_started(None)` was called."""

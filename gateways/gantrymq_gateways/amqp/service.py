@@ -69,6 +69,8 @@ class AmqpService:
         gateway = Gateway(config, context.port, context.clock, context.turn, context.wheel, new_token)
         gateway.node = "gantrymq@" + context.host
         self._gateway = gateway
+        if (authority := context.shared.get("auth")) is not None:
+            gateway.authenticate_by(authority)
         started = anyio.Event()
         failures: list[Exception] = []
 
@@ -90,7 +92,7 @@ class AmqpService:
             body_bytes_max=context.sections["message"].body_bytes_max,
         )
         bound: tuple[str, int] = await context.listen(lambda: AmqpDoor(gateway, settings), context.host, config.port)
-        if not config.loopback_guest_only:
+        if not config.loopback_guest_only and gateway.authority is None:
             warn_if_open(log, self.name, bound, "amqp.loopback_guest_only=false")
         return [bound, *await self._start_management(context, gateway)]
 
@@ -118,6 +120,8 @@ class AmqpService:
         """See Service."""
         if self._gateway is not None:
             self._gateway.stopped = True
+            if self._gateway.authority is not None:
+                self._gateway.authority.unwatch(self._gateway.rights_changed)
             self._gateway = None
 
 

@@ -63,9 +63,9 @@ def examine(settings: Settings, installed: Mapping[str, EntryPoint], off_too: bo
         found.values[name] = settings.examine(name, section, found.errors, common)
     on_here = {name: found.values[name] for name in services if name not in found.off}
     server: ServerConfig = found.values["server"]
-    found.errors += contradictions(settings, server, on_here)
+    found.errors += contradictions(settings, server, on_here, found.values["auth"].enabled)
     running = [service for name, service in services.items() if name not in found.off]
-    openings_of(settings, server, found.values["tls"], running, found.errors)
+    openings_of(settings, found.values, running, found.errors)
     given = settings.get("server", "nameserver")
     if server.nameserver and given is not None:
         try:

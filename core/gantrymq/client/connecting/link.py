@@ -11,11 +11,13 @@ import asyncio
 import logging
 import os
 import random
+import ssl
 from collections.abc import Callable
 from typing import Final, cast
 
+from gantrymq.client.connecting.signing import Signer
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.remoting.codec import Command, FrameError, FrameReader, encode, encode_header, frame
+from gantrymq.remoting.codec import Command, FrameError, FrameReader, decode_json_header, encode, encode_header, frame
 from gantrymq.remoting.constants import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 
 _log = logging.getLogger(__name__)
@@ -52,8 +54,9 @@ def _unavailable(text: str) -> GantryError:
 class Link(asyncio.Protocol):
     """One connection. Not made directly: `Links.get`."""
 
-    def __init__(self, address: str, serve: Serve | None = None) -> None:
+    def __init__(self, address: str, serve: Serve | None = None, signer: Signer | None = None) -> None:
         self.address = address
+        self._signer = signer
         self.is_open = False
         self._serve = serve
         self._heard_at = 0.0
@@ -125,6 +128,8 @@ class Link(asyncio.Protocol):
         """Send `command`, whose opaque is set here; `done` gets the answer, whatever its code, or a GantryError (UNAVAILABLE)."""
         if self._may_post(done):
             command.opaque = self._opaque
+            if self._signer is not None:
+                self._signer.sign(command)
             try:
                 data = encode(command)
             except ValueError as error:
@@ -136,6 +141,9 @@ class Link(asyncio.Protocol):
         self, shape: bytes, values: tuple[object, ...], body: bytes, done: Done, timeout_s: float = REQUEST_TIMEOUT_S
     ) -> None:
         """As `post`, with a header that is encoded already (`shape_of`); `values`: for its places but the last one, which is the opaque's."""
+        if self._signer is not None:
+            self.post(decode_json_header(shape % (*values, 0), body), done, timeout_s)
+            return
         if self._may_post(done):
             try:
                 data = frame(shape % (*values, self._opaque), body)
@@ -181,6 +189,8 @@ class Link(asyncio.Protocol):
     def one_way(self, command: Command) -> None:
         """Send without wanting an answer; lost silently if the connection is closed."""
         command.flag |= FLAG_ONEWAY
+        if self._signer is not None:
+            self._signer.sign(command)
         self._opaque = (self._opaque + 1) & _OPAQUE_MASK
         command.opaque = self._opaque
         self._write(encode(command))
@@ -269,7 +279,9 @@ class Links:
 
     `serve` gets the requests of servers; `opened` is called with each new link before anybody else uses it. Neither may raise."""
 
-    def __init__(self) -> None:
+    def __init__(self, signer: Signer | None = None, tls: ssl.SSLContext | None = None) -> None:
+        self._signer = signer
+        self._tls = tls
         self.serve: Serve | None = None
         self.opened: Callable[[Link], None] | None = None
         self._slots: dict[str, _Slot] = {}
@@ -307,7 +319,9 @@ class Links:
         host, port = split_address(address)
         try:
             async with asyncio.timeout_at(deadline):
-                _, link = await loop.create_connection(lambda: Link(address, self.serve), host, port)
+                _, link = await loop.create_connection(
+                    lambda: Link(address, self.serve, self._signer), host, port, ssl=self._tls
+                )
         except OSError as error:  # TimeoutError is one
             slot.backoff_s = min(max(BACKOFF_FIRST_S, slot.backoff_s * 2), BACKOFF_MAX_S)
             slot.retry_at = loop.time() + slot.backoff_s * random.uniform(0.8, 1.2)

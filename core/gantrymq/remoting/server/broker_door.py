@@ -24,14 +24,17 @@ from gantrymq.remoting.constants import FLAG_ONEWAY, FLAG_RESPONSE, REGION, Requ
 from gantrymq.remoting.dispatch import Handler, K, Row, S, rows
 from gantrymq.remoting.door import RemotingDoor, code_name, code_of
 from gantrymq.remoting.gateway_codes import FIRST_CODE, LAST_CODE
-from gantrymq.remoting.headers import SendHeader, SendHeaderV2, parse
+from gantrymq.remoting.headers import HeaderError, SendHeader, SendHeaderV2, parse
 from gantrymq.remoting.registration.route_finder import RouteFinder
+from gantrymq.remoting.server.admin import accounts as account_requests
 from gantrymq.remoting.server.admin import requests as admin_requests
+from gantrymq.remoting.server.admin.accounts import Accounts
 from gantrymq.remoting.server.clients import requests as client_requests
 from gantrymq.remoting.server.clients.calls import CALL_MS, Calls, OnAnswer
 from gantrymq.remoting.server.clients.locks import QueueLocks
 from gantrymq.remoting.server.clients.registry import Clients
 from gantrymq.remoting.server.clients.requests import ClientServices
+from gantrymq.remoting.server.guard import Guard
 from gantrymq.remoting.server.identity import Identity
 from gantrymq.remoting.server.jobs import Jobs
 from gantrymq.remoting.server.overview import requests as overview_requests
@@ -63,6 +66,7 @@ from gantrymq.store.cold import Cold
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from gantrymq.auth.authority import Authority
     from gantrymq.broker.broker import Broker
     from gantrymq.services import ServiceContext
 
@@ -98,7 +102,10 @@ COLD_MAX: Final = 1024
 class BrokerServer:
     """What all connections to one broker share; `accept` is the listener's factory."""
 
-    def __init__(self, broker: Broker, context: ServiceContext, open_session: OpenSession) -> None:
+    def __init__(
+        self, broker: Broker, context: ServiceContext, open_session: OpenSession, authority: Authority | None = None
+    ) -> None:
+        """`authority`: who knows the users; None without authentication."""
         self.broker = broker
         self.open_session = open_session
         self.wheel = context.wheel
@@ -120,6 +127,11 @@ class BrokerServer:
         self.batches = Batches(self.sends, self.responses, batch_max, broker.submit, in_slices)
         self.recalls = Recalls(broker.topics, broker.delays, broker.clock, broker.config.name, self.responses)
         broker.transactions.checks.producers = ProducerClients(self.clients, self.responses, broker.config.name)
+        self.authority = authority
+        self.guarded: set[BrokerConnection] = set()
+        """Connections that are asked for their rights."""
+        if self.authority is not None:
+            self.authority.watch(self._rights_changed)
         self.table = self._all_rows()
 
     def _all_rows(self) -> dict[int, Row]:
@@ -146,6 +158,7 @@ class BrokerServer:
             **_rows(mode_requests.HANDLERS, modes),
             **_rows(admin_requests.HANDLERS, tools),
             **_rows(overview_requests.HANDLERS, tools),
+            **_rows(account_requests.HANDLERS, Accounts(self.authority, broker.put, clock.now_ms)),
         }
 
     def set_address(self, address: str) -> None:
@@ -176,6 +189,10 @@ class BrokerServer:
         """Some client of the group holds a queue: it consumes in order."""
         return self.locks.any_held(group, self.wheel.now_ms())
 
+    def _rights_changed(self) -> None:
+        for connection in list(self.guarded):
+            connection.rights_changed()
+
     def accept(self) -> Door:
         """A door for a new connection."""
         return BrokerConnection(self)
@@ -185,7 +202,7 @@ class BrokerConnection(RemotingDoor):
     """One connection of a client."""
 
     def __init__(self, shared: BrokerServer) -> None:
-        super().__init__(shared.wheel, shared.table, typed=True)
+        super().__init__(shared.wheel, shared.table, typed=shared.authority is None)  # a signature is over all fields
         self.shared = shared
         self.outbox = self.connection.outbox
         self.waiters: set[Waiter] = set()
@@ -208,10 +225,15 @@ class BrokerConnection(RemotingDoor):
         """Requests that wait for the disk."""
         self._closing = False
         self._gateway: GatewaySession | None = None
+        self._guard: Guard | None = None
+        """Without authentication none."""
 
     def connected(self, link: Link) -> None:
         """See `net.api.Door`."""
         super().connected(link)
+        if self.shared.authority is not None:
+            self._guard = Guard(self.shared.authority, link)
+            self.shared.guarded.add(self)
         self._born_host = host_bytes(link.peer)
         self._host_flag = 0 if len(self._born_host) == len(LOOPBACK_HOST) else sysflag.BORN_HOST_V6
 
@@ -225,7 +247,10 @@ class BrokerConnection(RemotingDoor):
         host, host_flag = self._born_host, self._host_flag
         batch: list[Message] = []
         commands: list[Command] = []
+        guard = self._guard
         for command in connection.receive_data(data):
+            if guard is not None and not self._passes(guard, command):
+                continue
             send = command.header
             if not isinstance(send, SendHeaderV2) or command.code != _SEND_V2 or command.flag & 1:
                 self.handle(command)
@@ -254,6 +279,34 @@ class BrokerConnection(RemotingDoor):
             self.broken()
         if connection.outbox:
             self.link.mark()
+
+    def _passes(self, guard: Guard, command: Command) -> bool:
+        """Whether whoever sent it may; a refusal is answered. A send gets the header that makes it one of a batch."""
+        if command.flag & FLAG_RESPONSE:
+            return True
+        refusal = guard.refusal(command)
+        if refusal:
+            log.info("%s: %s: refused: %s", self.link.peer, code_name(command.code), refusal)
+            self.refuse(command, ResponseCode.NO_PERMISSION, refusal)
+            return False
+        if command.code == _SEND_V2:
+            try:
+                command.header = parse(command.fields, SendHeaderV2)
+            except HeaderError:
+                pass  # whoever handles it alone says what is wrong
+        return True
+
+    def rights_changed(self) -> None:
+        """Users or policies are others now. A connection with a poll for what is not its user's any more is closed: it may come again, and hears
+        why at its next request."""
+        guard = self._guard
+        if guard is None or not self.open:
+            return
+        polls = self.shared.pops.polls.commands_of(self)
+        lost = any(not guard.may_read(waiter.topic.name, waiter.group) for waiter in self.waiters)
+        if lost or any(guard.refusal(command) for command in polls) or guard.is_gone():
+            log.info("%s: closed: its user lost a right", self.link.peer)
+            self.link.close()
 
     def _refuse_sends(self, commands: Sequence[Command]) -> None:
         self.shared.pressure.connection_sends += len(commands)
@@ -565,6 +618,7 @@ class BrokerConnection(RemotingDoor):
             if calls is not None:
                 calls.closed()
         self.deferred.clear()
+        self.shared.guarded.discard(self)
         if self._gateway is not None:
             self._gateway.close()
         self.shared.pulls.drop(self)

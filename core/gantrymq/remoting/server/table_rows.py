@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
+from gantrymq.auth import rows as auth_rows
 from gantrymq.broker import own_rows
 from gantrymq.broker.row_checks import RowCheck
 from gantrymq.broker.tables.group_tables import GONE_TABLE, LIGHTS_TABLE, STATE_TABLE, TAG
@@ -40,6 +41,7 @@ def _check_gone(key: str, value: bytes) -> None:
 
 CHECKS: Final[Mapping[str, RowCheck]] = {
     **own_rows.CHECKS,
+    **auth_rows.CHECKS,
     "group": _check_group,
     pop_modes.TABLE: _check_request_mode,
     LIGHTS_TABLE: _check_light,

@@ -56,8 +56,8 @@ class Site(Protocol):
     def refusal(self, host: bytes | None) -> str:
         """Why a request with this Host is not answered."""
 
-    def log_in(self, user: str, password: str, link: Link) -> bool:
-        """Whether they are somebody's."""
+    def log_in(self, user: str, password: str, method: str, link: Link, answer: Callable[[bool], None]) -> None:
+        """Whether they are somebody's who may use the method, now or later."""
 
     def handle(self, request: Request, answer: Answer) -> None:
         """Answer a request, now or later."""
@@ -129,13 +129,27 @@ class ManagementDoor:
             self._fail(421, refused)
             return
         credentials = _basic(headers.get(b"authorization", b""))
-        if credentials is None or not self._site.log_in(*credentials, link):
+        if credentials is None:
             self._fail(401, "Login failed", _ASK)
             return
         self._user = credentials[0]
+        self._busy = True
+        link.pause_reading()
+        self._site.log_in(*credentials, event.method.decode("latin-1"), link, self._logged_in)
+
+    def _logged_in(self, good: bool) -> None:
+        link = self._link
+        if link is None or self._ending:
+            return
+        link.resume_reading()
+        self._busy = False
+        if not good:
+            self._fail(401, "Login failed", _ASK)
+            return
         if self._http.they_are_waiting_for_100_continue:
             self._write(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue"))
             link.mark()
+        self._take(b"")
 
     def _dispatch(self) -> None:
         assert self._request is not None

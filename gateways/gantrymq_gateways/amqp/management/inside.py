@@ -156,6 +156,9 @@ class Inside:
     def shutdown(self) -> None:
         """See Door."""
 
+    def rights_changed(self) -> None:
+        """See Door. What is asked here was allowed when the request began."""
+
     def settle(self, queue: Queue, offset: int, outcome: Outcome) -> None:
         """See Door."""
         self.gateway.port.settle([(queue.cursor, offset, outcome)])

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from gantrymq.auth.resources import Action, Kind
 from gantrymq.net.host_names import HostNames
 from gantrymq.net.procedures.driver import run
 from gantrymq_gateways.amqp.management.api import Api, failure
 from gantrymq_gateways.amqp.management.http import Answer, ManagementDoor, Request, error_body
 
 if TYPE_CHECKING:
+    from gantrymq.auth.authority import Identity
     from gantrymq.net.api import Link
     from gantrymq_gateways.amqp.gateway import Gateway
 
@@ -36,9 +38,23 @@ class ManagementSite:
         """See `http.Site`."""
         return self._names.refusal(host)
 
-    def log_in(self, user: str, password: str, link: Link) -> bool:
-        """See `http.Site`."""
-        return self._gateway.may_log_in(user, password, link.peer, link.peer_is_loopback)
+    def log_in(self, user: str, password: str, method: str, link: Link, answer: Callable[[bool], None]) -> None:
+        """See `http.Site`. With authentication only administrators change anything, and `get` on `cluster:*` lets others look."""
+        authority = self._gateway.authority
+        if authority is None:
+            answer(self._gateway.may_log_in(user, password, link.peer, link.peer_is_loopback))
+            return
+
+        def known(identity: Identity | None, why: str) -> None:
+            looks = method in ("GET", "HEAD")
+            good = identity is not None and (
+                identity.is_admin or (looks and identity.may(Action.GET, Kind.CLUSTER, ""))
+            )
+            if not good:
+                log.warning("%s: management: %s", link.peer, why or f"user {user} may not do this")
+            answer(good)
+
+        authority.login(user, password, "", link.peer, known)
 
     def handle(self, request: Request, answer: Answer) -> None:
         """See `http.Site`."""

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import partial
 from typing import Any, Final
 
 from gantrymq.net.held.outbound import Piece, Pieces, gathered
@@ -75,6 +76,8 @@ class State(Enum):
 
     HEADER = auto()
     START = auto()
+    LOGIN = auto()
+    """Whether the peer may come in is being found out."""
     TUNE = auto()
     OPEN = auto()
     RUNNING = auto()
@@ -85,7 +88,13 @@ class State(Enum):
     ENDED = auto()
 
 
-_NAMES: Final = {State.START: "starting", State.TUNE: "tuning", State.OPEN: "opening", State.RUNNING: "running"}
+_NAMES: Final = {
+    State.START: "starting",
+    State.LOGIN: "securing",
+    State.TUNE: "tuning",
+    State.OPEN: "opening",
+    State.RUNNING: "running",
+}
 """States in RabbitMQ's reply texts."""
 
 _HANDSHAKE: Final = {
@@ -94,6 +103,10 @@ _HANDSHAKE: Final = {
     State.OPEN: "connection.open",
 }
 """The one method that each state of the handshake takes."""
+
+
+Authenticate = Callable[[str, str, str, Callable[[str | bool], None]], None]
+"""`authenticate(mechanism, user, password, answer)`: `answer(user)` or `answer(True)` lets the peer in, `answer(False)` does not; now or later."""
 
 
 class _Phase(Enum):
@@ -119,9 +132,12 @@ class _Channel:
 class Connection:
     """State and outbox of one connection."""
 
-    def __init__(self, settings: Settings, authenticate: Callable[[str, str], bool], now_ms: int) -> None:
+    def __init__(
+        self, settings: Settings, authenticate: Authenticate, now_ms: int, mechanisms: bytes = c.MECHANISMS
+    ) -> None:
         self._settings = settings
         self._authenticate = authenticate
+        self._mechanisms = mechanisms
         self._state = State.HEADER
         self._buffer = bytearray()
         """An unfinished frame."""
@@ -154,6 +170,8 @@ class Connection:
         self._reason = ""
         self.on_failure: Callable[[int, str], None] = lambda channel, text: None
         """Called once per channel or connection (0) that is closed for an error, with the reply text."""
+        self.check_vhost: Callable[[str], None] = lambda vhost: None
+        """Raises AmqpError for a vhost that is not for this user."""
         self._ended = False
         self.frame_max = FRAME_MAX_BEFORE_TUNE
         self.channel_max = settings.channel_max
@@ -291,7 +309,7 @@ class Connection:
         head = data[:8]
         if head in (c.PROTOCOL_HEADER, c.PROTOCOL_HEADER_OLD):
             self._state = State.START
-            self.send(0, "connection.start", 0, 9, self._settings.properties, c.MECHANISMS, c.LOCALES)
+            self.send(0, "connection.start", 0, 9, self._settings.properties, self._mechanisms, c.LOCALES)
             return 8
         if len(head) < 8 and (c.PROTOCOL_HEADER.startswith(head) or c.PROTOCOL_HEADER_OLD.startswith(head)):
             return 0
@@ -474,15 +492,27 @@ class Connection:
             )
         self.client = text_or_empty(lookup(properties, "product"))[:64]
         self.client_name = text_or_empty(lookup(properties, "connection_name"))[:128]
-        credentials = credentials_of(mechanism, response)
-        if credentials is not None and self._authenticate(*credentials):
-            self.user = credentials[0]
+        known = mechanism in self._mechanisms.decode().split()
+        credentials = credentials_of(mechanism, response) if known else None
+        if credentials is None:
+            self._logged_in(mechanism, False)
+            return
+        self.user = credentials[0]
+        self._state = State.LOGIN
+        self._authenticate(mechanism, *credentials, partial(self._logged_in, mechanism))
+
+    def _logged_in(self, mechanism: str, user: str | bool) -> None:
+        """The answer to `authenticate`, now or later."""
+        if self._state not in (State.START, State.LOGIN):
+            return  # it ended meanwhile
+        if user is not False:
+            self.user = user if isinstance(user, str) else self.user
             self.mechanism = mechanism
             self._state = State.TUNE
             settings = self._settings
             self.send(0, "connection.tune", settings.channel_max, settings.frame_max, settings.heartbeat_s)
             return
-        known = mechanism in c.MECHANISMS.decode().split()
+        known = mechanism in self._mechanisms.decode().split()
         if known and c.AUTH_CLOSE_CAPABILITY in self._capabilities:
             text = f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
             self.fail(AmqpError(c.ACCESS_REFUSED, text, connection=True), 0)
@@ -506,6 +536,11 @@ class Connection:
     def _opened(self, vhost: str, method: Method, events: list[Event]) -> None:
         if vhost != "/":
             self.fail(AmqpError(c.NOT_ALLOWED, f"vhost {vhost} not found", connection=True), 0, method.number)
+            return
+        try:
+            self.check_vhost(vhost)
+        except AmqpError as error:
+            self.fail(error, 0, method.number)
             return
         self._state = State.RUNNING
         self._deadline = self._now + self._half_ms if self._half_ms else None

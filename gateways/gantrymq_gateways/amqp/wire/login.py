@@ -1,4 +1,4 @@
-"""Who logs in: what the SASL mechanisms PLAIN and AMQPLAIN carry."""
+"""Who logs in: what the SASL mechanisms PLAIN, AMQPLAIN and EXTERNAL carry."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ def credentials_of(mechanism: str, response: bytes) -> tuple[str, str] | None:
         if mechanism == "PLAIN":  # RFC 4616
             _authorization, user, password = response.split(b"\0")
             return user.decode(), password.decode()
+        if mechanism == "EXTERNAL":  # RFC 4422 appendix A; who it is, the certificate says
+            return response.decode(), ""
         if mechanism == "AMQPLAIN":
             table, _ = read_table(len(response).to_bytes(4, "big") + response, 0, 4 + len(response))
             user_field, password_field = lookup(table, "LOGIN"), lookup(table, "PASSWORD")

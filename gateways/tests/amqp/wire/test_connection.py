@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +27,10 @@ OPENING = (
 
 
 def new(now_ms: int = 0) -> Connection:
-    return Connection(Settings([]), lambda user, password: (user, password) == ("guest", "guest"), now_ms)
+    def authenticate(mechanism: str, user: str, password: str, answer: Callable[[str | bool], None]) -> None:
+        answer((user, password) == ("guest", "guest"))
+
+    return Connection(Settings([]), authenticate, now_ms)
 
 
 @pytest.mark.parametrize("head", [PROTOCOL_HEADER, PROTOCOL_HEADER_OLD])

@@ -206,6 +206,10 @@ class Polls:
         if poll.handle:
             self._broker.wheel.cancel(poll.handle)
 
+    def commands_of(self, reply: RecordsReply) -> list[Command]:
+        """The requests of a connection that wait."""
+        return [poll.command for poll in self._replies.get(reply, ())]
+
     def drop(self, reply: RecordsReply) -> None:
         """The connection is gone, or its polls are no longer wanted."""
         for poll in list(self._replies.get(reply, ())):

@@ -1,0 +1,1 @@
+"""Who somebody is and what he may do, for every door: users, policies, one decision. No socket, no protocol."""

@@ -1,0 +1,317 @@
+"""Users and policies as they are now, and what every door asks of them: who is it, and may he.
+
+Rows come from the broker (`follow`) and are held compiled per connection (`Identity`). A change counts from the next question on; who
+watches is told once per turn, so that open connections lose what they lost. Before the rows are here nobody comes in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from gantrymq.auth.config import AuthConfig
+from gantrymq.auth.expressions import ExpressionError, matches
+from gantrymq.auth.keys import KeyFileError, Keys
+from gantrymq.auth.logins import Logins
+from gantrymq.auth.resources import Action, Kind
+from gantrymq.auth.rights import Decision, Rights
+from gantrymq.auth.rows import ANONYMOUS, CHECKS, POLICIES, USERS, Policy, User
+
+if TYPE_CHECKING:
+    from gantrymq.net.tls.identity import Certificate
+
+log = logging.getLogger(__name__)
+
+CONFIGURE, WRITE, READ = range(3)
+"""RabbitMQ's three expressions."""
+
+ADMIN: Final = Decision(True, "administrator")
+GONE: Final = Decision(False, "the user was deleted or disabled")
+NOT_LOADED: Final = "users are not known yet: come again"
+
+Login = Callable[["Identity | None", str], None]
+"""`on_done(identity, why)`: why is empty with an identity."""
+
+
+class Identity:
+    """Who a connection is, and its rights."""
+
+    __slots__ = ("_authority", "_epoch", "_rights", "_user", "address", "client_id", "name")
+
+    def __init__(self, authority: Authority, name: str, client_id: str, address: str) -> None:
+        self._authority = authority
+        self.name = name
+        self.client_id = client_id
+        self.address = address
+        """`host:port`."""
+        self._epoch = -1
+        self._user: User | None = None
+        self._rights: Rights | None = None
+
+    def _current(self) -> Rights:
+        authority = self._authority
+        if self._rights is None or self._epoch != authority.epoch:
+            self._epoch = authority.epoch
+            self._user = authority.user(self.name)
+            self._rights = Rights(authority.policies_of(self.name), self.name, self.client_id, self.address)
+        return self._rights
+
+    @property
+    def alive(self) -> bool:
+        """The user is still there and enabled."""
+        self._current()
+        return self._user is not None
+
+    @property
+    def is_admin(self) -> bool:
+        """May do everything."""
+        self._current()
+        return self._user is not None and self._user.admin
+
+    def decide(self, action: Action, kind: Kind, name: str) -> Decision:
+        """The one question."""
+        rights = self._current()
+        if self._user is None:
+            return GONE
+        return ADMIN if self._user.admin else rights.decide(action, kind, name)
+
+    def may(self, action: Action, kind: Kind, name: str) -> bool:
+        """As `decide`."""
+        return self.decide(action, kind, name).allowed
+
+    def decide_mqtt(self, action: Action, levels: str, topic: str | None) -> Decision:
+        """An MQTT topic or filter. `topic`: its native topic; None: a filter that may match any. A deny of either wins, an allow of either
+        is enough."""
+        rights = self._current()
+        if self._user is None:
+            return GONE
+        if self._user.admin:
+            return ADMIN
+        own = rights.decide(action, Kind.MQTT, levels)
+        if not own.allowed and own.rule != "no rule":
+            return own
+        if topic is None:
+            native = rights.decide_prefix(action, Kind.TOPIC, "")
+        else:
+            native = rights.decide(action, Kind.TOPIC, topic)
+        if native.allowed or native.rule != "no rule":
+            return native
+        return own
+
+    def decide_amqp(self, which: int, vhost: str, name: str, native: tuple[Action, Kind, str]) -> Decision:
+        """One of RabbitMQ's permissions on an exchange or queue: by the user's expressions for the vhost where it has some, else by native
+        rights. A native deny wins in any case."""
+        decision = self.decide(*native)
+        user = self._user
+        if user is None or user.admin or (not decision.allowed and decision.rule != "no rule"):
+            return decision
+        expressions = user.amqp.get(vhost)
+        if expressions is None:
+            return decision
+        text = f"user:{user.name}: {('configure', 'write', 'read')[which]} {expressions[which]!r} in vhost {vhost}"
+        return Decision(_matches(expressions[which], name), text)
+
+    def may_enter(self, vhost: str) -> bool:
+        """Whether an AMQP client may open a vhost: with expressions for it; where a user has none at all, the native rights decide later."""
+        self._current()
+        user = self._user
+        return user is not None and (user.admin or not user.amqp or vhost in user.amqp)
+
+    def decide_routing_key(self, which: int, vhost: str, exchange: str, key: str) -> Decision:
+        """RabbitMQ's topic permissions: only where the user has some for the exchange."""
+        self._current()
+        user = self._user
+        if user is None:
+            return GONE
+        expressions = user.amqp_topics.get(vhost, {}).get(exchange)
+        if expressions is None or user.admin:
+            return Decision(True, "no topic permission")
+        expression = expressions[0 if which == WRITE else 1]
+        for name, value in (("{username}", user.name), ("{vhost}", vhost), ("{client_id}", self.client_id)):
+            expression = expression.replace(name, _literal(value))
+        text = f"user:{user.name}: topic permission {expression!r} of exchange {exchange}"
+        return Decision(_matches(expression, key), text)
+
+
+def _literal(text: str) -> str:
+    """An expression that matches this text and no other: every sign is escaped."""
+    return "".join([f"\\x{{{ord(letter):x}}}" for letter in text])
+
+
+def _matches(expression: str, name: str) -> bool:
+    try:
+        return matches(expression, name)
+    except ExpressionError as error:
+        log.error("permission %r cannot be used and allows nothing: %s", expression, error)
+        return False
+
+
+class Authority:
+    """Of one process."""
+
+    def __init__(self, config: AuthConfig, logins: Logins, soon: Callable[[Callable[[], None]], None]) -> None:
+        """`soon(callback)`: run it at the end of the turn."""
+        self.config = config
+        self.logins = logins
+        self.keys: Keys | None = None
+        """Only where secrets are checked: at a broker."""
+        self.epoch = 0
+        self.loaded = False
+        self._soon = soon
+        self._users: dict[str, User] = {}
+        self._policies: dict[str, Policy] = {}
+        self._certificates: dict[str, str] = {}
+        self._tokens: dict[str, str] = {}
+        self._watchers: list[Callable[[], None]] = []
+        self._telling = False
+
+    # Rows.
+
+    def load(self, table: str, rows: Mapping[str, bytes]) -> None:
+        """All rows of a table; what is not among them is gone."""
+        known = self._users if table == USERS else self._policies
+        for key in [key for key in known if key not in rows]:
+            self.apply(table, key, None)
+        for key, value in rows.items():
+            self.apply(table, key, value)
+        if table == POLICIES:  # asked for last
+            self.loaded = True
+
+    def apply(self, table: str, key: str, value: bytes | None) -> None:
+        """One row is so now. A row that cannot be read takes its user's rights away rather than leaving an old one in force."""
+        known: dict[str, User] | dict[str, Policy] = self._users if table == USERS else self._policies
+        found = None
+        if value is not None:
+            try:
+                found = CHECKS[table](key, value)
+            except ValueError as error:
+                log.error("row %r of table %s cannot be read: it counts as deleted: %s", key[:80], table, error)
+        if found == known.get(key):
+            return
+        if found is None:
+            known.pop(key, None)
+        else:
+            known[key] = found
+        self._changed(table)
+
+    def _changed(self, table: str) -> None:
+        self.epoch += 1
+        if table == USERS:
+            users = self._users.values()
+            self._certificates = {name: user.name for user in users for name in user.certificates}
+            self._tokens = {token: user.name for user in users for token in user.tokens}
+        if not self._telling and self._watchers:
+            self._telling = True
+            self._soon(self._tell)
+
+    def _tell(self) -> None:
+        self._telling = False
+        for watcher in list(self._watchers):
+            watcher()
+
+    def watch(self, on_change: Callable[[], None]) -> None:
+        """Called at the end of a turn in which something changed."""
+        self._watchers.append(on_change)
+
+    def unwatch(self, on_change: Callable[[], None]) -> None:
+        """No more."""
+        if on_change in self._watchers:
+            self._watchers.remove(on_change)
+
+    # Who.
+
+    def user(self, name: str) -> User | None:
+        """One that may log in."""
+        found = self._users.get(name)
+        return found if found is not None and found.enabled else None
+
+    def users(self) -> list[User]:
+        """All, by name."""
+        return [self._users[name] for name in sorted(self._users)]
+
+    def policies(self) -> list[Policy]:
+        """All, by subject."""
+        return [self._policies[name] for name in sorted(self._policies)]
+
+    def account(self, name: str) -> User | None:
+        """Enabled or not."""
+        return self._users.get(name)
+
+    def policy(self, subject: str) -> Policy | None:
+        """Of `user:NAME` or `group:NAME`."""
+        return self._policies.get(subject)
+
+    def has_admin(self) -> bool:
+        """Whether somebody may do everything."""
+        return any(user.admin and user.enabled for user in self._users.values())
+
+    def policies_of(self, name: str) -> list[Policy]:
+        """Those of a user and of its groups."""
+        user = self._users.get(name)
+        subjects = [f"user:{name}", *[f"group:{group}" for group in (user.groups if user is not None else ())]]
+        return [self._policies[subject] for subject in subjects if subject in self._policies]
+
+    def identity(self, name: str, client_id: str, address: str) -> Identity:
+        """Of a user who has shown who he is."""
+        return Identity(self, name, client_id, address)
+
+    def anonymous(self, client_id: str, address: str) -> Identity | None:
+        """Who a client without a name is; None: it may not come in."""
+        return self.identity(ANONYMOUS, client_id, address) if self.user(ANONYMOUS) is not None else None
+
+    def login(self, name: str, password: str, client_id: str, address: str, on_done: Login) -> None:
+        """By password; `on_done` on the loop, possibly at once."""
+        if not self.loaded:
+            on_done(None, NOT_LOADED)
+            return
+        user = self.user(name)
+        known = user.password if user is not None else ""
+        host = address.rpartition(":")[0]
+
+        def answer(why: str) -> None:
+            now = self.user(name)
+            if not why and (now is None or now.password != known):
+                why = "the user changed meanwhile"
+            on_done(None if why else self.identity(name, client_id, address), why)
+
+        self.logins.check(name, known, password, host, answer)
+
+    def by_certificate(self, certificate: Certificate | None, client_id: str, address: str) -> Identity | None:
+        """Whoever a verified client certificate names; None: nobody here."""
+        if certificate is None or not self.loaded:
+            return None
+        listed = [f"sha256:{certificate.fingerprint}", certificate.subject]
+        name = next((self._certificates[each] for each in listed if each in self._certificates), None)
+        if name is None:
+            names: dict[str, tuple[str, ...]] = {
+                "cn": (certificate.common_name,), "subject": (certificate.subject,), "dns": certificate.dns,
+                "email": certificate.email, "uri": certificate.uri,
+            }  # fmt: skip
+            name = next((each for each in names.get(self.config.certificate_user, ()) if self.user(each)), None)
+        return self.identity(name, client_id, address) if name and self.user(name) is not None else None
+
+    def by_token(self, token: str, address: str) -> Identity | None:
+        """Whoever has this bearer token."""
+        if not self.loaded:
+            return None
+        name = self._tokens.get(hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest())
+        return self.identity(name, "", address) if name is not None and self.user(name) is not None else None
+
+    def secret(self, name: str) -> str | None:
+        """What a signing user signs with; None: there is no such user, or it has none."""
+        user = self.user(name)
+        if user is None or not user.secret or self.keys is None:
+            return None
+        try:
+            return self.keys.open(name, user.secret)
+        except KeyFileError as error:
+            log.error("%s", error)
+            return None
+
+
+def same(first: bytes, second: bytes) -> bool:
+    """Compared in a time that tells nothing."""
+    return hmac.compare_digest(first, second)

@@ -1,0 +1,76 @@
+"""Section `auth`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class AuthConfig:
+    """Who may come in, and how the process finds out."""
+
+    enabled: bool = field(
+        default=False,
+        metadata={
+            "help": "ask every client who it is, and allow only what policies say; off: what loopback and the settings of each door allow"
+        },
+    )
+    admin_file: str = field(
+        default="",
+        metadata={
+            "help": "file with NAME:PASSWORD, or NAME:HASH, of the first administrator, who is made at the start if there is none"
+        },
+    )
+    key_file: str = field(
+        default="",
+        metadata={
+            "help": "keys under which secrets of signing users are encrypted; empty: auth.key in D/gantry, made at the first start"
+        },
+    )
+    cluster_key_file: str = field(
+        default="",
+        metadata={
+            "help": "shared key by which gateways, brokers and nameservers of one installation know each other; empty: by address (server.trusted_networks)"
+        },
+    )
+    certificate_user: Literal["none", "cn", "subject", "dns", "email", "uri"] = field(
+        default="cn", metadata={"help": "which name of a client certificate is the user's"}
+    )
+    verified_ms: int = field(
+        default=600_000,
+        metadata={
+            "min": 0,
+            "max": 86_400_000,
+            "help": "a password that was right is known so long, by a keyed hash in memory: a fleet that reconnects is not hashed again",
+        },
+    )
+    logins_max: int = field(
+        default=1_000,
+        metadata={
+            "min": 1,
+            "max": 100_000,
+            "help": "logins that wait for a password hash; more are told to come again",
+        },
+    )
+    failure_delay_ms: int = field(
+        default=250,
+        metadata={
+            "min": 0,
+            "max": 60_000,
+            "help": "the second failed login of a user from an address is answered so much later, each further one twice as late",
+        },
+    )
+    failure_delay_max_ms: int = field(
+        default=8_000, metadata={"min": 0, "max": 600_000, "help": "the longest such delay"}
+    )
+    jwt_keys: str = field(
+        default="",
+        metadata={
+            "help": "JWKS of who issues tokens (RS256, ES256, EdDSA): a file, or https://...; empty: none are taken"
+        },
+    )
+    jwt_issuer: str = field(default="", metadata={"help": "`iss` that a token must have"})
+    jwt_audience: str = field(default="", metadata={"help": "`aud` that a token must have"})
+    jwt_user_claim: str = field(default="sub", metadata={"help": "claim that is the user's name"})
+    jwt_groups_claim: str = field(default="groups", metadata={"help": "claim with the user's groups"})

@@ -1,0 +1,341 @@
+"""`gantry user`, `gantry policy` and `gantry auth`: who may come in, what he may do, and why.
+
+The command signs as `GANTRY_USER` with `GANTRY_PASSWORD`, who is an administrator. Passwords are asked for at the terminal, or read from a
+file or standard input; they stand in no argument, where `ps` would show them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gantrymq.cli.options import Json, Nameserver, Yes, confirm, run
+from gantrymq.cli.screen import CONSOLE, listing, plain
+from gantrymq.launch.exit_codes import EXIT_FAILED, EXIT_USAGE
+from gantrymq.logs import complain
+
+user_app = typer.Typer()
+policy_app = typer.Typer()
+auth_app = typer.Typer()
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The user.")]
+Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="user:NAME or group:NAME.")]
+PasswordFile = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="File with the password; - reads standard input. Else it is asked for."),
+]
+Groups = Annotated[
+    list[str] | None, typer.Option("--group", help="Groups whose policies hold for it; may be repeated.")
+]
+Certificates = Annotated[
+    list[str] | None,
+    typer.Option("--certificate", help="Subject, or sha256:FINGERPRINT, of a client certificate that is this user."),
+]
+Amqp = Annotated[
+    list[str] | None,
+    typer.Option(metavar="VHOST CONFIGURE WRITE READ", help="RabbitMQ's expressions for a vhost, in one argument."),
+]
+
+
+def password_of(file: str | None, name: str) -> str:
+    """From a file, standard input or the terminal."""
+    try:
+        if file == "-":
+            return sys.stdin.readline().rstrip("\r\n")
+        if file is not None:
+            return Path(file).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        complain(f"--password-file {file}: {getattr(error, 'strerror', None) or error}")
+        raise typer.Exit(EXIT_FAILED) from error
+    if not sys.stdin.isatty():
+        complain(
+            "there is nobody to ask for the password: --password-file FILE, or --password-file - and the password on standard input"
+        )
+        raise typer.Exit(EXIT_USAGE)
+    found: str = typer.prompt(f"password of {name}", hide_input=True, confirmation_prompt=True)
+    return found
+
+
+def amqp_of(given: list[str] | None) -> dict[str, list[str]] | None:
+    """By vhost."""
+    found = {}
+    for text in given or ():
+        parts = text.split(" ")
+        if len(parts) != 4:
+            complain(f"--amqp {text!r}: must be VHOST CONFIGURE WRITE READ, such as --amqp '/ ^jobs ^jobs .*'")
+            raise typer.Exit(EXIT_USAGE)
+        found[parts[0]] = parts[1:]
+    return found or None
+
+
+def info_of(
+    groups: list[str] | None, certificates: list[str] | None, amqp: list[str] | None, admin: bool | None
+) -> dict[str, Any]:
+    """What is given, as the server takes it."""
+    info: dict[str, Any] = {"groups": groups, "certificates": certificates, "amqp": amqp_of(amqp)}
+    if admin is not None:
+        info["userType"] = "Super" if admin else "Normal"
+    return {key: value for key, value in info.items() if value is not None}
+
+
+@user_app.command()
+def add(
+    name: Name,
+    admin: Annotated[bool, typer.Option("--admin", help="May do everything.")] = False,
+    password_file: PasswordFile = None,
+    groups: Groups = None,
+    certificates: Certificates = None,
+    amqp: Amqp = None,
+    no_password: Annotated[bool, typer.Option("--no-password", help="For a client certificate alone.")] = False,
+    nameserver: Nameserver = None,
+) -> None:
+    """Make a user."""
+    info = info_of(groups, certificates, amqp, admin)
+    if not no_password:
+        info["password"] = password_of(password_file, name)
+
+    async def work(admin_: Any) -> None:
+        from gantrymq.client.accounts import Accounts
+
+        await Accounts(admin_).create_user(name, **info)
+        typer.echo(f"user {name} was made")
+
+    run(work, nameserver)
+
+
+@user_app.command("set")
+def set_(
+    name: Name,
+    admin: Annotated[bool | None, typer.Option("--admin/--no-admin", help="May do everything, or not.")] = None,
+    password: Annotated[bool, typer.Option("--password", help="A new password; it is asked for.")] = False,
+    password_file: PasswordFile = None,
+    enable: Annotated[
+        bool | None, typer.Option("--enable/--disable", help="A disabled user is shown out at once.")
+    ] = None,
+    groups: Groups = None,
+    certificates: Certificates = None,
+    amqp: Amqp = None,
+    nameserver: Nameserver = None,
+) -> None:
+    """Change what is named; lists are replaced."""
+    info = info_of(groups, certificates, amqp, admin)
+    if enable is not None:
+        info["userStatus"] = "enable" if enable else "disable"
+    if password or password_file is not None:
+        info["password"] = password_of(password_file, name)
+
+    async def work(admin_: Any) -> None:
+        from gantrymq.client.accounts import Accounts
+
+        await Accounts(admin_).update_user(name, **info)
+        typer.echo(f"user {name} was changed")
+
+    run(work, nameserver)
+
+
+@user_app.command("list")
+def list_(
+    part: Annotated[str, typer.Argument(metavar="[PART]", help="Only names with this in them.")] = "",
+    nameserver: Nameserver = None,
+    json_: Json = False,
+) -> None:
+    """All users."""
+
+    async def work(admin_: Any) -> None:
+        from gantrymq.client.accounts import Accounts
+
+        show_users(await Accounts(admin_).users(part), json_)
+
+    run(work, nameserver)
+
+
+@user_app.command()
+def show(name: Name, nameserver: Nameserver = None, json_: Json = False) -> None:
+    """One user and its policy."""
+
+    async def work(admin_: Any) -> None:
+        from gantrymq.client.accounts import Accounts
+
+        accounts = Accounts(admin_)
+        show_users([await accounts.user(name)], json_)
+        policies = await accounts.policies(f"user:{name}")
+        show_policies([policy for policy in policies if policy["subject"].lower() == f"user:{name}".lower()], json_)
+
+    run(work, nameserver)
+
+
+@user_app.command()
+def delete(name: Name, yes: Yes = False, nameserver: Nameserver = None) -> None:
+    """Take a user and its policy away; its connections end at once."""
+    confirm(f"Delete user {name}?", yes)
+
+    async def work(admin_: Any) -> None:
+        from gantrymq.client.accounts import Accounts
+
+        await Accounts(admin_).delete_user(name)
+        typer.echo(f"user {name} was deleted")
+
+    run(work, nameserver)
+
+
+def show_users(users: list[dict[str, Any]], json_: bool) -> None:
+    """A table, or an object per line."""
+    for user in users:
+        user.pop("password", None)
+        if json_:
+            sys.stdout.write(json.dumps(user, ensure_ascii=False) + "\n")
+    if json_:
+        return
+    cells = [
+        (
+            plain(user["username"]),
+            "administrator" if user["userType"] == "Super" else "",
+            "" if user["userStatus"] == "enable" else "disabled",
+            plain(", ".join(user.get("groups") or ())),
+            plain(", ".join(user.get("amqp") or ())),
+        )
+        for user in users
+    ]
+    CONSOLE.print(
+        listing(("user", "kind", "state", "groups", "AMQP vhosts"), cells) if cells else "there is no such user"
+    )
+
+
+@policy_app.command("add")
+def add_policy(
+    subject: Subject,
+    resource: Annotated[
+        str,
+        typer.Argument(
+            metavar="RESOURCE", help="topic:orders, topic:log*, group:*, queue:jobs, cluster:*, mqtt:plant/%u/#."
+        ),
+    ],
+    actions: Annotated[
+        str, typer.Argument(metavar="ACTIONS", help="pub, sub, create, update, delete, get, list, all; with commas.")
+    ],
+    deny: Annotated[bool, typer.Option("--deny", help="Wins over every allow.")] = False,
+    source: Annotated[list[str] | None, typer.Option(help="Only from this network; may be repeated.")] = None,
+    nameserver: Nameserver = None,
+) -> None:
+    """Allow something; it replaces what was said of the same resource."""
+    rule = {
+        "resource": resource,
+        "actions": actions.split(","),
+        "decision": "Deny" if deny else "Allow",
+        "sourceIps": source or [],
+    }
+
+    async def work(admin_: Any) -> None:
+        from gantrymq.client.accounts import Accounts
+
+        await Accounts(admin_).add_rules(subject, [rule])
+        typer.echo(f"{subject}: {'deny' if deny else 'allow'} {actions} on {resource}")
+
+    run(work, nameserver)
+
+
+@policy_app.command("list")
+def list_policies(
+    part: Annotated[str, typer.Argument(metavar="[PART]", help="Only subjects with this in them.")] = "",
+    resource: Annotated[str, typer.Option(help="Only with a resource that has this in it.")] = "",
+    nameserver: Nameserver = None,
+    json_: Json = False,
+) -> None:
+    """All policies."""
+
+    async def work(admin_: Any) -> None:
+        from gantrymq.client.accounts import Accounts
+
+        show_policies(await Accounts(admin_).policies(part, resource), json_)
+
+    run(work, nameserver)
+
+
+@policy_app.command("delete")
+def delete_policy(
+    subject: Subject,
+    resource: Annotated[str, typer.Argument(metavar="[RESOURCE]", help="Only what is said of it.")] = "",
+    yes: Yes = False,
+    nameserver: Nameserver = None,
+) -> None:
+    """Take rules away."""
+    confirm(f"Delete the rules of {subject}{' on ' + resource if resource else ''}?", yes)
+
+    async def work(admin_: Any) -> None:
+        from gantrymq.client.accounts import Accounts
+
+        await Accounts(admin_).delete_rules(subject, resource)
+        typer.echo(f"{subject}: deleted")
+
+    run(work, nameserver)
+
+
+def show_policies(policies: list[dict[str, Any]], json_: bool) -> None:
+    """A line per rule."""
+    cells = []
+    for policy in policies:
+        for group in policy.get("policies") or ():
+            for entry in group.get("entries") or ():
+                if json_:
+                    row = {"subject": policy["subject"].lower(), **entry}
+                    sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")
+                actions, sources = ",".join(entry["actions"]).lower(), ", ".join(entry.get("sourceIps") or ())
+                cells.append(
+                    (
+                        plain(policy["subject"]),
+                        entry["decision"].lower(),
+                        actions,
+                        plain(entry["resource"]),
+                        plain(sources),
+                    )
+                )
+    if not json_:
+        heads = ("subject", "", "actions", "resource", "from")
+        CONSOLE.print(listing(heads, cells) if cells else "there is no such policy")
+
+
+@auth_app.command()
+def explain(
+    user: Name,
+    action: Annotated[str, typer.Argument(metavar="ACTION", help="pub, sub, create, update, delete, get, list.")],
+    resource: Annotated[str, typer.Argument(metavar="RESOURCE", help="topic:orders, mqtt:plant/7/temp, ...")],
+    client_id: Annotated[str, typer.Option(help="What %c stands for.")] = "",
+    address: Annotated[str, typer.Option(help="Where the client is, for rules with networks.")] = "127.0.0.1",
+    nameserver: Nameserver = None,
+    json_: Json = False,
+) -> None:
+    """Whether a user may do something, and which rule says so. Exit code 1: it may not."""
+    allowed: list[bool] = []
+
+    async def work(admin_: Any) -> None:
+        from gantrymq.client.accounts import Accounts
+
+        host = f"[{address}]" if ":" in address else address
+        fields = {"user": user, "action": action, "resource": resource, "clientId": client_id, "address": f"{host}:0"}
+        found = await Accounts(admin_).explain(**fields)
+        allowed.append(found["allowed"])
+        text = f"{'allowed' if found['allowed'] else 'refused'}: {found['rule']}"
+        sys.stdout.write((json.dumps(found, ensure_ascii=False) if json_ else text) + "\n")
+
+    run(work, nameserver)
+    if not allowed[0]:
+        raise typer.Exit(EXIT_FAILED)
+
+
+@auth_app.command()
+def key(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file of auth.key_file, or D/gantry/auth.key.")],
+) -> None:
+    """Put a new key in front of the file: secrets written from the next start on are encrypted under it, older ones can still be read."""
+    from gantrymq.auth.keys import add_key
+
+    try:
+        name = add_key(file)
+    except (OSError, UnicodeDecodeError) as error:
+        complain(f"{file}: {getattr(error, 'strerror', None) or error}")
+        raise typer.Exit(EXIT_FAILED) from error
+    typer.echo(f"{file}: key {name} was added; keep a copy apart from the data directory")

@@ -1,0 +1,103 @@
+"""Authentication of a process: made from section `auth`, fed by the broker's tables, and given its first administrator."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from gantrymq.auth import passwords
+from gantrymq.auth.authority import Authority
+from gantrymq.auth.config import AuthConfig
+from gantrymq.auth.keys import KEY_FILE, KeyFileError, add_key, read_keys
+from gantrymq.auth.logins import Logins
+from gantrymq.auth.rows import POLICIES, USERS, User, check_name, encode
+from gantrymq.broker.port import BrokerPort
+from gantrymq.model.errors import ConfigError, GantryError
+from gantrymq.net.api import Wheel
+
+log = logging.getLogger(__name__)
+
+SEED_BYTES: Final = 32
+
+
+def authority_of(config: AuthConfig, wheel: Wheel, soon: Callable[[Callable[[], None]], None]) -> Authority:
+    """The authority of this process; nobody can log in before `follow`. Raises `ConfigError`."""
+    try:
+        passwords.check_package()
+    except passwords.HashError as error:
+        raise ConfigError(f"auth.enabled = true: {error}") from error
+    loop = asyncio.get_running_loop()
+    logins = Logins(
+        wheel,
+        loop.call_soon_threadsafe,
+        os.urandom(SEED_BYTES),
+        verified_ms=config.verified_ms,
+        waiting_max=config.logins_max,
+        delay_ms=config.failure_delay_ms,
+        delay_max_ms=config.failure_delay_max_ms,
+    )
+    return Authority(config, logins, soon)
+
+
+async def follow(authority: Authority, port: BrokerPort) -> None:
+    """Have the users and policies behind `port`, now and as they change. Raises GantryError."""
+    for table in (USERS, POLICIES):
+        authority.load(table, await _call(partial(port.watch_table, table, partial(authority.apply, table))))
+
+
+async def open_at_broker(authority: Authority, port: BrokerPort, data: Path) -> None:
+    """At a broker: the key of its secrets, its users, and the first administrator. Raises `ConfigError` and GantryError."""
+    config = authority.config
+    path = Path(config.key_file) if config.key_file else data / "gantry" / KEY_FILE
+    try:
+        if not config.key_file and not path.exists():
+            add_key(path)
+        authority.keys = read_keys(path)
+    except (KeyFileError, OSError) as error:
+        raise ConfigError(f"auth.key_file: {error}") from error
+    await follow(authority, port)
+    if authority.has_admin():
+        return
+    if not config.admin_file:
+        log.warning("nobody is administrator: name one in the file of auth.admin_file (NAME:PASSWORD) and start again")
+        return
+    user = await asyncio.to_thread(_admin_of, Path(config.admin_file), authority)
+    await _call(partial(port.put, USERS, [(user.name, encode(user))]))
+    log.info("user %s of %s is administrator", user.name, config.admin_file)
+
+
+def _admin_of(path: Path, authority: Authority) -> User:
+    """Raises `ConfigError`."""
+    try:
+        line = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f'auth.admin_file = "{path}": {getattr(error, "strerror", None) or error}') from error
+    name, colon, password = line.partition(":")
+    try:
+        check_name(name)
+        if not colon or "\n" in password:
+            raise ValueError("one line NAME:PASSWORD")
+        if password.startswith("$"):
+            passwords.check_hash(password)
+            return User(name, admin=True, password=password)
+        assert authority.keys is not None
+        return User(
+            name, admin=True, password=passwords.make_hash(password), secret=authority.keys.seal(name, password)
+        )
+    except (ValueError, KeyFileError) as error:
+        raise ConfigError(f'auth.admin_file = "{path}": {error}') from error
+
+
+async def _call(call: Callable[[Any, Callable[[Any, Any], None]], None]) -> Any:
+    """A call of the port as a coroutine. Raises GantryError."""
+    answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    call(None, lambda token, result: None if answered.done() else answered.set_result(result))
+    result = await answered
+    if isinstance(result, GantryError):
+        raise result
+    return result

@@ -1,0 +1,338 @@
+"""Users and policies over Remoting: RocketMQ's requests of mqadmin (createUser, createAcl ...), with what ours have beside it.
+
+RocketMQ's user has a secret that it signs with; the same text is its password at every other door. Fields of ours in the same bodies:
+`groups`, `hash` (instead of a password), `certificates`, `tokens`, `amqp`, `amqpTopics`. No answer holds a password, hash or secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from gantrymq.auth import passwords
+from gantrymq.auth.authority import Authority
+from gantrymq.auth.keys import KeyFileError
+from gantrymq.auth.resources import ACTION_NAMES, Kind, parse_resource
+from gantrymq.auth.rows import POLICIES, USERS, Policy, Rule, User, check_name, check_policy, encode
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.remoting import json_bodies as bodies
+from gantrymq.remoting.constants import RequestCode, ResponseCode
+from gantrymq.remoting.overview_codes import EXPLAIN
+
+if TYPE_CHECKING:
+    from gantrymq.remoting.codec import Command
+    from gantrymq.remoting.server.reply import Reply
+
+ANY_KINDS: Final = (Kind.TOPIC, Kind.GROUP, Kind.QUEUE, Kind.CLUSTER)
+"""What RocketMQ's resource `*` is."""
+
+Put = Callable[[str, list[tuple[str, bytes | None]], object, Callable[[Any, Any], None]], None]
+
+
+class UserInfo(msgspec.Struct, rename="camel"):
+    """RocketMQ's, and ours behind it. What is None stays as it is."""
+
+    username: str | None = None
+    password: str | None = None
+    user_type: str | None = None
+    user_status: str | None = None
+    groups: list[str] | None = None
+    hash: str | None = None
+    certificates: list[str] | None = None
+    tokens: list[str] | None = None
+    """SHA-256 of bearer tokens; in answers how many there are stands in `tokenCount`."""
+    amqp: dict[str, tuple[str, str, str]] | None = None
+    amqp_topics: dict[str, dict[str, tuple[str, str]]] | None = None
+    token_count: int = 0
+    has_secret: bool = False
+
+
+class AclEntry(msgspec.Struct, rename="camel"):
+    """One rule."""
+
+    resource: str = ""
+    actions: list[str] | None = None
+    source_ips: list[str] | None = None
+    decision: str = "Allow"
+
+
+class AclPolicy(msgspec.Struct, rename="camel"):
+    """RocketMQ groups rules by type; both types are kept as one list."""
+
+    policy_type: str | None = None
+    entries: list[AclEntry] | None = None
+
+
+class AclInfo(msgspec.Struct, rename="camel"):
+    """All rules of a subject."""
+
+    subject: str | None = None
+    policies: list[AclPolicy] | None = None
+
+
+class Accounts:
+    """What the handlers need."""
+
+    def __init__(self, authority: Authority | None, put: Put, now_ms: Callable[[], int]) -> None:
+        self._authority = authority
+        self.put = put
+        self.now_ms = now_ms
+
+    @property
+    def authority(self) -> Authority:
+        """Raises NOT_SUPPORTED without authentication."""
+        if self._authority is None:
+            raise GantryError(
+                ErrorCode.NOT_SUPPORTED, "authentication is off at this broker: auth.enabled=true turns it on"
+            )
+        return self._authority
+
+
+# Users.
+
+
+def create_user(command: Command, reply: Reply, services: Accounts) -> None:
+    """CREATE_USER."""
+    name = _name(command.fields.get("username", ""))
+    if services.authority.account(name) is not None:
+        raise GantryError(ErrorCode.ALREADY_EXISTS, f"user {name} exists already")
+    _store_user(command, reply, services, User(name))
+
+
+def update_user(command: Command, reply: Reply, services: Accounts) -> None:
+    """UPDATE_USER: what the body names."""
+    _store_user(command, reply, services, _account(services, command.fields.get("username", "")))
+
+
+def _store_user(command: Command, reply: Reply, services: Accounts, user: User) -> None:
+    info = bodies.decode(command.body, UserInfo)
+    authority = services.authority
+    try:
+        user = _changed(user, info, authority, services.now_ms())
+    except (ValueError, KeyFileError) as error:
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, str(error)) from error
+    if info.password is None:
+        _put(command, reply, services, USERS, user.name, encode(user))
+        return
+
+    def hashed(known: str) -> None:
+        if reply.open:
+            _put(command, reply, services, USERS, user.name, encode(msgspec.structs.replace(user, password=known)))
+
+    authority.logins.hash(info.password, hashed)
+
+
+def _changed(user: User, info: UserInfo, authority: Authority, now_ms: int) -> User:
+    """Raises ValueError and `KeyFileError`."""
+    changes: dict[str, Any] = {"changed_ms": now_ms}
+    if info.password is not None:
+        passwords.check_password(info.password)
+        if authority.keys is None:
+            raise ValueError("this broker has no key file")
+        changes["secret"] = authority.keys.seal(user.name, info.password)
+    elif info.hash is not None:
+        passwords.check_hash(info.hash)
+        changes |= {"password": info.hash, "secret": ""}
+    if info.user_type is not None:
+        changes["admin"] = _one_of("userType", info.user_type, {"super": True, "normal": False})
+    if info.user_status is not None:
+        changes["enabled"] = _one_of("userStatus", info.user_status, {"enable": True, "disable": False})
+    for group in info.groups or ():
+        check_name(group)
+    for field, value in (("groups", info.groups), ("certificates", info.certificates), ("tokens", info.tokens)):
+        if value is not None:
+            changes[field] = tuple(value)
+    for field, rights in (("amqp", info.amqp), ("amqp_topics", info.amqp_topics)):
+        if rights is not None:
+            changes[field] = rights
+    return msgspec.structs.replace(user, **changes)
+
+
+def _one_of(what: str, given: str, known: dict[str, bool]) -> bool:
+    if given.lower() not in known:
+        raise ValueError(f"{what} {given!r}: it is one of {', '.join(known)}")
+    return known[given.lower()]
+
+
+def delete_user(command: Command, reply: Reply, services: Accounts) -> None:
+    """DELETE_USER, and its own policy with it: a user made later under the name begins without rights."""
+    user = _account(services, command.fields.get("username", ""))
+    services.put(POLICIES, [(f"user:{user.name}", None)], None, lambda token, result: None)
+    _put(command, reply, services, USERS, user.name, None)
+
+
+def get_user(command: Command, reply: Reply, services: Accounts) -> None:
+    """GET_USER."""
+    reply.respond(command, body=bodies.encode(_shown(_account(services, command.fields.get("username", "")))))
+
+
+def list_users(command: Command, reply: Reply, services: Accounts) -> None:
+    """LIST_USER; `filter`: part of the name."""
+    part = command.fields.get("filter", "")
+    reply.respond(
+        command, body=bodies.encode([_shown(user) for user in services.authority.users() if part in user.name])
+    )
+
+
+def _shown(user: User) -> UserInfo:
+    return UserInfo(
+        username=user.name, password="", user_type="Super" if user.admin else "Normal",
+        user_status="enable" if user.enabled else "disable", groups=list(user.groups), certificates=list(user.certificates),
+        amqp=user.amqp, amqp_topics=user.amqp_topics, token_count=len(user.tokens), has_secret=bool(user.secret),
+    )  # fmt: skip
+
+
+def _account(services: Accounts, name: str) -> User:
+    found = services.authority.account(name)
+    if found is None:
+        raise GantryError(ErrorCode.NOT_FOUND, f"there is no user {name!r}")
+    return found
+
+
+def _name(name: str) -> str:
+    try:
+        check_name(name)
+    except ValueError as error:
+        raise GantryError(ErrorCode.NAME_INVALID, str(error)) from error
+    return name
+
+
+# Policies.
+
+
+def create_acl(command: Command, reply: Reply, services: Accounts) -> None:
+    """CREATE_ACL and UPDATE_ACL: rules for a resource replace those for the same one; the others stay."""
+    info = bodies.decode(command.body, AclInfo)
+    subject = _subject(command.fields.get("subject") or info.subject or "")
+    before = services.authority.policy(subject)
+    try:
+        new = [rule for policy in info.policies or () for entry in policy.entries or () for rule in _rules(entry)]
+        replaced = {rule.resource for rule in new}
+        kept = [rule for rule in (before.rules if before is not None else ()) if rule.resource not in replaced]
+        policy = Policy(subject, tuple(kept + new))
+        check_policy(policy)
+    except ValueError as error:
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, str(error)) from error
+    _put(command, reply, services, POLICIES, subject, encode(policy))
+
+
+def _rules(entry: AclEntry) -> list[Rule]:
+    """Raises ValueError."""
+    actions = tuple(action.lower() for name in entry.actions or () for action in name.split(","))
+    unknown = [action for action in actions if action not in ACTION_NAMES]
+    if unknown or not actions:
+        raise ValueError(f"action {', '.join(unknown) or 'missing'}: there are {', '.join(ACTION_NAMES)}")
+    sources = tuple(source for source in entry.source_ips or () if source not in ("", "*"))
+    allow = _one_of("decision", entry.decision, {"allow": True, "deny": False})
+    if entry.resource == "*":
+        return [Rule(f"{kind}:*", actions, allow, sources) for kind in ANY_KINDS]
+    return [Rule(str(parse_resource(entry.resource)), actions, allow, sources)]
+
+
+def delete_acl(command: Command, reply: Reply, services: Accounts) -> None:
+    """DELETE_ACL: the rules for `resource`, or all of the subject."""
+    subject = _subject(command.fields.get("subject", ""))
+    policy, resource = services.authority.policy(subject), command.fields.get("resource", "")
+    if policy is None:
+        raise GantryError(ErrorCode.NOT_FOUND, f"{subject} has no policy")
+    value = None
+    if resource:
+        try:
+            wanted = str(parse_resource(resource))
+        except ValueError as error:
+            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, str(error)) from error
+        rules = tuple(rule for rule in policy.rules if rule.resource != wanted)
+        value = encode(Policy(subject, rules)) if rules else None
+    _put(command, reply, services, POLICIES, subject, value)
+
+
+def get_acl(command: Command, reply: Reply, services: Accounts) -> None:
+    """GET_ACL."""
+    subject = _subject(command.fields.get("subject", ""))
+    policy = services.authority.policy(subject)
+    if policy is None:
+        raise GantryError(ErrorCode.NOT_FOUND, f"{subject} has no policy")
+    reply.respond(command, body=bodies.encode(_acl(policy)))
+
+
+def list_acls(command: Command, reply: Reply, services: Accounts) -> None:
+    """LIST_ACL; `subjectFilter`, `resourceFilter`: parts of them."""
+    subject, resource = (
+        command.fields.get("subjectFilter", "").lower(),
+        command.fields.get("resourceFilter", "").lower(),
+    )
+    found = [
+        _acl(policy)
+        for policy in services.authority.policies()
+        if subject in policy.subject.lower() and any(resource in rule.resource.lower() for rule in policy.rules)
+    ]
+    reply.respond(command, body=bodies.encode(found))
+
+
+def _acl(policy: Policy) -> AclInfo:
+    entries = [
+        AclEntry(
+            rule.resource[:1].upper() + rule.resource[1:],
+            [action.capitalize() for action in rule.actions],
+            list(rule.sources),
+            "Allow" if rule.allow else "Deny",
+        )
+        for rule in policy.rules
+    ]
+    return AclInfo(policy.subject[:1].upper() + policy.subject[1:], [AclPolicy("Custom", entries)])
+
+
+def _subject(text: str) -> str:
+    """`User:alice` as `user:alice`."""
+    word, colon, name = text.partition(":")
+    if not colon or word.lower() not in ("user", "group"):
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"{text!r} is no subject: write User:NAME or Group:NAME")
+    return f"{word.lower()}:{_name(name)}"
+
+
+def explain(command: Command, reply: Reply, services: Accounts) -> None:
+    """EXPLAIN: which rule decides."""
+    fields = command.fields
+    action = ACTION_NAMES.get(fields.get("action", "").lower())
+    if action is None:
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"there are the actions {', '.join(ACTION_NAMES)}")
+    try:
+        resource = parse_resource(fields.get("resource", ""))
+    except ValueError as error:
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, str(error)) from error
+    address = fields.get("address") or "127.0.0.1:0"
+    identity = services.authority.identity(fields.get("user", ""), fields.get("clientId", ""), address)
+    if resource.kind is Kind.MQTT:
+        decision = identity.decide_mqtt(action, resource.name, fields.get("topic"))
+    else:
+        decision = identity.decide(action, resource.kind, resource.name)
+    reply.respond(command, body=bodies.encode({"allowed": decision.allowed, "rule": decision.rule}))
+
+
+def _put(command: Command, reply: Reply, services: Accounts, table: str, key: str, value: bytes | None) -> None:
+    """Answered when it is stored."""
+
+    def stored(_token: Any, result: Any) -> None:
+        if isinstance(result, GantryError):
+            reply.refuse(command, ResponseCode.SYSTEM_ERROR, result.text)
+        else:
+            reply.respond(command)
+
+    services.put(table, [(key, value)], None, stored)
+
+
+HANDLERS: Final = {
+    RequestCode.AUTH_CREATE_USER: create_user,
+    RequestCode.AUTH_UPDATE_USER: update_user,
+    RequestCode.AUTH_DELETE_USER: delete_user,
+    RequestCode.AUTH_GET_USER: get_user,
+    RequestCode.AUTH_LIST_USER: list_users,
+    RequestCode.AUTH_CREATE_ACL: create_acl,
+    RequestCode.AUTH_UPDATE_ACL: create_acl,
+    RequestCode.AUTH_DELETE_ACL: delete_acl,
+    RequestCode.AUTH_GET_ACL: get_acl,
+    RequestCode.AUTH_LIST_ACL: list_acls,
+    EXPLAIN: explain,
+}

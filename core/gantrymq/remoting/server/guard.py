@@ -1,0 +1,104 @@
+"""Who sends a request, and may he: every request of a connection is asked here once authentication is on.
+
+Clients and tools sign each request (RocketMQ's AccessKey and Signature). What gateways, brokers and nameservers say to each other is taken
+from connections that have shown the cluster's key, or, where there is none, from this machine and `server.trusted_networks`, as without
+authentication.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gantrymq.auth.authority import NOT_LOADED, Authority, Identity
+from gantrymq.auth.resources import ACTION_NAMES, Action, Kind
+from gantrymq.auth.signatures import ACCESS_KEY, is_signed
+from gantrymq.model.names import TRACE_TOPIC
+from gantrymq.remoting.request_classes import RequestClass, class_of
+from gantrymq.remoting.server.rights import RIGHTS, topic_need
+
+if TYPE_CHECKING:
+    from gantrymq.net.api import Link
+    from gantrymq.remoting.codec import Command
+
+IDENTITIES_MAX: Final = 64
+"""Users of one connection: a client has one."""
+
+TRACE_NEED: Final = ("pub", f"topic:{TRACE_TOPIC}")
+"""Every user may write what became of its messages: clients do by themselves."""
+
+
+class Guard:
+    """Of one connection."""
+
+    __slots__ = ("_authority", "_identities", "_link")
+
+    def __init__(self, authority: Authority, link: Link) -> None:
+        self._authority = authority
+        self._link = link
+        self._identities: dict[str, Identity] = {}
+
+    def refusal(self, command: Command) -> str:
+        """Why the request is not answered; empty if it is."""
+        kind = class_of(command.code)
+        if kind in (RequestClass.GATEWAY, RequestClass.BROKER):
+            return "" if self._link.peer_is_trusted else _no_member(command.code, kind)
+        if not self._authority.loaded:
+            return NOT_LOADED
+        try:
+            identity = self._who(command)
+        except PermissionError as error:
+            return str(error)
+        if identity.is_admin:
+            return ""
+        needs = RIGHTS.get(command.code)
+        if needs is None:
+            return f"user {identity.name} is no administrator, and request code {command.code} is for administrators"
+        for need in needs(command):
+            if need != TRACE_NEED and not may(identity, *need):
+                return f"user {identity.name} has no permission {need[0]} on {need[1]} from {identity.address}"
+        return "" if identity.alive else f"user {identity.name} was deleted or disabled"
+
+    def may_read(self, topic: str, group: str) -> bool:
+        """Whether a user of this connection may consume."""
+        need = topic_need("sub", topic)
+        return any(may(user, *need) and may(user, "sub", f"group:{group}") for user in self._identities.values())
+
+    def is_gone(self) -> bool:
+        """All users of this connection were deleted or disabled."""
+        return bool(self._identities) and not any(user.alive for user in self._identities.values())
+
+    def _who(self, command: Command) -> Identity:
+        """Raises PermissionError with the reason."""
+        fields = command.fields
+        name = fields.get(ACCESS_KEY, "")
+        if not name:
+            found = self._authority.by_certificate(self._link.peer_certificate, "", self._link.peer)
+            found = found or self._authority.anonymous("", self._link.peer)
+            if found is None:
+                raise PermissionError("the request is not signed: it has no AccessKey")
+            return self._identities.setdefault("", found)
+        secret = self._authority.secret(name)
+        if secret is None or not is_signed(secret, fields, command.body, command.version):
+            self._authority.logins.note_failure(name, self._link.peer.rpartition(":")[0])
+            raise PermissionError(f"the signature of AccessKey {name[:64]!r} is wrong")
+        identity = self._identities.get(name)
+        if identity is None:
+            if len(self._identities) >= IDENTITIES_MAX:
+                self._identities.clear()
+            identity = self._identities[name] = self._authority.identity(name, "", self._link.peer)
+        return identity
+
+
+def may(identity: Identity, actions: str, resource: str) -> bool:
+    """Whether one of `actions` (`sub|get`) is allowed on `KIND:NAME`."""
+    word, _, name = resource.partition(":")
+    kind = Kind(word)
+    found: list[Action] = [ACTION_NAMES[action] for action in actions.split("|")]
+    return any(identity.may(action, kind, name) for action in found)
+
+
+def _no_member(code: int, kind: RequestClass) -> str:
+    return (
+        f"request code {code} ({kind.value}) is answered to members of the cluster only: to this machine and the networks of "
+        "server.trusted_networks"
+    )

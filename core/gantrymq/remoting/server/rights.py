@@ -1,0 +1,202 @@
+"""What each request needs of who sends it: one row per request code of clients and tools.
+
+A row gives (actions, resource) pairs, all of which are needed; `sub|get` is any one of them. What gateways, brokers and the server itself
+say to each other has no row: there it is the connection that is trusted (`guard.py`). A code without a row is the administrator's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from gantrymq.model.names import DLQ_PREFIX, RETRY_PREFIX
+from gantrymq.remoting import overview_codes as overview
+from gantrymq.remoting.codec import Command
+from gantrymq.remoting.constants import RequestCode as Code
+
+Needs = Iterable[tuple[str, str]]
+
+EVERYBODY: Final = ""
+"""A resource that every user has."""
+
+GROUP_FIELDS: Final = ("consumerGroup", "group", "groupName", "srcGroup")
+_decode: Final = msgspec.json.Decoder().decode
+
+
+def topic_need(actions: str, topic: str) -> tuple[str, str]:
+    """A consumer's retry and dead letter topics are its group's."""
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+        if topic.startswith(prefix):
+            return "sub", f"group:{topic.removeprefix(prefix)}"
+    return actions, f"topic:{topic}"
+
+
+def _topic(actions: str, *names: str) -> Callable[[Command], Needs]:
+    """On the topic in one of these fields."""
+
+    def needs(command: Command) -> Needs:
+        yield topic_need(actions, _field(command, *(names or ("topic", "b"))))
+
+    return needs
+
+
+def _group(actions: str) -> Callable[[Command], Needs]:
+    def needs(command: Command) -> Needs:
+        yield actions, f"group:{_field(command, *GROUP_FIELDS)}"
+
+    return needs
+
+
+def _both(topic_actions: str, group_actions: str) -> Callable[[Command], Needs]:
+    def needs(command: Command) -> Needs:
+        yield topic_need(topic_actions, _field(command, "topic", "b"))
+        yield group_actions, f"group:{_field(command, *GROUP_FIELDS)}"
+
+    return needs
+
+
+def _cluster(actions: str) -> Callable[[Command], Needs]:
+    def needs(_command: Command) -> Needs:
+        yield actions, "cluster:"
+
+    return needs
+
+
+def _nothing(_command: Command) -> Needs:
+    return ()
+
+
+def _field(command: Command, *names: str) -> str:
+    """Empty where there is none: a right on every name has it, then."""
+    return next((command.fields[name] for name in names if command.fields.get(name)), "")
+
+
+def _body(command: Command) -> dict[str, Any]:
+    """A JSON object, or none: its reader says what is wrong."""
+    try:
+        found = _decode(command.body)
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _heartbeat(command: Command) -> Needs:
+    """Groups and topics of the consumers that it names; producers are asked when they send."""
+    for consumer in _list(_body(command).get("consumerDataSet")):
+        if isinstance(consumer, dict):
+            yield "sub", f"group:{consumer.get('groupName', '')}"
+            for wanted in _list(consumer.get("subscriptionDataSet")):
+                if isinstance(wanted, dict):
+                    yield topic_need("sub", str(wanted.get("topic", "")))
+
+
+def _client_check(command: Command) -> Needs:
+    body = _body(command)
+    yield "sub", f"group:{body.get('group', '')}"
+    wanted = body.get("subscriptionData")
+    if isinstance(wanted, dict):
+        yield topic_need("sub", str(wanted.get("topic", "")))
+
+
+def _unregister(command: Command) -> Needs:
+    group = command.fields.get("consumerGroup")
+    return (("sub", f"group:{group}"),) if group else ()
+
+
+def _locks(command: Command) -> Needs:
+    body = _body(command)
+    yield "sub", f"group:{body.get('consumerGroup', '')}"
+    for queue in _list(body.get("mqSet")):
+        if isinstance(queue, dict):
+            yield topic_need("sub", str(queue.get("topic", "")))
+
+
+def _acks(command: Command) -> Needs:
+    for ack in _list(_body(command).get("acks")):
+        if isinstance(ack, dict):
+            yield "sub", f"group:{ack.get('c', '')}"
+            yield topic_need("sub", str(ack.get("t", "")))
+
+
+def _transaction(command: Command) -> Needs:
+    """Older clients name no topic: the half message's own was asked when it was sent, and its id is not to be guessed."""
+    topic = command.fields.get("topic")
+    return (("pub", f"topic:{topic}"),) if topic else ()
+
+
+def _configs(kind: str, key: str, name: str) -> Callable[[Command], Needs]:
+    """A list of topics or groups in the body."""
+
+    def needs(command: Command) -> Needs:
+        for config in _list(_body(command).get(key)):
+            if isinstance(config, dict):
+                yield "create|update", f"{kind}:{config.get(name, '')}"
+
+    return needs
+
+
+def _config(command: Command) -> Needs:
+    yield "create|update", f"group:{_body(command).get('groupName', '')}"
+
+
+def _clone(command: Command) -> Needs:
+    yield "sub|get", f"group:{command.fields.get('srcGroup', '')}"
+    yield "sub", f"group:{command.fields.get('destGroup', '')}"
+    topic = command.fields.get("topic")
+    if topic:
+        yield topic_need("sub", topic)
+
+
+_READ: Final = "sub|get"
+
+RIGHTS: Final[Mapping[int, Callable[[Command], Needs]]] = {
+    Code.SEND_MESSAGE: _topic("pub"), Code.SEND_MESSAGE_V2: _topic("pub"), Code.SEND_BATCH_MESSAGE: _topic("pub"),
+    Code.SEND_REPLY_MESSAGE: _topic("pub"), Code.SEND_REPLY_MESSAGE_V2: _topic("pub"), Code.RECALL_MESSAGE: _topic("pub"),
+    Code.END_TRANSACTION: _transaction,
+    Code.CONSUMER_SEND_MSG_BACK: _group("sub"),
+    Code.PULL_MESSAGE: _both("sub", "sub"), Code.LITE_PULL_MESSAGE: _both("sub", "sub"),
+    Code.QUERY_MESSAGE: _topic(_READ), Code.VIEW_MESSAGE_BY_ID: _cluster("get"),
+    Code.QUERY_CONSUMER_OFFSET: _both(_READ, _READ), Code.UPDATE_CONSUMER_OFFSET: _both("sub|update", "sub|update"),
+    Code.SEARCH_OFFSET_BY_TIMESTAMP: _topic("pub|sub|get"), Code.GET_MAX_OFFSET: _topic("pub|sub|get"),
+    Code.GET_MIN_OFFSET: _topic("pub|sub|get"), Code.GET_EARLIEST_MSG_STORETIME: _topic("pub|sub|get"),
+    Code.HEART_BEAT: _heartbeat, Code.UNREGISTER_CLIENT: _unregister, Code.CHECK_CLIENT_CONFIG: _client_check,
+    Code.GET_CONSUMER_LIST_BY_GROUP: _group(_READ),
+    Code.LOCK_BATCH_MQ: _locks, Code.UNLOCK_BATCH_MQ: _locks,
+    Code.GET_KV_CONFIG: _nothing, Code.GET_ROUTEINFO_BY_TOPIC: _topic("pub|sub|get|create"),
+    Code.QUERY_ASSIGNMENT: _both("sub", "sub"), Code.POP_MESSAGE: _both("sub", "sub"), Code.ACK_MESSAGE: _both("sub", "sub"),
+    Code.BATCH_ACK_MESSAGE: _acks, Code.PEEK_MESSAGE: _both("sub", "sub"), Code.CHANGE_MESSAGE_INVISIBLETIME: _both("sub", "sub"),
+    Code.NOTIFICATION: _both("sub", "sub"), Code.POLLING_INFO: _both("sub", "sub"), Code.POP_ROLLBACK: _group("sub"),
+    # Tools: topics and groups.
+    Code.UPDATE_AND_CREATE_TOPIC: _topic("create|update"), Code.UPDATE_AND_CREATE_STATIC_TOPIC: _topic("create|update"),
+    Code.UPDATE_AND_CREATE_TOPIC_LIST: _configs("topic", "topicConfigList", "topicName"),
+    Code.DELETE_TOPIC_IN_BROKER: _topic("delete"), Code.GET_TOPIC_CONFIG: _topic("get"),
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _config,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _configs("group", "groupConfigList", "groupName"),
+    Code.GET_SUBSCRIPTIONGROUP_CONFIG: _group("get"), Code.DELETE_SUBSCRIPTIONGROUP: _group("delete"),
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: _cluster("list|get"), Code.CLEAN_UNUSED_TOPIC: _cluster("update"),
+    Code.SET_MESSAGE_REQUEST_MODE: _group("update"),
+    # Tools: clients and progress.
+    Code.GET_TOPIC_STATS_INFO: _topic(_READ), Code.GET_CONSUMER_CONNECTION_LIST: _group("get"),
+    Code.GET_PRODUCER_CONNECTION_LIST: _cluster("get"), Code.GET_ALL_PRODUCER_INFO: _cluster("get"),
+    Code.GET_CONSUME_STATS: _group(_READ), Code.INVOKE_BROKER_TO_RESET_OFFSET: _both("update", "update"),
+    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _group("get"), Code.QUERY_TOPIC_CONSUME_BY_WHO: _topic("get"),
+    Code.QUERY_TOPICS_BY_CONSUMER: _group("get"), Code.QUERY_SUBSCRIPTION_BY_CONSUMER: _both("get", "get"),
+    Code.QUERY_CONSUME_TIME_SPAN: _both("get", "get"), Code.GET_CONSUMER_RUNNING_INFO: _group("get"),
+    Code.CONSUME_MESSAGE_DIRECTLY: _group("update"), Code.QUERY_CORRECTION_OFFSET: _topic("get"), Code.CLONE_GROUP_OFFSET: _clone,
+    # Tools: the broker.
+    Code.UPDATE_BROKER_CONFIG: _cluster("update"), Code.GET_BROKER_CONFIG: _cluster("get"),
+    Code.GET_BROKER_RUNTIME_INFO: _cluster("get"), Code.VIEW_BROKER_STATS_DATA: _cluster("get"),
+    Code.GET_BROKER_CONSUME_STATS: _cluster("get"), Code.CLEAN_EXPIRED_CONSUMEQUEUE: _cluster("update"),
+    Code.DELETE_EXPIRED_COMMITLOG: _cluster("update"), Code.QUERY_CONSUME_QUEUE: _topic("get"),
+    Code.RESUME_CHECK_HALF_MESSAGE: _cluster("update"),
+    overview.LIST_TRANSACTIONS: _cluster("get"), overview.OVERVIEW: _cluster("get"), overview.DRAIN: _cluster("update"),
+    overview.GROUP_WISHES: _group("get"), overview.TOPIC_LIST: _cluster("list|get"), overview.GROUP_LIST: _cluster("list|get"),
+    overview.PRUNE_TOPICS: _cluster("delete"), overview.DAMAGE_LIST: _cluster("get"), overview.DAMAGE_SKIP: _cluster("update"),
+}  # fmt: skip
+"""By request code. Users and policies (`admin/accounts.py`) are the administrator's alone."""

@@ -1,0 +1,165 @@
+"""What each method needs: RabbitMQ's configure, write and read on exchanges and queues, asked before its handler runs.
+
+The table has every method that the door takes; one without a row is refused to everybody (tests go through it). Texts are RabbitMQ's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from gantrymq.auth.authority import CONFIGURE, READ, WRITE, Identity
+from gantrymq.auth.resources import Action, Kind
+from gantrymq.auth.rights import Decision
+from gantrymq_gateways.amqp.properties.mapping import topic_of
+from gantrymq_gateways.amqp.wire.constants import ACCESS_REFUSED, NOT_ALLOWED, AmqpError
+from gantrymq_gateways.amqp.wire.values import lookup, text_of
+
+if TYPE_CHECKING:
+    from gantrymq_gateways.amqp.channels.channel import Channel
+
+VHOST: Final = "/"
+
+EXCHANGE, QUEUE = "exchange", "queue"
+ANY: Final = 3
+"""One of the three: who looks whether something is there must have to do with it."""
+
+WORDS: Final = ("configure", "write", "read", "passive")
+
+GENERATED: Final = "amq.gen-"
+"""How names begin that the server makes: an empty name in a declaration."""
+
+DEFAULT_NAME: Final = "amq.default"
+"""What permissions call the default exchange."""
+
+Need = tuple[int, str, str]
+"""Which permission, on what, its name."""
+
+Needs = Callable[["Channel", list[Any]], Iterable[Need]]
+
+NATIVE: Final[dict[tuple[int, str], Action]] = {
+    (CONFIGURE, EXCHANGE): Action.CREATE, (CONFIGURE, QUEUE): Action.CREATE, (WRITE, EXCHANGE): Action.PUB,
+    (READ, EXCHANGE): Action.SUB, (WRITE, QUEUE): Action.UPDATE, (READ, QUEUE): Action.SUB,
+}  # fmt: skip
+"""The native actions that stand for RabbitMQ's permissions: on `topic:EXCHANGE` and `queue:QUEUE`."""
+
+
+def nothing(_channel: Channel, _arguments: list[Any]) -> Iterable[Need]:
+    """Concerns the channel alone, or what was allowed when it began."""
+    return ()
+
+
+def _declare_exchange(_channel: Channel, arguments: list[Any]) -> Iterable[Need]:
+    name, passive, table = arguments[1], arguments[3], arguments[8]
+    if passive:
+        yield ANY, EXCHANGE, name
+        return
+    yield CONFIGURE, EXCHANGE, name
+    alternate = lookup(table, "alternate-exchange")
+    if alternate is not None:
+        yield READ, EXCHANGE, name
+        yield WRITE, EXCHANGE, text_of(alternate)
+
+
+def _declare_queue(_channel: Channel, arguments: list[Any]) -> Iterable[Need]:
+    name, passive, table = arguments[1] or GENERATED, arguments[2], arguments[7]
+    if passive:
+        yield ANY, QUEUE, name
+        return
+    yield CONFIGURE, QUEUE, name
+    letters = lookup(table, "x-dead-letter-exchange")
+    if letters is not None:
+        yield READ, QUEUE, name
+        yield WRITE, EXCHANGE, text_of(letters)
+
+
+def _bind_queue(channel: Channel, arguments: list[Any]) -> Iterable[Need]:
+    yield WRITE, QUEUE, channel.queue_name(arguments[1])
+    yield READ, EXCHANGE, arguments[2]
+
+
+def _bind_exchange(_channel: Channel, arguments: list[Any]) -> Iterable[Need]:
+    yield WRITE, EXCHANGE, arguments[1]
+    yield READ, EXCHANGE, arguments[2]
+
+
+def _named(which: int, what: str) -> Needs:
+    def needs(channel: Channel, arguments: list[Any]) -> Iterable[Need]:
+        yield which, what, channel.queue_name(arguments[1]) if what == QUEUE else arguments[1]
+
+    return needs
+
+
+NEEDS: Final[dict[str, Needs]] = {
+    "channel.flow": nothing, "channel.flow-ok": nothing, "access.request": nothing, "confirm.select": nothing,
+    "tx.select": nothing, "tx.commit": nothing, "tx.rollback": nothing,
+    "exchange.declare": _declare_exchange,
+    "exchange.delete": _named(CONFIGURE, EXCHANGE),
+    "exchange.bind": _bind_exchange,
+    "exchange.unbind": _bind_exchange,
+    "queue.declare": _declare_queue,
+    "queue.bind": _bind_queue,
+    "queue.unbind": _bind_queue,
+    "queue.purge": _named(READ, QUEUE),
+    "queue.delete": _named(CONFIGURE, QUEUE),
+    "basic.qos": nothing, "basic.cancel": nothing, "basic.cancel-ok": nothing, "basic.ack": nothing, "basic.reject": nothing,
+    "basic.nack": nothing, "basic.recover": nothing, "basic.recover-async": nothing,
+    "basic.consume": _named(READ, QUEUE),
+    "basic.get": _named(READ, QUEUE),
+}  # fmt: skip
+"""By method. basic.publish is asked by `check_publish`."""
+
+
+def decide(identity: Identity, need: Need, vhost: str = VHOST) -> Decision:
+    """Whether somebody has what a method needs."""
+    which, what, name = need
+    if which == ANY:
+        found = [decide(identity, (each, what, name), vhost) for each in (CONFIGURE, WRITE, READ)]
+        return next((each for each in found if each.allowed), found[0])
+    kind = Kind.TOPIC if what == EXCHANGE else Kind.QUEUE
+    native = topic_of(name) if what == EXCHANGE else name
+    return identity.decide_amqp(which, vhost, name, (NATIVE[which, what], kind, native))
+
+
+def refusal(identity: Identity, need: Need, vhost: str = VHOST) -> AmqpError:
+    """On AMQP's terms."""
+    which, what, name = need
+    word = WORDS[which] if which != ANY else WORDS[CONFIGURE]
+    text = f"{word} access to {what} '{name}' in vhost '{vhost}' refused for user '{identity.name}'"
+    return AmqpError(ACCESS_REFUSED, text)
+
+
+def check_method(identity: Identity, channel: Channel, name: str, arguments: list[Any]) -> None:
+    """Raises AmqpError for what the user may not do."""
+    needs = NEEDS.get(name)
+    if needs is None:
+        raise AmqpError(ACCESS_REFUSED, f"{name} has no declared right")
+    for need in needs(channel, arguments):
+        if need[1] == QUEUE and need[2].startswith("amq.rabbitmq.reply-to"):
+            continue  # the connection's own
+        if not decide(identity, need).allowed:
+            raise refusal(identity, need)
+
+
+def check_publish(identity: Identity, exchange: str, key: str) -> None:
+    """Raises AmqpError for what the user may not publish."""
+    if exchange:
+        need: Need = (WRITE, EXCHANGE, exchange)
+        allowed = decide(identity, need).allowed
+    elif key.startswith("amq.rabbitmq.reply-to"):
+        return  # whoever was asked may answer: the name cannot be guessed
+    else:
+        need = (WRITE, EXCHANGE, DEFAULT_NAME)
+        allowed = identity.decide_amqp(WRITE, VHOST, DEFAULT_NAME, (Action.PUB, Kind.QUEUE, key)).allowed
+    if not allowed:
+        raise refusal(identity, need)
+    if not identity.decide_routing_key(WRITE, VHOST, exchange or DEFAULT_NAME, key).allowed:
+        text = f"write access to topic '{key}' in exchange '{exchange}' in vhost '{VHOST}' refused for user '{identity.name}'"
+        raise AmqpError(ACCESS_REFUSED, text)
+
+
+def check_vhost(identity: Identity, vhost: str) -> None:
+    """Raises AmqpError for a vhost that is not the user's."""
+    if not identity.may_enter(vhost):
+        text = f"access to vhost '{vhost}' refused for user '{identity.name}'"
+        raise AmqpError(NOT_ALLOWED, text, connection=True)

@@ -1,0 +1,148 @@
+"""Users and rights at the Remoting door: signed requests, refusals, and rights that go while somebody is connected."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gantrymq.client.accounts import Accounts
+from gantrymq.client.client import Client
+from gantrymq.client.producing.producer import Producer
+from gantrymq.client.pushing.push import PushConsumer
+from gantrymq.client.records import ReceivedMessage
+from gantrymq.model.errors import ErrorCode, GantryError
+from interop_tests.accounts import ADMIN, PASSWORD, Guarded
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    gantry = Guarded(tmp_path_factory.mktemp("gantry"))
+    try:
+        gantry.start()
+        gantry.add_user("alice", "alice-pass", ("topic:orders", "pub,sub"), ("group:readers*", "sub"))
+        gantry.add_user("bob", "bob-pass", ("topic:*", "pub"), ("topic:orders", "!pub"))
+        yield gantry
+    finally:
+        gantry.stop()
+
+
+async def send(server: Guarded, user: str, password: str, topic: str) -> None:
+    async with Client(server.nameserver, user, password) as client, Producer(client=client) as producer:
+        await producer.send(topic, b"hello")
+
+
+@pytest.mark.parametrize(
+    ("user", "password", "topic", "refused"),
+    [
+        ("alice", "alice-pass", "orders", ""),
+        ("alice", "alice-pass", "other", "no permission pub on topic:other"),
+        ("alice", "wrong", "orders", "signature of AccessKey 'alice' is wrong"),
+        ("nobody", "x", "orders", "signature of AccessKey 'nobody' is wrong"),
+        ("", "", "orders", "not signed"),
+        ("bob", "bob-pass", "orders", "no permission pub on topic:orders"),
+        ("bob", "bob-pass", "others", ""),
+        ("root", PASSWORD, "anything", ""),
+    ],
+)
+def test_sending(server: Guarded, user: str, password: str, topic: str, refused: str) -> None:
+    if not refused:
+        asyncio.run(send(server, user, password, topic))
+        return
+    with pytest.raises(GantryError) as caught:
+        asyncio.run(send(server, user, password, topic))
+    assert caught.value.code is ErrorCode.NO_PERMISSION
+    assert refused in str(caught.value)
+
+
+def test_consuming(server: Guarded) -> None:
+    async def consume() -> list[bytes]:
+        got: list[bytes] = []
+        done = asyncio.Event()
+        async with Client(server.nameserver, "alice", "alice-pass") as client:
+            consumer = PushConsumer(client=client, group="readers-1", start="earliest")
+
+            async def handle(message: ReceivedMessage) -> None:
+                got.append(message.body)
+                done.set()
+
+            consumer.subscribe("orders", handle)
+            async with consumer, Producer(client=client) as producer:
+                await producer.send("orders", b"for readers")
+                async with asyncio.timeout(30):
+                    await done.wait()
+        return got
+
+    assert asyncio.run(consume())
+
+
+def test_administration_is_for_administrators(server: Guarded) -> None:
+    async def work(accounts: Accounts) -> None:
+        await accounts.create_user("mallory", password="m")
+
+    with pytest.raises(GantryError, match="no administrator"):
+        server.accounts(work, "alice", "alice-pass")
+    found = server.accounts(lambda accounts: accounts.users())
+    assert {user["username"] for user in found} >= {"root", "alice", "bob"}
+    assert "pass" not in str([user["password"] for user in found])
+
+
+def test_what_decides_is_explained(server: Guarded) -> None:
+    async def work(accounts: Accounts) -> list[dict[str, object]]:
+        return [
+            await accounts.explain(user="bob", action="pub", resource="topic:orders"),
+            await accounts.explain(user="bob", action="pub", resource="topic:x"),
+            await accounts.explain(user="alice", action="sub", resource="group:readers-7"),
+        ]
+
+    assert server.accounts(work) == [
+        {"allowed": False, "rule": "user:bob: deny pub on topic:orders"},
+        {"allowed": True, "rule": "user:bob: allow pub on topic:*"},
+        {"allowed": True, "rule": "user:alice: allow sub on group:readers*"},
+    ]
+
+
+def test_users_outlive_a_restart(tmp_path: Path) -> None:
+    gantry = Guarded(tmp_path)
+    try:
+        gantry.start()
+        gantry.add_user("carol", "carol-pass", ("topic:t", "pub"))
+        gantry.kill_and_restart()
+        asyncio.run(send(gantry, "carol", "carol-pass", "t"))
+        assert "carol-pass" not in gantry.log()
+        assert PASSWORD not in gantry.log()
+    finally:
+        gantry.stop()
+
+
+def gantry(server: Guarded, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    """A command as the administrator, whose password is in the environment."""
+    environment = {"PATH": os.environ["PATH"], "GANTRY_USER": ADMIN, "GANTRY_PASSWORD": PASSWORD}
+    command = [sys.executable, "-m", "gantrymq", *words, "--nameserver", server.nameserver]
+    return subprocess.run(command, env=environment, input=given, capture_output=True, text=True, timeout=60)
+
+
+def test_the_command_line(server: Guarded) -> None:
+    made = gantry(server, "user", "add", "dora", "--group", "devices", "--password-file", "-", given="dora-pass\n")
+    assert (made.returncode, made.stdout) == (0, "user dora was made\n"), made.stderr
+    assert "exists already" in gantry(server, "user", "add", "dora", "--no-password").stderr
+    assert gantry(server, "policy", "add", "group:devices", "topic:dev*", "pub").returncode == 0
+    assert "action fly: there are pub" in gantry(server, "policy", "add", "group:devices", "topic:dev*", "fly").stderr
+    listed = gantry(server, "user", "list", "dor", "--json")
+    assert json.loads(listed.stdout)["groups"] == ["devices"], listed.stderr
+    explained = gantry(server, "auth", "explain", "dora", "pub", "topic:dev7")
+    assert (explained.returncode, explained.stdout) == (0, "allowed: group:devices: allow pub on topic:dev*\n")
+    asyncio.run(send(server, "dora", "dora-pass", "dev7"))
+    assert gantry(server, "user", "set", "dora", "--disable").returncode == 0
+    with pytest.raises(GantryError, match="signature"):
+        asyncio.run(send(server, "dora", "dora-pass", "dev7"))
+    assert "dev" in gantry(server, "policy", "list", "devices").stdout
+    assert gantry(server, "policy", "delete", "group:devices", "--yes").returncode == 0
+    assert gantry(server, "user", "delete", "dora", "--yes").returncode == 0
+    assert gantry(server, "auth", "explain", "dora", "pub", "topic:dev7").returncode == 1
