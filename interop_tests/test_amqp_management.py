@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,13 @@ import pika
 import pytest
 
 from interop_tests.running import Gantry, free_port
+
+
+def gantry(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gantrymq", *words], capture_output=True, text=True, timeout=60, check=False
+    )
+
 
 SHAPES = ("combined", "separated")
 
@@ -28,7 +38,6 @@ def managed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def test_the_requests_of_rabbitmqadmin(managed: tuple[Gantry, httpx.Client]) -> None:
     """In the order and form in which the tool of RabbitMQ 3 and 4 sends them: texts for flags, quoted names, its column lists."""
     server, api = managed
-    json = {"content-type": "application/json"}
     put = api.put(
         "exchanges/%2F/orders", json={"durable": "true", "auto_delete": "false", "internal": "false", "type": "topic"}
     )
@@ -36,7 +45,7 @@ def test_the_requests_of_rabbitmqadmin(managed: tuple[Gantry, httpx.Client]) -> 
     assert (
         api.put("queues/%2F/paid", json={"durable": "true", "auto_delete": "false", "arguments": {}}).status_code == 201
     )
-    bound = api.post("bindings/%2F/e/orders/q/paid", json={"routing_key": "#.paid", "arguments": {}}, headers=json)
+    bound = api.post("bindings/%2F/e/orders/q/paid", json={"routing_key": "#.paid", "arguments": {}})
     assert (bound.status_code, bound.headers["location"]) == (201, "%23.paid")
     body = {"properties": {}, "routing_key": "eu.paid", "payload": "hello", "payload_encoding": "string"}
     assert api.post("exchanges/%2F/orders/publish", json=body).json() == {"routed": True}
@@ -72,6 +81,40 @@ def test_the_requests_of_rabbitmqadmin(managed: tuple[Gantry, httpx.Client]) -> 
     assert api.delete("queues/%2F/paid/contents").status_code == 204
     assert api.get("overview").json()["queue_totals"]["messages"] == 0
     assert api.get("queues", auth=("guest", "wrong")).status_code == 401
+
+
+def test_the_command_line(managed: tuple[Gantry, httpx.Client], tmp_path: Path) -> None:
+    """A file as RabbitMQ 4.0.5 writes it goes in and comes out; what is in a queue is seen and stays there."""
+    _, api = managed
+    where = ("--api", str(api.base_url).removesuffix("/api/"))
+    file = tmp_path / "definitions.json"
+    queue = {"name": "cli", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}
+    bound = {
+        "source": "amq.headers",
+        "vhost": "/",
+        "destination": "cli",
+        "destination_type": "queue",
+        "routing_key": "",
+        "arguments": {"x-match": "any", "n": 1},
+    }
+    file.write_text(
+        json.dumps({"rabbit_version": "4.0.5", "users": [], "queues": [queue], "exchanges": [], "bindings": [bound]})
+    )
+    assert gantry("amqp", "import", str(file), *where).returncode == 0
+    found = json.loads(gantry("amqp", "export", *where).stdout)
+    assert queue in found["queues"]
+    assert bound in found["bindings"]
+    api.post("exchanges/%2F/amq.default/publish", json={"routing_key": "cli", "payload": "x", "properties": {}})
+    (line,) = gantry("amqp", "peek", "cli", *where).stdout.splitlines()
+    assert json.loads(line)["payload"] == "x"
+    rows = [json.loads(line) for line in gantry("amqp", "queues", "--json", *where).stdout.splitlines()]
+    assert [row["messages"] for row in rows if row["name"] == "cli"] == [1]
+    assert "cli" in gantry("amqp", "bindings", *where).stdout
+    refused = gantry("amqp", "queues", *where, "--user", "guest:wrong")
+    assert (refused.returncode, "401" in refused.stderr) == (1, True)
+    assert gantry("amqp", "peek", "none", *where).returncode == 3
+    assert gantry("amqp", "queues", "--api", f"http://127.0.0.1:{free_port()}").returncode == 4
+    api.delete("queues/%2F/cli")
 
 
 def test_many_queues_hold_up_nobody(managed: tuple[Gantry, httpx.Client]) -> None:

@@ -56,6 +56,7 @@ GROUPS: Final = {
     "user": ("Users, who sign in where authentication is on.", ["gantrymq.cli.security.users"]),
     "policy": ("What users and groups may do.", ["gantrymq.cli.security.users"]),
     "auth": ("Why something is allowed or refused; keys.", ["gantrymq.cli.security.users"]),
+    "amqp": ("The AMQP door: exchanges, queues, connections, definitions.", ["gantrymq.cli.commands.amqp"]),
     "cert": ("Certificates for trying TLS out.", ["gantrymq.cli.security.certificates"]),
     "config": ("Settings: what is in force, what is wrong, and a sample.", ["gantrymq.cli.commands.configuration"]),
 }

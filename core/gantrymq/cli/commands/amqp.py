@@ -1,0 +1,175 @@
+"""`gantry amqp`: exchanges, queues and connections of the AMQP door, and definitions in and out, over RabbitMQ's management API."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import sys
+from base64 import b64encode
+from pathlib import Path
+from typing import Annotated, Any, Final
+from urllib.parse import quote, urlsplit
+
+import typer
+
+from gantrymq.cli.options import EXIT_NOT_FOUND, EXIT_UNREACHABLE, Json
+from gantrymq.launch.exit_codes import EXIT_FAILED, EXIT_USAGE
+from gantrymq.logs import complain
+
+amqp_app = typer.Typer()
+
+TIMEOUT_S: Final = 60
+"""Of one answer: thousands of queues are listed, or declared, meanwhile."""
+
+Api = Annotated[str, typer.Option(help="Where the management API is.", envvar="GANTRY_AMQP_API")]
+User = Annotated[str, typer.Option(help="NAME:PASSWORD", envvar="GANTRY_AMQP_USER")]
+API: Final = "http://localhost:15672"
+USER: Final = "guest:guest"
+
+COLUMNS: Final = {
+    "exchanges": ("name", "type", "durable", "internal", "arguments"),
+    "queues": ("name", "messages_ready", "messages_unacknowledged", "consumers", "durable", "arguments"),
+    "bindings": ("source", "destination_type", "destination", "routing_key", "arguments"),
+    "connections": ("name", "user", "state", "channels", "user_provided_name"),
+    "channels": ("name", "user", "consumer_count", "messages_unacknowledged", "prefetch_count", "transactional"),
+    "consumers": ("consumer_tag", "queue.name", "ack_required", "prefetch_count", "channel_details.name"),
+}
+"""What is shown of each kind; --json shows all."""
+
+
+@amqp_app.callback()
+def about() -> None:
+    """The AMQP door."""
+
+
+@amqp_app.command()
+def exchanges(api: Api = API, user: User = USER, json_: Json = False) -> None:
+    """Exchanges of vhost /."""
+    show("exchanges", api, user, json_)
+
+
+@amqp_app.command()
+def queues(api: Api = API, user: User = USER, json_: Json = False) -> None:
+    """Queues with what is in them."""
+    show("queues", api, user, json_)
+
+
+@amqp_app.command()
+def bindings(api: Api = API, user: User = USER, json_: Json = False) -> None:
+    """Bindings, the default exchange's too."""
+    show("bindings", api, user, json_)
+
+
+@amqp_app.command()
+def connections(api: Api = API, user: User = USER, json_: Json = False) -> None:
+    """Connections of the process that answers."""
+    show("connections", api, user, json_)
+
+
+@amqp_app.command()
+def channels(api: Api = API, user: User = USER, json_: Json = False) -> None:
+    """Channels of those connections."""
+    show("channels", api, user, json_)
+
+
+@amqp_app.command()
+def consumers(api: Api = API, user: User = USER, json_: Json = False) -> None:
+    """Consumers of those channels."""
+    show("consumers", api, user, json_)
+
+
+@amqp_app.command()
+def peek(
+    queue: Annotated[str, typer.Argument(help="Name of the queue.")],
+    count: Annotated[int, typer.Option("--max", min=1, max=1000, help="So many messages.")] = 1,
+    api: Api = API,
+    user: User = USER,
+) -> None:
+    """Messages at the head of a queue as JSON lines. They go back to their places, marked as redelivered."""
+    wanted = {"count": count, "ackmode": "ack_requeue_true", "encoding": "auto"}
+    for message in ask("POST", f"queues/%2F/{quote(queue, safe='')}/get", api, user, wanted):
+        typer.echo(json.dumps(message, ensure_ascii=False))
+
+
+@amqp_app.command("import")
+def import_(
+    file: Annotated[
+        Path, typer.Argument(help="As `rabbitmqctl export_definitions` writes it; - reads standard input.")
+    ],
+    api: Api = API,
+    user: User = USER,
+) -> None:
+    """Declare the exchanges, queues and bindings of vhost / that a RabbitMQ has exported. What is there already stays."""
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        body = json.loads(text)
+    except OSError as error:
+        complain(f"{file}: {error.strerror}")
+        raise typer.Exit(EXIT_FAILED) from error
+    except ValueError as error:
+        complain(f"{file}: it is no JSON: {error}")
+        raise typer.Exit(EXIT_FAILED) from error
+    ask("POST", "definitions", api, user, body)
+
+
+@amqp_app.command()
+def export(api: Api = API, user: User = USER) -> None:
+    """Durable exchanges, queues and bindings, as RabbitMQ imports them."""
+    typer.echo(json.dumps(ask("GET", "definitions", api, user), indent=2, ensure_ascii=False))
+
+
+def show(kind: str, api: str, user: str, as_json: bool) -> None:
+    """A table of what there is of a kind."""
+    from gantrymq.cli.screen import listing, plain, show_rows
+
+    rows = ask("GET", kind, api, user)
+    columns = COLUMNS[kind]
+    titles = [column.replace("_", " ").replace(".", " ") for column in columns]
+
+    def make() -> Any:
+        return listing(titles, [[plain(cell(row, column)) for column in columns] for row in rows])
+
+    show_rows(rows, as_json, make, f"there are no {kind}")
+
+
+def cell(row: dict[str, Any], column: str) -> str:
+    """One value as people read it."""
+    value: Any = row
+    for part in column.split("."):
+        value = value.get(part, "") if isinstance(value, dict) else ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join([f"{name}={item}" for name, item in value.items()])
+    return str(value)
+
+
+def ask(method: str, path: str, api: str, user: str, body: Any = None) -> Any:
+    """One request; leaves with a line and an exit code if it fails."""
+    place = urlsplit(api)
+    kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
+    if place.scheme not in kinds or not place.hostname:
+        complain(f"--api {api}: it begins with http:// or https:// and a host")
+        raise typer.Exit(EXIT_USAGE)
+    headers = {"Authorization": "Basic " + b64encode(user.encode()).decode()}
+    data = json.dumps(body).encode() if body is not None else None
+    try:
+        connection = kinds[place.scheme](place.hostname, place.port, timeout=TIMEOUT_S)
+        try:
+            connection.request(method, f"/api/{path}", data, headers)
+            answer = connection.getresponse()
+            text = answer.read()
+        finally:
+            connection.close()
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        complain(f"{api}: {error} (amqp.management_port says where the API is)")
+        raise typer.Exit(EXIT_UNREACHABLE) from error
+    try:
+        found = json.loads(text) if text else None
+    except ValueError:
+        found = None
+    if answer.status >= 400:
+        reason = found.get("reason", "") if isinstance(found, dict) else ""
+        complain(f"{api}: {answer.status} {answer.reason}{': ' if reason else ''}{reason}")
+        raise typer.Exit(EXIT_NOT_FOUND if answer.status == 404 else EXIT_FAILED)
+    return found
