@@ -73,6 +73,19 @@ def test_unacknowledged_limit() -> None:
     assert len(peer.call("basic.ack", 0, True)) == 1
 
 
+@pytest.mark.parametrize("multiple", [False, True])
+def test_credit_that_comes_back_serves_every_queue_of_the_channel(multiple: bool) -> None:
+    """One queue had used up what may be unacknowledged: the other is not asked again by anything but the answer."""
+    peer = Server(config=AmqpConfig(unacked_max=3)).client()
+    peer.declare("a")
+    peer.declare("b")
+    peer.ask(*[publish(1, "", queue, b"%d" % n) for n in range(3) for queue in ("a", "b")])
+    assert len(consume(peer, "a")) == 1 + 3
+    assert len(consume(peer, "b")) == 1
+    assert len(peer.call("basic.ack", 3 if multiple else 1, multiple)) == (3 if multiple else 1)
+    assert peer.count("b") == (0 if multiple else 2)
+
+
 def test_body_limit() -> None:
     server = Server()
     server.body_bytes_max = 10

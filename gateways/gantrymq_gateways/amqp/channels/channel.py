@@ -136,7 +136,8 @@ class Channel(PublishingChannel):
             add(queue, offset, outcome)
             if consumer is not None:
                 consumer.unacked -= 1
-        if self.ledger.prefetch_shared:
+        ledger = self.ledger
+        if ledger.prefetch_shared or len(ledger.open) + len(entries) >= ledger.credit_max:
             self._share_credit([consumer for _, _, consumer in entries if consumer is not None])
 
     def _share_credit(self, served: list[Consumer]) -> None:
@@ -327,7 +328,8 @@ def basic_get(channel: Channel, _ticket: int, queue: str, no_ack: bool) -> Steps
 
 def basic_ack(channel: Channel, tag: int, multiple: bool) -> None:
     ledger = channel.ledger
-    if not multiple and not ledger.prefetch_shared and channel.transaction is None:
+    shared = ledger.prefetch_shared or len(ledger.open) >= ledger.credit_max
+    if not multiple and not shared and channel.transaction is None:
         entry = ledger.open.pop(tag, None)
         if entry is not None:
             queue, offset, consumer = entry
