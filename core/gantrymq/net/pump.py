@@ -51,8 +51,8 @@ OPEN, CLOSING, LINGERING, CLOSED = range(4)
 HOLD_DOOR, HOLD_PUMP, HOLD_TURN = 1, 2, 8
 """Who paused reading, or that the rest of what was read waits for the next turn: more is not read meanwhile."""
 
-EOF_SEEN, LOST = 4, 16
-"""The peer sends nothing any more; the connection is gone, and its door has not had all that the peer sent before."""
+EOF_SEEN, LOST, SHOWN_OUT = 4, 16, 32
+"""The peer sends nothing any more; the connection is gone, and its door has not had all that the peer sent before; `show_out` was called."""
 
 HOLDS: Final = HOLD_DOOR | HOLD_PUMP | HOLD_TURN
 
@@ -640,8 +640,9 @@ class Pump(asyncio.Protocol):
         return max(now_ms - self._frame_at_ms, 1)
 
     def show_out(self, why: str, busy: bool) -> None:
-        """End it on its protocol's terms."""
+        """End it on its protocol's terms; a peer that takes nothing for `linger_ms` does not hear them, and what is held for it is free."""
         self._host.inbound.shown_out += 1
+        self._flags |= SHOWN_OUT
         self._rest = b""
         self._set_inbound(0)
         if self._state != OPEN or self._door is None:
@@ -738,7 +739,7 @@ class Pump(asyncio.Protocol):
         if self._state == LINGERING and waiting == 0 and idle_ms >= limits.linger_ms:
             transport.abort()  # it has everything; TLS, which was closed before, would wait for the peer's answer
             return
-        if waiting and idle_ms >= limits.stalled_reader_ms:
+        if waiting and idle_ms >= (limits.linger_ms if self._flags & SHOWN_OUT else limits.stalled_reader_ms):
             self._host.traffic.stalled += 1
             self._reason = f"stalled reader: took nothing for {idle_ms} ms while {waiting} bytes waited"
             log.warning("%s: %s; closed", self.peer, self._reason)

@@ -461,6 +461,25 @@ async def test_over_the_bound_those_whose_bytes_were_held_longest_go() -> None:
 
 
 @on_loop
+async def test_who_is_shown_out_and_takes_nothing_is_not_waited_for() -> None:
+    limits = PumpLimits(frame_timeout_ms=4_000, stalled_reader_ms=600_000, linger_ms=1_000)
+    async with Bench(limits) as bench:
+        client = await bench.connect(4096)
+        (door,) = bench.doors
+        door.out.append(b"x" * 8_000_000)
+        await begin(bench, client, door, 10, 7)
+        await until(lambda: bench.host.ledger.held_bytes > 0)
+        bench.wheel.advance(5_100)
+        assert door.events[0].startswith("overdue:False")
+        await asyncio.sleep(0)  # the write phase with its last words
+        assert bench.host.ledger.held_bytes > 0
+        bench.wheel.advance(1_100)
+        await until(lambda: bench.listener.connections == 0)
+        assert bench.host.ledger.held_bytes == 0
+        assert door.events[1].startswith("closed:stalled reader")
+
+
+@on_loop
 async def test_pause_and_resume_reading() -> None:
     async with Bench() as bench:
         client = await bench.connect()
