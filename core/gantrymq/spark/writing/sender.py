@@ -72,6 +72,8 @@ class Sender:
         self._open: dict[str, deque[Open]] = {}
         """By broker address, in the order of sending."""
         self._bytes: dict[str, int] = {}
+        self._patience: Patience | None = None
+        """Since the first fault behind the last answer that said stored: also a broker that takes requests and answers none ends it."""
         self.stored = 0
         """Rows that brokers have acknowledged."""
 
@@ -126,7 +128,6 @@ class Sender:
 
     def _post(self, entries: list[Open]) -> None:
         """Each to its broker. A broker that cannot be reached is tried again, or (where any queue will do) another one."""
-        patience = Patience()
         waiting = deque(entries)
         while waiting:
             entry = waiting[0]
@@ -134,7 +135,7 @@ class Sender:
                 address = self._address(entry.queue)
                 link = wire(address)
             except GantryError as error:
-                patience.wait(error)
+                self._wait(error)
                 self._again(entry)
                 continue
             waiting.popleft()
@@ -146,17 +147,23 @@ class Sender:
             try:
                 entry.opaque = link.post([self._command(entry)])[0]
             except GantryError as error:
-                waiting.extendleft(reversed(self._lost(address, patience, error)))
+                waiting.extendleft(reversed(self._lost(address, error)))
                 continue
             while len(under_way) > OPEN_MAX or (len(under_way) > 1 and self._bytes[address] > OPEN_BYTES_MAX):
                 self._settle(address)
 
-    def _lost(self, address: str, patience: Patience, error: GantryError) -> list[Open]:
+    def _wait(self, error: GantryError) -> None:
+        """Before the next attempt; raises `error` if it is no fault that goes away, or has lasted too long."""
+        if self._patience is None:
+            self._patience = Patience()
+        self._patience.wait(error)
+
+    def _lost(self, address: str, error: GantryError) -> list[Open]:
         """A connection broke: everything under way on it is to be sent again."""
         entries = list(self._open.pop(address, ()))
         self._bytes.pop(address, None)
         _log.warning("%s: %d requests are sent again", error, len(entries))
-        patience.wait(error)
+        self._wait(error)
         for entry in entries:
             self._again(entry)
         return entries
@@ -167,13 +174,15 @@ class Sender:
         try:
             answer = wire(address).receive(entry.opaque)
         except GantryError as error:
-            self._post(self._lost(address, Patience(), error))
+            try:
+                self._post(self._lost(address, error))
+            except GantryError as last:
+                raise self._failed(entry.request, entry.first, last) from None
             return
         self._open[address].popleft()
         self._bytes[address] -= len(entry.request.body)
         if answer.code in STORED:
-            self.stored += len(entry.request.rows)
-            self.answered(entry, answer)
+            self._stored(entry, answer)
             return
         refused: GantryError = BrokerError(answer, f"send to {entry.queue}", address)
         if refused.code not in _AGAIN:
@@ -196,12 +205,16 @@ class Sender:
                 refused = error
                 continue
             if answer.code in STORED:
-                self.stored += len(entry.request.rows)
-                self.answered(entry, answer)
+                self._stored(entry, answer)
                 return
             refused = BrokerError(answer, f"send to {entry.queue}", address)
             if refused.code not in _AGAIN:
                 raise self._failed(entry.request, entry.first, refused)
+
+    def _stored(self, entry: Open, answer: Command) -> None:
+        self._patience = None
+        self.stored += len(entry.request.rows)
+        self.answered(entry, answer)
 
     def answered(self, entry: Open, answer: Command) -> None:
         """A request is stored; for those who want to know where."""
