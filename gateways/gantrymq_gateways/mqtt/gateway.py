@@ -20,6 +20,7 @@ from gantrymq.services import Clock, Turn
 from gantrymq_gateways.mqtt import retained
 from gantrymq_gateways.mqtt.authentication import Authenticate, anonymous
 from gantrymq_gateways.mqtt.config import MqttConfig
+from gantrymq_gateways.mqtt.messages import exchange
 from gantrymq_gateways.mqtt.messages.fanout import Fanout
 from gantrymq_gateways.mqtt.messages.late_wills import LateWills
 from gantrymq_gateways.mqtt.messages.properties import passed_on, to_native
@@ -182,11 +183,14 @@ class MqttGateway:
         sessions = yield call(port.watch_table, SESSION_TABLE, self._session_changed)
         filters = yield call(port.watch_table, FILTER_TABLE, self._filter_changed)
         kept = yield call(port.watch_table, retained.TABLE, self.kept.changed)
+        exchanges = yield call(port.watch_table, exchange.TABLE, self.lifecycle.exchange_changed)
         long = yield call(port.watch_table, LONG_TOPIC_TABLE, self._long_topic_changed)
         tap = yield self.fanout.open()
         if life != self._life or self._stopped:
             raise GantryError(ErrorCode.UNAVAILABLE, "the broker was lost meanwhile")
         self.lifecycle.table.load(sessions, filters, self.shell.clock.now_ms())
+        self.lifecycle.exchanges.clear()
+        self.lifecycle.exchanges.update(exchanges)
         self.kept.load(kept)
         for native, value in long.items():
             self.long_topics.foreign[native] = value.decode()

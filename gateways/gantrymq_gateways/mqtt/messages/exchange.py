@@ -1,8 +1,7 @@
-"""The state of QoS 2 exchanges of one session: what it is in memory, and as a row of table `mqtt_exchange`.
+"""The state of QoS 2 exchanges of one session. What a client publishes is in the log, too: a row of table `mqtt_exchange` is stored in one piece
+with the records that came under its packet identifiers, so that a kill between any two packets neither loses nor repeats one.
 
-Key: `<` + client id for what the client publishes, `>` + client id for what it gets. Value of `<`: packet identifiers that came in and are
-not released, two bytes each. Value of `>`: the same for identifiers that wait for PUBCOMP, then U+FF, then of deliveries whose identifier is
-not the one that their place gives (`natural_id`): light queue and offset (8 bytes each), identifier (2 bytes).
+Key: `<` + client id. Value: packet identifiers that came in and are not released, two bytes each.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from gantrymq_gateways.mqtt.wire.constants import PACKET_ID_MAX
+from gantrymq.broker.port import Done
 
 TABLE: Final = "mqtt_exchange"
 
@@ -47,15 +46,22 @@ def decode_ids(value: bytes) -> list[int]:
     return [int.from_bytes(value[at : at + 2], "big") for at in range(0, len(value), 2)]
 
 
-def natural_id(offset: int) -> int:
-    """The packet identifier that a delivery has by its place in its light queue, so that nobody must write it down before it is sent."""
-    return offset % PACKET_ID_MAX + 1
+def row_key(client_id: str) -> str:
+    """Key of the row of what a client publishes."""
+    return "<" + client_id
+
+
+def check_row(key: str, value: bytes) -> None:
+    """Raise for a row that cannot be read."""
+    if not key.startswith("<"):
+        raise ValueError(f"key {key[:80]!r} does not begin with <")
+    decode_ids(value)
 
 
 class Inbound:
     """Packet identifiers of QoS 2 publishes that the client has not released [MQTT-4.3.3-2] [MQTT5-4.3.3-10]."""
 
-    __slots__ = ("ids", "key", "stored")
+    __slots__ = ("_waiting", "flying", "ids", "key", "stored")
 
     def __init__(self, key: str = "", stored: Iterable[int] = ()) -> None:
         self.key = key
@@ -64,3 +70,25 @@ class Inbound:
         """As the log has it, or will have when what is on its way is stored."""
         self.ids = set(self.stored)
         """With those on their way."""
+        self.flying = 0
+        """Batches on their way to the log that change it."""
+        self._waiting: list[tuple[object, Done]] = []
+
+    def landed(self) -> None:
+        """Such a batch was answered."""
+        self.flying -= 1
+        if not self.flying:
+            waiting, self._waiting = self._waiting, []
+            for token, on_done in waiting:
+                on_done(token, None)
+
+    def wait(self, token: object, on_done: Done) -> None:
+        """Answered when nothing is on its way any more."""
+        if self.flying:
+            self._waiting.append((token, on_done))
+        else:
+            on_done(token, None)
+
+    def resume(self) -> None:
+        """Another connection of the client: what was not handed to the log never will be."""
+        self.ids = set(self.stored)

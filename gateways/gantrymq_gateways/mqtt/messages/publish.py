@@ -44,7 +44,7 @@ OUR_FAULT: Final = frozenset(
 """Refusals that say nothing of the message: the client is welcome again at once."""
 
 
-WAITS: Final = frozenset({ErrorCode.BUSY, ErrorCode.STORE_FULL})
+WAITS: Final = frozenset({ErrorCode.BUSY, ErrorCode.STORE_FULL, ErrorCode.NOT_ALONE})
 """Refusals of a message that is submitted again."""
 
 
@@ -69,6 +69,8 @@ class PublishPort(Protocol):
         token: object,
         on_done: Done,
         sender: object = None,
+        *,
+        rows: Sequence[tuple[str, str, bytes | None]] = (),
     ) -> None: ...
 
     def put(self, table: str, items: list[tuple[str, bytes | None]], token: object, on_done: Done) -> None: ...
@@ -364,7 +366,11 @@ class Inflow:
             self._answered(batch)
             return
         self._flying += 1
-        self._port.submit(batch.messages, batch, self._submitted, self)
+        if rows:
+            self.exchange.flying += 1
+            self._port.submit(batch.messages, batch, self._exchange_submitted, self, rows=rows)
+        else:
+            self._port.submit(batch.messages, batch, self._submitted, self)
 
     def _ids_after(self, batch: _Batch) -> set[int]:
         """Identifiers that are open once this batch is stored, and those before it."""
@@ -387,6 +393,24 @@ class Inflow:
         else:
             self._answered(batch)
         self._landed()
+
+    def _exchange_submitted(self, batch: _Batch, results: Any) -> None:
+        """One piece with a row: all of it was stored, or nothing."""
+        if not batch.messages and isinstance(results, GantryError):
+            self._flying -= 1
+            if results.code in WAITS:
+                batch.waiting = self._held = True
+                self._host.hold_reading()
+            else:
+                self._host.fail(f"packet identifiers cannot be stored: {results}", publish_reason(results.code))
+            self._landed()
+        elif not batch.messages:
+            self._flying -= 1
+            self._answered(batch)
+            self._landed()
+        else:
+            self._submitted(batch, results)
+        self.exchange.landed()
 
     def _submitted(self, batch: _Batch, results: Any) -> None:
         self._flying -= 1

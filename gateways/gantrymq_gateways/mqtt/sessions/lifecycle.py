@@ -14,8 +14,9 @@ from gantrymq.broker.port import END, FIND, BrokerPort, CursorInfo
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Call, Steps, call, pause, run
 from gantrymq.net.procedures.order import Serial, Work
+from gantrymq_gateways.mqtt.messages import exchange
 from gantrymq_gateways.mqtt.messages.deliver import Outlet
-from gantrymq_gateways.mqtt.messages.exchange import RELEASED, Released
+from gantrymq_gateways.mqtt.messages.exchange import RELEASED, Inbound, Released, decode_ids, row_key
 from gantrymq_gateways.mqtt.messages.fanout import Fanout
 from gantrymq_gateways.mqtt.messages.grants import QOS, pack
 from gantrymq_gateways.mqtt.retained import RetainedStore
@@ -119,6 +120,8 @@ class Lifecycle:
         self.live: dict[str, Session] = {}
         """Sessions of the connected clients, by client id."""
         self._memory: dict[str, Memory] = {}
+        self.exchanges: dict[str, bytes] = {}
+        """Rows of `mqtt_exchange`."""
         self.flush_settled: Callable[[], None] = lambda: None
 
     # CONNECT
@@ -165,6 +168,8 @@ class Lifecycle:
         def found_it(row: StoredSession) -> None:
             nonlocal found
             found = row
+            if row.gateway != self.rows.gateway:
+                self._memory.pop(client_id, None)  # Another gateway had it meanwhile.
             row.expiry_s = terms.stored_expiry_s
 
         def begin() -> StoredSession:
@@ -195,7 +200,8 @@ class Lifecycle:
         session.expiry_s = terms.expiry_s
         memory = self._memory.get(client_id)
         if memory is not None:
-            self._remember(session, memory)
+            yield memory.inbound.wait
+        self._remember(session, memory, present)
         session.on_owed = partial(self._owed_no_more, session, set())
         for text, kept, cursor in opened:
             session.add(text, kept.granted, cursor)
@@ -246,9 +252,14 @@ class Lifecycle:
             opened.append((text, kept, info.cursor))
         return opened, shared, renewed
 
-    def _remember(self, session: PersistentSession, memory: Memory) -> None:
+    def _remember(self, session: PersistentSession, memory: Memory | None, present: bool) -> None:
+        if memory is None:
+            key = row_key(session.client_id)
+            session.inbound = Inbound(key, decode_ids(self.exchanges.get(key, b"") if present else b""))
+            return
         session.resend = memory.resend
         session.inbound = memory.inbound
+        session.inbound.resume()
         session.outlet.inflight.update(dict.fromkeys(memory.released, RELEASED))
         if memory.resend:
             session.outlet.next_id = max(memory.resend.values()) % c.PACKET_ID_MAX + 1
@@ -660,6 +671,10 @@ class Lifecycle:
         stored = yield from self.rows.claim(client_id, hold, end)
         if stored is not None:
             yield from self._give_back(client_id, hold, stored)
+            key = row_key(client_id)
+            if key in self.exchanges and not hold.is_lost():
+                yield call(self.port.put, exchange.TABLE, [(key, None)])
+                self.exchanges.pop(key, None)
             yield from self.rows.write(client_id, hold, None)
 
     def _give_back(self, client_id: str, hold: Hold, stored: StoredSession) -> Steps:
@@ -684,6 +699,13 @@ class Lifecycle:
         """The table reports a row of `mqtt_session`."""
         self.table.changed_session(client_id, value, self.now_ms())
         self.rows.reported(client_id, value, self.live.get(client_id))
+
+    def exchange_changed(self, key: str, value: bytes | None) -> None:
+        """The table reports a row of `mqtt_exchange`."""
+        if value is None:
+            self.exchanges.pop(key, None)
+        else:
+            self.exchanges[key] = value
 
     def sweep(self) -> None:
         """Forget expired sessions and remove filters that nobody uses; called now and then."""

@@ -60,7 +60,7 @@ class SessionRows:
         self._port = port
         self._table = table
         self._now_ms = now_ms
-        self._gateway = gateway
+        self.gateway = gateway
         self._waiting: dict[str, _Change] = {}
         """By client id; procedures of one client id run one at a time."""
 
@@ -75,7 +75,7 @@ class SessionRows:
         the session is theirs, whoever has the lease."""
         if isinstance(session, PersistentSession) and value is not None and value != session.hold.row:
             gateway = StoredSession.decode(value).gateway
-            if gateway and gateway != self._gateway:
+            if gateway and gateway != self.gateway:
                 session.hold.lose(client_id)
                 session.fail(TAKEN)
         self.changed(client_id)
@@ -106,14 +106,14 @@ class SessionRows:
                 stored = begin()
             else:
                 return None
-            before, stored.gateway = stored.gateway, self._gateway
+            before, stored.gateway = stored.gateway, self.gateway
             value = stored.encode()
             try:
                 if value == known or (yield from self._put(client_id, hold, known, value)):
                     hold.row = value
                     return stored
             except GantryError as error:
-                if known is None or value != _named(known, self._gateway) or error.code not in CLAIMED_LATER:
+                if known is None or value != _named(known, self.gateway) or error.code not in CLAIMED_LATER:
                     raise
                 # Who only comes back must get what waits for it: the next change of the row claims it.
                 stored.gateway = before
@@ -126,7 +126,7 @@ class SessionRows:
         given_back = frozenset(hold.given_back)
         value = None
         if stored is not None:
-            stored.gateway = self._gateway
+            stored.gateway = self.gateway
             stored.ending = [light for light in stored.ending if light not in given_back]
             value = stored.encode()
         while not hold.is_lost():
