@@ -9,13 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gantrymq.model.errors import GantryError
 from gantrymq.model.message import Message
 from gantrymq.net.api import Link
 from gantrymq.net.held.outbound import Pieces
 from gantrymq.net.procedures.driver import Steps
+from gantrymq_gateways.mqtt import access
+from gantrymq_gateways.mqtt.access import ClientTargets
 from gantrymq_gateways.mqtt.authentication import Answer
 from gantrymq_gateways.mqtt.gateway import MqttGateway, Peer
 from gantrymq_gateways.mqtt.messages.deliver import Aliases, Outlet, bridge_property
@@ -31,6 +33,9 @@ from gantrymq_gateways.mqtt.wire.connection import Event, MqttConnection, Part, 
 from gantrymq_gateways.mqtt.wire.packets import Ack, Auth, Connect, Disconnect, Publish, Subscribe, Unsubscribe, Will
 from gantrymq_gateways.mqtt.wire.properties import Properties
 from gantrymq_gateways.mqtt.wire.reasons import Reason, reason_of
+
+if TYPE_CHECKING:
+    from gantrymq.auth.authority import Identity
 
 log = logging.getLogger(__name__)
 
@@ -54,12 +59,14 @@ class MqttDoor(Peer):
         "_epoch",
         "_gateway",
         "_holds",
+        "_identity",
         "_inflow",
         "_leaving",
         "_link",
         "_outlet",
         "_parked",
         "_procedures",
+        "_targets",
         "_terms",
         "_will",
         "connection",
@@ -76,6 +83,10 @@ class MqttDoor(Peer):
         self._outlet: Outlet | None = None
         self._inflow: Inflow | None = None
         self._will: Will | None = None
+        self._identity: Identity | None = None
+        """Who it is; None without authentication."""
+        self._targets: ClientTargets | None = None
+        """Where it may publish."""
         self._terms = Terms()
         self._connect_packet: Connect | None = None
         self._answer = Answer()
@@ -274,7 +285,46 @@ class MqttDoor(Peer):
         self._terms = terms_of(connect, self._gateway.config.session_expiry_s)
         from_here = self._link is not None and self._link.peer_is_loopback
         self._hold(HOLD_CONNECT)
-        self._gateway.authenticate(connect, from_here, self._authenticated)
+        authority = self._gateway.authority
+        if authority is not None and self._link is not None:
+            access.identify(authority, connect, self._link, self._identified)
+        else:
+            self._gateway.authenticate(connect, from_here, self._authenticated)
+
+    def _identified(self, identity: Identity | None, reason: Reason, text: str) -> None:
+        """Who the client is, where there are users."""
+        if identity is None:
+            self._authenticated(Answer(reason, text))
+            return
+        self._identity = identity
+        self._authenticated(Answer(user=identity.name))
+
+    def rights_changed(self) -> None:
+        """See `Peer`. A client whose user is gone leaves; subscriptions that it may not have any more end."""
+        identity = self._identity
+        if identity is None or self.gone:
+            return
+        if self._targets is not None:
+            self._targets.forget()
+        if not identity.alive:
+            self.fail(f"user {identity.name} was deleted or disabled", Reason.NOT_AUTHORIZED)
+        elif self.session is not None:
+            self._drop_filters(identity, self.session)
+
+    def _drop_filters(self, identity: Identity, session: Session) -> None:
+        """End what the user may not subscribe to; nothing is delivered before that."""
+        rules = self._gateway.rules
+        lost = [text for text in (*session.filters(), *session.shares) if not access.is_allowed(identity, rules, text)]
+        if not lost:
+            return
+        log.info("%s: client %s: %d subscriptions end: its user lost the right", self.peer, self._client_id, len(lost))
+        session.held = True
+
+        def ended(_codes: list[int]) -> None:
+            session.held = False
+            session.pump()
+
+        self._procedure(session, self._gateway.lifecycle.unsubscribe(session, Unsubscribe(0, lost), ended))
 
     def _authenticated(self, answer: Answer) -> None:
         """The hook's answer (authentication.py): the client may come in, must say more, or must go."""
@@ -338,6 +388,8 @@ class MqttDoor(Peer):
         if connect.will is not None:
             try:
                 gateway.rules.to_native(connect.will.topic.decode())
+                if self._identity is not None:
+                    access.check_publish(self._identity, gateway.rules, connect.will.topic.decode())
             except GantryError as error:
                 self.refused_connect(Reason.NOT_AUTHORIZED, f"its will cannot be published: {error}")
                 return
@@ -345,6 +397,8 @@ class MqttDoor(Peer):
         if connect.bridge:
             self._bridge = bridge_property(client_id)
         self._client_id = client_id
+        if self._identity is not None:
+            self._identity.client_id = client_id
         now_ms = gateway.shell.clock.monotonic_ms()
         delay_ms = gateway.refusals.delay_ms(client_id, now_ms)
         if delay_ms:
@@ -436,7 +490,11 @@ class MqttDoor(Peer):
         self._epoch = epoch
         unacked_max = gateway.config.unacked_bytes_max
         mark = session.outlet.mark + gateway.publisher_mark(self._client_id)
-        inflow = Inflow(gateway.shell.port, gateway.targets, gateway.kept, self, unacked_max, mark, session.inbound)
+        identity, targets = self._identity, gateway.targets
+        if identity is not None:
+            targets = self._targets = ClientTargets(targets, identity)
+            session.check_filter = partial(access.check_filter, identity, gateway.rules)
+        inflow = Inflow(gateway.shell.port, targets, gateway.kept, self, unacked_max, mark, session.inbound)
         inflow.five = self.connection.five
         inflow.receive_max = gateway.config.awaiting_rel_max
         inflow.now_ms = gateway.shell.clock.now_ms
@@ -451,6 +509,8 @@ class MqttDoor(Peer):
             gateway.late_wills.ended(self._client_id)
         self._link.set_deadline(self.connection.next_deadline())
         self._link.mark()
+        if identity is not None:
+            self._drop_filters(identity, session)
         self._resume(HOLD_CONNECT)
 
     def _mark_messages(self, mark: bytes) -> None:

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.broker.port import BrokerPort, Outcome
 from gantrymq.metrics import Metrics
@@ -36,6 +36,9 @@ from gantrymq_gateways.mqtt.topics.mapping import DeliveryTopics, LongTopics
 from gantrymq_gateways.mqtt.topics.rules import parse_rules
 from gantrymq_gateways.mqtt.wire.connection import HEADER_BYTES_MAX, ConnectionLimits
 from gantrymq_gateways.mqtt.wire.packets import Will
+
+if TYPE_CHECKING:
+    from gantrymq.auth.authority import Authority
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +72,9 @@ class Peer:
     def abandon(self, text: str) -> None:
         """Close: the broker is gone."""
         raise NotImplementedError
+
+    def rights_changed(self) -> None:
+        """Users or policies are others now."""
 
 
 class MqttGateway:
@@ -117,6 +123,8 @@ class MqttGateway:
             config.keep_alive_s_max,
             config.topic_alias_max,
         )
+        self.authority: Authority | None = None
+        """Who knows the users; None without authentication."""
         self.authenticate: Authenticate = anonymous(config.allow_anonymous)
         self.refusals = Refusals()
         self.doors: set[Peer] = set()
@@ -145,6 +153,15 @@ class MqttGateway:
         ):
             metrics.read(name, text, source, "counter")
 
+    def authenticate_by(self, authority: Authority) -> None:
+        """From now on."""
+        self.authority = authority
+        authority.watch(self._rights_changed)
+
+    def _rights_changed(self) -> None:
+        for door in list(self.doors):
+            door.rights_changed()
+
     def start(self) -> None:
         """Begin; `on_ready` is called once, when connections may come, or with what prevents it."""
         self.shell.port.watch_state(self._state)
@@ -153,6 +170,8 @@ class MqttGateway:
         """Forget the broker; the connections are closed by the shell."""
         self.ready = False
         self._stopped = True
+        if self.authority is not None:
+            self.authority.unwatch(self._rights_changed)
         self.shell.wheel.cancel(self._sweep_handle)
         self.late_wills.stop()
         self.wills.stop()

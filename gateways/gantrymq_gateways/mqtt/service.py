@@ -68,6 +68,8 @@ class MqttService:
                 failures.append(error)
             answered.set()
 
+        if (authority := context.shared.get("auth")) is not None:
+            gateway.authenticate_by(authority)
         metrics = context.shared.get("metrics")
         if metrics is not None:
             gateway.show(metrics)

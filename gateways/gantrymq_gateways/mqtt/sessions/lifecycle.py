@@ -378,6 +378,7 @@ class Lifecycle:
         for text, options in packet.filters:
             try:
                 qos = pack(options, identifier)
+                session.check_filter(text)
                 yield from self._check_filter(subscribed, text)
                 if isinstance(session, VolatileSession):
                     yield from self._subscribe_volatile(session, text, qos)

@@ -1,0 +1,107 @@
+"""Users and rights at the MQTT door: who a CONNECT is, what it may publish, and what it may subscribe to.
+
+What was allowed is kept with the connection's targets, so that a right costs nothing per message. A user's `mqtt:` patterns and the native
+topic behind a topic or filter are asked together: a deny of either wins, an allow of either is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gantrymq.auth.resources import Action
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq_gateways.mqtt.messages.publish import Target, Targets
+from gantrymq_gateways.mqtt.topics.rules import TopicRules
+from gantrymq_gateways.mqtt.topics.shared import bare
+from gantrymq_gateways.mqtt.wire import constants as c
+from gantrymq_gateways.mqtt.wire import properties as p
+from gantrymq_gateways.mqtt.wire.packets import Connect
+from gantrymq_gateways.mqtt.wire.reasons import Reason
+
+if TYPE_CHECKING:
+    from gantrymq.auth.authority import Authority, Identity
+    from gantrymq.net.api import Link
+
+Identified = Callable[["Identity | None", Reason, str], None]
+"""`answer(identity, reason, text)`; the reason counts without an identity."""
+
+
+def identify(authority: Authority, connect: Connect, link: Link, answer: Identified) -> None:
+    """User name and password, else the client certificate, else the anonymous user, where there is one. Answers now or later."""
+    method = connect.properties.get(p.AUTH_METHOD)
+    if method is not None:
+        answer(None, Reason.BAD_AUTHENTICATION_METHOD, f"authentication method {method[:64]!r} is not known")
+        return
+    client_id = connect.client_id
+    if connect.user_name is not None:
+        password = (connect.password or b"").decode("utf-8", "surrogateescape")
+
+        def done(identity: Identity | None, why: str) -> None:
+            answer(identity, Reason.BAD_USER_NAME_OR_PASSWORD, why)
+
+        authority.login(connect.user_name, password, client_id, link.peer, done)
+        return
+    found = authority.by_certificate(link.peer_certificate, client_id, link.peer)
+    found = found or authority.anonymous(client_id, link.peer)
+    answer(
+        found,
+        Reason.NOT_AUTHORIZED,
+        "it has neither user name nor certificate of a user, and there is no user anonymous",
+    )
+
+
+def check_publish(identity: Identity, rules: TopicRules, topic: str) -> None:
+    """Raises GantryError."""
+    native, _ = rules.to_native(topic)
+    decision = identity.decide_mqtt(Action.PUB, topic, native)
+    if not decision.allowed:
+        raise GantryError(
+            ErrorCode.NO_PERMISSION, f"user {identity.name} may not publish to {topic[:128]!r}: {decision.rule}"
+        )
+
+
+def check_filter(identity: Identity, rules: TopicRules, text: str) -> None:
+    """Raises GantryError for a filter that matches something which the user may not have."""
+    wanted = bare(text)
+    wild = "+" in wanted or "#" in wanted
+    native = rules.filter_route(wanted)[0] if wild else rules.to_native(wanted)[0]
+    decision = identity.decide_mqtt(Action.SUB, wanted, native)
+    if not decision.allowed:
+        raise GantryError(
+            ErrorCode.NO_PERMISSION, f"user {identity.name} may not subscribe to {text[:128]!r}: {decision.rule}"
+        )
+
+
+def is_allowed(identity: Identity, rules: TopicRules, text: str) -> bool:
+    """As `check_filter`."""
+    try:
+        check_filter(identity, rules, text)
+    except GantryError:
+        return False
+    return True
+
+
+class ClientTargets(Targets):
+    """Of one connection: those that its user may publish to."""
+
+    def __init__(self, shared: Targets, identity: Identity) -> None:
+        self.rules = shared.rules
+        self.by_flags: list[dict[bytes, Target]] = [{} for _ in range(8)]
+        self._shared = shared
+        self._identity = identity
+
+    def find(self, topic: bytes, flags: int) -> Target:
+        """See `Targets`."""
+        check_publish(self._identity, self.rules, topic.decode())
+        target = self._shared.by_flags[flags].get(topic) or self._shared.find(topic, flags)
+        known = self.by_flags[flags]
+        if len(known) >= c.TOPIC_CACHE_MAX:
+            known.clear()
+        known[topic] = target
+        return target
+
+    def forget(self) -> None:
+        """Ask again: rights changed."""
+        for known in self.by_flags:
+            known.clear()
