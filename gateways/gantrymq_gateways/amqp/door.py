@@ -21,6 +21,7 @@ from gantrymq_gateways.amqp.channels import channel as channels
 from gantrymq_gateways.amqp.channels import declare, transactions
 from gantrymq_gateways.amqp.channels.channel import Channel, Handler
 from gantrymq_gateways.amqp.messages.publish import Publisher, PublishingChannel, UnknownExchangeError
+from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE
 from gantrymq_gateways.amqp.wire.connection import Connection
 from gantrymq_gateways.amqp.wire.constants import (
     BLOCKED_CAPABILITY,
@@ -500,6 +501,12 @@ class AmqpDoor:
             if len(self._publishable) >= PUBLISHABLE_MAX:
                 self._publishable.clear()
             self._publishable.add(arguments)
+
+    def check_keys(self, exchange: str, keys: list[str]) -> None:
+        """See publish.Publishers."""
+        if self.identity is not None:
+            for key in keys:
+                access.check_publish(self.identity, "" if exchange == DEFAULT_EXCHANGE else exchange, key)
 
     def _lookup(self, channel: Channel, event: Publish, name: str) -> Steps:
         """An exchange that nobody declared may be another door's topic."""

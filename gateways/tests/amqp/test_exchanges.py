@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -270,3 +271,30 @@ def test_direct_replies() -> None:
     ((_, returned),) = other.ask(publish(1, "", properties.reply_to, b"late", NO_PROPERTIES, mandatory=True))
     assert (returned.name, returned.arguments[0]) == ("basic.return", 312)
     assert not [queue for queue in server.gateway.definitions.queues if queue.startswith("amq.rabbitmq")]
+
+
+class FewKeys:
+    """An identity (`auth.authority.Identity`) that may publish with keys that begin with `ok`."""
+
+    name = "few"
+    alive = True
+
+    def decide_amqp(self, *_needs: object) -> Any:
+        return SimpleNamespace(allowed=True)
+
+    def decide_routing_key(self, _which: int, _vhost: str, _exchange: str, key: str) -> Any:
+        return SimpleNamespace(allowed=key.startswith("ok"))
+
+
+@pytest.mark.parametrize("header", ["CC", "BCC"])
+def test_further_keys_need_the_same_right_as_the_first(header: str) -> None:
+    peer = Server().client()
+    queues(peer, "q")
+    declare(peer, "e", "topic")
+    bind(peer, "q", "e", "#")
+    peer.door.identity = FewKeys()  # type: ignore[assignment]
+    peer.ask(publish(1, "e", "ok.1", b"x", headers((header, texts("ok.2")))))
+    assert peer.count("q") == 1
+    ((_, name, reply),) = peer.ask(publish(1, "e", "ok.1", b"x", headers((header, texts("ok.2", "secret")))))
+    assert (name, reply[0]) == ("channel.close", 403)
+    assert "topic 'secret'" in reply[1]

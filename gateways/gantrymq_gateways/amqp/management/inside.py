@@ -107,6 +107,9 @@ class Inside:
 
     # publish.Publishers
 
+    def check_keys(self, exchange: str, keys: list[str]) -> None:
+        """See Publishers: an administrator may."""
+
     def publish_failed(self, channel: PublishingChannel, code: ErrorCode) -> None:
         """See Publishers."""
         self._refused = code

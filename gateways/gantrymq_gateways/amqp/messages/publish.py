@@ -212,6 +212,9 @@ class Publishers(Protocol):
     def send_frames(self, frames: bytes) -> None:
         """Into the outbox."""
 
+    def check_keys(self, exchange: str, keys: list[str]) -> None:
+        """Further keys of a message need the same right as its own. Raises AmqpError."""
+
     def publish_failed(self, channel: PublishingChannel, code: ErrorCode) -> None:
         """A message that nobody waits for a confirm of was not stored."""
 
@@ -281,6 +284,8 @@ class Publisher:
     def _special_message(self, target: Target, event: Publish, special: Special) -> Message:
         """One with further keys, or for later. The queues of a later one are chosen when its time has come, so nothing is returned now."""
         keys = special.keys
+        if keys:
+            self._owner.check_keys(target.exchange, keys)
         if keys and target.exchange == DEFAULT_EXCHANGE:
             target = self._targets.first_of(target, event.arguments, keys)
         message = self._message(target, event.body, special.content, special.delay_ms)
