@@ -12,6 +12,8 @@ from uuid import uuid4
 import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from interop_tests.running import Gantry
 
@@ -22,7 +24,7 @@ class Paho:
     """One paho client with its network thread; `messages` is what it received. With `manual_ack` the test acknowledges; otherwise what is
     in `messages` is acknowledged: whoever has seen a message may disconnect, and it does not come again."""
 
-    def __init__(self, server: Gantry, client_id: str = "", clean: bool = True, **options: Any) -> None:
+    def __init__(self, server: Gantry, client_id: str = "", clean: bool | None = True, **options: Any) -> None:
         self.server = server
         self.messages: queue.Queue[mqtt.MQTTMessage] = queue.Queue()
         self.events: queue.Queue[tuple[str, Any]] = queue.Queue()
@@ -94,7 +96,7 @@ class Paho:
 def connect(server: Gantry) -> Iterator[Callable[..., Paho]]:
     clients: list[Paho] = []
 
-    def make(client_id: str = "", clean: bool = True, **options: Any) -> Paho:
+    def make(client_id: str = "", clean: bool | None = True, **options: Any) -> Paho:
         clients.append(Paho(server, client_id, clean, **options).start())
         return clients[-1]
 
@@ -194,6 +196,48 @@ def test_mqtt_3_1(connect: Callable[..., Paho], top: str) -> None:
     sub.subscribe((top, 1))
     sub.publish(top, "old")
     assert sub.receive(1) == [(top, b"old")]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("receiver", [mqtt.MQTTv31, mqtt.MQTTv311, mqtt.MQTTv5])
+@pytest.mark.parametrize("sender", [mqtt.MQTTv31, mqtt.MQTTv311, mqtt.MQTTv5])
+def test_versions_and_qos(connect: Callable[..., Paho], top: str, sender: int, receiver: int, qos: int) -> None:
+    sub = connect("", clean_of(receiver), protocol=receiver)
+    assert sub.subscribe((f"{top}/#", 2)) == [2]
+    pub = connect("", clean_of(sender), protocol=sender)
+    for number in range(20):
+        pub.publish(f"{top}/x", str(number), qos)
+    got = [sub.messages.get(timeout=WAIT_S) for _ in range(20)]
+    assert [(m.topic, m.payload, m.qos) for m in got] == [(f"{top}/x", b"%d" % number, qos) for number in range(20)]
+
+
+def clean_of(version: int) -> bool | None:
+    """paho wants Clean Session with 3.x, and Clean Start elsewhere with 5.0."""
+    return None if version == mqtt.MQTTv5 else True
+
+
+def test_properties_of_5_0(connect: Callable[..., Paho], top: str) -> None:
+    sub, pub = [connect("", None, protocol=mqtt.MQTTv5) for _ in range(2)]
+    sub.subscribe((top, 1))
+    told = Properties(PacketTypes.PUBLISH)
+    told.ContentType = "text/plain"
+    told.ResponseTopic = "answers"
+    told.CorrelationData = b"\x00\xff"
+    told.UserProperty = [("a", "1"), ("a", "2")]
+    told.MessageExpiryInterval = 100
+    pub.client.publish(top, b"x", 1, properties=told)
+    got = sub.messages.get(timeout=WAIT_S).properties
+    assert got is not None
+    assert (got.ContentType, got.ResponseTopic, got.CorrelationData) == ("text/plain", "answers", b"\x00\xff")
+    assert got.UserProperty == [("a", "1"), ("a", "2")]
+    assert 90 <= got.MessageExpiryInterval <= 100
+
+
+def test_who_is_taken_over_in_5_0_hears_it(connect: Callable[..., Paho], top: str) -> None:
+    old = connect(top, None, protocol=mqtt.MQTTv5)
+    old.client.reconnect_delay_set(60, 60)
+    connect(top, None, protocol=mqtt.MQTTv5)
+    assert old.event("disconnect").value == 0x8E
 
 
 def test_keep_alive(server: Gantry, connect: Callable[..., Paho], top: str) -> None:

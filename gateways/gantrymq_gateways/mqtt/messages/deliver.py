@@ -55,7 +55,8 @@ def bridge_property(client_id: str) -> bytes:
 
 
 class Aliases:
-    """Topic aliases towards one client, chosen by use: a topic gets one when it comes again, the one unused for longest gives way."""
+    """Topic aliases towards one client, chosen by use. The first topics get one at once; when all are taken, a topic that comes again takes the
+    place of the one unused for longest."""
 
     __slots__ = ("_known", "_max", "_seen")
 
@@ -72,16 +73,16 @@ class Aliases:
         if alias is not None:
             self._known.move_to_end(topic)
             return alias, True
+        if len(self._known) < self._max:
+            alias = self._known[topic] = len(self._known) + 1
+            return alias, False
         if topic not in self._seen:
             if len(self._seen) >= 4 * self._max:
                 self._seen.clear()
             self._seen[topic] = None
             return 0, False
         del self._seen[topic]
-        if len(self._known) < self._max:
-            alias = len(self._known) + 1
-        else:
-            _, alias = self._known.popitem(last=False)
+        _, alias = self._known.popitem(last=False)
         self._known[topic] = alias
         return alias, False
 
