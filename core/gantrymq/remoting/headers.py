@@ -7,7 +7,8 @@ ignored.
 
 from __future__ import annotations
 
-from typing import TypeVar
+import re
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -64,31 +65,21 @@ class SendHeaderV2(
     broker_name: str | None = None
 
 
-class SendHeader(
-    msgspec.Struct,
-    rename={
-        "producer_group": "producerGroup", "default_topic": "defaultTopic", "queue_id": "queueId",
-        "default_queues": "defaultTopicQueueNums", "sys_flag": "sysFlag", "born_ms": "bornTimestamp",
-        "reconsume_times": "reconsumeTimes",
-        "unit_mode": "unitMode", "reconsume_times_max": "maxReconsumeTimes", "broker_name": "bname",
-    },
-):  # fmt: skip
-    """SEND_MESSAGE: the same fields under their long names, from old clients."""
+SEND_NAMES: Final[dict[str, str]] = {
+    "producerGroup": "a", "topic": "b", "defaultTopic": "c", "defaultTopicQueueNums": "d", "queueId": "e",
+    "sysFlag": "f", "bornTimestamp": "g", "flag": "h", "properties": "i", "reconsumeTimes": "j",
+    "unitMode": "k", "maxReconsumeTimes": "l", "batch": "m", "bname": "n",
+}  # fmt: skip
+"""Long names of the fields of a send, and its letters."""
 
-    topic: str
-    queue_id: int
-    sys_flag: int
-    born_ms: int
-    flag: int
-    properties: str | None = None
-    producer_group: str = ""
-    default_topic: str = ""
-    default_queues: int = 4
-    reconsume_times: int | None = None
-    unit_mode: str = "false"
-    reconsume_times_max: int | None = None
-    batch: str = "false"
-    broker_name: str | None = None
+
+def parse_send(fields: dict[str, str]) -> SendHeaderV2:
+    """SEND_MESSAGE of old clients: the same fields under their long names. Raises `HeaderError`, which names them so."""
+    try:
+        return parse({SEND_NAMES[name]: value for name, value in fields.items() if name in SEND_NAMES}, SendHeaderV2)
+    except HeaderError as error:
+        letters = {letter: name for name, letter in SEND_NAMES.items()}
+        raise HeaderError(re.sub("`([a-n])`", lambda found: f"`{letters[found[1]]}`", str(error))) from None
 
 
 class SendBackHeader(msgspec.Struct, rename="camel"):

@@ -59,7 +59,7 @@ def test_a_broker_whose_disk_cannot_read_calls_the_watcher_again(monkeypatch: py
     site.call(gateway, "submit", [Message("t", b"x", queue_id=0)])
     assert ready == [cursor]
 
-    def get_many(refs: object) -> None:
+    def get_many(refs: object, unreadable: object = None) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(site.nodes["a"].store, "get_many", get_many)

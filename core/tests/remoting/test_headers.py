@@ -47,3 +47,20 @@ def test_odd_names() -> None:
     send = headers.SendHeaderV2("T", 1, 0, 5, 0, producer_group="PG")
     assert fields_of(send)["b"] == "T"
     assert "l" not in fields_of(send)
+
+
+def test_a_send_has_the_same_fields_under_both_names() -> None:
+    letters = {
+        "a": "PG", "b": "T", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "5", "h": "2", "i": "K\x01v\x02", "j": "3",
+        "k": "false", "l": "16", "m": "true", "n": "broker-a",
+    }  # fmt: skip
+    names = {name: letters[letter] for name, letter in headers.SEND_NAMES.items()}
+    assert headers.parse_send(names | {"unknown": "x"}) == headers.parse(letters, headers.SendHeaderV2)
+    assert sorted(headers.SEND_NAMES.values()) == sorted(letters)
+
+
+@pytest.mark.parametrize(("fields", "named"), [({"topic": "T"}, "`queueId`"), ({"queueId": "x"}, "`queueId`")])
+def test_a_wrong_send_is_told_in_the_names_that_it_used(fields: dict[str, str], named: str) -> None:
+    whole = {"topic": "T", "sysFlag": "0", "bornTimestamp": "5", "flag": "0"}
+    with pytest.raises(headers.HeaderError, match=named):
+        headers.parse_send(whole | fields)

@@ -24,7 +24,7 @@ from gantrymq.remoting.constants import FLAG_ONEWAY, FLAG_RESPONSE, REGION, Requ
 from gantrymq.remoting.dispatch import Handler, K, Row, S, rows
 from gantrymq.remoting.door import RemotingDoor, code_name, code_of
 from gantrymq.remoting.gateway_codes import FIRST_CODE, LAST_CODE
-from gantrymq.remoting.headers import HeaderError, SendHeader, SendHeaderV2, parse
+from gantrymq.remoting.headers import HeaderError, SendHeaderV2, parse, parse_send
 from gantrymq.remoting.registration.route_finder import RouteFinder
 from gantrymq.remoting.server.admin import accounts as account_requests
 from gantrymq.remoting.server.admin import requests as admin_requests
@@ -342,9 +342,8 @@ class BrokerConnection(RemotingDoor):
 
     def send(self, command: Command) -> None:
         """SEND_MESSAGE, and SEND_MESSAGE_V2 with a binary or unusual header."""
-        header: SendHeader | SendHeaderV2
         if command.code == CODE.SEND_MESSAGE:
-            header = parse(command.fields, SendHeader)
+            header = parse_send(command.fields)
             if header.batch == "true":
                 send_batch(command, self, self.shared.batches)
                 return
@@ -368,7 +367,7 @@ class BrokerConnection(RemotingDoor):
         """The peer's address, as a record has it."""
         return self._born_host
 
-    def message(self, header: SendHeader | SendHeaderV2, body: bytes) -> Message:
+    def message(self, header: SendHeaderV2, body: bytes) -> Message:
         """The message of a send that came over this connection. Raises GantryError for what is refused."""
         return self.shared.sends.message(header, body, self._born_host, self._host_flag)
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gantrymq.administration.reading import Reading
     from gantrymq.model.message import Message
     from gantrymq.remoting.codec import Command
-    from gantrymq.remoting.headers import SendHeader, SendHeaderV2
+    from gantrymq.remoting.headers import SendHeaderV2
 
 T = TypeVar("T")
 
@@ -99,7 +99,7 @@ class SendReply(Reply, Protocol):
     def host_flag(self) -> int:
         """Bit of sysFlag for the width of `born_host`."""
 
-    def message(self, header: SendHeader | SendHeaderV2, body: bytes) -> Message:
+    def message(self, header: SendHeaderV2, body: bytes) -> Message:
         """The message of a send. Raises GantryError for what is refused."""
 
     def submit(self, batch: list[Message], answer: Callable[[Any], None]) -> None:

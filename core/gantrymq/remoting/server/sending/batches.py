@@ -16,7 +16,7 @@ from gantrymq.model.message import PLAIN
 from gantrymq.remoting.codec import header_of
 from gantrymq.remoting.constants import REGION, RequestCode, ResponseCode
 from gantrymq.remoting.door import code_of
-from gantrymq.remoting.headers import SendHeader, SendHeaderV2, parse
+from gantrymq.remoting.headers import SendHeaderV2, parse_send
 from gantrymq.remoting.server.reply import SendReply
 from gantrymq.remoting.server.sending.sends import remark_of
 from gantrymq.remoting.server.sending.specials import kind_of
@@ -80,9 +80,8 @@ class Batches:
 
 def send_batch(command: Command, reply: BatchReply, services: Batches) -> None:
     """All or nothing, one answer with the ids of all."""
-    header: SendHeader | SendHeaderV2
     if command.code == RequestCode.SEND_MESSAGE:
-        header = parse(command.fields, SendHeader)
+        header = parse_send(command.fields)
     else:
         header = header_of(command, SendHeaderV2)
     steps = steps_of(services.sends, header, command.body, reply.born_host, reply.host_flag, services.messages_max)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.model.errors import GantryError
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import REGION, RequestCode, ResponseCode
-from gantrymq.remoting.headers import SendHeader, SendHeaderV2, parse
+from gantrymq.remoting.headers import SendHeaderV2, parse, parse_send
 from gantrymq.remoting.server.sending.specials import value_of
 
 if TYPE_CHECKING:
@@ -112,11 +112,10 @@ class Outcome:
 def send_reply(command: Command, reply: SendReply, services: Replies) -> None:
     """SEND_REPLY_MESSAGE and its V2: pushed whatever becomes of the stored copy; the answer says whether the client took it, at most
     `CALL_MS` later (ReplyMessageProcessor waits in Broker2Client.callClient)."""
-    header: SendHeader | SendHeaderV2
     if command.code == RequestCode.SEND_REPLY_MESSAGE_V2:
         header = parse(command.fields, SendHeaderV2)
     else:
-        header = parse(command.fields, SendHeader)
+        header = parse_send(command.fields)
     topic = services.topics.get(header.topic)
     if topic is not None and header.queue_id >= topic.config.write_queues:
         # The topic of replies came with the first request: who has no route yet guesses by that of TBW102, which has more queues.
@@ -130,9 +129,7 @@ def send_reply(command: Command, reply: SendReply, services: Replies) -> None:
         outcome.done()
 
 
-def _push(
-    reply: SendReply, services: Replies, header: SendHeader | SendHeaderV2, body: bytes, outcome: Outcome
-) -> None:
+def _push(reply: SendReply, services: Replies, header: SendHeaderV2, body: bytes, outcome: Outcome) -> None:
     """Hand the reply to its client."""
     text = header.properties or ""
     client_id = value_of(text, _REPLY_TO)

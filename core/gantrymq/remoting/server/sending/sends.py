@@ -19,7 +19,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import PROPERTIES_BYTES_MAX, TAG_BYTES_MAX
 from gantrymq.model.message import HALF, PLAIN, Message
 from gantrymq.remoting.constants import REGION
-from gantrymq.remoting.headers import SendHeader, SendHeaderV2
+from gantrymq.remoting.headers import SendHeaderV2
 from gantrymq.remoting.server.sending.specials import kind_of, light_queues, priority_queue, value_of, without
 from gantrymq.store.log.run import Run
 from gantrymq.store.schedule import TIMER_TOPIC
@@ -44,7 +44,7 @@ NO_INNER_BATCH: Final = (
     "send a batch as SEND_BATCH_MESSAGE"
 )
 
-Header = SendHeaderV2 | SendHeader
+Header = SendHeaderV2
 
 NO_LMQ: tuple[str, ...] = ()
 
