@@ -53,6 +53,8 @@ GARBAGE: dict[str, list[tuple[str, bytes]]] = {
     "cluster": [("tag/x", b"1"), ("member", b"\xff")],
     "cluster_light": [("x", b"1"), ("1", b"x")],
     "cluster_gone": [("k", b"\xff")],
+    "auth_user": [("u", b"{"), ("u", b'{"name":1}')],
+    "auth_policy": [("user:u", b"[]"), ("user:u", b'{"subject":"user:u"}')],
 }  # fmt: skip
 
 
@@ -172,6 +174,49 @@ def test_a_damaged_record_is_named_and_what_it_hid_is_served(caplog: pytest.LogC
     assert again.call("submit", [Message("gone", b"more", queue_id=1)])[0] == 1
     again.stop()
     assert set(CheckingNode(disk, sync=False).broker.topics.topics) >= {"gone", "other"}  # also from a snapshot
+
+
+@pytest.mark.parametrize("record", [1, 2])
+def test_one_damaged_record_brings_no_deleted_topic_back(record: int) -> None:
+    disk = MemoryFileSystem()
+    node = CheckingNode(disk, sync=False)
+    node.broker.topics.create(TopicConfig("gone", 4, 4))
+    node.call("submit", [Message("gone", b"kept", queue_id=1)])
+    assert node.broker.delete_topic("gone")
+    node.turn.run_until_quiet()
+    position, size, _ = node.store.units(topic_of("topic"), 0, record, 1)[0]
+    node.stop()
+    log = next(path for path in disk.snapshot() if "commitlog" in path.parts)
+    handle = disk.open(log, create=False)
+    disk.pwrite(handle, bytes(size), position)
+    disk.close(handle)
+    again = CheckingNode(disk, sync=False)
+    assert "gone" not in again.broker.topics.topics
+    again.broker.topics.create(TopicConfig("gone", 4, 4))
+    assert again.broker.topics.first_offset("gone", 1) == 1
+    again.stop()
+
+
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_topic_put_aside_is_served_unless_its_row_says_that_it_is_deleted(used: bool, deleted: bool) -> None:
+    """Were one without a record not there, its first use would make it, and replace the row that another version can read."""
+    disk = MemoryFileSystem()
+    node = CheckingNode(disk, sync=False)
+    node.broker.topics.create(TopicConfig("t", 2, 2))
+    if used:
+        node.call("submit", [Message("t", b"kept", queue_id=1)])
+    node.turn.run_until_quiet()
+    row = TopicConfig("t", 2, 2, deleted=deleted).to_bytes().replace(b'"perm":6', b'"perm":"6"')
+    node.store.append([item_message("topic", "t", row)], [()])
+    node.stop()
+    again = CheckingNode(disk, sync=False)
+    assert ("t" in again.broker.topics.topics) is not deleted
+    if not deleted:
+        again.call("submit", [Message("t", b"more", queue_id=0)])
+        again.turn.run_until_quiet()
+    assert again.broker.tables.quarantined("topic") == {"t": row}
+    again.stop()
 
 
 class CheckingSnapshots(SnapshotNode):

@@ -5,7 +5,7 @@
 
 All of it is one batch of the log, or, where it is much, several (broker/deletion/deleting.py), in this order. A crash leaves a front part of it: nothing
 (not deleted), or at least the first record (deleted). A topic or group made again comes later in the log, when all the rest is there: what it
-finds is always complete.
+finds is always complete. That a topic is gone stands in two records always: one that is damaged does not bring it back.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def delete_topic(broker: Deleter, name: str) -> bool:
         broker.deleting.begin("topic", gone, first + tombstones, chain(parts, [last]))
         return True
     rest = tombstones + [row for rows in parts for row in rows]
-    broker.put_rows(first + rest + last if rest else last)
+    broker.put_rows(first + rest + last)
     return True
 
 

@@ -1,4 +1,5 @@
-"""Topics whose row cannot be read: what their queues show is enough to serve their records to native clients.
+"""Topics whose row cannot be read: what their queues show is enough to serve their records to native clients. One without a record is
+served too, else its first use would make a topic, whose row takes the place of the one that another version can read.
 
 A row that was put aside stays in the log, and the topic gets no other one until somebody changes it. A damaged record of the log hides
 which topic it was about: then every topic of the store that has no row gets one.
@@ -20,13 +21,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+DELETED = b'"deleted":true'
+"""In a row that cannot be read: its topic is not served."""
+
 
 def quarantined(tables: Tables, store: MessageStore) -> Iterator[TopicConfig]:
     """Topics whose row was put aside."""
-    for name in tables.quarantined("topic"):
-        config = _found(name, store)
-        if config is not None:
-            log.warning("topic %s: served with the %d queues that it has, read and write", name, config.read_queues)
+    for name, row in tables.quarantined("topic").items():
+        config = _found(name, store) or TopicConfig(name)
+        if DELETED not in row and _may_be(name):
+            log.warning("topic %s: served with %d queues, read and write", name, config.read_queues)
             yield config
 
 
@@ -45,7 +49,11 @@ def lost_rows(tables: Tables, store: MessageStore, damaged: bool) -> Rows:
 
 def _found(name: str, store: MessageStore) -> TopicConfig | None:
     queues = store.queues_of(name)
-    if not queues or names.is_own_system_topic(name) or not names.is_stored_topic(name):
+    if not queues or not _may_be(name):
         return None
     count = min(max(queues) + 1, QUEUES_MAX)
     return TopicConfig(name, count, count)
+
+
+def _may_be(name: str) -> bool:
+    return names.is_stored_topic(name) and not names.is_own_system_topic(name)
