@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
 
 from interop_tests.running import Gantry
 from interop_tests.test_mqtt_paho import Paho
+
+
+def said(server: Gantry, *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "gantrymq", *words, "--nameserver", server.doors["nameserver"]],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "COLUMNS": "160"},
+    )
+    return done.stdout + done.stderr
 
 
 def shown(server: Gantry, *words: str) -> list[Any]:
@@ -41,3 +54,22 @@ def test_what_is_kept_and_what_waits(server: Gantry) -> None:
     (message,) = shown(server, "mqtt", "retained", "climqtt/+")
     assert (message["topic"], message["qos"], message["bytes"]) == ("climqtt/x", 1, 1)
     assert shown(server, "bridge", "list") == []
+
+
+def test_clients_kick_and_ban(server: Gantry) -> None:
+    client = Paho(server, "cli-live").start()
+    client.subscribe(("climqtt/live", 1))
+    (row,) = shown(server, "mqtt", "clients", "--client", "cli-live")
+    assert (row["version"], row["kept"], row["filters"]) == ("3.1.1", False, ["climqtt/live"])
+    assert "cli-live" in said(server, "mqtt", "clients")
+    assert said(server, "mqtt", "kick", "cli-live") == "kicked cli-live\n"
+    client.event("disconnect")
+    client.event("connect")  # paho comes again
+    said(server, "mqtt", "ban", "--client", "cli-live", "--for", "10m", "--reason", "test")
+    client.event("disconnect")
+    (ban,) = shown(server, "mqtt", "bans")
+    assert (ban["kind"], ban["whom"], ban["reason"]) == ("client", "cli-live", "test")
+    assert client.event("connect")[1].is_failure
+    said(server, "mqtt", "unban", "--client", "cli-live")
+    assert "is not connected" in said(server, "mqtt", "kick", "cli-nobody")
+    client.stop()

@@ -21,6 +21,8 @@ GARBAGE = {
     "mqtt_session": [("c", b"{"), ("c", b"[]"), ("c", b'{"s":{"f":[1,"x",0]}}'), ("c", b'{"s":1}')],
     "mqtt_filter": [("x", b"a"), ("-1", b"a"), ("1", b"\xff"), ("1", b"a" * 5000 + b"/" * 300)],
     "mqtt_retained": [("k", b""), ("k", b"\x01\x00"), ("k", b"\x09\x00\x01tx"), ("other/", b"\x01\x00\x01tx")],
+    "mqtt_ban": [("x:y", b"{}"), ("client:", b"{}"), ("client:a", b"[]"), ("address:x", b"{}")],
+    "mqtt_console": [("a", b"["), ("a", b"1")],
     "mqtt_bridge": [("b", b"{"), ("b", b"{}"), ("b", b"[]")],
     "amqp_exchange": [("e", b"{"), ("e", b'{"type":1}'), ("e", b"{}")],
     "amqp_queue": [("q", b"{"), ("q", b'{"light":"1"}'), ("q", b"{}")],

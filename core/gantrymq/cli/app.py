@@ -40,7 +40,7 @@ GROUPS: Final = {
         ["gantrymq.cli.commands.transactions"],
     ),
     "mqtt": (
-        "MQTT: sessions, subscriptions, shared groups, retained messages.",
+        "MQTT: clients, sessions, subscriptions, shared groups, retained messages; kick and ban.",
         ["gantrymq.cli.mqtt.commands"],
     ),
     "bridge": ("Links to other MQTT brokers.", ["gantrymq.cli.mqtt.bridges"]),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.model.errors import GantryError
 from gantrymq.model.message import Message
@@ -56,6 +56,7 @@ class MqttDoor(Peer):
         "_client_id",
         "_closing",
         "_connect_packet",
+        "_counted",
         "_epoch",
         "_gateway",
         "_holds",
@@ -66,6 +67,7 @@ class MqttDoor(Peer):
         "_outlet",
         "_parked",
         "_procedures",
+        "_since_ms",
         "_targets",
         "_terms",
         "_will",
@@ -93,6 +95,9 @@ class MqttDoor(Peer):
         """The last one of the authentication."""
         self._assigned = ""
         """Client id that the server made up."""
+        self._counted = False
+        """In `Gate`."""
+        self._since_ms = 0
         self._bridge = b""
         """`bridge_property` of a client that is another broker."""
         self._epoch = 0
@@ -385,6 +390,13 @@ class MqttDoor(Peer):
             text = f"a client id of over {CLIENT_ID_BYTES_MAX} bytes"
             self.refused_connect(Reason.CLIENT_ID_NOT_VALID, text)
             return
+        operate = gateway.operate
+        banned = operate.banned(client_id, self._answer.user, self.peer)
+        full = banned or operate.gate.full(self.peer)
+        if full:
+            operate.gate.refused += 1
+            self.refused_connect(Reason.BANNED if banned else Reason.QUOTA_EXCEEDED, full)
+            return
         if connect.will is not None:
             try:
                 gateway.rules.to_native(connect.will.topic.decode())
@@ -400,7 +412,14 @@ class MqttDoor(Peer):
         if self._identity is not None:
             self._identity.client_id = client_id
         now_ms = gateway.shell.clock.monotonic_ms()
-        delay_ms = gateway.refusals.delay_ms(client_id, now_ms)
+        wait_ms = operate.gate.wait_ms(now_ms)
+        if wait_ms < 0:
+            operate.gate.refused += 1
+            self.refused_connect(Reason.CONNECTION_RATE_EXCEEDED, "more come than mqtt.connect_rate_max lets in")
+            return
+        operate.gate.enter(self.peer)
+        self._counted = True
+        delay_ms = max(gateway.refusals.delay_ms(client_id, now_ms), wait_ms)
         if delay_ms:
             gateway.shell.wheel.call_at(now_ms + delay_ms, lambda at_ms: self._begin())
         else:
@@ -487,6 +506,7 @@ class MqttDoor(Peer):
         assert self._link is not None, "a session begins after `connected`"
         gateway = self._gateway
         self.session = session
+        self._since_ms = gateway.shell.clock.now_ms()
         self._epoch = epoch
         unacked_max = gateway.config.unacked_bytes_max
         mark = session.outlet.mark + gateway.publisher_mark(self._client_id)
@@ -555,6 +575,20 @@ class MqttDoor(Peer):
             self._end(True)
             self._close()
 
+    def facts(self) -> dict[str, Any]:
+        session, connect = self.session, self._connect_packet
+        if session is None or connect is None or self.gone:
+            return {}
+        return {
+            "client": self._client_id, "user": self._answer.user, "peer": self.peer, "since_ms": self._since_ms,
+            "version": {c.LEVEL_3_1: "3.1", c.LEVEL_5: "5.0"}.get(connect.level, "3.1.1"), "kept": session.remembers,
+            "filters": sorted({*session.filters(), *session.shares}), "inflight": len(session.outlet.inflight),
+            "keep_alive_s": connect.keep_alive_s,
+        }  # fmt: skip
+
+    def kick(self, text: str) -> None:
+        self.fail(text, Reason.ADMINISTRATIVE_ACTION)
+
     def abandon(self, text: str) -> None:
         if not self.gone:
             log.warning("%s: closed: %s", self.peer, text)
@@ -575,6 +609,8 @@ class MqttDoor(Peer):
             lost = False  # [MQTT-3.14.4-3]: DISCONNECT came, it only waited for what was sent before it.
         gateway = self._gateway
         gateway.doors.discard(self)
+        if self._counted:
+            gateway.operate.gate.leave(self.peer)
         started = self.connection.state is not State.AWAIT_CONNECT
         self.connection.close()
         if self._inflow is not None:

@@ -28,6 +28,12 @@ class MqttConfig:
     proxies: str = ""
     """Networks of proxies (HAProxy, nginx, a cloud's load balancer), separated by commas, whose PROXY headers (versions 1 and 2) are
     believed: their connections count as those of the clients that they name."""
+    connections_max: int = field(default=0, metadata={"min": 0, "max": 10_000_000})
+    """Clients of this gateway process; 0: as many as server.door_connections_max lets in. One more is refused: return code 3, reason 0x97."""
+    connections_per_address_max: int = field(default=0, metadata={"min": 0, "max": 10_000_000})
+    """Of them from one address; 0: any number. Behind a router or a proxy (`mqtt.proxies`) many have one."""
+    connect_rate_max: int = field(default=0, metadata={"min": 0, "max": 1_000_000})
+    """Clients let in a second; 0: any number. More wait their turn up to 10 s, and are refused beyond that: return code 3, reason 0x9F."""
     bridges: str = ""
     """File with links to other MQTT brokers, as mosquitto.conf writes them: connection, address, topic PATTERN DIRECTION QOS LOCAL REMOTE."""
     inflight_max: int = field(default=256, metadata={"min": 1, "max": 10_000})

@@ -27,6 +27,7 @@ from gantrymq_gateways.mqtt.messages.properties import passed_on, to_native
 from gantrymq_gateways.mqtt.messages.publish import Targets
 from gantrymq_gateways.mqtt.messages.refused import Refusals
 from gantrymq_gateways.mqtt.messages.wills import Wills
+from gantrymq_gateways.mqtt.operate.operations import Operations
 from gantrymq_gateways.mqtt.retained import RetainedStore
 from gantrymq_gateways.mqtt.sessions.lifecycle import Lifecycle
 from gantrymq_gateways.mqtt.sessions.sessions import RETAINED_WAITING_FILTERS, RETAINED_WAITING_MAX, SessionTools
@@ -75,6 +76,14 @@ class Peer:
 
     def rights_changed(self) -> None:
         """Users or policies are others now."""
+
+    def facts(self) -> dict[str, Any]:
+        """See `operate.console.Shown`."""
+        raise NotImplementedError
+
+    def kick(self, text: str) -> None:
+        """See `operate.console.Shown`."""
+        raise NotImplementedError
 
 
 class MqttGateway:
@@ -128,6 +137,8 @@ class MqttGateway:
         self.authenticate: Authenticate = anonymous(config.allow_anonymous)
         self.refusals = Refusals()
         self.doors: set[Peer] = set()
+        self.operate = Operations(port, shell.clock, config, shell.name)
+        self.operate.doors = lambda: list(self.doors)
         self.wills = Wills(port, self.kept, shell.clock, shell.wheel, config.busy_retry_ms)
         self.late_wills = LateWills(shell.clock, shell.wheel)
         self._settled: list[tuple[int, int, Outcome]] = []
@@ -139,6 +150,7 @@ class MqttGateway:
 
     def show(self, metrics: Metrics) -> None:
         """Register what is counted."""
+        self.operate.show(metrics)
         fanout, refusals = self.fanout, self.refusals
         for name, text, source in (
             (
@@ -172,6 +184,7 @@ class MqttGateway:
         self._stopped = True
         if self.authority is not None:
             self.authority.unwatch(self._rights_changed)
+        self.operate.stop()
         self.shell.wheel.cancel(self._sweep_handle)
         self.late_wills.stop()
         self.wills.stop()
@@ -192,6 +205,7 @@ class MqttGateway:
         self._settled.clear()
         self.fanout.close()
         self.lifecycle.lost()
+        self.operate.lost()
 
     def _open(self, life: int) -> None:
         if life == self._life and not self._stopped:
@@ -214,6 +228,7 @@ class MqttGateway:
         for native, value in long.items():
             self.long_topics.foreign[native] = value.decode()
         self.fanout.opened(tap)
+        yield from self.operate.begin()
         self.ready = True
         self._sweep_handle = self.shell.wheel.call_at(self.shell.clock.monotonic_ms() + SWEEP_MS, self._sweep)
 
@@ -229,6 +244,7 @@ class MqttGateway:
     def _sweep(self, now_ms: int) -> None:
         if self.ready:
             self.lifecycle.sweep()
+            self.operate.sweep()
             self._sweep_handle = self.shell.wheel.call_at(now_ms + SWEEP_MS, self._sweep)
 
     def _session_changed(self, key: str, value: bytes | None) -> None:

@@ -339,7 +339,7 @@ def test_closed_connections_leave_nothing_behind() -> None:
     gateway = world.gateway
     assert not gateway.doors
     assert not gateway.lifecycle.live
-    assert not world.port.leases
+    assert list(world.port.leases) == [f"mqtt-gateway:{gateway.shell.name}"]
     assert not world.port.volatile
     assert not gateway.fanout._by_text
     assert not gateway.lifecycle.table._echoes

@@ -1,10 +1,11 @@
-"""`gantry mqtt`: sessions that are kept, their filters, shared groups, retained messages."""
+"""`gantry mqtt`: who is connected, what is kept, shared groups, retained messages; kick and ban."""
 
 from __future__ import annotations
 
 import json
 import re
 import time
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -18,11 +19,21 @@ mqtt_app = typer.Typer()
 SESSIONS: Final = "mqtt_session"
 FILTERS: Final = "mqtt_filter"
 RETAINED: Final = "mqtt_retained"
+BANS: Final = "mqtt_ban"
 CLIENT_GROUP: Final = "mqtt:"
 SHARED_GROUP: Final = "mqtt-share"
 SHARED: Final = ("$share/", "$queue/")
 
+Client = Annotated[str, typer.Argument(metavar="CLIENT-ID")]
 Of = Annotated[str, typer.Option("--client", help="Only of this client id.")]
+
+
+@mqtt_app.command()
+def clients(
+    client: Of = "", count: Max = 1_000, json_: Json = False, watch: Watch = False, interval: Interval = 2.0, nameserver: Nameserver = None
+) -> None:  # fmt: skip
+    """Connected clients of all gateways."""
+    options.run(show_clients, nameserver, client=client, count=count, as_json=json_, again=watch, interval=interval)
 
 
 @mqtt_app.command()
@@ -86,6 +97,46 @@ def import_config(
             typer.echo(f"{title}: {line}", err=True)
 
 
+@mqtt_app.command()
+def kick(client: Client, nameserver: Nameserver = None) -> None:
+    """End a client's connection; it may come again. Its will is published, its session stays."""
+    options.run(do_kick, nameserver, client=client)
+
+
+@mqtt_app.command()
+def ban(
+    client: Annotated[str, typer.Option("--client", metavar="ID", help="A client id.")] = "",
+    user: Annotated[str, typer.Option("--user", metavar="NAME", help="A user name.")] = "",
+    address: Annotated[
+        str, typer.Option("--address", metavar="NET", help="An address, or a network such as 10.1.0.0/16.")
+    ] = "",
+    duration: Annotated[
+        str, typer.Option("--for", metavar="TIME", help="Such as 90s, 10m, 6h, 7d; default: until unban.")
+    ] = "",
+    reason: Annotated[str, typer.Option(help="For the list of bans and the log.")] = "",
+    nameserver: Nameserver = None,
+) -> None:
+    """Let somebody in no more, and end the connections that there are."""
+    options.run(do_ban, nameserver, client=client, user=user, address=address, duration=duration, reason=reason)
+
+
+@mqtt_app.command()
+def unban(
+    client: Annotated[str, typer.Option("--client", metavar="ID", help="A client id.")] = "",
+    user: Annotated[str, typer.Option("--user", metavar="NAME", help="A user name.")] = "",
+    address: Annotated[str, typer.Option("--address", metavar="NET", help="As it was banned.")] = "",
+    nameserver: Nameserver = None,
+) -> None:
+    """Take a ban back."""
+    options.run(do_unban, nameserver, client=client, user=user, address=address)
+
+
+@mqtt_app.command()
+def bans(json_: Json = False, nameserver: Nameserver = None) -> None:
+    """Who is banned."""
+    options.run(show_bans, nameserver, as_json=json_)
+
+
 async def _watched(admin: Any, fetch: Any, again: bool, interval: float, as_json: bool) -> None:
     from gantrymq.cli.mqtt.reach import tables
     from gantrymq.cli.screen import watch
@@ -98,6 +149,33 @@ def _picture(columns: list[str], rows: list[list[str]], nothing: str) -> Any:
     from gantrymq.cli.screen import listing
 
     return listing(columns, rows) if rows else nothing
+
+
+async def show_clients(admin: Any, client: str, count: int, as_json: bool, again: bool, interval: float) -> None:
+    """A row each."""
+    from gantrymq.cli.mqtt.console import ask
+    from gantrymq.cli.screen import ago, plain
+
+    async def fetch(reach: Any) -> tuple[list[Any], Any]:
+        answers = await ask(reach, {"what": "clients", "client": client})
+        rows = [{**row, "gateway": name} for name, answer in answers.items() for row in answer.get("clients", ())]
+        rows = sorted(rows, key=lambda row: str(row["client"]))[:count]
+        now_ms = time.time_ns() // 1_000_000
+        cells = [
+            [
+                plain(row["client"]),
+                plain(row["peer"]),
+                f"{row['version']} {'kept' if row['kept'] else 'clean'}",
+                ago(row["since_ms"], now_ms),
+                str(len(row["filters"])),
+                str(row["inflight"]),
+            ]
+            for row in rows
+        ]  # fmt: skip
+        head = ["client", "from", "version, session", "since", ">filters", ">in flight"]
+        return rows, _picture(head, cells, "nobody is connected")
+
+    await _watched(admin, fetch, again, interval, as_json)
 
 
 async def _backlog(reach: Any, light: int, group: str) -> int | None:
@@ -216,3 +294,99 @@ def _pattern(text: str) -> str:
     if text.endswith("/#"):
         pattern = pattern.removesuffix("/.*") + "(/.*)?"
     return pattern if text[:1] not in ("+", "#") else f"(?![$]){pattern}"
+
+
+async def do_kick(admin: Any, client: str) -> None:
+    """At whatever gateway it is."""
+    from gantrymq.cli.mqtt.console import ask
+    from gantrymq.cli.mqtt.reach import tables
+    from gantrymq.cli.screen import CONSOLE, plain
+    from gantrymq.model.errors import ErrorCode, GantryError
+
+    async with tables(";".join(admin.client.routes.nameservers)) as reach:
+        answers = await ask(reach, {"what": "kick", "client": client})
+    if not sum(answer.get("kicked", 0) for answer in answers.values()):
+        raise GantryError(ErrorCode.NOT_FOUND, f"client {client} is not connected (see `gantry mqtt clients`)")
+    CONSOLE.print(f"kicked {plain(client)}")
+
+
+def ban_key(client: str, user: str, address: str) -> str:
+    """Key of a row of `mqtt_ban`. Raises ConfigError."""
+    from gantrymq.model.errors import ConfigError
+
+    given = [(kind, whom) for kind, whom in (("client", client), ("user", user), ("address", address)) if whom]
+    if len(given) != 1:
+        raise ConfigError("say one of --client, --user and --address")
+    kind, whom = given[0]
+    if kind == "address":
+        try:
+            whom = str(ip_network(whom, strict=False))
+        except ValueError as error:
+            raise ConfigError(f"--address {whom}: {error}") from error
+    return f"{kind}:{whom}"
+
+
+def seconds_of(duration: str) -> int:
+    """90s, 10m, 6h, 7d; 0 for no time. Raises ConfigError."""
+    from gantrymq.model.errors import ConfigError
+
+    if not duration:
+        return 0
+    found = re.fullmatch(r"(\d+)([smhd])", duration)
+    if found is None or not int(found[1]):
+        raise ConfigError(f"--for {duration}: write 90s, 10m, 6h or 7d")
+    return int(found[1]) * {"s": 1, "m": 60, "h": 3_600, "d": 86_400}[found[2]]
+
+
+async def do_ban(admin: Any, client: str, user: str, address: str, duration: str, reason: str) -> None:
+    """One row; the gateways watch them."""
+    from gantrymq.cli.mqtt.reach import tables
+    from gantrymq.cli.screen import CONSOLE, plain
+
+    key, length_s = ban_key(client, user, address), seconds_of(duration)
+    now_ms = time.time_ns() // 1_000_000
+    row = {"until": now_ms + length_s * 1000 if length_s else 0, "reason": reason, "at": now_ms}
+    async with tables(";".join(admin.client.routes.nameservers)) as reach:
+        await reach.put(BANS, [(key, json.dumps(row).encode())])
+    CONSOLE.print(f"banned {plain(key)}" + (f" for {duration}" if length_s else " until `gantry mqtt unban`"))
+
+
+async def do_unban(admin: Any, client: str, user: str, address: str) -> None:
+    """Delete the row."""
+    from gantrymq.cli.mqtt.reach import tables
+    from gantrymq.cli.screen import CONSOLE, plain
+    from gantrymq.model.errors import ErrorCode, GantryError
+
+    key = ban_key(client, user, address)
+    async with tables(";".join(admin.client.routes.nameservers)) as reach:
+        if key not in await reach.rows(BANS):
+            raise GantryError(ErrorCode.NOT_FOUND, f"{key} is not banned (see `gantry mqtt bans`)")
+        await reach.put(BANS, [(key, None)])
+    CONSOLE.print(f"{plain(key)} may come again")
+
+
+async def show_bans(admin: Any, as_json: bool) -> None:
+    """A row each."""
+    from gantrymq.cli.screen import plain, span
+
+    now_ms = time.time_ns() // 1_000_000
+
+    async def fetch(reach: Any) -> tuple[list[Any], Any]:
+        rows = []
+        for key, value in sorted((await reach.rows(BANS)).items()):
+            kind, _, whom = key.partition(":")
+            row = json.loads(value)
+            rows.append({"kind": kind, "whom": whom, "until_ms": row.get("until", 0), "reason": row.get("reason", "")})
+        cells = [
+            [row["kind"], plain(row["whom"]), _left(row["until_ms"], now_ms, span), plain(row["reason"] or "-")]
+            for row in rows
+        ]
+        return rows, _picture(["kind", "whom", "ends", "reason"], cells, "nobody is banned")
+
+    await _watched(admin, fetch, False, 1.0, as_json)
+
+
+def _left(until_ms: int, now_ms: int, span: Any) -> str:
+    if not until_ms:
+        return "never"
+    return f"in {span(until_ms - now_ms)}" if until_ms > now_ms else "it is over"

@@ -1,0 +1,170 @@
+"""Who may come in beside those who are there: numbers of connections, their rate, bans. Without I/O; time is an argument."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
+from typing import Final
+
+BAN_TABLE: Final = "mqtt_ban"
+"""KIND:VALUE -> JSON {"until": ms since the epoch or 0 (for ever), "reason", "at": ms}. Kinds: client, user, address (a network)."""
+
+KINDS: Final = ("client", "user", "address")
+
+CONNECT_WAIT_MS_MAX: Final = 10_000
+"""A CONNECT waits its turn for so long (`mqtt.connect_rate_max`); one that would wait longer is refused."""
+
+
+class Bucket:
+    """Tokens that come at a rate, and pile up for one second. `take` may go below zero: who took more waits until it is paid."""
+
+    __slots__ = ("_at_ms", "_left", "_rate")
+
+    def __init__(self, rate: float, now_ms: int) -> None:
+        self._rate = rate
+        self._left = rate
+        self._at_ms = now_ms
+
+    def take(self, count: float, now_ms: int) -> int:
+        """Take tokens; the ms until as many have come as were taken."""
+        self._left = min(self._rate, self._left + (now_ms - self._at_ms) * self._rate / 1000) - count
+        self._at_ms = now_ms
+        return 0 if self._left >= 0 else int(-self._left * 1000 / self._rate) + 1
+
+    def give_back(self, count: float) -> None:
+        """What was taken was not used."""
+        self._left += count
+
+
+@dataclass(frozen=True, slots=True)
+class Ban:
+    """One row of `mqtt_ban`."""
+
+    until_ms: int
+    reason: str
+
+    def holds(self, now_ms: int) -> bool:
+        """It is not over."""
+        return not self.until_ms or now_ms < self.until_ms
+
+
+def parse_ban(key: str, value: bytes) -> tuple[str, str, Ban]:
+    """Kind, whom, and the ban. Raises ValueError."""
+    kind, colon, whom = key.partition(":")
+    row = json.loads(value)
+    if kind not in KINDS or not colon or not whom:
+        raise ValueError(f"{key!r:.80} bans neither a client nor a user nor an address")
+    if kind == "address":
+        ip_network(whom)
+    if not isinstance(row, dict) or not isinstance(row.get("until", 0), int):
+        raise ValueError("the row says no time")
+    return kind, whom, Ban(row.get("until", 0), str(row.get("reason", "")))
+
+
+def check_ban(key: str, value: bytes) -> None:
+    """Raise for a row of `mqtt_ban` that cannot be read."""
+    parse_ban(key, value)
+
+
+class Bans:
+    """The table in memory."""
+
+    def __init__(self) -> None:
+        self._named: dict[tuple[str, str], Ban] = {}
+        self._networks: dict[str, Ban] = {}
+
+    def load(self, rows: dict[str, bytes]) -> None:
+        """Start from the table's rows."""
+        self._named.clear()
+        self._networks.clear()
+        for key, value in rows.items():
+            self.changed(key, value)
+
+    def changed(self, key: str, value: bytes | None) -> None:
+        """A row changed (None: it is gone)."""
+        kind, _, whom = key.partition(":")
+        if value is None:
+            self._named.pop((kind, whom), None)
+            if kind == "address":
+                self._networks.pop(whom, None)
+            return
+        kind, whom, ban = parse_ban(key, value)
+        if kind == "address":
+            self._networks[whom] = ban
+        else:
+            self._named[kind, whom] = ban
+
+    def find(self, client_id: str, user: str, host: str, now_ms: int) -> Ban | None:
+        """The ban of a client, if there is one."""
+        if not self._named and not self._networks:
+            return None
+        for key in (("client", client_id), ("user", user)):
+            ban = self._named.get(key)
+            if ban is not None and ban.holds(now_ms):
+                return ban
+        if self._networks:
+            try:
+                address = ip_address(host)
+            except ValueError:
+                return None  # a Unix socket
+            inner = getattr(address, "ipv4_mapped", None) or address
+            for network, ban in self._networks.items():
+                if ban.holds(now_ms) and inner in ip_network(network):
+                    return ban
+        return None
+
+
+def host_of(peer: str) -> str:
+    """The address in `host:port`."""
+    return peer.rpartition(":")[0].strip("[]") or peer
+
+
+class Gate:
+    """One gateway's. Limits of 0: none."""
+
+    def __init__(self, connections_max: int, per_address_max: int, connect_rate_max: int, now_ms: int) -> None:
+        self._connections_max = connections_max
+        self._per_address_max = per_address_max
+        self._connects = Bucket(connect_rate_max, now_ms) if connect_rate_max else None
+        self._by_address: Counter[str] = Counter()
+        self.bans = Bans()
+        self.connected = 0
+        self.most = 0
+        """The most at one time."""
+        self.refused = 0
+
+    def full(self, peer: str) -> str:
+        """Why one more connection from there is refused; empty: it is not."""
+        if self._connections_max and self.connected >= self._connections_max:
+            return f"mqtt.connections_max ({self._connections_max}) is reached"
+        if self._per_address_max and self._by_address[host_of(peer)] >= self._per_address_max:
+            return f"mqtt.connections_per_address_max ({self._per_address_max}) is reached"
+        return ""
+
+    def wait_ms(self, now_ms: int) -> int:
+        """How long a CONNECT waits for its turn; -1: too long."""
+        if self._connects is None:
+            return 0
+        wait_ms = self._connects.take(1, now_ms)
+        if wait_ms > CONNECT_WAIT_MS_MAX:
+            self._connects.give_back(1)
+            return -1
+        return wait_ms
+
+    def enter(self, peer: str) -> None:
+        """A client is let in."""
+        self.connected += 1
+        self.most = max(self.most, self.connected)
+        if self._per_address_max:
+            self._by_address[host_of(peer)] += 1
+
+    def leave(self, peer: str) -> None:
+        """It is gone."""
+        self.connected -= 1
+        if self._per_address_max:
+            host = host_of(peer)
+            self._by_address[host] -= 1
+            if self._by_address[host] <= 0:
+                del self._by_address[host]

@@ -1,0 +1,80 @@
+"""What operators see and do at one gateway, together: gate, bans and the console."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gantrymq.broker.port import BrokerPort
+from gantrymq.metrics import Metrics
+from gantrymq.net.procedures.driver import Steps, call
+from gantrymq.services import Clock
+from gantrymq_gateways.mqtt.config import MqttConfig
+from gantrymq_gateways.mqtt.operate import console
+from gantrymq_gateways.mqtt.operate.console import Console
+from gantrymq_gateways.mqtt.operate.gate import BAN_TABLE, Gate, host_of
+
+
+class Operations:
+    """One gateway's."""
+
+    def __init__(self, port: BrokerPort, clock: Clock, config: MqttConfig, name: str) -> None:
+        self._port = port
+        self._clock = clock
+        self._name = name
+        self.gate = Gate(
+            config.connections_max, config.connections_per_address_max, config.connect_rate_max, clock.monotonic_ms()
+        )
+        self.doors: Callable[[], list[Any]] = list
+        """The gateway's connections (`console.Shown`)."""
+        self.console = Console(port, name, clock.now_ms, lambda: self.doors())
+        self._live = False
+
+    def show(self, metrics: Metrics) -> None:
+        """Register what is counted."""
+        gate = self.gate
+        metrics.read("gantry_mqtt_clients", "Clients that are let in", lambda: gate.connected)
+        text = "Clients refused by a limit of connections or a ban"
+        metrics.read("gantry_mqtt_connects_refused_total", text, lambda: gate.refused, "counter")
+
+    def begin(self) -> Steps:
+        """The tables; then bans hold and questions are answered."""
+        bans = yield call(self._port.watch_table, BAN_TABLE, self._ban_changed)
+        yield call(self._port.watch_table, console.TABLE, self.console.changed)
+        self.gate.bans.load(bans)
+        self._live = True
+        self._port.take_lease(
+            console.LEASE_PREFIX + self._name, True, lambda name: None, None, lambda token, result: None
+        )
+        self.console.begin()
+
+    def lost(self) -> None:
+        """The broker went away."""
+        self._live = False
+
+    def stop(self) -> None:
+        """The server stops."""
+        if self._live:
+            self.console.end()
+        self._live = False
+
+    def sweep(self) -> None:
+        """Now and then."""
+        if self._live:
+            self.console.sweep()
+
+    def banned(self, client_id: str, user: str, peer: str) -> str:
+        """Why a client may not be here; empty: it may."""
+        ban = self.gate.bans.find(client_id, user, host_of(peer), self._clock.now_ms())
+        if ban is None:
+            return ""
+        return f"banned: {ban.reason}" if ban.reason else "banned"
+
+    def _ban_changed(self, key: str, value: bytes | None) -> None:
+        self.gate.bans.changed(key, value)
+        if value is None:
+            return
+        for door in self.doors():
+            facts = door.facts()
+            if facts and self.banned(facts["client"], facts["user"], facts["peer"]):
+                door.kick("banned by an operator")
