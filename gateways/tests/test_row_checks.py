@@ -23,6 +23,7 @@ GARBAGE = {
     "mqtt_retained": [("k", b""), ("k", b"\x01\x00"), ("k", b"\x09\x00\x01tx"), ("other/", b"\x01\x00\x01tx")],
     "mqtt_ban": [("x:y", b"{}"), ("client:", b"{}"), ("client:a", b"[]"), ("address:x", b"{}")],
     "mqtt_console": [("a", b"["), ("a", b"1")],
+    "mqtt_exchange": [("k", b"\x00\x01"), ("<k", b"\x00")],
     "mqtt_bridge": [("b", b"{"), ("b", b"{}"), ("b", b"[]")],
     "amqp_exchange": [("e", b"{"), ("e", b'{"type":1}'), ("e", b"{}")],
     "amqp_queue": [("q", b"{"), ("q", b'{"light":"1"}'), ("q", b"{}")],
