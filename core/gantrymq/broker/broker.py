@@ -194,6 +194,7 @@ class Broker:
         self.tables.quarantine_rows("route", bad_routes)
         self._next_light = self._first_light()
         self.offsets.load(*map(self.tables.rows, OFFSET_TABLES))
+        self.offsets.load_readable(self.tables.quarantined("offset"))
         for key, queue_id, offset, end in self.offsets.cut(self.store.max_offset) if cut_offsets else ():
             log.warning("offset of %s, queue %d: %d is beyond the queue's end, cut to %d", key, queue_id, offset, end)
             self._arm_offsets()

@@ -219,6 +219,21 @@ def test_a_topic_put_aside_is_served_unless_its_row_says_that_it_is_deleted(used
     again.stop()
 
 
+def test_queues_that_can_be_read_of_an_offset_row_put_aside_are_kept_by_the_next_commit() -> None:
+    disk = MemoryFileSystem()
+    node = CheckingNode(disk, sync=False)
+    used(node)
+    node.store.append([item_message("offset", "t@g1", b'{"0":2,"1":"x","x":1,"2":-1}')], [()])
+    node.stop()
+    again = CheckingNode(disk, sync=False)
+    assert again.broker.offsets.all_of("g1", "t") == {0: 2}
+    again.broker.commit_offset("g1", "t", 3, 0)
+    again.broker.write_offsets(0)
+    again.turn.run_until_quiet()
+    again.stop()
+    assert CheckingNode(disk, sync=False).broker.offsets.all_of("g1", "t") == {0: 2, 3: 0}
+
+
 class CheckingSnapshots(SnapshotNode):
     def prepare(self) -> None:
         super().prepare()

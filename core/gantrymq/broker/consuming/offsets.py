@@ -70,6 +70,23 @@ class ConsumerOffsets:
             for queue, offset in json.loads(data).items():
                 self._keep_reset(topic, group, int(queue), int(offset))
 
+    def load_readable(self, quarantined: dict[str, bytes]) -> None:
+        """At start: of rows that were put aside, the queues that can be read. The group's next commit writes a row with these."""
+        for key, data in quarantined.items():
+            topic, mark, group = key.partition("@")
+            try:
+                queues = json.loads(data)
+            except (ValueError, RecursionError):  # nothing of it: the start has told of the row
+                continue
+            if mark and isinstance(queues, dict):
+                known = {
+                    int(queue): offset
+                    for queue, offset in queues.items()
+                    if queue.isdecimal() and len(queue) < 10 and type(offset) is int and offset >= 0
+                }
+                if known:
+                    self._place(topic, group).update(known)
+
     def _keep_reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         queues = self.resets.setdefault((topic, group), {})
         self._reset_count += queue_id not in queues
