@@ -578,7 +578,7 @@ class Server:
         gc.set_threshold(GC_YOUNG_MAX, GC_MIDDLE, GC_OLD)
         self._say("ready")
         if self._plan.server.log_format == "text":
-            for line in first_steps(self._addresses, os.environ.get(TYPED_AS, "gantry")):
+            for line in first_steps(self._addresses, os.environ.get(TYPED_AS, "gantry"), self._plan.auth.enabled):
                 self._say(line)
         notify(os.environ, TELL_READY)
 

@@ -8,11 +8,13 @@ from typing import Final
 DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
 
 
-def first_steps(addresses: Mapping[str, str], command: str = "gantry") -> list[str]:
+def first_steps(addresses: Mapping[str, str], command: str = "gantry", auth: bool = False) -> list[str]:
     """Lines for a process with these doors (service to `host:port`); none for one that is not a broker with its nameserver. `command`: how `gantry`
-    is typed here."""
+    is typed here. `auth`: clients are asked who they are."""
     if not {"nameserver", "broker"} <= addresses.keys():
         return []
+    if auth:
+        return [f"clients sign in: GANTRY_USER and GANTRY_PASSWORD for {command} user, policy ...; Ctrl-C stops"]
     nameserver = addresses["nameserver"]
     named = "" if nameserver == DEFAULT_NAMESERVER else f" --nameserver {nameserver}"
     lines = [f"try  {command} send hello 'Hi!' --tag a.b{named} && {command} message tail hello{named}"]

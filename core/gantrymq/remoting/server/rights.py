@@ -155,7 +155,7 @@ def _clone(command: Command) -> Needs:
 
 _READ: Final = "sub|get"
 
-RIGHTS: Final[Mapping[int, Callable[[Command], Needs]]] = {
+_RIGHTS: Final[Mapping[int, Callable[[Command], Needs]]] = {
     Code.SEND_MESSAGE: _topic("pub"), Code.SEND_MESSAGE_V2: _topic("pub"), Code.SEND_BATCH_MESSAGE: _topic("pub"),
     Code.SEND_REPLY_MESSAGE: _topic("pub"), Code.SEND_REPLY_MESSAGE_V2: _topic("pub"), Code.RECALL_MESSAGE: _topic("pub"),
     Code.END_TRANSACTION: _transaction,
@@ -199,4 +199,6 @@ RIGHTS: Final[Mapping[int, Callable[[Command], Needs]]] = {
     overview.GROUP_WISHES: _group("get"), overview.TOPIC_LIST: _cluster("list|get"), overview.GROUP_LIST: _cluster("list|get"),
     overview.PRUNE_TOPICS: _cluster("delete"), overview.DAMAGE_LIST: _cluster("get"), overview.DAMAGE_SKIP: _cluster("update"),
 }  # fmt: skip
-"""By request code. Users and policies (`admin/accounts.py`) are the administrator's alone."""
+
+RIGHTS: Final = {**_RIGHTS, **{code & 0xFFFF: right for code, right in _RIGHTS.items() if code > 0xFFFF}}
+"""By request code, those of pops also as they fit into a binary header. Users and policies (`admin/accounts.py`) are the administrator's alone."""

@@ -1,0 +1,41 @@
+"""Every request that is answered has a declared right, or is for administrators or members by decision."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from gantrymq.auth.resources import ACTION_NAMES, Kind
+from gantrymq.remoting.codec import Command
+from gantrymq.remoting.request_classes import CLASSES, RequestClass
+from gantrymq.remoting.server.admin import accounts
+from gantrymq.remoting.server.rights import RIGHTS
+from tests.remoting.bench import Bench
+
+PEOPLE = (RequestClass.CLIENT, RequestClass.ADMINISTRATION)
+
+
+def test_auth_matrix_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bench = Bench(tmp_path)
+    answered = {code: row for code, row in bench.doors.table.items() if row.kind in PEOPLE}
+    bench.close()
+    undeclared = answered.keys() - RIGHTS.keys() - {int(code) for code in accounts.HANDLERS}
+    assert not undeclared, f"request codes without a declared right: {sorted(undeclared)}"
+    with capsys.disabled():
+        sys.stdout.write(
+            f"auth matrix: {len(answered)} requests, {len(RIGHTS)} rights, {len(accounts.HANDLERS)} of administrators\n"
+        )
+
+
+@pytest.mark.parametrize("code", sorted(RIGHTS))
+def test_rights_are_words_that_a_policy_has_whatever_the_request_holds(code: int) -> None:
+    for body in (b"", b"[]", b"{", b'{"consumerDataSet": 5, "acks": [1], "mqSet": {}, "subscriptionData": 1}'):
+        for actions, resource in RIGHTS[code](Command(code, {"topic": "t", "b": "t", "consumerGroup": "g"}, body)):
+            assert all(action in ACTION_NAMES for action in actions.split("|"))
+            assert resource.partition(":")[0] in list(Kind)
+
+
+def test_people_never_reach_what_gateways_and_brokers_say() -> None:
+    assert not [code for code in RIGHTS if CLASSES.get(code) not in PEOPLE]
