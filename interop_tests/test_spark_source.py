@@ -137,6 +137,31 @@ def test_from_topic_to_topic(spark: Any, server: Gantry, tmp_path: Path) -> None
     assert {message.keys for message in received} == {f"alert-k{number}" for number in range(500)}
 
 
+@pytest.mark.parametrize("mode", ["idempotent", "exactlyOnce"])
+def test_a_restarted_query_writes_nothing_twice(spark: Any, server: Gantry, tmp_path: Path, mode: str) -> None:
+    """Its driver died before Spark noted the end of the last batch, which is repeated."""
+    source, sink = f"spark-once-in-{mode}", f"spark-once-{mode}"
+    publish(server, source, 0, 500)
+    with BlockingAdmin(nameserver(server)) as admin:
+        admin.create_topic(sink, queues=2)
+    until_known(server, [sink])
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "200"}
+    frame = reader(spark, server, source, stream=True, **options).load()
+    out = frame.select("body").writeStream.format("gantry").trigger(availableNow=True)
+    out = out.options(nameserver=nameserver(server), topic=sink, mode=mode, checkpointLocation=str(tmp_path))
+    first = run(out.start)
+    noted = sorted((tmp_path / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    assert len(noted) >= 3
+    noted[-1].unlink()
+    (tmp_path / "commits" / f".{noted[-1].name}.crc").unlink(missing_ok=True)
+    again = run(out.start)
+    assert again.id == first.id
+    assert again.recentProgress[0]["batchId"] == int(noted[-1].name)
+    assert again.recentProgress[0]["numInputRows"] > 0
+    rows = reader(spark, server, sink).schema("body binary").load().collect()
+    assert numbers(rows) == list(range(500))
+
+
 def test_the_sink_loses_nothing_when_the_server_is_killed(spark: Any, own_server: Gantry, tmp_path: Path) -> None:
     publish(own_server, "spark-in", 0, 4000)
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "400"}

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from gantrymq.broker.config import BrokerConfig, GatewayConfig
     from gantrymq.broker.consuming.cursors import Cursors
     from gantrymq.broker.consuming.offsets import ConsumerOffsets
-    from gantrymq.broker.port import Done
+    from gantrymq.broker.port import Done, Outcome
     from gantrymq.broker.routing.router import Router
     from gantrymq.broker.tables.tables import Rows, Tables
     from gantrymq.broker.topic_budget import Maker
@@ -57,6 +57,16 @@ class Context(Protocol):
 
     def submit(
         self, batch: Sequence[Message], token: Any, on_done: Done, sender: object = None, whole: bool = False
+    ) -> None: ...
+
+    def submit_with(
+        self,
+        batch: Sequence[Message],
+        token: Any,
+        on_done: Done,
+        sender: object,
+        settle: Sequence[tuple[int, int, Outcome]],
+        rows: Rows,
     ) -> None: ...
 
     def topic_for(self, message: Message, sender: object) -> tuple[Topic | None, ErrorCode | None]: ...

@@ -7,6 +7,13 @@ from typing import Final
 LIST_TRANSACTIONS: Final = 60110
 """Undecided half messages of a broker, a page at a time (docs/formats/transactions.md)."""
 
+SEND_HALF_ROWS: Final = 60111
+"""Many messages as one half message, decided together (docs/formats/transactions.md)."""
+SEND_ROWS_ONCE: Final = 60112
+"""SEND_BATCH_MESSAGE of messages whose UNIQ_KEYs the sender chose: stored unless they are already."""
+LIST_OWN_TRANSACTIONS: Final = 60113
+"""LIST_TRANSACTIONS for those whose groups begin with a text that the asker knows."""
+
 OVERVIEW: Final = 60120
 """A broker at a glance: totals, positions, connections, busiest topics, groups that are behind. Field `backlog=true`: what cursors still
 owe, too."""

@@ -5,7 +5,8 @@ What runs where: `DataSource`, `partitions`, offsets and `commit` on the driver,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from gantrymq.spark.planning import options as settings
 from gantrymq.spark.planning.dividing import QueueRange
 from gantrymq.spark.planning.filters import Narrowing
 from gantrymq.spark.planning.offsets import Document, OptionError, from_document, to_document
+from gantrymq.spark.planning.options import AT_LEAST_ONCE
 from gantrymq.spark.planning.planner import Planner
 from gantrymq.spark.schema import check_projection, check_sink, ddl
 from gantrymq.spark.wire import FIRST_FOR_S, RETRY_FOR_S, Metadata, close_all
@@ -32,6 +34,8 @@ from gantrymq.spark.wire import FIRST_FOR_S, RETRY_FOR_S, Metadata, close_all
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from gantrymq.spark.writing.epochs import Half
 
 
 class QueuePartition(InputPartition):  # type: ignore[misc]
@@ -150,10 +154,13 @@ class GantryStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
 
 
 class Written(WriterCommitMessage):  # type: ignore[misc]
-    """Result of one task: how many messages the brokers acknowledged."""
+    """Result of one task: how many messages the brokers acknowledged; of mode `exactlyOnce` the half messages that they are, and whose."""
 
-    def __init__(self, messages: int) -> None:
+    def __init__(self, messages: int, query: str = "", batch: int = 0, halves: Sequence[Half] = ()) -> None:
         self.messages = messages
+        self.query = query
+        self.batch = batch
+        self.halves = list(halves)
 
 
 class _Writing:
@@ -162,31 +169,68 @@ class _Writing:
         # Here, on the driver: tasks are patient with a broker that restarts.
         Metadata(options.nameservers).reach(options.topics, limit_s)
         self._options = options
+        self._job = uuid.uuid4().hex
+        """Of a batch write, which has no query."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Send every row; returns when all are acknowledged. Raises naming the row that was not."""
         from pyspark import TaskContext
 
-        from gantrymq.spark.writing.tasks import send_batches
+        from gantrymq.spark.writing.tasks import Job, send_batches
 
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
+        query, batch = self._epoch(context)
         topic = self._options.topics[0] if self._options.topics else ""
-        return Written(send_batches(iterator, self._options.nameservers, topic, partition))
+        job = Job(self._options.nameservers, topic, self._options.mode, query, batch)
+        count, halves = send_batches(iterator, job, partition)
+        return Written(count, query, batch, halves)
+
+    def _epoch(self, context: Any) -> tuple[str, int]:
+        return self._job, 0
+
+    def _decide(self, messages: Iterable[Any], commit: bool) -> None:
+        """Of mode `exactlyOnce`: what the tasks that count have sent. Messages of tasks that failed are None."""
+        written = [message for message in messages if isinstance(message, Written) and message.halves]
+        if not written:
+            return
+        from gantrymq.spark.writing.epochs import Epoch
+
+        epoch = Epoch(self._options.nameservers, written[0].query, written[0].batch)
+        (epoch.commit if commit else epoch.abort)([half for message in written for half in message.halves])
 
 
 class GantryWriter(_Writing, DataSourceArrowWriter):  # type: ignore[misc]
-    """Batch write, at least once: a task that Spark repeats sends again."""
+    """Batch write."""
+
+    def commit(self, messages: list[Any]) -> None:
+        """All tasks have ended well."""
+        self._decide(messages, True)
+
+    def abort(self, messages: list[Any]) -> None:
+        """A task has failed for good. Without a transaction what was sent stays."""
+        self._decide(messages, False)
 
 
 class GantryStreamWriter(_Writing, DataSourceStreamArrowWriter):  # type: ignore[misc]
-    """Streaming write, at least once."""
+    """Streaming write. Made anew for each batch, and again for its end."""
+
+    def _epoch(self, context: Any) -> tuple[str, int]:
+        query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
+        batch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
+        if self._options.mode != AT_LEAST_ONCE and not (query and batch):
+            raise RuntimeError(
+                f"this Spark does not tell its tasks query and batch, which mode {self._options.mode!r} needs"
+            )
+        return query or "", int(batch or 0)
 
     def commit(self, messages: list[Any], batchId: int) -> None:
-        """Nothing: every message was acknowledged in `write`."""
+        """All tasks have ended well, in this run or before a driver was lost."""
+        self._decide(messages, True)
 
     def abort(self, messages: list[Any], batchId: int) -> None:
-        """Nothing: what was sent stays, and the batch that is repeated sends it again."""
+        """Also called behind a commit that failed. Without a transaction what was sent stays, and the batch that is repeated sends it again."""
+        self._decide(messages, False)
 
 
 class GantryDataSource(DataSource):  # type: ignore[misc]

@@ -16,7 +16,7 @@ from gantrymq.model.names import java_hash, light_name
 from gantrymq.model.properties import OWN_CRC_SIZE, own_crc
 from gantrymq.model.sysflag import STORE_HOST_V6
 from gantrymq.store.log import record
-from gantrymq.store.log.groups import CONTINUATION, DISPATCH_TOPIC, PAIR
+from gantrymq.store.log.groups import CONTINUATION, DISPATCH_TOPIC, PAIR, group_head
 from gantrymq.store.log.record import HEAD, SHORT
 from gantrymq.store.log.run import RUN_FLAG, Run
 from gantrymq.store.schedule import DELAYS_MS, MARK, code_of_tag
@@ -193,6 +193,9 @@ class Appender:
     def _encode_run(self, run: Message, flags: int, topic: QueueTopic, now_ms: int, plan: _Plan, position: int) -> int:
         """The records of a run; they enter no light queue."""
         assert isinstance(run, Run)
+        if run.grouped:
+            position = self._encode((group_head(len(run.bodies)),), ((),), now_ms, plan, position)
+            plan.writes.pop()  # `_encode` has finished the plan: its parts are still open
         queue = topic.queues.get(run.queue_id)
         if queue is None:
             queue = self._queues.add_queue(topic, run.queue_id)

@@ -109,7 +109,8 @@ class FakeBroker:
         self.seen.append(command)
         if command.code in self.mute:
             return
-        method = getattr(self, "on_" + RequestCode(command.code).name.lower(), None)
+        known = command.code in RequestCode._value2member_map_
+        method = getattr(self, "on_" + RequestCode(command.code).name.lower(), None) if known else None
         if method is None:
             transport.write(response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not here"))
             return

@@ -17,7 +17,7 @@ from gantrymq.broker.tables.tables import item_message
 from gantrymq.broker.turn.submitted import MESSAGE_ENTRIES
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.model.message import DECIDED, HALF, Message
+from gantrymq.model.message import HALF, RUN, Message
 from gantrymq.store.log.groups import group_head
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class Whole:
         return targets
 
     def _topic_of(self, message: Message, sender: object) -> tuple[Topic | None, ErrorCode | None]:
-        if message.kind in (HALF, DECIDED):
+        if message.kind in (HALF, RUN):
             return None, ErrorCode.NOT_SUPPORTED
         topic = self._broker.topics.topics.get(message.topic)
         if topic is None or topic.system:

@@ -13,6 +13,7 @@ from gantrymq.model import sysflag
 from gantrymq.model.message import DECIDED, Message
 from gantrymq.model.names import OWN_LIGHT_PREFIX
 from gantrymq.store.log.record import split_dispatch
+from gantrymq.store.log.run import RECORDS_MAX, Run, fill
 
 if TYPE_CHECKING:
     from gantrymq.broker.config import TransactionsConfig
@@ -32,6 +33,8 @@ OP_BYTES_MAX: Final = 4096
 """RocketMQ's transactionOpMsgMaxSize: offsets of one op record."""
 
 TRANSACTION_ID: Final = "__transactionId__"
+ROWS: Final = "GANTRY_ROWS"
+"""Of a half message whose body is that of a batch: how many messages it is."""
 CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
@@ -197,6 +200,21 @@ def committed(message: Message, half: Half) -> Message:
     if _SHARDING in made.properties:
         made.sharding_key = props.find(made.properties, props.SHARDING_KEY)
     return made
+
+
+def committed_rows(message: Message, half: Half) -> Run | None:
+    """The messages that enter their topic together, of a half message that is many; None if it is one."""
+    if not props.find(message.properties, ROWS):
+        return None
+    own = props.encode([(props.CLUSTER, props.find(message.properties, props.CLUSTER))])
+    run = Run(half.topic, half.queue_id, message.born_ms, own)
+    body = message.body
+    if fill(run, body, 0, RECORDS_MAX, len(body), len(body), len(body)) != len(body) or not run.bodies:
+        return None
+    run.sys_flag |= message.sys_flag & sysflag.BORN_HOST_V6 | sysflag.TRANSACTION_COMMIT
+    run.born_host, run.prepared_offset, run.queue_offset = message.born_host, half.position, half.offset
+    run.grouped = True
+    return run
 
 
 def given_up(message: Message, half: Half) -> Message:

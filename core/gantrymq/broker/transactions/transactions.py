@@ -31,6 +31,7 @@ from gantrymq.broker.transactions.half_messages import (
     ROLLBACK,
     Half,
     committed,
+    committed_rows,
     given_up,
     op_bodies,
     to_half,
@@ -38,9 +39,10 @@ from gantrymq.broker.transactions.half_messages import (
 from gantrymq.broker.transactions.recovery import Start
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.model.message import Message
+from gantrymq.model.message import DECIDED, Message
 from gantrymq.store.log import record
 from gantrymq.store.log.moved import MOVED_TOPIC, inner
+from gantrymq.store.log.run import Run, messages_of
 
 if TYPE_CHECKING:
     from gantrymq.broker.consuming.cursors import Cursor
@@ -368,6 +370,11 @@ class Transactions:
             return
         if message is None:
             raise GantryError(ErrorCode.NOT_FOUND, f"half message {offset} cannot be read any more")
+        run = committed_rows(message, half) if fate == COMMIT else None
+        if run is not None:
+            self._deciding[offset] = fate
+            self._submit_rows(run, (offset, token, on_done))
+            return
         if fate == COMMIT:
             entering = self._committed(message, half)
         else:
@@ -377,6 +384,14 @@ class Transactions:
                 broker.topics.create(TopicConfig(GIVEN_UP_TOPIC, 1, 1))
         self._deciding[offset] = fate
         broker.submit([entering], (offset, token, on_done), self._entered)
+
+    def _submit_rows(self, run: Run, entry: tuple[int, Any, Done]) -> None:
+        """All of it in one append, and all or nothing through a crash: so one of its messages in the topic says that it is committed."""
+        topic = self._broker.topics.get(run.topic)
+        if topic is not None and topic.takes_runs():
+            self._broker.submit([run], entry, self._entered, None, True)
+            return
+        self._broker.submit_with(messages_of(run, DECIDED), entry, self._entered, None, (), [])
 
     def _settled(self, entry: tuple[Half, Any, Done], result: object) -> None:
         """A decision that puts nothing into a topic: its answer waits for the flush if the topic's messages do."""

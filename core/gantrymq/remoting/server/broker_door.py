@@ -53,6 +53,7 @@ from gantrymq.remoting.server.sending import batches as batch_requests
 from gantrymq.remoting.server.sending import recalls as recall_requests
 from gantrymq.remoting.server.sending import replies as reply_requests
 from gantrymq.remoting.server.sending import retries as retry_requests
+from gantrymq.remoting.server.sending import rows as row_requests
 from gantrymq.remoting.server.sending import transactions as transaction_requests
 from gantrymq.remoting.server.sending.batches import Batches, send_batch
 from gantrymq.remoting.server.sending.recalls import Recalls, submit_redirected
@@ -124,7 +125,7 @@ class BrokerServer:
         self.pops = PopRequests(broker, self.groups, self.reading)
         self.sends = Sends(broker, LOOPBACK_HOST, self.groups, self._in_order)
         in_slices, batch_max = context.turn.in_slices, broker.config.batch_messages_max
-        self.batches = Batches(self.sends, self.responses, batch_max, broker.submit, in_slices)
+        self.batches = Batches(self.sends, self.responses, batch_max, broker.submit, broker.submit_with, in_slices)
         self.recalls = Recalls(broker.topics, broker.delays, broker.clock, broker.config.name, self.responses)
         broker.transactions.checks.producers = ProducerClients(self.clients, self.responses, broker.config.name)
         self.authority = authority
@@ -145,6 +146,7 @@ class BrokerServer:
         return {
             **_rows(SENDS, None),
             **_rows(batch_requests.HANDLERS, self.batches),
+            **_rows(row_requests.HANDLERS, self.batches),
             **_rows(recall_requests.HANDLERS, self.recalls),
             **_rows(reply_requests.HANDLERS, replies),
             **_rows(retry_requests.HANDLERS, Returns(groups, self.sends, broker.stats.sent_back)),

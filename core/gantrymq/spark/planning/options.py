@@ -34,7 +34,7 @@ BATCH: Final = (*_READING, *_ENDS, "pushFilters")
 STREAM: Final = (
     *_READING, "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger", "commitOffsets",
 )  # fmt: skip
-SINK: Final = ("nameserver", "topic")
+SINK: Final = ("nameserver", "topic", "mode")
 KNOWN: Final = tuple(dict.fromkeys([*BATCH, *STREAM, *SINK]))
 
 SAME_AS: Final = {"subscribe": "topic", "kafka.group.id": "consumerGroup"}
@@ -52,6 +52,9 @@ _INSTEAD: Final = {
 }
 """What users of Spark's Kafka source write that has no equal here, and what to do."""
 
+AT_LEAST_ONCE: Final = "atLeastOnce"
+MODES: Final = (AT_LEAST_ONCE, "idempotent", "exactlyOnce")
+"""Values of `mode`."""
 PROTOCOLS: Final = ("mqtt", "amqp", "cloudevents", "kafka")
 """Values of `columns`."""
 
@@ -89,6 +92,8 @@ class Options:
     columns: str
     """Whose columns there are besides the source's own; empty: none."""
     include_headers: bool
+    mode: str
+    """Of the sink: what becomes of rows that are sent again."""
     is_set: frozenset[str]
     """Names, in lower case, of the options that were given."""
 
@@ -133,6 +138,7 @@ def parse(options: Mapping[str, str]) -> Options:
         check_crc=_truth(given, "checkCrc", False),
         columns=_one_of(given, "columns", "", *PROTOCOLS),
         include_headers=_truth(given, "includeHeaders", False),
+        mode=_one_of(given, "mode", *MODES),
         is_set=frozenset(given),
     )
 
@@ -280,10 +286,11 @@ def _checked(name: str, check: Any, text: str) -> Any:
 
 def _one_of(given: Mapping[str, str], name: str, *allowed: str) -> str:
     """One of the words, without one the first."""
-    text = given.get(name.lower(), allowed[0]).lower()
-    if text not in allowed:
-        raise OptionError(f"{name} is {text!r}: allowed are {', '.join(filter(None, allowed))}")
-    return text
+    text = given.get(name.lower(), allowed[0])
+    for word in allowed:
+        if text.lower() == word.lower():
+            return word
+    raise OptionError(f"{name} is {text!r}: allowed are {', '.join(filter(None, allowed))}")
 
 
 def _truth(given: Mapping[str, str], name: str, default: bool) -> bool:

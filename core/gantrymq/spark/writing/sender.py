@@ -238,7 +238,7 @@ class Sender:
     def _command(self, entry: Open) -> Command:
         queue = entry.queue
         fields = {
-            "a": self._group, "b": queue.topic, "c": AUTO_CREATE_TEMPLATE, "d": str(DEFAULT_QUEUES), "e": str(queue.queue_id), "f": "0",
+            "a": self._group, "b": queue.topic, "c": AUTO_CREATE_TEMPLATE, "d": str(DEFAULT_QUEUES), "e": str(queue.queue_id), "f": "4" if "TRAN_MSG" in entry.common else "0",
             "g": str(time.time_ns() // 1_000_000), "h": "0", "i": entry.common, "j": "0", "k": "false", "m": "true", "n": queue.broker,
         }  # fmt: skip
         return Command(entry.code, fields, bytes(entry.request.body))

@@ -5,18 +5,36 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.model.errors import GantryError
-from gantrymq.spark.writing.requests import requests_of
+from gantrymq.remoting.constants import RequestCode
+from gantrymq.remoting.overview_codes import SEND_HALF_ROWS, SEND_ROWS_ONCE
+from gantrymq.spark.planning.options import AT_LEAST_ONCE, MODES
+from gantrymq.spark.writing.epochs import Half, HalfSender, group_of
+from gantrymq.spark.writing.requests import Request, requests_of
 from gantrymq.spark.writing.rows import BadRow, encode_rows, slices
 from gantrymq.spark.writing.sender import RowError, Sender
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_, IDEMPOTENT, EXACTLY_ONCE = MODES
+
 _PREFIX_BYTES: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What all tasks of a write share. `topic`: for rows without one; `query`, `batch`: the epoch."""
+
+    nameservers: list[str]
+    topic: str
+    mode: str = AT_LEAST_ONCE
+    query: str = ""
+    batch: int = 0
 
 
 def task_prefix(*parts: object) -> bytes:
@@ -33,21 +51,52 @@ def first_number() -> int:
     return int((now - begin) * 1000) << 16
 
 
-def send_batches(batches: Iterable[pa.RecordBatch], nameservers: Sequence[str], topic: str, partition: int) -> int:
-    """Send all rows and return their number when every one is acknowledged. Raises RowError naming the first that is not."""
-    sender = Sender(nameservers, partition)
-    prefix, number = task_prefix(), first_number()
+def send_batches(batches: Iterable[pa.RecordBatch], job: Job, partition: int) -> tuple[int, list[Half]]:
+    """Send all rows. Their number, when every one is acknowledged, and in mode `exactlyOnce` the half messages that they are. Raises RowError naming
+    the first row that is not."""
+    if job.mode == EXACTLY_ONCE:
+        halves = HalfSender(job.nameservers, partition, group_of(job.query, job.batch))
+        return _send(batches, job, partition, halves, task_prefix(), first_number()), halves.halves
+    if job.mode == IDEMPOTENT:
+        sender = Sender(job.nameservers, partition, strict=True)
+        return _send(batches, job, partition, sender, task_prefix(job.query, job.batch, partition), 0), []
+    return _send(batches, job, partition, Sender(job.nameservers, partition), task_prefix(), first_number()), []
+
+
+def _send(
+    batches: Iterable[pa.RecordBatch], job: Job, partition: int, sender: Sender, prefix: bytes, number: int
+) -> int:
     row = 0
-    for batch in batches:
-        for part in slices(batch):
-            try:
-                rows = encode_rows(part, topic, prefix, number + row)
-                for request in requests_of(rows, sender.queues):
-                    sender.send(request, row)
-            except BadRow as error:
-                raise RowError(f"partition {partition}, row {row + error.row}{error}") from None
-            except GantryError as error:
-                raise RowError(f"partition {partition}, rows from {row} on: {error.text}") from None
-            row += part.num_rows
+    for part in _parts(batches):
+        try:
+            rows = encode_rows(part, job.topic, prefix, number + row)
+            for request in requests_of(rows, sender.queues):
+                first = b"%s%012X" % (prefix, number + row + int(request.rows[0]))
+                sender.send(request, row, *_wrapped(job, request, first.decode()))
+        except BadRow as error:
+            raise RowError(f"partition {partition}, row {row + error.row}{error}") from None
+        except GantryError as error:
+            raise RowError(f"partition {partition}, rows from {row} on: {error.text}") from None
+        row += part.num_rows
     sender.finish()
     return row
+
+
+def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield from slices(batch)
+
+
+def _wrapped(job: Job, request: Request, first: str) -> tuple[int, str]:
+    """Request code and properties of a request, by mode. `first`: UNIQ_KEY of its first row."""
+    if job.mode == IDEMPOTENT:
+        return SEND_ROWS_ONCE, ""
+    if job.mode == AT_LEAST_ONCE:
+        return RequestCode.SEND_BATCH_MESSAGE, ""
+    pairs = {
+        "TRAN_MSG": "true",
+        "PGROUP": group_of(job.query, job.batch),
+        "GANTRY_ROWS": len(request.rows),
+        "UNIQ_KEY": first,
+    }
+    return SEND_HALF_ROWS, "".join([f"{name}\x01{value}\x02" for name, value in pairs.items()])

@@ -36,7 +36,7 @@ class Run(Message):
     """The messages share topic, queue, times, hosts and flags; `properties` are the broker's own, which end those of each. `body` is
     empty. `queue_offset` before it is stored: the half message's that it was, or -1."""
 
-    __slots__ = ("bodies", "bytes", "flags", "positions", "tags", "texts", "unique")
+    __slots__ = ("bodies", "bytes", "flags", "grouped", "positions", "tags", "texts", "unique")
 
     def __init__(self, topic: str, queue_id: int, born_ms: int, own: bytes) -> None:
         super().__init__(topic, b"", own, "", (), queue_id, born_ms)
@@ -51,6 +51,8 @@ class Run(Message):
         self.flags: list[int] = []
         self.bytes = 0
         """Of all bodies and properties."""
+        self.grouped = False
+        """All of it or nothing through any crash (groups.py)."""
         self.positions: list[int] = []
         """Where each message is, once it is stored."""
 
@@ -122,3 +124,19 @@ def _value(text: bytes, name: bytes) -> bytes | None:
     if at and text[at - 1] != 2:
         return None
     return text[at + _WORD_SIZE : text.find(2, at)]
+
+
+def messages_of(run: Run, kind: int) -> list[Message]:
+    """The messages of a run that is not stored, one by one."""
+    found = []
+    for body, text, tag, keys, flag in zip(run.bodies, run.texts, run.tags, run.unique, run.flags, strict=True):
+        message = Message(run.topic, body, text + run.properties, tag, keys, run.queue_id, run.born_ms)
+        message.kind, message.flag, message.sys_flag = kind, flag, run.sys_flag & ~RUN_FLAG
+        message.born_host, message.prepared_offset, message.queue_offset = (
+            run.born_host,
+            run.prepared_offset,
+            run.queue_offset,
+        )
+        message.sharding_key = props.find(text, props.SHARDING_KEY) if _SHARDING in text else ""
+        found.append(message)
+    return found

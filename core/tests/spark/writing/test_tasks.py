@@ -10,7 +10,7 @@ from gantrymq.client.records import decode_records  # noqa: E402
 from gantrymq.remoting.constants import ResponseCode  # noqa: E402
 from gantrymq.spark.writing import requests, rows  # noqa: E402
 from gantrymq.spark.writing.sender import RowError  # noqa: E402
-from gantrymq.spark.writing.tasks import send_batches  # noqa: E402
+from gantrymq.spark.writing.tasks import Job, send_batches  # noqa: E402
 
 MAPS = pa.map_(pa.string(), pa.string())
 
@@ -21,7 +21,7 @@ def stored(cluster: FakeCluster, topic: str) -> list[object]:
 
 
 def send(cluster: FakeCluster, batches: list[object], topic: str = "telemetry", partition: int = 0) -> int:
-    return send_batches(batches, [cluster.nameserver], topic, partition)
+    return send_batches(batches, Job([cluster.nameserver], topic), partition)[0]
 
 
 def test_every_column(cluster: FakeCluster) -> None:

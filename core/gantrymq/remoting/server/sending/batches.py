@@ -63,16 +63,19 @@ class BatchReply(SendReply, Protocol):
 
 
 class Batches:
-    """What batches of one broker share. `submit`: as `Broker.submit`; `in_slices(call)`: later in this turn, or in the next."""
+    """What batches of one broker share. `submit`, `submit_with`: the broker's; `in_slices(call)`: later in this turn, or in the next."""
 
     def __init__(
         self, sends: Sends, responses: SendResponses, messages_max: int, submit: Callable[..., None],
-        in_slices: Callable[[Callable[[], None]], None],
+        submit_with: Callable[..., None], in_slices: Callable[[Callable[[], None]], None],
     ) -> None:  # fmt: skip
         self.sends = sends
         self.responses = responses
         self.messages_max = messages_max
         self.submit = submit
+        self.submit_with = submit_with
+        self.storing: set[str] = set()
+        """First UNIQ_KEY of rows that are on their way into the log (rows.py)."""
         self.in_slices = in_slices
         self.open = 0
         """Batches that are being taken apart."""
@@ -90,7 +93,7 @@ def send_batch(command: Command, reply: BatchReply, services: Batches) -> None:
     try:
         next(steps)
     except StopIteration as end:
-        _submit(command, reply, services, end.value)
+        submit_batch(command, reply, services, end.value)
         return
     if services.open >= BATCHES_MAX:
         steps.close()
@@ -109,7 +112,7 @@ def _step(command: Command, reply: BatchReply, services: Batches, steps: Steps) 
             next(steps)
         except StopIteration as end:
             _over(command, reply, services)
-            _submit(command, reply, services, end.value)
+            submit_batch(command, reply, services, end.value)
         except GantryError as error:
             _over(command, reply, services)
             reply.refuse(command, code_of(error.code), error.text)
@@ -127,7 +130,8 @@ def _over(command: Command, reply: BatchReply, services: Batches) -> None:
     reply.batch_ended(len(command.body))
 
 
-def _submit(command: Command, reply: BatchReply, services: Batches, batch: list[Message]) -> None:
+def submit_batch(command: Command, reply: BatchReply, services: Batches, batch: list[Message]) -> None:
+    """Store the messages of a request, and answer it."""
     if reply.refuses(command):
         return
     size = len(command.body)
@@ -136,13 +140,14 @@ def _submit(command: Command, reply: BatchReply, services: Batches, batch: list[
     def stored(_token: None, results: Any) -> None:
         reply.batch_ended(size)
         if reply.open:
-            _answer(command, reply, services, batch, results)
+            answer_batch(command, reply, services, batch, results)
             reply.close_if_over()
 
     services.submit(batch, None, stored, reply, whole=True)
 
 
-def _answer(command: Command, reply: BatchReply, services: Batches, batch: list[Message], results: Any) -> None:
+def answer_batch(command: Command, reply: BatchReply, services: Batches, batch: list[Message], results: Any) -> None:
+    """One answer with the ids of all, or why they were not stored."""
     failed = results.code if isinstance(results, GantryError) else None
     for result in results if failed is None else ():
         if isinstance(result, ErrorCode):

@@ -204,6 +204,13 @@ class Sends:
             return False
         return not (header.properties or header.sys_flag or header.reconsume_times)
 
+    def takes_rows(self, header: Header) -> bool:
+        """Whether messages of that topic and queue may come as rows, which are looked at together."""
+        topic = self._topics.get(header.topic)
+        if topic is None:
+            topic = self.topic_for(header, b"")
+        return not (topic.special or topic.compacted or topic.takes) and 0 <= header.queue_id < topic.write_queues
+
     def run(self, header: Header, born_host: bytes, host_flag: int) -> Run:
         """An empty run for a batch that `takes_run`."""
         run = Run(header.topic, header.queue_id, header.born_ms, self._own.encode())

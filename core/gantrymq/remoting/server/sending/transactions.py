@@ -18,7 +18,7 @@ from gantrymq.remoting.codec import header_of
 from gantrymq.remoting.constants import RequestCode
 from gantrymq.remoting.door import code_of
 from gantrymq.remoting.headers import EndTransactionHeader, HeaderError, parse
-from gantrymq.remoting.overview_codes import LIST_TRANSACTIONS
+from gantrymq.remoting.overview_codes import LIST_OWN_TRANSACTIONS, LIST_TRANSACTIONS
 from gantrymq.remoting.server.sending.sends import remark_of
 from gantrymq.store.log import record
 
@@ -56,6 +56,13 @@ class ListHeader(msgspec.Struct, rename="camel"):
     count: int = LISTED_MAX
     group: str = ""
     transaction_id: str = ""
+
+
+class ListOwnHeader(msgspec.Struct, rename="camel"):
+    """LIST_OWN_TRANSACTIONS: from a half topic offset on, of groups whose names begin with `prefix`."""
+
+    prefix: str
+    start: int = 0
 
 
 @dataclass(slots=True)
@@ -179,6 +186,18 @@ def list_undecided(command: Command, reply: Reply, services: TransactionServices
     reply.respond(command, body=msgspec.json.encode(body))
 
 
+def list_own(command: Command, reply: Reply, services: TransactionServices) -> None:
+    """LIST_OWN_TRANSACTIONS: as `list_undecided`, of the groups that begin so."""
+    header = parse(command.fields, ListOwnHeader)
+    rows, following = services.transactions.undecided(max(header.start, 0), LISTED_MAX)
+    found = [
+        {"group": half.group, "topic": half.topic, "offset": half.offset, "position": half.position}
+        for half, _ in rows
+        if half.group.startswith(header.prefix)
+    ]
+    reply.respond(command, body=msgspec.json.encode({"next": following, "transactions": found}))
+
+
 class ProducerClients(Producers):
     """Producers of the Remoting door, one after the other."""
 
@@ -228,4 +247,5 @@ HANDLERS: Final = {
     RequestCode.END_TRANSACTION: end,
     RequestCode.RESUME_CHECK_HALF_MESSAGE: resume,
     LIST_TRANSACTIONS: list_undecided,
+    LIST_OWN_TRANSACTIONS: list_own,
 }
