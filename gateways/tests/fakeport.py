@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Start, TopicInfo, refused_for_now
+from gantrymq.broker.queues.policy import Policy
 from gantrymq.broker.routing.api import RouteSet
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -80,6 +81,7 @@ class FakePort:
         self.refused_open = 0
         """Submits that were refused for now and whose answer is on its way."""
         self.calls: list[str] = []
+        self.policies: dict[int, Policy] = {}
         self.queues_per_topic = 4
         self.auto_create = True
         self.refuse: Callable[[Message], ErrorCode | None] = lambda message: None
@@ -459,6 +461,13 @@ class FakePort:
     def _info(self, cursor: FakeCursor) -> CursorInfo:
         ready = len(cursor.returned) + len(self.queues.get(cursor.queue, ())) - cursor.next_offset
         return CursorInfo(cursor.handle, ready, len(cursor.leased), cursor.next_offset)
+
+    def set_policy(self, cursor: int, policy: Policy, token: object, on_done: Done) -> None:
+        """Kept in `policies`; nothing here keeps it."""
+        if self._failed("set_policy", token, on_done):
+            return
+        self.policies[cursor] = policy
+        self._answer(on_done, token, None)
 
     def delete_cursor(self, cursor: int, token: object, on_done: Done) -> None:
         if self._failed("delete_cursor", token, on_done):

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
@@ -28,8 +29,9 @@ from gantrymq.broker.matches import NO_MATCH, RouteMatch, Tap, is_behind
 from gantrymq.broker.own_rows import CHECKS, NEXT
 from gantrymq.broker.parts import Part
 from gantrymq.broker.pop.pops import Pops
-from gantrymq.broker.port import Done, Outcome, Route
-from gantrymq.broker.queues.companions import Companions, Whole
+from gantrymq.broker.port import Done, Route
+from gantrymq.broker.queues.companions import Companions, Decided, Whole
+from gantrymq.broker.queues.engine import QueueEngine
 from gantrymq.broker.rocketmq.settings import Settings
 from gantrymq.broker.rocketmq.stats import BrokerStats
 from gantrymq.broker.routing.api import RouteSet
@@ -61,7 +63,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OWN_TABLES = {"topic", "route", "light", "cursor", "group", "setting", "request_mode", "pop_lease", *OFFSET_TABLES}
+OWN_TABLES = {
+    "topic",
+    "route",
+    "light",
+    "cursor",
+    "group",
+    "setting",
+    "request_mode",
+    "pop_lease",
+    "queue",
+    *OFFSET_TABLES,
+}
 """Tables that only the broker writes."""
 
 COLD_RETRY_MS = 50
@@ -131,14 +144,16 @@ class Broker:
         self.delays: Delays = Delays(self)
         self.transactions: Transactions = Transactions(self)
         self.pops: Pops = Pops(self)
-        self.parts: list[Part] = [self.delays, self.transactions, self.pops]
+        letters = {kind: routes.dead_letters for kind, routes in route_sets.items() if hasattr(routes, "dead_letters")}
+        self.queues: QueueEngine = QueueEngine(self, letters, self.drop_light)
+        self.parts: list[Part] = [self.delays, self.transactions, self.pops, self.queues]
         redirect_half, enter_decided = self.transactions.redirect, self.transactions.enter
         self.redirects = {DELAYED: self.delays.redirect, HALF: redirect_half, DECIDED: enter_decided, RUN: self._run}
         """By `Message.kind`: rewrite the message for the system topic where it waits, or say why it is refused."""
         self.request_flush: Callable[[], None] = lambda: None
         """Synchronous flush: called once per turn that parked something (the flusher's group commit)."""
         self._submitted = Submitted()
-        self._whole = Whole(self)
+        self._whole = Whole(self, self.queues)
         self._internal: list[_Internal] = []
         self._refused = Refused(wheel, self._arm_append, self.cursors)
         self._append_armed = False
@@ -260,11 +275,12 @@ class Broker:
         token: Any,
         on_done: Done,
         sender: object,
-        settle: Sequence[tuple[int, int, Outcome]],
+        held: Decided,
         rows: Rows,
+        barred: Mapping[int, frozenset[int]] = MappingProxyType({}),
     ) -> None:
-        """As LogPort.submit with settlements or rows. Raises LIMIT_REACHED."""
-        companions = Companions(self.cursors, batch, settle, rows, on_done)
+        """As LogPort.submit with settlements or rows; `barred`: see `Companions`. Raises LIMIT_REACHED."""
+        companions = Companions(batch, held, rows, on_done, barred)
         self.tables.expect(rows)
         self._arm_append()
         sent = Sent(batch, token, companions.done, sender, self.pending.times.begun)
@@ -412,6 +428,11 @@ class Broker:
         self._light_waiters.pop(light, None)
         self.drop_rows(deletions.delete_light(self, light), token, on_done)
 
+    def drop_light(self, light: int, rows: Rows) -> None:
+        """A queue ends by itself: delete its light queue and these rows."""
+        self._light_waiters.pop(light, None)
+        self.drop_rows(deletions.delete_light(self, light) + rows, None, None)
+
     def next_port(self) -> int:
         """A number for a new BrokerPort."""
         self._next_port += 1
@@ -436,6 +457,8 @@ class Broker:
         messages: list[Message] = []
         lights: list[tuple[int, ...]] = []
         matches: list[tuple[Message, RouteMatch]] = []
+        if self.queues.counted:
+            self.queues.begin_turn()
         taken = self._submitted.take(partial(self._prepare, messages, lights, matches))
         bodies: list[bytes] = []
         try:
@@ -513,6 +536,11 @@ class Broker:
                             return max(used, MESSAGE_ENTRIES), size - more
                     if message.demand_route and message.demand_route not in hit.kinds:
                         code = ErrorCode.NO_ROUTE
+                    elif self.queues.rejecting and (full := self.queues.refused_by(hit.lights, message)):
+                        sent.refuse(index, ErrorCode.QUEUE_FULL)
+                        hit = hit.without(full)
+                        if not hit.lights:
+                            continue
                 if code is not None:
                     sent.refuse(index, code)
                     continue
@@ -648,6 +676,8 @@ class Broker:
                         woken.update(watchers)
         if woken or self._full_taps or self._crowds:
             self._arm_deliver()
+        if matches and self.queues.by_light:
+            self.queues.entered(matches)
         if messages:
             self.arm_background()
             if self.store.light_units_waiting > LIGHT_UNITS_BEHIND:

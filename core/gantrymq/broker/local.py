@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gantrymq.broker.broker import OWN_TABLES, Broker
 from gantrymq.broker.consuming.cursors import Cursor, parse_queue
+from gantrymq.broker.consuming.held import Held
 from gantrymq.broker.matches import Tap
 from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Start, TopicInfo
+from gantrymq.broker.queues.companions import check_settled
+from gantrymq.broker.queues.policy import Policy
 from gantrymq.broker.row_checks import is_quarantined, readable
 from gantrymq.broker.tables.tables import KEY_BYTES_MAX, check_item
 from gantrymq.broker.topics import Topic
@@ -89,7 +92,13 @@ class LocalBrokerPort:
         try:
             for table in dict.fromkeys(row[0] for row in rows):
                 self._check_rows(table, [(key, value) for name, key, value in rows if name == table])
-            self._broker.submit_with(batch, token, on_done, sender, settle, list(rows))
+            check_settled(len(settle))
+            held = Held(self._broker.cursors, settle)
+            try:
+                self._broker.submit_with(batch, token, on_done, sender, held, list(rows))
+            except GantryError:
+                held.take_back()
+                raise
         except GantryError as error:
             on_done(token, error)
 
@@ -199,6 +208,7 @@ class LocalBrokerPort:
         try:
             cursor = broker.cursors.find(queue, group)
             if cursor is not None and str(cursor.id) in broker.tables.rows("cursor"):
+                broker.queues.used(cursor)
                 on_done(token, broker.cursors.info(cursor))
                 return
             if cursor is None:
@@ -235,6 +245,12 @@ class LocalBrokerPort:
             first if start.kind == "earliest" else max(first, store.offset_by_time(topic, queue_id, start.at_ms, True))
         )
 
+    def set_policy(self, cursor: int, policy: Policy, token: Any, on_done: Done) -> None:
+        try:
+            self._broker.queues.set_policy(self._broker.cursors.get(cursor), policy, token, on_done)
+        except GantryError as error:
+            on_done(token, error)
+
     def delete_cursor(self, cursor: int, token: Any, on_done: Done) -> None:
         found = self._broker.cursors.by_id.get(cursor)
         if found is None:
@@ -250,6 +266,8 @@ class LocalBrokerPort:
             on_done(token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor} does not exist (any more)"))
             return
         self._holders.add(holder)
+        if found.managed is not None:
+            self._broker.queues.used(found)
         parked = found.parked
         if parked is None:
             try:
@@ -314,12 +332,15 @@ class LocalBrokerPort:
         if found is not None:
             (self._watched.discard if on_ready is None else self._watched.add)(cursor)
             self._broker.cursors.watch(found, self._number, on_ready)
+            self._broker.queues.used(found)
 
     def stats(self, cursors: Sequence[int], token: Any, on_done: Done) -> None:
         table = self._broker.cursors
         result: list[CursorInfo | None] = []
         for cursor in cursors:
             found = table.by_id.get(cursor)
+            if found is not None and found.managed is not None:
+                self._broker.queues.settle_now(found)
             result.append(None if found is None else table.info(found))
         on_done(token, result)
 

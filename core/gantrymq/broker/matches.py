@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from gantrymq.model.message import Message
@@ -26,6 +26,10 @@ class RouteMatch:
         self.lights = lights
         self.taps = taps
         self.kinds = kinds
+
+    def without(self, lights: Collection[int]) -> RouteMatch:
+        """The same but for these light queues."""
+        return RouteMatch(tuple([light for light in self.lights if light not in lights]), self.taps, self.kinds)
 
     def entries(self) -> int:
         """As how many queue entries such a record counts."""

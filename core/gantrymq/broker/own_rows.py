@@ -14,6 +14,7 @@ import msgspec
 
 from gantrymq.broker.consuming.cursors import parse_queue
 from gantrymq.broker.pop.lease_table import TABLE as POP_LEASES
+from gantrymq.broker.queues import policy
 from gantrymq.broker.rocketmq import settings
 from gantrymq.broker.row_checks import RowCheck
 from gantrymq.broker.topics import QUEUES_MAX
@@ -122,5 +123,6 @@ CHECKS: Final[Mapping[str, RowCheck]] = {
     "reset": _check_offsets,
     settings.TABLE: _check_setting,
     POP_LEASES: _check_pop_lease,
+    policy.TABLE: policy.check_row,
 }
 """By table. `group` and `request_mode` have their readers in `remoting`."""

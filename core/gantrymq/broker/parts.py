@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gantrymq.broker.config import BrokerConfig, GatewayConfig
     from gantrymq.broker.consuming.cursors import Cursors
     from gantrymq.broker.consuming.offsets import ConsumerOffsets
-    from gantrymq.broker.port import Done, Outcome
+    from gantrymq.broker.port import Done
     from gantrymq.broker.routing.router import Router
     from gantrymq.broker.tables.tables import Rows, Tables
     from gantrymq.broker.topic_budget import Maker
@@ -65,8 +65,9 @@ class Context(Protocol):
         token: Any,
         on_done: Done,
         sender: object,
-        settle: Sequence[tuple[int, int, Outcome]],
+        held: Any,
         rows: Rows,
+        barred: Mapping[int, frozenset[int]] = ...,
     ) -> None: ...
 
     def topic_for(self, message: Message, sender: object) -> tuple[Topic | None, ErrorCode | None]: ...

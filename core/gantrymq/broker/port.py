@@ -16,10 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
+
+if TYPE_CHECKING:
+    from gantrymq.broker.queues.policy import Policy
 
 Done = Callable[[Any, Any], None]
 """`on_done(token, result)`; result is a value or a `GantryError`."""
@@ -198,6 +201,11 @@ class QueuePort(Protocol):
     def open_cursor(self, queue: str, group: str, start: Start, token: object, on_done: Done) -> None:
         """Find the group's cursor in `queue` or create it at `start` (FIND: NOT_FOUND instead); durable. Result: CursorInfo.
         QUEUE_NOT_FOUND: the light queue was deleted, or the topic has no such queue."""
+
+    def set_policy(self, cursor: int, policy: Policy, token: object, on_done: Done) -> None:
+        """What the queue of a cursor of a light queue does by itself from now on, whoever is there: expiry, limits, dead letters
+        (broker/queues/policy.py); durable, gone with the cursor. Result: None. ILLEGAL_ARGUMENT: not in range, or a kind of dead letters that is
+        not installed."""
 
     def delete_cursor(self, cursor: int, token: object, on_done: Done) -> None:
         """Forget the group's place. Result: None."""

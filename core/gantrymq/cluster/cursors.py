@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.broker.port import CursorInfo, Done, Outcome, Start
+from gantrymq.broker.queues.policy import Policy
 from gantrymq.cluster import join as cluster_join
 from gantrymq.cluster.everywhere import Everywhere
 from gantrymq.cluster.group import ClusterCursor, Group, Part
@@ -127,6 +128,19 @@ class ClusterCursors:
             raise GantryError(ErrorCode.QUEUE_NOT_FOUND, f"topic {topic} has no queue {number}")
         holder, local = places[int(number)]
         return f"{topic}/{local}" if holder is group else None
+
+    def set_policy(self, cursor: int, policy: Policy, token: Any, on_done: Done) -> None:
+        """As QueuePort.set_policy: each part for itself."""
+        found = self.by_handle.get(cursor)
+
+        def gathered(results: list[Any]) -> None:
+            on_done(token, first_error(results))
+
+        if found is None:
+            on_done(token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor} does not exist (any more)"))
+        else:
+            parts = list(found.parts.values())
+            Gathering([partial(part.group.port.set_policy, part.local, policy) for part in parts], gathered)
 
     def delete(self, cursor: int, token: Any, on_done: Done) -> None:
         found = self.by_handle.get(cursor)

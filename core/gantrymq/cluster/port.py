@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from gantrymq.broker.port import POSITION_BITS, POSITION_MASK, Done, Outcome, Route, Start, TopicInfo
+from gantrymq.broker.queues.policy import Policy
 from gantrymq.broker.tables.group_tables import GONE_TABLE, LIGHTS_TABLE
 from gantrymq.cluster import join as cluster_join
 from gantrymq.cluster.cursors import ClusterCursors
@@ -548,6 +549,9 @@ class ClusterPort:
 
     def open_cursor(self, queue: str, group: str, start: Start, token: Any, on_done: Done) -> None:
         self._cursors.open(queue, group, start, token, on_done)
+
+    def set_policy(self, cursor: int, policy: Policy, token: Any, on_done: Done) -> None:
+        self._cursors.set_policy(cursor, policy, token, on_done)
 
     def delete_cursor(self, cursor: int, token: Any, on_done: Done) -> None:
         self._cursors.delete(cursor, token, on_done)

@@ -26,6 +26,7 @@ class ErrorCode(Enum):
     PROPERTIES_TOO_LARGE = "properties too large"
     NO_PERMISSION = "no permission"
     NO_ROUTE = "no queue matches"
+    QUEUE_FULL = "a queue that it is for is full"
     NOT_ALONE = "not stored because something else of its batch was refused"
     OFFSET_OUT_OF_RANGE = "offset out of range"
     LEASE_HELD = "held by another connection"

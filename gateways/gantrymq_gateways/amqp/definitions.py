@@ -26,6 +26,7 @@ from gantrymq_gateways.amqp.exchanges.arguments import Rules, rules_of
 from gantrymq_gateways.amqp.exchanges.arguments import check_binding as check_new_binding
 from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE, DIRECT_TOPIC, KIND
 from gantrymq_gateways.amqp.properties.mapping import topic_of
+from gantrymq_gateways.amqp.queues.arguments import policy_of
 from gantrymq_gateways.amqp.wire.constants import ACCESS_REFUSED, PRECONDITION_FAILED, AmqpError
 from gantrymq_gateways.amqp.wire.values import read_table
 
@@ -78,6 +79,11 @@ class QueueDefinition:
     def transient(self) -> bool:
         """It goes when its gateway goes."""
         return self.exclusive or not self.durable
+
+    @property
+    def managed(self) -> bool:
+        """The broker keeps a policy of it, and sees to what expires."""
+        return policy_of(self.name, self.arguments, QUEUE_TABLE) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,8 +278,9 @@ class Definitions:
             rows = yield partial(self._port.watch_table, table, partial(self._changed, table, apply))
             for key, data in rows.items():
                 apply(key, data)
-        for binding in [binding for binding in self._bindings.values() if not binding.finished]:
-            yield from self.unbind(binding)
+        for binding in list(self._bindings.values()):
+            if not binding.finished or (binding.to_queue and binding.destination not in self.queues):
+                yield from self.unbind(binding)
         for queue in list(self.queues.values()):
             if queue.transient:
                 held = yield from self._try_lease(queue.name)
@@ -424,6 +431,7 @@ class Definitions:
         unfinished = self.queues.get(wanted.name)
         if unfinished is not None:
             yield partial(self._port.delete_light, unfinished.light)
+        yield from self._remove_bindings(self.bindings_to(True, wanted.name))  # of one that the broker deleted
         if wanted.shared:
             yield from self._queue_topic(wanted.name)
         if wanted.transient:
@@ -432,6 +440,9 @@ class Definitions:
         queue = replace(wanted, light=light, finished=wanted.transient)
         yield from self._put(QUEUE_TABLE, self._queue_row, [(queue.name, queue_row(queue))])
         info: CursorInfo = yield partial(self._port.open_cursor, f"~{light}", GROUP, END)
+        policy = policy_of(queue.name, queue.arguments, QUEUE_TABLE)
+        if policy is not None:
+            yield partial(self._port.set_policy, info.cursor, policy)
         for route in default_routes(queue):
             yield partial(self._port.add_route, route)
         if not queue.finished:
@@ -463,6 +474,16 @@ class Definitions:
         yield from self._remove_bindings(self.bindings_to(True, queue.name))
         yield from self._put(QUEUE_TABLE, self._queue_row, [(queue.name, None)])
         self._drop_lease(queue.name)
+
+    def forget_queue(self, queue: QueueDefinition) -> Steps:
+        """The broker, or another gateway, has deleted it: its bindings go, too."""
+        yield self.lock.take("definitions")
+        try:
+            if queue.name not in self.queues:
+                yield from self._remove_bindings(self.bindings_to(True, queue.name))
+                self._drop_lease(queue.name)
+        finally:
+            self.lock.free("definitions")
 
     # Bindings.
 

@@ -176,6 +176,13 @@ class Gateway:
         if queue is not None and queue.definition.light == definition.light:
             del self.queues[definition.name]
             queue.gone()
+        if definition.name not in self.definitions.queues and self.definitions.bindings_to(True, definition.name):
+            run(self.definitions.forget_queue(definition), partial(self._forgotten, definition.name), Exception)
+
+    @staticmethod
+    def _forgotten(name: str, error: Exception | None) -> None:
+        if error is not None:
+            log.warning("amqp: bindings of the deleted queue %r are still there: %s", name, error)
 
     def consumer_left(self, queue: Queue) -> None:
         """An auto-delete queue goes with its last consumer."""

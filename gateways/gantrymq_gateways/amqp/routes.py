@@ -20,6 +20,7 @@ from gantrymq.model.message import Message
 from gantrymq_gateways.amqp.exchanges.graph import Node, View, discard, name_of_tag, split_keys
 from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE, DIRECT_TOPIC, KIND
 from gantrymq_gateways.amqp.properties.writing import Renderer
+from gantrymq_gateways.amqp.queues.dead import AmqpDeadLetters
 from gantrymq_gateways.amqp.wire.constants import AmqpError
 
 _BAD: Final = (ValueError, KeyError, TypeError, AttributeError, AmqpError, struct.error)
@@ -44,6 +45,8 @@ class AmqpRoutes:
         self._where: dict[int, tuple[str, str, str, str]] = {}
         """Number to (type, exchange topic or empty, key, topic of the exchange that it leads to)."""
         self._renderer = Renderer({})
+        self.dead_letters = AmqpDeadLetters(self._default.__contains__)
+        """How the broker makes dead letters of AMQP queues."""
 
     def add(self, number: int, topic: str | None, expression: str) -> bool:
         """As RouteSet.add; `read_more` tells what a match has read."""

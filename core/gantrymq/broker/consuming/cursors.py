@@ -95,6 +95,16 @@ Seen = tuple[list[int], "list[Message | None]", int, list[Bad]]
 """Entries that can be leased: offsets, records (None: gone, or damaged), how many of them had come back, and those that are damaged."""
 
 
+class Managed(Protocol):
+    """A queue with a policy, as its cursor sees it."""
+
+    def came_back(self, offsets: Sequence[int]) -> None:
+        """Entries were returned and are ready; some may be taken out at once."""
+
+    def rejects(self, offset: int) -> bool:
+        """An entry in flight is rejected. True: it goes to the dead letters, and is done when it is there."""
+
+
 class Cursor:
     """One group's place in one queue."""
 
@@ -103,6 +113,7 @@ class Cursor:
         "group",
         "id",
         "light",
+        "managed",
         "parked",
         "queue",
         "queue_id",
@@ -120,6 +131,8 @@ class Cursor:
         self.window = AckWindow(start)
         self.parked: deque[Callable[[], None]] | None = None
         """Acquires behind one that waits for the disk, in order; None: none waits."""
+        self.managed: Managed | None = None
+        """What its queue's policy does (broker/queues)."""
         self.recovered_below = 0
         """Offsets below were possibly delivered before a crash."""
         self.watchers: dict[int, Callable[[int], None]] = {}
@@ -184,7 +197,7 @@ class Cursors:
         self.quarantined_count = 0
         self.share: Callable[[int, bytes], bytes] = lambda position, body: body
         """See `SharedBodies.shared`."""
-        self.on_deleted: Callable[[Cursor], None] = lambda cursor: None
+        self.on_deleted: list[Callable[[Cursor], None]] = []
         """Called for each cursor that is forgotten."""
 
     # Start: definitions, then records, then `recovered`.
@@ -306,7 +319,8 @@ class Cursors:
             self._release_quarantined(cursor, offset)
         cursor.watchers.clear()
         cursor.armed.clear()
-        self.on_deleted(cursor)
+        for on_deleted in self.on_deleted:
+            on_deleted(cursor)
 
     def of_queue(self, queue: str) -> list[Cursor]:
         """All cursors of a queue."""
@@ -377,6 +391,8 @@ class Cursors:
         back = len(offsets)
         if count_max > back:
             fresh = self.units(cursor, first, count_max - back)
+            if window.ahead:
+                fresh = [GONE[0] if at in window.ahead else unit for at, unit in enumerate(fresh, first)]
             offsets += range(first, first + len(fresh))
             units += fresh
         keep = self.within(units, bytes_max)
@@ -395,12 +411,21 @@ class Cursors:
         if keep > back:
             self.mark(cursor, window.next_offset + keep - back, len(window.inflight) + count_max)
         window.take_returned(holder, back)
-        for _ in range(keep - back):
-            window.take_next(holder)
+        passed: set[int] | tuple[()] = ()
+        if window.ahead:
+            passed = window.ahead.intersection(offsets[back:])
+            for offset in offsets[back:]:
+                if offset in passed:
+                    window.pass_over()
+                else:
+                    window.take_next(holder)
+        else:
+            for _ in range(keep - back):
+                window.take_next(holder)
         quarantined = self.quarantine(cursor, bad) if bad else ()
         deliveries = []
         for offset, message in zip(offsets, found, strict=True):
-            if offset in quarantined:
+            if offset in quarantined or offset in passed:
                 continue
             if message is None:
                 self._done(cursor, offset)
@@ -540,6 +565,8 @@ class Cursors:
             if offset not in window.inflight:
                 continue
             if outcome is Outcome.ACK or outcome is Outcome.DROP:
+                if outcome is Outcome.DROP and cursor.managed is not None and cursor.managed.rejects(offset):
+                    continue
                 self._done(cursor, offset)
             else:
                 self._return(cursor, offset, outcome is Outcome.REQUEUE)
@@ -550,6 +577,12 @@ class Cursors:
             if not cursor.window.is_done(offset):
                 self._done(cursor, offset)
 
+    def finish_out(self, cursor: Cursor, offsets: Sequence[int]) -> None:
+        """Entries that were taken out (`AckWindow.take_out`) are done."""
+        for offset in offsets:
+            cursor.window.done_out(offset)
+        self._note_acked(cursor.id).extend(offsets)
+
     def release(self, holder: int) -> None:
         """Requeue everything that the holder has."""
         for cursor_id in self._holders.pop(holder, ()):
@@ -559,6 +592,8 @@ class Cursors:
             offsets = cursor.window.give_back_all(holder)
             if offsets:
                 self.note_back(cursor, offsets)
+                if cursor.managed is not None:
+                    cursor.managed.came_back(offsets)
                 self.fire(cursor)
 
     def purge(self, cursor: Cursor) -> int:
@@ -673,6 +708,8 @@ class Cursors:
             return
         if delivered:
             self.note_back(cursor, [offset])
+        if cursor.managed is not None:
+            cursor.managed.came_back([offset])
         self.fire(cursor)
 
     def has(self, holder: int, cursor: Cursor) -> bool:

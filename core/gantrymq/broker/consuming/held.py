@@ -33,6 +33,8 @@ class Held:
         """Bodies of the acknowledgement records that say so."""
         by_cursor: dict[tuple[int, AckKind], list[int]] = {}
         for cursor, offset, outcome, _ in self._alive():
+            if outcome is Outcome.DROP and cursor.managed is not None:
+                continue
             if outcome is not Outcome.RELEASE:
                 kind = AckKind.LIST if outcome in _DONE else AckKind.BACK
                 by_cursor.setdefault((cursor.id, kind), []).append(offset)
@@ -47,9 +49,12 @@ class Held:
         return [*bodies, part] if part else bodies
 
     def apply(self) -> None:
-        """Those records are in the log."""
+        """Those records are in the log. What is rejected and has a dead letter to come goes its own way from here."""
         for cursor, offset, outcome, holder in self._alive():
-            if outcome in _DONE:
+            if outcome is Outcome.DROP and cursor.managed is not None:
+                cursor.window.inflight[offset] = holder
+                self._cursors.settle([(cursor.id, offset, outcome)])
+            elif outcome in _DONE:
                 cursor.window.done(offset)
             else:
                 self._give_back(cursor, offset, outcome is Outcome.REQUEUE, holder)
@@ -72,4 +77,6 @@ class Held:
     def _give_back(self, cursor: Cursor, offset: int, delivered: bool, holder: int) -> None:
         cursor.window.inflight[offset] = holder
         cursor.window.give_back(offset, delivered)
+        if cursor.managed is not None:
+            cursor.managed.came_back([offset])
         self._cursors.fire(cursor)

@@ -17,7 +17,7 @@ MARK_STEP = 1_000
 class AckWindow:
     """See the module. Offsets are queue offsets."""
 
-    __slots__ = ("_base", "_bits", "counts", "floor", "inflight", "marked", "next_offset", "returned")
+    __slots__ = ("_base", "_bits", "ahead", "counts", "floor", "inflight", "marked", "next_offset", "returned")
 
     def __init__(self, start: int) -> None:
         self.floor = start
@@ -30,6 +30,8 @@ class AckWindow:
         """Sorted ascending."""
         self.counts: dict[int, int] = {}
         """Deliveries so far, only of offsets that came back or are in flight again."""
+        self.ahead: set[int] | None = None
+        """Offsets from `next_offset` on that were taken out (`take_out`): whoever comes there passes over them."""
         self._bits = bytearray()
         """One bit per entry from `_base` on: done out of order."""
         self._base = start & ~7
@@ -40,7 +42,46 @@ class AckWindow:
 
     def ready(self, queue_end: int) -> int:
         """Entries that could be acquired now, `queue_end` being the queue's maximum offset."""
-        return len(self.returned) + max(0, queue_end - self.next_offset)
+        ready = len(self.returned) + max(0, queue_end - self.next_offset)
+        return ready - len(self.ahead) if self.ahead else ready
+
+    def is_ready(self, offset: int) -> bool:
+        """Whether that entry, which the queue has, could be acquired."""
+        if offset >= self.next_offset:
+            return not self.ahead or offset not in self.ahead
+        at = bisect_left(self.returned, offset)
+        return at < len(self.returned) and self.returned[at] == offset
+
+    def take_out(self, offset: int) -> bool:
+        """Take a ready entry, anywhere in the queue, out of everybody's reach; `done_out` finishes it. False if it is not ready."""
+        if offset < self.next_offset:
+            return self.recall(offset)
+        if self.ahead is None:
+            self.ahead = set()
+        if offset in self.ahead:
+            return False
+        self.ahead.add(offset)
+        return True
+
+    def done_out(self, offset: int) -> None:
+        """As `done` of an entry that was taken out: what lies before it is still to come."""
+        following = self.next_offset
+        self.done(offset)
+        if offset >= following:
+            self.next_offset = max(following, self.floor)
+            if self.next_offset > following:
+                self._passed()
+
+    def pass_over(self) -> None:
+        """The next new offset was taken out: go on behind it."""
+        if self.ahead:
+            self.ahead.discard(self.next_offset)
+        self.next_offset += 1
+
+    def _passed(self) -> None:
+        """Forget what lies below the next offset."""
+        if self.ahead:
+            self.ahead = {offset for offset in self.ahead if offset >= self.next_offset} or None
 
     def take_returned(self, holder: int, count: int) -> list[int]:
         """Up to `count` returned offsets, lowest first, now in flight."""
@@ -124,6 +165,7 @@ class AckWindow:
                 for offset in [offset for offset in table if first <= offset <= last]:
                     del table[offset]
         self.next_offset = max(self.next_offset, last + 1)
+        self._passed()
         if first == self.floor:
             self.floor = last + 1
             if self._bits:
@@ -178,7 +220,7 @@ class AckWindow:
 
     def skip_to(self, queue_end: int) -> int:
         """Drop everything that is ready (not what is in flight); the number dropped."""
-        dropped = len(self.returned) + max(0, queue_end - self.next_offset)
+        dropped = self.ready(queue_end)
         for offset in self.returned:
             self.done(offset)
         self.returned.clear()
@@ -200,6 +242,7 @@ class AckWindow:
         else:
             self._bits.clear()
             self._base = end & ~7
+        self.ahead = {offset for offset in self.ahead if offset < end} if self.ahead else None
         self.inflight = {offset: holder for offset, holder in self.inflight.items() if offset < end}
         self.returned = [offset for offset in self.returned if offset < end]
         self.counts = {offset: count for offset, count in self.counts.items() if offset < end}
@@ -207,6 +250,7 @@ class AckWindow:
     def recover(self) -> None:
         """After replay: what was in flight or possibly delivered and is not done comes back, lowest first."""
         self.inflight.clear()
+        self.ahead = None
         self.returned = [offset for offset in range(self.floor, self.next_offset) if not self.is_done(offset)]
         if not self.returned:
             self.floor = max(self.floor, self.next_offset)
@@ -272,5 +316,8 @@ class AckWindow:
         if drop:
             del bits[:drop]
             self._base += drop << 3
-        if floor >= self.next_offset:
+        if self.ahead and floor > self.next_offset:
+            self.next_offset = floor
+            self._passed()
+        if floor >= self.next_offset and not self.ahead:
             bits.clear()

@@ -67,7 +67,7 @@ class Pops:
         self._moved: set[Place] = set()
         """Places whose floor moved in this turn: committed once, at its end."""
         self._retry_max: dict[str, tuple[bytes, int]] = {}
-        self._cursors.on_deleted = self._deleted
+        self._cursors.on_deleted.append(self._deleted)
         self._dead = DeadLetters(broker, self.lease_dead, self.acknowledge)
         self._revive = Revive(broker)
 

@@ -7,11 +7,10 @@ leave half done is refused whole.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gantrymq.broker.consuming.acks import ACK_TOPIC
-from gantrymq.broker.consuming.held import Held
 from gantrymq.broker.matches import NO_MATCH, RouteMatch, is_behind
 from gantrymq.broker.tables.tables import item_message
 from gantrymq.broker.turn.submitted import MESSAGE_ENTRIES
@@ -23,9 +22,9 @@ from gantrymq.store.log.groups import group_head
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gantrymq.broker.consuming.cursors import Cursors
     from gantrymq.broker.parts import Context
-    from gantrymq.broker.port import Done, Outcome
+    from gantrymq.broker.port import Done
+    from gantrymq.broker.queues.engine import QueueEngine
     from gantrymq.broker.tables.tables import Rows
     from gantrymq.broker.topics import Topic
     from gantrymq.broker.turn.submitted import Sent
@@ -40,24 +39,40 @@ BYTES_MAX: Final = 16 << 20
 """Bodies and values of one such batch: writing so much takes 20 ms."""
 
 
-class Companions:
-    """Of one batch; it stands in front of the caller's `on_done`. Made by `submit`, it takes the settled entries out of their holders'
-    hands at once. Raises LIMIT_REACHED."""
+class Decided(Protocol):
+    """Settlements that wait for the batch: `consuming.held.Held`, `queues.taken.TakenOut`."""
 
-    __slots__ = ("_held", "_on_done", "applied", "first", "rows", "sent", "unfit")
+    def bodies(self) -> list[bytes]: ...
+
+    def apply(self) -> None: ...
+
+    def take_back(self) -> None: ...
+
+
+def check_settled(count: int) -> None:
+    """Raise LIMIT_REACHED for too many settlements in one piece."""
+    if count > SETTLED_MAX:
+        raise GantryError(ErrorCode.LIMIT_REACHED, f"{count} settlements in one piece, at most {SETTLED_MAX}")
+
+
+class Companions:
+    """Of one batch; it stands in front of the caller's `on_done`. `barred`: light queues that a message, by its identity, does not enter.
+    Raises LIMIT_REACHED."""
+
+    __slots__ = ("_on_done", "applied", "barred", "first", "held", "rows", "sent", "unfit")
 
     def __init__(
         self,
-        cursors: Cursors,
         batch: Sequence[Message],
-        settle: Sequence[tuple[int, int, Outcome]],
+        held: Decided,
         rows: Rows,
         on_done: Done,
+        barred: Mapping[int, frozenset[int]],
     ) -> None:
         size = sum([len(message.body) for message in batch]) + sum([len(value or b"") for _, _, value in rows])
-        if len(batch) + len(rows) > RECORDS_MAX or len(settle) > SETTLED_MAX or size > BYTES_MAX:
-            text = f"{len(batch)} messages, {len(rows)} rows, {len(settle)} settlements, {size} bytes in one piece"
-            limits = f"at most {RECORDS_MAX} messages and rows, {SETTLED_MAX} settlements, {BYTES_MAX} bytes"
+        if len(batch) + len(rows) > RECORDS_MAX or size > BYTES_MAX:
+            text = f"{len(batch)} messages, {len(rows)} rows, {size} bytes in one piece"
+            limits = f"at most {RECORDS_MAX} messages and rows, {BYTES_MAX} bytes"
             raise GantryError(ErrorCode.LIMIT_REACHED, f"{text}; {limits}")
         self.rows = rows
         self.applied = False
@@ -67,12 +82,13 @@ class Companions:
         """Some of it fits no record: none of it was written."""
         self.sent: Sent | None = None
         self._on_done = on_done
-        self._held = Held(cursors, settle)
+        self.barred = barred
+        self.held = held
 
     def records(self, messages: int) -> list[Message]:
         """What is written before so many messages: nothing, where there is nothing at all."""
         rows = [item_message(*row) for row in self.rows]
-        rows += [Message(ACK_TOPIC, body, queue_id=0) for body in self._held.bodies()]
+        rows += [Message(ACK_TOPIC, body, queue_id=0) for body in self.held.bodies()]
         self.first = [group_head(len(rows) + messages), *rows] if rows or messages else []
         return self.first
 
@@ -81,12 +97,12 @@ class Companions:
         self.applied = True
         for row in self.rows:
             apply_row(*row)
-        self._held.apply()
+        self.held.apply()
 
     def done(self, token: Any, result: Any) -> None:
         """The batch's `on_done`."""
         if not self.applied:
-            self._held.take_back()
+            self.held.take_back()
             result = self._refusal(result)
         self._on_done(token, result)
 
@@ -103,8 +119,9 @@ class Companions:
 class Whole:
     """Prepares such batches for the turn's append; `taken`: those in it."""
 
-    def __init__(self, broker: Context) -> None:
+    def __init__(self, broker: Context, engine: QueueEngine) -> None:
         self._broker = broker
+        self._engine = engine
         self.taken: list[Companions] = []
         self.records = 0
         """Their records that are no messages."""
@@ -144,6 +161,8 @@ class Whole:
                 return MESSAGE_ENTRIES, 0
             if sent.results is None:
                 self._redirect(sent, targets)
+            if sent.results is None and (companions.barred or self._engine.rejecting):
+                self._bar(sent, companions.barred, targets)
             first = companions.records(len(batch)) if sent.results is None else []
         except Exception as error:  # this batch alone is refused
             log.error("%d messages in one piece were refused: %s: %s", len(batch), type(error).__name__, error)
@@ -211,3 +230,11 @@ class Whole:
                     sent.refuse(index, code)
                 elif place is topic and topic.routed:  # it is due now
                     targets[index] = self._broker.router.route(topic, message)
+
+    def _bar(self, sent: Sent, barred: Mapping[int, frozenset[int]], targets: list[RouteMatch]) -> None:
+        """Leave out queues that a message must not enter; a full queue that refuses it refuses all."""
+        for index, (message, match) in enumerate(zip(sent.batch, targets, strict=True)):
+            if lights := barred.get(id(message)):
+                targets[index] = match.without(lights)
+            if self._engine.rejecting and self._engine.refused_by(targets[index].lights, message):
+                sent.refuse(index, ErrorCode.QUEUE_FULL)

@@ -79,6 +79,7 @@ ARGUMENTS: Final[dict[int, Any]] = {
     GatewayCode.DELETE_LIGHT: tuple[Natural],
     GatewayCode.OPEN_CURSOR: tuple[str, str, str, Natural],
     GatewayCode.DELETE_CURSOR: tuple[Natural],
+    GatewayCode.SET_POLICY: tuple[Natural, bytes],
     GatewayCode.ACQUIRE: tuple[Natural, Natural, Natural, Natural],
     GatewayCode.SETTLE: tuple[list[Settled]],
     GatewayCode.RELEASE: tuple[Natural],

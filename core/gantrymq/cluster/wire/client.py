@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Start, TopicInfo, refused_for_now
+from gantrymq.broker.queues.policy import Policy, policy_to
 from gantrymq.cluster.wire.codec import (
     PROTOCOL_VERSION,
     GatewayCode,
@@ -358,6 +359,9 @@ class RemoteBrokerPort:
 
     def open_cursor(self, queue: str, group: str, start: Start, token: Any, on_done: Done) -> None:
         self._call(GatewayCode.OPEN_CURSOR, [queue, group, start.kind, start.at_ms], token, on_done, _cursor_info)
+
+    def set_policy(self, cursor: int, policy: Policy, token: Any, on_done: Done) -> None:
+        self._call(GatewayCode.SET_POLICY, [cursor, policy_to(policy)], token, on_done)
 
     def delete_cursor(self, cursor: int, token: Any, on_done: Done) -> None:
         self._watchers.pop(cursor, None)

@@ -46,6 +46,7 @@ class GatewayCode(IntEnum):
     STATS = 60028
     PURGE = 60029
     PUT = 60030
+    SET_POLICY = 60033
     WATCH_TABLE = 60031
     PUT_IF = 60032
     TAKE_LEASE = 60040

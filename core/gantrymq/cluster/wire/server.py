@@ -13,6 +13,7 @@ from typing import Any, Final
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.port import CursorInfo, Delivery, Outcome, Route, Start, TopicInfo, refused_for_now
+from gantrymq.broker.queues.policy import policy_from
 from gantrymq.broker.row_checks import refuse_unreadable
 from gantrymq.cluster.wire.calls import RouteRow, Sent, decode_call, message_of
 from gantrymq.cluster.wire.codec import (
@@ -164,6 +165,9 @@ class GatewaySession:
                 queue, group, Start(kind, at_ms), token, done
             ),
             GatewayCode.DELETE_CURSOR: port.delete_cursor,
+            GatewayCode.SET_POLICY: lambda cursor, policy, token, done: port.set_policy(
+                cursor, policy_from(policy), token, done
+            ),
             GatewayCode.ACQUIRE: lambda cursor, holder, count, size, token, done: port.acquire(
                 cursor, holder, count, min(size, ANSWER_BYTES), token, done
             ),

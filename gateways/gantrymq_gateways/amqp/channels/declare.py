@@ -6,13 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from gantrymq.broker.port import CursorInfo
+from gantrymq.broker.port import FIND, CursorInfo
 from gantrymq.net.procedures.driver import Steps
-from gantrymq_gateways.amqp.channels.channel import Channel, Handler, clean, refuse_arguments
-from gantrymq_gateways.amqp.definitions import SYSTEM_EXCHANGES, Binding, Exchange, QueueDefinition
+from gantrymq_gateways.amqp.channels.channel import Channel, Handler, clean
+from gantrymq_gateways.amqp.definitions import GROUP, SYSTEM_EXCHANGES, Binding, Exchange, QueueDefinition
 from gantrymq_gateways.amqp.exchanges.arguments import TYPES, check_exchange, check_same_arguments
 from gantrymq_gateways.amqp.messages.consumers import Queue
 from gantrymq_gateways.amqp.properties.mapping import topic_of
+from gantrymq_gateways.amqp.queues.arguments import check_arguments, check_same
 from gantrymq_gateways.amqp.wire.constants import (
     ACCESS_REFUSED,
     DIRECT_REPLY_TO,
@@ -22,10 +23,9 @@ from gantrymq_gateways.amqp.wire.constants import (
     locked_error,
     unknown_queue_error,
 )
-from gantrymq_gateways.amqp.wire.values import ERLANG_TYPES, Table, encode_table, lookup, text_of
+from gantrymq_gateways.amqp.wire.values import Table, encode_table
 
 RESERVED_PREFIX: Final = "amq."
-QUEUE_ARGUMENTS: Final = frozenset({"x-queue-type"})
 
 
 def _named(name: str) -> str:
@@ -194,6 +194,8 @@ def queue_declare(
             if existing is not None and existing.finished:
                 queue = yield from door.gateway.open_queue(wanted.name, door)
                 _check_same_queue(queue, wanted, arguments)
+                if existing.managed:  # it is in use
+                    yield partial(door.gateway.port.open_cursor, f"~{existing.light}", GROUP, FIND)
                 return queue
             _check_new_queue(wanted, arguments, named)
             return (yield from door.gateway.create_queue(wanted, door))
@@ -210,11 +212,7 @@ def _check_new_queue(wanted: QueueDefinition, arguments: Table, named: bool) -> 
     if named and wanted.name.startswith(RESERVED_PREFIX):
         raise AmqpError(ACCESS_REFUSED, f"queue name '{wanted.name}' contains reserved prefix 'amq.*'")
     topic_of(wanted.name)
-    refuse_arguments(arguments, QUEUE_ARGUMENTS, f"queue '{wanted.name}'")
-    kind = lookup(arguments, "x-queue-type")
-    if kind is not None and text_of(kind) != "classic":
-        text = f"invalid arg 'x-queue-type' for queue '{wanted.name}' in vhost '/': '{text_of(kind)}' is not supported, 'classic' is"
-        raise AmqpError(PRECONDITION_FAILED, text)
+    check_arguments(wanted.name, arguments, wanted.durable, wanted.exclusive)
 
 
 def _check_same_queue(queue: Queue, wanted: QueueDefinition, arguments: Table) -> None:
@@ -223,13 +221,7 @@ def _check_same_queue(queue: Queue, wanted: QueueDefinition, arguments: Table) -
         raise locked_error(queue.name)
     _same("queue", queue.name, "durable", _flag(wanted.durable), _flag(found.durable))
     _same("queue", queue.name, "auto_delete", _flag(wanted.auto_delete), _flag(found.auto_delete))
-    for name, field in arguments:
-        if name == "x-queue-type" and text_of(field) == "classic":
-            continue
-        if name.startswith("x-"):
-            kind = ERLANG_TYPES[field.kind]
-            text = f"inequivalent arg '{name}' for queue '{queue.name}' in vhost '/': received the value '{text_of(field)}' of type '{kind}' but current is none"
-            raise AmqpError(PRECONDITION_FAILED, text)
+    check_same(queue.name, arguments, found.arguments)
 
 
 def queue_bind(

@@ -17,7 +17,10 @@ from gantrymq.net.held.outbound import LARGE_BYTES, Piece
 from gantrymq.net.procedures.driver import Steps
 from gantrymq_gateways.amqp.properties.mapping import body_of
 from gantrymq_gateways.amqp.properties.writing import Rendered, Renderer
+from gantrymq_gateways.amqp.queues.arguments import is_quorum, parse
 from gantrymq_gateways.amqp.wire.codec import deliver_frames, deliver_prefix, large_deliver_frames
+from gantrymq_gateways.amqp.wire.content import decode_properties, encode_properties
+from gantrymq_gateways.amqp.wire.values import Field
 
 if TYPE_CHECKING:
     from gantrymq_gateways.amqp.definitions import QueueDefinition
@@ -191,6 +194,14 @@ class Consumer:
             outlet.send_pieces(large_deliver_frames(*head, body, frame_max))
 
 
+def counted(rendered: Rendered, deliveries: int) -> Rendered:
+    """The same with header `x-delivery-count`."""
+    properties = decode_properties(rendered.properties)
+    headers = [pair for pair in properties.headers or [] if pair[0] != "x-delivery-count"]
+    properties.headers = [*headers, ("x-delivery-count", Field("l", deliveries))]
+    return Rendered(rendered.tail, encode_properties(properties), rendered.expires_at_ms)
+
+
 class Queue:
     """A queue of this process. `holder`: who leases its entries at the broker. `owner`: the connection of an exclusive queue."""
 
@@ -208,6 +219,9 @@ class Queue:
         self._now_ms = now_ms
         self.definition = definition
         self.name = definition.name
+        self._managed = definition.managed
+        self._counts = is_quorum(parse(definition.arguments))
+        """Consumers are told how often a message came before."""
         self.cursor = cursor
         self.holder = holder
         self.owner: object = None
@@ -327,6 +341,8 @@ class Queue:
         """How it is shown, or None if its time is over (then it is settled). What came to a consumer that waited is not over, were
         its time 0 (RabbitMQ hands it on without a look at the clock); what comes back is."""
         rendered = self._renderer.render(delivery.message)
+        if self._managed:
+            return counted(rendered, delivery.count - 1) if self._counts and delivery.count > 1 else rendered
         if rendered.expires_at_ms and rendered.expires_at_ms <= self._now_ms() and (delivery.count > 1 or not awaited):
             self._port.settle([(self.cursor, delivery.offset, Outcome.DROP)])
             return None

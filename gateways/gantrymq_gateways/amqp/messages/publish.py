@@ -397,7 +397,7 @@ class Publisher:
                     again.messages.append(message)
                     again.size += len(message.body) + len(message.properties) + MESSAGE_BYTES
                 self._owner.blocked(code)
-            elif not batch.numbered:
+            elif not batch.numbered and code is not ErrorCode.QUEUE_FULL:  # a limit that somebody asked for
                 self._owner.publish_failed(channel, code)
         if again.messages:
             self._again.append(again)

@@ -1,0 +1,419 @@
+"""The queue engine: expiry, limits, dead letters, delivery limit and lifetime of queues with a policy, whoever consumes and whoever is there.
+
+A queue without a policy is not known here and pays nothing. What is taken out of a queue that has dead letters is done in the batch that stores its
+copy (`companions.py`): through a crash it is in one of the two places. Where nothing can be stored for now it is tried again; a start brings it back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from heapq import heappop
+from typing import TYPE_CHECKING, Any, Final
+
+from gantrymq.broker.port import PASSING
+from gantrymq.broker.queues.managed import NEVER, ManagedQueue
+from gantrymq.broker.queues.policy import TABLE, DeadLetters, Policy, policy_from, policy_to
+from gantrymq.broker.queues.taken import TakenOut
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import Message
+from gantrymq.store.cold import Cold
+
+if TYPE_CHECKING:
+    from gantrymq.broker.consuming.cursors import Cursor
+    from gantrymq.broker.matches import RouteMatch
+    from gantrymq.broker.parts import Context
+    from gantrymq.broker.port import Done
+    from gantrymq.broker.tables.tables import Rows
+
+log = logging.getLogger(__name__)
+
+STEP: Final = 256
+"""Entries that one look takes out: 3 ms with their dead letters."""
+LATER_MS: Final = 1
+"""A queue with consumers is cut to its length a moment later: what they can take is theirs."""
+RETRY_MS: Final = 1_000
+"""What could not be stored is tried again."""
+LOOK_MS_MAX: Final = 60_000
+"""The clock may be set: nobody waits longer without a look at it."""
+OVERDUE_MAX: Final = 10_000
+"""Expired in their consumers' hands: those that were answered since are forgotten then."""
+EXPIRIES_MAX: Final = 1_000_000
+"""Messages with an expiry of their own that are remembered, some 100 bytes each. Others expire when somebody gets them."""
+
+
+class QueueEngine:
+    """See the module. `dead_letters`: by kind; `drop(light, rows)`: delete a light queue and these rows."""
+
+    def __init__(
+        self, broker: Context, dead_letters: dict[str, DeadLetters], drop: Callable[[int, Rows], None]
+    ) -> None:
+        self._broker = broker
+        self._dead_letters = dead_letters
+        self._drop = drop
+        self.by_light: dict[int, ManagedQueue] = {}
+        self.rejecting: dict[int, ManagedQueue] = {}
+        """Of these, those that refuse what does not fit."""
+        self._by_name: dict[tuple[str, str], int] = {}
+        """Light queue by kind of dead letters and name."""
+        self.counted: list[ManagedQueue] = []
+        """Those with `coming`."""
+        self._expiries = 0
+        self.counts: dict[str, int] = {}
+        """Entries taken out, by reason; `dead` of them with a copy."""
+
+    # Policies.
+
+    def open(self) -> None:
+        """As Part.open."""
+        broker = self._broker
+        broker.cursors.on_deleted.append(self._deleted)
+        gone: Rows = []
+        for key, row in broker.tables.rows(TABLE).items():
+            cursor = broker.cursors.by_id.get(int(key))
+            if cursor is None:
+                gone.append((TABLE, key, None))
+            else:
+                self._manage(cursor, policy_from(row))
+        if gone:
+            broker.put_rows(gone)
+
+    def close(self) -> None:
+        """As Part.close."""
+
+    def set_policy(self, cursor: Cursor, policy: Policy, token: Any, on_done: Done) -> None:
+        """From now on; durable. Raises ILLEGAL_ARGUMENT."""
+        if not cursor.light:
+            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"queue {cursor.queue} is a topic's: it has no policy")
+        if policy.dead_kind and policy.dead_kind not in self._dead_letters:
+            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"nothing here makes dead letters of kind {policy.dead_kind}")
+        self._manage(cursor, policy)
+        self._broker.put(TABLE, [(str(cursor.id), policy_to(policy))], token, on_done)
+
+    def _manage(self, cursor: Cursor, policy: Policy) -> None:
+        old = self.by_light.get(cursor.light)
+        queue = ManagedQueue(cursor, policy, self._broker.cursors.end(cursor), self._work, self._due)
+        if old is not None:
+            self._expiries -= len(old.expiries)
+        cursor.managed = self.by_light[cursor.light] = queue
+        self.rejecting.pop(cursor.light, None)
+        if policy.overflow != "drop-head" and (policy.max_length is not None or policy.max_bytes is not None):
+            self.rejecting[cursor.light] = queue
+        if policy.dead_kind:
+            self._by_name[policy.dead_kind, policy.name] = cursor.light
+        queue.used_ms = self._broker.wheel.now_ms()
+        self._attempt(partial(self._scan, queue))
+        self._due(queue)
+
+    def _deleted(self, cursor: Cursor) -> None:
+        if isinstance(cursor.managed, ManagedQueue):
+            queue, cursor.managed = cursor.managed, None
+            self.by_light.pop(cursor.light, None)
+            self.rejecting.pop(cursor.light, None)
+            self._by_name.pop((queue.policy.dead_kind, queue.policy.name), None)
+            self._expiries -= len(queue.expiries)
+            self._broker.put_rows([(TABLE, str(cursor.id), None)])
+
+    def _is_gone(self, queue: ManagedQueue) -> bool:
+        return self.by_light.get(queue.cursor.light) is not queue
+
+    # What enters.
+
+    def begin_turn(self) -> None:
+        """What the last one was about to append is in, or not."""
+        for queue in self.counted:
+            queue.coming = 0
+        self.counted = []
+
+    def refused_by(self, lights: tuple[int, ...], message: Message) -> set[int]:
+        """Light queues that are full and refuse what is to enter; the others of these count it."""
+        found: set[int] = set()
+        for light in lights:
+            queue = self.rejecting.get(light)
+            if queue is None:
+                continue
+            if self._is_over(queue, queue.coming + 1, len(message.body)):
+                found.add(light)
+            else:
+                queue.coming += 1
+                self.counted.append(queue)
+        for light in found:
+            if self.rejecting[light].policy.overflow == "reject-publish-dlx":
+                self._copy_refused(self.rejecting[light], message)
+        return found
+
+    def _is_over(self, queue: ManagedQueue, more: int, more_bytes: int) -> bool:
+        policy, end = queue.policy, self._broker.cursors.end(queue.cursor)
+        if policy.max_length is not None and queue.ready(end) + more > policy.max_length:
+            return True
+        return policy.max_bytes is not None and queue.ready_bytes(end) + more_bytes > policy.max_bytes
+
+    def _copy_refused(self, queue: ManagedQueue, message: Message) -> None:
+        """Of a message that was never stored: a copy alone."""
+        made = self._copy(queue, message, "maxlen", self._broker.clock.now_ms())
+        if made is not None:
+            self._broker.submit([made[0]], None, lambda token, result: None)
+
+    def entered(self, matches: Sequence[tuple[Message, RouteMatch]]) -> None:
+        """These records were appended."""
+        by_light, ends = self.by_light, self._broker.cursors
+        touched: dict[int, ManagedQueue] = {}
+        numbers: dict[int, int] = {}
+        for _, match in matches:
+            for light in match.lights:
+                queue = by_light.get(light)
+                if queue is not None:
+                    touched[light] = queue
+                    numbers[light] = numbers.get(light, 0) + 1
+        if not touched:
+            return
+        places = {light: ends.end(queue.cursor) - numbers[light] for light, queue in touched.items()}
+        for message, match in matches:
+            for light in match.lights:
+                queue = touched.get(light)
+                if queue is None:
+                    continue
+                if self._expiries < EXPIRIES_MAX and queue.entered(message, places[light]):
+                    self._expiries += 1
+                places[light] += 1
+        now_ms = self._broker.clock.now_ms()
+        for queue in touched.values():
+            ttl_ms = queue.policy.message_ttl_ms
+            self._arm(queue, NEVER if ttl_ms is None else now_ms + ttl_ms)
+            if queue.policy.max_length is not None or queue.policy.max_bytes is not None:
+                if queue.cursor.watchers:
+                    self._later(LATER_MS, partial(self._shorten, queue))
+                else:
+                    self._attempt(partial(self._shorten, queue))
+
+    def settle_now(self, cursor: Cursor) -> None:
+        """Somebody asks what is in the queue: what is over its limits, and what has expired, is not."""
+        queue = cursor.managed
+        if isinstance(queue, ManagedQueue):
+            self._attempt(partial(self._shorten, queue))
+            self._attempt(partial(self._expire, queue))
+
+    def _shorten(self, queue: ManagedQueue) -> None:
+        if self._is_gone(queue) or queue.policy.overflow != "drop-head":
+            return
+        window = queue.cursor.window
+        out: list[int] = []
+        end = self._broker.cursors.end(queue.cursor)
+        at = window.next_offset
+        while len(out) < STEP and self._is_over(queue, 0, 0):
+            if window.returned:
+                offset = window.returned[0]
+            else:
+                while window.ahead and at in window.ahead:
+                    at += 1
+                if at >= end:
+                    break
+                offset = at
+            window.take_out(offset)
+            out.append(offset)
+        if out:
+            self._work(queue, "maxlen", out)
+        if len(out) == STEP:
+            self._later(LATER_MS, partial(self._shorten, queue))
+
+    # What expires.
+
+    def _scan(self, queue: ManagedQueue) -> None:
+        """What was there before the start: own expiries, and sizes where they count."""
+        if self._is_gone(queue) or queue.scan_at >= queue.scan_end:
+            return
+        offsets = list(range(queue.scan_at, min(queue.scan_at + STEP, queue.scan_end)))
+        window = queue.cursor.window
+        for offset, message in zip(offsets, self._read(queue, offsets), strict=True):
+            if queue.sizes is not None:
+                queue.sizes.old.add(len(message.body) if message is not None else 0)
+            if message is not None and not window.is_done(offset) and self._expiries < EXPIRIES_MAX:
+                self._expiries += queue.note_expiry(message, offset)
+        queue.scan_at = offsets[-1] + 1
+        self._arm(queue)
+        self._later(LATER_MS, partial(self._scan, queue))
+
+    def _due(self, queue: ManagedQueue) -> None:
+        """Something may be over now."""
+        self._later(0, partial(self._expire, queue))
+
+    def _arm(self, queue: ManagedQueue, at_ms: int = NEVER) -> None:
+        """Look again when the next thing is over; `at_ms`: when its own time to live ends for the oldest entry."""
+        policy, now_ms = queue.policy, self._broker.clock.now_ms()
+        if queue.expiries:
+            at_ms = min(at_ms, queue.expiries[0][0])
+        if policy.expires_ms is not None:
+            at_ms = min(at_ms, now_ms + queue.used_ms + policy.expires_ms - self._broker.wheel.now_ms())
+        self._wake_at(queue, at_ms, now_ms)
+
+    def _wake_at(self, queue: ManagedQueue, at_ms: int, now_ms: int) -> None:
+        if at_ms >= queue.timer_ms:
+            return
+        queue.timer_ms = at_ms
+        self._later(min(max(at_ms - now_ms, 0), LOOK_MS_MAX), partial(self._timer, queue, at_ms))
+
+    def _timer(self, queue: ManagedQueue, at_ms: int) -> None:
+        if queue.timer_ms == at_ms and not self._is_gone(queue):
+            queue.timer_ms = NEVER
+            if not self._is_unused(queue):
+                self._expire(queue)
+
+    def _is_unused(self, queue: ManagedQueue) -> bool:
+        policy, now_ms = queue.policy, self._broker.wheel.now_ms()
+        if policy.expires_ms is None:
+            return False
+        if queue.cursor.watchers:
+            queue.used_ms = now_ms
+        if now_ms < queue.used_ms + policy.expires_ms:
+            return False
+        log.info("queue %s was not used for %d ms and is deleted", policy.name, policy.expires_ms)
+        self.drop(queue)
+        return True
+
+    def drop(self, queue: ManagedQueue) -> None:
+        """Delete it, with its door's row."""
+        row = queue.policy.row
+        self._drop(queue.cursor.light, [(*row, None)] if row is not None else [])
+
+    def used(self, cursor: Cursor) -> None:
+        """Somebody consumes, gets or declares."""
+        if isinstance(cursor.managed, ManagedQueue):
+            cursor.managed.used_ms = self._broker.wheel.now_ms()
+            self._arm(cursor.managed)
+
+    def _expire(self, queue: ManagedQueue) -> None:
+        """Take out what is over. Reading comes first: it may have to be done again."""
+        if self._is_gone(queue):
+            return
+        now_ms, window = self._broker.clock.now_ms(), queue.cursor.window
+        place, next_ms = queue.place, NEVER
+        out: list[int] = []
+        if queue.policy.message_ttl_ms is not None:
+            place, next_ms, out = self._outlived(queue, now_ms - queue.policy.message_ttl_ms)
+        queue.place = place
+        while queue.expiries and queue.expiries[0][0] <= now_ms and len(out) < STEP:
+            _, offset = heappop(queue.expiries)
+            self._expiries -= 1
+            if offset in window.inflight:
+                queue.overdue.add(offset)
+            elif not window.is_done(offset):
+                out.append(offset)
+        taken = [offset for offset in out if window.is_ready(offset) and window.take_out(offset)]
+        if taken:
+            self._work(queue, "expired", taken)
+        if len(queue.overdue) > OVERDUE_MAX:
+            queue.overdue = {offset for offset in queue.overdue if offset in window.inflight}
+        ttl_ms = queue.policy.message_ttl_ms
+        self._arm(queue, NEVER if ttl_ms is None or next_ms == NEVER else next_ms + ttl_ms)
+
+    def _outlived(self, queue: ManagedQueue, before_ms: int) -> tuple[int, int, list[int]]:
+        """Where the queue's own time to live has come to, when the next entry was stored, and the ready entries stored up to `before_ms`."""
+        end, at, step = self._broker.cursors.end(queue.cursor), queue.place, 1
+        out: list[int] = []
+        window = queue.cursor.window
+        while at < end and len(out) < STEP:
+            offsets = list(range(at, min(at + step, end)))
+            step = min(step * 4, STEP)
+            for offset, message in zip(offsets, self._read(queue, offsets), strict=True):
+                if message is not None:
+                    if message.store_ms > before_ms:
+                        return offset, message.store_ms, out
+                    if not window.is_done(offset):
+                        out.append(offset)
+                at = offset + 1
+        return at, (before_ms if at < end else NEVER), out
+
+    # What is taken out.
+
+    def _work(self, queue: ManagedQueue, reason: str, offsets: Sequence[int]) -> None:
+        self.counts[reason] = self.counts.get(reason, 0) + len(offsets)
+        if not queue.policy.dead_kind:
+            self._broker.cursors.finish_out(queue.cursor, offsets)
+            return
+        for first in range(0, len(offsets), STEP):
+            self._attempt(partial(self._bury, queue, reason, list(offsets[first : first + STEP])))
+
+    def _bury(self, queue: ManagedQueue, reason: str, offsets: list[int]) -> None:
+        """Store the copies of these entries and finish them, in one piece."""
+        if self._is_gone(queue):
+            return
+        now_ms = self._broker.clock.now_ms()
+        batch: list[Message] = []
+        places: list[int] = []
+        barred: dict[int, frozenset[int]] = {}
+        for offset, message in zip(offsets, self._read(queue, offsets), strict=True):
+            made = self._copy(queue, message, reason, now_ms) if message is not None else None
+            if made is not None:
+                lights = [self._by_name.get((queue.policy.dead_kind, name), 0) for name in made[1]]
+                if any(lights):
+                    barred[id(made[0])] = frozenset(lights)
+                batch.append(made[0])
+                places.append(offset)
+        taken = TakenOut(self._broker.cursors, queue.cursor, offsets)
+
+        def done(_token: Any, result: Any) -> None:
+            self._buried(queue, reason, offsets, places, result)
+
+        self._broker.submit_with(batch, None, done, None, taken, [], barred)
+
+    def _copy(
+        self, queue: ManagedQueue, message: Message, reason: str, now_ms: int
+    ) -> tuple[Message, frozenset[str]] | None:
+        policy = queue.policy
+        maker = self._dead_letters.get(policy.dead_kind)
+        if maker is None:
+            return None
+        try:
+            made = maker.copy(message, policy.name, policy.dead_target, reason, now_ms)
+        except Exception as error:  # one record's properties must not hold up the queue
+            log.error(
+                "queue %s: no dead letter of a record can be made: %s: %s", policy.name, type(error).__name__, error
+            )
+            return None
+        if made is None or self._broker.topics.get(made[0].topic) is None:
+            return None  # RabbitMQ: an exchange that does not exist takes nothing
+        return made
+
+    def _buried(self, queue: ManagedQueue, reason: str, offsets: list[int], places: list[int], result: Any) -> None:
+        if isinstance(result, GantryError):
+            codes: list[Any] = [result.code] * max(len(places), 1)
+        else:
+            codes = [code for code in result if isinstance(code, ErrorCode)]
+        if not codes:
+            self.counts["dead"] = self.counts.get("dead", 0) + len(places)
+            return
+        if any(code in PASSING for code in codes):
+            self._later(RETRY_MS, partial(self._bury, queue, reason, offsets))
+        elif isinstance(result, GantryError):  # the broker stops, or the disk is broken: a start brings them back
+            log.warning("queue %s: %d dead letters were not stored: %s", queue.policy.name, len(places), result.text)
+        else:  # what nobody takes is gone; the others again
+            lost = [at for at, code in zip(places, result, strict=True) if code is not ErrorCode.NOT_ALONE]
+            self._broker.cursors.finish_out(queue.cursor, lost)
+            left = [at for at in offsets if at not in set(lost)]
+            if left:
+                self._attempt(partial(self._bury, queue, reason, left))
+
+    # Helpers.
+
+    def _read(self, queue: ManagedQueue, offsets: Sequence[int]) -> list[Message | None]:
+        """Records of these entries; None: there is none, or it is damaged. May raise `Cold`."""
+        cursors, found = self._broker.cursors, []
+        for offset in offsets:
+            units = cursors.units(queue.cursor, offset, 1)
+            found.append((units[0][0], units[0][1]) if units else (1 << 62, 0))
+        return self._broker.store.get_many(found)
+
+    def _attempt(self, call: Callable[[], None]) -> None:
+        """Now, or when the disk has what it reads."""
+        try:
+            call()
+        except Cold as cold:
+            self._broker.fetch(cold, call, self._attempt)
+        except (OSError, GantryError) as error:
+            log.error("a queue's records cannot be read: %s", error)
+            self._later(RETRY_MS, call)
+
+    def _later(self, after_ms: int, call: Callable[[], None]) -> None:
+        wheel = self._broker.wheel
+        wheel.call_at(wheel.now_ms() + after_ms, lambda now_ms: self._attempt(call))

@@ -1,0 +1,385 @@
+"""Queues with a policy: expiry, limits, dead letters, delivery limit, lifetime; with consumers and without, through crashes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
+
+import pytest
+
+from gantrymq.broker.port import EARLIEST, Outcome, Route
+from gantrymq.broker.queues.policy import Policy
+from gantrymq.model import properties as props
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import Message
+from gantrymq.store.testing import MemoryFileSystem
+from tests.broker.node import Node, full_disk
+from tests.broker.test_port import PrefixRoutes
+from tests.store.crash_states import CrashFiles, cut_everywhere
+
+HUGE = 1 << 30
+
+
+class Letters:
+    """Dead letters of a test: tag = target's `tag`, properties say from where and why."""
+
+    def copy(
+        self, message: Message, queue: str, target: dict[str, Any], reason: str, now_ms: int
+    ) -> tuple[Message, frozenset[str]] | None:
+        trail = " ".join([message.property("TRAIL"), f"{queue}:{reason}"]).strip()
+        tag = target["tag"]
+        made = Message("t", message.body, props.encode({props.TAGS: tag, "TRAIL": trail}), tag, (), 0)
+        made.demand_route = "prefix"
+        return made, frozenset(step.partition(":")[0] for step in trail.split(" ")) if target.get(
+            "once"
+        ) else frozenset()
+
+
+class DeadRoutes(PrefixRoutes):
+    dead_letters = Letters()
+
+
+class QueueNode(Node):
+    routes: ClassVar[Mapping[str, Callable[[], Any]]] = {"prefix": DeadRoutes}
+
+    def now(self, ms: int) -> None:
+        """Let so much time pass."""
+        for _ in range(ms // 10):
+            self.wheel.advance(10)
+            self.turn.run_until_quiet()
+
+
+def message(tag: str, body: bytes, expires_ms: int = 0) -> Message:
+    pairs = {props.TAGS: tag}
+    if expires_ms:
+        pairs[props.EXPIRES_AT] = str(expires_ms)
+    return Message("t", body, props.encode(pairs), tag, (), 0)
+
+
+class Queue:
+    """A light queue for one tag."""
+
+    def __init__(self, node: QueueNode, tag: str, policy: Policy | None = None) -> None:
+        self.node = node
+        self.tag = tag
+        self.light = node.call("create_light")
+        node.call("ensure_topic", "t", True)
+        node.call("add_route", Route("r" + tag, "prefix", "t", tag, self.light))
+        self.cursor = node.call("open_cursor", f"~{self.light}", "g", EARLIEST).cursor
+        if policy is not None:
+            node.call("set_policy", self.cursor, policy)
+
+    def send(self, *bodies: bytes, expires_ms: int = 0) -> Any:
+        return self.node.call("submit", [message(self.tag, body, expires_ms) for body in bodies])
+
+    def ready(self) -> int:
+        (info,) = self.node.call("stats", [self.cursor])
+        return int(info.ready)
+
+    def take(self, count: int = 100) -> list[Any]:
+        return list(self.node.call("acquire", self.cursor, 1, count, HUGE))
+
+    def bodies(self) -> list[bytes]:
+        return [delivery.message.body for delivery in self.take()]
+
+    def settle(self, deliveries: Iterable[Any], outcome: Outcome) -> None:
+        self.node.port.settle([(self.cursor, delivery.offset, outcome) for delivery in deliveries])
+        self.node.turn.run_until_quiet()
+
+
+def dead(**options: Any) -> Policy:
+    """A policy with dead letters to tag `dead`."""
+    return Policy(name="q", dead_kind="prefix", dead_target={"tag": "dead"}, **options)
+
+
+@pytest.fixture
+def node() -> QueueNode:
+    return QueueNode(MemoryFileSystem(), sync=False)
+
+
+def trails(queue: Queue) -> list[str]:
+    return [delivery.message.property("TRAIL") for delivery in queue.take()]
+
+
+# Expiry.
+
+
+def test_the_queues_own_time_to_live(node: QueueNode) -> None:
+    queue = Queue(node, "a", Policy(message_ttl_ms=500))
+    queue.send(b"0")
+    node.now(300)
+    queue.send(b"1")
+    node.now(300)
+    assert queue.ready() == 1
+    node.now(300)
+    assert node.broker.cursors.by_id[queue.cursor].window.ready(2) == 0, "without anybody who asks"
+    queue.send(b"2")
+    assert queue.bodies() == [b"2"]
+
+
+def test_what_a_consumer_holds_expires_when_it_comes_back(node: QueueNode) -> None:
+    queue = Queue(node, "a", Policy(message_ttl_ms=500))
+    queue.send(b"0", b"1")
+    first, second = queue.take()
+    node.now(1000)
+    queue.settle([first], Outcome.REQUEUE)
+    node.now(20)
+    assert queue.ready() == 0
+    queue.settle([second], Outcome.ACK)
+    assert node.broker.queues.counts == {"expired": 1}
+
+
+def test_a_messages_own_expiry_is_exact_behind_the_head(node: QueueNode) -> None:
+    queue = Queue(node, "a", Policy(max_length=1000))
+    now_ms = node.broker.clock.now_ms()
+    queue.send(b"0")
+    queue.send(b"1", expires_ms=now_ms + 300)
+    queue.send(b"2")
+    queue.send(b"3", expires_ms=now_ms + 100)
+    node.now(200)
+    assert queue.ready() == 3
+    node.now(200)
+    assert queue.ready() == 2
+    assert queue.bodies() == [b"0", b"2"]
+    queue.send(b"4")
+    assert queue.bodies() == [b"4"]
+
+
+def test_expired_in_a_consumers_hands(node: QueueNode) -> None:
+    queue = Queue(node, "a", Policy(max_length=1000))
+    queue.send(b"0", expires_ms=node.broker.clock.now_ms() + 100)
+    deliveries = queue.take()
+    node.now(200)
+    queue.settle(deliveries, Outcome.REQUEUE)
+    node.now(20)
+    assert queue.ready() == 0
+
+
+def test_own_expiries_are_found_again_after_a_start() -> None:
+    files = MemoryFileSystem()
+    node = QueueNode(files, sync=False)
+    queue = Queue(node, "a", Policy(max_length=1000))
+    queue.send(b"0")
+    queue.send(b"1", expires_ms=node.broker.clock.now_ms() + 5_000)
+    node.stop()
+    again = QueueNode(files, sync=False)
+    again.now(100)
+    (info,) = again.call("stats", [queue.cursor])
+    assert info.ready == 2
+    again.now(6_000)
+    (info,) = again.call("stats", [queue.cursor])
+    assert info.ready == 1
+
+
+# Dead letters.
+
+
+def test_every_reason_has_its_dead_letter(node: QueueNode) -> None:
+    sink = Queue(node, "dead")
+    queue = Queue(node, "a", dead(message_ttl_ms=500, delivery_limit=1, max_length=3))
+    queue.send(b"0", b"1")
+    rejected, returned = queue.take()
+    queue.settle([rejected], Outcome.DROP)
+    queue.settle([returned], Outcome.REQUEUE)
+    queue.settle(queue.take(), Outcome.REQUEUE)
+    queue.send(b"2", b"3", b"4", b"5")
+    node.now(20)
+    assert queue.ready() == 3
+    node.now(600)
+    found = [(delivery.message.body, delivery.message.property("TRAIL")) for delivery in sink.take()]
+    assert found == [
+        (b"0", "q:rejected"), (b"1", "q:delivery_limit"), (b"2", "q:maxlen"),
+        (b"3", "q:expired"), (b"4", "q:expired"), (b"5", "q:expired"),
+    ]  # fmt: skip
+    assert queue.ready() == 0
+    (info,) = node.call("stats", [queue.cursor])
+    assert info.unacked == 0
+
+
+def test_nobody_takes_the_dead_letters(node: QueueNode) -> None:
+    queue = Queue(node, "a", dead())
+    queue.send(b"0", b"1")
+    end = node.store.written_position
+    queue.settle(queue.take(), Outcome.DROP)
+    assert queue.ready() == 0
+    assert [node.store.max_offset("t", 0), node.broker.queues.counts.get("dead")] == [2, None]
+    assert node.store.written_position > end, "their acknowledgements"
+    window = node.broker.cursors.by_id[queue.cursor].window
+    assert window.floor == 2
+
+
+def test_what_went_round_does_not_enter_again(node: QueueNode) -> None:
+    policy = Policy(name="a", dead_kind="prefix", dead_target={"tag": "a", "once": True})
+    queue = Queue(node, "a", policy)
+    queue.send(b"0")
+    queue.settle(queue.take(), Outcome.DROP)
+    assert queue.ready() == 0
+
+
+def test_a_full_disk_delays_dead_letters(node: QueueNode) -> None:
+    sink = Queue(node, "dead")
+    queue = Queue(node, "a", dead())
+    queue.send(b"0")
+    taken = queue.take()
+    with full_disk(node.files):
+        queue.settle(taken, Outcome.DROP)
+        assert (queue.ready(), sink.ready()) == (0, 0)
+    node.now(1_500)
+    assert trails(sink) == ["q:rejected"]
+
+
+class Story:
+    """Rejects and expires; every number is in one of the two queues at any moment of a power loss."""
+
+    def __init__(self, files: CrashFiles, seed: int) -> None:
+        self.files = files
+        self.lot = random.Random(seed)
+        self.stored = False
+
+    def run(self) -> None:
+        node = QueueNode(self.files, sync=True)
+        Queue(node, "dead")
+        queue = Queue(node, "a", dead(message_ttl_ms=2_000, max_length=6))
+        queue.send(*[b"%d" % number + b"-" * 600 for number in range(6)])
+        node.flush()
+        self.stored = True
+        for _ in range(8):
+            got = queue.take(self.lot.randrange(1, 3))
+            queue.settle(got, self.lot.choice((Outcome.DROP, Outcome.REQUEUE)))
+            node.now(self.lot.choice((10, 500)))
+            if self.lot.random() < 0.4:
+                node.flush()
+            if self.lot.random() < 0.2:
+                node.background()
+
+    def after_the_cut(self, files: CrashFiles, lot: random.Random) -> None:
+        node = QueueNode(files, sync=True)
+        if not self.stored:
+            return
+        found: list[bytes] = []
+        for light in ("~1", "~2"):
+            cursor = node.call("open_cursor", light, "g", EARLIEST).cursor
+            deliveries = node.call("acquire", cursor, 1, 100, HUGE)
+            found += [delivery.message.body.rstrip(b"-") for delivery in deliveries]
+        assert sorted(found) == [b"%d" % number for number in range(6)], found
+
+
+def test_no_power_loss_loses_or_doubles_a_dead_letter() -> None:
+    cut_everywhere(lambda files: Story(files, 1), 1, 11)
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", [2, 3])
+def test_no_power_loss_loses_or_doubles_a_dead_letter_whatever_the_moment(seed: int) -> None:
+    cut_everywhere(lambda files: Story(files, seed), seed, 2)
+
+
+# Limits.
+
+
+def test_the_oldest_goes_where_there_are_too_many(node: QueueNode) -> None:
+    queue = Queue(node, "a", Policy(max_length=2))
+    assert queue.send(*[b"%d" % number for number in range(5)]) == [0, 1, 2, 3, 4]
+    assert queue.ready() == 2
+    assert queue.bodies() == [b"3", b"4"]
+    queue.send(b"5", b"6", b"7")
+    assert queue.ready() == 2, "what is not acknowledged does not count"
+
+
+def test_bytes_count_bodies(node: QueueNode) -> None:
+    queue = Queue(node, "a", Policy(max_bytes=10))
+    queue.send(b"1234", b"5678")
+    assert queue.ready() == 2
+    queue.send(b"9abc")
+    assert queue.ready() == 2
+    queue.send(b"x" * 11)
+    assert queue.ready() == 0
+
+
+def test_bytes_are_counted_again_after_a_start() -> None:
+    files = MemoryFileSystem()
+    node = QueueNode(files, sync=False)
+    queue = Queue(node, "a", Policy(max_bytes=10))
+    queue.send(b"1234", b"5678")
+    node.stop()
+    again = QueueNode(files, sync=False)
+    again.now(100)
+    again.call("submit", [message("a", b"9abc")])
+    (info,) = again.call("stats", [queue.cursor])
+    assert info.ready == 2
+
+
+@pytest.mark.parametrize("overflow", ["reject-publish", "reject-publish-dlx"])
+def test_a_full_queue_refuses(node: QueueNode, overflow: Any) -> None:
+    sink = Queue(node, "dead")
+    other = Queue(node, "ab")
+    queue = Queue(node, "a", dead(max_length=2, overflow=overflow))
+    full = ErrorCode.QUEUE_FULL
+    assert queue.send(b"0", b"1", b"2", b"3") == [0, 1, full, full]
+    assert other.send(b"4") == [full], "the other queue has it nevertheless"
+    assert other.bodies() == [b"4"]
+    assert queue.bodies() == [b"0", b"1"]
+    assert queue.send(b"5") == [3 if overflow == "reject-publish" else 6]
+    assert trails(sink) == ([] if overflow == "reject-publish" else ["q:maxlen"] * 3)
+
+
+def test_a_full_queue_refuses_a_whole_piece(node: QueueNode) -> None:
+    queue = Queue(node, "a", Policy(max_length=1, overflow="reject-publish"))
+    box: list[Any] = []
+    batch = [message("a", b"0"), message("a", b"1")]
+    node.port.submit(batch, None, lambda token, result: box.append(result), rows=[("mine", "k", b"v")])
+    node.turn.run_until_quiet()
+    assert box == [[ErrorCode.NOT_ALONE, ErrorCode.QUEUE_FULL]]
+    assert queue.ready() == 0
+    assert queue.send(b"2") == [0]
+
+
+def test_a_consumer_that_waits_gets_more_than_the_limit(node: QueueNode) -> None:
+    queue = Queue(node, "a", Policy(max_length=1))
+    got: list[bytes] = []
+
+    def ready(cursor: int) -> None:
+        node.port.acquire(cursor, 1, 100, HUGE, None, taken)
+
+    def taken(_token: Any, result: Any) -> None:
+        got.extend(delivery.message.body for delivery in result)
+
+    node.port.watch(queue.cursor, ready)
+    node.turn.run_until_quiet()
+    queue.send(b"0", b"1", b"2")
+    assert got == [b"0", b"1", b"2"]
+
+
+# Lifetime.
+
+
+def test_a_queue_that_nobody_uses_goes_with_its_doors_row(node: QueueNode) -> None:
+    node.call("put", "mine", [("q", b"row")])
+    queue = Queue(node, "a", Policy(name="q", expires_ms=1_000, row=("mine", "q")))
+    node.now(900)
+    queue.take()
+    node.now(900)
+    node.port.watch(queue.cursor, lambda cursor: None)
+    node.now(3_000)
+    assert node.call("stats", [queue.cursor]) != [None]
+    node.port.watch(queue.cursor, None)
+    node.now(900)
+    assert node.call("stats", [queue.cursor]) != [None]
+    node.now(200)
+    assert node.call("stats", [queue.cursor]) == [None]
+    assert node.call("watch_table", "mine", None) == {}
+    assert node.broker.tables.rows("queue") == {}
+    assert node.broker.queues.by_light == {}
+
+
+def test_a_policy_is_checked(node: QueueNode) -> None:
+    queue = Queue(node, "a")
+    for policy in (Policy(dead_kind="other"),):
+        box = node.start("set_policy", queue.cursor, policy)
+        assert isinstance(box[0], GantryError)
+        assert box[0].code is ErrorCode.ILLEGAL_ARGUMENT
+    box = node.start("set_policy", 99, Policy())
+    assert box[0].code is ErrorCode.NOT_FOUND

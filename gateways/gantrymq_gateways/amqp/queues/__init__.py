@@ -1,0 +1,1 @@
+"""What a queue's arguments mean, and how its dead letters look."""

@@ -1,0 +1,186 @@
+"""The `x-` arguments of queue.declare: one table says type, range, what RabbitMQ answers, and which are compared when a queue is declared again.
+
+What an argument does is in its queue's policy (`policy_of`), which the broker keeps; see docs/mapping/amqp.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gantrymq.broker.queues.policy import Policy
+from gantrymq_gateways.amqp.origin import KIND
+from gantrymq_gateways.amqp.wire.constants import PRECONDITION_FAILED, AmqpError
+from gantrymq_gateways.amqp.wire.values import ERLANG_TYPES, Field, Table, lookup, read_table, text_of
+
+log = logging.getLogger(__name__)
+
+INTEGERS: Final = frozenset("bBsuIilL")
+EXPIRY_MS_MAX: Final = 0xFFFFFFFF
+"""RabbitMQ: MAX_EXPIRY_TIMER."""
+DELIVERY_LIMIT: Final = 20
+"""Of a quorum queue that names none (RabbitMQ 4)."""
+
+Check = Callable[[Field, Table], str]
+"""What is wrong with a value, as RabbitMQ writes it; empty: nothing."""
+
+
+def _kind(field: Field) -> str:
+    return ERLANG_TYPES[field.kind]
+
+
+def _integer(field: Field, _all: Table) -> str:
+    return "" if field.kind in INTEGERS else f'"expected integer, got {_kind(field)}"'
+
+
+def _natural(field: Field, table: Table) -> str:
+    wrong = _integer(field, table)
+    return wrong or (f"{{value_negative,{field.value}}}" if field.value < 0 else "")
+
+
+def _expiry(field: Field, table: Table) -> str:
+    wrong = _natural(field, table)
+    return wrong or (f"{{value_too_big,{field.value}}}" if field.value > EXPIRY_MS_MAX else "")
+
+
+def _lifetime(field: Field, table: Table) -> str:
+    wrong = _expiry(field, table)
+    return wrong or ("{value_zero,0}" if not field.value else "")
+
+
+def _text(field: Field, _all: Table) -> str:
+    return "" if field.kind == "S" else f"{{unacceptable_type,{_kind(field)}}}"
+
+
+def _dead_key(field: Field, table: Table) -> str:
+    wrong = _text(field, table)
+    missing = lookup(table, "x-dead-letter-exchange") is None
+    return wrong or ("routing_key_but_no_dlx_defined" if missing else "")
+
+
+def _one_of(error: str, *allowed: str) -> Check:
+    def check(field: Field, table: Table) -> str:
+        wrong = _text(field, table)
+        return wrong or ("" if text_of(field) in allowed else error)
+
+    return check
+
+
+def _not_yet(_field: Field, _all: Table) -> str:
+    return "not supported yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """`compared`: a declaration with another value is not the same queue's. `effect`: false where it changes nothing here."""
+
+    check: Check
+    compared: bool = True
+    effect: bool = True
+
+
+ARGUMENTS: Final[dict[str, Argument]] = {
+    "x-message-ttl": Argument(_expiry),
+    "x-expires": Argument(_lifetime),
+    "x-max-length": Argument(_natural),
+    "x-max-length-bytes": Argument(_natural),
+    "x-overflow": Argument(_one_of("invalid_overflow", "drop-head", "reject-publish", "reject-publish-dlx")),
+    "x-dead-letter-exchange": Argument(_text),
+    "x-dead-letter-routing-key": Argument(_dead_key),
+    "x-dead-letter-strategy": Argument(_one_of("invalid_dlx_strategy", "at-most-once", "at-least-once")),
+    "x-delivery-limit": Argument(_integer),
+    "x-queue-type": Argument(_one_of("\"unsupported queue type, 'classic' and 'quorum' are\"", "classic", "quorum")),
+    "x-single-active-consumer": Argument(_not_yet),
+    "x-max-priority": Argument(_not_yet),
+    "x-queue-mode": Argument(_one_of("invalid_queue_mode", "default", "lazy"), effect=False),
+    "x-queue-version": Argument(_natural, compared=False, effect=False),
+    "x-queue-master-locator": Argument(_text, compared=False, effect=False),
+    "x-queue-leader-locator": Argument(_text, compared=False, effect=False),
+    "x-quorum-initial-group-size": Argument(_natural, compared=False, effect=False),
+    "x-quorum-target-group-size": Argument(_natural, compared=False, effect=False),
+    "x-max-in-memory-length": Argument(_natural, compared=False, effect=False),
+    "x-max-in-memory-bytes": Argument(_natural, compared=False, effect=False),
+    "x-consumer-timeout": Argument(_natural, compared=False, effect=False),
+}
+"""By name. Others are ignored, as RabbitMQ does."""
+
+
+def check_arguments(name: str, arguments: Table, durable: bool, exclusive: bool) -> None:
+    """Of a queue that is new. Raises AmqpError with RabbitMQ's words."""
+    for key, field in arguments:
+        known = ARGUMENTS.get(key)
+        if known is None or not known.effect:
+            if key.startswith("x-"):
+                log.info("amqp: queue %r: argument %s changes nothing here and is ignored", name, key)
+            if known is None:
+                continue
+        if wrong := known.check(field, arguments):
+            raise AmqpError(PRECONDITION_FAILED, f"invalid arg '{key}' for queue '{name}' in vhost '/': {wrong}")
+    if is_quorum(arguments) and (not durable or exclusive):
+        wrong = "non-durable" if not durable else "exclusive-owner"
+        raise AmqpError(PRECONDITION_FAILED, f"invalid property '{wrong}' for queue '{name}' in vhost '/'")
+
+
+def check_same(name: str, received: Table, current: bytes) -> None:
+    """Of a queue that exists: RabbitMQ compares what it knows. Raises AmqpError."""
+    now = parse(current)
+    for key, argument in ARGUMENTS.items():
+        wanted, found = lookup(received, key), lookup(now, key)
+        if argument.compared and _value(key, wanted) != _value(key, found):
+            text = f"received {_shown(wanted)} but current is {_shown(found)}"
+            raise AmqpError(PRECONDITION_FAILED, f"inequivalent arg '{key}' for queue '{name}' in vhost '/': {text}")
+
+
+def _value(key: str, field: Field | None) -> Any:
+    """What is compared: integers of any type; no queue type is `classic`."""
+    if field is None:
+        return b"classic" if key == "x-queue-type" else None
+    return bytes(field.value) if field.kind == "S" else field.value
+
+
+def _shown(field: Field | None) -> str:
+    return "none" if field is None else f"the value '{text_of(field)}' of type '{_kind(field)}'"
+
+
+def parse(arguments: bytes) -> Table:
+    """As they were stored."""
+    return read_table(arguments, 0, len(arguments))[0] if arguments else []
+
+
+def is_quorum(arguments: Table) -> bool:
+    """Whether it counts deliveries."""
+    field = lookup(arguments, "x-queue-type")
+    return field is not None and text_of(field) == "quorum"
+
+
+def policy_of(name: str, arguments: bytes, table: str) -> Policy | None:
+    """What the broker does for the queue; None: nothing. `table`: where its row is."""
+    values = parse(arguments)
+
+    def number(key: str) -> int | None:
+        field = lookup(values, key)
+        return int(field.value) if field is not None else None
+
+    def text(key: str) -> str | None:
+        field = lookup(values, key)
+        return text_of(field) if field is not None else None
+
+    limit = number("x-delivery-limit")
+    if limit is None and is_quorum(values):
+        limit = DELIVERY_LIMIT
+    exchange = text("x-dead-letter-exchange")
+    policy = Policy(
+        name=name,
+        message_ttl_ms=number("x-message-ttl"),
+        expires_ms=number("x-expires"),
+        max_length=number("x-max-length"),
+        max_bytes=number("x-max-length-bytes"),
+        overflow=text("x-overflow") or "drop-head",  # type: ignore[arg-type]
+        delivery_limit=limit if limit is not None and limit >= 0 else None,
+        dead_kind=KIND if exchange is not None else "",
+        dead_target={"exchange": exchange, "key": text("x-dead-letter-routing-key")} if exchange is not None else {},
+        row=(table, name),
+    )
+    return None if policy == Policy(name=name, row=policy.row) else policy
