@@ -31,7 +31,9 @@ def channel(server: Gantry) -> Iterator[Any]:
 def declare(channel: Any, durable: bool = False, exclusive: bool = True, **arguments: Any) -> str:
     """`message_ttl=5` is `x-message-ttl`."""
     named = {"x-" + name.replace("_", "-"): value for name, value in arguments.items()}
-    name: str = channel.queue_declare(unique("queue"), durable=durable, exclusive=exclusive, arguments=named).method.queue
+    name: str = channel.queue_declare(
+        unique("queue"), durable=durable, exclusive=exclusive, arguments=named
+    ).method.queue
     return name
 
 

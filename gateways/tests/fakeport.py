@@ -11,8 +11,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gantrymq.broker.policy import Policy
 from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Start, TopicInfo, refused_for_now
-from gantrymq.broker.queues.policy import Policy
 from gantrymq.broker.routing.api import RouteSet
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError

@@ -12,9 +12,9 @@ from gantrymq.broker.broker import OWN_TABLES, Broker
 from gantrymq.broker.consuming.cursors import Cursor, parse_queue
 from gantrymq.broker.consuming.held import Held
 from gantrymq.broker.matches import Tap
+from gantrymq.broker.policy import Policy
 from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Start, TopicInfo
 from gantrymq.broker.queues.companions import check_settled
-from gantrymq.broker.queues.policy import Policy
 from gantrymq.broker.row_checks import is_quarantined, readable
 from gantrymq.broker.tables.tables import KEY_BYTES_MAX, check_item
 from gantrymq.broker.topics import Topic

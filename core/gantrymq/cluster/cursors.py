@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from gantrymq.broker.policy import Policy
 from gantrymq.broker.port import CursorInfo, Done, Outcome, Start
-from gantrymq.broker.queues.policy import Policy
 from gantrymq.cluster import join as cluster_join
 from gantrymq.cluster.everywhere import Everywhere
 from gantrymq.cluster.group import ClusterCursor, Group, Part

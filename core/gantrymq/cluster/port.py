@@ -13,8 +13,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from gantrymq.broker.policy import Policy
 from gantrymq.broker.port import POSITION_BITS, POSITION_MASK, Done, Outcome, Route, Start, TopicInfo
-from gantrymq.broker.queues.policy import Policy
 from gantrymq.broker.tables.group_tables import GONE_TABLE, LIGHTS_TABLE
 from gantrymq.cluster import join as cluster_join
 from gantrymq.cluster.cursors import ClusterCursors

@@ -45,7 +45,7 @@ class AmqpRoutes:
         self._where: dict[int, tuple[str, str, str, str]] = {}
         """Number to (type, exchange topic or empty, key, topic of the exchange that it leads to)."""
         self._renderer = Renderer({})
-        self.dead_letters = AmqpDeadLetters(self._default.__contains__)
+        self.dead_letters = AmqpDeadLetters(self._has_topic)
         """How the broker makes dead letters of AMQP queues."""
 
     def add(self, number: int, topic: str | None, expression: str) -> bool:
@@ -73,6 +73,10 @@ class AmqpRoutes:
             sources = self._sources.setdefault(target, {})
             sources[node] = sources.get(node, 0) + 1
         return False
+
+    def _has_topic(self, name: str) -> bool:
+        """Whether the queue of that name has a topic of its own."""
+        return names.encode_word(name) not in self._direct and names.encode_topic(name) in self._default
 
     def home(self, expression: str) -> str | None:
         """As RouteSet.home: a binding has its topic."""

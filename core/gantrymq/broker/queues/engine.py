@@ -12,9 +12,9 @@ from functools import partial
 from heapq import heappop
 from typing import TYPE_CHECKING, Any, Final
 
+from gantrymq.broker.policy import TABLE, DeadLetters, Policy, policy_from, policy_to
 from gantrymq.broker.port import PASSING
 from gantrymq.broker.queues.managed import NEVER, ManagedQueue
-from gantrymq.broker.queues.policy import TABLE, DeadLetters, Policy, policy_from, policy_to
 from gantrymq.broker.queues.taken import TakenOut
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
+from gantrymq.broker.policy import Policy, policy_to
 from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Start, TopicInfo, refused_for_now
-from gantrymq.broker.queues.policy import Policy, policy_to
 from gantrymq.cluster.wire.codec import (
     PROTOCOL_VERSION,
     GatewayCode,

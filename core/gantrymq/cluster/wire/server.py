@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.local import LocalBrokerPort
+from gantrymq.broker.policy import policy_from
 from gantrymq.broker.port import CursorInfo, Delivery, Outcome, Route, Start, TopicInfo, refused_for_now
-from gantrymq.broker.queues.policy import policy_from
 from gantrymq.broker.row_checks import refuse_unreadable
 from gantrymq.cluster.wire.calls import RouteRow, Sent, decode_call, message_of
 from gantrymq.cluster.wire.codec import (

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import pytest
 
+from gantrymq.broker.policy import Policy
 from gantrymq.broker.port import EARLIEST, Outcome, Route
-from gantrymq.broker.queues.policy import Policy
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message

@@ -23,7 +23,7 @@ DEATHS_MAX: Final = 1_000
 
 
 class AmqpDeadLetters:
-    """See the module. `has_topic(topic)`: some queue has a topic of its own name."""
+    """See the module. `has_topic(name)`: the queue has a topic of its own."""
 
     def __init__(self, has_topic: Callable[[str], bool]) -> None:
         self._has_topic = has_topic
@@ -33,7 +33,7 @@ class AmqpDeadLetters:
     def copy(
         self, message: Message, queue: str, target: dict[str, Any], reason: str, now_ms: int
     ) -> tuple[Message, frozenset[str]] | None:
-        """As broker.queues.policy.DeadLetters.copy."""
+        """As broker.policy.DeadLetters.copy."""
         rendered = self._renderer.render(message)
         exchange, at = read_shortstr(rendered.tail, 0)
         key, _ = read_shortstr(rendered.tail, at)
@@ -59,7 +59,7 @@ class AmqpDeadLetters:
             made.exchange = exchange
         else:
             topic, tag, rest = DIRECT_TOPIC, names.encode_word(key), ""
-            if self._has_topic(topic_of(key)):
+            if self._has_topic(key):
                 topic, tag = topic_of(key), ""
                 rest = key if names.decode_escapes(topic, "") != key else ""
             made = Message(topic, body, native_target("", tag, rest) + native, tag)
