@@ -11,12 +11,12 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gantrymq.broker.policy import Policy
 from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Start, TopicInfo, refused_for_now
 from gantrymq.broker.routing.api import RouteSet
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
+from gantrymq.model.queue_policy import Policy
 
 RECORD_OVERHEAD = 91
 """Bytes of a record beside topic, properties and body; any constant would do."""

@@ -31,7 +31,7 @@ from gantrymq.broker.parts import Part
 from gantrymq.broker.pop.pops import Pops
 from gantrymq.broker.port import Done, Route
 from gantrymq.broker.queues.companions import Companions, Decided, Whole
-from gantrymq.broker.queues.engine import QueueEngine
+from gantrymq.broker.queues.engine import QueueEngine, dead_letters_of
 from gantrymq.broker.rocketmq.settings import Settings
 from gantrymq.broker.rocketmq.stats import BrokerStats
 from gantrymq.broker.routing.api import RouteSet
@@ -144,8 +144,7 @@ class Broker:
         self.delays: Delays = Delays(self)
         self.transactions: Transactions = Transactions(self)
         self.pops: Pops = Pops(self)
-        letters = {kind: routes.dead_letters for kind, routes in route_sets.items() if hasattr(routes, "dead_letters")}
-        self.queues: QueueEngine = QueueEngine(self, letters, self.drop_light)
+        self.queues: QueueEngine = QueueEngine(self, dead_letters_of(route_sets), self.drop_light)
         self.parts: list[Part] = [self.delays, self.transactions, self.pops, self.queues]
         redirect_half, enter_decided = self.transactions.redirect, self.transactions.enter
         self.redirects = {DELAYED: self.delays.redirect, HALF: redirect_half, DECIDED: enter_decided, RUN: self._run}
@@ -536,11 +535,8 @@ class Broker:
                             return max(used, MESSAGE_ENTRIES), size - more
                     if message.demand_route and message.demand_route not in hit.kinds:
                         code = ErrorCode.NO_ROUTE
-                    elif self.queues.rejecting and (full := self.queues.refused_by(hit.lights, message)):
-                        sent.refuse(index, ErrorCode.QUEUE_FULL)
-                        hit = hit.without(full)
-                        if not hit.lights:
-                            continue
+                    elif self.queues.rejecting:
+                        hit, code = self.queues.admitted(sent, index, hit)
                 if code is not None:
                     sent.refuse(index, code)
                     continue
@@ -552,9 +548,8 @@ class Broker:
                 lights.append(hit.lights)
                 if hit is not NO_MATCH:
                     matches.append((message, hit))
-                    room -= (
-                        len(hit.lights) if sent.whole else hit.entries()
-                    )  # a batch is whole however many listen to it live
+                    # A batch is whole however many listen to it live.
+                    room -= len(hit.lights) if sent.whole else hit.entries()
                 more -= len(message.body)
                 if more <= 0 or (index - begin + 1) * MESSAGE_ENTRIES >= room:
                     break

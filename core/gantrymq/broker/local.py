@@ -12,7 +12,6 @@ from gantrymq.broker.broker import OWN_TABLES, Broker
 from gantrymq.broker.consuming.cursors import Cursor, parse_queue
 from gantrymq.broker.consuming.held import Held
 from gantrymq.broker.matches import Tap
-from gantrymq.broker.policy import Policy
 from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Start, TopicInfo
 from gantrymq.broker.queues.companions import check_settled
 from gantrymq.broker.row_checks import is_quarantined, readable
@@ -22,6 +21,7 @@ from gantrymq.broker.turn.ackgate import answer
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
+from gantrymq.model.queue_policy import Policy
 from gantrymq.store.cold import Cold
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from gantrymq.broker import policy
 from gantrymq.broker.consuming.cursors import parse_queue
 from gantrymq.broker.pop.lease_table import TABLE as POP_LEASES
 from gantrymq.broker.rocketmq import settings
 from gantrymq.broker.row_checks import RowCheck
 from gantrymq.broker.topics import QUEUES_MAX
+from gantrymq.model import queue_policy as policy
 
 NEXT: Final = "next"
 """Key of the row that holds the next id of its table."""

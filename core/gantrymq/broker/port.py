@@ -22,7 +22,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 
 if TYPE_CHECKING:
-    from gantrymq.broker.policy import Policy
+    from gantrymq.model.queue_policy import Policy
 
 Done = Callable[[Any, Any], None]
 """`on_done(token, result)`; result is a value or a `GantryError`."""
@@ -204,7 +204,7 @@ class QueuePort(Protocol):
 
     def set_policy(self, cursor: int, policy: Policy, token: object, on_done: Done) -> None:
         """What the queue of a cursor of a light queue does by itself from now on, whoever is there: expiry, limits, dead letters
-        (broker/policy.py); durable, gone with the cursor. Result: None. ILLEGAL_ARGUMENT: not in range, or a kind of dead letters that is
+        (model/queue_policy.py); durable, gone with the cursor. Result: None. ILLEGAL_ARGUMENT: not in range, or a kind of dead letters that is
         not installed."""
 
     def delete_cursor(self, cursor: int, token: object, on_done: Done) -> None:

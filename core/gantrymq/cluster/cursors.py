@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from gantrymq.broker.policy import Policy
 from gantrymq.broker.port import CursorInfo, Done, Outcome, Start
 from gantrymq.cluster import join as cluster_join
 from gantrymq.cluster.everywhere import Everywhere
@@ -14,6 +13,7 @@ from gantrymq.cluster.group import ClusterCursor, Group, Part
 from gantrymq.cluster.names import GROUP_BITS, GROUPS_MAX, mark
 from gantrymq.cluster.patience import Patience
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.queue_policy import Policy
 from gantrymq.net.procedures.driver import Gathering, Steps, first_error
 
 if TYPE_CHECKING:

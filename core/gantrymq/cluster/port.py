@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from gantrymq.broker.policy import Policy
 from gantrymq.broker.port import POSITION_BITS, POSITION_MASK, Done, Outcome, Route, Start, TopicInfo
 from gantrymq.broker.tables.group_tables import GONE_TABLE, LIGHTS_TABLE
 from gantrymq.cluster import join as cluster_join
@@ -33,6 +32,7 @@ from gantrymq.cluster.pieces import Piece, submit_pieces
 from gantrymq.cluster.tables import ClusterTables
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
+from gantrymq.model.queue_policy import Policy
 from gantrymq.net.api import Wheel
 from gantrymq.net.procedures.driver import Gathering, Steps, first_error, run
 from gantrymq.services import Turn

@@ -7,17 +7,17 @@ copy (`companions.py`): through a crash it is in one of the two places. Where no
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from heapq import heappop
 from typing import TYPE_CHECKING, Any, Final
 
-from gantrymq.broker.policy import TABLE, DeadLetters, Policy, policy_from, policy_to
 from gantrymq.broker.port import PASSING
 from gantrymq.broker.queues.managed import NEVER, ManagedQueue
 from gantrymq.broker.queues.taken import TakenOut
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
+from gantrymq.model.queue_policy import TABLE, DeadLetters, Policy, policy_from, policy_to
 from gantrymq.store.cold import Cold
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gantrymq.broker.parts import Context
     from gantrymq.broker.port import Done
     from gantrymq.broker.tables.tables import Rows
+    from gantrymq.broker.turn.submitted import Sent
 
 log = logging.getLogger(__name__)
 
@@ -35,12 +36,18 @@ LATER_MS: Final = 1
 """A queue with consumers is cut to its length a moment later: what they can take is theirs."""
 RETRY_MS: Final = 1_000
 """What could not be stored is tried again."""
-LOOK_MS_MAX: Final = 60_000
+RECHECK_MS_MAX: Final = 60_000
 """The clock may be set: nobody waits longer without a look at it."""
 OVERDUE_MAX: Final = 10_000
 """Expired in their consumers' hands: those that were answered since are forgotten then."""
 EXPIRIES_MAX: Final = 1_000_000
 """Messages with an expiry of their own that are remembered, some 100 bytes each. Others expire when somebody gets them."""
+
+
+def dead_letters_of(route_sets: Mapping[str, object]) -> dict[str, DeadLetters]:
+    """Those of the kinds that have any."""
+    found = {kind: getattr(routes, "dead_letters", None) for kind, routes in route_sets.items()}
+    return {kind: letters for kind, letters in found.items() if letters is not None}
 
 
 class QueueEngine:
@@ -125,6 +132,15 @@ class QueueEngine:
         for queue in self.counted:
             queue.coming = 0
         self.counted = []
+
+    def admitted(self, sent: Sent, index: int, match: RouteMatch) -> tuple[RouteMatch, ErrorCode | None]:
+        """Where a message goes, full queues that refuse it left out; a code where nothing is left, and else its result says so."""
+        full = self.refused_by(match.lights, sent.batch[index])
+        if not full:
+            return match, None
+        sent.refuse(index, ErrorCode.QUEUE_FULL)
+        left = match.without(full)
+        return left, None if left.lights else ErrorCode.QUEUE_FULL
 
     def refused_by(self, lights: tuple[int, ...], message: Message) -> set[int]:
         """Light queues that are full and refuse what is to enter; the others of these count it."""
@@ -251,7 +267,7 @@ class QueueEngine:
         if at_ms >= queue.timer_ms:
             return
         queue.timer_ms = at_ms
-        self._later(min(max(at_ms - now_ms, 0), LOOK_MS_MAX), partial(self._timer, queue, at_ms))
+        self._later(min(max(at_ms - now_ms, 0), RECHECK_MS_MAX), partial(self._timer, queue, at_ms))
 
     def _timer(self, queue: ManagedQueue, at_ms: int) -> None:
         if queue.timer_ms == at_ms and not self._is_gone(queue):

@@ -12,7 +12,7 @@ from gantrymq.model.message import Message
 
 if TYPE_CHECKING:
     from gantrymq.broker.consuming.cursors import Cursor
-    from gantrymq.broker.policy import Policy
+    from gantrymq.model.queue_policy import Policy
 
 _EXPIRES: Final = props.EXPIRES_AT.encode() + b"\x01"
 NEVER: Final = 1 << 62

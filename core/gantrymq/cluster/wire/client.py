@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import msgspec
 
-from gantrymq.broker.policy import Policy, policy_to
 from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Start, TopicInfo, refused_for_now
 from gantrymq.cluster.wire.codec import (
     PROTOCOL_VERSION,
@@ -27,6 +26,7 @@ from gantrymq.cluster.wire.codec import (
 )
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
+from gantrymq.model.queue_policy import Policy, policy_to
 from gantrymq.remoting import codec
 from gantrymq.remoting.codec import Command, FrameError, FrameReader
 from gantrymq.remoting.constants import FLAG_ONEWAY

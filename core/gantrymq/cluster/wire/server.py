@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.local import LocalBrokerPort
-from gantrymq.broker.policy import policy_from
 from gantrymq.broker.port import CursorInfo, Delivery, Outcome, Route, Start, TopicInfo, refused_for_now
 from gantrymq.broker.row_checks import refuse_unreadable
 from gantrymq.cluster.wire.calls import RouteRow, Sent, decode_call, message_of
@@ -26,6 +25,7 @@ from gantrymq.cluster.wire.codec import (
 )
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
+from gantrymq.model.queue_policy import policy_from
 from gantrymq.remoting import codec
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode

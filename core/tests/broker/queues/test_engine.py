@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from gantrymq.broker.policy import Policy
 from gantrymq.broker.port import EARLIEST, Outcome, Route
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
+from gantrymq.model.queue_policy import Policy
 from gantrymq.store.testing import MemoryFileSystem
 from tests.broker.node import Node, full_disk
 from tests.broker.test_port import PrefixRoutes

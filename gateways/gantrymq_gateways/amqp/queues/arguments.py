@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gantrymq.broker.policy import Policy
+from gantrymq.model.queue_policy import Policy
 from gantrymq_gateways.amqp.origin import KIND
 from gantrymq_gateways.amqp.wire.constants import PRECONDITION_FAILED, AmqpError
 from gantrymq_gateways.amqp.wire.values import ERLANG_TYPES, Field, Table, lookup, read_table, text_of

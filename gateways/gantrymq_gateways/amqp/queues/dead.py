@@ -33,7 +33,7 @@ class AmqpDeadLetters:
     def copy(
         self, message: Message, queue: str, target: dict[str, Any], reason: str, now_ms: int
     ) -> tuple[Message, frozenset[str]] | None:
-        """As broker.policy.DeadLetters.copy."""
+        """As model.queue_policy.DeadLetters.copy."""
         rendered = self._renderer.render(message)
         exchange, at = read_shortstr(rendered.tail, 0)
         key, _ = read_shortstr(rendered.tail, at)
