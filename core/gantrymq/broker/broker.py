@@ -141,8 +141,7 @@ class Broker:
         self.gate = AckGate(always_open=not sync_flush)
         self.cursors = Cursors(store, self.append_ack, self._wait_cursor, self._wake_cursor, self._arm_append)
         self.cursors.share = SharedBodies(wheel).shared
-        self.delays: Delays = Delays(self)
-        self.transactions: Transactions = Transactions(self)
+        self.delays, self.transactions = Delays(self), Transactions(self)
         self.pops: Pops = Pops(self)
         self.queues: QueueEngine = QueueEngine(self, dead_letters_of(route_sets), self.drop_light)
         self.parts: list[Part] = [self.delays, self.transactions, self.pops, self.queues]
@@ -508,9 +507,8 @@ class Broker:
             sent.refuse_rest(ErrorCode.STORE_FULL)
             return 1, 0
         topics = self.topics.topics
-        check = self.store.check
+        check, index = self.store.check, begin - 1
         room, more, strict = entries, size, sent.strict
-        index = begin - 1
         try:
             for index, message in enumerate(batch[begin:] if begin else batch, begin):
                 topic = topics.get(message.topic)
