@@ -236,8 +236,8 @@ async def test_aiormq_mandatory(server: Gantry) -> None:
 async def test_aiormq_refuses_unknown_arguments_by_name(server: Gantry) -> None:
     connection = await aiormq.connect(url(server))
     channel = await connection.channel()
-    with pytest.raises(aiormq.exceptions.ChannelPreconditionFailed, match="x-max-length"):
-        await channel.queue_declare(unique("q"), arguments={"x-max-length": 5})
+    with pytest.raises(aiormq.exceptions.ChannelPreconditionFailed, match="x-max-priority"):
+        await channel.queue_declare(unique("q"), arguments={"x-max-priority": 5})
     await connection.close()
 
 

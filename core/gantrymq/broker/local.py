@@ -201,14 +201,15 @@ class LocalBrokerPort:
                 raise GantryError(ErrorCode.NOT_FOUND, f"group {group} has no cursor in queue {queue}")
             return self._start_offset(store, queue, start)
 
-        self._read(find, partial(self._open_cursor, queue, group, token, on_done), token, on_done)
+        self._read(find, partial(self._open_cursor, queue, group, start, token, on_done), token, on_done)
 
-    def _open_cursor(self, queue: str, group: str, token: Any, on_done: Done, begin: int) -> None:
+    def _open_cursor(self, queue: str, group: str, start: Start, token: Any, on_done: Done, begin: int) -> None:
         broker = self._broker
         try:
             cursor = broker.cursors.find(queue, group)
             if cursor is not None and str(cursor.id) in broker.tables.rows("cursor"):
-                broker.queues.used(cursor)
+                if start.kind != "find":
+                    broker.queues.used(cursor)
                 on_done(token, broker.cursors.info(cursor))
                 return
             if cursor is None:

@@ -200,6 +200,7 @@ class QueuePort(Protocol):
 
     def open_cursor(self, queue: str, group: str, start: Start, token: object, on_done: Done) -> None:
         """Find the group's cursor in `queue` or create it at `start` (FIND: NOT_FOUND instead); durable. Result: CursorInfo.
+        FIND only looks: it is no use of a queue whose policy ends it when nobody uses it.
         QUEUE_NOT_FOUND: the light queue was deleted, or the topic has no such queue."""
 
     def set_policy(self, cursor: int, policy: Policy, token: object, on_done: Done) -> None:

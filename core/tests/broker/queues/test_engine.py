@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from gantrymq.broker.port import EARLIEST, Outcome, Route
+from gantrymq.broker.port import EARLIEST, FIND, Outcome, Route
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
@@ -368,6 +368,9 @@ def test_a_queue_that_nobody_uses_goes_with_its_doors_row(node: QueueNode) -> No
     node.port.watch(queue.cursor, None)
     node.now(900)
     assert node.call("stats", [queue.cursor]) != [None]
+    assert node.call("open_cursor", f"~{queue.light}", "g", FIND).cursor == queue.cursor, (
+        "who only looks does not use it"
+    )
     node.now(200)
     assert node.call("stats", [queue.cursor]) == [None]
     assert node.call("watch_table", "mine", None) == {}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from gantrymq.broker.port import FIND, CursorInfo
+from gantrymq.broker.port import END, CursorInfo
 from gantrymq.net.procedures.driver import Steps
 from gantrymq_gateways.amqp.channels.channel import Channel, Handler, clean
 from gantrymq_gateways.amqp.definitions import GROUP, SYSTEM_EXCHANGES, Binding, Exchange, QueueDefinition
@@ -195,7 +195,7 @@ def queue_declare(
                 queue = yield from door.gateway.open_queue(wanted.name, door)
                 _check_same_queue(queue, wanted, arguments)
                 if existing.managed:  # it is in use
-                    yield partial(door.gateway.port.open_cursor, f"~{existing.light}", GROUP, FIND)
+                    yield partial(door.gateway.port.open_cursor, f"~{existing.light}", GROUP, END)
                 return queue
             _check_new_queue(wanted, arguments, named)
             return (yield from door.gateway.create_queue(wanted, door))
