@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
 from gantrymq.broker.consuming.acks import ACK_TOPIC
 from gantrymq.broker.consuming.cursors import Cursor, Cursors
+from gantrymq.broker.consuming.held import Held
 from gantrymq.broker.consuming.leases import Leases
 from gantrymq.broker.consuming.offsets import FLUSH_MS, OFFSET_TABLES, STEP_EVERY_MS, ConsumerOffsets
 from gantrymq.broker.consuming.shared_bodies import SharedBodies
@@ -273,12 +274,12 @@ class Broker:
         token: Any,
         on_done: Done,
         sender: object,
-        held: Decided,
+        held: Decided | tuple[()],
         rows: Rows,
         barred: Mapping[int, frozenset[int]] = MappingProxyType({}),
     ) -> None:
         """As LogPort.submit with settlements or rows; `barred`: see `Companions`. Raises LIMIT_REACHED."""
-        companions = Companions(batch, held, rows, on_done, barred)
+        companions = Companions(batch, held or Held(self.cursors, ()), rows, on_done, barred)
         self.tables.expect(rows)
         self._arm_append()
         sent = Sent(batch, token, companions.done, sender, self.pending.times.begun)

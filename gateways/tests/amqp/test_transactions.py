@@ -108,6 +108,14 @@ def test_a_refused_commit_changes_nothing(peer: Peer) -> None:
     assert get(peer, "in", 2).body == b"0"
 
 
+def test_a_full_queue_refuses_the_commit(peer: Peer) -> None:
+    peer.call("tx.select")
+    peer.ask(publish(1, "", "out", b"a"))
+    peer.server.port.refuse = lambda message: ErrorCode.QUEUE_FULL
+    ((_, name, reply),) = peer.call("tx.commit")
+    assert (name, reply[:2]) == ("channel.close", [406, "PRECONDITION_FAILED - partial tx completion"])
+
+
 def test_a_transaction_has_a_limit() -> None:
     peer = Server(config=AmqpConfig(tx_bytes_max=65536)).client()
     peer.declare("out")

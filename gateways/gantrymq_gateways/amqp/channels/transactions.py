@@ -57,7 +57,7 @@ def tx_commit(channel: Channel) -> Steps:
 
 
 def _store(channel: Channel, messages: list[Message], acknowledged: list[tuple[int, int, Outcome]]) -> Steps:
-    """One batch. Returns the places of messages that no queue wants, which are no reason to refuse the others. Raises GantryError."""
+    """One batch. Returns the places of messages that no queue wants, which are no reason to refuse the others. Raises GantryError and AmqpError."""
     places = list(range(len(messages)))
     unrouted: list[int] = []
     while places or acknowledged:
@@ -65,6 +65,8 @@ def _store(channel: Channel, messages: list[Message], acknowledged: list[tuple[i
         results: Any = yield partial(_submit, channel.door.gateway.port, batch, channel.door, acknowledged)
         refused = [(place, code) for place, code in zip(places, results, strict=True) if isinstance(code, ErrorCode)]
         for _, code in refused:
+            if code is ErrorCode.QUEUE_FULL:  # x-overflow: reject-publish
+                raise AmqpError(PRECONDITION_FAILED, "partial tx completion")
             if code not in (ErrorCode.NO_ROUTE, ErrorCode.NOT_ALONE):
                 raise GantryError(code)
         nowhere = {place for place, code in refused if code is ErrorCode.NO_ROUTE}
