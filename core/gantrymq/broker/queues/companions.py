@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gantrymq.broker.consuming.acks import ACK_TOPIC
 from gantrymq.broker.matches import NO_MATCH, RouteMatch, is_behind
+from gantrymq.broker.queues.engine import is_told
 from gantrymq.broker.tables.tables import item_message
 from gantrymq.broker.turn.submitted import MESSAGE_ENTRIES
 from gantrymq.model import properties as props
@@ -232,9 +233,11 @@ class Whole:
                     targets[index] = self._broker.router.route(topic, message)
 
     def _bar(self, sent: Sent, barred: Mapping[int, frozenset[int]], targets: list[RouteMatch]) -> None:
-        """Leave out queues that a message must not enter; a full queue that refuses it refuses all."""
+        """Leave out queues that a message must not enter; a full queue that refuses it refuses all, or goes without."""
         for index, (message, match) in enumerate(zip(sent.batch, targets, strict=True)):
             if lights := barred.get(id(message)):
                 targets[index] = match.without(lights)
-            if self._engine.rejecting and self._engine.refused_by(targets[index].lights, message):
-                sent.refuse(index, ErrorCode.QUEUE_FULL)
+            if self._engine.rejecting and (full := self._engine.refused_by(targets[index].lights, message)):
+                targets[index] = targets[index].without(full)
+                if is_told(message):
+                    sent.refuse(index, ErrorCode.QUEUE_FULL)

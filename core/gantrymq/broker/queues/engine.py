@@ -44,6 +44,12 @@ EXPIRIES_MAX: Final = 1_000_000
 """Messages with an expiry of their own that are remembered, some 100 bytes each. Others expire when somebody gets them."""
 
 
+def is_told(message: Message) -> bool:
+    """Whether a full queue refuses its publisher. Others' messages are their topic's first of all, and of one that was delayed or decided on nobody
+    waits for an answer: they are stored, and the full queue goes without."""
+    return message.exchange is not None and not message.kind
+
+
 def dead_letters_of(route_sets: Mapping[str, object]) -> dict[str, DeadLetters]:
     """Those of the kinds that have any."""
     found = {kind: getattr(routes, "dead_letters", None) for kind, routes in route_sets.items()}
@@ -135,12 +141,15 @@ class QueueEngine:
 
     def admitted(self, sent: Sent, index: int, match: RouteMatch) -> tuple[RouteMatch, ErrorCode | None]:
         """Where a message goes, full queues that refuse it left out; a code where nothing is left, and else its result says so."""
-        full = self.refused_by(match.lights, sent.batch[index])
+        message = sent.batch[index]
+        full = self.refused_by(match.lights, message)
         if not full:
             return match, None
-        sent.refuse(index, ErrorCode.QUEUE_FULL)
         left = match.without(full)
-        return left, None if left.lights else ErrorCode.QUEUE_FULL
+        if is_told(message):
+            sent.refuse(index, ErrorCode.QUEUE_FULL)
+            return left, None if left.lights else ErrorCode.QUEUE_FULL
+        return left, None
 
     def refused_by(self, lights: tuple[int, ...], message: Message) -> set[int]:
         """Light queues that are full and refuse what is to enter; the others of these count it."""

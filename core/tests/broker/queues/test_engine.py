@@ -54,7 +54,9 @@ def message(tag: str, body: bytes, expires_ms: int = 0) -> Message:
     pairs = {props.TAGS: tag}
     if expires_ms:
         pairs[props.EXPIRES_AT] = str(expires_ms)
-    return Message("t", body, props.encode(pairs), tag, (), 0)
+    made = Message("t", body, props.encode(pairs), tag, (), 0)
+    made.exchange = "e"
+    return made
 
 
 class Queue:
@@ -324,6 +326,20 @@ def test_a_full_queue_refuses(node: QueueNode, overflow: Any) -> None:
     assert queue.bodies() == [b"0", b"1"]
     assert queue.send(b"5") == [3 if overflow == "reject-publish" else 6]
     assert trails(sink) == ([] if overflow == "reject-publish" else ["q:maxlen"] * 3)
+
+
+@pytest.mark.parametrize("piece", [False, True])
+def test_whom_nobody_tells_stores_in_the_topic_and_the_full_queue_goes_without(node: QueueNode, piece: bool) -> None:
+    queue = Queue(node, "a", Policy(max_length=1, overflow="reject-publish"))
+    other = Queue(node, "ab")
+    box: list[Any] = []
+    batch = [message("ab", body) for body in (b"0", b"1")]
+    for sent in batch:
+        sent.exchange = None
+    node.port.submit(batch, None, lambda token, result: box.append(result), rows=[("mine", "k", b"v")] if piece else [])
+    node.turn.run_until_quiet()
+    assert [isinstance(result, ErrorCode) for result in box[0]] == [False, False]
+    assert (queue.bodies(), other.bodies()) == ([b"0"], [b"0", b"1"])
 
 
 def test_a_full_queue_refuses_a_whole_piece(node: QueueNode) -> None:
