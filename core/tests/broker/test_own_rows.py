@@ -50,6 +50,7 @@ GARBAGE: dict[str, list[tuple[str, bytes]]] = {
         ("1", b'{"next":9,"ordered":false,"attempt":"","recovered":0,"leases":[[1,2,[3]]]}'),
         ("1", b'{"next":9000000000,"ordered":false,"attempt":"","recovered":0,"leases":[[1,2,[0,8000000000]]]}'),
     ],
+    "queue": [("1", b"{"), ("x", b"{}"), ("1", b'{"max_length":-1}'), ("1", b'{"overflow":"x"}'), ("1", b'{"name":"\xff"}')],
     "cluster": [("tag/x", b"1"), ("member", b"\xff")],
     "cluster_light": [("x", b"1"), ("1", b"x")],
     "cluster_gone": [("k", b"\xff")],
