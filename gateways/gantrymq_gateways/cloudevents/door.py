@@ -6,14 +6,17 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from gantrymq.auth.resources import Action
+from gantrymq.model import names
 from gantrymq.model.errors import GantryError
 from gantrymq.net.api import Link
 from gantrymq.net.host_names import HostNames, asked_host
+from gantrymq_gateways.cloudevents.access import Asker, check
 from gantrymq_gateways.cloudevents.numbers import EventNumbers
 from gantrymq_gateways.cloudevents.publish import BatchJob, Place, Publisher, Respond, respond_problem
 from gantrymq_gateways.cloudevents.wire.codec import FormatError
@@ -24,7 +27,10 @@ from gantrymq_gateways.cloudevents.wire.constants import (
     SUBSCRIPTION_BYTES_MAX,
 )
 from gantrymq_gateways.cloudevents.wire.problems import Problem, problem_of
-from gantrymq_gateways.cloudevents.wire.server_connection import Headers, Request, ServerConnection
+from gantrymq_gateways.cloudevents.wire.server_connection import LATER, Headers, Request, ServerConnection
+
+if TYPE_CHECKING:
+    from gantrymq.auth.authority import Authority, Identity
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +43,7 @@ POSTS: Final = b"/topics/"
 
 
 class Subscriptions(Protocol):
-    """The handlers of `/subscriptions` (registry.py)."""
+    """The handlers of `/subscriptions` (registry.py). `asker`: with authentication, who asks."""
 
     numbers: EventNumbers
 
@@ -45,21 +51,24 @@ class Subscriptions(Protocol):
     def is_up(self) -> bool:
         """Requests can be served."""
 
-    def create(self, body: bytes, respond: Respond) -> None:
+    def create(self, body: bytes, respond: Respond, asker: Identity | None) -> None:
         """`POST /subscriptions`."""
 
-    def list_all(self, respond: Respond) -> None:
+    def list_all(self, respond: Respond, asker: Identity | None) -> None:
         """`GET /subscriptions`."""
 
-    def show(self, subscription_id: str, respond: Respond) -> None:
+    def show(self, subscription_id: str, respond: Respond, asker: Identity | None) -> None:
         """`GET /subscriptions/{id}`."""
 
-    def delete(self, subscription_id: str, respond: Respond) -> None:
+    def delete(self, subscription_id: str, respond: Respond, asker: Identity | None) -> None:
         """`DELETE /subscriptions/{id}`."""
 
 
 Handler = Callable[[Request, Respond], None]
 """What answers a request whose head was found good; raises Problem or GantryError."""
+
+Asked = tuple[str, list[str], Headers, int]
+"""Method, path, headers and length of a request."""
 
 
 def _content_type(headers: Headers) -> str:
@@ -91,7 +100,17 @@ def split_path(target: bytes) -> list[str]:
 class EventDoor:
     """A `Door` for HTTP/1.1."""
 
-    def __init__(self, publisher: Publisher, subscriptions: Subscriptions, names: HostNames, anonymous: bool) -> None:
+    def __init__(
+        self,
+        publisher: Publisher,
+        subscriptions: Subscriptions,
+        names: HostNames,
+        anonymous: bool,
+        authority: Authority | None = None,
+    ) -> None:
+        """`authority`: asked who each request is from; None: nobody is asked."""
+        self._authority = authority
+        self._asker: Asker | None = None
         self._publisher = publisher
         self._names = names
         self._subscriptions = subscriptions
@@ -114,6 +133,8 @@ class EventDoor:
     def connected(self, link: Link) -> None:
         """See `Door`."""
         self._link = link
+        if self._authority is not None:
+            self._asker = Asker(self._authority, link)
         self._settle()
 
     def received(self, data: bytes) -> None:
@@ -144,7 +165,11 @@ class EventDoor:
         if self._link is None:
             return
         self._handle(b"")
-        if self._eof and not self._continuing:
+        self._end_input()
+
+    def _end_input(self) -> None:
+        """The peer's end of input, which waited until all before it was read."""
+        if self._eof and not self._continuing and not self._connection.held:
             self._connection.receive_eof()
             self._settle()
 
@@ -211,33 +236,80 @@ class EventDoor:
         if refused:
             raise Problem(421, refused)
         segments = split_path(target)
-        if segments != ["healthz"]:
-            self._admit()
+        asked = (method, segments, headers, length)
+        if segments == ["healthz"]:
+            return self._handler(*asked, None)
+        if self._asker is not None:
+            return self._identified(self._asker, target, asked)
+        self._admit()
+        return self._handler(*asked, None)
+
+    def _identified(self, asker: Asker, target: bytes, asked: Asked) -> Handler:
+        """The handler for whoever asks; `LATER` while his password is checked."""
+        number = self._connection.number
+        answers: list[Identity | Problem] = []
+        late = False
+
+        def known(who: Identity | Problem) -> None:
+            answers.append(who)
+            if late and self._link is not None:
+                self._go_on_with(number, target, partial(self._handler_for, who, asked))
+
+        asker.identify(asked[2], known)
+        if answers:
+            return self._handler_for(answers[0], asked)
+        late = True
+        return cast(Handler, LATER)
+
+    def _handler_for(self, who: Identity | Problem, asked: Asked) -> Handler:
+        if isinstance(who, Problem):
+            raise who
+        return self._handler(*asked, who)
+
+    def _go_on_with(self, number: int, target: bytes, judge: Callable[[], Handler]) -> None:
+        """The verdict on a request that waited."""
+        verdict: Handler | Problem
         try:
-            return self._handler(method, segments, headers, length)
+            verdict = judge()
+        except Problem as problem:
+            if target.startswith(POSTS):
+                self._subscriptions.numbers.posted(problem.status)
+            verdict = problem
+        self._connection.judged(number, verdict, self._clock.monotonic_ms())
+        self._handle(b"")
+        self._end_input()
+
+    def _handler(
+        self, method: str, segments: list[str], headers: Headers, length: int, asker: Identity | None
+    ) -> Handler:
+        try:
+            return self._route(method, segments, headers, length, asker)
         except FormatError as error:
             raise Problem(415, str(error), (_ACCEPTED_TYPES,)) from None
         except GantryError as error:
             raise problem_of(error) from None
 
-    def _handler(self, method: str, segments: list[str], headers: Headers, length: int) -> Handler:
+    def _route(
+        self, method: str, segments: list[str], headers: Headers, length: int, asker: Identity | None
+    ) -> Handler:
         subscriptions = self._subscriptions
         match segments:
             case ["topics", topic] if topic:
                 _allow(method, "POST")
+                check(asker, Action.PUB, names.encode_topic(topic))
                 place = self._publisher.place(topic, _content_type(headers))
-                return partial(self._publish, place)
+                return partial(self._publish, place, asker)
             case ["subscriptions"]:
                 if method == "GET":
-                    return lambda request, respond: subscriptions.list_all(respond)
+                    return lambda request, respond: subscriptions.list_all(respond, asker)
                 _allow(method, "GET", "POST")
                 _check_subscription(_content_type(headers), length)
-                return lambda request, respond: subscriptions.create(request.body, respond)
+                return lambda request, respond: subscriptions.create(request.body, respond, asker)
             case ["subscriptions", name] if name:
                 if method == "GET":
-                    return lambda request, respond: subscriptions.show(name, respond)
+                    return lambda request, respond: subscriptions.show(name, respond, asker)
                 _allow(method, "GET", "DELETE")
-                return lambda request, respond: subscriptions.delete(name, respond)
+                return lambda request, respond: subscriptions.delete(name, respond, asker)
             case ["healthz"]:
                 _allow(method, "GET", "HEAD")
                 return self._tell_health
@@ -250,7 +322,8 @@ class EventDoor:
         shown = {"status": "ok"} if up else {"status": "unavailable", "detail": "the broker is not reachable"}
         respond(200 if up else 503, (JSON_HEADER, (b"cache-control", b"no-store")), _ENCODE(shown))
 
-    def _publish(self, place: Place, request: Request, respond: Respond) -> None:
+    def _publish(self, place: Place, asker: Identity | None, request: Request, respond: Respond) -> None:
+        check(asker, Action.PUB, place[0])  # the body took its time
         self._job = self._publisher.publish(place, request.headers, request.body, respond, self)
         if self._job is not None:
             self._publisher.around.turn.in_slices(self._continue)
@@ -286,7 +359,7 @@ class EventDoor:
 
     def eof(self) -> bool:
         """See `Door`."""
-        if self._continuing:
+        if self._continuing or self._connection.held:
             self._eof = True
             return True
         self._connection.receive_eof()

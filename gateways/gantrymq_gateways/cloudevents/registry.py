@@ -10,14 +10,16 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from gantrymq.auth.resources import Action
 from gantrymq.broker.port import EARLIEST, END, CursorInfo, Start, TopicInfo
 from gantrymq.metrics import Metrics
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq_gateways.cloudevents.access import check, may_subscribe
 from gantrymq_gateways.cloudevents.door import JSON_HEADER
 from gantrymq_gateways.cloudevents.mapping import timestamp
 from gantrymq_gateways.cloudevents.publish import Respond, respond_problem
@@ -31,6 +33,9 @@ from gantrymq_gateways.cloudevents.subscription import (
 )
 from gantrymq_gateways.cloudevents.wire.constants import SUBSCRIPTION_BYTES_MAX, SUBSCRIPTION_TABLE
 from gantrymq_gateways.cloudevents.wire.problems import Problem, problem_of
+
+if TYPE_CHECKING:
+    from gantrymq.auth.authority import Identity
 
 log = logging.getLogger(__name__)
 
@@ -343,7 +348,7 @@ class Registry:
 
     # -- handlers ------------------------------------------------------------------------------------------------
 
-    def create(self, body: bytes, respond: Respond) -> None:
+    def create(self, body: bytes, respond: Respond, asker: Identity | None = None) -> None:
         """`POST /subscriptions`. Raises Problem, GantryError."""
         if len(body) > SUBSCRIPTION_BYTES_MAX:
             raise Problem(413, f"a subscription has at most {SUBSCRIPTION_BYTES_MAX} bytes")
@@ -360,6 +365,7 @@ class Registry:
                 400,
                 f"config.topic {subscription.topic[:128]!r} must name one topic; wildcards (+, #) are not supported",
             )
+        check(asker, Action.SUB, subscription.topic)
         topic = self._host.topics.native_of_either(subscription.topic)
         names.check_topic(topic)
         if names.is_system_topic(topic) or topic.startswith(("$", "%24", names.LMQ_PREFIX)):
@@ -405,16 +411,19 @@ class Registry:
             record.push = None
         self._end(record, port_lost=not self._up)
 
-    def list_all(self, respond: Respond) -> None:
-        """`GET /subscriptions`. Raises GantryError."""
+    def list_all(self, respond: Respond, asker: Identity | None = None) -> None:
+        """`GET /subscriptions`: those of topics that one may subscribe to. Raises GantryError."""
         self._refuse_unloaded()
-        shown = [record.subscription.shown() for record in self._records.values()]
-        shown.extend([_shown_invalid(name, invalid) for name, invalid in self._invalid.items()])
+        kept = [record.subscription for record in self._records.values()]
+        shown = [each.shown() for each in kept if may_subscribe(asker, each.topic)]
+        for name, invalid in self._invalid.items():
+            if may_subscribe(asker, invalid.topic):
+                shown.append(_shown_invalid(name, invalid))
         respond(200, (JSON_HEADER,), _ENCODE(shown))
 
-    def show(self, subscription_id: str, respond: Respond) -> None:
+    def show(self, subscription_id: str, respond: Respond, asker: Identity | None = None) -> None:
         """`GET /subscriptions/{id}`. Raises Problem, GantryError."""
-        record = self._known(subscription_id)
+        record = self._known(subscription_id, asker)
         if record is None:
             respond(200, (JSON_HEADER,), _ENCODE(_shown_invalid(subscription_id, self._invalid[subscription_id])))
             return
@@ -444,9 +453,9 @@ class Registry:
             found["nextattempt"] = timestamp(around.clock.now_ms() + due_ms - around.wheel.now_ms())
         return found
 
-    def delete(self, subscription_id: str, respond: Respond) -> None:
+    def delete(self, subscription_id: str, respond: Respond, asker: Identity | None = None) -> None:
         """`DELETE /subscriptions/{id}`. Raises Problem, GantryError."""
-        record = self._known(subscription_id)
+        record = self._known(subscription_id, asker)
         topic = self._invalid[subscription_id].topic if record is None else record.subscription.topic
 
         def deleted(token: Any, result: object) -> None:
@@ -484,11 +493,13 @@ class Registry:
         if not self._is_loaded:  # A listing now would deny subscriptions that exist.
             raise GantryError(ErrorCode.UNAVAILABLE)
 
-    def _known(self, subscription_id: str) -> _Record | None:
-        """The record; None for a row that cannot be delivered."""
+    def _known(self, subscription_id: str, asker: Identity | None) -> _Record | None:
+        """The record; None for a row that cannot be delivered. One of a topic that `asker` may not subscribe to does not exist for it."""
         self._refuse_unloaded()
         record = self._records.get(subscription_id)
-        if record is None and subscription_id not in self._invalid:
+        invalid = self._invalid.get(subscription_id)
+        topic = record.subscription.topic if record is not None else invalid.topic if invalid is not None else None
+        if topic is None or not may_subscribe(asker, topic):
             raise Problem(404, f"there is no subscription {subscription_id[:64]!r}")
         return record
 

@@ -144,10 +144,11 @@ class CloudEventsService:
         self._registry, self._client = registry, client
         publisher = Publisher(port, topics, around, context.sections["message"].body_bytes_max)
         names = HostNames(context.host, context.host_names)
+        authority = context.shared.get("auth")
         bound: Any = await context.listen(
-            lambda: EventDoor(publisher, registry, names, config.allow_anonymous), context.host, config.port
+            lambda: EventDoor(publisher, registry, names, config.allow_anonymous, authority), context.host, config.port
         )
-        if config.allow_anonymous:
+        if config.allow_anonymous and authority is None:
             warn_if_open(log, self.name, bound, "cloudevents.allow_anonymous=true")
         return [bound]
 

@@ -66,7 +66,7 @@ class FakeSender:
 
 
 class Rig:
-    def __init__(self, port=None, mode="immediate", seed=0, clock=None, anonymous=False, **limits):
+    def __init__(self, port=None, mode="immediate", seed=0, clock=None, anonymous=False, authority=None, **limits):
         self.port = port or FakePort(seed, mode)
         self.clock = clock or ManualClock()
         self.wheel = ManualWheel(self.clock)
@@ -83,7 +83,7 @@ class Rig:
         self.publisher = Publisher(self.port, self.topics, around, 1 << 20)
         names = HostNames("127.0.0.1", ("h",))
         self.link = FakeLink(self.wheel, self.turn)
-        self.link.attach(EventDoor(self.publisher, self.registry, names, anonymous))
+        self.link.attach(EventDoor(self.publisher, self.registry, names, anonymous, authority))
         self.run()
 
     def run(self):

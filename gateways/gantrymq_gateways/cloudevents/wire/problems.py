@@ -34,6 +34,7 @@ STATUS: Final[dict[ErrorCode, int]] = {
     ErrorCode.FLUSH_TIMEOUT: 503,
     ErrorCode.UNAVAILABLE: 503,
     ErrorCode.SHUTTING_DOWN: 503,
+    ErrorCode.NOT_ALONE: 409,
     ErrorCode.NOT_SUPPORTED: 501,
 }
 """HTTP status of every `ErrorCode`."""

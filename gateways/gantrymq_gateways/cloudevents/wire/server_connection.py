@@ -57,7 +57,10 @@ class Request:
 
 Judge = Callable[[str, bytes, Headers, int], Any]
 """`judge(method, target, headers, length)` of a request whose body is still to come (`length`: its bytes, 0 if the head does not say). Raises
-Problem: that is the answer, and the body is not taken."""
+Problem: that is the answer, and the body is not taken. Returns `LATER` if it tells `judged`."""
+
+LATER: Final = object()
+"""No verdict yet: nothing more is read until there is one."""
 
 
 def admit_all(method: str, target: bytes, headers: Headers, length: int) -> None:
@@ -96,6 +99,10 @@ class ServerConnection:
         self._judge = judge
         self._headers: Headers = []
         self._verdict: Any = None
+        self.held = False
+        """The request that is being read waits for its verdict."""
+        self._rest_bytes: int | None = 0
+        """Of the body of the request that is being read; None: the head does not tell how much comes, or whether it comes at all."""
         self._turned_away = False
         """The request that is being read has its answer; the rest of its body is dropped."""
         self._dropped = False
@@ -151,15 +158,15 @@ class ServerConnection:
         return self.reading and (len(self._in) > 0 or self._parser is not None) and not self.is_full()
 
     def is_full(self) -> bool:
-        """True while so many requests wait for answers that nothing more is parsed; reading should pause."""
-        return len(self._order) >= PIPELINE_MAX or self._pending_bytes >= PIPELINE_BYTES_MAX
+        """True while nothing more is parsed, for want of a verdict or of answers; reading should pause."""
+        return self.held or len(self._order) >= PIPELINE_MAX or self._pending_bytes >= PIPELINE_BYTES_MAX
 
     def _next_request(self, now_ms: int) -> Request | None:
         self._dropped = False
         try:
             if self._parser is None:
                 self._begin(now_ms)
-            return self._read_body(now_ms)
+            return None if self.held else self._read_body(now_ms)
         except Problem as problem:
             self._refuse(problem)
         except h11.RemoteProtocolError as error:
@@ -199,18 +206,50 @@ class ServerConnection:
         self._head_since = None
         self._body_until = now_ms + BODY_DEADLINE_MS
         self._headers = list(event.headers)
-        waits = parser.they_are_waiting_for_100_continue
+        self._rest_bytes = None if chunked or parser.they_are_waiting_for_100_continue else length or 0
         try:
-            self._verdict = self._judge(self._method, bytes(event.target), self._headers, length or 0)
+            verdict = self._judge(self._method, bytes(event.target), self._headers, length or 0)
         except Problem as problem:
-            if chunked or waits or (length or 0) > DRAIN_BYTES_MAX:
-                raise  # nobody knows how much comes, or whether it comes at all (RFC 9110 10.1.1)
-            self._turned_away = True
-            self._answer(problem)
+            self._turn_away(problem)
             return
-        if waits:
+        if verdict is LATER:
+            self.held = True
+        else:
+            self._admit(verdict)
+
+    def _turn_away(self, problem: Problem) -> None:
+        """Answer the request that is being read; the rest of a short body is dropped, none of a stranger's is read."""
+        rest = self._rest_bytes
+        if rest is None or rest > (0 if problem.status == 401 else DRAIN_BYTES_MAX):
+            raise problem  # RFC 9110 10.1.1: the connection ends
+        self._turned_away = True
+        self._answer(problem)
+
+    def _admit(self, verdict: Any) -> None:
+        assert self._parser is not None
+        self._verdict = verdict
+        if self._parser.they_are_waiting_for_100_continue:
             self._slots[self._order[-1]].wants_continue = not self._in
             self._flush()
+
+    @property
+    def number(self) -> int:
+        """Of the request that was begun last."""
+        return self._numbers
+
+    def judged(self, number: int, verdict: Any, now_ms: int) -> None:
+        """The verdict on request `number`, or the Problem that answers it, where the judge said `LATER`; `receive_data` goes on with it."""
+        if not self.held or number != self._numbers:
+            return  # it was refused meanwhile
+        self.held = False
+        self._body_until = now_ms + BODY_DEADLINE_MS
+        try:
+            if isinstance(verdict, Problem):
+                self._turn_away(verdict)
+            else:
+                self._admit(verdict)
+        except Problem as problem:
+            self._refuse(problem)
 
     @staticmethod
     def _refuse_bare_line_ends(head: bytes) -> None:
@@ -281,6 +320,7 @@ class ServerConnection:
     def _refuse(self, problem: Problem) -> None:
         """Answer what cannot be read and stop: after a parse error the place of the next request is unknown."""
         answered, self._turned_away = self._turned_away, False
+        self.held = False
         if self._parser is None:
             self._open_slot(True)
         self._parser = self._head = None
@@ -384,7 +424,7 @@ class ServerConnection:
 
     def unfinished_request(self) -> int:
         """Number of the request whose body is being read; 0: none is."""
-        return self._numbers if self._parser is not None else 0
+        return self._numbers if self._parser is not None and not self.held else 0
 
     def give_up(self, problem: Problem) -> None:
         """Answer the request that is being read, and take no further one."""

@@ -1,0 +1,122 @@
+"""Users and rights at the CloudEvents door: who a request is from (HTTP Basic, else the client certificate), and which topics it may use.
+
+The head of a request decides: nothing of a stranger's body is read.
+"""
+
+from __future__ import annotations
+
+import logging
+from base64 import b64decode
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from gantrymq.auth.authority import NOT_LOADED
+from gantrymq.auth.logins import BUSY
+from gantrymq.auth.resources import Action, Kind
+from gantrymq.model import names
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq_gateways.cloudevents.wire.problems import Problem
+
+if TYPE_CHECKING:
+    from gantrymq.auth.authority import Authority, Identity
+    from gantrymq.net.api import Link
+    from gantrymq_gateways.cloudevents.wire.server_connection import Headers
+
+log = logging.getLogger(__name__)
+
+CHALLENGE: Final = (b"www-authenticate", b'Basic realm="gantry", charset="UTF-8"')
+"""RFC 7617 2."""
+
+_VERBS: Final = {Action.PUB: "publish to", Action.SUB: "subscribe to"}
+
+Known = Callable[["Identity | Problem"], None]
+"""Who it is, or the answer to a request of nobody."""
+
+
+class Asker:
+    """Who the requests of one connection are from. The credentials of the last one are known until users or policies change."""
+
+    def __init__(self, authority: Authority, link: Link) -> None:
+        self._authority = authority
+        self._link = link
+        self._last: tuple[bytes, int, Identity] | None = None
+        """Credentials, epoch, and whose they are."""
+
+    def identify(self, headers: Headers, on_known: Known) -> None:
+        """By Authorization, else by the client certificate, else the user `anonymous` where there is one. `on_known` now or later, once."""
+        authority, link = self._authority, self._link
+        if not authority.loaded:
+            on_known(_come_again(NOT_LOADED))
+            return
+        given = [value for name, value in headers if name == b"authorization"]
+        if not given:
+            found = authority.by_certificate(link.peer_certificate, "", link.peer) or authority.anonymous("", link.peer)
+            on_known(found or _unknown("credentials are needed"))
+            return
+        last, epoch = self._last, authority.epoch
+        if last is not None and last[:2] == (given[0], epoch) and len(given) == 1:
+            on_known(last[2])
+            return
+        credentials = basic(given[0]) if len(given) == 1 else None
+        if credentials is None:
+            on_known(_unknown("Authorization is read once, as Basic, with user and password in UTF-8 (RFC 7617)"))
+            return
+
+        def done(identity: Identity | None, why: str) -> None:
+            if identity is None:
+                log.warning("%s: refused: %s", link.peer, why)
+                on_known(_come_again(why) if why in (BUSY, NOT_LOADED) else _unknown(why))
+                return
+            self._last = (given[0], epoch, identity)
+            on_known(identity)
+
+        authority.login(*credentials, "", link.peer, done)
+
+
+def basic(value: bytes) -> tuple[str, str] | None:
+    """User and password of an Authorization header (RFC 7617 2); None: it holds something else."""
+    scheme, _, text = value.partition(b" ")
+    if scheme.lower() != b"basic":
+        return None
+    try:
+        user, colon, password = b64decode(text.strip(), validate=True).decode().partition(":")
+    except ValueError:
+        return None
+    return (user, password) if colon else None
+
+
+def _unknown(why: str) -> Problem:
+    return Problem(401, why, (CHALLENGE,))
+
+
+def _come_again(why: str) -> Problem:
+    return Problem(503, why, ((b"retry-after", b"1"),))
+
+
+def check(asker: Identity | None, action: Action, topic: str) -> None:
+    """Whether somebody may do this with a topic, named natively or not. None: nobody is asked. Raises GantryError."""
+    if asker is None:
+        return
+    decision = asker.decide(action, Kind.TOPIC, _native(topic))
+    if not decision.allowed:
+        log.info("%s: user %s may not %s %s: %s", asker.address, asker.name, _VERBS[action], topic[:128], decision.rule)
+        raise GantryError(ErrorCode.NO_PERMISSION, f"user {asker.name} may not {_VERBS[action]} topic {topic[:128]!r}")
+
+
+def may_subscribe(asker: Identity | None, topic: str) -> bool:
+    """As `check`, for a topic that a row names; administrators alone see rows that name none."""
+    if asker is None or asker.is_admin:
+        return True
+    try:
+        return bool(topic) and asker.may(Action.SUB, Kind.TOPIC, _native(topic))
+    except GantryError:
+        return False
+
+
+def _native(topic: str) -> str:
+    """As `LongTopics.native_of_either`, without noting anything."""
+    try:
+        names.check_topic(topic)
+    except GantryError:
+        return names.encode_topic(topic)
+    return topic
