@@ -1,6 +1,7 @@
 """Metrics and health of a process over HTTP: /metrics for Prometheus, /healthz and /readyz for whoever starts and stops processes.
 
-Read-only, no bodies, no authentication: it listens where the other doors do (loopback unless told otherwise). A scrape is rendered in
+Read-only, no bodies, no authentication: it listens where the other doors do (loopback unless told otherwise; with `auth.enabled` there, or
+where clients show certificates). A scrape is rendered in
 slices between the turns of the loop, and scrapes of one second share a text.
 """
 
@@ -388,6 +389,8 @@ class MetricsService:
     name = "metrics"
     default_port = PORT
     alpn = ("http/1.1",)
+    asks_nobody = True
+    """See `launch.openings`: with `auth.enabled` it is for this machine, or for clients with certificates."""
     config: type = MetricsConfig
     extra_sections: ClassVar[dict[str, type]] = {}
 

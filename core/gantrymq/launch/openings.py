@@ -59,6 +59,7 @@ def openings_of(
     for service in services:
         raw = settings.get(service.name, "listeners")
         if raw is None:
+            errors += _unasked(settings, own, service, [])
             continue
         found.protocols[service.name] = tuple(getattr(service, "alpn", ()))
         try:
@@ -67,6 +68,7 @@ def openings_of(
             errors.append(error)
             continue
         errors += _wrong(settings, own, service.name, found.places[service.name])
+        errors += _unasked(settings, own, service, found.places[service.name])
         _load(found, own["tls"], service.name, raw.source, errors)
     errors += _shared(settings, found.places)
     return found
@@ -102,6 +104,34 @@ def _wrong(settings: Settings, own: Mapping[str, Any], name: str, places: list[P
             check_bind(place.host, may, source, f"{name}.listeners", auth)
         except ConfigError as error:
             yield error
+
+
+def _unasked(settings: Settings, own: Mapping[str, Any], service: Any, places: list[Place]) -> Iterator[ConfigError]:
+    """Where clients say who they are, a door that asks nobody (`asks_nobody`) is for this machine, or for certificates that are good."""
+    server: ServerConfig = own["server"]
+    if not own["auth"].enabled or server.insecure_bind or not getattr(service, "asks_nobody", False):
+        return
+    raw = settings.get(service.name, "listeners") if places else settings.get("server", "host")
+    source = raw.source if raw is not None else "default"
+    name = service.name
+    setting = f"{name}.listeners" if places else "server.host"
+    for place in places or [Place(server.host, 0)]:
+        shown = not place.speaks_plain and own["tls"].of(place).client_cert == "required"
+        if shown or _is_here(place):
+            continue
+        yield ConfigError(
+            f'{setting} = "{place if places else server.host}" ({source}): {name} asks nobody who he is, and other machines could read; '
+            f"give {name}.listeners tcp:// on 127.0.0.1, or tls:// with client_cert=required, or set {name}.enabled=false",
+            source,
+        )
+
+
+def _is_here(place: Place) -> bool:
+    """Nobody of another machine reaches it; what cannot be resolved is told by `check_bind`."""
+    try:
+        return is_loopback(place.host)
+    except OSError:
+        return True
 
 
 def _load(found: Openings, tls: TlsConfig, name: str, source: str, errors: list[ConfigError]) -> None:

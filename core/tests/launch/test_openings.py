@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from gantrymq.auth.config import AuthConfig
 from gantrymq.config import ServerConfig, Settings, gather
 from gantrymq.launch.openings import Openings, openings_of
 from gantrymq.model.errors import ConfigError
 from gantrymq.net.places import Place
 from gantrymq.net.tls.contexts import TlsConfig
+from gantrymq.server import Launch, make_plan
 from tests.net.tls.certs import make_certificates
 
 
@@ -18,6 +21,7 @@ from tests.net.tls.certs import make_certificates
 class Door:
     name: str
     alpn: tuple[str, ...] = ()
+    asks_nobody: bool = False
 
 
 def openings(
@@ -26,7 +30,7 @@ def openings(
     settings: Settings = gather(None, {}, sets)
     errors: list[ConfigError] = []
     own = {"server": server or ServerConfig(), "tls": tls or TlsConfig(), "auth": AuthConfig(enabled=auth)}
-    doors = [Door("mqtt", ("mqtt",)), Door("amqp")]
+    doors = [Door("mqtt", ("mqtt",)), Door("amqp"), Door("metrics", asks_nobody=True)]
     found = openings_of(settings, own, doors, errors)
     return found, [str(error) for error in errors]
 
@@ -64,6 +68,40 @@ def test_with_authentication_tls_may_be_reached(tmp_path: Path) -> None:
         assert ["passwords be read on the way" in error for error in found] == [True]
         plain = ServerConfig(plaintext_bind=True)
         assert not openings(f"mqtt.listeners={scheme}://0.0.0.0:8883", tls=tls, auth=True, server=plain)[1]
+
+
+def test_with_authentication_a_door_that_asks_nobody_is_for_this_machine_or_for_certificates(tmp_path: Path) -> None:
+    certs = make_certificates(tmp_path / "certs")
+    tls = TlsConfig(str(certs / "server.pem"), str(certs / "server.key"), client_ca=str(certs / "ca.pem"))
+    plain = ServerConfig(plaintext_bind=True)
+    for place in (
+        "tls://0.0.0.0:5557",
+        "tls://0.0.0.0:5557?client_cert=optional",
+        "any://0.0.0.0:5557?client_cert=required",
+        "tcp://0.0.0.0:5557",
+    ):
+        errors = openings(f"metrics.listeners={place}", tls=tls, auth=True, server=plain)[1]
+        assert ["asks nobody" in error for error in errors] == [True], place
+        assert not openings(f"metrics.listeners={place}", tls=tls, auth=True, server=ServerConfig(insecure_bind=True))[
+            1
+        ]
+    for place in ("tls://0.0.0.0:5557?client_cert=required", "tcp://127.0.0.1:5557", f"unix://{tmp_path}/socket"):
+        assert not openings(f"metrics.listeners={place}", tls=tls, auth=True)[1], place
+    everywhere = ServerConfig(host="0.0.0.0", plaintext_bind=True)
+    errors = openings("server.host=0.0.0.0", auth=True, server=everywhere)[1]
+    assert errors == [
+        'server.host = "0.0.0.0" (--set): metrics asks nobody who he is, and other machines could read; '
+        "give metrics.listeners tcp:// on 127.0.0.1, or tls:// with client_cert=required, or set metrics.enabled=false"
+    ]
+    assert not openings("metrics.listeners=tcp://127.0.0.1:5557", auth=True, server=everywhere)[1]
+    assert not openings("server.host=0.0.0.0", server=everywhere)[1]
+
+
+def test_metrics_are_such_a_door() -> None:
+    sets = ("auth.enabled=true", "server.plaintext_bind=true")
+    with pytest.raises(ConfigError, match="metrics asks nobody"):
+        make_plan(Launch("broker", host="0.0.0.0", sets=sets), {})
+    assert make_plan(Launch("broker", host="0.0.0.0", sets=(*sets, "metrics.listeners=tcp://127.0.0.1:0")), {})
 
 
 def test_what_is_wrong_is_said() -> None:
