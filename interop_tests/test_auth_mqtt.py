@@ -20,6 +20,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     try:
         gantry.start()
         gantry.add_user("device", "device-pass", ("mqtt:plant/%u/%c/#", "pub,sub"), ("mqtt:news/#", "sub"))
+        gantry.add_user("watcher", "watcher-pass", ("mqtt:$SYS/#", "sub"))
         gantry.add_user("reader", "reader-pass", ("topic:plant", "sub"), ("mqtt:plant/secret/#", "!sub"))
         yield gantry
     finally:
@@ -77,6 +78,19 @@ def test_logins(server: Guarded, version: int) -> None:
         client = Client(server, user, password, version=version)
         assert client.code == code, user
         client.close()
+
+
+def test_what_the_server_says_of_itself_needs_a_right(server: Guarded) -> None:
+    watcher = Client(server, "watcher", "watcher-pass")
+    assert watcher.subscribe("$SYS/broker/version") == 1
+    until(lambda: [topic for topic, _ in watcher.got] == ["$SYS/broker/version"], 20)
+    assert watcher.subscribe("$SYS/#") == 1
+    assert watcher.subscribe("#") == 0x80
+    device = Client(server, "device", "device-pass", "d9")
+    for topic in ("$SYS/broker/version", "$SYS/#", "$SYS/+/version"):
+        assert device.subscribe(topic) == 0x80, topic
+    watcher.close()
+    device.close()
 
 
 def test_rights_of_a_device(server: Guarded) -> None:

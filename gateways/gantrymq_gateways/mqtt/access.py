@@ -10,8 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gantrymq.auth.resources import Action
+from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq_gateways.mqtt.messages.publish import Target, Targets
+from gantrymq_gateways.mqtt.topics.mapping import SYS_PREFIX
 from gantrymq_gateways.mqtt.topics.rules import TopicRules
 from gantrymq_gateways.mqtt.topics.shared import bare
 from gantrymq_gateways.mqtt.wire import constants as c
@@ -65,7 +67,11 @@ def check_filter(identity: Identity, rules: TopicRules, text: str) -> None:
     """Raises GantryError for a filter that matches something which the user may not have."""
     wanted = bare(text)
     wild = "+" in wanted or "#" in wanted
-    native = rules.filter_route(wanted)[0] if wild else rules.to_native(wanted)[0]
+    native: str | None
+    if wanted.startswith(SYS_PREFIX):
+        native = names.encode_topic("$SYS")  # Nobody may publish there, but subscribe.
+    else:
+        native = rules.filter_route(wanted)[0] if wild else rules.to_native(wanted)[0]
     decision = identity.decide_mqtt(Action.SUB, wanted, native)
     if not decision.allowed:
         raise GantryError(

@@ -80,7 +80,7 @@ class MqttDoor(Peer):
     def __init__(self, gateway: MqttGateway) -> None:
         self._gateway = gateway
         now_ms = gateway.shell.clock.monotonic_ms()
-        self.connection = MqttConnection(gateway.limits, gateway.known_topics, now_ms)
+        self.connection = MqttConnection(gateway.limits, gateway.known_topics, now_ms, gateway.counts)
         self._link: Link | None = None
         self._outlet: Outlet | None = None
         self._inflow: Inflow | None = None
@@ -120,13 +120,17 @@ class MqttDoor(Peer):
         self._link = link
         self.peer = link.peer
         self._gateway.doors.add(self)
+        self._gateway.counts.sockets += 1
         link.set_deadline(self.connection.next_deadline())
 
     def received(self, data: bytes) -> None:
         if self.gone:
             return
         events = self.connection.receive_data(data, self._gateway.shell.clock.monotonic_ms())
+        counts = self.connection.counts
+        counts.bytes_in += len(data)
         if events:
+            counts.packets_in += len(events)
             self._handle(events)
         if self.connection.outbox_bytes and self._link is not None:
             self._link.mark()
@@ -143,6 +147,7 @@ class MqttDoor(Peer):
 
     def data_to_send(self) -> Pieces:
         size = self.connection.outbox_bytes
+        self.connection.counts.bytes_out += size
         data = self.connection.data_to_send()
         outlet = self._outlet
         if outlet is not None and outlet.written(size):
@@ -508,6 +513,7 @@ class MqttDoor(Peer):
         self.session = session
         self._since_ms = gateway.shell.clock.now_ms()
         self._epoch = epoch
+        gateway.counts.connects += 1
         unacked_max = gateway.config.unacked_bytes_max
         mark = session.outlet.mark + gateway.publisher_mark(self._client_id)
         identity, targets = self._identity, gateway.targets
@@ -516,6 +522,7 @@ class MqttDoor(Peer):
             session.check_filter = partial(access.check_filter, identity, gateway.rules)
         inflow = Inflow(gateway.shell.port, targets, gateway.kept, self, unacked_max, mark, session.inbound)
         inflow.five = self.connection.five
+        inflow.counts = gateway.counts
         inflow.receive_max = gateway.config.awaiting_rel_max
         inflow.now_ms = gateway.shell.clock.now_ms
         inflow.unanswered = len(session.inbound.ids)
@@ -640,6 +647,7 @@ class MqttDoor(Peer):
         connection = self.connection
         if self._link is not None and (self._closing or not self.gone) and not connection.has_disconnected:
             connection.send(encode_acks(acks))
+            connection.counts.others_out += len(acks) - 1
             self._link.mark()
 
     def answered(self) -> None:

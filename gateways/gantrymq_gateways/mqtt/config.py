@@ -75,6 +75,8 @@ class MqttConfig:
     """A persistent session is forgotten so long after its client left: an abandoned one would pin its backlog for ever."""
     sessions_max: int = field(default=100_000, metadata={"min": 1, "max": 10_000_000})
     """Persistent sessions; a CONNECT that would begin one more is answered with return code 3."""
+    sys_interval_s: int = field(default=10, metadata={"min": 0, "max": 86_400})
+    """Between values at $SYS/broker/...; 0: there are none."""
     keep_alive_s_max: int = field(default=0, metadata={"min": 0, "max": 65_535})
     """Cap on the keep-alive that clients ask for; 0: none."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from gantrymq import __version__
 from gantrymq.broker.port import BrokerPort, Outcome
 from gantrymq.metrics import Metrics
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -28,14 +29,22 @@ from gantrymq_gateways.mqtt.messages.publish import Targets
 from gantrymq_gateways.mqtt.messages.refused import Refusals
 from gantrymq_gateways.mqtt.messages.wills import Wills
 from gantrymq_gateways.mqtt.operate.operations import Operations
+from gantrymq_gateways.mqtt.operate.sys_topics import SysTopics
 from gantrymq_gateways.mqtt.retained import RetainedStore
 from gantrymq_gateways.mqtt.sessions.lifecycle import Lifecycle
-from gantrymq_gateways.mqtt.sessions.sessions import RETAINED_WAITING_FILTERS, RETAINED_WAITING_MAX, SessionTools
+from gantrymq_gateways.mqtt.sessions.sessions import (
+    RETAINED_WAITING_FILTERS,
+    RETAINED_WAITING_MAX,
+    Session,
+    SessionTools,
+    VolatileSession,
+)
 from gantrymq_gateways.mqtt.sessions.shared_group import publisher_property
 from gantrymq_gateways.mqtt.tables import FILTER_TABLE, SESSION_TABLE
 from gantrymq_gateways.mqtt.topics.mapping import DeliveryTopics, LongTopics
 from gantrymq_gateways.mqtt.topics.rules import parse_rules
 from gantrymq_gateways.mqtt.wire.connection import HEADER_BYTES_MAX, ConnectionLimits
+from gantrymq_gateways.mqtt.wire.counts import Counts
 from gantrymq_gateways.mqtt.wire.packets import Will
 
 if TYPE_CHECKING:
@@ -101,6 +110,7 @@ class MqttGateway:
         self.topics = DeliveryTopics(self.long_topics, self.rules.to_mqtt)
         self.targets = Targets(self.long_topics, self.rules)
         self.known_topics: set[bytes] = set()
+        self.counts = Counts()
         self.kept = RetainedStore(config.retained_max, config.retained_bytes_max, body_bytes_max)
         port = shell.port
         self.fanout = Fanout(port, self.topics, shell.clock.now_ms, self.rules)
@@ -139,6 +149,10 @@ class MqttGateway:
         self.doors: set[Peer] = set()
         self.operate = Operations(port, shell.clock, config, shell.name)
         self.operate.doors = lambda: list(self.doors)
+        self.sys = SysTopics(self._sys_values, self._sys_totals, self.kept.show, self._is_live, self.lifecycle.pause)
+        tools.wants_sys = self.sys.wants
+        self._started_ms = shell.clock.monotonic_ms()
+        self._sys_handle = 0
         self.wills = Wills(port, self.kept, shell.clock, shell.wheel, config.busy_retry_ms)
         self.late_wills = LateWills(shell.clock, shell.wheel)
         self._settled: list[tuple[int, int, Outcome]] = []
@@ -186,6 +200,7 @@ class MqttGateway:
             self.authority.unwatch(self._rights_changed)
         self.operate.stop()
         self.shell.wheel.cancel(self._sweep_handle)
+        self.shell.wheel.cancel(self._sys_handle)
         self.late_wills.stop()
         self.wills.stop()
         self.flush_settled()
@@ -200,11 +215,13 @@ class MqttGateway:
             return
         self.ready = False
         self.shell.wheel.cancel(self._sweep_handle)
+        self.shell.wheel.cancel(self._sys_handle)
         for door in list(self.doors):
             door.abandon("the broker is not reachable")
         self._settled.clear()
         self.fanout.close()
         self.lifecycle.lost()
+        self.sys.lost()
         self.operate.lost()
 
     def _open(self, life: int) -> None:
@@ -230,7 +247,11 @@ class MqttGateway:
         self.fanout.opened(tap)
         yield from self.operate.begin()
         self.ready = True
-        self._sweep_handle = self.shell.wheel.call_at(self.shell.clock.monotonic_ms() + SWEEP_MS, self._sweep)
+        now_ms = self.shell.clock.monotonic_ms()
+        self._sweep_handle = self.shell.wheel.call_at(now_ms + SWEEP_MS, self._sweep)
+        if self.config.sys_interval_s:
+            self.sys.begin(now_ms)
+            self._sys_handle = self.shell.wheel.call_at(now_ms + self.config.sys_interval_s * 1000, self._sys_tick)
 
     def _begun(self, life: int, error: GantryError | None) -> None:
         on_ready, self.on_ready = self.on_ready, None
@@ -246,6 +267,53 @@ class MqttGateway:
             self.lifecycle.sweep()
             self.operate.sweep()
             self._sweep_handle = self.shell.wheel.call_at(now_ms + SWEEP_MS, self._sweep)
+
+    def _sys_tick(self, now_ms: int) -> None:
+        if self.ready:
+            self.sys.tick(now_ms)
+            self._sys_handle = self.shell.wheel.call_at(now_ms + self.config.sys_interval_s * 1000, self._sys_tick)
+
+    def _is_live(self, session: Session) -> bool:
+        return self.lifecycle.live.get(session.client_id) is session
+
+    def _sys_values(self) -> dict[str, object]:
+        """What `$SYS/broker/` says, the averages apart."""
+        gate, lifecycle, totals = self.operate.gate, self.lifecycle, self._sys_totals()
+        away = lifecycle.table.away()
+        volatile = [len(one.subscriptions) for one in lifecycle.live.values() if isinstance(one, VolatileSession)]
+        found: dict[str, object] = {
+            "version": f"gantrymq version {__version__}",
+            "uptime": f"{(self.shell.clock.monotonic_ms() - self._started_ms) // 1000} seconds",
+            "clients/connected": gate.connected,
+            "clients/disconnected": away,
+            "clients/total": gate.connected + away,
+            "clients/maximum": gate.most,
+            "subscriptions/count": sum(volatile) + lifecycle.table.subscriptions(),
+            "retained messages/count": len(self.kept),
+            "publish/bytes/received": self.counts.published_bytes_in,
+            "publish/bytes/sent": self.counts.published_bytes_out,
+        }
+        for kind in ("messages", "bytes"):
+            for way in ("received", "sent"):
+                found[f"{kind}/{way}"] = totals[f"{kind}/{way}"]
+        for way in ("received", "sent", "dropped"):
+            found[f"publish/messages/{way}"] = totals[f"publish/{way}"]
+        return found
+
+    def _sys_totals(self) -> dict[str, int]:
+        """What has an average under `$SYS/broker/load/`."""
+        counts = self.counts
+        return {
+            "messages/received": counts.packets_in,
+            "messages/sent": counts.published_out + counts.others_out,
+            "publish/received": counts.published_in,
+            "publish/sent": counts.published_out,
+            "publish/dropped": self.fanout.dropped + self.sys.dropped,
+            "bytes/received": counts.bytes_in,
+            "bytes/sent": counts.bytes_out,
+            "connections": counts.connects,
+            "sockets": counts.sockets,
+        }
 
     def _session_changed(self, key: str, value: bytes | None) -> None:
         self.lifecycle.session_changed(key, value)

@@ -198,13 +198,25 @@ class RetainedStore:
             return
         self._by_key[key] = message
         self.size_bytes += len(message.topic) + len(message.payload)
+        self._level(message.topic).message = message
+
+    def _level(self, topic: str) -> _Level:
         level = self._root
-        for word in message.topic.split("/"):
+        for word in topic.split("/"):
             below = level.below.get(word)
             if below is None:
                 below = level.below[word] = _Level()
             level = below
-        level.message = message
+        return level
+
+    def show(self, topic: str, payload: bytes) -> None:
+        """Keep what the gateway itself says at a topic of `$SYS`, until `load`: subscriptions find it as they find the others, but it is in no table
+        and counts for no limit."""
+        level = self._level(topic)
+        if level.message is None:
+            level.message = Retained(topic, payload, 0)
+        else:
+            level.message.payload = payload
 
     def _unlink(self, topic: str) -> None:
         path: list[tuple[_Level, str]] = []

@@ -148,6 +148,14 @@ class SessionTable:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def away(self) -> int:
+        """Sessions whose client is not connected, as far as this gateway knows."""
+        return len(self._ends)
+
+    def subscriptions(self) -> int:
+        """Filters of all stored sessions."""
+        return sum(self._users.values())
+
     def load(self, sessions: dict[str, bytes], filters: dict[str, bytes], now_ms: int) -> None:
         """Start from the tables. Nobody is connected yet: every session's expiry counts from now on."""
         for known in (

@@ -100,6 +100,7 @@ NUMBERS: Final[dict[str, tuple[str, Callable[[str], int]]]] = {
     "message_size_limit": ("message.body_bytes_max", _whole(1, 15_000_000)),
     "max_packet_size": ("message.body_bytes_max", _whole(1, 15_000_000)),
     "persistent_client_expiration": ("mqtt.session_expiry_s", _span),
+    "sys_interval": ("mqtt.sys_interval_s", _whole(0, 86_400)),
     "max_connections": ("server.door_connections_max", _whole(1, 1_000_000)),
 }
 """Options that are a number here, too."""

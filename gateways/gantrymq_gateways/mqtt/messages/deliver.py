@@ -195,6 +195,9 @@ class Outlet:
             self.inflight[packet_id] = settles
             tail = packet_id.to_bytes(2, "big") + tail
         self.outbox += (head, tail, payload)
+        counts = self.connection.counts
+        counts.published_out += 1
+        counts.published_bytes_out += len(payload)
         self.sent(len(head) + len(tail) + len(payload))
         return True
 

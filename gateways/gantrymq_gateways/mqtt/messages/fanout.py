@@ -203,10 +203,10 @@ class Fanout:
                 self.expired += 1
                 continue
             if receivers.three:
-                self._deliver(message, receivers.three, topic, body, facts.qos)
+                self._deliver(message, receivers.three, topic, body, facts.qos, len(body))
             if receivers.five:
                 tail = facts.tail(self._now_ms() if facts.expires_ms else 0)
-                self._deliver(message, receivers.five, topic, tail + body, facts.qos)
+                self._deliver(message, receivers.five, topic, tail + body, facts.qos, len(body))
             for receiver, outlet, several in receivers.others:
                 own = outlet.returns(message)
                 grant = None if own and outlet.bridge else combine(several, own)
@@ -237,7 +237,9 @@ class Fanout:
         if outlet.publish(topic, body, flags, AWAITING_RECEIPT if qos == 2 else None, 0, listed):
             self.deliveries += 1
 
-    def _deliver(self, message: Message, receivers: Plain, topic: bytes, tail: bytes, qos: int) -> None:
+    def _deliver(
+        self, message: Message, receivers: Plain, topic: bytes, tail: bytes, qos: int, payload_bytes: int
+    ) -> None:
         """`tail`: what stands behind the packet identifier: the payload, with 5.0 the properties in front."""
         packet = b""
         heads = [b"", b"", b""]
@@ -275,4 +277,8 @@ class Fanout:
             outlet.link.mark()
             if sent > FETCH_BYTES_MAX:
                 outlet.blocked = True
-        self.deliveries += count
+        if count:
+            self.deliveries += count
+            counts = connection.counts
+            counts.published_out += count
+            counts.published_bytes_out += count * payload_bytes

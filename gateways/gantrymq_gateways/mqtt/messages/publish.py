@@ -29,6 +29,7 @@ from gantrymq_gateways.mqtt.topics.mapping import LongTopics
 from gantrymq_gateways.mqtt.topics.rules import NO_RULES, TopicRules
 from gantrymq_gateways.mqtt.wire import constants as c
 from gantrymq_gateways.mqtt.wire.connection import Part
+from gantrymq_gateways.mqtt.wire.counts import Counts
 from gantrymq_gateways.mqtt.wire.packets import Publish
 from gantrymq_gateways.mqtt.wire.reasons import Reason, publish_reason
 
@@ -183,6 +184,7 @@ class Inflow:
         "_retained",
         "_retrying",
         "closed",
+        "counts",
         "exchange",
         "five",
         "mark",
@@ -228,6 +230,8 @@ class Inflow:
         self.targets = targets
         self.unacked_bytes = 0
         self.unacked_bytes_max = unacked_bytes_max
+        self.counts = Counts()
+        """The gateway's, once the door has set them."""
 
     def is_idle(self) -> bool:
         """Everything handed over was answered."""
@@ -277,6 +281,8 @@ class Inflow:
                     opened.append(publish.packet_id)
                     self.exchange.ids.add(publish.packet_id)
         finally:
+            self.counts.published_in += len(publishes)
+            self.counts.published_bytes_in += size - len(messages) * MESSAGE_BYTES
             if messages or closed or extra:
                 batch = _Batch(messages, acks, size)
                 batch.opened, batch.closed, batch.extra = opened, closed, extra

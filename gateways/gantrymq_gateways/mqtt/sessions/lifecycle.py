@@ -33,6 +33,7 @@ from gantrymq_gateways.mqtt.sessions.sessions import (
 from gantrymq_gateways.mqtt.sessions.shared import SharedGroups
 from gantrymq_gateways.mqtt.sessions.terms import Terms
 from gantrymq_gateways.mqtt.tables import FILTER_GRACE_MS, SessionTable, StoredFilter, StoredSession
+from gantrymq_gateways.mqtt.topics.mapping import SYS_PREFIX
 from gantrymq_gateways.mqtt.topics.shared import check_shared, is_shared
 from gantrymq_gateways.mqtt.wire import constants as c
 from gantrymq_gateways.mqtt.wire import properties as p
@@ -223,6 +224,8 @@ class Lifecycle:
         self._memory.pop(client_id, None)
         self.table.connected(client_id)
         self.live[client_id] = session
+        if session.granted_below(SYS_PREFIX):
+            self.tools.wants_sys(session)
         client.accepted(session, present, epoch)
         for packet_id in memory.released if memory is not None else ():
             session.send_ack(c.PUBREL, packet_id)  # [MQTT-4.4.0-1] [MQTT5-4.4.0-1]

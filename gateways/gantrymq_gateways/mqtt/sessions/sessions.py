@@ -24,7 +24,7 @@ from gantrymq_gateways.mqtt.messages.facts import facts_of
 from gantrymq_gateways.mqtt.messages.grants import PLAIN, QOS, Grant, combine, identifier_of
 from gantrymq_gateways.mqtt.retained import Retained, RetainedStore
 from gantrymq_gateways.mqtt.routes import MqttRoutes
-from gantrymq_gateways.mqtt.topics.mapping import DeliveryTopics
+from gantrymq_gateways.mqtt.topics.mapping import SYS_PREFIX, DeliveryTopics
 from gantrymq_gateways.mqtt.topics.rules import NO_RULES, TopicRules
 from gantrymq_gateways.mqtt.wire import codec
 from gantrymq_gateways.mqtt.wire import constants as c
@@ -88,6 +88,8 @@ class SessionTools:
     rules: TopicRules = NO_RULES
     now_ms: Callable[[], int] = lambda: 0
     """The wall clock, for messages that expire."""
+    wants_sys: Callable[[Any], None] = lambda session: None
+    """Hears of a session with a filter below `$SYS/`."""
 
 
 class Fail(Protocol):
@@ -202,12 +204,18 @@ class Session:
 
     def subscribed(self, granted: dict[str, int]) -> None:
         """Subscriptions were granted. With no local, this client's messages say from now on who published them."""
+        if any(text.startswith(SYS_PREFIX) for text in granted):
+            self.tools.wants_sys(self)
         if any(number & c.OPTION_NO_LOCAL for number in granted.values()):
             self.outlet.mark = bridge_property(self.client_id)
             self.on_no_local(self.outlet.mark)
 
     def filters(self) -> set[str]:
         """Its subscriptions that are not shared."""
+        raise NotImplementedError
+
+    def granted_below(self, prefix: str) -> dict[str, int]:
+        """Its filters that begin so, with what each was granted."""
         raise NotImplementedError
 
     def send_retained(self, found: dict[str, list[Waiting]]) -> None:
@@ -336,6 +344,9 @@ class VolatileSession(Session):
 
     def filters(self) -> set[str]:
         return set(self.subscriptions)
+
+    def granted_below(self, prefix: str) -> dict[str, int]:
+        return {text: granted for text, granted in self.subscriptions.items() if text.startswith(prefix)}
 
     def defer(self, message: Message, grant: Grant) -> None:
         """A live message of QoS 1 or 2 that cannot go out now: keep its place in the log."""
@@ -470,6 +481,9 @@ class PersistentSession(Session):
 
     def filters(self) -> set[str]:
         return set(self.subscriptions)
+
+    def granted_below(self, prefix: str) -> dict[str, int]:
+        return {text: found.granted for text, found in self.subscriptions.items() if text.startswith(prefix)}
 
     def add(self, text: str, granted: int, cursor: int) -> None:
         """A subscription whose cursor is open, or what is granted anew to one."""

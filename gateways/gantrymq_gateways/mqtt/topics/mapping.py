@@ -22,6 +22,8 @@ STANDING: Final = "/+#"
 DELIVERY_CACHE_MAX: Final = 20_000
 """Distinct (native topic, tag) kept as MQTT topics; at the limit the cache starts anew."""
 
+SYS_PREFIX: Final = "$SYS/"
+
 _RAW = re.compile("[/+#|*\\x00-\\x20\\x7f-\U0010ffff]")
 """Characters that `names.encode_word` escapes, the separator of words apart."""
 

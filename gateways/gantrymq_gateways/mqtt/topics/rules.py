@@ -133,7 +133,7 @@ class TopicRules:
         native, _ = topics.filter_route(text)
         if native is None:
             return None
-        if self.levels > 1:
+        if self.levels > 1 and names.matches_wildcards(native):
             levels = text.split("/")[: self.levels]
             native = None if {"+", "#"} & set(levels) else self._place("/".join(levels))[0]
         literal = text

@@ -16,6 +16,7 @@ from gantrymq.net.held.outbound import LARGE_BYTES, Pieces, gathered
 from gantrymq_gateways.mqtt.wire import codec
 from gantrymq_gateways.mqtt.wire import constants as c
 from gantrymq_gateways.mqtt.wire import properties as p
+from gantrymq_gateways.mqtt.wire.counts import Counts
 from gantrymq_gateways.mqtt.wire.packets import (
     Ack,
     Auth,
@@ -167,6 +168,7 @@ class MqttConnection:
         "_oversized",
         "_part_bytes",
         "_parts",
+        "counts",
         "five",
         "has_disconnected",
         "keep_alive_ms",
@@ -179,7 +181,9 @@ class MqttConnection:
         "state",
     )
 
-    def __init__(self, limits: ConnectionLimits, known_topics: set[bytes], now_ms: int) -> None:
+    def __init__(
+        self, limits: ConnectionLimits, known_topics: set[bytes], now_ms: int, counts: Counts | None = None
+    ) -> None:
         self._limits = limits
         self._parts: list[bytes] = []
         self._buffer = 0
@@ -210,6 +214,8 @@ class MqttConnection:
         """Remaining length of a PUBLISH that is certainly handed over whole; 0: not connected."""
         self._part_bytes = limits.part_bytes
         self.state = State.AWAIT_CONNECT
+        self.counts = counts if counts is not None else Counts()
+        """What all connections of the gateway carry; reads and writes are counted by the door."""
         self.outbox: list[bytes] = []
         """Encoded pieces in order, always this list; the delivery path appends to it directly and adds to `outbox_bytes`."""
         self.outbox_bytes = 0
@@ -382,6 +388,7 @@ class MqttConnection:
             if isinstance(packet, Publish):
                 self._known(packet)
             elif isinstance(packet, PingReq):
+                self.counts.packets_in += 1  # It is no event.
                 self.send(codec.PING_RESPONSE)  # [MQTT-3.12.4-1] [MQTT5-3.12.4-1]
                 return True
             elif isinstance(packet, Connect):
@@ -513,7 +520,8 @@ class MqttConnection:
         self._buffer = 0
 
     def send(self, data: bytes) -> None:
-        """Append encoded packets to the outbox."""
+        """Append an encoded packet to the outbox."""
+        self.counts.others_out += 1
         self.outbox.append(data)
         self.outbox_bytes += len(data)
 
