@@ -6,7 +6,6 @@ watches is told once per turn, so that open connections lose what they lost. Bef
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import logging
 from collections.abc import Callable, Mapping
@@ -164,7 +163,6 @@ class Authority:
         self._users: dict[str, User] = {}
         self._policies: dict[str, Policy] = {}
         self._certificates: dict[str, str] = {}
-        self._tokens: dict[str, str] = {}
         self._watchers: list[Callable[[], None]] = []
         self._telling = False
 
@@ -202,7 +200,6 @@ class Authority:
         if table == USERS:
             users = self._users.values()
             self._certificates = {name: user.name for user in users for name in user.certificates}
-            self._tokens = {token: user.name for user in users for token in user.tokens}
         if not self._telling and self._watchers:
             self._telling = True
             self._soon(self._tell)
@@ -292,13 +289,6 @@ class Authority:
             }  # fmt: skip
             name = next((each for each in names.get(self.config.certificate_user, ()) if self.user(each)), None)
         return self.identity(name, client_id, address) if name and self.user(name) is not None else None
-
-    def by_token(self, token: str, address: str) -> Identity | None:
-        """Whoever has this bearer token."""
-        if not self.loaded:
-            return None
-        name = self._tokens.get(hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest())
-        return self.identity(name, "", address) if name is not None and self.user(name) is not None else None
 
     def secret(self, name: str) -> str | None:
         """What a signing user signs with; None: there is no such user, or it has none."""

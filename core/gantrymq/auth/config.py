@@ -28,12 +28,6 @@ class AuthConfig:
             "help": "keys under which secrets of signing users are encrypted; empty: auth.key in D/gantry, made at the first start"
         },
     )
-    cluster_key_file: str = field(
-        default="",
-        metadata={
-            "help": "shared key by which gateways, brokers and nameservers of one installation know each other; empty: by address (server.trusted_networks)"
-        },
-    )
     certificate_user: Literal["none", "cn", "subject", "dns", "email", "uri"] = field(
         default="cn", metadata={"help": "which name of a client certificate is the user's"}
     )
@@ -64,13 +58,3 @@ class AuthConfig:
     failure_delay_max_ms: int = field(
         default=8_000, metadata={"min": 0, "max": 600_000, "help": "the longest such delay"}
     )
-    jwt_keys: str = field(
-        default="",
-        metadata={
-            "help": "JWKS of who issues tokens (RS256, ES256, EdDSA): a file, or https://...; empty: none are taken"
-        },
-    )
-    jwt_issuer: str = field(default="", metadata={"help": "`iss` that a token must have"})
-    jwt_audience: str = field(default="", metadata={"help": "`aud` that a token must have"})
-    jwt_user_claim: str = field(default="sub", metadata={"help": "claim that is the user's name"})
-    jwt_groups_claim: str = field(default="groups", metadata={"help": "claim with the user's groups"})

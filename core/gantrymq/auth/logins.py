@@ -135,7 +135,7 @@ class Logins:
         self._pool.submit(lambda: self._post(done, passwords.make_hash(password)))
 
     def note_failure(self, user: str, address: str) -> None:
-        """A login that failed for another reason than its password, too: a signature, a token."""
+        """A login that failed for another reason than its password, too: a signature."""
         self.failed += 1
         pair = (user, address)
         count, _ = self._failures.pop(pair, (0, 0))

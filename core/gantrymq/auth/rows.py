@@ -32,13 +32,9 @@ class User(msgspec.Struct, frozen=True, omit_defaults=True):
     password: str = ""
     """A hash that says its own scheme (`passwords.py`)."""
     secret: str = ""
-    """Encrypted (`secrets.py`): what the client signs with; it must be known to check a signature."""
-    scram: str = ""
-    """SCRAM-SHA-256 verifier (`scram.py`)."""
+    """Encrypted (`keys.py`): what the client signs with; it must be known to check a signature."""
     certificates: tuple[str, ...] = ()
     """Names of client certificates that are this user beside those that `auth.certificate_user` says: a subject, or `sha256:FINGERPRINT`."""
-    tokens: tuple[str, ...] = ()
-    """SHA-256 of bearer tokens, in hexadecimal; they are long and random, so that no slower hash is needed."""
     amqp: dict[str, tuple[str, str, str]] = {}
     """By vhost: RabbitMQ's expressions for configure, write, read."""
     amqp_topics: dict[str, dict[str, tuple[str, str]]] = {}

@@ -1,7 +1,7 @@
 """Users and policies over Remoting: RocketMQ's requests of mqadmin (createUser, createAcl ...), with what ours have beside it.
 
 RocketMQ's user has a secret that it signs with; the same text is its password at every other door. Fields of ours in the same bodies:
-`groups`, `hash` (instead of a password), `certificates`, `tokens`, `amqp`, `amqpTopics`. No answer holds a password, hash or secret.
+`groups`, `hash` (instead of a password), `certificates`, `amqp`, `amqpTopics`. No answer holds a password, hash or secret.
 """
 
 from __future__ import annotations
@@ -41,11 +41,8 @@ class UserInfo(msgspec.Struct, rename="camel"):
     groups: list[str] | None = None
     hash: str | None = None
     certificates: list[str] | None = None
-    tokens: list[str] | None = None
-    """SHA-256 of bearer tokens; in answers how many there are stands in `tokenCount`."""
     amqp: dict[str, tuple[str, str, str]] | None = None
     amqp_topics: dict[str, dict[str, tuple[str, str]]] | None = None
-    token_count: int = 0
     has_secret: bool = False
 
 
@@ -141,7 +138,7 @@ def _changed(user: User, info: UserInfo, authority: Authority, now_ms: int) -> U
         changes["enabled"] = _one_of("userStatus", info.user_status, {"enable": True, "disable": False})
     for group in info.groups or ():
         check_name(group)
-    for field, value in (("groups", info.groups), ("certificates", info.certificates), ("tokens", info.tokens)):
+    for field, value in (("groups", info.groups), ("certificates", info.certificates)):
         if value is not None:
             changes[field] = tuple(value)
     for field, rights in (("amqp", info.amqp), ("amqp_topics", info.amqp_topics)):
@@ -180,7 +177,7 @@ def _shown(user: User) -> UserInfo:
     return UserInfo(
         username=user.name, password="", user_type="Super" if user.admin else "Normal",
         user_status="enable" if user.enabled else "disable", groups=list(user.groups), certificates=list(user.certificates),
-        amqp=user.amqp, amqp_topics=user.amqp_topics, token_count=len(user.tokens), has_secret=bool(user.secret),
+        amqp=user.amqp, amqp_topics=user.amqp_topics, has_secret=bool(user.secret),
     )  # fmt: skip
 
 
