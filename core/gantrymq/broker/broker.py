@@ -137,10 +137,10 @@ class Broker:
         """Of tables whose rows a start puts aside if they cannot be read; set before `open`."""
         self.deleting: Deleting = Deleting(self)
         self.leases = Leases()
-        self.stats = BrokerStats(clock, config.cluster)
+        self.stats: BrokerStats = BrokerStats(clock, config.cluster)
         self.settings: Settings = Settings(self)
         self.gate = AckGate(always_open=not sync_flush)
-        self.cursors = Cursors(store, self.append_ack, self._wait_cursor, self._wake_cursor, self._arm_append)
+        self.cursors: Cursors = Cursors(store, self.append_ack, self._wait_cursor, self._wake_cursor, self._arm_append)
         self.cursors.share = SharedBodies(wheel).shared
         self.delays, self.transactions = Delays(self), Transactions(self)
         self.pops: Pops = Pops(self)

@@ -13,6 +13,7 @@ from gantrymq.remoting import headers
 from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode, ResponseCode
+from gantrymq.remoting.dispatch import Handler
 from gantrymq.remoting.headers import parse
 from gantrymq.remoting.server.clients.requests import language_name
 
@@ -231,7 +232,7 @@ class _Gathering:
         self._reply.respond(self._command, body=body)
 
 
-HANDLERS: Final = {
+HANDLERS: Final[dict[int, Handler[Reply, Tools]]] = {
     RequestCode.GET_PRODUCER_CONNECTION_LIST: producer_connections,
     RequestCode.GET_ALL_PRODUCER_INFO: all_producers,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: topic_groups,

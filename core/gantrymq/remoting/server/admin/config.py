@@ -8,6 +8,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting import java_properties
 from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.constants import RequestCode, ResponseCode
+from gantrymq.remoting.dispatch import Handler
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
@@ -38,7 +39,7 @@ def update_config(command: Command, reply: Reply, services: Tools) -> None:
     reply.answer_when_stored(command)
 
 
-HANDLERS: Final = {
+HANDLERS: Final[dict[int, Handler[Reply, Tools]]] = {
     RequestCode.GET_BROKER_CONFIG: get_config,
     RequestCode.UPDATE_BROKER_CONFIG: update_config,
 }

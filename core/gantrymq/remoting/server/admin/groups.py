@@ -11,6 +11,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.groups import GroupConfig
 from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.constants import RequestCode, ResponseCode
+from gantrymq.remoting.dispatch import Handler
 from gantrymq.remoting.headers import parse
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def request_modes(command: Command, reply: Reply, services: Tools) -> None:
     reply.respond(command, body=bodies.encode({"messageRequestModeMap": table}))
 
 
-HANDLERS: Final = {
+HANDLERS: Final[dict[int, Handler[Reply, Tools]]] = {
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: update_group,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: update_groups,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all_groups,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.constants import RequestCode, ResponseCode
+from gantrymq.remoting.dispatch import Handler
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
@@ -36,7 +37,7 @@ def reset_flush_offset(command: Command, reply: Reply, services: Tools) -> None:
     reply.respond(command)
 
 
-HANDLERS: Final = {
+HANDLERS: Final[dict[int, Handler[Reply, Tools]]] = {
     RequestCode.GET_BROKER_HA_STATUS: status,
     RequestCode.GET_BROKER_EPOCH_CACHE: epochs,
     RequestCode.RESET_MASTER_FLUSH_OFFSET: reset_flush_offset,

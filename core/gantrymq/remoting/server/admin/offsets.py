@@ -9,6 +9,7 @@ import msgspec
 from gantrymq.administration.offsets import client_targets, reset_targets
 from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.constants import Language, RequestCode, ResponseCode
+from gantrymq.remoting.dispatch import Handler
 from gantrymq.remoting.headers import parse
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def _all_offsets(services: Tools) -> Steps[bytes]:
     return b'{"offsetTable":{%b}}' % b",".join([part for part in parts if part])
 
 
-HANDLERS: Final = {
+HANDLERS: Final[dict[int, Handler[Reply, Tools]]] = {
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: reset,
     RequestCode.CLONE_GROUP_OFFSET: clone,
     RequestCode.QUERY_CORRECTION_OFFSET: correction,

@@ -12,6 +12,7 @@ from gantrymq.administration.topics import readable_topic
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.constants import RequestCode, ResponseCode
+from gantrymq.remoting.dispatch import Handler
 from gantrymq.remoting.headers import parse
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def _time_spans(services: Tools, header: _Spans) -> Steps[bytes]:
     return bodies.encode({"consumeTimeSpanSet": spans})
 
 
-HANDLERS: Final = {
+HANDLERS: Final[dict[int, Handler[Reply, Tools]]] = {
     RequestCode.QUERY_CONSUME_QUEUE: units,
     RequestCode.QUERY_CONSUME_TIME_SPAN: time_spans,
 }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from gantrymq.remoting.dispatch import Handler
 from gantrymq.remoting.server.admin import clients as admin_clients
 from gantrymq.remoting.server.admin import config as admin_config
 from gantrymq.remoting.server.admin import groups as admin_groups
@@ -13,11 +14,10 @@ from gantrymq.remoting.server.admin import queues as admin_queues
 from gantrymq.remoting.server.admin import runtime as admin_runtime
 from gantrymq.remoting.server.admin import stats as admin_stats
 from gantrymq.remoting.server.admin import topics as admin_topics
+from gantrymq.remoting.server.reply import Reply
+from gantrymq.remoting.server.tools import Tools
 
-if TYPE_CHECKING:
-    pass
-
-HANDLERS: Final = {
+HANDLERS: Final[dict[int, Handler[Reply, Tools]]] = {
     **admin_topics.HANDLERS,
     **admin_groups.HANDLERS,
     **admin_clients.HANDLERS,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.constants import VERSION, RequestCode
+from gantrymq.remoting.dispatch import Handler
 from gantrymq.store.retention.rules import used_ratio
 
 if TYPE_CHECKING:
@@ -97,6 +98,6 @@ def _runtime_info(command: Command, reply: Reply, services: Tools, oldest: int) 
     reply.respond(command, body=bodies.encode(bodies.KVTable(table | _counts(services.stats))))
 
 
-HANDLERS: Final = {
+HANDLERS: Final[dict[int, Handler[Reply, Tools]]] = {
     RequestCode.GET_BROKER_RUNTIME_INFO: runtime_info,
 }

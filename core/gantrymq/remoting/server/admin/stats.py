@@ -13,6 +13,7 @@ from gantrymq.model import names
 from gantrymq.remoting import headers
 from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.constants import RequestCode, ResponseCode
+from gantrymq.remoting.dispatch import Handler
 from gantrymq.remoting.headers import parse
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def stats_data(command: Command, reply: Reply, services: Tools) -> None:
     reply.respond(command, body=bodies.encode(body))
 
 
-HANDLERS: Final = {
+HANDLERS: Final[dict[int, Handler[Reply, Tools]]] = {
     RequestCode.GET_TOPIC_STATS_INFO: topic_stats,
     RequestCode.GET_CONSUME_STATS: consume_stats,
     RequestCode.GET_BROKER_CONSUME_STATS: broker_consume_stats,

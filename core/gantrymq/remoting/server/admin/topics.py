@@ -11,6 +11,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting import headers
 from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.constants import RequestCode, ResponseCode
+from gantrymq.remoting.dispatch import Handler
 from gantrymq.remoting.headers import parse
 from gantrymq.remoting.registration.topic_bodies import topic_body
 
@@ -128,7 +129,7 @@ def clean(command: Command, reply: Reply, services: Tools) -> None:
     reply.respond(command)
 
 
-HANDLERS: Final = {
+HANDLERS: Final[dict[int, Handler[Reply, Tools]]] = {
     RequestCode.UPDATE_AND_CREATE_TOPIC: create_topic,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: create_topics,
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: create_static_topic,

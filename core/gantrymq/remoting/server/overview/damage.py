@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gantrymq.remoting import json_bodies as bodies
+from gantrymq.remoting.dispatch import Handler
 from gantrymq.remoting.headers import parse
 from gantrymq.remoting.overview_codes import DAMAGE_LIST, DAMAGE_SKIP
 
@@ -40,7 +41,7 @@ def damage_skip(command: Command, reply: Reply, services: Tools) -> None:
     reply.answer_when_stored(command, bodies.encode({"skipped": skipped}))
 
 
-HANDLERS: Final = {
+HANDLERS: Final[dict[int, Handler[Reply, Tools]]] = {
     DAMAGE_LIST: damage_list,
     DAMAGE_SKIP: damage_skip,
 }

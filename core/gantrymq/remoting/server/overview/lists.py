@@ -8,6 +8,7 @@ import msgspec
 
 from gantrymq.administration.figures import Ends
 from gantrymq.remoting import json_bodies as bodies
+from gantrymq.remoting.dispatch import Handler
 from gantrymq.remoting.headers import parse
 from gantrymq.remoting.overview_codes import GROUP_LIST, TOPIC_LIST
 
@@ -71,7 +72,7 @@ def _group_list(services: Tools) -> Steps[bytes]:
     return b'{"groups":[%b]}' % b",".join([part for part in parts if part])
 
 
-HANDLERS: Final = {
+HANDLERS: Final[dict[int, Handler[Reply, Tools]]] = {
     TOPIC_LIST: topic_list,
     GROUP_LIST: group_list,
 }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gantrymq.remoting import json_bodies as bodies
+from gantrymq.remoting.dispatch import Handler
 from gantrymq.remoting.headers import parse
 from gantrymq.remoting.overview_codes import DRAIN, GROUP_WISHES, OVERVIEW
 from gantrymq.remoting.server.overview import damage as damage_requests
@@ -69,7 +70,7 @@ def group_wishes(command: Command, reply: Reply, services: Tools) -> None:
     reply.respond(command, body=bodies.encode({"wishes": wishes}))
 
 
-HANDLERS: Final = {
+HANDLERS: Final[dict[int, Handler[Reply, Tools]]] = {
     OVERVIEW: overview,
     DRAIN: drain,
     GROUP_WISHES: group_wishes,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gantrymq.remoting import json_bodies as bodies
+from gantrymq.remoting.dispatch import Handler
 from gantrymq.remoting.headers import parse
 from gantrymq.remoting.overview_codes import PRUNE_TOPICS
 
@@ -34,4 +35,4 @@ def _prune(services: Tools, older_ms: int, remove: list[str] | None) -> Steps[by
     return bodies.encode(found._asdict())
 
 
-HANDLERS: Final = {PRUNE_TOPICS: prune}
+HANDLERS: Final[dict[int, Handler[Reply, Tools]]] = {PRUNE_TOPICS: prune}
