@@ -21,6 +21,9 @@ Needs = Iterable[tuple[str, str]]
 EVERYBODY: Final = ""
 """A resource that every user has."""
 
+UNGUESSED_CHARS_MIN: Final = 36
+"""Of a group's name with a UUID in it."""
+
 GROUP_FIELDS: Final = ("consumerGroup", "group", "groupName", "srcGroup")
 _decode: Final = msgspec.json.Decoder().decode
 
@@ -130,6 +133,11 @@ def _transaction(command: Command) -> Needs:
     return (("pub", f"topic:{topic}"),) if topic else ()
 
 
+def _own(command: Command) -> Needs:
+    """Whoever knows how names of groups begin that cannot be guessed lists what is his; all others look at the cluster."""
+    return () if len(command.fields.get("prefix", "")) >= UNGUESSED_CHARS_MIN else (("get", "cluster:"),)
+
+
 def _configs(kind: str, key: str, name: str) -> Callable[[Command], Needs]:
     """A list of topics or groups in the body."""
 
@@ -159,6 +167,7 @@ _RIGHTS: Final[Mapping[int, Callable[[Command], Needs]]] = {
     Code.SEND_MESSAGE: _topic("pub"), Code.SEND_MESSAGE_V2: _topic("pub"), Code.SEND_BATCH_MESSAGE: _topic("pub"),
     Code.SEND_REPLY_MESSAGE: _topic("pub"), Code.SEND_REPLY_MESSAGE_V2: _topic("pub"), Code.RECALL_MESSAGE: _topic("pub"),
     Code.END_TRANSACTION: _transaction,
+    overview.SEND_HALF_ROWS: _topic("pub"), overview.SEND_ROWS_ONCE: _topic("pub"), overview.LIST_OWN_TRANSACTIONS: _own,
     Code.CONSUMER_SEND_MSG_BACK: _group("sub"),
     Code.PULL_MESSAGE: _both("sub", "sub"), Code.LITE_PULL_MESSAGE: _both("sub", "sub"),
     Code.QUERY_MESSAGE: _topic(_READ), Code.VIEW_MESSAGE_BY_ID: _cluster("get"),
