@@ -58,3 +58,25 @@ def test_values_at_once_and_then_what_changed(quick: Gantry) -> None:
     finally:
         for client in (reader, everything, five, sender):
             client.stop()
+
+
+def test_a_client_publishes_no_faster_than_it_may(tmp_path: Path) -> None:
+    server = Gantry(tmp_path, settings=("mqtt.publish_rate_max=100",))
+    try:
+        server.start()
+        reader = Paho(server, "rate-reader").start()
+        reader.subscribe(("rate", 0))
+        sender = Paho(server, "rate-sender").start()
+        begun = time.monotonic()
+        infos = [sender.client.publish("rate", str(i), 0) for i in range(300)]
+        for info in infos:
+            info.wait_for_publish(WAIT_S)
+        sender.publish("rate", "last")
+        took_s = time.monotonic() - begun
+        sender.stop()
+        assert reader.receive(301) == [("rate", text.encode()) for text in [*map(str, range(300)), "last"]]
+        reader.stop()
+        # A second's worth is free, and each read is taken whole before it is paid for.
+        assert took_s > 0.9, "300 messages at 100 a second"
+    finally:
+        server.stop()

@@ -23,6 +23,7 @@ from gantrymq_gateways.mqtt.gateway import MqttGateway, Peer
 from gantrymq_gateways.mqtt.messages.deliver import Aliases, Outlet, bridge_property
 from gantrymq_gateways.mqtt.messages.publish import Inflow, encode_acks
 from gantrymq_gateways.mqtt.messages.refused import DIVERTED, letter
+from gantrymq_gateways.mqtt.operate.gate import Rates
 from gantrymq_gateways.mqtt.sessions.lifecycle import GROUP_PREFIX
 from gantrymq_gateways.mqtt.sessions.sessions import Session
 from gantrymq_gateways.mqtt.sessions.terms import Terms, connack_properties, terms_of
@@ -42,7 +43,7 @@ log = logging.getLogger(__name__)
 CLIENT_ID_BYTES_MAX: Final = 200
 """A client id names a group of at most 255 bytes and a lease; MQTT demands 23 [MQTT-3.1.3-5]."""
 
-HOLD_CONNECT, HOLD_PUBLISH, HOLD_PROCEDURES = 1, 2, 4
+HOLD_CONNECT, HOLD_PUBLISH, HOLD_PROCEDURES, HOLD_RATE = 1, 2, 4, 8
 """Why a connection is not read."""
 
 
@@ -67,6 +68,8 @@ class MqttDoor(Peer):
         "_outlet",
         "_parked",
         "_procedures",
+        "_rate_timer",
+        "_rates",
         "_since_ms",
         "_targets",
         "_terms",
@@ -97,6 +100,9 @@ class MqttDoor(Peer):
         """Client id that the server made up."""
         self._counted = False
         """In `Gate`."""
+        self._rates: Rates | None = None
+        """None: no limit of what it publishes."""
+        self._rate_timer = 0
         self._since_ms = 0
         self._bridge = b""
         """`bridge_property` of a client that is another broker."""
@@ -242,6 +248,18 @@ class MqttDoor(Peer):
             if inflow.is_over():
                 text = f"more than {inflow.receive_max} messages that are not acknowledged (mqtt.awaiting_rel_max)"
                 self.fail(text, Reason.RECEIVE_MAXIMUM_EXCEEDED)
+            elif self._rates is not None and publishes:
+                self._pace(self._rates, publishes)
+
+    def _pace(self, rates: Rates, publishes: list[Publish]) -> None:
+        """Who publishes faster than it may is not read until it has paid for what was taken."""
+        shell = self._gateway.shell
+        now_ms = shell.clock.monotonic_ms()
+        wait_ms = rates.take(len(publishes), sum([len(publish.payload) for publish in publishes]), now_ms)
+        if wait_ms and not self.gone:
+            self._hold(HOLD_RATE)
+            shell.wheel.cancel(self._rate_timer)
+            self._rate_timer = shell.wheel.call_at(now_ms + wait_ms, lambda at_ms: self._resume(HOLD_RATE))
 
     @staticmethod
     def _acknowledged(session: Session, ack: Ack) -> None:
@@ -521,6 +539,10 @@ class MqttDoor(Peer):
             targets = self._targets = ClientTargets(targets, identity)
             session.check_filter = partial(access.check_filter, identity, gateway.rules)
         inflow = Inflow(gateway.shell.port, targets, gateway.kept, self, unacked_max, mark, session.inbound)
+        config = gateway.config
+        if config.publish_rate_max or config.publish_bytes_rate_max:
+            now_ms = gateway.shell.clock.monotonic_ms()
+            self._rates = Rates(config.publish_rate_max, config.publish_bytes_rate_max, now_ms)
         inflow.five = self.connection.five
         inflow.counts = gateway.counts
         inflow.receive_max = gateway.config.awaiting_rel_max
@@ -616,6 +638,7 @@ class MqttDoor(Peer):
             lost = False  # [MQTT-3.14.4-3]: DISCONNECT came, it only waited for what was sent before it.
         gateway = self._gateway
         gateway.doors.discard(self)
+        gateway.shell.wheel.cancel(self._rate_timer)
         if self._counted:
             gateway.operate.gate.leave(self.peer)
         started = self.connection.state is not State.AWAIT_CONNECT

@@ -34,6 +34,10 @@ class MqttConfig:
     """Of them from one address; 0: any number. Behind a router or a proxy (`mqtt.proxies`) many have one."""
     connect_rate_max: int = field(default=0, metadata={"min": 0, "max": 1_000_000})
     """Clients let in a second; 0: any number. More wait their turn up to 10 s, and are refused beyond that: return code 3, reason 0x9F."""
+    publish_rate_max: int = field(default=0, metadata={"min": 0, "max": 10_000_000})
+    """Messages that one client publishes a second; 0: any number. Who publishes more is not read for a while: nothing is lost or refused."""
+    publish_bytes_rate_max: int = field(default=0, metadata={"min": 0, "max": 10_000_000_000})
+    """The same in bytes of payload. What is larger is taken, and waited for."""
     bridges: str = ""
     """File with links to other MQTT brokers, as mosquitto.conf writes them: connection, address, topic PATTERN DIRECTION QOS LOCAL REMOTE."""
     inflight_max: int = field(default=256, metadata={"min": 1, "max": 10_000})

@@ -38,6 +38,21 @@ class Bucket:
         self._left += count
 
 
+class Rates:
+    """What one client publishes, in messages and payload bytes a second; 0: any number."""
+
+    __slots__ = ("_bytes", "_messages")
+
+    def __init__(self, messages_max: int, bytes_max: int, now_ms: int) -> None:
+        self._messages = Bucket(messages_max, now_ms) if messages_max else None
+        self._bytes = Bucket(bytes_max, now_ms) if bytes_max else None
+
+    def take(self, messages: int, size: int, now_ms: int) -> int:
+        """Ms for which nothing more is to be read from the client."""
+        wait_ms = self._messages.take(messages, now_ms) if self._messages is not None else 0
+        return max(wait_ms, self._bytes.take(size, now_ms) if self._bytes is not None else 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Ban:
     """One row of `mqtt_ban`."""

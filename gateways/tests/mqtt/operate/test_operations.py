@@ -11,7 +11,7 @@ import pytest
 
 from gantrymq_gateways.mqtt.operate import console
 from gantrymq_gateways.mqtt.operate.gate import BAN_TABLE, Ban, Bans, Bucket, parse_ban
-from gantrymq_gateways.mqtt.wire.packets import ConnAck, Connect
+from gantrymq_gateways.mqtt.wire.packets import ConnAck, Connect, Publish
 from gateways.tests.mqtt.world import Client, World
 
 
@@ -160,3 +160,39 @@ def test_bans_of_addresses() -> None:
 def test_rows_that_ban_nobody(key: str) -> None:
     with pytest.raises(ValueError, match=r"ban|network|host"):
         parse_ban(key, b"{}")
+
+
+def test_who_publishes_too_fast_is_not_read_for_a_while() -> None:
+    world = World("immediate", publish_rate_max=10)
+    reader = world.client("r")
+    reader.subscribe(("t", 0))
+    fast, slow = world.client("fast", keep_alive_s=1), world.client("slow")
+    fast.send(*[Publish(b"t", str(i).encode(), 0, 0) for i in range(35)])
+    assert not fast.link.reading  # a second's worth was there; 25 are still to be paid for
+    slow.publish("t", "s")
+    assert slow.link.reading
+    world.advance(2_400)
+    assert not fast.link.reading
+    world.advance(200)
+    assert fast.link.reading
+    assert not fast.closed, "the keep-alive clock stops while it is we who do not read"
+    fast.publish("t", "last")
+    found = [payload for _, payload in reader.messages()]
+    assert found == [*[str(i).encode() for i in range(35)], b"s", b"last"]
+
+
+def test_bytes_that_a_client_publishes_have_a_rate_of_their_own() -> None:
+    world = World("immediate", publish_bytes_rate_max=1_000)
+    client = world.client("c")
+    client.publish("t", b"x" * 1_000)
+    assert client.link.reading
+    client.publish("t", b"x" * 500)
+    assert not client.link.reading
+    client.publish("t", b"")  # what came in one read with it
+    world.advance(600)
+    assert client.link.reading
+    client.publish("t", b"x" * 5_000)
+    client.disconnect()
+    assert client.closed
+    world.advance(10_000)
+    assert world.client("c").link.reading, "a new connection begins anew"
