@@ -34,6 +34,7 @@ STATUS: Final[dict[ErrorCode, int]] = {
     ErrorCode.FLUSH_TIMEOUT: 503,
     ErrorCode.UNAVAILABLE: 503,
     ErrorCode.SHUTTING_DOWN: 503,
+    ErrorCode.QUEUE_FULL: 503,
     ErrorCode.NOT_ALONE: 409,
     ErrorCode.NOT_SUPPORTED: 501,
 }
@@ -45,6 +46,7 @@ RETRY_AFTER_S: Final[dict[ErrorCode, int]] = {
     ErrorCode.SHUTTING_DOWN: 5,
     ErrorCode.FLUSH_TIMEOUT: 5,
     ErrorCode.STORE_FULL: 30,
+    ErrorCode.QUEUE_FULL: 5,
     ErrorCode.STORE_FAILED: 60,
 }
 """Seconds of Retry-After: how soon the cause can have gone."""
