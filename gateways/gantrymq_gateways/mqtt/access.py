@@ -53,6 +53,16 @@ def identify(authority: Authority, connect: Connect, link: Link, answer: Identif
     )
 
 
+def owner(identity: Identity, authority: Authority, known: str) -> str:
+    """Whose a session is that `identity` comes back to, or begins; `known`: whose it was, empty if nobody's. Raises GantryError for one that is
+    another's. Administrators may have it, and it stays its user's; what a deleted user had is free."""
+    if known in ("", identity.name) or authority.account(known) is None:
+        return identity.name
+    if identity.is_admin:
+        return known
+    raise GantryError(ErrorCode.NO_PERMISSION, f"the client id is another user's, not {identity.name}'s")
+
+
 def check_publish(identity: Identity, rules: TopicRules, topic: str) -> None:
     """Raises GantryError."""
     native, _ = rules.to_native(topic)

@@ -325,6 +325,9 @@ class MqttDoor(Peer):
             self._authenticated(Answer(reason, text))
             return
         self._identity = identity
+        authority = self._gateway.authority
+        assert authority is not None, "it said who the client is"
+        self._terms.owner = partial(access.owner, identity, authority)
         self._authenticated(Answer(user=identity.name))
 
     def rights_changed(self) -> None:
@@ -413,6 +416,11 @@ class MqttDoor(Peer):
             text = f"a client id of over {CLIENT_ID_BYTES_MAX} bytes"
             self.refused_connect(Reason.CLIENT_ID_NOT_VALID, text)
             return
+        try:
+            self._terms.owner(gateway.lifecycle.owner(client_id))
+        except GantryError as error:
+            self.refused_connect(Reason.NOT_AUTHORIZED, error.text)
+            return
         operate = gateway.operate
         banned = operate.banned(client_id, self._answer.user, self.peer)
         full = banned or operate.gate.full(self.peer)
@@ -458,7 +466,7 @@ class MqttDoor(Peer):
     def _connect_ended(self, error: GantryError | None) -> None:
         if error is not None and not self.gone:
             reason = reason_of(error.code)
-            known = reason in (Reason.SERVER_BUSY, Reason.QUOTA_EXCEEDED)
+            known = reason in (Reason.SERVER_BUSY, Reason.QUOTA_EXCEEDED, Reason.NOT_AUTHORIZED)
             self.refused_connect(reason if known else Reason.SERVER_UNAVAILABLE, str(error))
         # What was pipelined behind CONNECT, then what waits for the session.
         self.received(b"")
@@ -537,6 +545,7 @@ class MqttDoor(Peer):
         identity, targets = self._identity, gateway.targets
         if identity is not None:
             targets = self._targets = ClientTargets(targets, identity)
+            session.user = self._terms.owner(gateway.lifecycle.stored_owner(self._client_id))
             session.check_filter = partial(access.check_filter, identity, gateway.rules)
         inflow = Inflow(gateway.shell.port, targets, gateway.kept, self, unacked_max, mark, session.inbound)
         config = gateway.config

@@ -1,7 +1,7 @@
 """What is remembered of persistent sessions: tables `mqtt_session` and `mqtt_filter`, in memory and as rows.
 
 `mqtt_session`: client id -> JSON {"s": {filter: [granted (messages/grants.py), light queue, owed]}, "l": when the client left, ms, "g": the gateway that holds
-it, "e": [light queue], "x": seconds that it outlives its connection, absent with 3.x}. `owed` 1: the filter's retained messages are not acknowledged yet. `e`: queues of filters that ended, where the
+it, "e": [light queue], "x": seconds that it outlives its connection, absent with 3.x, "u": its user, absent without authentication}. `owed` 1: the filter's retained messages are not acknowledged yet. `e`: queues of filters that ended, where the
 session's place may still be. `mqtt_filter`: light queue (decimal) -> the filter that feeds it, perhaps U+0000 and a mark. A filter without
 sessions is removed after a grace time, not at once: a session of another gateway may just be taking it. Who takes one that has been unused
 for a while changes the mark, and who removes one sets it to `-`, each if the row is as they know it: so one of them finds that the other was first.
@@ -39,6 +39,7 @@ class _SessionRow(msgspec.Struct):
     g: str = ""
     e: list[int] = []
     x: int | None = None
+    u: str = ""
 
 
 _decode_session = msgspec.json.Decoder(_SessionRow).decode
@@ -81,7 +82,7 @@ class StoredSession:
     """One row of `mqtt_session`. `left_ms` 0: connected, or nobody knows. `gateway`: who may change it (rows.py). `ending`: light queues
     that the session gives its place in back: whoever has it next does what is left of that."""
 
-    __slots__ = ("ending", "expiry_s", "filters", "gateway", "left_ms")
+    __slots__ = ("ending", "expiry_s", "filters", "gateway", "left_ms", "user")
 
     def __init__(self, filters: dict[str, StoredFilter] | None = None, left_ms: int = 0) -> None:
         self.filters: dict[str, StoredFilter] = filters if filters is not None else {}
@@ -90,6 +91,8 @@ class StoredSession:
         self.ending: list[int] = []
         self.expiry_s: int | None = None
         """How long it outlives its connection; None: as configured."""
+        self.user = ""
+        """Whose it is; empty: nobody's."""
 
     def encode(self) -> bytes:
         """The row's value."""
@@ -101,6 +104,8 @@ class StoredSession:
             value["g"] = self.gateway
         if self.expiry_s is not None:
             value["x"] = self.expiry_s
+        if self.user:
+            value["u"] = self.user
         if self.ending:
             value["e"] = self.ending
         return json.dumps(value, separators=(",", ":")).encode()
@@ -114,6 +119,7 @@ class StoredSession:
         session.gateway = row.g
         session.ending = row.e
         session.expiry_s = row.x
+        session.user = row.u
         return session
 
     def end(self, text: str) -> None:

@@ -89,6 +89,12 @@ class Memory:
         return bool(self.resend or self.inbound.ids or self.released)
 
 
+def _take(row: StoredSession, terms: Terms) -> None:
+    """As a CONNECT has it. Raises GantryError for a row of another user."""
+    row.expiry_s = terms.stored_expiry_s
+    row.user = terms.owner(row.user)
+
+
 class Lifecycle:
     """Procedures on sessions. `now_ms` is the wall clock: what it times outlives processes. `gateway`: the name of this one."""
 
@@ -141,6 +147,7 @@ class Lifecycle:
         begun = False
         try:
             if not client.gone:
+                terms.owner(self.stored_owner(client_id))  # another gateway may have been faster
                 if terms.clean or self.table.is_expired(client_id, self.now_ms()):
                     yield from self.forget(client_id, hold)  # [MQTT-3.1.2-6] [MQTT5-3.1.2-4]
                 if not client.gone:
@@ -149,6 +156,18 @@ class Lifecycle:
         finally:
             if not begun:  # also after a failure: a lease that nobody has would keep the session from expiring
                 self.serial.put(client_id, self._left(client_id, epoch, hold), self.report)
+
+    def owner(self, client_id: str) -> str:
+        """Whose the open or stored session is, as far as it is known here; empty: nobody's."""
+        live = self.live.get(client_id)
+        return live.user if live is not None else self.stored_owner(client_id)
+
+    def stored_owner(self, client_id: str) -> str:
+        """Of the stored session alone."""
+        row = self.table.row(client_id)
+        if row is None or self.table.is_expired(client_id, self.now_ms()):
+            return ""
+        return StoredSession.decode(row).user
 
     def _begin(self, client: Client, terms: Terms, client_id: str, epoch: int, hold: Hold) -> Steps:
         if terms.expiry_s or not terms.clean:
@@ -171,13 +190,13 @@ class Lifecycle:
             found = row
             if row.gateway != self.rows.gateway:
                 self._memory.pop(client_id, None)  # Another gateway had it meanwhile.
-            row.expiry_s = terms.stored_expiry_s
+            _take(row, terms)
 
         def begin() -> StoredSession:
             if len(self.table) >= self.sessions_max:
                 raise GantryError(ErrorCode.LIMIT_REACHED, f"mqtt.sessions_max ({self.sessions_max}) is reached")
             row = StoredSession()
-            row.expiry_s = terms.stored_expiry_s
+            _take(row, terms)
             return row
 
         stored = yield from self.rows.claim(client_id, hold, found_it, begin if terms.expiry_s else None)

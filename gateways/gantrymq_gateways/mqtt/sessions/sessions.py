@@ -166,6 +166,8 @@ class Session:
         """Subscriptions are being added: what waits in light queues stays there until their overlaps can be seen."""
         self.check_filter: Callable[[str], None] = lambda text: None
         """Raises GantryError for a filter that its user may not have."""
+        self.user = ""
+        """Whose it is; empty without authentication."""
         self.on_owed: Callable[[str], None] = lambda text: None
         """All retained messages of a filter were acknowledged."""
         self.on_no_local: Callable[[bytes], None] = lambda mark: None

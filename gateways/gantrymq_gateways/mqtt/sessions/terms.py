@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gantrymq_gateways.mqtt.wire import constants as c
 from gantrymq_gateways.mqtt.wire import properties as p
 from gantrymq_gateways.mqtt.wire.packets import Connect
 from gantrymq_gateways.mqtt.wire.properties import Properties
+
+
+def _unchanged(known: str) -> str:
+    return known
 
 
 @dataclass(slots=True)
@@ -26,6 +31,8 @@ class Terms:
     """Reason strings are welcome in every packet [MQTT5-3.1.2-29]."""
     will_delay_s: int = 0
     five: bool = False
+    owner: Callable[[str], str] = _unchanged
+    """Whose the session is from now on, by whose it was; raises GantryError for one that is another user's (access.py)."""
 
 
 def terms_of(connect: Connect, expiry_s_max: int) -> Terms:
