@@ -112,7 +112,8 @@ def test_one_client_fills_no_log(own_server: Gantry) -> None:
     for _ in range(3_000):
         raw.ended(own_server, "mqtt", connect)
     lines = len(own_server.log().splitlines()) - before
-    assert lines <= 500 + 10 * (time.monotonic() - begun) + 10
+    # Each line that passes may be followed by one that says what was held back.
+    assert lines <= 500 + 2 * 10 * (time.monotonic() - begun) + 10
     until(lambda: "held back" in own_server.log())
 
 

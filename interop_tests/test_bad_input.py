@@ -208,7 +208,7 @@ def test_mqtt(server: Gantry, neighbours: Neighbours, label: str, data: bytes, a
 
 # AMQP.
 
-QUEUE_BIND_X = method(1, 50, 10, b"\x00\x00\x05bad-x\x02" + struct.pack(">I", 8) + b"\x05x-abct\x01")
+WRONG_ARGUMENT = method(1, 50, 10, b"\x00\x00\x05bad-x\x02" + struct.pack(">I", 12) + b"\x09x-expirest\x01")
 AMQP_CASES: list[tuple[str, bytes, int, str]] = [
     ("bad frame end", frame(1, 1, b"\x00\x3c\x00\x0a", b"\x00"), 501, "FRAME_ERROR"),
     ("frame of 2 GiB", b"\x01\x00\x01\x7f\xff\xff\xff", 501, "FRAME_ERROR"),
@@ -224,7 +224,7 @@ AMQP_CASES: list[tuple[str, bytes, int, str]] = [
     ("header without method", frame(2, 1, struct.pack(">HHQH", 60, 0, 1, 0)), 505, "UNEXPECTED_FRAME"),
     ("arguments cut short", method(1, 50, 10, b"\x00\x00\x09ab"), 501, "FRAME_ERROR - cannot decode"),
     ("unknown type in a table", method(1, 50, 10, b"\x00\x00\x01q\x02\x00\x00\x00\x04\x01a?x"), 541, "INTERNAL_ERROR"),
-    ("argument that is not kept", QUEUE_BIND_X, 406, "PRECONDITION_FAILED"),
+    ("argument of a wrong type", WRONG_ARGUMENT, 406, "PRECONDITION_FAILED"),
     ("reserved queue name", method(1, 50, 10, b"\x00\x00\x05amq.x\x02\x00\x00\x00\x00"), 403, "ACCESS_REFUSED"),
     ("queue name not UTF-8", method(1, 50, 10, b"\x00\x00\x02\xff\xfe\x02\x00\x00\x00\x00"), 501, "FRAME_ERROR - Malformed UTF-8"),
     ("unknown exchange", method(1, 60, 40, b"\x00\x00\x06absent\x01k\x00") + frame(2, 1, struct.pack(">HHQH", 60, 0, 0, 0)),

@@ -47,6 +47,7 @@ VALUES = {
 
 EXTRA = {
     "message get": ["ID", "--topic", "t"], "message query": ["--topic", "t", "--key", "k"], "query": ["--topic", "t", "--key", "k"],
+    "user add": ["--no-password"], "mqtt ban": ["--client", "t"], "mqtt unban": ["--client", "t"],
     "topic update": ["--perm", "r"], "group update": ["--retries", "1"], "topic prune": ["--unused"], "message send": ["x"], "send": ["x"],
 }  # fmt: skip
 """What commands ask for that their parameters do not say."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 import anyio
 
 from gantrymq.broker.port import BrokerPort
+from gantrymq.client.connecting.routes import NO_NAMESERVER
 from gantrymq.clock import SystemClock
 from gantrymq.cluster.wire.dial import Members
 from gantrymq.config import parse_nameservers
@@ -20,8 +21,8 @@ from gantrymq.net.turn import LoopTurn
 from gantrymq.net.wheel import TimerWheel
 from gantrymq.services import ServiceContext
 
-BEGIN_S: Final = 15.0
-"""For nameservers and brokers to answer."""
+BEGIN_S: Final = 3.0
+"""For nameservers and brokers to answer, as everywhere in the command line."""
 
 
 class Tables:
@@ -70,7 +71,8 @@ async def tables(nameserver: str) -> AsyncIterator[Tables]:
             with anyio.fail_after(BEGIN_S):
                 await members.begin()
         except TimeoutError:
-            raise GantryError(ErrorCode.UNAVAILABLE, f"no broker answers within {BEGIN_S:g} s") from None
+            text = f"no nameserver or no broker answers: {nameserver} (tried for {BEGIN_S:g} s){NO_NAMESERVER}"
+            raise GantryError(ErrorCode.UNAVAILABLE, text) from None
         try:
             yield Tables(members.port)
         finally:
