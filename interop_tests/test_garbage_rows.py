@@ -30,6 +30,8 @@ from tests.broker.test_own_rows import GARBAGE as OWN
 GARBAGE = {**DOORS, **OWN, "ce_subscription": [("x", b"{"), ("y", b"[]"), ("z", b"\xff")]}
 LISTED = {(table, key) for table, rows in {**DOORS, **OWN}.items() for key, _ in rows}
 """Events' subscriptions are shown by their door, as invalid ones."""
+UNREAD = {"mqtt_bridge"}
+"""Read, and complained of, only where bridges are configured."""
 PUT, PUT_IF = 60030, 60032
 MESSAGES = [b"%d" % number for number in range(5)]
 
@@ -124,7 +126,7 @@ def test_a_directory_with_garbage_in_every_table_starts(own_server: Gantry) -> N
     assert {(row["table"], row["key"]) for row in listed(data)} == LISTED
     own_server.restart()
     for table, key in LISTED:
-        assert f"row {key!r} of table {table} cannot be read" in own_server.log()
+        assert table in UNREAD or f"row {key!r} of table {table} cannot be read" in own_server.log()
     check(own_server)
     own_server.kill_and_restart()
     check(own_server)
