@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 from queue import SimpleQueue
@@ -15,7 +16,7 @@ from gantrymq.model.message import Message
 from gantrymq.store import cold as cold_module
 from gantrymq.store import reader
 from gantrymq.store.cold import AHEAD_BYTES, Cold, ColdReads
-from gantrymq.store.files import ASKED_AFTER_MISS, OsFileSystem
+from gantrymq.store.files import ASKED_AFTER_MISS, ASKED_BYTES_MIN, CACHESTAT, PAGE_BYTES, OsFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -237,41 +238,117 @@ def test_the_real_file_system_says_what_is_in_memory(tmp_path: Path) -> None:
     files.close(handle)
 
 
-def test_a_long_read_begins_only_where_every_page_is_in_memory(tmp_path: Path) -> None:
+class Kernel:
+    """What the kernel has of one file in memory, as a test says; `begun`: reads that went as far as the disk in the caller's time."""
+
+    def __init__(self, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.data = data
+        self.pages = set(range(-(-len(data) // PAGE_BYTES)))
+        self.tells = True
+        self.asked = 0
+        self.begun: list[int] = []
+        monkeypatch.setattr("gantrymq.store.files._syscall", self.cachestat)
+        monkeypatch.setattr(os, "preadv", self.preadv)
+
+    def keeps(self, count: int) -> None:
+        """Only the first `count` bytes, and the rest of their last page."""
+        self.pages = set(range(-(-count // PAGE_BYTES)))
+
+    def cachestat(self, number: int, handle: int, range_at: int, pages_at: int, flags: int) -> int:
+        assert (number, flags) == (CACHESTAT, 0)
+        self.asked += 1
+        if not self.tells:
+            return -1
+        at, count = (ctypes.c_uint64 * 2).from_address(range_at)
+        found = (ctypes.c_uint64 * 5).from_address(pages_at)
+        found[0] = len(self.pages & set(range(at // PAGE_BYTES, (at + count - 1) // PAGE_BYTES + 1)))
+        return 0
+
+    def preadv(self, handle: int, buffers: tuple[memoryview], at: int, flags: int) -> int:
+        assert flags == os.RWF_NOWAIT
+        end = min(at + len(buffers[0]), len(self.data))
+        missing = next(
+            (page for page in range(at // PAGE_BYTES, -(-end // PAGE_BYTES)) if page not in self.pages), None
+        )
+        if missing is not None:
+            self.begun.append(missing)
+            end = missing * PAGE_BYTES
+            if end <= at:
+                raise BlockingIOError
+        buffers[0][: max(end - at, 0)] = self.data[at:end]
+        return max(end - at, 0)
+
+
+def test_a_long_read_begins_only_where_every_page_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = OsFileSystem()
     data = bytes(range(256)) * 1024
     handle = files.open(tmp_path / "f", True)
     files.pwrite(handle, data, 0)
+    kernel = Kernel(data, monkeypatch)
     assert files.pread_now(handle, len(data), 0) == data
     assert files.pread_now(handle, len(data), 4096) == data[4096:]  # up to the end of the file
     assert files.pread_now(handle, len(data), len(data)) == b""
-    files.datasync(handle)
-    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-    files.pread(handle, 100_000, 0)
-    if files.pread_now(handle, 8, 200_000) is not None:
-        pytest.skip("this file system keeps everything in memory")
-    if files._stats:
-        assert files._asked == {handle: ASKED_AFTER_MISS}, "of long reads from now on the kernel is asked"
-        assert files.pread_now(handle, 100_000, 0) == data[:100_000]
-        assert files._asked == {handle: ASKED_AFTER_MISS - 1}
-        assert files.pread_now(handle, len(data), 0) is None
-        assert files._asked == {handle: ASKED_AFTER_MISS}
-        pages = files._pages[0]
-        assert files.pread_now(handle, len(data), 0) is None
-        assert files._pages[0] == pages, "the kernel did not begin to read in the caller's time"
-        files._stats = False  # an older kernel
-        files._asked.clear()
-        assert files.pread_now(handle, len(data), 0) is None
-        assert not files._asked
-        files._stats = True
-    assert files.read_file(tmp_path / "f", len(data), 0, 0) == data
+    assert not kernel.asked, "nothing was missing yet"
+    kernel.keeps(100_000)
+    assert files.pread_now(handle, 8, 200_000) is None
+    assert kernel.begun == [200_000 // PAGE_BYTES]
+    assert files._asked == {handle: ASKED_AFTER_MISS}, "of long reads from now on the kernel is asked"
+    assert files.pread_now(handle, 100_000, 0) == data[:100_000]
+    assert files._asked == {handle: ASKED_AFTER_MISS - 1}
+    assert files.pread_now(handle, len(data), 0) is None
+    assert files._asked == {handle: ASKED_AFTER_MISS}
+    assert files.pread_now(handle, len(data), 0) is None
+    assert len(kernel.begun) == 1, "the kernel did not begin to read in the caller's time"
+    assert files.pread_now(handle, ASKED_BYTES_MIN, 0) == data[:ASKED_BYTES_MIN]
+    assert kernel.asked == 3, "a short read is tried at once"
+    kernel.tells = False  # an older kernel
+    assert files.pread_now(handle, len(data), 0) is None
+    assert (kernel.asked, len(kernel.begun)) == (4, 2)
+    assert not files._asked
+    assert files.pread_now(handle, len(data), 0) is None
+    assert kernel.asked == 4
+    files.close(handle)
+
+
+def test_a_file_that_stays_in_memory_is_not_asked_about_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = OsFileSystem()
+    data = bytes(range(256)) * 1024
+    handle = files.open(tmp_path / "f", True)
+    files.pwrite(handle, data, 0)
+    kernel = Kernel(data, monkeypatch)
     files._asked[handle] = ASKED_AFTER_MISS
     for _ in range(ASKED_AFTER_MISS + 1):
         assert files.pread_now(handle, len(data), 0) == data
-    assert not files._asked, "it was in memory for so long that it is not asked about any more"
+    assert kernel.asked == ASKED_AFTER_MISS
+    assert not files._asked
     files._asked[handle] = 1
     files.close(handle)
     assert not files._asked
+
+
+def test_the_kernel_itself_says_which_pages_it_has(tmp_path: Path) -> None:
+    """Pages that nobody ever read or wrote are not in memory, whatever else the machine does."""
+    files = OsFileSystem()
+    data = bytes(range(256)) * 400
+    length = 256 * 1024
+    handle = files.open(tmp_path / "f", True)
+    files.pwrite(handle, data, 0)
+    files.truncate(handle, length)
+    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
+    files._asked[handle] = ASKED_AFTER_MISS
+    assert files.pread_now(handle, length, 0) is None or not files._stats
+    if not files._stats:
+        pytest.skip("this kernel has no cachestat")
+    assert files._pages[0] <= -(-len(data) // PAGE_BYTES), "the read did not begin"
+    for _ in range(100):  # between two steps the machine may drop what nobody uses
+        files.pread(handle, len(data), 0)
+        if (found := files.pread_now(handle, len(data), 0)) is not None:
+            break
+    assert found == data
+    assert files.read_file(tmp_path / "f", length, 0, 0) == data + bytes(length - len(data))
+    files.close(handle)
 
 
 def test_a_kernel_that_does_not_tell_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
