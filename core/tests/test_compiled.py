@@ -63,3 +63,41 @@ def test_names_of_two_types_are_found() -> None:
     assert names_of_two_types("def f():\n" + body.format("B", "e")) == {"f: e"}
     for other in (("A", "e"), ("B", "x")):
         assert not names_of_two_types("def f():\n" + body.format(*other))
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts[1:])
+
+
+def bases_of(path: Path) -> dict[str, set[str]]:
+    """Class -> those that it extends, each with the name of its module."""
+    tree = ast.parse(path.read_text("utf-8"))
+    own = name_of(path)
+    known = {node.name: f"{own}.{node.name}" for node in tree.body if isinstance(node, ast.ClassDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            known |= {alias.asname or alias.name: alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            known |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+
+    def whole(base: ast.expr) -> str:
+        first, dot, rest = ast.unparse(base).partition(".")
+        return known.get(first, first) + dot + rest
+
+    return {
+        f"{own}.{node.name}": {whole(base) for base in node.bases}
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def test_what_extends_a_compiled_class_is_compiled() -> None:
+    """mypyc: "interpreted classes cannot inherit from compiled", said when the first object is made."""
+    product = [path for top in ("core/gantrymq", "gateways/gantrymq_gateways") for path in (ROOT / top).rglob("*.py")]
+    listed = {ROOT / path for path in MODULES}
+    compiled = {name for path in listed for name in bases_of(path)}
+    assert len(compiled) > len(MODULES)
+    outside = {
+        name: bases & compiled for path in product if path not in listed for name, bases in bases_of(path).items()
+    }
+    assert not {name: bases for name, bases in outside.items() if bases}
