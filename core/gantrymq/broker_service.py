@@ -121,8 +121,8 @@ class BrokerService:
             self._show_numbers(context, metrics, doors)
         if (authority := context.shared.get("auth")) is not None:
             await open_at_broker(authority, LocalBrokerPort(broker), context.data)
-        bound = await context.listen(doors.accept, context.host, config.port)
-        vip = await listen_vip(context, doors.accept, bound[1]) if config.vip_channel else []
+        bound = await context.listen(context.asking(doors.accept), context.host, config.port)
+        vip = await listen_vip(context, context.asking(doors.accept), bound[1]) if config.vip_channel else []
         self._registrar = Registrar(broker, context, bound)
         doors.set_address(self._registrar.advertised)
         doors.registers(self._registrar.when_known, list(context.nameservers), context.shared.get("listeners", {}))

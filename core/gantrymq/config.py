@@ -101,6 +101,14 @@ class ServerConfig:
             "help": "open connections of one door, so that none takes those of all others; 0: nine tenths of what all doors together have",
         },
     )
+    address_connections_max: int = field(
+        default=0,
+        metadata={
+            "min": 0,
+            "max": 10_000_000,
+            "help": "open connections of one address (an IPv6 /64 counts as one), all doors together, but of this machine and server.trusted_networks; 0: a tenth of what all have",
+        },
+    )
     outbound_bytes_max: int = field(
         default=16 * 1024 * 1024,
         metadata={

@@ -52,11 +52,13 @@ from gantrymq.logs import JsonFormatter, complain, set_up_logging
 from gantrymq.metrics import SECONDS, Metrics
 from gantrymq.model.errors import ConfigError, GantryError
 from gantrymq.net.api import ConnectionFactory
+from gantrymq.net.doors.threshold import Terms
+from gantrymq.net.held.limits import PumpLimits
 from gantrymq.net.host_names import host_names
 from gantrymq.net.listen import Listener, listen, raise_file_limit, reserve
 from gantrymq.net.loopback import networks_of
 from gantrymq.net.places import PLAIN, Place
-from gantrymq.net.pump import PumpHost, PumpLimits
+from gantrymq.net.pump import PumpHost
 from gantrymq.net.tls.contexts import CHECK_EVERY_S, Context
 from gantrymq.net.turn import LoopTurn
 from gantrymq.net.wheel import TimerWheel
@@ -322,6 +324,7 @@ class Server:
             trusted_networks=networks_of(server.trusted_networks),
             connections_max=connections,
             door_connections_max=server.door_connections_max or max(connections - connections // 10, 1),
+            address_connections_max=server.address_connections_max or max(connections // 10, 1),
         )
         self._host = PumpHost(self._turn, self._wheel, limits)
         self._shared |= {"metrics": (metrics := Metrics()), "services": [each.name for each in self._plan.services]}
@@ -471,6 +474,9 @@ class Server:
             spawn=self._spawn,
             port=self._shared.get("broker_port"),
             shared=self._shared,
+            threshold=Terms(plan.auth.unknown_ms, plan.auth.unknown_bytes_max, self._wheel)
+            if plan.auth.enabled
+            else None,
         )
 
     async def _listen(self, name: str, factory: ConnectionFactory, place: Place, tls: Context | None) -> Listener:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from gantrymq.broker.port import BrokerPort
 from gantrymq.net.api import ConnectionFactory, Wheel
+from gantrymq.net.doors.threshold import Terms, expecting
 
 
 class Clock(Protocol):
@@ -63,6 +64,12 @@ class ServiceContext:
     port: BrokerPort | None = None
     shared: dict[str, Any] = field(default_factory=dict)
     """Between services of one process: the broker service sets `broker_port`; doors read it through `port`."""
+    threshold: Terms | None = None
+    """With authentication: what a peer may cost before it is known."""
+
+    def asking(self, factory: ConnectionFactory) -> ConnectionFactory:
+        """For `listen`, of doors that ask who a peer is and say so (`Link.known`): strangers are bounded."""
+        return factory if self.threshold is None else expecting(factory, self.threshold)
 
 
 class Service(Protocol):

@@ -18,6 +18,7 @@ from gantrymq.auth.logins import Logins
 from gantrymq.auth.resources import Action, Kind
 from gantrymq.auth.rights import Decision, Rights
 from gantrymq.auth.rows import ANONYMOUS, CHECKS, POLICIES, USERS, Policy, User
+from gantrymq.net.held.addresses import address_of
 
 if TYPE_CHECKING:
     from gantrymq.net.tls.identity import Certificate
@@ -266,7 +267,7 @@ class Authority:
             return
         user = self.user(name)
         known = user.password if user is not None else ""
-        host = address.rpartition(":")[0]
+        host = address_of(address)
 
         def answer(why: str) -> None:
             now = self.user(name)

@@ -58,3 +58,34 @@ class AuthConfig:
     failure_delay_max_ms: int = field(
         default=8_000, metadata={"min": 0, "max": 600_000, "help": "the longest such delay"}
     )
+    address_failures_max: int = field(
+        default=20,
+        metadata={
+            "min": 1,
+            "max": 1_000_000,
+            "help": "failed logins of one address, whatever the user, after which each login from there waits failure_delay_ms, and twice as long after each further one; one is forgotten every 30 s",
+        },
+    )
+    address_logins_max: int = field(
+        default=100,
+        metadata={
+            "min": 1,
+            "max": 100_000,
+            "help": "logins of one address that wait; more are told to come again",
+        },
+    )
+    unknown_ms: int = field(
+        default=10_000,
+        metadata={
+            "min": 100,
+            "max": 3_600_000,
+            "help": "a connection that has not shown who it is after so long is closed",
+        },
+    )
+    unknown_bytes_max: int = field(
+        default=64 * 1024,
+        metadata={
+            "min": 4096,
+            "help": "bytes that are handled of a connection before it has shown who it is; one that sends more is closed",
+        },
+    )

@@ -1,30 +1,26 @@
 """Checking passwords without holding up the loop: in two threads, a bounded number at once, what was right remembered for a while.
 
-A failed login makes the next one of that user from that address wait, twice as long each time, so that nobody tries a dictionary;
-unknown users cost what known ones cost, so that nobody learns who there is.
+Failed logins make later ones wait (`failures.py`), so that nobody tries a dictionary; unknown users cost what known ones cost, so that nobody
+learns who there is. One address has a part of those that wait.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, Protocol
 
 from gantrymq.auth import passwords
+from gantrymq.auth.failures import Failures
 
 THREADS: Final = 2
 """19 MiB and a core each while they work."""
 
 KNOWN_MAX: Final = 100_000
 """Verified passwords remembered: a fleet; 100 bytes each."""
-
-FAILURES_MAX: Final = 10_000
-"""(User, address) whose failures are remembered; the oldest are forgotten."""
-
-FAILURES_FORGOTTEN_MS: Final = 600_000
 
 NOBODY: Final = "$argon2id$v=19$m=19456,t=2,p=1$6aD3x8jVjXvWn0b1mS0P3g$4m7u3Uq1Uo5zP1eWlA2q6S6o2l1P5V6Q7g0oI4l9x2k"
 """What a password of an unknown user is compared with: as slow as any, and never right."""
@@ -34,6 +30,9 @@ Answer = Callable[[str], None]
 
 WRONG: Final = "the user name or password is wrong"
 BUSY: Final = "too many logins wait: come again"
+CROWDED: Final = "too many logins from your address wait: come again"
+AGAIN: Final = (BUSY, CROWDED)
+"""Answers to who was not asked."""
 
 
 class Timer(Protocol):
@@ -55,8 +54,8 @@ class Logins:
         *,
         verified_ms: int,
         waiting_max: int,
-        delay_ms: int,
-        delay_max_ms: int,
+        address_waiting_max: int,
+        failures: Failures,
     ) -> None:
         """`post(callback, *arguments)`: run it on the loop, from a thread. `seed`: random, of this process."""
         self._timer = timer
@@ -64,32 +63,49 @@ class Logins:
         self._seed = seed
         self._verified_ms = verified_ms
         self._waiting_max = waiting_max
-        self._delays = (delay_ms, delay_max_ms)
+        self._address_waiting_max = address_waiting_max
+        self._failures = failures
         self._pool = ThreadPoolExecutor(THREADS, "gantry-login")
         self._known: OrderedDict[bytes, int] = OrderedDict()
         """Keyed hash of (user, hash, password), and until when."""
-        self._failures: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
-        """(User, address): failures in a row, and when the last one was."""
+        self._waiting_by_address: Counter[str] = Counter()
         self.waiting = 0
         self.failed = 0
 
     def check(self, user: str, known: str, password: str, address: str, answer: Answer) -> None:
         """Whether `password` is right; `known`: the user's hash, empty for a user who is not there. `answer` is called on the loop, possibly
         at once."""
-        delay_ms = self._delay_ms((user, address))
-        if delay_ms:
-            if self.waiting >= self._waiting_max:
-                answer(BUSY)
-                return
-            self.waiting += 1
+        delay_ms = self._failures.delay_ms(user, address, self._timer.now_ms())
+        if not delay_ms:
+            self._check(user, known, password, address, answer)
+        elif self._may_wait(address, answer):
+            self._wait(address)
             at_ms = self._timer.now_ms() + delay_ms
             self._timer.call_at(at_ms, lambda now_ms: self._after_delay(user, known, password, address, answer))
-            return
-        self._check(user, known, password, address, answer)
 
     def _after_delay(self, user: str, known: str, password: str, address: str, answer: Answer) -> None:
-        self.waiting -= 1
+        self._go_on(address)
         self._check(user, known, password, address, answer)
+
+    def _may_wait(self, address: str, answer: Answer) -> bool:
+        """Whether one more may; else `answer` has it."""
+        if self._waiting_by_address[address] >= self._address_waiting_max:
+            answer(CROWDED)
+            return False
+        if self.waiting >= self._waiting_max:
+            answer(BUSY)
+            return False
+        return True
+
+    def _wait(self, address: str) -> None:
+        self.waiting += 1
+        self._waiting_by_address[address] += 1
+
+    def _go_on(self, address: str) -> None:
+        self.waiting -= 1
+        self._waiting_by_address[address] -= 1
+        if not self._waiting_by_address[address]:
+            del self._waiting_by_address[address]
 
     def _check(self, user: str, known: str, password: str, address: str, answer: Answer) -> None:
         key = self._key(user, known, password)
@@ -101,10 +117,9 @@ class Logins:
         if not passwords.is_slow(compared):
             self._done(user, address, key, answer, passwords.verify(compared, password))
             return
-        if self.waiting >= self._waiting_max:
-            answer(BUSY)
+        if not self._may_wait(address, answer):
             return
-        self.waiting += 1
+        self._wait(address)
         self._pool.submit(self._in_thread, compared, password, partial(self._verified, user, address, key, answer))
 
     def _in_thread(self, known: str, password: str, done: Callable[[bool], None]) -> None:
@@ -115,7 +130,7 @@ class Logins:
             return
 
     def _verified(self, user: str, address: str, key: bytes, answer: Answer, good: bool) -> None:
-        self.waiting -= 1
+        self._go_on(address)
         self._done(user, address, key, answer, good)
 
     def _done(self, user: str, address: str, key: bytes, answer: Answer, good: bool) -> None:
@@ -137,22 +152,11 @@ class Logins:
     def note_failure(self, user: str, address: str) -> None:
         """A login that failed for another reason than its password, too: a signature."""
         self.failed += 1
-        pair = (user, address)
-        count, _ = self._failures.pop(pair, (0, 0))
-        while len(self._failures) >= FAILURES_MAX:
-            self._failures.popitem(last=False)
-        self._failures[pair] = (count + 1, self._timer.now_ms())
+        self._failures.note(user, address, self._timer.now_ms())
 
     def note_success(self, user: str, address: str) -> None:
-        """The next failure is the first."""
-        self._failures.pop((user, address), None)
-
-    def _delay_ms(self, pair: tuple[str, str]) -> int:
-        count, last_ms = self._failures.get(pair, (0, 0))
-        if not count or self._timer.now_ms() - last_ms > FAILURES_FORGOTTEN_MS:
-            return 0
-        first_ms, most_ms = self._delays
-        return min(first_ms << min(count - 1, 20), most_ms)
+        """The user's next failure is its first."""
+        self._failures.forget(user, address)
 
     def _key(self, user: str, known: str, password: str) -> bytes:
         """Different for every hash that the user ever had: a changed password is not remembered."""

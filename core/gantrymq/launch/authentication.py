@@ -13,6 +13,7 @@ from typing import Any, Final
 from gantrymq.auth import passwords
 from gantrymq.auth.authority import Authority
 from gantrymq.auth.config import AuthConfig
+from gantrymq.auth.failures import Failures
 from gantrymq.auth.keys import KEY_FILE, KeyFileError, add_key, read_keys
 from gantrymq.auth.logins import Logins
 from gantrymq.auth.rows import POLICIES, USERS, User, check_name, encode
@@ -38,8 +39,8 @@ def authority_of(config: AuthConfig, wheel: Wheel, soon: Callable[[Callable[[], 
         os.urandom(SEED_BYTES),
         verified_ms=config.verified_ms,
         waiting_max=config.logins_max,
-        delay_ms=config.failure_delay_ms,
-        delay_max_ms=config.failure_delay_max_ms,
+        address_waiting_max=config.address_logins_max,
+        failures=Failures(config.failure_delay_ms, config.failure_delay_max_ms, config.address_failures_max),
     )
     return Authority(config, logins, soon)
 

@@ -54,6 +54,12 @@ class Link(Protocol):
     def speaks_for(self, host: str, port: int) -> None:
         """The peer is a proxy: from now on it counts as the client at this address, and its certificate as nobody's."""
 
+    def known(self) -> None:
+        """It is known who the peer is: what strangers are bound to (`doors.threshold`) holds no more."""
+
+    def expect(self, size: int) -> None:
+        """So many more bytes are needed to know who the peer is, whatever strangers may send."""
+
     def is_pressed(self) -> bool:
         """Half of what may wait for all slow readers of the process waits: what can be dropped should be."""
 

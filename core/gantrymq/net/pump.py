@@ -14,14 +14,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 from gantrymq.net.api import ConnectionFactory, Door, Wheel
+from gantrymq.net.doors.threshold import behind, expect, known
+from gantrymq.net.held.addresses import Addresses
 from gantrymq.net.held.inbound import Inbound
 from gantrymq.net.held.kernel import unacknowledged_bytes
+from gantrymq.net.held.limits import PumpLimits
 from gantrymq.net.held.outbound import LARGE_BYTES, Held, Ledger, Pieces
-from gantrymq.net.loopback import Network, is_trusted, peer_name
+from gantrymq.net.loopback import is_trusted, peer_name
 from gantrymq.net.rotation import BOUNDED_BYTES_MAX, SHARE_S, SLICE_BYTES_MAX, SLICE_BYTES_MIN, SLICE_S, Rotation
 from gantrymq.net.tls.identity import Certificate, certificate_of
 from gantrymq.net.traffic import Traffic
@@ -57,39 +59,12 @@ EOF_SEEN, LOST, SHOWN_OUT = 4, 16, 32
 HOLDS: Final = HOLD_DOOR | HOLD_PUMP | HOLD_TURN
 
 
-@dataclass(frozen=True, slots=True)
-class PumpLimits:
-    """What one connection and one process may take."""
-
-    outbound_bytes_max: int = 16 * 1024 * 1024
-    """Bytes waiting for one slow reader above which its requests are not read any more: as much as one largest frame."""
-    outbound_bytes_ceiling: int = 64 * 1024 * 1024
-    """Bytes waiting for one reader at which it is cut off, for a door that delivers in spite of `outbound_bytes`."""
-    outbound_bytes_process_max: int = 512 * 1024 * 1024
-    """Bytes held for all slow readers together, payloads that several get counted once; over it the one with the most is cut off, so
-    that many slow readers, each within its own limit, do not take the process's memory."""
-    inbound_bytes_process_max: int = 512 * 1024 * 1024
-    """Bytes held of all peers' unfinished requests; over it those held longest go, so that many peers that trickle do not take the
-    process's memory. Thirty-two largest frames, and a hundred times what a fleet of ordinary senders has under way."""
-    frame_timeout_ms: int = 120_000
-    """From the first byte of a frame or body to its last: the largest message at 35 KB/s."""
-    stalled_reader_ms: int = 30_000
-    """No byte taken for so long while data waits: closed. Longer than any Wi-Fi roaming, shorter than usual keep-alives."""
-    trusted_networks: tuple[Network, ...] = ()
-    """Whose peers may do what this machine's may."""
-    linger_ms: int = 1_000
-    """Time for the peer to read our last words and close; closing at once would reset a peer that is still sending."""
-    connections_max: int = 100_000
-    """Connections of the process, all doors together; also kept below the limit of open files."""
-    door_connections_max: int = 100_000
-    """Connections of one open port: what is idle at one door must not shut the others."""
-
-
 class PumpHost:
     """What all pumps of a process share."""
 
     __slots__ = (
         "_recounted",
+        "addresses",
         "at_write",
         "holding",
         "inbound",
@@ -111,6 +86,7 @@ class PumpHost:
         self.wheel = wheel
         self.limits = limits
         self.traffic = Traffic()
+        self.addresses = Addresses(limits.address_connections_max)
         self.holding: set[Pump] = set()
         """Connections whose peers had not taken all of it when they were last looked at."""
         self.ledger = Ledger()
@@ -178,6 +154,7 @@ class Pump(asyncio.Protocol):
     """One accepted connection."""
 
     __slots__ = (
+        "_counted",
         "_deadline_armed_ms",
         "_deadline_at_ms",
         "_deadline_handle",
@@ -259,7 +236,7 @@ class Pump(asyncio.Protocol):
         self._deadline_at_ms: int | None = None
         self._deadline_armed_ms = 0
         self._deadline_handle = 0
-        self.peer = "?"
+        self.peer, self._counted = "?", ""
         self.peer_is_loopback = self.peer_is_trusted = self.is_encrypted = False
         self.peer_certificate: Certificate | None = None
 
@@ -274,7 +251,7 @@ class Pump(asyncio.Protocol):
         self.peer_is_trusted = self.peer_is_loopback or is_trusted(
             connection.get_extra_info("peername"), connection.get_extra_info("sockname"), host.limits.trusted_networks
         )
-        if not host.admit(self.peer, self._live):
+        if not host.admit(self.peer, self._live) or not self._count_address():
             self._state = CLOSED
             connection.close()
             return
@@ -465,6 +442,7 @@ class Pump(asyncio.Protocol):
         if self in self._live:
             self._live.discard(self)
             host.traffic.connections -= 1
+            host.addresses.went(self._counted)
         self._set_inbound(0)
         if self._frame_handle:
             host.wheel.cancel(self._frame_handle)
@@ -531,14 +509,34 @@ class Pump(asyncio.Protocol):
 
     def become(self, door: Door) -> None:
         """See `Link`."""
-        self._door = door
+        self._door = behind(self._door, door)
         door.connected(self)
+
+    def known(self) -> None:
+        """See `Link`."""
+        self._door = known(self._door)
+
+    def expect(self, size: int) -> None:
+        """See `Link`."""
+        expect(self._door, size)
 
     def speaks_for(self, host: str, port: int) -> None:
         """See `Link`."""
         self.peer, self.peer_is_loopback = peer_name((host, port))
         trusted = is_trusted((host, port), ("", 0), self._host.limits.trusted_networks)
         self.peer_is_trusted, self.peer_certificate = self.peer_is_loopback or trusted, None
+        self._host.addresses.went(self._counted)
+        if not self._count_address():
+            self.close()
+
+    def _count_address(self) -> bool:
+        """Among the connections of its address; False: there are too many."""
+        addresses = self._host.addresses
+        self._counted = "" if self.peer_is_trusted else addresses.came(self.peer)
+        if self._counted or self.peer_is_trusted:
+            return True
+        self._host.traffic.refused += 1
+        return False
 
     # From the listener.
 

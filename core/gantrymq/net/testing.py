@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from gantrymq.net.api import Door, Wheel
+from gantrymq.net.doors.threshold import behind, expect, known
 from gantrymq.net.loopback import peer_name
 from gantrymq.net.tls.identity import Certificate
 from gantrymq.net.turn import LoopTurn
@@ -194,12 +195,18 @@ class FakeLink:
             self._deadline_handle = self.wheel.call_at(at_ms, self._deadline)
 
     def become(self, door: Door) -> None:
-        self.door = door
+        self.door = behind(self.door, door)
         door.connected(self)
 
     def speaks_for(self, host: str, port: int) -> None:
         self.peer, self.peer_is_loopback = peer_name((host, port))
         self.peer_is_trusted = self.peer_is_loopback
+
+    def known(self) -> None:
+        self.door = known(self.door)
+
+    def expect(self, size: int) -> None:
+        expect(self.door, size)
 
     def outbound_bytes(self) -> int:
         return self.waiting

@@ -257,6 +257,17 @@ class FrameReader:
         """Bytes of the unfinished frame that are held."""
         return len(self._pending)
 
+    def begun(self) -> tuple[Command, int] | None:
+        """The unfinished frame, without its body, and its bytes; None while its header is not whole. Raises `FrameError`."""
+        pending = self._pending
+        if len(pending) < 8:
+            return None
+        total, marker = PREFIX.unpack_from(pending)
+        body_at = 8 + (marker & 0xFFFFFF)
+        if len(pending) < body_at:
+            return None
+        return self._decode(marker >> 24, bytes(pending[8:body_at]), b""), total + 4
+
     def feed(self, data: bytes) -> list[Command]:
         """All commands that `data` completes, in order. Raises `FrameError`; the reader is of no use after
         that."""

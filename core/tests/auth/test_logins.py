@@ -9,6 +9,7 @@ import hashlib
 import pytest
 
 from gantrymq.auth import passwords
+from gantrymq.auth.failures import Failures
 from gantrymq.auth.keys import KeyFileError, add_key, read_keys
 from gantrymq.auth.logins import BUSY, NOBODY, WRONG, Logins
 from gantrymq.net.testing import ManualClock, ManualWheel
@@ -65,12 +66,12 @@ def test_unknown_users_cost_as_much() -> None:
 
 
 class Bench:
-    def __init__(self, waiting_max: int = 10, delay_ms: int = 0) -> None:
+    def __init__(self, waiting_max: int = 10, delay_ms: int = 0, address_waiting_max: int = 10) -> None:
         self.wheel = ManualWheel(ManualClock())
         loop = asyncio.get_running_loop()
         self.logins = Logins(
             self.wheel, loop.call_soon_threadsafe, b"seed", verified_ms=60_000, waiting_max=waiting_max,
-            delay_ms=delay_ms, delay_max_ms=1000,
+            address_waiting_max=address_waiting_max, failures=Failures(delay_ms, 1000, 20),
         )  # fmt: skip
 
     async def check(self, known: str, password: str, user: str = "u") -> str:

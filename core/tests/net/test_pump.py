@@ -11,11 +11,12 @@ import pytest
 import uvloop
 
 from gantrymq.net.api import Link
+from gantrymq.net.held.limits import PumpLimits
 from gantrymq.net.held.outbound import Pieces, gathered
 from gantrymq.net.listen import Listener, ListenError, listen
-from gantrymq.net.loopback import peer_name
+from gantrymq.net.loopback import networks_of, peer_name
 from gantrymq.net.places import Place
-from gantrymq.net.pump import Pump, PumpHost, PumpLimits
+from gantrymq.net.pump import Pump, PumpHost
 from gantrymq.net.testing import ManualClock, ManualWheel
 from gantrymq.net.turn import LoopTurn
 
@@ -599,3 +600,42 @@ def test_peer_names() -> None:
     assert peer_name(("2001:db8::1", 5, 0, 0)) == ("[2001:db8::1]:5", False)
     assert peer_name(("::ffff:127.0.0.1", 5, 0, 0)) == ("[::ffff:127.0.0.1]:5", True)
     assert peer_name("/tmp/socket") == ("unix", True)
+
+
+class Elsewhere:
+    """A transport whose peer is at some address."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.closed = False
+
+    def get_extra_info(self, name: str) -> Any:
+        return {"peername": (self.host, 5), "sockname": ("192.0.2.99", 6)}.get(name)
+
+    def set_write_buffer_limits(self, high: int, low: int) -> None:
+        """Nothing is written."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_one_address_has_its_part_of_the_connections() -> None:
+    limits = PumpLimits(address_connections_max=2, trusted_networks=networks_of("198.51.100.0/24"))
+    host = PumpHost(LoopTurn(lambda run: None), ManualWheel(ManualClock()), limits)
+    live: set[Pump] = set()
+
+    def come(address: str) -> tuple[Pump, bool]:
+        pump, transport = Pump(host, EchoDoor, live), Elsewhere(address)
+        pump.connection_made(transport)  # type: ignore[arg-type]
+        return pump, not transport.closed
+
+    first, _ = come("192.0.2.1")
+    assert [come("192.0.2.1")[1] for _ in range(3)] == [True, False, False]
+    assert host.traffic.refused == 2
+    assert come("192.0.2.2")[1]
+    assert all(come("198.51.100.7")[1] and come("127.0.0.1")[1] and come("192.0.2.99")[1] for _ in range(5))
+    first.connection_lost(None)
+    assert [come("192.0.2.1")[1] for _ in range(2)] == [True, False]
+    for pump in list(live):
+        pump.connection_lost(None)
+    assert (host.traffic.connections, len(host.addresses)) == (0, 0)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gantrymq.net.pump import Pump, PumpHost, PumpLimits
+from gantrymq.net.held.limits import PumpLimits
+from gantrymq.net.pump import Pump, PumpHost
 from gantrymq.net.testing import ManualClock, ManualTurn, ManualWheel
 from tests.net.test_pump import EchoDoor
 

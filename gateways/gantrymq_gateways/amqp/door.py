@@ -197,6 +197,8 @@ class AmqpDoor:
         self.identity = identity
         if identity is None:
             log.warning("%s: login refused: %s", self._link.peer, why)
+        else:
+            self._link.known()
         answer(identity.name if identity is not None else False)
         self._arm()
         self._link.mark()

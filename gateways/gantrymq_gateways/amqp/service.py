@@ -91,7 +91,9 @@ class AmqpService:
             heartbeat_s=config.heartbeat,
             body_bytes_max=context.sections["message"].body_bytes_max,
         )
-        bound: tuple[str, int] = await context.listen(lambda: AmqpDoor(gateway, settings), context.host, config.port)
+        bound: tuple[str, int] = await context.listen(
+            context.asking(lambda: AmqpDoor(gateway, settings)), context.host, config.port
+        )
         if not config.loopback_guest_only and gateway.authority is None:
             warn_if_open(log, self.name, bound, "amqp.loopback_guest_only=false")
         return [bound, *await self._start_management(context, gateway)]
@@ -106,7 +108,8 @@ class AmqpService:
             port = MANAGEMENT_PORT
         site = ManagementSite(gateway, context.host, context.host_names)
         try:
-            return [await context.listen(lambda: site.door(context.clock.monotonic_ms), context.host, port)]
+            doors = context.asking(lambda: site.door(context.clock.monotonic_ms))
+            return [await context.listen(doors, context.host, port)]
         except ListenError as error:
             if config.management_port is not None:
                 raise

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.auth.authority import NOT_LOADED
-from gantrymq.auth.logins import BUSY
+from gantrymq.auth.logins import AGAIN
 from gantrymq.auth.resources import Action, Kind
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -65,7 +65,7 @@ class Asker:
         def done(identity: Identity | None, why: str) -> None:
             if identity is None:
                 log.warning("%s: refused: %s", link.peer, why)
-                on_known(_come_again(why) if why in (BUSY, NOT_LOADED) else _unknown(why))
+                on_known(_come_again(why) if why in (*AGAIN, NOT_LOADED) else _unknown(why))
                 return
             self._last = (given[0], epoch, identity)
             on_known(identity)

@@ -264,6 +264,8 @@ class EventDoor:
     def _handler_for(self, who: Identity | Problem, asked: Asked) -> Handler:
         if isinstance(who, Problem):
             raise who
+        if self._link is not None:
+            self._link.known()
         return self._handler(*asked, who)
 
     def _go_on_with(self, number: int, target: bytes, judge: Callable[[], Handler]) -> None:

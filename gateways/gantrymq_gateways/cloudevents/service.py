@@ -145,9 +145,8 @@ class CloudEventsService:
         publisher = Publisher(port, topics, around, context.sections["message"].body_bytes_max)
         names = HostNames(context.host, context.host_names)
         authority = context.shared.get("auth")
-        bound: Any = await context.listen(
-            lambda: EventDoor(publisher, registry, names, config.allow_anonymous, authority), context.host, config.port
-        )
+        doors = context.asking(lambda: EventDoor(publisher, registry, names, config.allow_anonymous, authority))
+        bound: Any = await context.listen(doors, context.host, config.port)
         if config.allow_anonymous and authority is None:
             warn_if_open(log, self.name, bound, "cloudevents.allow_anonymous=true")
         return [bound]

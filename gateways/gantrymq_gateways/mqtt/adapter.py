@@ -327,6 +327,8 @@ class MqttDoor(Peer):
         self._identity = identity
         authority = self._gateway.authority
         assert authority is not None, "it said who the client is"
+        if self._link is not None:
+            self._link.known()
         self._terms.owner = partial(access.owner, identity, authority)
         self._authenticated(Answer(user=identity.name))
 

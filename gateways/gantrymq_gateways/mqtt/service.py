@@ -79,7 +79,9 @@ class MqttService:
         if failures:
             raise failures[0]
         manners = manners_of(gateway, HostNames(context.host, context.host_names))
-        bound: tuple[str, int] = await context.listen(lambda: FirstBytes(manners), context.host, config.port)
+        bound: tuple[str, int] = await context.listen(
+            context.asking(lambda: FirstBytes(manners)), context.host, config.port
+        )
         if config.bridges:
             self._bridges = import_module("gantrymq_gateways.bridges.service").Bridges(context, gateway, config.bridges)
         if config.allow_anonymous:

@@ -112,8 +112,10 @@ class _InnerLink:
 
     __slots__ = (
         "_outer",
+        "expect",
         "is_encrypted",
         "is_pressed",
+        "known",
         "mark",
         "outbound_bytes",
         "pause_reading",
@@ -133,6 +135,7 @@ class _InnerLink:
         self.mark, self.set_deadline = link.mark, link.set_deadline
         self.pause_reading, self.resume_reading = link.pause_reading, link.resume_reading
         self.outbound_bytes, self.is_pressed = link.outbound_bytes, link.is_pressed
+        self.known, self.expect = link.known, link.expect
 
     def close(self) -> None:
         self._outer.close_inner()

@@ -19,7 +19,7 @@ from gantrymq.model import sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import LOOPBACK_HOST, Message
 from gantrymq.net.api import Door, Link
-from gantrymq.remoting.codec import Command, SendResponses, header_of, response
+from gantrymq.remoting.codec import Command, FrameError, SendResponses, header_of, response
 from gantrymq.remoting.constants import FLAG_ONEWAY, FLAG_RESPONSE, REGION, RequestCode, ResponseCode
 from gantrymq.remoting.dispatch import Handler, K, Row, S, rows
 from gantrymq.remoting.door import RemotingDoor, code_name, code_of
@@ -95,6 +95,9 @@ def host_bytes(address: str) -> bytes:
     mapped = getattr(parsed, "ipv4_mapped", None)
     return (mapped or parsed).packed + int(port).to_bytes(4, "big")
 
+
+STRANGER_BYTES: Final = 4096
+"""Of an unfinished frame, before it is looked at whose it may be."""
 
 COLD_MAX: Final = 1024
 """Requests of one connection that wait for the disk: a consumer pulls each of its queues once at a time."""
@@ -277,10 +280,21 @@ class BrokerConnection(RemotingDoor):
                 shared.broker.submit(batch, (batch, commands, size), self._stored, self)
         else:
             self._read_bytes = connection.pending_bytes
+        if guard is not None and not guard.is_known and connection.reader.pending_bytes > STRANGER_BYTES:
+            self._ask_for_room(guard)
         if connection.error:
             self.broken()
         if connection.outbox:
             self.link.mark()
+
+    def _ask_for_room(self, guard: Guard) -> None:
+        """Nobody is known yet, and a large frame has begun."""
+        try:
+            begun = self.connection.reader.begun()
+        except FrameError:
+            return  # said when the frame is whole, or never
+        if begun is not None:
+            guard.ask_for_room(*begun)
 
     def _passes(self, guard: Guard, command: Command) -> bool:
         """Whether whoever sent it may; a refusal is answered. A send gets the header that makes it one of a batch."""

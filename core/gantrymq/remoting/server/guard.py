@@ -7,12 +7,14 @@ authentication.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.auth.authority import NOT_LOADED, Authority, Identity
 from gantrymq.auth.resources import ACTION_NAMES, Action, Kind
 from gantrymq.auth.signatures import ACCESS_KEY, is_signed
 from gantrymq.model.names import TRACE_TOPIC
+from gantrymq.net.held.addresses import address_of
 from gantrymq.remoting.request_classes import RequestClass, class_of
 from gantrymq.remoting.server.rights import RIGHTS, topic_need
 
@@ -20,8 +22,13 @@ if TYPE_CHECKING:
     from gantrymq.net.api import Link
     from gantrymq.remoting.codec import Command
 
+log = logging.getLogger(__name__)
+
 IDENTITIES_MAX: Final = 64
 """Users of one connection: a client has one."""
+
+WRONG_MAX: Final = 16
+"""Wrong signatures after which a connection is closed: whoever guesses has to connect again, too."""
 
 TRACE_NEED: Final = ("pub", f"topic:{TRACE_TOPIC}")
 """Every user may write what became of its messages: clients do by themselves."""
@@ -30,24 +37,31 @@ TRACE_NEED: Final = ("pub", f"topic:{TRACE_TOPIC}")
 class Guard:
     """Of one connection."""
 
-    __slots__ = ("_authority", "_identities", "_link")
+    __slots__ = ("_authority", "_identities", "_link", "_wrong", "is_known")
 
     def __init__(self, authority: Authority, link: Link) -> None:
         self._authority = authority
         self._link = link
         self._identities: dict[str, Identity] = {}
+        self._wrong = 0
+        self.is_known = False
+        """Somebody has shown who it is."""
 
     def refusal(self, command: Command) -> str:
         """Why the request is not answered; empty if it is."""
         kind = class_of(command.code)
         if kind in (RequestClass.GATEWAY, RequestClass.BROKER):
-            return "" if self._link.peer_is_trusted else _no_member(command.code, kind)
+            if self._link.peer_is_trusted:
+                self._show()
+                return ""
+            return _no_member(command.code, kind)
         if not self._authority.loaded:
             return NOT_LOADED
         try:
             identity = self._who(command)
         except PermissionError as error:
             return str(error)
+        self._show()
         if identity.is_admin:
             return ""
         needs = RIGHTS.get(command.code)
@@ -57,6 +71,22 @@ class Guard:
             if need != TRACE_NEED and not may(identity, *need):
                 return f"user {identity.name} has no permission {need[0]} on {need[1]} from {identity.address}"
         return "" if identity.alive else f"user {identity.name} was deleted or disabled"
+
+    def _show(self) -> None:
+        if not self.is_known:
+            self.is_known = True
+            self._link.known()
+
+    def ask_for_room(self, command: Command, size: int) -> None:
+        """A frame of `size` bytes has begun, and this is its header: whoever names a user with a secret may send all of it, which its
+        signature is over; and so may who needs no signature."""
+        authority, link, name = self._authority, self._link, command.fields.get(ACCESS_KEY, "")
+        if name:
+            expected = authority.secret(name) is not None
+        else:
+            expected = bool(authority.by_certificate(link.peer_certificate, "", "") or authority.anonymous("", ""))
+        if expected:
+            link.expect(size)
 
     def may_read(self, topic: str, group: str) -> bool:
         """Whether a user of this connection may consume."""
@@ -79,7 +109,11 @@ class Guard:
             return self._identities.setdefault("", found)
         secret = self._authority.secret(name)
         if secret is None or not is_signed(secret, fields, command.body, command.version):
-            self._authority.logins.note_failure(name, self._link.peer.rpartition(":")[0])
+            self._authority.logins.note_failure(name, address_of(self._link.peer))
+            self._wrong += 1
+            if self._wrong >= WRONG_MAX:
+                log.warning("%s: closed: %d signatures were wrong", self._link.peer, self._wrong)
+                self._link.close()
             raise PermissionError(f"the signature of AccessKey {name[:64]!r} is wrong")
         identity = self._identities.get(name)
         if identity is None:

@@ -146,6 +146,7 @@ class ManagementDoor:
         if not good:
             self._fail(401, "Login failed", _ASK)
             return
+        link.known()
         if self._http.they_are_waiting_for_100_continue:
             self._write(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue"))
             link.mark()

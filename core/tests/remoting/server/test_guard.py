@@ -1,0 +1,100 @@
+"""Who a connection's requests are from, and what becomes of one that guesses."""
+
+from __future__ import annotations
+
+import pytest
+
+from gantrymq.auth.authority import Authority
+from gantrymq.auth.config import AuthConfig
+from gantrymq.auth.rows import POLICIES, USERS, User, encode
+from gantrymq.auth.signatures import ACCESS_KEY, SIGNATURE, sign
+from gantrymq.net.doors.threshold import Terms, Threshold
+from gantrymq.net.testing import FakeLink, ManualClock, ManualWheel
+from gantrymq.remoting.codec import Command
+from gantrymq.remoting.constants import RequestCode
+from gantrymq.remoting.door import RemotingDoor
+from gantrymq.remoting.gateway_codes import FIRST_CODE
+from gantrymq.remoting.server.guard import WRONG_MAX, Guard
+
+
+class CountedLogins:
+    def __init__(self) -> None:
+        self.failures: list[tuple[str, str]] = []
+
+    def note_failure(self, user: str, address: str) -> None:
+        self.failures.append((user, address))
+
+
+class PlainKeys:
+    """Secrets as they are."""
+
+    def open(self, user: str, sealed: str) -> str:
+        return sealed
+
+
+class World:
+    def __init__(self, *users: User) -> None:
+        self.logins = CountedLogins()
+        self.authority = Authority(AuthConfig(), self.logins, lambda callback: callback())  # type: ignore[arg-type]
+        self.authority.keys = PlainKeys()  # type: ignore[assignment]
+        self.authority.load(USERS, {user.name: encode(user) for user in users})
+        self.authority.load(POLICIES, {})
+        self.wheel = ManualWheel(ManualClock())
+        self.link = FakeLink(self.wheel, peer="192.0.2.1:50000")
+        self.door = RemotingDoor(self.wheel, {})
+        self.link.attach(Threshold(self.door, Terms(1_000, 100, self.wheel)))
+        self.guard = Guard(self.authority, self.link)
+
+    def ask(self, secret: str, user: str = "root") -> str:
+        fields = {"topic": "t", ACCESS_KEY: user}
+        request = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {**fields, SIGNATURE: sign(secret, fields, b"")})
+        return self.guard.refusal(request)
+
+
+ROOT = User("root", admin=True, secret="right")
+
+
+def test_who_signs_is_known() -> None:
+    world = World(ROOT)
+    assert "is wrong" in world.ask("wrong")
+    assert not world.guard.is_known
+    assert world.ask("right") == ""
+    assert world.guard.is_known
+    assert world.link.door is world.door
+
+
+def test_who_guesses_is_closed_and_counted() -> None:
+    world = World(ROOT)
+    for number in range(WRONG_MAX):
+        assert world.link.closed_by is None, number
+        assert "is wrong" in world.ask("wrong", user="root" if number % 2 else "nobody")
+    assert world.link.closed_by == "close"
+    assert len(world.logins.failures) == WRONG_MAX
+    assert set(world.logins.failures) == {("root", "192.0.2.1"), ("nobody", "192.0.2.1")}
+
+
+def test_a_member_of_the_cluster_is_known_without_a_signature() -> None:
+    for trusted in (True, False):
+        world = World()
+        world.link.peer_is_trusted = trusted
+        assert bool(world.guard.refusal(Command(FIRST_CODE, {}))) is not trusted
+        assert world.guard.is_known is trusted
+
+
+@pytest.mark.parametrize(
+    ("users", "name", "more"),
+    [
+        ((ROOT,), "root", True),
+        ((ROOT,), "nobody", False),
+        ((ROOT,), "", False),
+        ((User("root", admin=True),), "root", False),
+        ((User("anonymous"),), "", True),
+        ((User("root", secret="right", enabled=False),), "root", False),
+    ],
+)
+def test_a_large_frame_is_read_for_whoever_may_have_signed_it(users: tuple[User, ...], name: str, more: bool) -> None:
+    world = World(*users)
+    world.guard.ask_for_room(Command(RequestCode.SEND_MESSAGE, {ACCESS_KEY: name} if name else {}), 5_000)
+    for _ in range(3):
+        world.link.feed(b"\x00\x00\x20\x00\x00\x00\x10\x00" if not world.door.inbound_bytes() else b"x" * 100)
+    assert (world.link.closed_by is None) is more
