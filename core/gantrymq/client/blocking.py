@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from gantrymq.client import admin
 from gantrymq.client.connecting.routes import MessageQueue, Route
@@ -22,6 +22,9 @@ from gantrymq.client.pushing.handlers import BatchHandler, Handler
 from gantrymq.client.records import ReceivedMessage
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.constants import Perm
+
+END_S: Final = 1.0
+"""What tasks that do not end when they are cancelled are waited for."""
 
 T = TypeVar("T")
 B = TypeVar("B", bound="_Blocking")
@@ -57,8 +60,17 @@ class LoopThread:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
+            self._loop.run_until_complete(self._end_tasks())
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
+
+    async def _end_tasks(self) -> None:
+        """Cancel what still runs, as `asyncio.run` does: a task that is forgotten in the middle of a connection leaves it open."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=END_S)
 
 
 class _Blocking:

@@ -74,9 +74,14 @@ class Client:
         return expect_success(await link.request(command, timeout_s), what, address)
 
     async def close(self) -> None:
-        """Leave all groups and close all links."""
-        await self.members.close()
-        await self.links.close()
+        """Leave all groups and close all links; cancelled meanwhile, it closes them all the same."""
+        try:
+            await self.members.close()
+        finally:
+            try:
+                await self.routes.close()
+            finally:
+                await self.links.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -31,6 +31,7 @@ Serve = Callable[["Link", Command], bool]
 REQUEST_TIMEOUT_S: Final = 3.0
 """As the Java client's."""
 CONNECT_TIMEOUT_S: Final = 3.0
+CLOSED: Final = "this client is closed"
 BACKOFF_FIRST_S: Final = 0.05
 BACKOFF_MAX_S: Final = 1.0
 """A server that comes back is found within this; a dead one is asked no more often."""
@@ -303,7 +304,7 @@ class Links:
         async with slot.lock:
             while slot.link is None or not slot.link.is_open:
                 if self._closed:
-                    raise _unavailable("this client is closed")
+                    raise _unavailable(CLOSED)
                 pause = slot.retry_at - loop.time()
                 if pause > 0:
                     if not patient or loop.time() + pause > deadline:
@@ -329,6 +330,9 @@ class Links:
             if not patient or slot.retry_at >= deadline:
                 raise _unavailable(f"{address} cannot be reached: {slot.reason}") from None
             return
+        if self._closed:  # in the meantime: `close` did not see this one
+            link.close()
+            raise _unavailable(CLOSED)
         slot.link = link
         slot.backoff_s = slot.retry_at = 0.0
         if self.opened is not None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gantrymq.client.connecting.link import Links
+from gantrymq.client.connecting.link import CLOSED, Links
 from gantrymq.client.connecting.nameservers import DISCOVERY_S, fetch_nameservers
 from gantrymq.client.errors import expect_success
 from gantrymq.model.dialect import DialectError, standard
@@ -147,6 +147,7 @@ class RouteCache:
         self._routes: dict[str, tuple[Route, float]] = {}
         self._missing_since: dict[str, float] = {}
         self._asking: dict[str, asyncio.Future[Route]] = {}
+        self._closed = False
         self._clock_s: Callable[[], float] = time.monotonic
         """The loop's, once a route is kept: asking asyncio for its loop is a system call in Python 3.11."""
 
@@ -176,8 +177,14 @@ class RouteCache:
             if now - kept[1] >= ROUTE_AGE_S:
                 self._refresh(topic)  # in the background: a nameserver that is down must not hold up a send
             return kept[0]
+        asking = self._refresh(topic)
         try:
-            return await asyncio.shield(self._refresh(topic))
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            own = asyncio.current_task()
+            if not asking.cancelled() or (own is not None and own.cancelling()):
+                raise
+            raise GantryError(ErrorCode.UNAVAILABLE, CLOSED) from None  # by `close`, which is not whoever waits here
         except GantryError as error:
             if kept is None or error.code is not ErrorCode.UNAVAILABLE:
                 raise
@@ -220,6 +227,15 @@ class RouteCache:
             else:
                 self._missing_since.pop(topic, None)
 
+    async def close(self) -> None:
+        """End questions that are asked for whoever no longer waits: such a one would connect again. Whoever does wait is told UNAVAILABLE."""
+        self._closed = True
+        asking = list(self._asking.values())
+        for future in asking:
+            future.cancel()
+        if asking:
+            await asyncio.wait(asking)
+
     async def publish_route(self, topic: str, fresh: bool = False) -> Route:
         """As `route`; for a topic that does not exist yet, the brokers that will create it at the first send."""
         try:
@@ -242,6 +258,8 @@ class RouteCache:
         timeout_s = ASK_TIMEOUT_S if timeout_s is None else timeout_s
         deadline = loop.time() + timeout_s
         while True:
+            if self._closed:
+                raise GantryError(ErrorCode.UNAVAILABLE, CLOSED)
             why = await self._discover()
             for address in list(self.nameservers):
                 end = loop.time() + min(timeout_s, ASK_ALL_S / len(self.nameservers))

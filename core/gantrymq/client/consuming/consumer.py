@@ -278,6 +278,12 @@ class PullConsumer(Part):
     async def close(self) -> None:
         """Stop asking, leave the group, and close the links, if they are this object's own."""
         self._closed = True
+        try:
+            await self._leave()
+        finally:
+            await super().close()
+
+    async def _leave(self) -> None:
         if self._member:
             self._member = False
             await self._balancer.stop()
@@ -293,7 +299,6 @@ class PullConsumer(Part):
         if self._asking:
             await asyncio.gather(*self._asking, return_exceptions=True)  # a failure concerns nobody any more
         self._asking.clear()
-        await super().close()
 
     async def _pull_politely(self, queue: MessageQueue, offset: int, count: int, wait_ms: int) -> PullResult:
         begun = asyncio.get_running_loop().time()

@@ -321,10 +321,12 @@ class SimpleConsumer(Part):
     async def close(self) -> None:
         """Leave the group and close the links, if they are this object's own. What is not acknowledged comes back to the group."""
         self._closed = True
-        if self._joined:
-            self._joined = False
-            await self.client.members.leave(consumer=self.group)
-        await super().close()
+        try:
+            if self._joined:
+                self._joined = False
+                await self.client.members.leave(consumer=self.group)
+        finally:
+            await super().close()
 
     # membership.ConsumerMember
 

@@ -214,14 +214,16 @@ class Producer(Part):
 
     async def close(self) -> None:
         """Send what is gathered, wait for check callbacks, leave the group, and close the links, if they are this object's own."""
-        if self._accumulator is not None:
-            await self._accumulator.close()
-        await self._transactions.close()
-        await self._sender.close()
-        if self._joined:
-            self._joined = False
-            await asyncio.shield(self.client.members.leave(producer=self._group, check=self._checks))
-        await super().close()
+        try:
+            if self._accumulator is not None:
+                await self._accumulator.close()
+            await self._transactions.close()
+            await self._sender.close()
+            if self._joined:
+                self._joined = False
+                await asyncio.shield(self.client.members.leave(producer=self._group, check=self._checks))
+        finally:
+            await super().close()
 
 
 def _gathers(message: OutMessage) -> bool:

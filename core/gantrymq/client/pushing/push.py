@@ -246,27 +246,32 @@ class PushConsumer(Part):
 
     async def close(self) -> None:
         """Pull no more, wait for handler calls under way (10 s at most), keep the offsets, leave the group."""
-        if self._running:
-            self._running = False
-            await self._balancer.stop()
-            assert self._delivery is not None
-            self._delivery.clear()
-            await self._end(self._pulls.values())
-            self._pulls.clear()
-            loop = asyncio.get_running_loop()
-            until = loop.time() + CLOSE_S
-            for buffer in self._buffers.values():
-                await buffer.quiet(max(0.0, until - loop.time()))
-            await self._end(self._background)
-            await self.commit()
-            if self.orderly and not self.broadcast:
-                await unlock_queues(self.client, self.group, self._buffers)
-            for buffer in self._buffers.values():
-                buffer.drop()
-            self._buffers.clear()
-            await self.client.members.leave(consumer=self.group)
-        self._pool.shutdown(wait=False)
-        await super().close()
+        try:
+            if self._running:
+                await self._leave()
+        finally:
+            self._pool.shutdown(wait=False)
+            await super().close()
+
+    async def _leave(self) -> None:
+        self._running = False
+        await self._balancer.stop()
+        assert self._delivery is not None
+        self._delivery.clear()
+        await self._end(self._pulls.values())
+        self._pulls.clear()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + CLOSE_S
+        for buffer in self._buffers.values():
+            await buffer.quiet(max(0.0, until - loop.time()))
+        await self._end(self._background)
+        await self.commit()
+        if self.orderly and not self.broadcast:
+            await unlock_queues(self.client, self.group, self._buffers)
+        for buffer in self._buffers.values():
+            buffer.drop()
+        self._buffers.clear()
+        await self.client.members.leave(consumer=self.group)
 
     async def commit(self) -> None:
         """Keep the offsets now; otherwise that happens every 5 s."""
