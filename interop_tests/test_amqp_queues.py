@@ -209,6 +209,62 @@ def test_what_nobody_rejects_does_not_go_round(channel: Any) -> None:
     assert bodies(channel, queue) == []
 
 
+def test_one_active_consumer_at_a_time(server: Gantry, channel: Any) -> None:
+    queue = declare(channel, exclusive=False, expires=60_000, single_active_consumer=True)
+    taken: list[tuple[str, bytes]] = []
+    others = [connect(server) for _ in range(2)]
+    for name, connection in zip(("first", "second"), others, strict=True):
+        connection.channel().basic_consume(queue, consumer(name, taken), auto_ack=False)
+
+    def deliver(count: int) -> None:
+        def arrived() -> bool:
+            for connection in others:
+                if connection.is_open:
+                    connection.process_data_events(0.01)
+            return len(taken) >= count
+
+        until(arrived)
+
+    send(channel, queue, b"1", b"2")
+    deliver(2)
+    assert taken == [("first", b"1"), ("first", b"2")]
+    others[0].close()  # not acknowledged: they come back, and before what is newer
+    send(channel, queue, b"3")
+    deliver(5)
+    assert taken[2:] == [("second", b"1"), ("second", b"2"), ("second", b"3")]
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="in exclusive use"):
+        others[1].channel().basic_consume(queue, consumer("third", taken), exclusive=True)
+    others[1].close()
+    channel.queue_delete(queue)
+
+
+def consumer(name: str, taken: list[tuple[str, bytes]]) -> Any:
+    return lambda channel, method, properties, body: taken.append((name, body))
+
+
+def test_the_higher_priority_is_served_first(server: Gantry, channel: Any) -> None:
+    queue = declare(channel, exclusive=False, expires=60_000)
+    taken: list[tuple[str, bytes]] = []
+    connections = []
+    for name, priority, prefetch in (("low", -1, 1), ("high", 10, 2), ("middle", 0, 1)):
+        connections.append(connect(server))
+        consuming = connections[-1].channel()
+        consuming.basic_qos(prefetch_count=prefetch)
+        consuming.basic_consume(queue, consumer(name, taken), arguments={"x-priority": priority})
+    send(channel, queue, b"1", b"2", b"3", b"4", b"5")
+
+    def arrived() -> bool:
+        for connection in connections:
+            connection.process_data_events(0.01)
+        return len(taken) >= 4
+
+    until(arrived)
+    assert sorted(taken) == [("high", b"1"), ("high", b"2"), ("low", b"4"), ("middle", b"3")]
+    for connection in connections:
+        connection.close()
+    channel.queue_delete(queue)
+
+
 def test_quorum_counts_deliveries_and_takes_out_poison(channel: Any) -> None:
     sink = declare(channel)
     queue = declare(

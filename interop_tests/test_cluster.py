@@ -208,6 +208,45 @@ def test_exclusive_and_auto_delete_queues(one: Gantry, other: Gantry) -> None:
     there.close()
 
 
+def test_consumers_of_all_gateways_are_known(one: Gantry, other: Gantry) -> None:
+    here, there = connect(one), connect(other)
+    queue, alone, single = unique("shared"), unique("alone"), unique("single")
+    channel, elsewhere = here.channel(), there.channel()
+    channel.queue_declare(queue, auto_delete=True)
+    channel.queue_declare(alone, durable=True)
+    channel.queue_declare(single, durable=True, arguments={"x-single-active-consumer": True})
+    tag = channel.basic_consume(queue, lambda *args: None)
+    elsewhere.basic_consume(queue, lambda *args: None)
+    assert channel.queue_declare(queue, passive=True).method.consumer_count == 2
+    channel.basic_cancel(tag)
+    assert elsewhere.queue_declare(queue, passive=True).method.consumer_count == 1
+    channel.basic_consume(alone, lambda *args: None, exclusive=True)
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="in exclusive use"):
+        there.channel().basic_consume(alone, lambda *args: None)
+    taken: list[tuple[str, bytes]] = []
+    channel.basic_consume(single, lambda channel, method, properties, body: taken.append(("here", body)))
+    elsewhere.basic_consume(single, lambda channel, method, properties, body: taken.append(("there", body)))
+
+    def arrived(count: int) -> bool:
+        for connection in (here, there):
+            if connection.is_open:
+                connection.process_data_events(0.01)
+        return len(taken) >= count
+
+    publisher = there.channel()
+    for body in (b"1", b"2"):
+        publisher.basic_publish("", single, body)
+    until(lambda: arrived(2))
+    assert taken == [("here", b"1"), ("here", b"2")]
+    here.close()
+    publisher.basic_publish("", single, b"3")
+    until(lambda: arrived(5))
+    assert sorted(taken[2:]) == [("there", b"1"), ("there", b"2"), ("there", b"3")]
+    for name in (alone, single):
+        publisher.queue_delete(name)
+    there.close()
+
+
 def test_cloudevents_subscriptions_see_every_group(cluster: Cluster, one: Gantry, other: Gantry) -> None:
     pub = Paho(one).start()
     top = unique("ev")

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Start, TopicInfo, refused_for_now
+from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Start, Terms, TopicInfo, refused_for_now
 from gantrymq.broker.routing.api import RouteSet
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -35,6 +35,8 @@ class FakeCursor:
         self.counts: dict[int, int] = {}
         self.armed = True
         self.on_ready: Callable[[int], None] | None = None
+        self.seats: dict[int, tuple[Terms, Callable[[int, bool], None]]] = {}
+        self.active = 0
 
 
 class FakePort:
@@ -158,6 +160,7 @@ class FakePort:
             self.close_tap(tap)
         for cursor in self.cursors.values():
             cursor.on_ready = None
+            cursor.seats.clear()
             cursor.returned.update(cursor.leased)
             cursor.leased.clear()
         for on_done, token, _ in pending:
@@ -460,7 +463,40 @@ class FakePort:
 
     def _info(self, cursor: FakeCursor) -> CursorInfo:
         ready = len(cursor.returned) + len(self.queues.get(cursor.queue, ())) - cursor.next_offset
-        return CursorInfo(cursor.handle, ready, len(cursor.leased), cursor.next_offset)
+        return CursorInfo(cursor.handle, ready, len(cursor.leased), cursor.next_offset, len(cursor.seats))
+
+    def take_seat(
+        self, cursor: int, terms: Terms, on_turn: Callable[[int, bool], None], token: object, on_done: Done
+    ) -> None:
+        if self._failed("take_seat", token, on_done):
+            return
+        place = self.cursors[cursor]
+        alone = terms.exclusive or any(held.exclusive for held, _ in place.seats.values())
+        if (terms.single and terms.exclusive) or (place.seats and alone):
+            self._answer(on_done, token, GantryError(ErrorCode.LEASE_HELD, "in exclusive use"))
+            return
+        self.epoch += 1
+        place.seats[self.epoch] = (terms, on_turn)
+        if terms.single and not place.active:
+            place.active = self.epoch
+        self._answer(on_done, token, (self.epoch, not terms.single or place.active == self.epoch))
+
+    def leave_seat(self, cursor: int, seat: int, token: object, on_done: Done) -> None:
+        if self._failed("leave_seat", token, on_done):
+            return
+        place = self.cursors.get(cursor)
+        if place is None:
+            self._answer(on_done, token, 0)
+            return
+        place.seats.pop(seat, None)
+        if place.active == seat:
+            place.active = next(iter(place.seats), 0)
+            if place.active:
+                self.turn.append(lambda: place.seats[place.active][1](place.active, True))
+        self._answer(on_done, token, len(place.seats))
+
+    def rank(self, cursor: int, rank: int) -> None:
+        """All here are one port."""
 
     def set_policy(self, cursor: int, policy: Policy, token: object, on_done: Done) -> None:
         """Kept in `policies`; nothing here keeps it."""

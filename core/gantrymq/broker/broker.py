@@ -21,6 +21,7 @@ from gantrymq.broker.consuming.cursors import Cursor, Cursors
 from gantrymq.broker.consuming.held import Held
 from gantrymq.broker.consuming.leases import Leases
 from gantrymq.broker.consuming.offsets import FLUSH_MS, OFFSET_TABLES, STEP_EVERY_MS, ConsumerOffsets
+from gantrymq.broker.consuming.seats import Seats
 from gantrymq.broker.consuming.shared_bodies import SharedBodies
 from gantrymq.broker.delay.delays import Delays
 from gantrymq.broker.deletion import deletions
@@ -141,7 +142,7 @@ class Broker:
         self.settings: Settings = Settings(self)
         self.gate = AckGate(always_open=not sync_flush)
         self.cursors: Cursors = Cursors(store, self.append_ack, self._wait_cursor, self._wake_cursor, self._arm_append)
-        self.cursors.share = SharedBodies(wheel).shared
+        self.cursors.share, self.seats = SharedBodies(wheel).shared, Seats(self.cursors, turn, wheel)
         self.delays, self.transactions = Delays(self), Transactions(self)
         self.pops: Pops = Pops(self)
         self.queues: QueueEngine = QueueEngine(self, dead_letters_of(route_sets), self.drop_light)

@@ -12,7 +12,7 @@ from gantrymq.broker.broker import OWN_TABLES, Broker
 from gantrymq.broker.consuming.cursors import Cursor, parse_queue
 from gantrymq.broker.consuming.held import Held
 from gantrymq.broker.matches import Tap
-from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Start, TopicInfo
+from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Start, Terms, TopicInfo
 from gantrymq.broker.queues.companions import check_settled
 from gantrymq.broker.row_checks import is_quarantined, readable
 from gantrymq.broker.tables.tables import KEY_BYTES_MAX, check_item
@@ -335,6 +335,27 @@ class LocalBrokerPort:
             self._broker.cursors.watch(found, self._number, on_ready)
             self._broker.queues.used(found)
 
+    def take_seat(
+        self, cursor: int, terms: Terms, on_turn: Callable[[int, bool], None], token: Any, on_done: Done
+    ) -> None:
+        try:
+            found = self._broker.cursors.get(cursor)
+            self._broker.queues.used(found)
+            seat = self._broker.seats.take(found, self._number, terms, on_turn)
+        except GantryError as error:
+            on_done(token, error)
+            return
+        on_done(token, seat)
+
+    def leave_seat(self, cursor: int, seat: int, token: Any, on_done: Done) -> None:
+        found = self._broker.cursors.by_id.get(cursor)
+        on_done(token, 0 if found is None else self._broker.seats.leave(found, self._number, seat))
+
+    def rank(self, cursor: int, rank: int) -> None:
+        found = self._broker.cursors.by_id.get(cursor)
+        if found is not None:
+            self._broker.seats.rank(found, self._number, rank)
+
     def stats(self, cursors: Sequence[int], token: Any, on_done: Done) -> None:
         table = self._broker.cursors
         result: list[CursorInfo | None] = []
@@ -429,6 +450,7 @@ class LocalBrokerPort:
             self.watch(cursor, None)
         for holder in list(self._holders):
             self.release(holder)
+        self._broker.seats.drop_port(self._number)
         for table, watcher in self._watched_tables:
             self._broker.tables.unwatch(table, watcher)
         self._broker.leases.drop_owner(self)

@@ -90,6 +90,18 @@ class CursorInfo:
     ready: int
     unacked: int
     next_offset: int
+    consumers: int = 0
+    """Seats taken, over all ports."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a consumer consumes. `exclusive`: alone, or not at all. `single`: one at a time has the turn, the others wait (all of a queue
+    say the same). `rank`: the turn goes to the highest first."""
+
+    exclusive: bool = False
+    single: bool = False
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +236,19 @@ class QueuePort(Protocol):
 
     def watch(self, cursor: int, on_ready: Callable[[int], None] | None) -> None:
         """`on_ready(cursor)` once when an entry is ready and again each time after an `acquire` came back short; None ends it."""
+
+    def take_seat(
+        self, cursor: int, terms: Terms, on_turn: Callable[[int, bool], None], token: object, on_done: Done
+    ) -> None:
+        """Register a consumer. Result: (seat, whether it has the turn); `on_turn(seat, active)` when that changes. Seats end with the port.
+        LEASE_HELD: it wants to be alone and is not, or another is exclusive."""
+
+    def leave_seat(self, cursor: int, seat: int, token: object, on_done: Done) -> None:
+        """The consumer is gone. Result: how many are left, over all ports; an unknown seat is ignored."""
+
+    def rank(self, cursor: int, rank: int) -> None:
+        """The highest rank of this port's consumers that have credit, 0 at first: its watcher is called before those of ports with a lower
+        one, which get what is left."""
 
     def stats(self, cursors: Sequence[int], token: object, on_done: Done) -> None:
         """Result: list[CursorInfo | None]."""

@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from gantrymq.broker.port import CursorInfo, Done, Outcome, Start
+from gantrymq.broker.port import CursorInfo, Done, Outcome, Start, Terms
 from gantrymq.cluster import join as cluster_join
 from gantrymq.cluster.everywhere import Everywhere
 from gantrymq.cluster.group import ClusterCursor, Group, Part
 from gantrymq.cluster.names import GROUP_BITS, GROUPS_MAX, mark
 from gantrymq.cluster.patience import Patience
+from gantrymq.cluster.seats import ClusterSeats
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.queue_policy import Policy
-from gantrymq.net.procedures.driver import Gathering, Steps, first_error
+from gantrymq.net.procedures.driver import Gathering, Steps, first_error, run
 
 if TYPE_CHECKING:
     from gantrymq.cluster.group import Cluster
@@ -31,6 +32,7 @@ class ClusterCursors:
         self.by_handle: dict[int, ClusterCursor] = {}
         self._by_name: dict[tuple[str, str], ClusterCursor] = {}
         self._patience = Patience(cluster.wheel, self.joined)
+        self._seats = ClusterSeats(cluster)
 
     def forget(self) -> None:
         """Every group is gone."""
@@ -41,6 +43,18 @@ class ClusterCursors:
         """A group is gone: its parts are opened again when it is back."""
         for cursor in self.by_handle.values():
             cursor.parts.pop(group.index, None)
+            if cursor.seats:
+                self._seats.lost(cursor, group)
+
+    def rehome(self) -> None:
+        """Groups came or left: seats whose home is another group now are taken there."""
+        seated = [cursor for cursor in self.by_handle.values() if cursor.seats]
+        if seated:
+            run(self._settle_seats(seated), lambda result: None)
+
+    def _settle_seats(self, seated: Sequence[ClusterCursor]) -> Steps:
+        for cursor in seated:
+            yield from self._seats.settle(cursor)
 
     def joined(self, group: Group) -> None:
         """A group is in use, or answers, (again): there may be something in its parts."""
@@ -103,6 +117,8 @@ class ClusterCursors:
             cursor.parts[group.index] = part = Part(group, info.cursor)
             if cursor.on_ready is not None:
                 group.port.watch(info.cursor, partial(self._part_ready, cursor, part))
+            if cursor.rank:
+                group.port.rank(info.cursor, cursor.rank)
         if _is_deleted(cursor):
             yield from self._delete_at(cursor, group)
 
@@ -259,6 +275,29 @@ class ClusterCursors:
         for part in found.parts.values():
             part.group.port.watch(part.local, None if on_ready is None else partial(self._part_ready, found, part))
 
+    def take_seat(
+        self, cursor: int, terms: Terms, on_turn: Callable[[int, bool], None], token: Any, on_done: Done
+    ) -> None:
+        found = self.by_handle.get(cursor)
+        if found is None:
+            on_done(token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor} does not exist (any more)"))
+        else:
+            self._seats.take(found, terms, on_turn, token, on_done)
+
+    def leave_seat(self, cursor: int, seat: int, token: Any, on_done: Done) -> None:
+        found = self.by_handle.get(cursor)
+        if found is None:
+            on_done(token, 0)
+        else:
+            self._seats.leave(found, seat, token, on_done)
+
+    def rank(self, cursor: int, rank: int) -> None:
+        found = self.by_handle.get(cursor)
+        if found is not None:
+            found.rank = rank
+            for part in found.parts.values():
+                part.group.port.rank(part.local, rank)
+
     def _part_ready(self, cursor: ClusterCursor, part: Part, _local: int) -> None:
         part.ready = True
         self.wake(cursor)
@@ -315,9 +354,10 @@ class ClusterCursors:
 
 def _sum(handle: int, one: CursorInfo | None, other: CursorInfo) -> CursorInfo:
     if one is None:
-        return CursorInfo(handle, other.ready, other.unacked, other.next_offset)
+        return CursorInfo(handle, other.ready, other.unacked, other.next_offset, other.consumers)
+    following = max(one.next_offset, other.next_offset)
     return CursorInfo(
-        handle, one.ready + other.ready, one.unacked + other.unacked, max(one.next_offset, other.next_offset)
+        handle, one.ready + other.ready, one.unacked + other.unacked, following, one.consumers + other.consumers
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from gantrymq.broker.port import BrokerPort, Start
+from gantrymq.broker.port import BrokerPort, Start, Terms
 from gantrymq.cluster.names import tag_of
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Steps
@@ -165,10 +165,26 @@ class Part:
         self.ready = True
 
 
+class ClusterSeat:
+    """A consumer of this process. `group`, `inner`: where it is registered, and as what; None while that group is away."""
+
+    __slots__ = ("active", "group", "inner", "number", "on_turn", "terms")
+
+    def __init__(self, number: int, terms: Terms, on_turn: Callable[[int, bool], None]) -> None:
+        self.number = number
+        self.terms = terms
+        self.on_turn = on_turn
+        self.group: Group | None = None
+        self.inner = 0
+        self.active = not terms.single
+
+
 class ClusterCursor:
     """One place in a queue of the whole cluster."""
 
-    __slots__ = ("armed", "deleted", "handle", "name", "on_ready", "parts", "queue", "rotation", "start", "waking")
+    __slots__ = (
+        "armed", "deleted", "handle", "name", "on_ready", "parts", "queue", "rank", "rotation", "seats", "start", "waking",
+    )  # fmt: skip
 
     def __init__(self, handle: int, queue: str, name: str, start: Start) -> None:
         self.handle = handle
@@ -177,6 +193,9 @@ class ClusterCursor:
         self.start = start
         self.parts: dict[int, Part] = {}
         """By group index."""
+        self.rank = 0
+        self.seats: dict[int, ClusterSeat] = {}
+        """Of this process, by number."""
         self.rotation = 0
         """The part that the next acquire asks first."""
         self.on_ready: Callable[[int], None] | None = None

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from gantrymq.broker.port import POSITION_BITS, POSITION_MASK, Done, Outcome, Route, Start, TopicInfo
+from gantrymq.broker.port import POSITION_BITS, POSITION_MASK, Done, Outcome, Route, Start, Terms, TopicInfo
 from gantrymq.broker.tables.group_tables import GONE_TABLE, LIGHTS_TABLE
 from gantrymq.cluster import join as cluster_join
 from gantrymq.cluster.cursors import ClusterCursors
@@ -115,6 +115,7 @@ class ClusterPort:
     def members_changed(self) -> None:
         """The nameservers know other groups than before, or a group is being emptied: homes may be elsewhere."""
         self._leases.rehome()
+        self._cursors.rehome()
         self._drain.check()
 
     def _group_state(self, group: Group, up: bool) -> None:
@@ -568,6 +569,17 @@ class ClusterPort:
 
     def watch(self, cursor: int, on_ready: Callable[[int], None] | None) -> None:
         self._cursors.watch(cursor, on_ready)
+
+    def take_seat(
+        self, cursor: int, terms: Terms, on_turn: Callable[[int, bool], None], token: Any, on_done: Done
+    ) -> None:
+        self._cursors.take_seat(cursor, terms, on_turn, token, on_done)
+
+    def leave_seat(self, cursor: int, seat: int, token: Any, on_done: Done) -> None:
+        self._cursors.leave_seat(cursor, seat, token, on_done)
+
+    def rank(self, cursor: int, rank: int) -> None:
+        self._cursors.rank(cursor, rank)
 
     def stats(self, cursors: Sequence[int], token: Any, on_done: Done) -> None:
         self._cursors.stats(cursors, token, on_done)

@@ -223,6 +223,7 @@ class AmqpDoor:
                 if not access.decide(identity, (READ, access.QUEUE, consumer.queue.name)).allowed:
                     consumer.queue.remove(consumer)
                     channel.cancelled(consumer)
+                    self.gateway.consumer_left(consumer)
         self._publishable.clear()
         self._link.mark()
 
@@ -413,10 +414,11 @@ class AmqpDoor:
         """Whether something published on the channel is not stored yet; what was answered is settled."""
         if self._publisher is not None:
             self._publisher.flush()
-        self._settle_now()
+        self.settle_now()
         return bool(channel.pending) or (self._publisher is not None and self._publisher.holds(channel))
 
-    def _settle_now(self) -> None:
+    def settle_now(self) -> None:
+        """What was answered so far, before anything else."""
         if self._settlements:
             settlements, self._settlements = self._settlements, []
             self.gateway.port.settle(settlements)
@@ -576,7 +578,7 @@ class AmqpDoor:
             publisher.flush()
             if publisher.bytes_open > self.gateway.config.inbound_bytes_max:
                 self._hold("log", True)
-        self._settle_now()
+        self.settle_now()
         if self._touched:
             touched, self._touched = self._touched, {}
             for queue in touched:

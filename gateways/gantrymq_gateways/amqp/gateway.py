@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gantrymq.broker.port import END, BrokerPort, CursorInfo
 from gantrymq.net.procedures.driver import Steps, run
 from gantrymq_gateways.amqp.config import AmqpConfig
 from gantrymq_gateways.amqp.definitions import GROUP, DefinitionLimits, Definitions, QueueDefinition
-from gantrymq_gateways.amqp.messages.consumers import Queue
+from gantrymq_gateways.amqp.messages.consumers import Consumer, Queue
 from gantrymq_gateways.amqp.messages.publish import Contents, Targets
 from gantrymq_gateways.amqp.properties.writing import Renderer
 from gantrymq_gateways.amqp.wire.constants import locked_error, unknown_queue_error
@@ -184,10 +184,14 @@ class Gateway:
         if error is not None:
             log.warning("amqp: bindings of the deleted queue %r are still there: %s", name, error)
 
-    def consumer_left(self, queue: Queue) -> None:
-        """An auto-delete queue goes with its last consumer."""
-        if queue.definition.auto_delete and not queue.consumers and not queue.deleted:
-            self.drop_queue(queue, if_unused=True)
+    def consumer_left(self, consumer: Consumer) -> None:
+        """An auto-delete queue goes with the last consumer that it has anywhere."""
+
+        def left(queue: Queue, count: Any) -> None:
+            if queue.definition.auto_delete and not count and not queue.deleted:
+                self.drop_queue(queue, if_unused=True)
+
+        self.port.leave_seat(consumer.queue.cursor, consumer.seat, consumer.queue, left)
 
     def drop_queue(self, queue: Queue, if_unused: bool = False) -> None:
         """Delete a queue on our own account."""
@@ -197,7 +201,11 @@ class Gateway:
             yield definitions.lock.take("definitions")
             try:
                 found = definitions.queues.get(queue.name)
-                if found is not None and found.light == queue.definition.light and not (if_unused and queue.consumers):
+                in_use = False
+                if if_unused:
+                    counts: list[CursorInfo | None] = yield partial(self.port.stats, [queue.cursor])
+                    in_use = counts[0] is not None and counts[0].consumers > 0
+                if found is not None and found.light == queue.definition.light and not in_use:
                     yield from definitions.delete_queue(found)
             finally:
                 definitions.lock.free("definitions")

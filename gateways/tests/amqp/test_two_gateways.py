@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from gateways.tests.amqp.peer import Server, parse, publish
+from typing import Any
+
+from gantrymq_gateways.amqp.wire.values import Field
+from gateways.tests.amqp.peer import Content, Peer, Server, call, parse, publish
 
 
 def two() -> tuple[Server, Server]:
@@ -65,3 +68,77 @@ def test_own_changes_that_come_back_late_undo_nothing() -> None:
     definitions = server.gateway.definitions
     assert not definitions._own_rows
     assert definitions.queues["q"].light in server.port.lights
+
+
+def consume(peer: Peer, queue: str, tag: str, exclusive: bool = False, no_ack: bool = False, **terms: int) -> list[Any]:
+    arguments = [("x-" + name, Field("I", value)) for name, value in terms.items()]
+    return peer.call("basic.consume", 0, queue, tag, False, no_ack, exclusive, False, arguments)
+
+
+def delivered(peer: Peer) -> list[bytes]:
+    peer.server.settle()
+    return [content.body for _, content in parse(peer.link.take()) if isinstance(content, Content)]
+
+
+def test_an_exclusive_consumer_is_alone_in_all_gateways() -> None:
+    one, other = two()
+    a, b = one.client(), other.client(1, 2)
+    a.declare("q")
+    consume(a, "q", "c", exclusive=True)
+    ((_, _, arguments),) = consume(b, "q", "c")
+    assert arguments[:2] == [403, "ACCESS_REFUSED - queue 'q' in vhost '/' in exclusive use"]
+    a.call("basic.cancel", "c", False)
+    reply = b.call("basic.consume", 0, "q", "c", False, False, False, False, [], channel=2)
+    assert reply == [(2, "basic.consume-ok", ["c"])]
+
+
+def test_consumers_are_counted_and_an_auto_delete_queue_goes_with_the_last_anywhere() -> None:
+    one, other = two()
+    a, b = one.client(), other.client(1, 2)
+    a.declare("q", auto_delete=True)
+    consume(a, "q", "c")
+    consume(b, "q", "c")
+    assert a.declare("q", auto_delete=True) == [(1, "queue.declare-ok", ["q", 0, 2])]
+    ((_, _, arguments),) = b.call("queue.delete", 0, "q", True, False, False, channel=2)
+    assert arguments[0] == 406
+    a.call("basic.cancel", "c", False)
+    assert b.declare("q", auto_delete=True) == [(1, "queue.declare-ok", ["q", 0, 1])]
+    b.call("basic.cancel", "c", False)
+    ((_, _, arguments),) = a.call("queue.declare", 0, "q", True, False, False, False, False, [])
+    assert arguments[0] == 404
+
+
+def test_the_single_active_consumer_is_one_of_all_gateways() -> None:
+    one, other = two()
+    a, b = one.client(), other.client()
+    arguments = [("x-single-active-consumer", Field("t", True))]
+    a.call("queue.declare", 0, "q", False, True, False, False, False, arguments)
+    consume(a, "q", "first")
+    consume(b, "q", "second")
+    a.ask(publish(1, "", "q", b"1"))
+    other.settle()
+    assert delivered(b) == []
+    a.ask(publish(1, "", "q", b"2"))
+    a.ask(call(1, "basic.cancel", "first", False))
+    a.ask(publish(1, "", "q", b"3"))
+    assert delivered(b) == [b"3"]
+    a.link.lose()
+    one.settle()
+    assert delivered(b) == [b"1", b"2"], "what the first held comes back to its turn"
+
+
+def test_the_higher_priority_is_served_first() -> None:
+    peer = Server().client(1, 2)
+    peer.declare("q")
+    peer.call("basic.qos", 0, 1, False)
+    consume(peer, "q", "low")
+    peer.call("basic.qos", 0, 2, False)
+    consume(peer, "q", "high", priority=5)
+    answer = peer.ask(
+        publish(2, "", "q", b"1"), publish(2, "", "q", b"2"), publish(2, "", "q", b"3"), publish(2, "", "q", b"4")
+    )
+    assert [(content.arguments[0], content.body) for _, content in answer] == [
+        ("high", b"1"),
+        ("high", b"2"),
+        ("low", b"3"),
+    ]

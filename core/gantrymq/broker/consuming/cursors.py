@@ -11,7 +11,7 @@ import json
 import logging
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -105,6 +105,19 @@ class Managed(Protocol):
         """An entry in flight is rejected. True: it goes to the dead letters, and is done when it is there."""
 
 
+class Seated(Protocol):
+    """Who consumes from a cursor (broker/consuming/seats.py), as it sees them."""
+
+    ranks: dict[int, int]
+    """Of ports whose consumers do not have rank 0."""
+
+    def count(self) -> int:
+        """Consumers of all ports."""
+
+    def first(self, ports: Collection[int]) -> list[int]:
+        """Those of the highest rank."""
+
+
 class Cursor:
     """One group's place in one queue."""
 
@@ -118,6 +131,7 @@ class Cursor:
         "queue",
         "queue_id",
         "recovered_below",
+        "seats",
         "topic",
         "watchers",
         "window",
@@ -133,6 +147,8 @@ class Cursor:
         """Acquires behind one that waits for the disk, in order; None: none waits."""
         self.managed: Managed | None = None
         """What its queue's policy does (broker/queues)."""
+        self.seats: Seated | None = None
+        """Who consumes from it, where they say so."""
         self.recovered_below = 0
         """Offsets below were possibly delivered before a crash."""
         self.watchers: dict[int, Callable[[int], None]] = {}
@@ -197,6 +213,8 @@ class Cursors:
         self.quarantined_count = 0
         self.share: Callable[[int, bytes], bytes] = lambda position, body: body
         """See `SharedBodies.shared`."""
+        self.on_kept: Callable[[Cursor], None] = lambda cursor: None
+        """Called when `fire` left watchers of a lower rank armed."""
         self.on_deleted: list[Callable[[Cursor], None]] = []
         """Called for each cursor that is forgotten."""
 
@@ -354,7 +372,8 @@ class Cursors:
     def info(self, cursor: Cursor) -> CursorInfo:
         """Counts as they are now."""
         window = cursor.window
-        return CursorInfo(cursor.id, window.ready(self.end(cursor)), window.unacked(), window.next_offset)
+        consumers = cursor.seats.count() if cursor.seats is not None else 0
+        return CursorInfo(cursor.id, window.ready(self.end(cursor)), window.unacked(), window.next_offset, consumers)
 
     def end(self, cursor: Cursor) -> int:
         """Maximum offset of the cursor's queue."""
@@ -437,6 +456,8 @@ class Cursors:
             self._holders.setdefault(holder, set()).add(cursor.id)
         if len(deliveries) < count_max:
             self.arm(cursor, port)
+        elif cursor.armed and window.ready(self.end(cursor)):  # of a lower rank
+            self.fire(cursor)
         return deliveries
 
     # What cannot be read.
@@ -632,8 +653,17 @@ class Cursors:
             self._wait(cursor)
 
     def fire(self, cursor: Cursor) -> None:
-        """An entry is ready: wake the armed watchers, each once."""
-        armed = cursor.armed
+        """An entry is ready: wake the armed watchers, each once; where they have ranks, the highest."""
+        armed, seats = cursor.armed, cursor.seats
+        if seats is not None and seats.ranks and len(armed) > 1:
+            first = seats.first(armed)
+            armed.difference_update(first)
+            for port in first:
+                self._wake(cursor, port)
+            if armed:
+                self._wait(cursor)
+                self.on_kept(cursor)
+            return
         while armed:
             self._wake(cursor, armed.pop())
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Start, TopicInfo, refused_for_now
+from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Start, Terms, TopicInfo, refused_for_now
 from gantrymq.cluster.wire.codec import (
     PROTOCOL_VERSION,
     GatewayCode,
@@ -114,6 +114,8 @@ class RemoteBrokerPort:
         self._calls: dict[int, tuple[Any, Done, _Convert | None]] = {}
         self._settled: list[tuple[int, int, int]] = []
         self._watchers: dict[int, Callable[[int], None]] = {}
+        self._seats: dict[tuple[int, int], Callable[[int, bool], None]] = {}
+        """By cursor and seat."""
         self._taps: dict[int, Callable[[list[tuple[Message, tuple[int, ...]]]], None]] = {}
         self._tables: dict[str, list[Callable[[str, bytes | None], None]]] = {}
         self._readings: dict[str, list[_Reading]] = {}
@@ -152,7 +154,15 @@ class RemoteBrokerPort:
         self.up = False
         error = GantryError(ErrorCode.UNAVAILABLE, text)
         calls, self._calls = self._calls, {}
-        for table in (self._watchers, self._taps, self._tables, self._readings, self._leases, self._tuples):
+        for table in (
+            self._watchers,
+            self._seats,
+            self._taps,
+            self._tables,
+            self._readings,
+            self._leases,
+            self._tuples,
+        ):
             table.clear()
         self._settled.clear()
         for token, on_done, _ in calls.values():
@@ -205,6 +215,10 @@ class RemoteBrokerPort:
             watcher = self._watchers.get(arguments[0])
             if watcher is not None:
                 watcher(arguments[0])
+        elif command.code == GatewayCode.NOTICE_TURN:
+            on_turn = self._seats.get((arguments[0], arguments[1]))
+            if on_turn is not None:
+                on_turn(arguments[1], arguments[2])
         elif command.code == GatewayCode.NOTICE_RECORDS:
             on_records = self._taps.get(arguments[0])
             if on_records is not None:
@@ -385,6 +399,23 @@ class RemoteBrokerPort:
         else:
             self._watchers[cursor] = on_ready
         self._one_way(GatewayCode.WATCH, [cursor, on_ready is not None])
+
+    def take_seat(
+        self, cursor: int, terms: Terms, on_turn: Callable[[int, bool], None], token: Any, on_done: Done
+    ) -> None:
+        def taken(row: list[Any]) -> tuple[int, bool]:
+            self._seats[cursor, row[0]] = on_turn
+            return row[0], row[1]
+
+        arguments = [cursor, terms.exclusive, terms.single, terms.rank]
+        self._call(GatewayCode.TAKE_SEAT, arguments, token, on_done, taken)
+
+    def leave_seat(self, cursor: int, seat: int, token: Any, on_done: Done) -> None:
+        self._seats.pop((cursor, seat), None)
+        self._call(GatewayCode.LEAVE_SEAT, [cursor, seat], token, on_done)
+
+    def rank(self, cursor: int, rank: int) -> None:
+        self._one_way(GatewayCode.RANK, [cursor, rank])
 
     def stats(self, cursors: Sequence[int], token: Any, on_done: Done) -> None:
         found: list[CursorInfo | None] = []

@@ -16,7 +16,7 @@ import msgspec
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 
 
 class GatewayCode(IntEnum):
@@ -47,6 +47,9 @@ class GatewayCode(IntEnum):
     PURGE = 60029
     PUT = 60030
     SET_POLICY = 60033
+    TAKE_SEAT = 60034
+    LEAVE_SEAT = 60035
+    RANK = 60036
     WATCH_TABLE = 60031
     PUT_IF = 60032
     TAKE_LEASE = 60040
@@ -55,6 +58,7 @@ class GatewayCode(IntEnum):
     NOTICE_RECORDS = 60061
     NOTICE_TABLE = 60062
     NOTICE_LEASE_LOST = 60063
+    NOTICE_TURN = 60064
 
 
 encode_body = msgspec.msgpack.Encoder().encode

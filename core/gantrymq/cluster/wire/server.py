@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.local import LocalBrokerPort
-from gantrymq.broker.port import CursorInfo, Delivery, Outcome, Route, Start, TopicInfo, refused_for_now
+from gantrymq.broker.port import CursorInfo, Delivery, Outcome, Route, Start, Terms, TopicInfo, refused_for_now
 from gantrymq.broker.row_checks import refuse_unreadable
 from gantrymq.cluster.wire.calls import RouteRow, Sent, decode_call, message_of
 from gantrymq.cluster.wire.codec import (
@@ -41,6 +41,7 @@ ONE_WAY: Final = frozenset(
         GatewayCode.CLOSE_TAP,
         GatewayCode.REMOVE_VOLATILE,
         GatewayCode.DROP_LEASE,
+        GatewayCode.RANK,
     }
 )
 """Calls without `on_done`: no answer."""
@@ -94,7 +95,7 @@ class _Long:
 
 
 def _info(info: CursorInfo | None) -> list[int] | None:
-    return None if info is None else [info.cursor, info.ready, info.unacked, info.next_offset]
+    return None if info is None else [info.cursor, info.ready, info.unacked, info.next_offset, info.consumers]
 
 
 def _plain(result: Any) -> Any:
@@ -174,6 +175,11 @@ class GatewaySession:
             GatewayCode.SETTLE: lambda items: port.settle([(item[0], item[1], Outcome(item[2])) for item in items]),
             GatewayCode.RELEASE: port.release,
             GatewayCode.WATCH: lambda cursor, on: port.watch(cursor, self._ready if on else None),
+            GatewayCode.TAKE_SEAT: lambda cursor, exclusive, single, rank, token, done: port.take_seat(
+                cursor, Terms(exclusive, single, rank), partial(self._turn, cursor), token, done
+            ),
+            GatewayCode.LEAVE_SEAT: port.leave_seat,
+            GatewayCode.RANK: port.rank,
             GatewayCode.STATS: self._stats,
             GatewayCode.PURGE: port.purge,
             GatewayCode.PUT: self._put,
@@ -379,6 +385,9 @@ class GatewaySession:
 
     def _ready(self, cursor: int) -> None:
         self._notice(GatewayCode.NOTICE_READY, [cursor])
+
+    def _turn(self, cursor: int, seat: int, active: bool) -> None:
+        self._notice(GatewayCode.NOTICE_TURN, [cursor, seat, active])
 
     def _lease_lost(self, name: str) -> None:
         self._notice(GatewayCode.NOTICE_LEASE_LOST, [name])

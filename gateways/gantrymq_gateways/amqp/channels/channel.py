@@ -18,9 +18,9 @@ from gantrymq_gateways.amqp.messages.consumers import Consumer, Ledger, Outlet, 
 from gantrymq_gateways.amqp.messages.publish import PublishingChannel
 from gantrymq_gateways.amqp.messages.transaction import Transaction
 from gantrymq_gateways.amqp.properties.mapping import body_of
+from gantrymq_gateways.amqp.queues.arguments import consumer_priority
 from gantrymq_gateways.amqp.wire.codec import content_frames, method_frame
 from gantrymq_gateways.amqp.wire.constants import (
-    ACCESS_REFUSED,
     CANCEL_CAPABILITY,
     DIRECT_REPLY_TO,
     METHODS,
@@ -30,6 +30,7 @@ from gantrymq_gateways.amqp.wire.constants import (
     PRECONDITION_FAILED,
     RESOURCE_ERROR,
     AmqpError,
+    unknown_queue_error,
 )
 from gantrymq_gateways.amqp.wire.values import Table
 
@@ -57,6 +58,8 @@ class Door(Outlet, Protocol):
     def rights_changed(self) -> None: ...
 
     def settle(self, queue: Queue, offset: int, outcome: Outcome) -> None: ...
+
+    def settle_now(self) -> None: ...
 
     def touch(self, queue: Queue) -> None: ...
 
@@ -119,8 +122,10 @@ class Channel(PublishingChannel):
         for consumer in consumers:
             consumer.queue.remove(consumer)
         self.settle(self.ledger.take_all(), Outcome.REQUEUE)
+        if consumers:
+            self.door.settle_now()  # before another has its turn
         for consumer in consumers:
-            self.door.gateway.consumer_left(consumer.queue)
+            self.door.gateway.consumer_left(consumer)
 
     def answered(self, answers: list[tuple[int, Outcome]]) -> None:
         """What a committed transaction has answered, by tag. Acknowledgements are in the log already, and count for nothing any more."""
@@ -165,14 +170,6 @@ class Channel(PublishingChannel):
 def clean(name: str) -> str:
     """RabbitMQ drops line ends from names."""
     return name.replace("\r", "").replace("\n", "")
-
-
-def refuse_arguments(arguments: Table, allowed: frozenset[str], what: str) -> None:
-    """Arguments whose promise is not kept are refused by name: a client that relies on one must learn it."""
-    for name, _ in arguments:
-        if name in allowed or not (name.startswith("x-") or name == "alternate-exchange"):
-            continue
-        raise AmqpError(PRECONDITION_FAILED, f"invalid arg '{name}' for {what} in vhost '/': not supported yet")
 
 
 # channel.
@@ -234,7 +231,7 @@ def basic_consume(
     name = channel.queue_name(queue)
     if tag in channel.consumers:
         raise AmqpError(NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'", connection=True)
-    refuse_arguments(arguments, frozenset(), f"consumer of queue '{name}'")
+    priority = consumer_priority(name, arguments)
     door = channel.door
     found: Queue
     if name == DIRECT_REPLY_TO:
@@ -245,20 +242,28 @@ def basic_consume(
         if name == DIRECT_REPLY_TO:
             door.gateway.drop_queue(found)
         return
-    if found.consumers and (exclusive or found.exclusively_consumed):
-        raise AmqpError(ACCESS_REFUSED, f"queue '{name}' in vhost '/' in exclusive use")
     if len(channel.consumers) >= door.gateway.config.consumers_max:
         text = f"a channel has at most {door.gateway.config.consumers_max} consumers"
         raise AmqpError(RESOURCE_ERROR, text, connection=True)
     tag = tag or "amq.ctag-" + door.gateway.token()
-    consumer = Consumer(
-        found, door, channel.ledger, channel.number, tag, no_ack, exclusive, channel.prefetch, channel.cancelled
-    )
+    terms = (no_ack, exclusive, channel.prefetch, channel.cancelled, priority)
+    consumer = Consumer(found, door, channel.ledger, channel.number, tag, *terms)
+    yield from found.seat(consumer)
+    if not _is_wanted(channel, found):
+        door.gateway.consumer_left(consumer)
+        return
     channel.consumers[tag] = consumer
     if not nowait:
         channel.reply("basic.consume-ok", tag)
     found.add(consumer)
     found.pump()
+
+
+def _is_wanted(channel: Channel, queue: Queue) -> bool:
+    """Asked again after each answer. Raises AmqpError where the queue was deleted meanwhile."""
+    if queue.deleted and not channel.dead:
+        raise unknown_queue_error(queue.name)
+    return not channel.dead
 
 
 def _open_replies(channel: Channel, no_ack: bool) -> Steps:
@@ -287,7 +292,7 @@ def basic_cancel(channel: Channel, tag: str, nowait: bool) -> None:
         if consumer.queue.name == channel.reply_queue:
             channel.reply_queue = ""
         consumer.queue.remove(consumer)
-        channel.door.gateway.consumer_left(consumer.queue)
+        channel.door.gateway.consumer_left(consumer)
 
 
 def basic_cancel_ok(channel: Channel, _tag: str) -> None:

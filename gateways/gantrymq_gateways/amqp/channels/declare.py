@@ -204,8 +204,9 @@ def queue_declare(
     channel.last_queue = found.name
     if not nowait:
         counts: list[CursorInfo | None] = yield partial(door.gateway.port.stats, [found.cursor])
-        ready = counts[0].ready if counts[0] is not None else 0
-        channel.reply("queue.declare-ok", found.name, ready, len(found.consumers))
+        info = counts[0]
+        ready, consumers = (info.ready, info.consumers) if info is not None else (0, 0)
+        channel.reply("queue.declare-ok", found.name, ready, consumers)
 
 
 def _check_new_queue(wanted: QueueDefinition, arguments: Table, named: bool) -> None:
@@ -276,9 +277,9 @@ def queue_delete(channel: Channel, _ticket: int, queue: str, if_unused: bool, if
         if name not in gateway.definitions.queues:
             return 0
         found: Queue = yield from gateway.open_queue(name, channel.door)
-        if if_unused and found.consumers:
-            raise AmqpError(PRECONDITION_FAILED, f"queue '{name}' in vhost '/' in use")
         counts: list[CursorInfo | None] = yield partial(gateway.port.stats, [found.cursor])
+        if if_unused and counts[0] is not None and counts[0].consumers:
+            raise AmqpError(PRECONDITION_FAILED, f"queue '{name}' in vhost '/' in use")
         ready = counts[0].ready if counts[0] is not None else 0
         if if_empty and ready:
             raise AmqpError(PRECONDITION_FAILED, f"queue '{name}' in vhost '/' not empty")

@@ -166,6 +166,9 @@ class Inside:
         """See Door."""
         self.gateway.port.settle([(queue.cursor, offset, outcome)])
 
+    def settle_now(self) -> None:
+        """See Door: it is, at once."""
+
     def touch(self, queue: Queue) -> None:
         """See Door."""
         queue.pump()

@@ -114,10 +114,11 @@ def _queue_view(gateway: Gateway, definition: QueueDefinition, info: CursorInfo 
     ready, unacked = (info.ready, info.unacked) if info is not None else (0, 0)
     queue = gateway.queues.get(definition.name)
     consumers = list(queue.consumers) if queue is not None else []
+    count = info.consumers if info is not None else 0
     return {
         "name": definition.name, "vhost": VHOST, "durable": definition.durable, "auto_delete": definition.auto_delete,
         "exclusive": definition.exclusive, "arguments": arguments, "type": arguments.get("x-queue-type", "classic"),
-        "node": node_name(gateway), "state": "running", "consumers": len(consumers), "messages": ready + unacked,
+        "node": node_name(gateway), "state": "running", "consumers": count, "messages": ready + unacked,
         "messages_ready": ready, "messages_unacknowledged": unacked, "policy": None, "operator_policy": None,
         "effective_policy_definition": {}, "exclusive_consumer_tag": _exclusive(consumers), "memory": 0,
         "message_stats": {}, "messages_details": {"rate": 0.0}, "messages_ready_details": {"rate": 0.0},
@@ -183,7 +184,8 @@ def consumer_views(gateway: Gateway) -> Iterator[dict[str, Any]]:
                 }  # fmt: skip
                 yield {
                     "consumer_tag": consumer.tag, "exclusive": consumer.exclusive, "ack_required": not consumer.no_ack,
-                    "prefetch_count": consumer.prefetch, "active": True, "activity_status": "up", "arguments": {},
+                    "prefetch_count": consumer.prefetch, "active": consumer.active, "activity_status": "up" if consumer.active else "waiting",
+                    "arguments": {"x-priority": consumer.priority} if consumer.priority else {},
                     "queue": {"name": consumer.queue.name, "vhost": VHOST}, "channel_details": details,
                 }  # fmt: skip
 

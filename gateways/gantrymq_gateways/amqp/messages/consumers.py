@@ -11,14 +11,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from gantrymq.broker.port import BrokerPort, Delivery, Outcome
-from gantrymq.model.errors import GantryError
+from gantrymq.broker.port import BrokerPort, Delivery, Outcome, Terms
+from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.held.outbound import LARGE_BYTES, Piece
 from gantrymq.net.procedures.driver import Steps
 from gantrymq_gateways.amqp.properties.mapping import body_of
 from gantrymq_gateways.amqp.properties.writing import Rendered, Renderer
-from gantrymq_gateways.amqp.queues.arguments import is_quorum, parse
+from gantrymq_gateways.amqp.queues.arguments import is_quorum, is_single, parse
 from gantrymq_gateways.amqp.wire.codec import deliver_frames, deliver_prefix, large_deliver_frames
+from gantrymq_gateways.amqp.wire.constants import ACCESS_REFUSED, AmqpError
 from gantrymq_gateways.amqp.wire.content import decode_properties, encode_properties
 from gantrymq_gateways.amqp.wire.values import Field
 
@@ -122,6 +123,7 @@ class Consumer:
     """One basic.consume."""
 
     __slots__ = (
+        "active",
         "channel",
         "exclusive",
         "ledger",
@@ -130,7 +132,9 @@ class Consumer:
         "outlet",
         "prefetch",
         "prefix",
+        "priority",
         "queue",
+        "seat",
         "tag",
         "unacked",
     )
@@ -146,6 +150,7 @@ class Consumer:
         exclusive: bool,
         prefetch: int,
         on_cancel: Callable[[Consumer], None],
+        priority: int = 0,
     ) -> None:
         self.queue = queue
         self.outlet = outlet
@@ -157,6 +162,11 @@ class Consumer:
         self.prefetch = prefetch
         self.on_cancel = on_cancel
         """The queue is gone."""
+        self.priority = priority
+        self.seat = 0
+        """What the broker knows it as."""
+        self.active = True
+        """Served; false while it waits for its turn."""
         self.unacked = 0
         self.prefix = deliver_prefix(tag)
 
@@ -194,6 +204,36 @@ class Consumer:
             outlet.send_pieces(large_deliver_frames(*head, body, frame_max))
 
 
+class Tier:
+    """Consumers of one priority, served in turn."""
+
+    __slots__ = ("_next", "consumers", "priority")
+
+    def __init__(self, priority: int) -> None:
+        self.priority = priority
+        self.consumers: list[Consumer] = []
+        self._next = 0
+
+    def wanted(self) -> int:
+        """How many messages they take together."""
+        wanted = 0
+        for consumer in self.consumers:
+            wanted += max(consumer.credit(), 0)
+            if wanted >= ACQUIRE_COUNT_MAX:
+                return ACQUIRE_COUNT_MAX
+        return wanted
+
+    def following(self) -> Consumer | None:
+        """The next that takes one."""
+        count = len(self.consumers)
+        for _ in range(count):
+            consumer = self.consumers[self._next % count]
+            self._next = (self._next + 1) % count
+            if consumer.credit() > 0:
+                return consumer
+        return None
+
+
 def counted(rendered: Rendered, deliveries: int) -> Rendered:
     """The same with header `x-delivery-count`."""
     properties = decode_properties(rendered.properties)
@@ -220,14 +260,19 @@ class Queue:
         self.definition = definition
         self.name = definition.name
         self._managed = definition.managed
-        self._counts = is_quorum(parse(definition.arguments))
+        arguments = parse(definition.arguments)
+        self._single = is_single(arguments)
+        self._counts = is_quorum(arguments)
         """Consumers are told how often a message came before."""
         self.cursor = cursor
         self.holder = holder
         self.owner: object = None
         self.deleted = False
         self.consumers: list[Consumer] = []
-        self._next = 0
+        self._tiers: list[Tier] = []
+        """Those that are served, by falling priority."""
+        self._rank = 0
+        """The priority that the broker was told."""
         self._ready = False
         self._hungry = False
         """Since the queue was last found empty its consumers had credit: what is acquired now came to open hands."""
@@ -236,14 +281,42 @@ class Queue:
         self._woken = False
         self._watching = False
 
-    @property
-    def exclusively_consumed(self) -> bool:
-        """Its one consumer does not share."""
-        return bool(self.consumers) and self.consumers[0].exclusive
+    def seat(self, consumer: Consumer) -> Steps:
+        """Register a consumer at the broker, which knows those of every gateway. Raises AmqpError where it or another is exclusive."""
+        terms = Terms(consumer.exclusive, self._single, consumer.priority)
+        try:
+            call = partial(self._port.take_seat, self.cursor, terms, partial(self._turned, consumer))
+            consumer.seat, consumer.active = yield call
+        except GantryError as error:
+            if error.code is ErrorCode.LEASE_HELD:
+                raise AmqpError(ACCESS_REFUSED, f"queue '{self.name}' in vhost '/' in exclusive use") from None
+            raise
+
+    def _turned(self, consumer: Consumer, _seat: int, active: bool) -> None:
+        if consumer.active == active:
+            return
+        consumer.active = active
+        if consumer not in self.consumers:
+            return
+        if active:
+            self._serve(consumer)
+            self.pump()
+        else:
+            self._pass_over(consumer)
 
     def add(self, consumer: Consumer) -> None:
         """A consumer came; `pump` follows when its consume-ok is in the outbox."""
         self.consumers.append(consumer)
+        if consumer.active:
+            self._serve(consumer)
+
+    def _serve(self, consumer: Consumer) -> None:
+        tier = next((tier for tier in self._tiers if tier.priority == consumer.priority), None)
+        if tier is None:
+            tier = Tier(consumer.priority)
+            self._tiers.append(tier)
+            self._tiers.sort(key=lambda tier: -tier.priority)
+        tier.consumers.append(consumer)
         self._ready = True  # look, and know whether it waits for what comes
         if not self._watching:
             self._watching = True
@@ -253,14 +326,24 @@ class Queue:
         """It takes nothing more; what it has not answered stays with its channel."""
         if consumer in self.consumers:
             self.consumers.remove(consumer)
-            if not self.consumers and self._watching:
-                self._watching = self._ready = self._hungry = False
-                self._port.watch(self.cursor, None)
+            self._pass_over(consumer)
+
+    def _pass_over(self, consumer: Consumer) -> None:
+        for tier in self._tiers:
+            if consumer in tier.consumers:
+                tier.consumers.remove(consumer)
+                if not tier.consumers:
+                    self._tiers.remove(tier)
+                break
+        if not self._tiers and self._watching:
+            self._watching = self._ready = self._hungry = False
+            self._port.watch(self.cursor, None)
 
     def gone(self) -> list[Consumer]:
         """The queue was deleted: its consumers are cancelled; returns them."""
         self.deleted = True
         consumers, self.consumers = self.consumers, []
+        self._tiers = []
         for consumer in consumers:
             consumer.on_cancel(consumer)
         return consumers
@@ -271,15 +354,12 @@ class Queue:
         self.pump()
 
     def pump(self) -> None:
-        """Deliver what is ready to whoever has credit."""
+        """Deliver what is ready to whoever has credit, the highest priority first."""
         self._pumping = True
-        while self._ready and not self._acquiring and self.consumers:
-            wanted = 0
-            for consumer in self.consumers:
-                wanted += max(consumer.credit(), 0)
-                if wanted >= ACQUIRE_COUNT_MAX:
-                    wanted = ACQUIRE_COUNT_MAX
-                    break
+        if not self._ready and len(self._tiers) > 1:
+            self._hungriest()  # the broker is told who has credit again
+        while self._ready and not self._acquiring and self._tiers:
+            wanted = self._hungriest()
             if not wanted:
                 self._hungry = False
                 break
@@ -287,6 +367,17 @@ class Queue:
             self._woken = False
             self._port.acquire(self.cursor, self.holder, wanted, ACQUIRE_BYTES_MAX, wanted, self._acquired)
         self._pumping = False
+
+    def _hungriest(self) -> int:
+        """How many messages the highest priority takes that takes any."""
+        for tier in self._tiers:
+            wanted = tier.wanted()
+            if wanted:
+                if tier.priority != self._rank:
+                    self._rank = tier.priority
+                    self._port.rank(self.cursor, tier.priority)
+                return wanted
+        return 0
 
     def _acquired(self, wanted: int, result: list[Delivery] | GantryError) -> None:
         self._acquiring = False
@@ -303,12 +394,13 @@ class Queue:
         if not result and not self._woken:
             # The watcher calls again: it is armed by an acquire that came back short.
             self._ready = False
-            self._hungry = bool(self.consumers)
+            self._hungry = bool(self._tiers)
             return
         hungry = self._hungry
         live = [(delivery, rendered) for delivery in result if (rendered := self._alive(delivery, hungry)) is not None]
-        if len(self.consumers) == 1:
-            consumer = self.consumers[0]
+        tiers = self._tiers
+        if len(tiers) == 1 and len(tiers[0].consumers) == 1:
+            consumer = tiers[0].consumers[0]
             room = consumer.credit()
             for delivery, rendered in live[: max(room, 0)]:
                 consumer.deliver(delivery, rendered)
@@ -324,13 +416,11 @@ class Queue:
             self._hungry = self._hungry and not left
 
     def _hand_out(self, live: list[tuple[Delivery, Rendered]]) -> list[tuple[Delivery, Rendered]]:
-        """One message to each consumer in turn; returns what nobody takes."""
+        """One message to each consumer in turn, of the highest priority that takes any; returns what nobody takes."""
         for index, (delivery, rendered) in enumerate(live):
-            count = len(self.consumers)
-            for _ in range(count):
-                consumer = self.consumers[self._next % count]
-                self._next = (self._next + 1) % count
-                if consumer.credit() > 0:
+            for tier in self._tiers:
+                consumer = tier.following()
+                if consumer is not None:
                     consumer.deliver(delivery, rendered)
                     break
             else:
@@ -353,7 +443,7 @@ class Queue:
 
         What consumers can take is theirs: RabbitMQ hands it out before it looks at the next request.
         """
-        if self.consumers:
+        if self._tiers:
             self._ready = True
             self.pump()
         while True:

@@ -23,6 +23,9 @@ EXPIRY_MS_MAX: Final = 0xFFFFFFFF
 DELIVERY_LIMIT: Final = 20
 """Of a quorum queue that names none (RabbitMQ 4)."""
 
+PRIORITY_MAX: Final = 0x7FFFFFFF
+"""Of a consumer, either way: what is beyond counts as this."""
+
 Check = Callable[[Field, Table], str]
 """What is wrong with a value, as RabbitMQ writes it; empty: nothing."""
 
@@ -60,6 +63,10 @@ def _dead_key(field: Field, table: Table) -> str:
     return wrong or ("routing_key_but_no_dlx_defined" if missing else "")
 
 
+def _flag(field: Field, _all: Table) -> str:
+    return "" if field.kind == "t" else f"{{unacceptable_type,{_kind(field)}}}"
+
+
 def _one_of(error: str, *allowed: str) -> Check:
     def check(field: Field, table: Table) -> str:
         wrong = _text(field, table)
@@ -92,7 +99,7 @@ ARGUMENTS: Final[dict[str, Argument]] = {
     "x-dead-letter-strategy": Argument(_one_of("invalid_dlx_strategy", "at-most-once", "at-least-once")),
     "x-delivery-limit": Argument(_integer),
     "x-queue-type": Argument(_one_of("\"unsupported queue type, 'classic' and 'quorum' are\"", "classic", "quorum")),
-    "x-single-active-consumer": Argument(_not_yet),
+    "x-single-active-consumer": Argument(_flag),
     "x-max-priority": Argument(_not_yet),
     "x-queue-mode": Argument(_one_of("invalid_queue_mode", "default", "lazy"), effect=False),
     "x-queue-version": Argument(_natural, compared=False, effect=False),
@@ -147,6 +154,23 @@ def _shown(field: Field | None) -> str:
 def parse(arguments: bytes) -> Table:
     """As they were stored."""
     return read_table(arguments, 0, len(arguments))[0] if arguments else []
+
+
+def is_single(arguments: Table) -> bool:
+    """Whether one of its consumers at a time is served."""
+    field = lookup(arguments, "x-single-active-consumer")
+    return field is not None and field.value is True
+
+
+def consumer_priority(queue: str, arguments: Table) -> int:
+    """`x-priority` of basic.consume; whatever else is there changes nothing, as with RabbitMQ. Raises AmqpError."""
+    field = lookup(arguments, "x-priority")
+    if field is None:
+        return 0
+    if wrong := _integer(field, arguments):
+        text = f"invalid arg 'x-priority' for queue '{queue}' in vhost '/': {wrong}"
+        raise AmqpError(PRECONDITION_FAILED, text)
+    return max(-PRIORITY_MAX, min(int(field.value), PRIORITY_MAX))
 
 
 def is_quorum(arguments: Table) -> bool:

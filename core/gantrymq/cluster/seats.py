@@ -1,0 +1,105 @@
+"""Seats of a gateway process over several broker groups: each queue's are taken at the queue's home, and move when that is another group.
+
+While the home is away its consumers go on as they were, and new ones are refused; when it is back, or another group is the home, they are
+taken again. Who meets an exclusive consumer there that came meanwhile goes on unregistered, and the log says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gantrymq.broker.port import Done, Terms
+from gantrymq.cluster.group import ClusterSeat
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.net.procedures.driver import Steps, run
+
+if TYPE_CHECKING:
+    from gantrymq.cluster.group import Cluster, ClusterCursor, Group, Part
+
+log = logging.getLogger(__name__)
+
+
+class ClusterSeats:
+    """See the module."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def _home(self, cursor: ClusterCursor) -> Part:
+        """Raises UNAVAILABLE."""
+        group = self._cluster.home(f"seat/{cursor.queue}/{cursor.name}")
+        part = cursor.parts.get(group.index)
+        if part is None:
+            raise GantryError(
+                ErrorCode.UNAVAILABLE, f"the broker group {group.name} does not have queue {cursor.queue} yet"
+            )
+        return part
+
+    def take(
+        self, cursor: ClusterCursor, terms: Terms, on_turn: Callable[[int, bool], None], token: Any, on_done: Done
+    ) -> None:
+        """As QueuePort.take_seat."""
+        seat = ClusterSeat(self._cluster.number(), terms, on_turn)
+
+        def taken(result: Any) -> None:
+            if not isinstance(result, GantryError):
+                cursor.seats[seat.number] = seat
+                result = (seat.number, seat.active)
+            on_done(token, result)
+
+        run(self._take_at(cursor, seat), taken)
+
+    def _take_at(self, cursor: ClusterCursor, seat: ClusterSeat) -> Steps:
+        part = self._home(cursor)
+        found = yield partial(
+            part.group.port.take_seat, part.local, seat.terms, partial(self._turned, cursor, seat, part.group)
+        )
+        seat.group, seat.inner, seat.active = part.group, found[0], found[1]
+
+    @staticmethod
+    def _turned(cursor: ClusterCursor, seat: ClusterSeat, group: Group, _inner: int, active: bool) -> None:
+        if seat.group is group and seat.active != active and seat.number in cursor.seats:
+            seat.active = active
+            seat.on_turn(seat.number, active)
+
+    def leave(self, cursor: ClusterCursor, number: int, token: Any, on_done: Done) -> None:
+        """As QueuePort.leave_seat. While the home is away those of this process are counted."""
+        seat = cursor.seats.pop(number, None)
+        part = cursor.parts.get(seat.group.index) if seat is not None and seat.group is not None else None
+        if seat is None or part is None:
+            on_done(token, len(cursor.seats))
+        else:
+            part.group.port.leave_seat(part.local, seat.inner, token, on_done)
+
+    @staticmethod
+    def lost(cursor: ClusterCursor, group: Group) -> None:
+        """The group is gone, with what was registered there."""
+        for seat in cursor.seats.values():
+            if seat.group is group:
+                seat.group = None
+
+    def settle(self, cursor: ClusterCursor) -> Steps:
+        """Take those seats again that are not at the queue's home, the oldest first."""
+        for seat in list(cursor.seats.values()):
+            try:
+                part = self._home(cursor)
+            except GantryError:
+                return
+            if seat.group is not part.group and seat.number in cursor.seats:
+                yield from self._move(cursor, seat)
+
+    def _move(self, cursor: ClusterCursor, seat: ClusterSeat) -> Steps:
+        old, inner, was_active = seat.group, seat.inner, seat.active
+        try:
+            yield from self._take_at(cursor, seat)
+        except GantryError as error:
+            log.warning("a consumer of queue %s is not registered any more: %s", cursor.queue, error.text)
+            return
+        part = cursor.parts.get(old.index) if old is not None else None
+        if part is not None:
+            yield partial(part.group.port.leave_seat, part.local, inner)
+        if seat.number in cursor.seats and seat.active != was_active:
+            seat.on_turn(seat.number, seat.active)

@@ -1,0 +1,114 @@
+"""Consumers of one queue at several gateways over several broker groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gantrymq.broker.port import END, Terms
+from gantrymq.cluster.port import ClusterPort
+from gantrymq.model.errors import ErrorCode, GantryError
+from tests.cluster.site import Site, message, queue, take
+
+SINGLE = Terms(single=True)
+
+
+class Consumers:
+    """Gateways over broker groups `a` and `b`, and the turns that their consumers were told."""
+
+    def __init__(self) -> None:
+        self.site = Site("a", "b")
+        self.one, self.other = self.site.gateway(), self.site.gateway()
+        light, self.cursor = queue(self.site, self.one)
+        self.there = self.site.call(self.other, "open_cursor", f"~{light}", "g", END).cursor
+        self.turns: list[tuple[str, bool]] = []
+
+    def cursor_at(self, port: ClusterPort) -> int:
+        return self.cursor if port is self.one else int(self.there)
+
+    def take(self, port: ClusterPort, name: str, terms: Terms) -> Any:
+        def turned(seat: int, active: bool) -> None:
+            self.turns.append((name, active))
+
+        found = self.site.call(port, "take_seat", self.cursor_at(port), terms, turned)
+        return found.code if isinstance(found, GantryError) else found
+
+    def count(self, port: ClusterPort) -> int:
+        return int(self.site.call(port, "stats", [self.cursor_at(port)])[0].consumers)
+
+    def home(self) -> str:
+        return self.one.home(next(f"seat/{found.queue}/g" for found in self.one._cursors.by_handle.values())).name
+
+
+def test_gateways_see_the_same_consumers() -> None:
+    consumers = Consumers()
+    seat, _ = consumers.take(consumers.one, "x", Terms(exclusive=True))
+    assert consumers.take(consumers.other, "y", Terms()) is ErrorCode.LEASE_HELD
+    assert consumers.count(consumers.other) == 1
+    assert consumers.site.call(consumers.one, "leave_seat", consumers.cursor, seat) == 0
+    assert consumers.take(consumers.other, "y", Terms())[1]
+    assert consumers.count(consumers.one) == 1
+
+
+def test_the_turn_passes_between_gateways() -> None:
+    consumers = Consumers()
+    seat, active = consumers.take(consumers.one, "x", SINGLE)
+    assert active
+    assert not consumers.take(consumers.other, "y", SINGLE)[1]
+    consumers.site.call(consumers.one, "leave_seat", consumers.cursor, seat)
+    assert consumers.turns == [("y", True)]
+
+
+def test_consumers_go_on_while_the_home_is_away_and_are_registered_again() -> None:
+    consumers = Consumers()
+    site, one, other = consumers.site, consumers.one, consumers.other
+    consumers.take(one, "x", SINGLE)
+    consumers.take(other, "y", SINGLE)
+    home = consumers.home()
+    for port in (one, other):
+        site.line(port, home).cut()
+    site.run()
+    assert consumers.take(other, "z", SINGLE) is ErrorCode.UNAVAILABLE
+    assert consumers.turns == []
+    for port in (one, other):
+        site.line(port, home).mend()
+        site.wait(200)
+    assert consumers.count(one) == consumers.count(other) == 2
+    assert consumers.turns == []
+
+
+def test_a_new_home_decides_anew() -> None:
+    consumers = Consumers()
+    site, one = consumers.site, consumers.one
+    consumers.take(one, "x", SINGLE)
+    consumers.take(consumers.other, "y", SINGLE)
+    before = consumers.home()
+    for number in range(12):
+        if consumers.home() == before:
+            site.add_node(f"later-{number}")
+    assert consumers.home() != before
+    site.wait(1000)
+    assert site.nodes[before].broker.seats.count == 0
+    assert consumers.count(one) == consumers.count(consumers.other) == 2
+    cursors = [*one._cursors.by_handle.values(), *consumers.other._cursors.by_handle.values()]
+    assert len([seat for found in cursors for seat in found.seats.values() if seat.active]) == 1
+
+
+def test_a_rank_is_known_to_groups_that_come() -> None:
+    consumers = Consumers()
+    site, one, other = consumers.site, consumers.one, consumers.other
+    woken: list[str] = []
+    one.watch(consumers.cursor, lambda cursor: woken.append("one"))
+    other.watch(consumers.there, lambda cursor: woken.append("other"))
+    take(site, one, consumers.cursor)
+    take(site, other, consumers.there)
+    woken.clear()
+    other.rank(consumers.there, 4)
+    for name in ("a", "b"):
+        site.line(other, name).cut()
+        site.run()
+        site.line(other, name).mend()
+        site.wait(200)
+    take(site, other, consumers.there)
+    woken.clear()
+    site.call(one, "submit", [message("t0", b"1")])
+    assert woken == ["other"]
