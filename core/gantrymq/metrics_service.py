@@ -14,20 +14,19 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
-
-import h11
 
 from gantrymq import __version__
 from gantrymq.launch.health import Health
 from gantrymq.metrics import Metrics, head, labels_text
 from gantrymq.net.host_names import HostNames, asked_host
+from gantrymq.net.http.door import Handler, InSlices, OneByOneDoor
+from gantrymq.net.http.problems import TEXT_HEADER, Problem, Respond, as_text
+from gantrymq.net.http.server_connection import Headers as RequestHeaders
 from gantrymq.net.listen import ListenError
 
 if TYPE_CHECKING:
-    from gantrymq.net.api import Link
     from gantrymq.services import ServiceContext
 
 log = logging.getLogger(__name__)
@@ -42,17 +41,11 @@ NAMESERVER_PORT: Final = 5559
 FURTHER_PORTS: Final = range(5560, 5576)
 """Taken in turn where the own one is in use: a machine runs a few processes of a kind."""
 
-HEAD_BYTES_MAX: Final = 16 * 1024
-"""A request line and its headers; Prometheus sends 300 bytes."""
-
 BODY_BYTES_MAX: Final = 64 * 1024
 """Nobody sends a body; what comes nevertheless is dropped up to here, so that the connection stays in step."""
 
 CONNECTIONS_MAX: Final = 64
 """Scrapers and probes of one process; more would be no scrapers."""
-
-REQUEST_MS: Final = 10_000
-"""From the first byte of a request to its end."""
 
 IDLE_MS: Final = 120_000
 """Twice Prometheus's default scrape interval, so that its connection lives from scrape to scrape."""
@@ -63,16 +56,7 @@ FRESH_MS: Final = 1_000
 SLICE_S: Final = 0.001
 """Of the loop's time in one go."""
 
-METRICS_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
-TEXT_TYPE: Final = b"text/plain; charset=utf-8"
-
-_REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
-
-PATHS: Final = ("/metrics", "/healthz", "/readyz", "/")
-ALLOW: Final = ((b"allow", b"GET, HEAD"),)
-
-Answer = Callable[[int, bytes, bytes], None]
-"""`answer(status, content type, body)`."""
+METRICS_HEADER: Final = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,216 +155,57 @@ class Pages:
         self.open = 0
         """Connections."""
 
-    def refusal(self, request: h11.Request) -> tuple[int, str]:
-        """Why a request is not answered: status and text; 0 if it is. Its head tells, so that nobody sends a body for nothing."""
-        refused = self._names.refusal(asked_host(request.target, request.headers))
+    def handler(self, method: str, target: bytes, headers: RequestHeaders) -> Handler:
+        """What answers a request with this head. Raises Problem."""
+        refused = self._names.refusal(asked_host(target, headers))
         if refused:
-            return 421, refused
-        if request.method not in (b"GET", b"HEAD"):
-            return 405, "GET or HEAD"
-        if _path(request) not in PATHS:
-            return 404, "there are /metrics, /healthz and /readyz"
-        return 0, ""
+            raise Problem(421, refused)
+        if method not in ("GET", "HEAD"):
+            raise Problem(405, "GET or HEAD", ((b"allow", b"GET, HEAD"),))
+        found = self._handlers().get(target.partition(b"?")[0])
+        if found is None:
+            raise Problem(404, "there are /metrics, /healthz and /readyz")
+        if any(name == b"expect" for name, _ in headers):
+            raise Problem(417, "no body is taken here")
+        return found
 
-    def get(self, path: str, answer: Answer) -> None:
-        """Answer a GET or HEAD for one of `PATHS`."""
-        if path == "/metrics":
-            self._scrape.get(lambda text: _scraped(text, answer))
-        elif path == "/healthz":
-            _told(self._health.problems(), answer)
-        elif path == "/readyz":
-            _told(self._health.waits(), answer)
-        else:
-            answer(200, TEXT_TYPE, b"gantry: /metrics, /healthz, /readyz\n")
-
-
-def _path(request: h11.Request) -> str:
-    return request.target.partition(b"?")[0].decode("latin-1")
+    def _handlers(self) -> dict[bytes, Handler]:
+        return {
+            b"/": lambda _, respond: respond(200, (TEXT_HEADER,), b"gantry: /metrics, /healthz, /readyz\n"),
+            b"/metrics": lambda _, respond: self._scrape.get(lambda text: _scraped(text, respond)),
+            b"/healthz": lambda _, respond: _told(self._health.problems(), respond),
+            b"/readyz": lambda _, respond: _told(self._health.waits(), respond),
+        }
 
 
-def _has_body(request: h11.Request) -> bool:
-    return any(
-        name == b"transfer-encoding" or (name == b"content-length" and value != b"0") for name, value in request.headers
-    )
-
-
-def _scraped(text: bytes | None, answer: Answer) -> None:
+def _scraped(text: bytes | None, respond: Respond) -> None:
     if text is None:
-        answer(500, TEXT_TYPE, b"some number cannot be had; the log says which\n")
+        respond(500, (TEXT_HEADER,), b"some number cannot be had; the log says which\n")
     else:
-        answer(200, METRICS_TYPE, text)
+        respond(200, (METRICS_HEADER,), text)
 
 
-def _told(reasons: list[str], answer: Answer) -> None:
+def _told(reasons: list[str], respond: Respond) -> None:
     if reasons:
-        answer(503, TEXT_TYPE, ("\n".join(reasons) + "\n").encode())
+        respond(503, (TEXT_HEADER,), ("\n".join(reasons) + "\n").encode())
     else:
-        answer(200, TEXT_TYPE, b"ok\n")
+        respond(200, (TEXT_HEADER,), b"ok\n")
 
 
-class MetricsDoor:
-    """One HTTP connection (`net.api.Door`)."""
+class MetricsDoor(OneByOneDoor):
+    """One HTTP connection."""
 
-    def __init__(self, pages: Pages, now_ms: Callable[[], int]) -> None:
+    render = staticmethod(as_text)
+    idle_ms = IDLE_MS
+    connections_max = CONNECTIONS_MAX
+
+    def __init__(self, pages: Pages, now_ms: Callable[[], int], in_slices: InSlices) -> None:
+        super().__init__(pages, now_ms, in_slices, BODY_BYTES_MAX)
         self._pages = pages
-        self._now_ms = now_ms
-        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
-        self._link: Link | None = None
-        self._out: list[bytes] = []
-        self._request: h11.Request | None = None
-        self._body_bytes = 0
-        self._busy = False
-        """An answer is being made."""
-        self._ending = False
 
-    def connected(self, link: Link) -> None:
-        """See `Door`."""
-        self._link = link
-        self._pages.open += 1
-        link.set_deadline(self._now_ms() + REQUEST_MS)
-        if self._pages.open > CONNECTIONS_MAX:
-            log.warning("%s: refused, %d connections are open", link.peer, CONNECTIONS_MAX)
-            self._fail(503, f"{CONNECTIONS_MAX} connections are open already")
-
-    def received(self, data: bytes) -> None:
-        """See `Door`."""
-        if self._ending or self._link is None:
-            return
-        if len(self._http.trailing_data[0]) > HEAD_BYTES_MAX:
-            self._link.abort()  # it sends on and on while its answer is being made
-            return
-        self._take(data)
-
-    def _take(self, data: bytes) -> None:
-        try:
-            if data:
-                self._http.receive_data(data)
-            while not self._busy and not self._ending:
-                event = self._http.next_event()
-                if event is h11.NEED_DATA or event is h11.PAUSED or isinstance(event, h11.ConnectionClosed):
-                    return
-                if isinstance(event, h11.Request):
-                    self._request = event
-                    self._body_bytes = 0
-                    status, text = self._pages.refusal(event)
-                    if status and _has_body(event):
-                        self._fail(status, text, ALLOW if status == 405 else ())
-                        return
-                    if self._http.they_are_waiting_for_100_continue:
-                        raise h11.RemoteProtocolError("no body is taken here", error_status_hint=417)
-                elif isinstance(event, h11.Data):
-                    self._body_bytes += len(event.data)
-                    if self._body_bytes > BODY_BYTES_MAX:
-                        raise h11.RemoteProtocolError("no body is taken here", error_status_hint=413)
-                elif isinstance(event, h11.EndOfMessage):
-                    self._dispatch()
-        except h11.RemoteProtocolError as error:
-            self._fail(error.error_status_hint, str(error))
-
-    def _dispatch(self) -> None:
-        assert self._request is not None
-        assert self._link is not None
-        self._busy = True
-        self._link.set_deadline(None)
-        status, text = self._pages.refusal(self._request)
-        if status:
-            self._answer(status, TEXT_TYPE, text.encode() + b"\n", ALLOW if status == 405 else ())
-            return
-        self._pages.get(_path(self._request), self._answer)
-
-    def _answer(
-        self, status: int, content_type: bytes, body: bytes, more: tuple[tuple[bytes, bytes], ...] = ()
-    ) -> None:
-        link, request = self._link, self._request
-        if link is None or request is None or not self._busy:
-            return  # it left while the text was made
-        headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(body)), *more]
-        if self._ending:
-            headers.append((b"connection", b"close"))
-        try:
-            self._write(h11.Response(status_code=status, headers=headers, reason=_REASONS[status]))
-            if request.method != b"HEAD":
-                self._write(h11.Data(data=body))
-            self._write(h11.EndOfMessage())
-        except h11.LocalProtocolError:
-            link.abort()
-            return
-        self._busy = False
-        self._request = None
-        link.mark()
-        if self._ending or self._http.our_state is h11.MUST_CLOSE or self._http.their_state is h11.MUST_CLOSE:
-            self._ending = True
-            link.close()
-            return
-        self._http.start_next_cycle()
-        link.set_deadline(self._now_ms() + IDLE_MS)
-        self._take(b"")
-
-    def _fail(self, status: int, text: str, more: tuple[tuple[bytes, bytes], ...] = ()) -> None:
-        """Answer what cannot be read, or is not, and end."""
-        self._ending = self._busy = True
-        if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            body = text.encode() + b"\n"
-            headers = [
-                (b"content-type", TEXT_TYPE), (b"content-length", b"%d" % len(body)), (b"connection", b"close"), *more
-            ]  # fmt: skip
-            self._write(h11.Response(status_code=status, headers=headers, reason=_REASONS[status]))
-            self._write(h11.Data(data=body))
-            self._write(h11.EndOfMessage())
-        if self._link is not None:
-            self._link.mark()
-            self._link.close()
-
-    def _write(self, event: h11.Response | h11.Data | h11.EndOfMessage) -> None:
-        data = self._http.send(event)
-        if data:
-            self._out.append(data)
-
-    def inbound_bytes(self) -> int:
-        """See `Door`: bodies are dropped as they come."""
-        return len(self._http.trailing_data[0])
-
-    def unfinished(self) -> int:
-        """See `Door`: a request has `REQUEST_MS`."""
-        return 0
-
-    def overdue(self, why: str, busy: bool) -> None:
-        """See `Door`."""
-        if self._link is not None:
-            self._link.abort()
-
-    def data_to_send(self) -> bytes:
-        """See `Door`."""
-        data = b"".join(self._out)
-        self._out.clear()
-        return data
-
-    def eof(self) -> bool | None:
-        """See `Door`: an answer that is being made still goes out."""
-        if self._busy and not self._ending:
-            self._ending = True
-            return True
-        return None
-
-    def closed(self, reason: str) -> None:
-        """See `Door`."""
-        self._link = None
-        self._pages.open -= 1
-
-    def writable(self) -> None:
-        """See `Door`."""
-
-    def deadline(self, now_ms: int) -> None:
-        """See `Door`: it took too long, or is idle."""
-        if self._link is not None and not self._busy:
-            self._ending = True
-            self._link.close()
-
-    def shutdown(self) -> None:
-        """See `Door`."""
-        self._ending = True
-        if self._link is not None and not self._busy:
-            self._link.close()
+    def judge(self, method: str, target: bytes, headers: RequestHeaders, length: int) -> Handler:
+        """See `HttpDoor`."""
+        return self._pages.handler(method, target, headers)
 
 
 class MetricsService:
@@ -407,7 +232,7 @@ class MetricsService:
         pages = Pages(context.shared["health"], scrape, HostNames(context.host, context.host_names))
 
         def accept() -> MetricsDoor:
-            return MetricsDoor(pages, now_ms)
+            return MetricsDoor(pages, now_ms, context.turn.in_slices)
 
         if config.port is not None:
             return [await context.listen(accept, context.host, config.port)]

@@ -18,11 +18,9 @@ from gantrymq.metrics_service import (
     FRESH_MS,
     FURTHER_PORTS,
     GATEWAY_PORT,
-    HEAD_BYTES_MAX,
     IDLE_MS,
     NAMESERVER_PORT,
     PORT,
-    REQUEST_MS,
     MetricsConfig,
     MetricsDoor,
     MetricsService,
@@ -30,6 +28,7 @@ from gantrymq.metrics_service import (
     Scrape,
 )
 from gantrymq.net.host_names import HostNames
+from gantrymq.net.http.limits import HEAD_BYTES_MAX, HEAD_DEADLINE_MS
 from gantrymq.net.listen import ListenError
 from gantrymq.net.testing import FakeLink, ManualClock, ManualTurn, ManualWheel
 from gantrymq.services import ServiceContext
@@ -47,7 +46,9 @@ class World:
         self.pages = Pages(self.health, self.scrape, HostNames("127.0.0.1"))
 
     def connect(self) -> FakeLink:
-        return FakeLink(self.wheel, self.turn).attach(MetricsDoor(self.pages, self.clock.monotonic_ms))
+        return FakeLink(self.wheel, self.turn).attach(
+            MetricsDoor(self.pages, self.clock.monotonic_ms, self.turn.in_slices)
+        )
 
 
 @pytest.fixture
@@ -193,7 +194,7 @@ def test_slow_and_idle_peers_are_closed(world: World) -> None:
     slow, idle = world.connect(), world.connect()
     slow.feed(b"GET /hea")
     idle.feed(get("/healthz"))
-    world.wheel.advance(REQUEST_MS + 100)
+    world.wheel.advance(HEAD_DEADLINE_MS + 100)
     assert slow.closed_by == "close"
     assert idle.closed_by is None
     world.wheel.advance(IDLE_MS)
@@ -268,7 +269,7 @@ def test_a_port_that_is_taken_is_followed_by_the_next_ones() -> None:
     [
         (get("/metrics", "POST", "Content-Length: 5600000\r\nExpect: 100-continue\r\n"), 405),
         (get("/nothing", "GET", "Transfer-Encoding: chunked\r\n"), 404),
-        (get("/metrics", "GET", "Content-Length: 9\r\n").replace(b"localhost", b"evil.example"), 421),
+        (get("/metrics", "GET", "Content-Length: 900000\r\n").replace(b"localhost", b"evil.example"), 421),
     ],
 )
 def test_what_the_head_decides_is_said_before_the_body(world: World, request_head: bytes, expected: int) -> None:

@@ -108,7 +108,7 @@ class AmqpService:
             port = MANAGEMENT_PORT
         site = ManagementSite(gateway, context.host, context.host_names)
         try:
-            doors = context.asking(lambda: site.door(context.clock.monotonic_ms))
+            doors = context.asking(lambda: site.door(context.clock.monotonic_ms, context.turn.in_slices))
             return [await context.listen(doors, context.host, port)]
         except ListenError as error:
             if config.management_port is not None:

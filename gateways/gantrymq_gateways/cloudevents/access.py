@@ -15,12 +15,12 @@ from gantrymq.auth.logins import AGAIN
 from gantrymq.auth.resources import Action, Kind
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq_gateways.cloudevents.wire.problems import Problem
+from gantrymq.net.http.problems import Problem
 
 if TYPE_CHECKING:
     from gantrymq.auth.authority import Authority, Identity
     from gantrymq.net.api import Link
-    from gantrymq_gateways.cloudevents.wire.server_connection import Headers
+    from gantrymq.net.http.server_connection import Headers
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,6 @@ A large batch is decoded and submitted in slices, one per loop turn, so that it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from email.utils import formatdate
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ from gantrymq.broker.port import LogPort
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
+from gantrymq.net.http.problems import Problem, Respond, respond_problem
 from gantrymq_gateways.cloudevents.long_topics import LongTopics
 from gantrymq_gateways.cloudevents.mapping import to_message
 from gantrymq_gateways.cloudevents.surroundings import Surroundings
@@ -20,24 +20,15 @@ from gantrymq_gateways.cloudevents.wire import codec
 from gantrymq_gateways.cloudevents.wire.codec import Mode
 from gantrymq_gateways.cloudevents.wire.constants import BATCH_EVENTS_MAX, JSON_OVERHEAD_BYTES
 from gantrymq_gateways.cloudevents.wire.event import Event
-from gantrymq_gateways.cloudevents.wire.problems import PROBLEM_HEADER, Problem, problem_of
+from gantrymq_gateways.cloudevents.wire.problems import problem_of
 
 DECODE_SLICE: Final = 50
 """Events decoded in one slice: about a millisecond."""
 SUBMIT_SLICE: Final = 200
 """Events submitted in one slice: about a millisecond of the store's work."""
 
-Respond = Callable[[int, tuple[tuple[bytes, bytes], ...], bytes], None]
-"""`respond(status, headers, body)`, once per request, now or later."""
-
-
 Place = tuple[str, Mode]
 """Native topic and mode of a request's events."""
-
-
-def respond_problem(respond: Respond, problem: Problem) -> None:
-    """Answer with a problem document."""
-    respond(problem.status, (PROBLEM_HEADER, *problem.headers), problem.body())
 
 
 class Publisher:

@@ -19,10 +19,10 @@ from gantrymq.broker.port import EARLIEST, END, CursorInfo, Start, TopicInfo
 from gantrymq.metrics import Metrics
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.net.http.problems import Problem, Respond, respond_problem
 from gantrymq_gateways.cloudevents.access import check, may_subscribe
 from gantrymq_gateways.cloudevents.door import JSON_HEADER
 from gantrymq_gateways.cloudevents.mapping import timestamp
-from gantrymq_gateways.cloudevents.publish import Respond, respond_problem
 from gantrymq_gateways.cloudevents.push.delivery import Push, PushHost
 from gantrymq_gateways.cloudevents.rules.guard import SinkGuard
 from gantrymq_gateways.cloudevents.subscription import (
@@ -32,7 +32,7 @@ from gantrymq_gateways.cloudevents.subscription import (
     stored_topic,
 )
 from gantrymq_gateways.cloudevents.wire.constants import SUBSCRIPTION_BYTES_MAX, SUBSCRIPTION_TABLE
-from gantrymq_gateways.cloudevents.wire.problems import Problem, problem_of
+from gantrymq_gateways.cloudevents.wire.problems import problem_of
 
 if TYPE_CHECKING:
     from gantrymq.auth.authority import Identity

@@ -5,6 +5,7 @@ import pytest
 
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode
+from gantrymq.net.http import limits
 from gantrymq_gateways.cloudevents.publish import SUBMIT_SLICE
 from gantrymq_gateways.cloudevents.wire import constants
 from gantrymq_gateways.cloudevents.wire.problems import RETRY_AFTER_S, STATUS
@@ -256,7 +257,7 @@ def test_reading_pauses_while_too_many_requests_wait():
         b"POST /topics/t HTTP/1.1\r\nhost: h\r\ncontent-length: 0\r\nce-id: 1\r\nce-type: t\r\nce-source: s\r\n"
         b"ce-specversion: 1.0\r\n\r\n"
     )
-    count = constants.PIPELINE_MAX + 10
+    count = limits.PIPELINE_MAX + 10
     rig.link.feed(request * count)
     assert not rig.link.reading
     rig.run()
@@ -276,10 +277,10 @@ def test_malformed_request_closes_and_is_logged(rig, caplog):
 def test_idle_connection_is_closed():
     rig = Rig()
     rig.post()
-    rig.wheel.advance(constants.IDLE_DEADLINE_MS - 1000)
+    rig.wheel.advance(limits.IDLE_DEADLINE_MS - 1000)
     assert rig.link.closed_by is None
     rig.post()
-    rig.wheel.advance(constants.IDLE_DEADLINE_MS - 1000)
+    rig.wheel.advance(limits.IDLE_DEADLINE_MS - 1000)
     assert rig.link.closed_by is None
     rig.wheel.advance(2000)
     assert rig.link.closed_by == "close"
@@ -288,7 +289,7 @@ def test_idle_connection_is_closed():
 def test_slow_request_is_answered_408():
     rig = Rig()
     rig.link.feed(b"POST /topics/t HTTP/1.1\r\n")
-    rig.wheel.advance(constants.HEAD_DEADLINE_MS + 100)
+    rig.wheel.advance(limits.HEAD_DEADLINE_MS + 100)
     assert rig.link.feed(b"").startswith(b"HTTP/1.1 408 ")
     assert rig.link.closed_by == "close"
 
@@ -401,7 +402,7 @@ def test_a_refused_head_with_connection_close_is_the_last():
 def test_a_body_behind_a_refused_head_that_does_not_come_is_given_up():
     rig = Rig()
     rig.link.feed(head_of("PUT", "/topics/t", length=200) + b"x")
-    rig.advance(constants.BODY_DEADLINE_MS + 100)
+    rig.advance(limits.BODY_DEADLINE_MS + 100)
     assert rig.link.closed_by == "close"
     assert rig.link.take() == b"", "it had its answer"
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from gantrymq_gateways.cloudevents.wire import server_connection
-from gantrymq_gateways.cloudevents.wire.constants import (
+from gantrymq.net.http import server_connection
+from gantrymq.net.http.limits import (
     CHUNK_BYTES_MIN,
     CHUNKS_PER_TURN,
     PIPELINE_MAX,
     REQUESTS_PER_TURN,
 )
-from gantrymq_gateways.cloudevents.wire.server_connection import ServerConnection
+from gantrymq.net.http.server_connection import ServerConnection
 from tests.cloudevents.rig import Rig, parse
 
 HEAD = (

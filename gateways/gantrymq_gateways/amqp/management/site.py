@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gantrymq.auth.resources import Action, Kind
 from gantrymq.net.host_names import HostNames
+from gantrymq.net.http.door import InSlices
 from gantrymq.net.procedures.driver import run
 from gantrymq_gateways.amqp.management.api import Api, failure
 from gantrymq_gateways.amqp.management.http import Answer, ManagementDoor, Request, error_body
@@ -30,9 +31,9 @@ class ManagementSite:
         self._api = Api(gateway)
         self.open = 0
 
-    def door(self, now_ms: Callable[[], int]) -> ManagementDoor:
+    def door(self, now_ms: Callable[[], int], in_slices: InSlices) -> ManagementDoor:
         """One connection."""
-        return ManagementDoor(self, now_ms)
+        return ManagementDoor(self, now_ms, in_slices)
 
     def refusal(self, host: bytes | None) -> str:
         """See `http.Site`."""

@@ -12,7 +12,6 @@ STRUCTURED_TYPE: Final = "application/cloudevents+json"
 BATCH_TYPE: Final = "application/cloudevents-batch+json"
 JSON_TYPE: Final = "application/json"
 OCTETS_TYPE: Final = "application/octet-stream"
-PROBLEM_TYPE: Final = "application/problem+json"
 
 ORIGIN: Final = "cloudevents"
 """Value of GANTRY_ORIGIN for messages of this door."""
@@ -26,35 +25,6 @@ DLQ_STATUS: Final = "GANTRY_DLQ_STATUS"
 DLQ_ATTEMPTS: Final = "GANTRY_DLQ_ATTEMPTS"
 
 SUBSCRIPTION_TABLE: Final = "ce_subscription"
-
-HEAD_BYTES_MAX: Final = 32 * 1024
-"""Request line and headers: what a record's properties cannot hold (32,767 bytes) would not be stored anyway."""
-HEADERS_MAX: Final = 200
-"""Header lines of a request: RocketMQ allows 128 properties, and proxies add a few dozen lines."""
-TARGET_BYTES_MAX: Final = 2048
-"""Request target: a topic of 127 bytes, percent-encoded three times over, fits with room."""
-PIPELINE_MAX: Final = 64
-"""Requests of one connection without an answer; above it reading stops until answers go out."""
-PIPELINE_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Bodies of one connection without an answer; the same."""
-REQUESTS_PER_TURN: Final = 32
-"""Requests of one connection handled before others have their turn: a few milliseconds."""
-CHUNKS_PER_TURN: Final = 100
-"""Chunks of one connection's bodies read before others have their turn: each costs some 30 us, whatever its size."""
-CHUNKS_MAX: Final = 10_000
-CHUNK_BYTES_MIN: Final = 64
-"""A body has at most `CHUNKS_MAX` chunks and one more for each of so many bytes; a chunk per byte is minutes of work for a few megabytes."""
-HEAD_DEADLINE_MS: Final = 15_000
-"""From the first byte of a request to the end of its headers."""
-BODY_DEADLINE_MS: Final = 30_000
-"""Between two reads of a body that together bring `BODY_PROGRESS_BYTES`."""
-BODY_PROGRESS_BYTES: Final = 16 * 1024
-"""A slower body is a slow-loris: 16 KiB in 30 s is below any link that carries webhooks."""
-DRAIN_BYTES_MAX: Final = 64 * 1024
-"""Rest of a body that is read and dropped after the request was refused at its head, so that the connection lives; after a longer one it is
-closed."""
-IDLE_DEADLINE_MS: Final = 75_000
-"""Keep-alive without a request; above the 60 s that load balancers keep connections."""
 
 BATCH_EVENTS_MAX: Final = 10_000
 """Events of one batch request: bounds the time of one loop turn (about 15 us per event)."""

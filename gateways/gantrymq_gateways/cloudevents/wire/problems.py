@@ -1,14 +1,11 @@
-"""What an HTTP client is told: one table from failures to statuses, and problem documents (RFC 9457)."""
+"""What an HTTP client is told: one table from failures to statuses."""
 
 from __future__ import annotations
 
-from http import HTTPStatus
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq_gateways.cloudevents.wire.constants import PROBLEM_TYPE
+from gantrymq.net.http.problems import Headers, Problem
 
 STATUS: Final[dict[ErrorCode, int]] = {
     ErrorCode.TOPIC_NOT_FOUND: 404,
@@ -50,31 +47,6 @@ RETRY_AFTER_S: Final[dict[ErrorCode, int]] = {
     ErrorCode.STORE_FAILED: 60,
 }
 """Seconds of Retry-After: how soon the cause can have gone."""
-
-_ENCODE: Final = msgspec.json.Encoder().encode
-
-Headers = tuple[tuple[bytes, bytes], ...]
-
-
-class Problem(Exception):
-    """A request refused. `headers`: further response headers. `members`: further members of the document."""
-
-    def __init__(self, status: int, detail: str, headers: Headers = (), members: dict[str, Any] | None = None) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.detail = detail
-        self.headers = headers
-        self.members = members or {}
-
-    def body(self) -> bytes:
-        """The document."""
-        title = HTTPStatus(self.status).phrase
-        return _ENCODE(
-            {"type": "about:blank", "title": title, "status": self.status, "detail": self.detail, **self.members}
-        )
-
-
-PROBLEM_HEADER: Final = (b"content-type", PROBLEM_TYPE.encode())
 
 
 def problem_of(error: GantryError | ErrorCode) -> Problem:

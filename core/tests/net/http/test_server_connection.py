@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gantrymq_gateways.cloudevents.wire import constants
-from gantrymq_gateways.cloudevents.wire.server_connection import ServerConnection
+from gantrymq.net.http import limits
+from gantrymq.net.http.server_connection import ServerConnection
 
 MAX = 1000
 POST = b"POST /topics/a HTTP/1.1\r\nHost: h\r\ncontent-length: 5\r\n\r\nhello"
@@ -116,15 +116,15 @@ SMUGGLING = [
     ("signed chunk", head(b"Transfer-Encoding: chunked") + b"+3\r\nhel\r\n0\r\n\r\n", 400),
     ("HTTP/2 preface", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
     ("HTTP/1.2", b"POST /a HTTP/1.2\r\nHost: h\r\n\r\n", 400),
-    ("CONNECT", b"CONNECT h:1 HTTP/1.1\r\nHost: h\r\n\r\n", 405),
+    ("CONNECT", b"CONNECT h:1 HTTP/1.1\r\nHost: h\r\n\r\n", 501),
     ("no version", b"GET /\r\n\r\n", 400),
     ("blank in target", b"GET /a b HTTP/1.1\r\nHost: h\r\n\r\n", 400),
     ("non-ASCII target", b"GET /\xc3\xa4 HTTP/1.1\r\nHost: h\r\n\r\n", 400),
     ("TLS on this port", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
-    ("long target", b"GET /" + b"a" * constants.TARGET_BYTES_MAX + b" HTTP/1.1\r\nHost: h\r\n\r\n", 414),
-    ("many headers", head(*[b"X%d: a" % n for n in range(constants.HEADERS_MAX)]), 431),
-    ("large head", head(b"X: " + b"a" * constants.HEAD_BYTES_MAX), 431),
-    ("large head, cut", head(b"X: " + b"a" * constants.HEAD_BYTES_MAX)[:-4], 431),
+    ("long target", b"GET /" + b"a" * limits.TARGET_BYTES_MAX + b" HTTP/1.1\r\nHost: h\r\n\r\n", 414),
+    ("many headers", head(*[b"X%d: a" % n for n in range(limits.HEADERS_MAX)]), 431),
+    ("large head", head(b"X: " + b"a" * limits.HEAD_BYTES_MAX), 431),
+    ("large head, cut", head(b"X: " + b"a" * limits.HEAD_BYTES_MAX)[:-4], 431),
     ("large body", head(b"Content-Length: %d" % (MAX + 1)), 413),
     ("large chunked body", head(b"Transfer-Encoding: chunked") + b"400\r\n" + b"x" * 0x400, 413),
     ("large chunk line", head(b"Transfer-Encoding: chunked") + b"3;" + b"x" * 70_000, 431),
@@ -186,8 +186,8 @@ def test_continue_is_not_sent_when_the_body_is_there():
 
 def test_pipeline_is_bounded():
     conn = connection()
-    requests = conn.receive_data(POST * (constants.PIPELINE_MAX + 5), 0)
-    assert len(requests) == constants.PIPELINE_MAX
+    requests = conn.receive_data(POST * (limits.PIPELINE_MAX + 5), 0)
+    assert len(requests) == limits.PIPELINE_MAX
     assert conn.is_full()
     assert conn.next_deadline(0) is None
     answered(conn, requests[0])
@@ -196,8 +196,8 @@ def test_pipeline_is_bounded():
 
 
 def test_waiting_bodies_are_bounded():
-    conn = ServerConnection(constants.PIPELINE_BYTES_MAX)
-    size = constants.PIPELINE_BYTES_MAX // 2
+    conn = ServerConnection(limits.PIPELINE_BYTES_MAX)
+    size = limits.PIPELINE_BYTES_MAX // 2
     request = head(b"Content-Length: %d" % size) + b"x" * size
     assert len(conn.receive_data(request * 3, 0)) == 2
     assert conn.is_full()
@@ -205,10 +205,10 @@ def test_waiting_bodies_are_bounded():
 
 def test_idle_connection_is_closed_silently():
     conn = connection()
-    assert conn.next_deadline(1000) == 1000 + constants.IDLE_DEADLINE_MS
-    conn.handle_deadline(1000 + constants.IDLE_DEADLINE_MS - 1)
+    assert conn.next_deadline(1000) == 1000 + limits.IDLE_DEADLINE_MS
+    conn.handle_deadline(1000 + limits.IDLE_DEADLINE_MS - 1)
     assert not conn.finished
-    conn.handle_deadline(1000 + constants.IDLE_DEADLINE_MS)
+    conn.handle_deadline(1000 + limits.IDLE_DEADLINE_MS)
     assert conn.finished
     assert conn.data_to_send() == b""
 
@@ -218,15 +218,15 @@ def test_idle_time_begins_with_the_answer():
     (request,) = conn.receive_data(POST, 0)
     assert conn.next_deadline(10**6) is None
     answered(conn, request)
-    assert conn.next_deadline(10**6) == 10**6 + constants.IDLE_DEADLINE_MS
+    assert conn.next_deadline(10**6) == 10**6 + limits.IDLE_DEADLINE_MS
 
 
 def test_slow_head():
     conn = connection()
-    for now_ms in range(0, constants.HEAD_DEADLINE_MS, 1000):
+    for now_ms in range(0, limits.HEAD_DEADLINE_MS, 1000):
         conn.receive_data(b"G" if not now_ms else b"E", now_ms)
-    assert conn.next_deadline(0) == constants.HEAD_DEADLINE_MS
-    conn.handle_deadline(constants.HEAD_DEADLINE_MS)
+    assert conn.next_deadline(0) == limits.HEAD_DEADLINE_MS
+    conn.handle_deadline(limits.HEAD_DEADLINE_MS)
     assert conn.data_to_send().startswith(b"HTTP/1.1 408 ")
     assert conn.finished
 
@@ -235,17 +235,17 @@ def test_blank_lines_between_requests_are_no_request():
     conn = connection()
     conn.receive_data(b"\r", 0)
     conn.receive_data(b"\n", 10)
-    assert conn.next_deadline(10) == 10 + constants.IDLE_DEADLINE_MS
+    assert conn.next_deadline(10) == 10 + limits.IDLE_DEADLINE_MS
 
 
 def test_slow_body():
     conn = ServerConnection(10**6)
     conn.receive_data(head(b"Content-Length: 100000"), 0)
-    conn.receive_data(b"x" * constants.BODY_PROGRESS_BYTES, 20_000)
-    assert conn.next_deadline(20_000) == 20_000 + constants.BODY_DEADLINE_MS
+    conn.receive_data(b"x" * limits.BODY_PROGRESS_BYTES, 20_000)
+    assert conn.next_deadline(20_000) == 20_000 + limits.BODY_DEADLINE_MS
     conn.receive_data(b"x", 40_000)
-    assert conn.next_deadline(40_000) == 20_000 + constants.BODY_DEADLINE_MS
-    conn.handle_deadline(20_000 + constants.BODY_DEADLINE_MS)
+    assert conn.next_deadline(40_000) == 20_000 + limits.BODY_DEADLINE_MS
+    conn.handle_deadline(20_000 + limits.BODY_DEADLINE_MS)
     assert conn.data_to_send().startswith(b"HTTP/1.1 408 ")
 
 

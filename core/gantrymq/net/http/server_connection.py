@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import h11
 
-from gantrymq_gateways.cloudevents.wire.constants import (
+from gantrymq.net.http.limits import (
     BODY_DEADLINE_MS,
     BODY_PROGRESS_BYTES,
     CHUNK_BYTES_MIN,
@@ -30,7 +30,7 @@ from gantrymq_gateways.cloudevents.wire.constants import (
     PIPELINE_MAX,
     TARGET_BYTES_MAX,
 )
-from gantrymq_gateways.cloudevents.wire.problems import PROBLEM_HEADER, Problem
+from gantrymq.net.http.problems import Problem, Render, as_document
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _REQUEST_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32} ([!-~]+) HTTP/1\.([01])\Z")
@@ -91,16 +91,26 @@ class ServerConnection:
     """The state of one connection; `receive_data` and `handle_deadline` take the time as an argument."""
 
     def __init__(
-        self, request_bytes_max: int, date_line: Callable[[], bytes] = bytes, judge: Judge = admit_all
+        self,
+        request_bytes_max: int,
+        date_line: Callable[[], bytes] = bytes,
+        judge: Judge = admit_all,
+        render: Render = as_document,
+        idle_ms: int = IDLE_DEADLINE_MS,
     ) -> None:
-        """`date_line` gives the Date header of an answer, line end included."""
+        """`date_line` gives the Date header of an answer, line end included; `render` the answer that is a Problem. `idle_ms`: how long a
+        connection lives without a request."""
         self._request_bytes_max = request_bytes_max
+        self._render = render
+        self._idle_ms = idle_ms
         self._date_line = date_line
         self._judge = judge
         self._headers: Headers = []
         self._verdict: Any = None
         self.held = False
         """The request that is being read waits for its verdict."""
+        self._length = 0
+        """Of the body of the request that is being read, as its head says; 0 if it does not."""
         self._rest_bytes: int | None = 0
         """Of the body of the request that is being read; None: the head does not tell how much comes, or whether it comes at all."""
         self._turned_away = False
@@ -191,8 +201,6 @@ class ServerConnection:
             return
         head = bytes(self._in[: end + 4])
         self._method, length, chunked, close = _check_head(head)
-        if length is not None and length > self._request_bytes_max:
-            raise Problem(413, f"the body has {length} bytes, at most {self._request_bytes_max} are allowed")
         parser = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX + 4)
         parser.receive_data(head)
         event = parser.next_event()
@@ -202,6 +210,7 @@ class ServerConnection:
         self._parser, self._head = parser, event
         self._open_slot(close)
         self._last = close
+        self._length = length or 0
         self._body_bytes = self._progress_bytes = self._chunk_count = 0
         self._head_since = None
         self._body_until = now_ms + BODY_DEADLINE_MS
@@ -227,6 +236,8 @@ class ServerConnection:
 
     def _admit(self, verdict: Any) -> None:
         assert self._parser is not None
+        if self._length > self._request_bytes_max:
+            raise Problem(413, f"the body has {self._length} bytes, at most {self._request_bytes_max} are allowed")
         self._verdict = verdict
         if self._parser.they_are_waiting_for_100_continue:
             self._slots[self._order[-1]].wants_continue = not self._in
@@ -236,6 +247,11 @@ class ServerConnection:
     def number(self) -> int:
         """Of the request that was begun last."""
         return self._numbers
+
+    @property
+    def target(self) -> bytes:
+        """Of the request that is being read."""
+        return b"" if self._head is None else bytes(self._head.target)
 
     def judged(self, number: int, verdict: Any, now_ms: int) -> None:
         """The verdict on request `number`, or the Problem that answers it, where the judge said `LATER`; `receive_data` goes on with it."""
@@ -336,7 +352,8 @@ class ServerConnection:
 
     def _answer(self, problem: Problem) -> None:
         """Answer the request that is being read."""
-        self.respond(self._order[-1], problem.status, (PROBLEM_HEADER, *problem.headers), problem.body())
+        headers, body = self._render(problem)
+        self.respond(self._order[-1], problem.status, headers, body)
 
     def receive_eof(self) -> None:
         """The peer sends nothing more; open requests are still answered."""
@@ -405,7 +422,7 @@ class ServerConnection:
             return None
         if self._idle_since is None:
             self._idle_since = now_ms
-        return self._idle_since + IDLE_DEADLINE_MS
+        return self._idle_since + self._idle_ms
 
     def handle_deadline(self, now_ms: int) -> None:
         """End the connection if the peer took too long: 408 within a request, silently between requests."""
@@ -467,7 +484,7 @@ def _check_head(head: bytes) -> tuple[str, int | None, bool, bool]:
         raise Problem(400, "a line of the request ends without CR LF (RFC 9112 2.2)")
     method = line[: line.index(b" ")].decode("ascii")
     if method == "CONNECT":
-        raise Problem(405, "this server is no proxy", ((b"allow", b"GET, POST, DELETE"),))
+        raise Problem(501, "this server is no proxy")
     hosts = 0
     length: bytes | None = None
     coded = close = False
