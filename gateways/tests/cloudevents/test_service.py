@@ -32,6 +32,7 @@ def context(loop, port, **settings):
         turn=LoopTurn(loop.call_soon),
         wheel=TimerWheel(clock.monotonic_ms, loop.call_later),
         listen=listen,
+        asking=lambda make: make,
         doors=doors,
         shared={},
     )
