@@ -103,3 +103,26 @@ def test_one_of_three_processes_is_killed(separated: Gantry, killed: str) -> Non
 def _when_let_in(server: Gantry) -> Paho:
     """A gateway that has lost its broker is shut, or refuses with return code 3, until it has found it again."""
     return until(lambda: Paho(server, "keeper", False).start(), ignored=(AssertionError, OSError))
+
+
+def test_qos_2_comes_once_through_kills(own_server: Gantry) -> None:
+    """From publisher to log and from log to subscriber, with paho's own exchange on both sides and kills in the middle of it."""
+    count = 1500
+    sub = Paho(own_server, "once", False).start()
+    sub.client.reconnect_delay_set(1, 1)
+    sub.subscribe(("once/#", 2), ("once/+", 2))
+    pub = Paho(own_server, "sender", False).start()
+    pub.client.reconnect_delay_set(1, 1)
+    sent = [pub.client.publish(f"once/{i % 3}", str(i), 2) for i in range(count)]
+    got: list[int] = []
+    for limit in (200, 700):
+        while len(got) < limit:
+            got.append(int(sub.messages.get(timeout=WAIT_S).payload))
+        own_server.kill_and_restart()
+    until(lambda: all(info.is_published() for info in sent))
+    pub.publish("once/end", str(count), qos=2)
+    while count not in got:
+        got.append(int(sub.messages.get(timeout=WAIT_S).payload))
+    sub.stop()
+    pub.stop()
+    assert sorted(got) == list(range(count + 1))

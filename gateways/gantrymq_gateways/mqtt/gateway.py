@@ -26,6 +26,7 @@ from gantrymq_gateways.mqtt.messages.fanout import Fanout
 from gantrymq_gateways.mqtt.messages.late_wills import LateWills
 from gantrymq_gateways.mqtt.messages.properties import passed_on, to_native
 from gantrymq_gateways.mqtt.messages.publish import Targets
+from gantrymq_gateways.mqtt.messages.receipts import Receipts
 from gantrymq_gateways.mqtt.messages.refused import Refusals
 from gantrymq_gateways.mqtt.messages.wills import Wills
 from gantrymq_gateways.mqtt.operate.operations import Operations
@@ -151,6 +152,7 @@ class MqttGateway:
         self.operate.doors = lambda: list(self.doors)
         self.sys = SysTopics(self._sys_values, self._sys_totals, self.kept.show, self._is_live, self.lifecycle.pause)
         tools.wants_sys = self.sys.wants
+        tools.note_receipts = Receipts(port, shell.turn.at_append, self._retry_later).note
         self._started_ms = shell.clock.monotonic_ms()
         self._sys_handle = 0
         self.wills = Wills(port, self.kept, shell.clock, shell.wheel, config.busy_retry_ms)
@@ -350,6 +352,10 @@ class MqttGateway:
         if not self._settled:
             self.shell.turn.at_append(self.flush_settled)
         self._settled.append((cursor, offset, outcome))
+
+    def _retry_later(self, retry: Callable[[], None]) -> None:
+        at_ms = self.shell.clock.monotonic_ms() + self.config.busy_retry_ms
+        self.shell.wheel.call_at(at_ms, lambda now_ms: retry())
 
     def flush_settled(self) -> None:
         """Hand collected outcomes over now."""

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from gantrymq.model.errors import ErrorCode
+from gantrymq_gateways.mqtt.messages.exchange import check_row, encode_entries
+from gantrymq_gateways.mqtt.messages.receipts import IDS
+from gantrymq_gateways.mqtt.sessions import sessions
 from gantrymq_gateways.mqtt.wire import constants as c
 from gantrymq_gateways.mqtt.wire.packets import Ack, Disconnect, Publish
 from gantrymq_gateways.mqtt.wire.reasons import Reason
@@ -144,3 +148,124 @@ def test_too_many_open_identifiers_end_a_3_1_1_connection() -> None:
     client.send(message(3))
     assert client.closed
     assert not any(isinstance(packet, Disconnect) for packet in client.packets)
+
+
+def receiver(world: World, filters: tuple[tuple[str, int], ...] = ()) -> Client:
+    client = world.client("s", acks=False, clean=False)
+    if filters:
+        client.subscribe(*filters)
+    return client
+
+
+def again(world: World, crash: bool) -> tuple[World, Client]:
+    """The subscriber comes back, after a kill of everything or without."""
+    world = world.restart() if crash else world
+    return world, receiver(world)
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["reconnect", "kill"])
+@pytest.mark.parametrize("filters", [(("t", 2),), (("t", 2), ("#", 2), ("+", 1))], ids=["one", "overlap"])
+def test_a_delivery_is_received_once_wherever_the_exchange_stops(
+    world: World, crash: bool, filters: tuple[tuple[str, int], ...]
+) -> None:
+    sub = receiver(world, filters)
+    world.client("p").publish("t", "1", qos=2)
+    (sent,) = sub.publishes()
+    world, sub = again(world, crash)
+    (dup,) = sub.publishes()
+    assert (dup.packet_id, dup.payload) == (sent.packet_id, b"1"), "the client knows it by its identifier"
+    sub.send(Ack(c.PUBREC, sent.packet_id))
+    sub.expect(Ack(c.PUBREL, sent.packet_id))
+    world, sub = again(world, crash)
+    assert sub.take() == [Ack(c.PUBREL, sent.packet_id)], "received: only PUBREL comes again"
+    world.client("p").publish("t", "2", qos=2)
+    (second,) = sub.publishes()
+    assert (second.payload, second.packet_id != sent.packet_id) == (b"2", True)
+    sub.send(Ack(c.PUBCOMP, sent.packet_id), Ack(c.PUBREC, second.packet_id))
+    sub.expect(Ack(c.PUBREL, second.packet_id))
+    world, sub = again(world, crash)
+    assert sub.take() == [Ack(c.PUBREL, second.packet_id)], "what is completed left the row with the next one"
+
+
+def test_pubrel_waits_for_the_row() -> None:
+    world = World("late")
+    sub = receiver(world, (("t", 2),))
+    world.client("p").publish("t", "1", qos=2)
+    (sent,) = sub.publishes()
+    world.port.fail_next("put_if", ErrorCode.STORE_FULL)
+    sub.send(Ack(c.PUBREC, sent.packet_id), Ack(c.PUBREC, sent.packet_id))
+    assert sub.take() == [], "the disk is full"
+    sub.send(Ack(c.PUBCOMP, sent.packet_id), Ack(c.PUBACK, sent.packet_id))
+    world.advance(world.gateway.config.busy_retry_ms)
+    assert sub.take() == [Ack(c.PUBREL, sent.packet_id)]
+
+
+def test_a_row_that_somebody_else_wrote_ends_the_connection() -> None:
+    world = World()
+    sub = receiver(world, (("t", 2),))
+    world.client("p").publish("t", "1", qos=2)
+    (sent,) = sub.publishes()
+    world.port.tables["mqtt_exchange"] = {">s": encode_entries([(9, (8, 7))])}
+    sub.send(Ack(c.PUBREC, sent.packet_id))
+    assert sub.closed
+    assert Ack(c.PUBREL, sent.packet_id) not in sub.packets
+
+
+def test_a_settlement_that_was_lost() -> None:
+    """The row was stored, the settlement was not: what comes again is settled, not sent."""
+    world = World()
+    sub = receiver(world, (("t", 2),))
+    world.client("p").publish("t", "1", qos=2)
+    (sent,) = sub.publishes()
+    settle = world.port.settle
+    world.port.settle = lambda items: None  # type: ignore[method-assign]
+    sub.send(Ack(c.PUBREC, sent.packet_id))
+    world.port.settle = settle  # type: ignore[method-assign]
+    world = world.restart()
+    sub = receiver(world)
+    assert sub.take() == [Ack(c.PUBREL, sent.packet_id)]
+    world.client("p").publish("t", "2", qos=2)
+    assert [p.payload for p in sub.publishes()] == [b"2"]
+
+
+def test_an_identifier_in_use_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two messages whose places give them the same identifier: the second waits for the end of the first, and for the row without it."""
+    monkeypatch.setattr(sessions, "identifier_of_place", lambda place: 5)
+    world = World()
+    sub = receiver(world, (("t", 2),))
+    for payload in "12":
+        world.client("p").publish("t", payload, qos=2)
+    for payload in (b"1", b"2"):
+        (sent,) = sub.publishes()
+        assert (sent.packet_id, sent.payload) == (5, payload)
+        sub.send(Ack(c.PUBREC, 5))
+        assert sub.take() == [Ack(c.PUBREL, 5)]
+        sub.send(Ack(c.PUBCOMP, 5))
+    assert sub.publishes() == []
+
+
+def test_identifiers_of_qos_1_are_others() -> None:
+    world = World()
+    sub = receiver(world, (("t", 2),))
+    for qos in (1, 2, 1, 2):
+        world.client("p").publish("t", str(qos), qos=qos)
+    assert [(p.qos, p.packet_id > IDS) for p in sub.publishes()] == [(1, True), (2, False)] * 2
+
+
+def test_a_session_that_ends_forgets_its_receipts() -> None:
+    world = World()
+    sub = receiver(world, (("t", 2),))
+    world.client("p").publish("t", "1", qos=2)
+    (sent,) = sub.publishes()
+    sub.send(Ack(c.PUBREC, sent.packet_id))
+    assert set(world.port.tables["mqtt_exchange"]) == {">s"}
+    world.client("s").disconnect()
+    assert not world.port.tables["mqtt_exchange"]
+    assert receiver(world).take() == []
+
+
+def test_garbage_rows() -> None:
+    check_row(">s", encode_entries([(1, (2, 3))]))
+    for key, value, why in ((">s", b"123", "receipts"), ("<s", b"123", "identifiers"), ("s", b"", "begins")):
+        with pytest.raises(ValueError, match=why):
+            check_row(key, value)

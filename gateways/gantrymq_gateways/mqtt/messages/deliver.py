@@ -96,6 +96,7 @@ class Outlet:
         "bridge",
         "connection",
         "direct",
+        "first_id",
         "five",
         "inflight",
         "inflight_max",
@@ -130,6 +131,8 @@ class Outlet:
         self.aliases: Aliases | None = None
         self.too_large = 0
         """Messages that were not sent because of it."""
+        self.first_id = 1
+        """Lowest packet identifier that is given in turn."""
         self.next_id = 1
         self.blocked = False
         """More than `FETCH_BYTES_MAX` are on their way: nothing that can wait is delivered until `unblock`."""
@@ -166,11 +169,14 @@ class Outlet:
 
     def take_id(self) -> int:
         """A free packet identifier [MQTT-2.3.1-2]; the window is smaller than their number, so there is one."""
-        packet_id = self.next_id
+        packet_id = max(self.next_id, self.first_id)
         while packet_id in self.inflight:
-            packet_id = packet_id % c.PACKET_ID_MAX + 1
-        self.next_id = packet_id % c.PACKET_ID_MAX + 1
+            packet_id = self._after(packet_id)
+        self.next_id = self._after(packet_id)
         return packet_id
+
+    def _after(self, packet_id: int) -> int:
+        return packet_id + 1 if packet_id < c.PACKET_ID_MAX else self.first_id
 
     def publish(
         self, topic: bytes, payload: bytes, flags: int, settles: Any, packet_id: int = 0, listed: bytes = b""

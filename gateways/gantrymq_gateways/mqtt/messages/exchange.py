@@ -2,16 +2,24 @@
 with the records that came under its packet identifiers, so that a kill between any two packets neither loses nor repeats one.
 
 Key: `<` + client id. Value: packet identifiers that came in and are not released, two bytes each.
+Key: `>` + client id. Value: entries of 18 bytes, what the client received and may not have released (receipts.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from struct import Struct
 from typing import Final
 
 from gantrymq.broker.port import Done
 
 TABLE: Final = "mqtt_exchange"
+
+Place = tuple[int, int]
+"""(light queue, offset) of a delivery."""
+
+_ENTRY: Final = Struct(">HQQ")
+"""Packet identifier, light queue, offset."""
 
 
 class Twice:
@@ -22,6 +30,16 @@ class Twice:
     def __init__(self, settles: object) -> None:
         self.settles = settles
         """What a PUBACK would settle."""
+
+
+class Kept(Twice):
+    """The same of a persistent session's queue: PUBREC is stored first (receipts.py)."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, settles: object, place: Place) -> None:
+        super().__init__(settles)
+        self.place = place
 
 
 class Released:
@@ -51,11 +69,31 @@ def row_key(client_id: str) -> str:
     return "<" + client_id
 
 
+def receipts_key(client_id: str) -> str:
+    """Key of the row of what a client received."""
+    return ">" + client_id
+
+
+def encode_entries(entries: Iterable[tuple[int, Place]]) -> bytes:
+    """Receipts of a row."""
+    return b"".join([_ENTRY.pack(number, *place) for number, place in entries])
+
+
+def decode_entries(value: bytes) -> dict[int, Place]:
+    """The way back. Raises ValueError."""
+    if len(value) % _ENTRY.size:
+        raise ValueError(f"{len(value)} bytes are no receipts")
+    return {number: (light, offset) for number, light, offset in _ENTRY.iter_unpack(value)}
+
+
 def check_row(key: str, value: bytes) -> None:
     """Raise for a row that cannot be read."""
-    if not key.startswith("<"):
-        raise ValueError(f"key {key[:80]!r} does not begin with <")
-    decode_ids(value)
+    if key.startswith(">"):
+        decode_entries(value)
+    elif key.startswith("<"):
+        decode_ids(value)
+    else:
+        raise ValueError(f"key {key[:80]!r} begins with neither < nor >")
 
 
 class Inbound:

@@ -16,11 +16,12 @@ from gantrymq.net.procedures.driver import Call, Steps, call, pause, run
 from gantrymq.net.procedures.order import Serial, Work
 from gantrymq_gateways.mqtt.messages import exchange
 from gantrymq_gateways.mqtt.messages.deliver import Outlet
-from gantrymq_gateways.mqtt.messages.exchange import RELEASED, Inbound, Released, decode_ids, row_key
+from gantrymq_gateways.mqtt.messages.exchange import Released, receipts_key, row_key
 from gantrymq_gateways.mqtt.messages.fanout import Fanout
 from gantrymq_gateways.mqtt.messages.grants import QOS, pack
 from gantrymq_gateways.mqtt.retained import RetainedStore
 from gantrymq_gateways.mqtt.sessions.filter_queues import FilterQueues
+from gantrymq_gateways.mqtt.sessions.memory import Memories
 from gantrymq_gateways.mqtt.sessions.rows import TAKEN, SessionRows
 from gantrymq_gateways.mqtt.sessions.sessions import (
     Hold,
@@ -53,9 +54,6 @@ FILTER_WORK, ADD_WORK, LEVEL_WORK = 128, 48, 1
 SAVE_MS: Final = FILTER_GRACE_MS // 4
 """A SUBSCRIBE that takes longer stores what it has so far: a filter that is in no row is removed after its grace time."""
 
-RESEND_SESSIONS_MAX: Final = 10_000
-"""Sessions whose unacknowledged packet identifiers are remembered while they are away; the oldest are forgotten first."""
-
 
 class Client(Protocol):
     """The connection that a session is for."""
@@ -73,20 +71,6 @@ class Client(Protocol):
 
 
 Places = tuple[list[tuple[str, StoredFilter, int]], list[tuple[str, StoredFilter]], bool]
-
-
-class Memory:
-    """What a gateway remembers of a persistent session whose client is away."""
-
-    __slots__ = ("inbound", "released", "resend")
-
-    def __init__(self, session: PersistentSession) -> None:
-        self.resend = session.resend
-        self.inbound = session.inbound
-        self.released = [number for number, state in session.outlet.inflight.items() if isinstance(state, Released)]
-
-    def is_worth_it(self) -> bool:
-        return bool(self.resend or self.inbound.ids or self.released)
 
 
 def _take(row: StoredSession, terms: Terms) -> None:
@@ -126,9 +110,9 @@ class Lifecycle:
         self._holder = HOLDER_BASE
         self.live: dict[str, Session] = {}
         """Sessions of the connected clients, by client id."""
-        self._memory: dict[str, Memory] = {}
         self.exchanges: dict[str, bytes] = {}
         """Rows of `mqtt_exchange`."""
+        self._memories = Memories(self.exchanges)
         self.flush_settled: Callable[[], None] = lambda: None
 
     # CONNECT
@@ -189,7 +173,7 @@ class Lifecycle:
             nonlocal found
             found = row
             if row.gateway != self.rows.gateway:
-                self._memory.pop(client_id, None)  # Another gateway had it meanwhile.
+                self._memories.forget(client_id)  # Another gateway had it meanwhile.
             _take(row, terms)
 
         def begin() -> StoredSession:
@@ -218,13 +202,10 @@ class Lifecycle:
         session.hold = hold
         session.held = True
         session.expiry_s = terms.expiry_s
-        memory = self._memory.get(client_id)
-        if memory is not None:
-            yield memory.inbound.wait
-        self._remember(session, memory, present)
+        yield from self._memories.recall(session, present)
         session.on_owed = partial(self._owed_no_more, session, set())
         for text, kept, cursor in opened:
-            session.add(text, kept.granted, cursor)
+            session.add(text, kept.granted, cursor, kept.light)
             if work.spend(ADD_WORK):
                 yield self.pause
         session.subscribed({text: kept.granted for text, kept, _ in opened})
@@ -240,14 +221,15 @@ class Lifecycle:
             return False
         session.send_retained(retained)
         session.held = False
-        self._memory.pop(client_id, None)
+        self._memories.forget(client_id)
         self.table.connected(client_id)
         self.live[client_id] = session
         if session.granted_below(SYS_PREFIX):
             self.tools.wants_sys(session)
         client.accepted(session, present, epoch)
-        for packet_id in memory.released if memory is not None else ():
-            session.send_ack(c.PUBREL, packet_id)  # [MQTT-4.4.0-1] [MQTT5-4.4.0-1]
+        for packet_id, state in list(session.outlet.inflight.items()):
+            if isinstance(state, Released):
+                session.send_ack(c.PUBREL, packet_id)  # [MQTT-4.4.0-1] [MQTT5-4.4.0-1]
         return True
 
     def _open_places(
@@ -273,18 +255,6 @@ class Lifecycle:
                 yield call(self.port.purge, info.cursor)
             opened.append((text, kept, info.cursor))
         return opened, shared, renewed
-
-    def _remember(self, session: PersistentSession, memory: Memory | None, present: bool) -> None:
-        if memory is None:
-            key = row_key(session.client_id)
-            session.inbound = Inbound(key, decode_ids(self.exchanges.get(key, b"") if present else b""))
-            return
-        session.resend = memory.resend
-        session.inbound = memory.inbound
-        session.inbound.resume()
-        session.outlet.inflight.update(dict.fromkeys(memory.released, RELEASED))
-        if memory.resend:
-            session.outlet.next_id = max(memory.resend.values()) % c.PACKET_ID_MAX + 1
 
     def _find_retained(
         self, session: Session, granted: dict[str, int], found: dict[str, list[Waiting]], work: Work
@@ -489,7 +459,7 @@ class Lifecycle:
             return
         for text, cursor in cursors.items():
             if session.is_attached():
-                session.add(text, granted[text], cursor)
+                session.add(text, granted[text], cursor, stored.filters[text].light)
             if work.spend(ADD_WORK):
                 yield self.pause
 
@@ -633,19 +603,12 @@ class Lifecycle:
             # Behind what is under way for the session: until then it is held, so that another taker is heard of.
             end = self._ended if session.expiry_s == 0 else self._left
             if session.expiry_s:
-                self._keep_memory(session)
+                self._memories.keep(session)
             self.serial.put(
                 session.client_id, end(session.client_id, epoch, session.hold, session.changed_expiry_s), self.report
             )
             return
         self.port.drop_lease(GROUP_PREFIX + session.client_id, epoch)
-
-    def _keep_memory(self, session: PersistentSession) -> None:
-        memory = Memory(session)
-        if memory.is_worth_it():
-            if len(self._memory) >= RESEND_SESSIONS_MAX:
-                self._memory.pop(next(iter(self._memory)))
-            self._memory[session.client_id] = memory
 
     def _remove_unused(self, filters: list[str]) -> Steps:
         """Take routes away that nobody needs any more."""
@@ -685,7 +648,7 @@ class Lifecycle:
     def forget(self, client_id: str, hold: Hold) -> Steps:
         """End a stored session: all its filters, then its places in the light queues, then its row. What is left when it is taken over
         the taker does."""
-        self._memory.pop(client_id, None)
+        self._memories.forget(client_id)
 
         def end(stored: StoredSession) -> None:
             for text in list(stored.filters):
@@ -694,10 +657,11 @@ class Lifecycle:
         stored = yield from self.rows.claim(client_id, hold, end)
         if stored is not None:
             yield from self._give_back(client_id, hold, stored)
-            key = row_key(client_id)
-            if key in self.exchanges and not hold.is_lost():
-                yield call(self.port.put, exchange.TABLE, [(key, None)])
-                self.exchanges.pop(key, None)
+            known = [key for key in (row_key(client_id), receipts_key(client_id)) if key in self.exchanges]
+            if known and not hold.is_lost():
+                yield call(self.port.put, exchange.TABLE, [(key, None) for key in known])
+                for key in known:
+                    self.exchanges.pop(key, None)
             yield from self.rows.write(client_id, hold, None)
 
     def _give_back(self, client_id: str, hold: Hold, stored: StoredSession) -> Steps:
@@ -771,7 +735,7 @@ class Lifecycle:
         self.queues.lost()
         self.shared.lost()
         self.live.clear()
-        self._memory.clear()
+        self._memories.clear()
 
 
 def _is_quiet(options: int, existed: bool) -> bool:

@@ -19,9 +19,16 @@ from gantrymq.broker.port import Delivery, Outcome
 from gantrymq.model.errors import GantryError
 from gantrymq.model.message import Message
 from gantrymq_gateways.mqtt.messages.deliver import Outlet, body_of, bridge_property
-from gantrymq_gateways.mqtt.messages.exchange import AWAITING_RECEIPT, RELEASED, Inbound, Released, Twice
+from gantrymq_gateways.mqtt.messages.exchange import AWAITING_RECEIPT, RELEASED, Inbound, Kept, Place, Released, Twice
 from gantrymq_gateways.mqtt.messages.facts import facts_of
 from gantrymq_gateways.mqtt.messages.grants import PLAIN, QOS, Grant, combine, identifier_of
+from gantrymq_gateways.mqtt.messages.receipts import (
+    IDS,
+    Outbound,
+    Receiving,
+    identifier_of_place,
+    place_of,
+)
 from gantrymq_gateways.mqtt.retained import Retained, RetainedStore
 from gantrymq_gateways.mqtt.routes import MqttRoutes
 from gantrymq_gateways.mqtt.topics.mapping import SYS_PREFIX, DeliveryTopics
@@ -88,6 +95,8 @@ class SessionTools:
     rules: TopicRules = NO_RULES
     now_ms: Callable[[], int] = lambda: 0
     """The wall clock, for messages that expire."""
+    note_receipts: Callable[[Outbound], None] = lambda outbound: None
+    """See `Receipts.note`."""
     wants_sys: Callable[[Any], None] = lambda session: None
     """Hears of a session with a filter below `$SYS/`."""
 
@@ -240,7 +249,7 @@ class Session:
         settles = self.outlet.inflight.pop(packet_id, None)
         if settles is None:
             return
-        if isinstance(settles, Twice | Released):
+        if isinstance(settles, Twice | Receiving | Released):
             self.outlet.inflight[packet_id] = settles  # A PUBACK is no answer to QoS 2.
             return
         self._done(settles)
@@ -265,7 +274,7 @@ class Session:
                 self._done(state.settles)
             else:
                 self._release(packet_id, state)
-        elif reason < Reason.UNSPECIFIED:
+        elif reason < Reason.UNSPECIFIED and not isinstance(state, Receiving):
             # Sent again, or from before a crash: the client must get rid of it.
             known = isinstance(state, Released)
             self.send_ack(c.PUBREL, packet_id, 0 if known else Reason.PACKET_ID_NOT_FOUND)
@@ -427,10 +436,12 @@ class Fetch(Enum):
 class Subscription:
     """One filter of a persistent session."""
 
-    __slots__ = ("asked_at", "buffer", "cursor", "fetch", "granted", "loaded_at", "number", "text")
+    __slots__ = ("asked_at", "buffer", "cursor", "fetch", "granted", "light", "loaded_at", "number", "text")
 
-    def __init__(self, text: str, granted: int, cursor: int, number: int) -> None:
+    def __init__(self, text: str, granted: int, cursor: int, number: int, light: int) -> None:
         self.text = text
+        self.light = light
+        """Its queue."""
         self.granted = granted
         """grants.py"""
         self.cursor = cursor
@@ -459,7 +470,10 @@ class PersistentSession(Session):
         self.hold = Hold()
         self.subscriptions: dict[str, Subscription] = {}
         self.resend: dict[tuple[int, int], int] = {}
-        """(cursor, offset) -> packet identifier of what was sent and not acknowledged before [MQTT-4.4.0-1]."""
+        """(cursor, offset) -> packet identifier of what was sent with QoS 1 and not acknowledged before [MQTT-4.4.0-1]."""
+        self.outbound = Outbound()
+        """What it received with QoS 2."""
+        outlet.first_id = IDS + 1
         self._by_number: dict[int, Subscription] = {}
         self._by_cursor: dict[int, Subscription] = {}
         self._routes = MqttRoutes()
@@ -487,7 +501,7 @@ class PersistentSession(Session):
     def granted_below(self, prefix: str) -> dict[str, int]:
         return {text: found.granted for text, found in self.subscriptions.items() if text.startswith(prefix)}
 
-    def add(self, text: str, granted: int, cursor: int) -> None:
+    def add(self, text: str, granted: int, cursor: int, light: int) -> None:
         """A subscription whose cursor is open, or what is granted anew to one."""
         known = self.subscriptions.get(text)
         if known is not None and known.cursor == cursor:
@@ -495,7 +509,7 @@ class PersistentSession(Session):
             return
         if known is not None:
             self.remove(text)  # Its queue was gone and began anew.
-        subscription = Subscription(text, granted, cursor, self._next_number)
+        subscription = Subscription(text, granted, cursor, self._next_number, light)
         self._next_number += 1
         self.subscriptions[text] = subscription
         self._by_number[subscription.number] = subscription
@@ -555,7 +569,8 @@ class PersistentSession(Session):
                 for subscription in stale:
                     self._want(subscription)
                 continue
-            self._deliver(matching)
+            if not self._deliver(matching):
+                return
 
     def _ask(self) -> None:
         """Fetch for those that need it, a few per turn: a session that comes back has all of them to ask."""
@@ -612,13 +627,18 @@ class PersistentSession(Session):
             found = self._matches[key] = [self._by_number[number] for number in numbers]
         return found
 
-    def _deliver(self, matching: list[Subscription]) -> None:
-        """Send the first entry of the merge and take its copies along."""
+    def _deliver(self, matching: list[Subscription]) -> bool:
+        """Send the first entry of the merge and take its copies along. False: its packet identifier is in use."""
         heap = self._heap
         position = heap[0][0]
+        delivery = heap[0][2].buffer[0]
+        place = (0, 0)
+        if facts_of(delivery.message).qos == 2 and any(one.granted & QOS == 2 for one in matching):
+            place = self._place(position, heap[0][2], matching)
+            if place not in self.outbound.places and self._is_taken(identifier_of_place(place)):
+                return False
         settles: list[tuple[int, int]] = []
         granted: list[int] = []
-        delivery = heap[0][2].buffer[0]
         again = False
         while heap and heap[0][0] == position:
             subscription = heapq.heappop(heap)[2]
@@ -632,9 +652,34 @@ class PersistentSession(Session):
             else:
                 self._want(subscription)
         granted += [subscription.granted for subscription in matching]  # [MQTT-3.3.5-1] [MQTT5-3.3.4-2]
-        self._send(delivery.message, granted, again, settles)
+        if place[0] and place in self.outbound.places:
+            self._settle(settles)  # [MQTT-4.3.3-1]: received before, and the settlement of that was lost
+        else:
+            self._send(delivery.message, granted, again, settles, place)
+        return True
 
-    def _send(self, message: Message, granted: list[int], again: bool, settles: list[tuple[int, int]]) -> None:
+    def _place(self, position: int, first: Subscription, matching: list[Subscription]) -> Place:
+        """Of a message, the same each time it is delivered: that in the oldest of its queues."""
+        copies = [one for one in matching if one.buffer and one.head() == position] or [first]
+        oldest = min(copies, key=lambda one: one.light)
+        return place_of(oldest.light, oldest.buffer[0].offset)
+
+    def _is_taken(self, packet_id: int) -> bool:
+        """Somebody else has the identifier; the end of that goes on with what waits."""
+        if packet_id in self.outlet.inflight:
+            return True
+        if self.outbound.has(packet_id):
+            self.tools.note_receipts(self.outbound)
+            return True
+        return False
+
+    def _settle(self, settles: list[tuple[int, int]]) -> None:
+        for cursor, offset in settles:
+            self.tools.settle(cursor, offset, Outcome.ACK)
+
+    def _send(
+        self, message: Message, granted: list[int], again: bool, settles: list[tuple[int, int]], place: Place
+    ) -> None:
         outlet = self.outlet
         topic = self.tools.topics.get(message.topic, message.tag)
         body = body_of(message)
@@ -645,19 +690,46 @@ class PersistentSession(Session):
         grant = PLAIN[highest] if highest <= QOS and not own else combine(granted, own)
         if not topic or body is None:
             log.warning("record at %d cannot be sent over MQTT: no topic or a broken body", message.physical_offset)
-        elif grant is None or (own and outlet.bridge) or facts.is_over(now_ms):
-            pass  # done, without going back to where it came from, or too late
+        elif grant is None or (own and outlet.bridge) or (facts.is_over(now_ms) and not (again and place[0])):
+            pass  # done, without going back to where it came from, or too late to begin with it [MQTT5-3.3.2-5]
         else:
             qos = min(grant.qos, facts.qos)
             listed = grant.listed + facts.listed(now_ms) if outlet.five else b""
             # [MQTT-3.3.1-1]: DUP on what was possibly delivered before.
             flags = qos << 1 | (8 if again and qos else 0) | outlet.retain_flag(facts, grant.retains)
             packet_id = self.resend.pop(settles[0], 0) if again and self.resend else 0
-            state = Twice(settles) if qos == 2 else settles
+            state: Kept | list[tuple[int, int]] = settles
+            if qos == 2:
+                state, packet_id = Kept(settles, place), identifier_of_place(place)
             if outlet.publish(topic, body, flags, state, packet_id, listed) and qos:
                 return
-        for cursor, offset in settles:
-            self.tools.settle(cursor, offset, Outcome.ACK)
+        self._settle(settles)
+
+    def _release(self, packet_id: int, state: Twice) -> None:
+        if isinstance(state, Kept):
+            self.outlet.inflight[packet_id] = Receiving(state.settles)
+            self.outbound.receive(packet_id, state.place)
+            self.tools.note_receipts(self.outbound)
+        else:
+            super()._release(packet_id, state)
+
+    def receipts_stored(self, numbers: Iterable[int]) -> None:
+        """See `receipts.Owner`."""
+        for packet_id in numbers:
+            state = self.outlet.inflight.get(packet_id)
+            if isinstance(state, Receiving):
+                self.outlet.inflight[packet_id] = RELEASED
+                self._done(state.settles)
+                self.send_ack(c.PUBREL, packet_id)
+        self.pump()
+
+    def receipts_failed(self, text: str) -> None:
+        """See `receipts.Owner`."""
+        self.fail(text)
+
+    def completed(self, packet_id: int) -> None:
+        self.outbound.complete(packet_id)
+        super().completed(packet_id)
 
     def detach(self) -> None:
         """Give back what was never written as undelivered, and what was, to be delivered again."""
@@ -669,8 +741,8 @@ class PersistentSession(Session):
                 self.tools.settle(subscription.cursor, delivery.offset, Outcome.RELEASE)
             subscription.buffer.clear()
         for packet_id, state in self.outlet.inflight.items():
-            settles = state.settles if isinstance(state, Twice) else state
-            if isinstance(settles, list):
-                for place in settles:
+            if isinstance(state, list):
+                for place in state:
                     self.resend[place] = packet_id
+        self.outbound.leave()
         self.retained.clear()
