@@ -43,6 +43,16 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         gantry.stop()
 
 
+@pytest.fixture(scope="module")
+def combined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gantry]:
+    """As `server`, in one process: for clients that meet nothing of what the other way changes, which is between gateways and broker."""
+    gantry = Gantry(tmp_path_factory.mktemp("gantry"))
+    try:
+        yield gantry.start()
+    finally:
+        gantry.stop()
+
+
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[Gantry]:
     """`gantry up` for one test, which may kill and restart it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -18,15 +17,6 @@ from interop_tests.test_spark_source import nameserver, spark, until_known
 
 __all__ = ["spark"]
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400), pytest.mark.filterwarnings("ignore")]
-
-
-@pytest.fixture(scope="module")
-def combined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gantry]:
-    gantry = Gantry(tmp_path_factory.mktemp("gantry"))
-    try:
-        yield gantry.start()
-    finally:
-        gantry.stop()
 
 
 def keys_of(kind: str, line: Said) -> str:

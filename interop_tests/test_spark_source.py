@@ -63,20 +63,20 @@ def numbers(rows: Any) -> list[int]:
     return sorted(int(row.body) for row in rows)
 
 
-def test_batch_and_tags(spark: Any, server: Gantry) -> None:
-    publish(server, "spark-batch", 0, 3000)
-    rows = reader(spark, server, "spark-batch").load().collect()
+def test_batch_and_tags(spark: Any, combined: Gantry) -> None:
+    publish(combined, "spark-batch", 0, 3000)
+    rows = reader(spark, combined, "spark-batch").load().collect()
     assert numbers(rows) == list(range(3000))
     assert {row.queue for row in rows} == {0, 1, 2, 3}
     row = next(row for row in rows if row.body == b"7")
     assert (row.topic, row.broker, row.tag, row.keys) == ("spark-batch", "broker-a", "cold", "k7")
     assert row.properties["n"] == "1"
     assert abs((row.storeTimestamp - row.bornTimestamp).total_seconds()) < 60
-    hot = reader(spark, server, "spark-batch", tags="hot").schema("body binary").load().collect()
+    hot = reader(spark, combined, "spark-batch", tags="hot").schema("body binary").load().collect()
     assert numbers(hot) == list(range(0, 3000, 2))
 
 
-def test_an_event_from_another_door(spark: Any, server: Gantry) -> None:
+def test_an_event_from_another_door(spark: Any, combined: Gantry) -> None:
     headers = {
         "ce-specversion": "1.0",
         "ce-id": "e1",
@@ -84,29 +84,29 @@ def test_an_event_from_another_door(spark: Any, server: Gantry) -> None:
         "ce-type": "line1.temp",
         "Content-Type": "text/plain",
     }
-    url = f"http://{server.doors['cloudevents']}/topics/spark-events"
+    url = f"http://{combined.doors['cloudevents']}/topics/spark-events"
     with urllib.request.urlopen(urllib.request.Request(url, b"21.5", headers, method="POST")) as answer:
         assert answer.status == 202
-    until_known(server, ["spark-events"])
-    (row,) = reader(spark, server, "spark-events").load().collect()
+    until_known(combined, ["spark-events"])
+    (row,) = reader(spark, combined, "spark-events").load().collect()
     assert (row.body, row.tag, row.keys) == (b"21.5", "line1.temp", "e1")
     assert row.properties["CE_source"] == "/s"
-    (row,) = reader(spark, server, "spark-events", columns="cloudevents").load().collect()
+    (row,) = reader(spark, combined, "spark-events", columns="cloudevents").load().collect()
     assert (row.id, row.source, row.type, row.data) == ("e1", "/s", "line1.temp", b"21.5")
-    (row,) = reader(spark, server, "spark-events", columns="mqtt").load().collect()
+    (row,) = reader(spark, combined, "spark-events", columns="mqtt").load().collect()
     assert row.mqttTopic == "spark-events/line1/temp"
 
 
-def test_by_time_by_pattern_and_by_properties(spark: Any, server: Gantry) -> None:
-    publish(server, "spark-when-1", 0, 300)
-    first = reader(spark, server, "spark-when-1").schema("storeTimestamp timestamp").load()
+def test_by_time_by_pattern_and_by_properties(spark: Any, combined: Gantry) -> None:
+    publish(combined, "spark-when-1", 0, 300)
+    first = reader(spark, combined, "spark-when-1").schema("storeTimestamp timestamp").load()
     newest = first.selectExpr("unix_millis(max(storeTimestamp)) as ms").collect()[0].ms
     until(lambda: time.time() * 1000 > newest + 1)
-    publish(server, "spark-when-1", 300, 40)
-    publish(server, "spark-when-2", 340, 10)
+    publish(combined, "spark-when-1", 300, 40)
+    publish(combined, "spark-when-2", 340, 10)
 
     def read(**options: str) -> list[int]:
-        source = spark.read.format("gantry").options(nameserver=nameserver(server), **options)
+        source = spark.read.format("gantry").options(nameserver=nameserver(combined), **options)
         return numbers(source.schema("body binary").load().collect())
 
     both = {"subscribePattern": "spark-when-.*"}
@@ -118,17 +118,17 @@ def test_by_time_by_pattern_and_by_properties(spark: Any, server: Gantry) -> Non
         read(**both, startingTimestamp=str(newest + 3_600_000))
 
 
-def test_from_topic_to_topic(spark: Any, server: Gantry, tmp_path: Path) -> None:
-    publish(server, "spark-in", 0, 500)
-    with BlockingAdmin(nameserver(server)) as admin:
+def test_from_topic_to_topic(spark: Any, combined: Gantry, tmp_path: Path) -> None:
+    publish(combined, "spark-in", 0, 500)
+    with BlockingAdmin(nameserver(combined)) as admin:
         admin.create_topic("spark-out", queues=2)
     frame = reader(
-        spark, server, "spark-in", stream=True, startingOffsets="earliest", maxOffsetsPerTrigger="200"
+        spark, combined, "spark-in", stream=True, startingOffsets="earliest", maxOffsetsPerTrigger="200"
     ).load()
     out = frame.selectExpr("body", "tag", "concat('alert-', keys) as keys", "properties").writeStream.format("gantry")
-    out = out.options(nameserver=nameserver(server), topic="spark-out", checkpointLocation=str(tmp_path))
+    out = out.options(nameserver=nameserver(combined), topic="spark-out", checkpointLocation=str(tmp_path))
     run(out.trigger(availableNow=True).start)
-    with BlockingPullConsumer(nameserver(server), group="spark-check") as consumer:
+    with BlockingPullConsumer(nameserver(combined), group="spark-check") as consumer:
         consumer.assign("spark-out")
         received = []
         while len(received) < 500 and (messages := consumer.pull(wait_s=30)):
@@ -138,17 +138,17 @@ def test_from_topic_to_topic(spark: Any, server: Gantry, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("mode", ["idempotent", "exactlyOnce"])
-def test_a_restarted_query_writes_nothing_twice(spark: Any, server: Gantry, tmp_path: Path, mode: str) -> None:
+def test_a_restarted_query_writes_nothing_twice(spark: Any, combined: Gantry, tmp_path: Path, mode: str) -> None:
     """Its driver died before Spark noted the end of the last batch, which is repeated."""
     source, sink = f"spark-once-in-{mode}", f"spark-once-{mode}"
-    publish(server, source, 0, 500)
-    with BlockingAdmin(nameserver(server)) as admin:
+    publish(combined, source, 0, 500)
+    with BlockingAdmin(nameserver(combined)) as admin:
         admin.create_topic(sink, queues=2)
-    until_known(server, [sink])
+    until_known(combined, [sink])
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "200"}
-    frame = reader(spark, server, source, stream=True, **options).load()
+    frame = reader(spark, combined, source, stream=True, **options).load()
     out = frame.select("body").writeStream.format("gantry").trigger(availableNow=True)
-    out = out.options(nameserver=nameserver(server), topic=sink, mode=mode, checkpointLocation=str(tmp_path))
+    out = out.options(nameserver=nameserver(combined), topic=sink, mode=mode, checkpointLocation=str(tmp_path))
     first = run(out.start)
     noted = sorted((tmp_path / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     assert len(noted) >= 3
@@ -158,7 +158,7 @@ def test_a_restarted_query_writes_nothing_twice(spark: Any, server: Gantry, tmp_
     assert again.id == first.id
     assert again.recentProgress[0]["batchId"] == int(noted[-1].name)
     assert again.recentProgress[0]["numInputRows"] > 0
-    rows = reader(spark, server, sink).schema("body binary").load().collect()
+    rows = reader(spark, combined, sink).schema("body binary").load().collect()
     assert numbers(rows) == list(range(500))
 
 

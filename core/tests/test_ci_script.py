@@ -33,5 +33,6 @@ def test_a_stage_leaves_no_process_and_a_failure_is_told(tmp_path):
     assert [line for line in done.stdout.splitlines() if "still ran" in line] != []
     assert "=== test: failed: exit status 3" in done.stdout
     assert "=== interop: passed" in done.stdout
-    assert "word crash -x" in done.stdout
+    assert "word crash -m crash and not slow" in done.stdout
+    assert "word crash -x -m crash and slow" in done.stdout
     assert done.returncode == 1
