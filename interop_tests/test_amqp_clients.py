@@ -15,6 +15,7 @@ import pamqp.commands
 import pika
 import pika.exceptions
 import pytest
+from aio_pika.patterns import RPC, Master, RejectMessage
 
 from interop_tests.running import Gantry
 from interop_tests.waiting import LIMIT_S
@@ -311,3 +312,51 @@ async def test_aio_pika_two_connections_share_a_queue(server: Gantry) -> None:
         for _ in range(100):
             await total.acquire()
         assert counts == [50, 50]
+
+
+@run
+async def test_aio_pika_rpc_pattern(server: Gantry) -> None:
+    """Its calls find nobody by a dead-letter exchange of type headers."""
+    name = unique("double")
+
+    async def double(*, number: int) -> int:
+        if number < 0:
+            raise ValueError("told to the caller")
+        return 2 * number
+
+    async with await aio_pika.connect_robust(url(server)) as one, await aio_pika.connect_robust(url(server)) as two:
+        service = await RPC.create(await one.channel())
+        await service.register(name, double, auto_delete=True)
+        caller = await RPC.create(await two.channel())
+        answers = await asyncio.gather(*(caller.call(name, {"number": number}) for number in range(20)))
+        assert answers == [2 * number for number in range(20)]
+        with pytest.raises(ValueError, match="told to the caller"):
+            await caller.call(name, {"number": -1})
+        with pytest.raises(aio_pika.exceptions.MessageProcessError):
+            await caller.call(unique("nobody"))
+        await caller.close()
+        await service.close()
+
+
+@run
+async def test_aio_pika_master_pattern(server: Gantry) -> None:
+    name = unique("work")
+    done: set[int] = set()
+    ready = asyncio.Event()
+
+    async def work(*, number: int, again: bool = False) -> None:
+        if number == 3 and not again:
+            await master.create_task(name, {"number": number, "again": True})
+            raise RejectMessage(requeue=False)
+        done.add(number)
+        if len(done) == 10:
+            ready.set()
+
+    async with await aio_pika.connect_robust(url(server)) as connection:
+        master = Master(await connection.channel())
+        worker = await master.create_worker(name, work, durable=True)
+        for number in range(10):
+            await master.create_task(name, {"number": number})
+        await ready.wait()
+        await worker.close()
+    assert done == set(range(10))
