@@ -129,7 +129,13 @@ class EventDoor(HttpDoor):
     def _continue_job(self) -> None:
         """One more slice of a large batch; what was sent behind it waits, so that order is kept."""
         job = self._job
-        if job is None or self.link is None:
+        if job is None:
+            return
+        if self.link is None:  # closed: the rest goes in slices, too
+            if job.drop():
+                self._publisher.around.turn.in_slices(self._continue_job)
+            else:
+                self._job = None
             return
         if not job.step():
             self._publisher.around.turn.in_slices(self._continue_job)

@@ -1,7 +1,12 @@
 """One connection cannot have the loop for itself: chunks of a byte and long pipelines are worked off turn by turn."""
 
+import gc
+from itertools import pairwise
+
 import pytest
 
+from gantrymq.model.errors import ErrorCode
+from gantrymq.model.message import Message
 from gantrymq.net.http import server_connection
 from gantrymq.net.http.limits import (
     CHUNK_BYTES_MIN,
@@ -10,6 +15,7 @@ from gantrymq.net.http.limits import (
     REQUESTS_PER_TURN,
 )
 from gantrymq.net.http.server_connection import ServerConnection
+from gantrymq_gateways.cloudevents.publish import DECODE_SLICE, SUBMIT_SLICE, BatchJob
 from tests.cloudevents.rig import Rig, parse
 
 HEAD = (
@@ -73,3 +79,83 @@ def test_chunks_of_one_body_are_bounded(monkeypatch):
         for _ in range(5 if size == 1 else 0):
             connection.receive_data(chunk, 0)
         assert ("chunks of under" in connection.refused) == (size == 1)
+
+
+COUNT_OF_BATCH = SUBMIT_SLICE * 10
+EVENT = b'{"specversion":"1.0","id":"%d","source":"/s","type":"a","data":1}'
+
+
+def alive():
+    """Messages that something holds."""
+    return sum(type(thing) is Message for thing in gc.get_objects())
+
+
+def most_let_go(body, monkeypatch, answer=None):
+    """Messages that one slice of a batch lets go of, at most; and the status of the answer."""
+    rig = Rig()
+    waiting, status = [], []
+    monkeypatch.setattr(rig.port, "submit", lambda batch, token, done, sender: waiting.append((batch, token, done)))
+    job = BatchJob(rig.publisher, "t", body, lambda code, *_: status.append(code))
+    gc.collect()  # what other tests left
+    most, before, more = 0, alive(), True
+    while more or waiting:
+        more = more and not job.step()
+        while waiting:
+            batch, token, done = waiting.pop()
+            done(token, answer or list(range(len(batch))))
+            del batch
+        now = alive()
+        most, before = max(most, before - now), now
+    assert len(status) == 1
+    del job
+    return max(most, before - alive()), status[0]
+
+
+def batch_of(*events):
+    return b"[" + b",".join(events) + b"]"
+
+
+GOOD = [EVENT % number for number in range(COUNT_OF_BATCH)]
+
+
+def test_a_large_batch_lets_go_of_its_messages_slice_by_slice(monkeypatch):
+    """Ten thousand that end together took 6 ms of one turn."""
+    assert most_let_go(batch_of(*GOOD), monkeypatch) == (SUBMIT_SLICE, 202)
+
+
+def test_so_does_one_that_is_refused_at_its_last_event(monkeypatch):
+    assert most_let_go(batch_of(*GOOD, b"{}"), monkeypatch) == (SUBMIT_SLICE, 400)
+
+
+def test_so_does_one_that_the_broker_refuses(monkeypatch):
+    assert most_let_go(batch_of(*GOOD), monkeypatch, [ErrorCode.BUSY] * SUBMIT_SLICE) == (SUBMIT_SLICE, 503)
+
+
+def test_texts_of_a_batch_go_as_they_are_decoded():
+    rig = Rig()
+    job = BatchJob(rig.publisher, "t", batch_of(*GOOD), lambda *_: None)
+    left = []
+    while not rig.port.submitted:
+        left.append(len(job._elements))
+        job.step()
+    assert left[0] == COUNT_OF_BATCH
+    assert max(a - b for a, b in pairwise(left)) == DECODE_SLICE
+    assert left[-1] == 0
+
+
+def test_a_large_batch_of_a_connection_that_is_lost_goes_slice_by_slice():
+    rig = Rig()
+    body = batch_of(*GOOD)
+    head = b"POST /topics/t HTTP/1.1\r\nhost: h\r\ncontent-type: application/cloudevents-batch+json\r\n"
+    rig.link.door.received(head + b"content-length: %d\r\n\r\n" % len(body) + body)
+    for _ in range(COUNT_OF_BATCH // DECODE_SLICE - 2):
+        rig.turn.run()
+    gc.collect()  # what other tests left
+    rig.link.door.closed("reset")
+    left = [alive()]
+    for _ in range(COUNT_OF_BATCH // SUBMIT_SLICE):
+        rig.turn.run()
+        left.append(alive())
+    assert left[0] - left[-1] == COUNT_OF_BATCH - DECODE_SLICE
+    assert rig.port.submitted == []
+    assert max(a - b for a, b in pairwise(left)) == SUBMIT_SLICE
