@@ -20,7 +20,7 @@ from gantrymq.broker.consuming.acks import ACK_TOPIC
 from gantrymq.broker.consuming.cursors import Cursor, Cursors
 from gantrymq.broker.consuming.held import Held
 from gantrymq.broker.consuming.leases import Leases
-from gantrymq.broker.consuming.offsets import FLUSH_MS, OFFSET_TABLES, STEP_EVERY_MS, ConsumerOffsets
+from gantrymq.broker.consuming.offsets import FLUSH_MS, OFFSET_TABLES, STEP_EVERY_MS, UNREAD_TABLE, ConsumerOffsets
 from gantrymq.broker.consuming.seats import Seats
 from gantrymq.broker.consuming.shared_bodies import SharedBodies
 from gantrymq.broker.delay.delays import Delays
@@ -75,6 +75,7 @@ OWN_TABLES = {
     "request_mode",
     "pop_lease",
     "queue",
+    UNREAD_TABLE,
     *OFFSET_TABLES,
 }
 """Tables that only the broker writes."""

@@ -11,6 +11,7 @@ from gantrymq.broker.port import EARLIEST, FIND, Outcome, Route
 from gantrymq.broker.row_checks import why_unreadable
 from gantrymq.broker.tables.tables import item_message, topic_of
 from gantrymq.broker.topics import TopicConfig
+from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.remoting.server.table_rows import CHECKS as ALL_CHECKS
 from gantrymq.store.testing import MemoryFileSystem
@@ -233,6 +234,45 @@ def test_queues_that_can_be_read_of_an_offset_row_put_aside_are_kept_by_the_next
     again.turn.run_until_quiet()
     again.stop()
     assert CheckingNode(disk, sync=False).broker.offsets.all_of("g1", "t") == {0: 2, 3: 0}
+
+
+def test_an_offset_row_that_was_put_aside_is_kept_when_the_group_commits() -> None:
+    """In the batch of the row that takes its place; also if that batch is refused the first time."""
+    disk = CrashFiles()
+    node = CheckingSnapshots(disk)
+    used(node)
+    unread = {"t@g1": b"of a later version", "t@g2": b'{"0":"x"}'}
+    node.store.append([item_message("offset", key, value) for key, value in unread.items()], [()] * 2)
+    again = CheckingSnapshots(disk.after_process_crash())
+    assert again.broker.tables.quarantined("offset") == unread
+    offsets = again.broker.offsets
+    offsets.commit("g1", "t", 0, 1)
+    rows = offsets.take_dirty()
+    assert rows == [("unread", "offset/t@g1", unread["t@g1"]), ("offset", "t@g1", b'{"0":1}')]
+    offsets.written(rows, lambda: None, GantryError(ErrorCode.STORE_FULL, "full"))
+    again.broker.commit_offset("g1", "t", 0, 2)
+    again.broker.write_offsets(0)
+    again.turn.run_until_quiet()
+    assert again.broker.tables.rows("unread") == {"offset/t@g1": unread["t@g1"]}
+    offsets.commit("g1", "t", 0, 3)
+    assert [row[0] for row in offsets.take_dirty()] == ["offset"], "once"
+    again.make()
+    last = CheckingSnapshots(again.disk.after_process_crash())
+    assert last.broker.tables.rows("unread") == {"offset/t@g1": unread["t@g1"]}
+    assert last.broker.offsets.all_of("g1", "t") == {0: 2}
+    assert last.broker.tables.quarantined("offset") == {"t@g2": unread["t@g2"]}, "nobody has committed there"
+
+
+def test_with_its_group_a_row_that_was_put_aside_goes() -> None:
+    disk = MemoryFileSystem()
+    node = CheckingNode(disk, sync=False)
+    used(node)
+    node.store.append([item_message("offset", "t@g1", b'{"0":2,"1":"x"}')], [()])
+    node.stop()
+    again = CheckingNode(disk, sync=False)
+    assert [row for rows in again.broker.offsets.drop([("t", "g1")]) for row in rows] == [("offset", "t@g1", None)]
+    again.broker.commit_offset("g1", "t", 0, 1)
+    assert [row[0] for row in again.broker.offsets.take_dirty()] == ["offset"]
 
 
 class CheckingSnapshots(SnapshotNode):

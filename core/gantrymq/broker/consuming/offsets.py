@@ -19,6 +19,9 @@ FLUSH_MS = 500
 
 OFFSET_TABLES = ("offset", "reset")
 
+UNREAD_TABLE = "unread"
+"""Rows of table `offset` that could not be read, as they were before the group's next commit took their place; key `offset/topic@group`."""
+
 ROWS_STEP = 200
 """Rows made at a time: a millisecond with their append. A thousand groups of ten topics commit twenty times as many in a second."""
 STEP_EVERY_MS = 50
@@ -47,6 +50,8 @@ class ConsumerOffsets:
         not count (RocketMQ: ConsumerManageProcessor, hasOffsetReset)."""
         self._reset_count = 0
         self._dirty_resets: set[tuple[str, str]] = set()
+        self._unread: dict[str, bytes] = {}
+        """Rows that were put aside, by key, until they are replaced."""
         self._reset_keys: set[str] = set()
         """Keys that have a row."""
         self.deleting: Mapping[tuple[str, str], object] = {}
@@ -71,7 +76,9 @@ class ConsumerOffsets:
                 self._keep_reset(topic, group, int(queue), int(offset))
 
     def load_readable(self, quarantined: dict[str, bytes]) -> None:
-        """At start: of rows that were put aside, the queues that can be read. The group's next commit writes a row with these."""
+        """At start: of rows that were put aside, the queues that can be read. The group's next commit writes a row with these,
+        and one in table `unread` with what was there."""
+        self._unread = dict(quarantined)
         for key, data in quarantined.items():
             topic, mark, group = key.partition("@")
             try:
@@ -241,6 +248,7 @@ class ConsumerOffsets:
         self._dirty.pop((topic, group), None)
         self._dirty_resets.discard((topic, group))
         key = f"{topic}@{group}"
+        self._unread.pop(key, None)
         rows: list[Row] = [("offset", key, None)]
         if key in self._reset_keys:
             self._reset_keys.discard(key)
@@ -251,7 +259,10 @@ class ConsumerOffsets:
         """Rows of `take_dirty` came into the log, or (`result`: a GantryError) did not: then they are dirty again, and `arm()` is called."""
         if not isinstance(result, GantryError) or result.code is ErrorCode.STORE_FAILED:
             return
-        for table, key, _ in rows:
+        for table, key, value in rows:
+            if table == UNREAD_TABLE and value is not None:
+                self._unread[key.removeprefix("offset/")] = value
+                continue
             topic, _, group = key.partition("@")
             if group in self._of_topic.get(topic, ()):
                 self._dirty[topic, group] = None
@@ -266,6 +277,8 @@ class ConsumerOffsets:
         for topic, group in list(self._dirty) if everything else list(islice(self._dirty, ROWS_STEP)):
             del self._dirty[topic, group]
             key = f"{topic}@{group}"
+            if self._unread and (unread := self._unread.pop(key, None)) is not None:
+                rows.append((UNREAD_TABLE, f"offset/{key}", unread))
             rows.append(("offset", key, _row(self._of_topic[topic][group])))
             if self._dirty_resets and (topic, group) in self._dirty_resets:
                 self._dirty_resets.discard((topic, group))

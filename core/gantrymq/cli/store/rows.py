@@ -12,6 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from gantrymq.broker.consuming.offsets import UNREAD_TABLE
 from gantrymq.broker.routing.router import Router, load_route_sets, route_from_bytes
 from gantrymq.broker.row_checks import RowCheck, check_of, known_tables, why_unreadable
 from gantrymq.broker.tables.snapshots import table_of
@@ -43,7 +44,10 @@ def _checks() -> dict[str, RowCheck]:
         read(key, value)
         router.add(route_from_bytes(key, value))  # its kind may not be installed
 
-    return {**checks, "route": check_route}
+    def check_unread(key: str, value: bytes) -> None:
+        raise ValueError("it could not be read, and the group has committed since: kept as it was")
+
+    return {**checks, "route": check_route, UNREAD_TABLE: check_unread}
 
 
 def bad_rows(store: MessageStore) -> list[BadRow]:
