@@ -293,6 +293,8 @@ class MessageStore(StoreReader, DerivedFiles):
         known = self._positions.flushed >= 0
         report = RecoveryReport(begin.clean, derived, derived)
         finder = EndFinder(self.files, self._log, self._own / "quarantine", report)
+        finder.own_crcs = self.config.properties_crc
+        finder.cuts = [gap.start for gap in self._log.lost if gap.short]
 
         def checked(done: int, total: int) -> None:
             if progress is not None:

@@ -14,13 +14,13 @@ from zlib import crc32
 
 from gantrymq.model import sysflag
 from gantrymq.model.message import Message
-from gantrymq.model.properties import OWN_CRC_MARK, OWN_CRC_SIZE, own_crc_is_right
+from gantrymq.model.properties import OWN_CRC_MARK, OWN_CRC_SIZE, own_crc, own_crc_is_right
 from gantrymq.store.log import record
 from gantrymq.store.log.commit_log import file_name
 from gantrymq.store.log.groups import DISPATCH_TOPIC, OpenGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from gantrymq.store.files import FileSystem
@@ -170,6 +170,10 @@ class EndFinder:
         self._log = log_
         self._quarantine = quarantine
         self._report = report
+        self.own_crcs = False
+        """Fillers have a CRC of their own."""
+        self.cuts: Sequence[int] = ()
+        """Where segments ended that were too short: a record that goes on behind such a place is not whole, whatever its CRC says of the rest."""
 
     def find_end(
         self, start: int, flushed: int, strict: bool, progress: Callable[[int, int], None] | None = None
@@ -185,6 +189,7 @@ class EndFinder:
         group = OpenGroup()
         while at < self._log.limit:
             room = self._log.base_of(window_at) + self._log.file_size - window_at
+            room = min([room, *[cut + record.BLANK_SIZE - window_at for cut in self.cuts if cut > at]])
             place, last = at - window_at, -1
             if not group.has_head():
                 place, last = sound_records(window, place, window_at, room, strict_from, names)
@@ -201,7 +206,7 @@ class EndFinder:
                 window = self._log.read(at, _WINDOW)
                 continue
             size, message = check_record(self._log, at, strict and at >= flushed)
-            if not size:
+            if not size or any(at < cut < at + size for cut in self.cuts):
                 if at >= flushed:
                     break
                 at = self._repair(at, flushed)
@@ -258,7 +263,7 @@ class EndFinder:
         self._files.sync_dir(self._quarantine)
         log.error("damaged log at %d: %d bytes moved to %s", at, len(data), path)
         self._report.quarantined.append((at, len(data)))
-        self._log.write(at, fillers(at, end - at, at_segment_end))
+        self._log.write(at, fillers(at, end - at, at_segment_end, self.own_crcs))
         self._log.sync(at, end)
 
     def _next_valid(self, at: int, limit: int, segment_end: int) -> int:
@@ -282,19 +287,25 @@ class EndFinder:
         return limit if limit - at > record.RECORD_SIZE_MIN or limit == segment_end else segment_end
 
 
-def fillers(at: int, size: int, at_segment_end: bool) -> bytes:
-    """Records without meaning that take exactly `size` bytes; the rest of a segment is a blank record."""
+def fillers(at: int, size: int, at_segment_end: bool, own_crcs: bool = False) -> bytes:
+    """Records without meaning that take exactly `size` bytes; the rest of a segment is a blank record. `own_crcs`: each has a CRC of its own,
+    as RocketMQ's `forceVerifyPropCRC` demands, where there is room for it."""
     if at_segment_end:
         return record.blank(size).ljust(size, b"\0")
     parts = []
     while size:
         part = size if size <= FILLER_BYTES_MAX else FILLER_BYTES_MAX - 4096
-        topic = FILLER_TOPIC[: min(len(FILLER_TOPIC), part - record.RECORD_SIZE_MIN)]
-        message = Message(topic, bytes(part - record.RECORD_SIZE_MIN - len(topic)), queue_id=0)
+        room = part - record.RECORD_SIZE_MIN
+        crc_size = OWN_CRC_SIZE if own_crcs and room >= OWN_CRC_SIZE else 0
+        topic = FILLER_TOPIC[: min(len(FILLER_TOPIC), room - crc_size)]
+        message = Message(topic, bytes(room - crc_size - len(topic)), bytes(crc_size), queue_id=0)
         message.queue_offset = 0
         message.sys_flag = sysflag.TRANSACTION_ROLLBACK
         message.physical_offset = at
-        parts.append(record.encode(message))
+        data = record.encode(message)
+        if crc_size:
+            data = data[:-crc_size] + own_crc((data[:-crc_size], b""), separated=True)
+        parts.append(data)
         at += part
         size -= part
     return b"".join(parts)

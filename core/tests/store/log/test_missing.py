@@ -153,6 +153,24 @@ def test_an_accepted_loss_takes_what_was_there_and_nothing_else(
     assert served(store, 0)[400] == b"after"
 
 
+@pytest.mark.parametrize("back", [1, 4, 9, 40])
+@pytest.mark.parametrize("dispatched", [False, True])
+def test_a_record_that_the_end_of_a_short_segment_goes_through_is_not_whole(
+    bench: Bench, message_of: Callable[..., Message], back: int, dispatched: bool
+) -> None:
+    """Though what is left of it has all of the body."""
+    messages = filled(bench, message_of)
+    cut = next(m for m in messages if m.physical_offset > 2 * SIZE and bool(m.dispatch) is dispatched)
+    end = cut.physical_offset + cut.size - back
+    handle = bench.files.open(paths(bench, "store", "commitlog")[2], False)
+    bench.files.truncate(handle, end - 2 * SIZE)
+    bench.files.close(handle)
+    store = bench.open(accept_loss=True)
+    assert bench.report.quarantined[0][0] == cut.physical_offset
+    check_served(store, messages, lambda m: m.physical_offset >= cut.physical_offset and m.physical_offset < 3 * SIZE)
+    store.close()
+
+
 def test_what_retention_removed_is_not_missing(bench: Bench, message_of: Callable[..., Message]) -> None:
     messages = filled(bench, message_of)
     for crash in (False, True):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gantrymq.model.message import Message
+from gantrymq.model.properties import OWN_CRC_SIZE, has_own_crc
 from gantrymq.net.testing import ManualClock
 from gantrymq.store.checkpoints.positions import Sizes
 from gantrymq.store.config import StoreConfig
@@ -207,9 +208,11 @@ def test_progress_is_told(bench: Bench, message_of: Callable[..., Message]) -> N
 @pytest.mark.parametrize(
     "size", [92, 93, 111, 112, 5000, FILLER_BYTES_MAX, FILLER_BYTES_MAX + 1, 3 * FILLER_BYTES_MAX + 77]
 )
-def test_fillers_take_exactly_the_gap(size: int) -> None:
-    data = fillers(1000, size, at_segment_end=False)
+@pytest.mark.parametrize("own_crcs", [False, True])
+def test_fillers_take_exactly_the_gap(size: int, own_crcs: bool) -> None:
+    data = fillers(1000, size, False, own_crcs)
     assert len(data) == size
+    assert has_own_crc(data) is (own_crcs and size >= record.RECORD_SIZE_MIN + OWN_CRC_SIZE)
     at = 0
     while at < size:
         message = record.decode(data, at)
