@@ -9,6 +9,7 @@ from __future__ import annotations
 from errno import EBADMSG, EIO, ENODATA, EUCLEAN
 from typing import TYPE_CHECKING, Final
 
+from gantrymq.model import sysflag
 from gantrymq.model.limits import FRAME_BYTES_MAX
 from gantrymq.model.names import LMQ_PREFIX
 from gantrymq.store.cold import Cold
@@ -146,7 +147,11 @@ class CheckedReads:
         its_topic, its_queue, its_offset, its_position = record.place_of(data)
         if its_position != position and position < VIRTUAL:
             return f"the record says that it stands at {its_position}", True
-        if queue_id < 0 or (its_topic, its_queue, its_offset) == (topic, queue_id, offset):
+        if queue_id < 0:
+            return "", False
+        if data[record.SYS_FLAG_AT + 3] & sysflag.TRANSACTION_PREPARED:
+            return record.PREPARED, False
+        if (its_topic, its_queue, its_offset) == (topic, queue_id, offset):
             return "", False
         if topic.startswith(LMQ_PREFIX):
             right = record.is_entry(record.properties_of(data, 0, size), topic, offset)

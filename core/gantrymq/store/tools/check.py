@@ -29,6 +29,8 @@ from gantrymq.store.tools.report import Report, Tell
 
 CODES_MAX: Final = 100_000
 """Tags whose code is remembered."""
+TIME_OFF_MS: Final = 3_600_000
+"""A store time so far off its neighbours' is noted: clocks are set by an hour in summer."""
 _STEP: Final = 1024 * 1024
 _CONFIG_FILES: Final = ("topics", "subscriptionGroup", "consumerOffset", "lmqConsumerOffset", "delayOffset")
 
@@ -61,6 +63,26 @@ def hashes_of(message: Message) -> set[int]:
     return {key_hash(message.topic, key) for key in props.index_keys(message.properties)}
 
 
+class StoreTimes:
+    """Store times that both neighbours contradict: a clock that was set there and back, or a changed byte. No damage, for nobody knows which."""
+
+    def __init__(self) -> None:
+        self._last: list[tuple[int, int]] = []
+        self.count = 0
+        self.first = -1
+        """Position of the first such record."""
+
+    def saw(self, at: int, ms: int) -> None:
+        """The next record of the log, stored at `ms`."""
+        if len(self._last) == 2:
+            (_, before), (place, between) = self._last
+            if before <= ms and not before - TIME_OFF_MS <= between <= ms + TIME_OFF_MS:
+                self.count += 1
+                self.first = place if self.first < 0 else self.first
+            del self._last[0]
+        self._last.append((at, ms))
+
+
 class Checker:
     """One check of one directory."""
 
@@ -76,6 +98,7 @@ class Checker:
         self._fillers: list[tuple[int, int]] = []
         self._without_queue = 0
         self._newest_ms = 0
+        self._times = StoreTimes()
         self._strays: list[tuple[int, int]] = []
         self._unindexed: list[int] = []
         self._before_index = 0
@@ -96,6 +119,11 @@ class Checker:
         self._check_strays()
         self._check_checkpoint()
         self._check_config()
+        if self._times.count:
+            self.report.notes.append(
+                f"{self._times.count} records were stored an hour or more before or after both neighbours (a clock that was set, or a"
+                f" changed byte), the first at {self._times.first}"
+            )
         if self._without_queue:
             self.report.notes.append(f"{self._without_queue} records of topics that were deleted")
         if self._without_index:
@@ -145,6 +173,9 @@ class Checker:
             if message.topic == FILLER_TOPIC[: len(message.topic)] and message.sys_flag & 12 == 12:
                 self._fillers.append((at, size))
                 continue
+            self._times.saw(at, message.store_ms)
+            if odd := record.oddness(message):
+                report.bad("log", f"position {at}", f"the record of {size} bytes has an impossible field: {odd}")
             self._lights.saw(message, at, size)
             if at < self._derived:
                 self._check_record(message, at, size)

@@ -84,6 +84,49 @@ def test_a_wrong_byte_never_goes_unnoticed_where_it_matters(place: int) -> None:
     assert message.body == b"hello"
 
 
+ODD = {
+    (36, b"\x01"): "sysFlag 0x1",
+    (37, b"\x80"): "sysFlag 0x80",
+    (52, b"\x01"): "a host's port is above 65535",
+    (53, b"\x01"): "a host's port is above 65535",
+    (56, b"\x80"): "store time -",
+    (57, b"\x01"): "store time 2",
+    (58, b"\x10"): "store time 1",
+    (68, b"\x01"): "a host's port is above 65535",
+    (69, b"\xff"): "a host's port is above 65535",
+    (76, b"\xff"): "prepared offset -",
+    (77, b"\x01"): "prepared offset 2",
+}
+"""Byte and its new value, and how the answer begins."""
+
+
+@pytest.mark.parametrize("head", [0, 0x10, 0x30])
+@pytest.mark.parametrize(("place", "byte"), ODD)
+def test_a_field_that_no_broker_writes(place: int, byte: bytes, head: int) -> None:
+    message = Message("T", b"body", b"k\x01v\x02", queue_id=3)
+    message.queue_offset, message.physical_offset, message.sys_flag, message.store_ms = 5, 1000, head, 1_700_000_000_000
+    for name, bit in (("born_host", 0x10), ("store_host", 0x20)):
+        setattr(message, name, bytes([9] * (16 if head & bit else 4)) + (40_000).to_bytes(4, "big"))
+    data = record.encode(message)
+    size = len(data)
+    assert record.fault(data, size) == record.oddness(record.decode(data)) == ""
+    assert record.is_at(data, size, 1000, b"T", 3, 5) is not bool(head)
+    moved = 12 * ((place >= 52 and bool(head & 0x10)) + (place >= 68 and bool(head & 0x20)))
+    odd = data[: place + moved] + byte + data[place + moved + 1 :]
+    assert record.fault(odd, size).startswith(ODD[place, byte])
+    assert record.oddness(record.decode(odd)) == record.fault(odd, size)
+    assert not record.is_at(odd, size, 1000, b"T", 3, 5)
+
+
+def test_zeros_in_properties_are_damage_from_four_on() -> None:
+    for zeros, wrong in ((3, ""), (4, record.ZEROS_FOUND)):
+        message = Message("T", b"bo\0\0\0\0dy", b"k\x01%b\x02" % bytes(zeros), queue_id=0)
+        message.queue_offset = message.physical_offset = 0
+        data = record.encode(message)
+        assert record.fault(data, len(data)) == record.oddness(record.decode(data)) == wrong
+        assert record.is_at(data, len(data), 0, b"T", 0, 0) is not bool(wrong)
+
+
 @pytest.mark.parametrize("length", range(len(GOLDEN)))
 def test_cut_off_record_is_refused(length: int) -> None:
     with pytest.raises(record.RecordError):

@@ -17,7 +17,7 @@ from gantrymq.model.message import Message
 from gantrymq.store.config import StoreConfig
 from gantrymq.store.files import OsFileSystem
 from gantrymq.store.message_store import MessageStore
-from gantrymq.store.tools.check import Checker
+from gantrymq.store.tools.check import Checker, StoreTimes
 from gantrymq.store.tools.dump import HIDDEN, dump, hide, shown_body
 from gantrymq.store.tools.inspect import StoreImage
 from gantrymq.store.tools.report import Report
@@ -297,3 +297,27 @@ def test_import_config_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert (tmp_path / "gantry" / "import-delete").exists()
     assert main(["store", "import-config", "--delete", str(tmp_path / "x")]) == 1
     assert "no data directory" in " ".join(capsys.readouterr().err.split())
+
+
+def test_store_times_off_both_neighbours_are_noted() -> None:
+    hour = 3_600_000
+    times = StoreTimes()
+    for at, ms in enumerate([0, 5, 5 + 2 * hour, 6, 7, 8, 9 + 5 * hour, 10 + 5 * hour, 11, 12]):
+        times.saw(at, ms)
+    assert (times.count, times.first) == (1, 2), "a clock that stays where it was set is none"
+    times = StoreTimes()
+    for at, ms in enumerate([9 * hour, 9 * hour, 1, 9 * hour, 9 * hour + hour, 9 * hour]):
+        times.saw(at, ms)
+    assert (times.count, times.first) == (1, 2)
+
+
+def test_impossible_fields_are_damage_and_odd_times_a_note(tmp_path: Path) -> None:
+    messages = ours(tmp_path)
+    log = tmp_path / "store" / FIRST
+    for message, field in ((messages[5], 36), (messages[9], 60)):  # sysFlag; store time, by 12 days
+        damage(log, message.physical_offset + field, b"\x40")
+    report = checked(tmp_path)
+    place = messages[5].physical_offset
+    assert [(row["kind"], row["where"]) for row in report.damage] == [("log", f"position {place}")]
+    assert "sysFlag 0x40000000" in report.damage[0]["text"]
+    assert any(f"the first at {messages[9].physical_offset}" in note for note in report.notes)
