@@ -31,6 +31,9 @@ if not os.environ.get("GANTRY_RANDOM_TESTS"):
     assert callable(providers._get_local_constants)
     providers._get_local_constants = lambda: providers._local_constants
 
+collect_ignore = ["core/gantrymq/spark/pipeline/project"]
+"""A program of users with tests of its own: interop_tests/test_pipeline.py runs them where they are written to."""
+
 WISHES = (
     "CLICOLOR",
     "CLICOLOR_FORCE",

@@ -7,7 +7,7 @@ import pytest
 
 psutil = pytest.importorskip("psutil", reason="the demonstration's packages are in the spark environment")
 
-from interop_tests.demo.alerts import WATERMARK_S, WINDOW_S, Alert, AlertBook, due, expected  # noqa: E402
+from interop_tests.demo.alerts import WATERMARK_S, WINDOW_S, Alert, AlertBook, RejectedBook, devices, due, expected  # noqa: E402
 from interop_tests.demo.ledger import NO_ID, Ledger, digest_of, identify, percentile  # noqa: E402
 from interop_tests.demo.sources import CORES_MAX, Reading, Telemetry, pack  # noqa: E402
 
@@ -128,12 +128,12 @@ def telemetry(*values: tuple[float, float]) -> list[tuple[str, Reading, float]]:
     return [(f"m-{n}", Reading("cpu0", "busy", "percent", busy), at) for n, (at, busy) in enumerate(values)]
 
 
-BUSY = telemetry((100.0, 10.0), (101.0, 80.0), (106.0, 2.0), (100 + 2 * WINDOW_S + WATERMARK_S + 0.5, 90.0))
+BUSY = telemetry((100.0, 10.5), (101.0, 80.0), (106.0, 2.0), (100 + 2 * WINDOW_S + WATERMARK_S + 0.5, 90.0))
 ALERT = Alert("cpu0", 100, 2, 80.0)
 
 
 def as_body(alert: Alert, **other: object) -> bytes:
-    record = {"device": alert.device, "start": alert.start, "messages": alert.messages, "peak": alert.peak}
+    record = {"device": alert.device, "start": alert.start, "readings": alert.messages, "highest": alert.peak}
     return json.dumps({**record, **other}).encode()
 
 
@@ -166,8 +166,8 @@ def test_an_alert_that_came_twice_is_counted() -> None:
     ("bodies", "text"),
     [
         ([], "alerts: 1 of 1 did not come"),
-        ([as_body(ALERT, peak=81.0)], "alerts: 1 of 1 did not come"),
-        ([as_body(ALERT), as_body(ALERT, messages=3)], "alerts: 1 do not follow from the telemetry"),
+        ([as_body(ALERT, highest=81.0)], "alerts: 1 of 1 did not come"),
+        ([as_body(ALERT), as_body(ALERT, readings=3)], "alerts: 1 do not follow from the telemetry"),
         ([as_body(ALERT), b"junk"], "alerts: 1 cannot be read"),
     ],
 )
@@ -181,3 +181,20 @@ def test_wrong_alerts_are_found(bodies: list[bytes], text: str) -> None:
 def test_an_idle_machine_proves_nothing() -> None:
     calm = telemetry((100.0, 1.0), (100 + 3 * WINDOW_S + WATERMARK_S, 1.0))
     assert any("no core was busy" in line for line in AlertBook().problems(calm))
+
+
+def test_dead_letters_are_foretold() -> None:
+    published = [*BUSY, ("b-1", Reading("battery", "level", "percent", None), 101.0)]
+    book = RejectedBook()
+    assert book.missing(published) == {"b-1"}
+    assert book.problems(published) == ["dead letters: 1 did not come, the first: b-1"]
+    book.receive(body("b-1"))
+    assert book.problems(published) == []
+    book.receive(body("m-0"))
+    assert book.problems(published) == ["dead letters: 1 of sound readings, the first: m-0"]
+
+
+def test_the_reference_data_has_each_core() -> None:
+    assert devices(2).splitlines() == [
+        "device,metric,site,alarm_above", "cpu0,busy,this machine,10.0", "cpu1,busy,this machine,10.0"
+    ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The alerts: what Spark must have written, worked out from what was published, and what came out of MQTT.
+"""The pipeline's alerts and dead letters: what Spark must have written, worked out from what was published, and what came out of MQTT.
 
 A window of one device raises an alert if its peak is high. Peak and distinct ids do not change when a message comes twice, so the
 alerts can be foretold exactly, whatever was sent again.
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from interop_tests.demo.ledger import percentile
+from interop_tests.demo.ledger import identify, percentile
 from interop_tests.demo.sources import Reading
 
 WINDOW_S: Final = 5
@@ -40,16 +40,22 @@ def _counts(reading: Reading) -> bool:
     return reading.unit == UNIT and reading.device.startswith(DEVICES)
 
 
+def devices(cores: int) -> str:
+    """The reference data of the pipeline: each core with its alarm."""
+    rows = [f"{DEVICES}{number},busy,this machine,{PEAK}" for number in range(cores)]
+    return "\n".join(["device,metric,site,alarm_above", *rows, ""])
+
+
 def expected(published: Iterable[tuple[str, Reading, float]]) -> set[Alert]:
     """The alerts of every window, closed or not."""
     windows: dict[tuple[str, int], list[float]] = {}
     for _, reading, at in published:
-        if _counts(reading):
+        if _counts(reading) and reading.value is not None:
             windows.setdefault((reading.device, int(at) // WINDOW_S * WINDOW_S), []).append(reading.value)
     return {
         Alert(device, start, len(values), max(values))
         for (device, start), values in windows.items()
-        if max(values) >= PEAK
+        if max(values) > PEAK
     }
 
 
@@ -78,7 +84,7 @@ class AlertBook:
     def receive(self, topic: str, body: bytes, at: float) -> None:
         try:
             record = json.loads(body)
-            alert = Alert(record["device"], int(record["start"]), int(record["messages"]), float(record["peak"]))
+            alert = Alert(record["device"], int(record["start"]), int(record["readings"]), float(record["highest"]))
         except (ValueError, KeyError, TypeError):
             with self._lock:
                 self.unreadable += 1
@@ -115,4 +121,31 @@ class AlertBook:
             lines.append(f"alerts: {len(missing)} of {len(due_alerts)} did not come, the first: {min(missing)}")
         if invented:
             lines.append(f"alerts: {len(invented)} do not follow from the telemetry, the first: {min(invented)}")
+        return lines
+
+
+class RejectedBook:
+    """Dead letters as they come out of MQTT, by the id of the message that was refused. Any thread may add."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def receive(self, body: bytes) -> None:
+        with self._lock:
+            self.counts[identify(body)[0]] += 1
+
+    def missing(self, published: Iterable[tuple[str, Reading, float]]) -> set[str]:
+        """Each reading without a value must be here."""
+        with self._lock:
+            return {message_id for message_id, reading, _ in published if reading.value is None} - set(self.counts)
+
+    def problems(self, published: Sequence[tuple[str, Reading, float]]) -> list[str]:
+        missing = self.missing(published)
+        invented = set(self.counts) - {message_id for message_id, reading, _ in published if reading.value is None}
+        lines = []
+        if missing:
+            lines.append(f"dead letters: {len(missing)} did not come, the first: {min(missing)}")
+        if invented:
+            lines.append(f"dead letters: {len(invented)} of sound readings, the first: {min(invented)}")
         return lines

@@ -30,6 +30,7 @@ from interop_tests.demo.sources import now
 DOOR_OF: Final = {"telemetry": "mqtt", "flights": "amqp", "pushes": "cloudevents"}
 """Topic -> the door that its messages are published through."""
 ALERTS: Final = "alerts"
+REJECTED: Final = "rejected"
 PREFETCH: Final = 200
 RECONNECT_S: Final = 0.2
 READY_S: Final = 120.0
@@ -73,11 +74,14 @@ async def wait_for_event(event: threading.Event, what: str) -> None:
 
 
 class MqttSession:
-    """Persistent session, QoS 1; what comes on `alerts/#` goes to `on_alert`."""
+    """Persistent session, QoS 1; what comes on `alerts/#` goes to `on_alert`, and on `rejected/#` to `on_rejected`."""
 
-    def __init__(self, inbox: Inbox, on_alert: Callable[[str, bytes, float], None]) -> None:
+    def __init__(
+        self, inbox: Inbox, on_alert: Callable[[str, bytes, float], None], on_rejected: Callable[[bytes], None]
+    ) -> None:
         self._inbox = inbox
         self._on_alert = on_alert
+        self._on_rejected = on_rejected
         self._subscribed = threading.Event()
         self._client = mqtt.Client(
             CallbackAPIVersion.VERSION2, client_id="demo-subscriber", protocol=mqtt.MQTTv311, clean_session=False
@@ -92,7 +96,7 @@ class MqttSession:
             if reason.getName() != BUSY:
                 self._inbox.problem(f"CONNECT refused: {reason}")
         elif not self._subscribed.is_set():
-            client.subscribe([(f"{topic}/#", 1) for topic in (*DOOR_OF, ALERTS)])
+            client.subscribe([(f"{topic}/#", 1) for topic in (*DOOR_OF, ALERTS, REJECTED)])
         elif not flags.session_present:
             self._inbox.problem("the session is gone")
 
@@ -105,6 +109,8 @@ class MqttSession:
         topic = message.topic.partition("/")[0]
         if topic == ALERTS:
             self._on_alert(message.topic, bytes(message.payload), now())
+        elif topic == REJECTED:
+            self._on_rejected(bytes(message.payload))
         else:
             self._inbox.put(topic, bytes(message.payload), lambda: {"topic": message.topic, "QoS": str(message.qos)})
 

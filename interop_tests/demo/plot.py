@@ -10,16 +10,19 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from gantrymq.spark.pipeline.project.telemetry.dashboard import series
 from interop_tests.demo.ledger import Ledger, Receipt, percentile
 
 DPI = 140
-SIZE_INCHES = (11, 9.5)
+WIDTH_INCHES, PANEL_INCHES = 11, 3.1
 # Okabe and Ito: told apart with any colour vision.
 DOOR_COLOURS = {"mqtt": "#0072B2", "amqp": "#D55E00", "cloudevents": "#009E73"}
 CONSUMER_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"]
 INK, FAINT, SHADE, KILL = "#222222", "#d9d9d9", "#c9c9c9", "#c0392b"
 HEADROOM = 1.25
 """Of the first panel, for the label of the kill."""
+PIPELINE = {"windows": "table of windows", "alerts": "alerts topic", "rejected": "dead letters"}
+"""What the pipeline's queries are called in the legend."""
 GAP_S = 2
 """A line is not drawn through a time as long as this in which nothing came."""
 
@@ -83,8 +86,31 @@ def _label(axes: Any, outage: Outage, begun: float) -> None:
     )
 
 
-def picture(ledger: Ledger, names: dict[str, str], begun: float, outage: Outage | None, title: str) -> Figure:
-    """`names`: what doors are called in the legend; `begun`: when traffic began, seconds since the epoch."""
+def _pipeline(axes: Any, batches: list[dict[str, Any]], begun: float, seconds: int) -> None:
+    """How long messages took from the log to where the pipeline writes them: its three queries."""
+    for (query, points), colour in zip(
+        sorted(series(batches, begun)["latency_s"].items()), CONSUMER_COLOURS, strict=False
+    ):
+        shown = [(x, y) for x, y in points if 0 <= x <= seconds]
+        axes.plot(
+            *zip(*shown, strict=True) if shown else ([], []),
+            color=colour,
+            linewidth=1.6,
+            marker="o",
+            markersize=2.5,
+            label=PIPELINE[query],
+        )
+
+
+def picture(
+    ledger: Ledger,
+    names: dict[str, str],
+    begun: float,
+    outage: Outage | None,
+    title: str,
+    batches: list[dict[str, Any]],
+) -> Figure:
+    """`names`: what doors are called in the legend; `begun`: when traffic began, seconds since the epoch; `batches`: of Spark's pipeline, if it ran."""
     receipts = {
         consumer: [receipt for book in books.values() for receipt in book.receipts]
         for consumer, books in ledger.consumers.items()
@@ -93,8 +119,9 @@ def picture(ledger: Ledger, names: dict[str, str], begun: float, outage: Outage 
     ends += [at for book in ledger.doors.values() for at in book.ack_times]
     seconds = max(2, int(max(ends, default=begun) - begun) + 1)
     middles = [second + 0.5 for second in range(seconds)]
-    figure = Figure(figsize=SIZE_INCHES, layout="constrained")
-    top, middle, bottom = figure.subplots(3, 1, sharex=True)
+    count = 4 if batches else 3
+    figure = Figure(figsize=(WIDTH_INCHES, PANEL_INCHES * count), layout="constrained")
+    top, middle, bottom, *more = panels = list(figure.subplots(count, 1, sharex=True))
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", color=INK)
     for door, book in ledger.doors.items():
         counts = _per_second(book.ack_times, begun, seconds)
@@ -120,9 +147,18 @@ def picture(ledger: Ledger, names: dict[str, str], begun: float, outage: Outage 
         _label(top, outage, begun)
     bottom.set_yscale("log")
     bottom.yaxis.set_major_formatter(lambda value, _position: f"{value:,g}")
-    bottom.set_xlabel("seconds since traffic began", color=INK, fontsize=10)
+    for axes in more:
+        _pipeline(axes, batches, begun, seconds)
+        _dress(
+            axes,
+            "Spark's pipeline: from stored in the log to written out, in seconds, mean of each batch",
+            outage,
+            begun,
+        )
+        axes.set_ylim(bottom=0)
+    panels[-1].set_xlabel("seconds since traffic began", color=INK, fontsize=10)
     bottom.set_xlim(0, seconds)
-    for axes in (top, middle, bottom):
+    for axes in panels:
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9, labelcolor=INK)
     return figure
 

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from interop_tests.demo.alerts import WATERMARK_S, AlertBook, due, expected
+from interop_tests.demo.alerts import WATERMARK_S, AlertBook, RejectedBook, due, expected
 from interop_tests.demo.ledger import Ledger, Verdict
 from interop_tests.demo.sources import Reading
 
@@ -147,3 +147,12 @@ def show_alerts(console: Console, book: AlertBook, published: list[tuple[str, Re
     )
     if book.counts:
         console.print(Text(f"  for example  {book.example[1]}", "dim"), soft_wrap=True)
+
+
+def show_rejected(console: Console, book: RejectedBook) -> None:
+    """What the pipeline refused: readings of a device that this machine has not."""
+    console.print(
+        f"[bold]Dead letters[/bold], from the telemetry by Spark to topic rejected and out of MQTT: {len(book.counts)} readings without a value,"
+        f" {book.counts.total() - len(book.counts)} duplicates",
+        highlight=False,
+    )

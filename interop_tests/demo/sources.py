@@ -45,7 +45,8 @@ class Reading:
     device: str
     metric: str
     unit: str
-    value: float
+    value: float | None
+    """None: the device is not there, which the pipeline must refuse."""
 
 
 def pack(record: dict[str, Any]) -> bytes:
@@ -68,6 +69,8 @@ class Telemetry:
         readings.append(Reading("memory", "used", "percent", memory.percent))
         readings.append(Reading("memory", "available", "bytes", memory.available))
         readings.append(Reading("system", "load1", "processes", round(psutil.getloadavg()[0], 2)))
+        battery = psutil.sensors_battery()
+        readings.append(Reading("battery", "level", "percent", battery.percent if battery is not None else None))
         disk = psutil.disk_io_counters()
         if disk is not None:  # a container may have none
             readings.append(Reading("disk", "read", "bytes", disk.read_bytes))

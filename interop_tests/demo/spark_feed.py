@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
+from gantrymq.spark.pipeline.project.telemetry.dashboard import noted
 from interop_tests.demo.consumers import DOOR_OF
 from interop_tests.demo.faces import Faces, Lines, own
 from interop_tests.demo.ledger import NO_ID, Ledger
@@ -43,6 +44,10 @@ class SparkFeed:
     @property
     def log_path(self) -> Path:
         return self._directory / "spark.log"
+
+    def batches(self) -> list[dict[str, Any]]:
+        """What the pipeline noted of its batches."""
+        return noted(self._directory / "out")
 
     async def start(self, address: tuple[str, int]) -> None:
         """Begin; `started` says when the queries run."""

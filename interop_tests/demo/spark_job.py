@@ -1,12 +1,13 @@
 """The Spark side, a process of its own: `python -m interop_tests.demo.spark_job NAMESERVER DIRECTORY`.
 
-Query one reads the union of all topics and reports (id, SHA-256 of the body); query two aggregates the telemetry per device and window
-and writes its alerts back to a topic. Reports are JSON lines on standard output; the end of standard input stops the queries.
+One query reads the union of all topics and reports (id, SHA-256 of the body); beside it runs the pipeline that `gantry pipeline init` writes: the
+telemetry to a table of windows, to alerts and to dead letters. Reports are JSON lines on standard output; the end of standard input stops the queries.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -19,18 +20,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from gantrymq.spark.local.session import session
-from interop_tests.demo.alerts import DEVICES, PEAK, UNIT, WATERMARK_S, WINDOW_S
+from gantrymq.spark.pipeline.project.telemetry import queries
+from gantrymq.spark.pipeline.project.telemetry.ends import Topics
+from gantrymq.spark.pipeline.project.telemetry.settings import Settings
+from interop_tests.demo.alerts import WATERMARK_S, WINDOW_S, devices
+from interop_tests.demo.consumers import ALERTS, REJECTED
 
 TOPICS = "telemetry,flights,pushes"
 UNION_TRIGGER = "500 milliseconds"
-ALERTS_TRIGGER = "2 seconds"
-POLL_S = 0.5
-RESTART_S = 15.0
-"""Until the process that was too late is gone: beside it the next one would be later still."""
-RESTARTS_MAX = 20
-"""Spark gives the Python process of a stream's source ten seconds to start, whatever else the machine does; then a query goes on from its checkpoint."""
+PIPELINE_TRIGGER = "2 seconds"
 BODY_CHARACTERS = 200
-TELEMETRY = "id STRING, device STRING, metric STRING, unit STRING, value DOUBLE, at DOUBLE"
 
 
 def say(kind: str, **fields: Any) -> None:
@@ -66,28 +65,22 @@ def union_query(spark: SparkSession, nameserver: str, directory: Path) -> Stream
     return writer.option("checkpointLocation", str(directory / "union")).trigger(processingTime=UNION_TRIGGER).start()
 
 
-def alerts_query(spark: SparkSession, nameserver: str, directory: Path) -> StreamingQuery:
-    telemetry = stream(spark, nameserver, "telemetry").select(
-        F.from_json(F.col("body").cast("string"), TELEMETRY).alias("m")
+def settings_of(nameserver: str, directory: Path) -> Settings:
+    """The pipeline that `gantry pipeline init` writes, with the demonstration's topics and alarms."""
+    reference = directory / "devices.csv"
+    reference.write_text(devices(os.cpu_count() or 1))
+    return Settings(
+        name="demo",
+        nameserver=nameserver,
+        topic="telemetry",
+        alerts_topic=ALERTS,
+        rejected_topic=REJECTED,
+        devices=str(reference),
+        output=str(directory / "out"),
+        window=f"{WINDOW_S} seconds",
+        watermark=f"{WATERMARK_S} seconds",
+        trigger=PIPELINE_TRIGGER,
     )
-    peaks = (
-        telemetry.select("m.*")
-        .withColumn("time", F.timestamp_micros((F.col("at") * 1e6).cast("long")))
-        .withWatermark("time", f"{WATERMARK_S} seconds")
-        .where((F.col("unit") == UNIT) & F.col("device").startswith(DEVICES))
-        .groupBy(F.window("time", f"{WINDOW_S} seconds").alias("w"), "device")
-        .agg(F.max("value").alias("peak"), F.size(F.collect_set("id")).alias("messages"))
-        .where(F.col("peak") >= PEAK)
-    )
-    alerts = peaks.select(
-        F.to_json(F.struct("device", F.unix_timestamp("w.start").alias("start"), "messages", "peak")).alias("body"),
-        F.col("device").alias("tag"),
-        F.col("device").alias("keys"),
-    )
-    writer = alerts.writeStream.queryName("alerts").format("gantry").outputMode("append")
-    writer = writer.option("nameserver", nameserver).option("topic", "alerts")
-    writer = writer.option("checkpointLocation", str(directory / "alerts"))
-    return writer.trigger(processingTime=ALERTS_TRIGGER).start()
 
 
 def _wait_for_end(ended: threading.Event) -> None:
@@ -99,24 +92,26 @@ def main(nameserver: str, directory: Path) -> None:
     sys.stdout = sys.stderr
     spark = session("gantry-demo", cores=2, quick=True, settings={"spark.local.dir": str(directory / "local")})
     spark.sparkContext.setLogLevel("WARN")
-    starts = [partial(start, spark, nameserver, directory) for start in (union_query, alerts_query)]
-    queries = [start() for start in starts]
-    restarts = RESTARTS_MAX
-    say("started", version=spark.version)
+    settings = settings_of(nameserver, directory)
+    ends = Topics(spark, settings)
+    trigger = {"processingTime": settings.trigger}
+    starts = {name: partial(queries.start, spark, settings, ends, name, trigger) for name in queries.QUERIES}
     ended = threading.Event()
     threading.Thread(target=_wait_for_end, args=(ended,), daemon=True).start()
-    while not ended.wait(POLL_S):
-        for number, query in enumerate(queries):
-            error = query.exception()
-            if error is not None and "worker failed to connect back" in str(error) and restarts:
-                restarts -= 1
-                ended.wait(RESTART_S)
-                queries[number] = starts[number]()
-            elif error is not None:
-                say("failed", text=f"query {query.name}: {error}")
-                ended.wait()
-    for query in queries:
-        query.stop()
+    told = False
+
+    def over() -> bool:
+        nonlocal told
+        if not told:
+            say("started", version=spark.version)
+            told = True
+        return ended.is_set()
+
+    try:
+        queries.attend({"union": partial(union_query, spark, nameserver, directory), **starts}, settings, over)
+    except Exception as error:  # the parent decides what that means
+        say("failed", text=str(error))
+        ended.wait()
     spark.stop()
     say("stopped")
 

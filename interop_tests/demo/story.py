@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from interop_tests.demo import plot, report
-from interop_tests.demo.alerts import AlertBook, due
+from interop_tests.demo.alerts import AlertBook, RejectedBook, due
 from interop_tests.demo.consumers import AmqpQueue, Inbox, MqttSession, NativePull, Webhook
 from interop_tests.demo.faces import Faces, show
 from interop_tests.demo.ledger import Ledger
@@ -66,6 +66,7 @@ class Story:
     problems: list[str] = field(default_factory=list)
     faces: Faces = field(default_factory=Faces)
     alerts: AlertBook = field(default_factory=AlertBook)
+    rejected: RejectedBook = field(default_factory=RejectedBook)
     outage: plot.Outage | None = None
     begun: float = 0.0
 
@@ -79,7 +80,7 @@ class Story:
         self.amqp = AmqpFlights(self.ledger)
         self.pushes = CloudEventPushes(self.ledger, self.options.root)
         self.queue = AmqpQueue(self._inbox(AMQP_IN))
-        self.session = MqttSession(self._inbox(MQTT_IN), self.alerts.receive)
+        self.session = MqttSession(self._inbox(MQTT_IN), self.alerts.receive, self.rejected.receive)
         self.webhook = Webhook(self._inbox(WEBHOOK_IN))
         self.pull = NativePull(self._inbox(PULL_IN))
         self.spark: SparkFeed | None = None
@@ -189,7 +190,9 @@ class Story:
         progress.state = PUBLISHING
 
     def _converged(self) -> bool:
-        return not self.ledger.lagging() and (self.spark is None or not self.alerts.missing(due(self.mqtt.published)))
+        published = self.mqtt.published
+        written = self.spark is None or not (self.alerts.missing(due(published)) or self.rejected.missing(published))
+        return written and not self.ledger.lagging()
 
     async def _attend(self, work: Coroutine[Any, Any, None], what: str, turn: Callable[[], None] | None = None) -> None:
         """Do it, and look meanwhile whether going on makes sense."""
@@ -209,7 +212,7 @@ class Story:
         moved, end = -1, 0.0
         while not done():
             self._check()
-            count = self.ledger.moved() + len(self.alerts.counts)
+            count = self.ledger.moved() + len(self.alerts.counts) + len(self.rejected.counts)
             if count != moved:
                 moved, end = count, time.monotonic() + stalled_s
             elif time.monotonic() > end:
@@ -244,14 +247,16 @@ class Story:
             problems.append("the server was not killed")
         if self.spark is not None:
             report.show_alerts(self.console, self.alerts, self.mqtt.published)
-            problems += self.alerts.problems(self.mqtt.published)
+            report.show_rejected(self.console, self.rejected)
+            problems += self.alerts.problems(self.mqtt.published) + self.rejected.problems(self.mqtt.published)
         total = sum(len(book.acknowledged) for book in self.ledger.doors.values())
         title = (
             f"GantryMQ: {total:,} messages, three protocols, {len(self.consumers)} consumers, the server killed once: "
         )
         title += "something is wrong" if problems else "all received"
         path = self.options.out / "gantry-demo.png"
-        plot.draw(path, plot.picture(self.ledger, NAMES, self.begun, self.outage, title))
+        batches = self.spark.batches() if self.spark is not None else []
+        plot.draw(path, plot.picture(self.ledger, NAMES, self.begun, self.outage, title, batches))
         self.console.print(f"\nPicture: {path}", highlight=False, soft_wrap=True)
         return problems
 

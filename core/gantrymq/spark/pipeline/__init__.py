@@ -1,0 +1,1 @@
+"""A Spark project to begin with: `gantry pipeline init` writes what lies in `project/`."""

@@ -1,0 +1,100 @@
+"""The project that `gantry pipeline init` writes: its own tests, the run without a server, and on a server's topics."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from gantrymq.client import BlockingAdmin, BlockingProducer, BlockingPullConsumer, OutMessage
+from gantrymq.spark.pipeline.start import write_project
+from interop_tests import guard
+from interop_tests.cloudevents_sinks import assigned
+from interop_tests.running import Gantry
+
+pytest.importorskip("pyspark")
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    write_project("fleet", tmp_path)
+    return tmp_path / "fleet"
+
+
+def word(project: Path, *words: str) -> str:
+    """What `./run WORDS` prints; it must end well."""
+    environment = {**os.environ, "PYTHON": sys.executable, "TMPDIR": str(project.parent), **guard.mark()}
+    command = [str(project / "run"), *words]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, done.stdout[-5000:]
+    return done.stdout
+
+
+def sample(project: Path) -> list[bytes]:
+    lines = (project / "data" / "sample.jsonl").read_text().splitlines()
+    return [json.loads(line)["body"].encode() for line in lines]
+
+
+def rows_of(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for path in folder.glob("part-*.json") for line in path.read_text().splitlines()]
+
+
+def check_progress(project: Path, messages: int) -> None:
+    lines = [json.loads(line) for line in (project / "out" / "progress.jsonl").read_text().splitlines()]
+    counts: Counter[str] = Counter()
+    for line in lines:
+        counts[line["query"]] += line["rows"]
+    assert counts == {"windows": messages, "alerts": messages, "rejected": messages}
+    assert sum(line["late"] for line in lines) == 0
+    assert (project / "out" / "dashboard.html").read_text().count("<polyline") >= 6
+
+
+def test_its_own_tests_pass(project: Path) -> None:
+    assert "OK" in word(project, "test").splitlines()[-1]
+
+
+def test_the_run_without_a_server(project: Path) -> None:
+    text = word(project, "local")
+    assert f"Replaying {len(sample(project))} recorded messages" in text
+    assert "not the JSON of a reading" in text
+    rejected = rows_of(project / "out" / "telemetry-rejected")
+    assert len(rejected) == 5
+    alerts = [json.loads(str(row["body"])) for row in rows_of(project / "out" / "alerts")]
+    assert {row["device"] for row in alerts} >= {"cpu0", "cpu1"}
+    assert all(row["highest"] > row["alarm_above"] for row in alerts)
+    assert list((project / "out" / "windows").glob("day=*/*.parquet"))
+    check_progress(project, len(sample(project)))
+
+
+def received(nameserver: str, topic: str) -> list[bytes]:
+    with BlockingPullConsumer(nameserver, group="check") as consumer:
+        assigned(consumer, topic)
+        bodies = []
+        while batch := consumer.pull(wait_s=2):
+            bodies += [message.body for message in batch]
+        return bodies
+
+
+def test_on_a_servers_topics(project: Path, own_server: Gantry) -> None:
+    nameserver = own_server.doors["nameserver"]
+    bodies = sample(project)
+    with BlockingAdmin(nameserver) as admin:
+        for topic in ("telemetry", "alerts", "telemetry-rejected"):
+            admin.create_topic(topic, queues=2)
+    with BlockingProducer(nameserver) as producer:
+        producer.send_many([OutMessage("telemetry", text) for text in bodies])
+    settings = project / "settings.toml"
+    settings.write_text(settings.read_text().replace("127.0.0.1:9876", nameserver))
+    word(project, "stream", "--once")
+    check_progress(project, len(bodies))
+    alerts = received(nameserver, "alerts")
+    assert len(received(nameserver, "telemetry-rejected")) == 5
+    assert len(set(alerts)) == len(alerts) > 10
+    word(project, "stream", "--once")  # goes on where it was: nothing is written again
+    assert sorted(received(nameserver, "alerts")) == sorted(alerts)
