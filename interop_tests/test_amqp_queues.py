@@ -209,6 +209,16 @@ def test_what_nobody_rejects_does_not_go_round(channel: Any) -> None:
     assert bodies(channel, queue) == []
 
 
+def test_max_priority(channel: Any) -> None:
+    queue = declare(channel, max_priority=5)
+    for priority, body in ((None, b"a"), (3, b"b"), (9, b"c"), (3, b"d"), (0, b"e"), (5, b"f")):
+        send(channel, queue, body, priority=priority)
+    assert ready(channel, queue) == 6
+    taken = channel.basic_get(queue)
+    channel.basic_nack(taken[0].delivery_tag, requeue=True)
+    assert bodies(channel, queue) == [b"c", b"f", b"b", b"d", b"a", b"e"]
+
+
 def test_one_active_consumer_at_a_time(server: Gantry, channel: Any) -> None:
     queue = declare(channel, exclusive=False, expires=60_000, single_active_consumer=True)
     taken: list[tuple[str, bytes]] = []

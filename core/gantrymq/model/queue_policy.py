@@ -29,6 +29,8 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     max_bytes: int | None = None
     """Their bodies."""
     overflow: Overflow = "drop-head"
+    priorities: int | None = None
+    """Entries with property GANTRY_PRIORITY come before those with a lower one or none; above this it counts as this."""
     delivery_limit: int | None = None
     """A message that came back more often is taken out."""
     dead_kind: str = ""
@@ -48,7 +50,8 @@ def policy_from(data: bytes) -> Policy:
         policy = _decode(data)
     except msgspec.DecodeError as error:
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"a queue's policy is not understood: {error}") from None
-    numbers = (policy.message_ttl_ms, policy.expires_ms, policy.max_length, policy.max_bytes, policy.delivery_limit)
+    times = (policy.message_ttl_ms, policy.expires_ms)
+    numbers = (*times, policy.max_length, policy.max_bytes, policy.delivery_limit, policy.priorities)
     if len(data) > ROW_BYTES_MAX or any(number is not None and not 0 <= number < 1 << 62 for number in numbers):
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"the policy of queue {policy.name!r} is out of range")
     return policy

@@ -105,6 +105,8 @@ CHANNEL = [
     ("alternate exchange", exchange_declare("e", args=[("alternate-exchange", Field("S", b"a"))]), 406, "PRECONDITION_FAILED - inequivalent arg 'alternate-exchange' for exchange 'e' in vhost '/': received the value 'a' of type 'longstr' but current is none", "exchange.declare"),
     ("type of alternate exchange", exchange_declare("new", args=[("alternate-exchange", Field("I", 1))]), 406, "PRECONDITION_FAILED - invalid arg 'alternate-exchange' for exchange 'new' in vhost '/': {unacceptable_type,signedint}", "exchange.declare"),
     ("priority of a consumer", consume("q", "t", args=[("x-priority", Field("S", b"1"))]), 406, "PRECONDITION_FAILED - invalid arg 'x-priority' for queue 'q' in vhost '/': \"expected integer, got longstr\"", "basic.consume"),
+    ("highest priority", queue_declare("new", args=[("x-max-priority", Field("I", 256))]), 406, "PRECONDITION_FAILED - invalid arg 'x-max-priority' for queue 'new' in vhost '/': {max_value_exceeded,256}", "queue.declare"),
+    ("negative highest priority", queue_declare("new", args=[("x-max-priority", Field("I", -1))]), 406, "PRECONDITION_FAILED - invalid arg 'x-max-priority' for queue 'new' in vhost '/': {value_negative,-1}", "queue.declare"),
     ("single active consumer", queue_declare("new", args=[("x-single-active-consumer", Field("I", 1))]), 406, "PRECONDITION_FAILED - invalid arg 'x-single-active-consumer' for queue 'new' in vhost '/': {unacceptable_type,signedint}", "queue.declare"),
     ("commit without select", call(1, "tx.commit"), 406, "PRECONDITION_FAILED - channel is not transactional", "tx.commit"),
     ("rollback without select", call(1, "tx.rollback"), 406, "PRECONDITION_FAILED - channel is not transactional", "tx.rollback"),

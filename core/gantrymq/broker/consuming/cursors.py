@@ -13,7 +13,6 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
-from typing import Protocol
 
 from gantrymq.broker.consuming.acks import (
     RECORD_BYTES_MAX,
@@ -26,6 +25,8 @@ from gantrymq.broker.consuming.acks import (
     encode_state,
 )
 from gantrymq.broker.consuming.moved import MovedPlaces
+from gantrymq.broker.consuming.priorities import PriorityWindow
+from gantrymq.broker.consuming.roles import Managed, QueueReader, Seated
 from gantrymq.broker.consuming.shared_bodies import SHARED_BYTES_MIN
 from gantrymq.broker.consuming.window import MARK_STEP, AckWindow
 from gantrymq.broker.port import CursorInfo, Delivery, Outcome
@@ -65,57 +66,12 @@ GONE = [(1 << 62, 0, 0)]
 """Unit of an offset that its queue no longer has: no record begins there."""
 
 
-class QueueReader(Protocol):
-    """What cursors read."""
-
-    def max_offset(self, topic: str, queue_id: int) -> int: ...
-
-    def min_offset(self, topic: str, queue_id: int) -> int: ...
-
-    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]: ...
-
-    def light_max_offset(self, light: int) -> int: ...
-
-    def light_units(self, light: int, offset: int, count: int) -> list[tuple[int, int, int]]: ...
-
-    def get_many(self, refs: list[tuple[int, int]], unreadable: list[int] | None = None) -> list[Message | None]: ...
-
-    def fault(self, unit: tuple[int, int, int]) -> tuple[str, bool]: ...
-
-    def is_fresh(self, position: int) -> bool: ...
-
-    def note_damage(self, unit: tuple[int, int, int], queue: str, offset: int, what: str, is_unit: bool) -> None: ...
-
-
 Bad = tuple[int, tuple[int, int, int], str, bool]
 """Offset and unit of an entry whose record is damaged, what is wrong with it, and whether the unit is."""
 
 
 Seen = tuple[list[int], "list[Message | None]", int, list[Bad]]
 """Entries that can be leased: offsets, records (None: gone, or damaged), how many of them had come back, and those that are damaged."""
-
-
-class Managed(Protocol):
-    """A queue with a policy, as its cursor sees it."""
-
-    def came_back(self, offsets: Sequence[int]) -> None:
-        """Entries were returned and are ready; some may be taken out at once."""
-
-    def rejects(self, offset: int) -> bool:
-        """An entry in flight is rejected. True: it goes to the dead letters, and is done when it is there."""
-
-
-class Seated(Protocol):
-    """Who consumes from a cursor (broker/consuming/seats.py), as it sees them."""
-
-    ranks: dict[int, int]
-    """Of ports whose consumers do not have rank 0."""
-
-    def count(self) -> int:
-        """Consumers of all ports."""
-
-    def first(self, ports: Collection[int]) -> list[int]:
-        """Those of the highest rank."""
 
 
 class Cursor:
@@ -384,8 +340,32 @@ class Cursors:
     # Work.
 
     def acquire(self, cursor: Cursor, holder: int, count_max: int, bytes_max: int, port: int = 0) -> list[Delivery]:
-        """`peek` and `take`."""
+        """`peek` and `take`; first of all what is urgent."""
+        window = cursor.window
+        urgent = window.urgent(max(min(count_max, ACQUIRE_MAX), 0))
+        if urgent and isinstance(window, PriorityWindow):
+            return self._acquire_urgent(cursor, window, urgent, holder, count_max, bytes_max, port)
         return self.take(cursor, self.peek(cursor, count_max, bytes_max), holder, count_max, port)
+
+    def _acquire_urgent(
+        self, cursor: Cursor, window: PriorityWindow, offsets: list[int], holder: int, count_max: int, bytes_max: int,
+        port: int,
+    ) -> list[Delivery]:  # fmt: skip
+        units = [(self.units(cursor, offset, 1) or GONE)[0] for offset in offsets]
+        keep = self.within(units, bytes_max)
+        found = self._reader.get_many([(unit[0], unit[1]) for unit in units[:keep]], [])
+        bad = self.damaged(cursor, offsets[:keep], units[:keep], found)
+        left = bytes_max - sum([unit[1] for unit in units[:keep]])
+        more = count_max - keep if keep == len(offsets) and left > 0 else 0
+        seen = self.peek(cursor, more, left) if more else None  # nothing is changed before all of it is read
+        self.mark(cursor, max(offsets[:keep]) + 1, len(window.inflight) + count_max)
+        window.take_urgent(holder, offsets[:keep])
+        deliveries = self._deliver(cursor, offsets[:keep], found, bad, holder)
+        if seen is not None:
+            return deliveries + self.take(cursor, seen, holder, more, port)
+        if len(deliveries) < count_max:
+            self.arm(cursor, port)
+        return deliveries
 
     def peek(self, cursor: Cursor, count_max: int, bytes_max: int) -> Seen:
         """What `take` would lease, returned entries first; where all of that is damaged, what comes behind it, too. Changes nothing. Raises `Cold`
@@ -441,7 +421,18 @@ class Cursors:
         else:
             for _ in range(keep - back):
                 window.take_next(holder)
-        quarantined = self.quarantine(cursor, bad) if bad else ()
+        deliveries = self._deliver(cursor, offsets, found, bad, holder, passed)
+        if len(deliveries) < count_max:
+            self.arm(cursor, port)
+        elif cursor.armed and window.ready(self.end(cursor)):  # of a lower rank
+            self.fire(cursor)
+        return deliveries
+
+    def _deliver(
+        self, cursor: Cursor, offsets: Sequence[int], found: Sequence[Message | None], bad: Sequence[Bad], holder: int,
+        passed: Collection[int] = (),
+    ) -> list[Delivery]:  # fmt: skip
+        quarantined, window = self.quarantine(cursor, bad) if bad else (), cursor.window
         deliveries = []
         for offset, message in zip(offsets, found, strict=True):
             if offset in quarantined or offset in passed:
@@ -454,10 +445,6 @@ class Cursors:
             deliveries.append(Delivery(message, offset, 1 + window.deliveries(offset, cursor.recovered_below)))
         if deliveries:
             self._holders.setdefault(holder, set()).add(cursor.id)
-        if len(deliveries) < count_max:
-            self.arm(cursor, port)
-        elif cursor.armed and window.ready(self.end(cursor)):  # of a lower rank
-            self.fire(cursor)
         return deliveries
 
     # What cannot be read.
@@ -537,7 +524,7 @@ class Cursors:
     def stop_marks(self) -> None:
         """At a clean stop: what the delivered marks ran ahead of was never delivered, and the next start is to know it."""
         for cursor in self.by_id.values():
-            end = max(cursor.window.next_offset, cursor.recovered_below)
+            end = max(cursor.window.acquired_end(), cursor.recovered_below)
             if cursor.window.marked > end:
                 cursor.window.cut(end)
                 self._runs.append(encode_one(AckKind.CUT, cursor.id, end))
@@ -621,6 +608,10 @@ class Cursors:
         """Drop what is ready."""
         end = self.end(cursor)
         window = cursor.window
+        if isinstance(window, PriorityWindow):
+            offsets = window.ready_below(end)
+            self.finish(cursor, offsets)
+            return len(offsets)
         entries = encode_offsets(AckKind.LIST, cursor.id, list(window.returned)) if window.returned else []
         if end > window.next_offset:
             entries.append(encode_range(cursor.id, window.next_offset, end - 1))

@@ -52,6 +52,14 @@ class AckWindow:
         at = bisect_left(self.returned, offset)
         return at < len(self.returned) and self.returned[at] == offset
 
+    def urgent(self, count: int) -> list[int]:
+        """Up to `count` ready entries that are served before all others, in that order; see priorities.py."""
+        return []
+
+    def acquired_end(self) -> int:
+        """Nothing from here on was ever delivered, or is done."""
+        return max(self.next_offset, max(self.ahead) + 1) if self.ahead else self.next_offset
+
     def take_out(self, offset: int) -> bool:
         """Take a ready entry, anywhere in the queue, out of everybody's reach; `done_out` finishes it. False if it is not ready."""
         if offset < self.next_offset:

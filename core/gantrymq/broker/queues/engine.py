@@ -12,6 +12,7 @@ from functools import partial
 from heapq import heappop
 from typing import TYPE_CHECKING, Any, Final
 
+from gantrymq.broker.consuming.priorities import PriorityWindow, Room
 from gantrymq.broker.port import PASSING
 from gantrymq.broker.queues.managed import NEVER, ManagedQueue
 from gantrymq.broker.queues.taken import TakenOut
@@ -73,6 +74,7 @@ class QueueEngine:
         self.counted: list[ManagedQueue] = []
         """Those with `coming`."""
         self._expiries = 0
+        self._room = Room()
         self.counts: dict[str, int] = {}
         """Entries taken out, by reason; `dead` of them with a copy."""
 
@@ -106,6 +108,8 @@ class QueueEngine:
 
     def _manage(self, cursor: Cursor, policy: Policy) -> None:
         old = self.by_light.get(cursor.light)
+        if policy.priorities is not None and not isinstance(cursor.window, PriorityWindow):
+            cursor.window = PriorityWindow(cursor.window, policy.priorities, self._room)
         queue = ManagedQueue(cursor, policy, self._broker.cursors.end(cursor), self._work, self._due)
         if old is not None:
             self._expiries -= len(old.expiries)
@@ -122,6 +126,8 @@ class QueueEngine:
     def _deleted(self, cursor: Cursor) -> None:
         if isinstance(cursor.managed, ManagedQueue):
             queue, cursor.managed = cursor.managed, None
+            if isinstance(cursor.window, PriorityWindow):
+                cursor.window.close()
             self.by_light.pop(cursor.light, None)
             self.rejecting.pop(cursor.light, None)
             self._by_name.pop((queue.policy.dead_kind, queue.policy.name), None)
@@ -227,7 +233,9 @@ class QueueEngine:
         end = self._broker.cursors.end(queue.cursor)
         at = window.next_offset
         while len(out) < STEP and self._is_over(queue, 0, 0):
-            if window.returned:
+            if urgent := window.urgent(1):  # the head, as with RabbitMQ
+                offset = urgent[0]
+            elif window.returned:
                 offset = window.returned[0]
             else:
                 while window.ahead and at in window.ahead:
@@ -253,6 +261,8 @@ class QueueEngine:
         for offset, message in zip(offsets, self._read(queue, offsets), strict=True):
             if queue.sizes is not None:
                 queue.sizes.old.add(len(message.body) if message is not None else 0)
+            if message is not None and not window.is_done(offset):
+                queue.note_priority(message, offset)
             if message is not None and not window.is_done(offset) and self._expiries < EXPIRIES_MAX:
                 self._expiries += queue.note_expiry(message, offset)
         queue.scan_at = offsets[-1] + 1

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from heapq import heappush
 from typing import TYPE_CHECKING, Final
 
+from gantrymq.broker.consuming.priorities import PriorityWindow
 from gantrymq.broker.queues.sums import BodyBytes
 from gantrymq.model import properties as props
 from gantrymq.model.message import Message
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from gantrymq.model.queue_policy import Policy
 
 _EXPIRES: Final = props.EXPIRES_AT.encode() + b"\x01"
+_PRIORITY: Final = props.PRIORITY.encode() + b"\x01"
 NEVER: Final = 1 << 62
 
 
@@ -100,9 +102,18 @@ class ManagedQueue:
         """A record entered at that offset. True: it has an expiry of its own."""
         if self.sizes is not None:
             self.sizes.new.add(len(message.body))
+        self.note_priority(message, offset)
         if _EXPIRES not in message.properties:
             return False
         return self.note_expiry(message, offset)
+
+    def note_priority(self, message: Message, offset: int) -> None:
+        """Serve it before others, if it has a priority and the queue has any."""
+        window = self.cursor.window
+        if isinstance(window, PriorityWindow) and _PRIORITY in message.properties:
+            text = props.find(message.properties, props.PRIORITY)
+            if text.isdecimal() and text.isascii() and len(text) <= 9:
+                window.put(offset, int(text))
 
     def note_expiry(self, message: Message, offset: int) -> bool:
         """Remember when it expires, if it does."""
@@ -124,4 +135,6 @@ class ManagedQueue:
         self.sizes.trim(window.floor)
         size = between(window.next_offset, end)
         size += sum([between(offset, offset + 1) for offset in window.returned])
+        if isinstance(window, PriorityWindow):
+            size += sum([between(offset, offset + 1) for offset in window.out_of_order()])
         return size - sum([between(offset, offset + 1) for offset in window.ahead or ()])

@@ -23,6 +23,8 @@ EXPIRY_MS_MAX: Final = 0xFFFFFFFF
 DELIVERY_LIMIT: Final = 20
 """Of a quorum queue that names none (RabbitMQ 4)."""
 
+PRIORITIES_MAX: Final = 255
+"""RabbitMQ: MAX_SUPPORTED_PRIORITY."""
 PRIORITY_MAX: Final = 0x7FFFFFFF
 """Of a consumer, either way: what is beyond counts as this."""
 
@@ -53,6 +55,11 @@ def _lifetime(field: Field, table: Table) -> str:
     return wrong or ("{value_zero,0}" if not field.value else "")
 
 
+def _highest(field: Field, table: Table) -> str:
+    wrong = _natural(field, table)
+    return wrong or (f"{{max_value_exceeded,{field.value}}}" if field.value > PRIORITIES_MAX else "")
+
+
 def _text(field: Field, _all: Table) -> str:
     return "" if field.kind == "S" else f"{{unacceptable_type,{_kind(field)}}}"
 
@@ -73,10 +80,6 @@ def _one_of(error: str, *allowed: str) -> Check:
         return wrong or ("" if text_of(field) in allowed else error)
 
     return check
-
-
-def _not_yet(_field: Field, _all: Table) -> str:
-    return "not supported yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ ARGUMENTS: Final[dict[str, Argument]] = {
     "x-delivery-limit": Argument(_integer),
     "x-queue-type": Argument(_one_of("\"unsupported queue type, 'classic' and 'quorum' are\"", "classic", "quorum")),
     "x-single-active-consumer": Argument(_flag),
-    "x-max-priority": Argument(_not_yet),
+    "x-max-priority": Argument(_highest),
     "x-queue-mode": Argument(_one_of("invalid_queue_mode", "default", "lazy"), effect=False),
     "x-queue-version": Argument(_natural, compared=False, effect=False),
     "x-queue-master-locator": Argument(_text, compared=False, effect=False),
@@ -202,6 +205,7 @@ def policy_of(name: str, arguments: bytes, table: str) -> Policy | None:
         max_length=number("x-max-length"),
         max_bytes=number("x-max-length-bytes"),
         overflow=text("x-overflow") or "drop-head",  # type: ignore[arg-type]
+        priorities=number("x-max-priority") or None,
         delivery_limit=limit if limit is not None and limit >= 0 else None,
         dead_kind=KIND if exchange is not None else "",
         dead_target={"exchange": exchange, "key": text("x-dead-letter-routing-key")} if exchange is not None else {},
