@@ -100,6 +100,21 @@ def test_one_of_three_processes_is_killed(separated: Gantry, killed: str) -> Non
         client.stop()
 
 
+@pytest.mark.parametrize("killed", ["gateway", "broker"])
+def test_the_will_of_a_killed_process(separated: Gantry, killed: str) -> None:
+    keeper = Paho(separated, "keeper", False).start()
+    keeper.subscribe(("will/#", 1))
+    keeper.client.loop_stop()
+    lost = Paho(separated, will=("will/t", "gone", 1)).start()
+    separated.process(killed).kill()
+    lost.event("disconnect")
+    lost.client.loop_stop()
+    separated.process(killed).start()
+    again = _when_let_in(separated)
+    assert again.receive(1) == [("will/t", b"gone")]
+    again.stop()
+
+
 def _when_let_in(server: Gantry) -> Paho:
     """A gateway that has lost its broker is shut, or refuses with return code 3, until it has found it again."""
     return until(lambda: Paho(server, "keeper", False).start(), ignored=(AssertionError, OSError))

@@ -23,6 +23,7 @@ from gantrymq_gateways.mqtt.gateway import MqttGateway, Peer
 from gantrymq_gateways.mqtt.messages.deliver import Aliases, Outlet, bridge_property
 from gantrymq_gateways.mqtt.messages.publish import Inflow, encode_acks
 from gantrymq_gateways.mqtt.messages.refused import DIVERTED, letter
+from gantrymq_gateways.mqtt.messages.will_rows import KeptWill
 from gantrymq_gateways.mqtt.operate.gate import Rates
 from gantrymq_gateways.mqtt.sessions.lifecycle import GROUP_PREFIX
 from gantrymq_gateways.mqtt.sessions.sessions import Session
@@ -63,6 +64,7 @@ class MqttDoor(Peer):
         "_holds",
         "_identity",
         "_inflow",
+        "_kept",
         "_leaving",
         "_link",
         "_outlet",
@@ -88,6 +90,8 @@ class MqttDoor(Peer):
         self._outlet: Outlet | None = None
         self._inflow: Inflow | None = None
         self._will: Will | None = None
+        self._kept: KeptWill | None = None
+        """The will once it is noted."""
         self._identity: Identity | None = None
         """Who it is; None without authentication."""
         self._targets: ClientTargets | None = None
@@ -535,6 +539,14 @@ class MqttDoor(Peer):
         self._outlet = outlet
         return outlet
 
+    def prepare(self) -> Steps:
+        rows = self._gateway.will_rows
+        yield from rows.settle(self._client_id)
+        if self._will is not None and not self.gone:
+            delay_s = min(self._terms.will_delay_s, self._terms.expiry_s)
+            self._kept = rows.keep(self._client_id, self._will, self.peer, delay_s)
+            yield from rows.store(self._kept)
+
     def accepted(self, session: Session, present: bool, epoch: int) -> None:
         assert self._link is not None, "a session begins after `connected`"
         gateway = self._gateway
@@ -564,9 +576,9 @@ class MqttDoor(Peer):
         self._inflow = inflow
         self.connection.accept(present, self._connack() if self.connection.five else None)
         if present:
-            gateway.late_wills.resumed(self._client_id)
+            gateway.will_rows.resumed(self._client_id)
         else:
-            gateway.late_wills.ended(self._client_id)
+            gateway.will_rows.ended(self._client_id)
         self._link.set_deadline(self.connection.next_deadline())
         self._link.mark()
         if identity is not None:
@@ -635,7 +647,7 @@ class MqttDoor(Peer):
             self.connection.disconnect(Reason.SERVER_BUSY, text)
             if self.session is not None:
                 self.session.detach()
-            self._will = None
+            self._will = self._kept = None  # its row is published when the broker is back
             self._end(False)
             if self._link is not None:
                 self._link.close()  # answers of a broker that is away may never come
@@ -659,14 +671,11 @@ class MqttDoor(Peer):
         session, self.session = self.session, None
         if session is not None:
             gateway.lifecycle.detach(session, self._epoch)
-        will, self._will = self._will, None
-        if will is not None and lost and started and session is not None:
-            delay_s = min(self._terms.will_delay_s, session.expiry_s)
-            if delay_s:
-                publish = partial(gateway.publish_will, will, self.peer)
-                gateway.late_wills.put(self._client_id, delay_s * 1000, publish)
-            else:
-                gateway.publish_will(will, self.peer)
+        kept, self._kept = self._kept, None
+        if kept is not None and lost and started and session is not None:
+            gateway.will_rows.lost(kept, min(self._terms.will_delay_s, session.expiry_s))
+        elif kept is not None:
+            gateway.will_rows.discard(kept)
 
     def _close(self) -> None:
         """Close the connection, behind the acknowledgements of what the client sent before its end [MQTT-4.3.2-2]."""

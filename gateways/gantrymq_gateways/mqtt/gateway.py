@@ -23,11 +23,11 @@ from gantrymq_gateways.mqtt.authentication import Authenticate, anonymous
 from gantrymq_gateways.mqtt.config import MqttConfig
 from gantrymq_gateways.mqtt.messages import exchange
 from gantrymq_gateways.mqtt.messages.fanout import Fanout
-from gantrymq_gateways.mqtt.messages.late_wills import LateWills
 from gantrymq_gateways.mqtt.messages.properties import passed_on, to_native
 from gantrymq_gateways.mqtt.messages.publish import Targets
 from gantrymq_gateways.mqtt.messages.receipts import Receipts
 from gantrymq_gateways.mqtt.messages.refused import Refusals
+from gantrymq_gateways.mqtt.messages.will_rows import KeptWill, WillRows
 from gantrymq_gateways.mqtt.messages.wills import Wills
 from gantrymq_gateways.mqtt.operate.operations import Operations
 from gantrymq_gateways.mqtt.operate.sys_topics import SysTopics
@@ -46,7 +46,6 @@ from gantrymq_gateways.mqtt.topics.mapping import DeliveryTopics, LongTopics
 from gantrymq_gateways.mqtt.topics.rules import parse_rules
 from gantrymq_gateways.mqtt.wire.connection import HEADER_BYTES_MAX, ConnectionLimits
 from gantrymq_gateways.mqtt.wire.counts import Counts
-from gantrymq_gateways.mqtt.wire.packets import Will
 
 if TYPE_CHECKING:
     from gantrymq.auth.authority import Authority
@@ -156,7 +155,8 @@ class MqttGateway:
         self._started_ms = shell.clock.monotonic_ms()
         self._sys_handle = 0
         self.wills = Wills(port, self.kept, shell.clock, shell.wheel, config.busy_retry_ms)
-        self.late_wills = LateWills(shell.clock, shell.wheel)
+        self.will_rows = WillRows(port, shell.clock, shell.wheel, shell.name, self.publish_will)
+        self.wills.lost = self.will_rows.forget
         self._settled: list[tuple[int, int, Outcome]] = []
         self._sweep_handle = 0
         self._generated = 0
@@ -203,7 +203,7 @@ class MqttGateway:
         self.operate.stop()
         self.shell.wheel.cancel(self._sweep_handle)
         self.shell.wheel.cancel(self._sys_handle)
-        self.late_wills.stop()
+        self.will_rows.stop()
         self.wills.stop()
         self.flush_settled()
         self.fanout.close()
@@ -223,6 +223,7 @@ class MqttGateway:
         self._settled.clear()
         self.fanout.close()
         self.lifecycle.lost()
+        self.will_rows.lost_broker()
         self.sys.lost()
         self.operate.lost()
 
@@ -248,6 +249,7 @@ class MqttGateway:
             self.long_topics.foreign[native] = value.decode()
         self.fanout.opened(tap)
         yield from self.operate.begin()
+        yield from self.will_rows.begin()
         self.ready = True
         now_ms = self.shell.clock.monotonic_ms()
         self._sweep_handle = self.shell.wheel.call_at(now_ms + SWEEP_MS, self._sweep)
@@ -268,6 +270,7 @@ class MqttGateway:
         if self.ready:
             self.lifecycle.sweep()
             self.operate.sweep()
+            run(self.will_rows.sweep(), self.lifecycle.report)
             self._sweep_handle = self.shell.wheel.call_at(now_ms + SWEEP_MS, self._sweep)
 
     def _sys_tick(self, now_ms: int) -> None:
@@ -363,8 +366,9 @@ class MqttGateway:
             settled, self._settled = self._settled, []
             self.shell.port.settle(settled)
 
-    def publish_will(self, will: Will, peer: str) -> None:
+    def publish_will(self, kept: KeptWill) -> None:
         """The client is lost: publish what it left [MQTT-3.1.2-8] [MQTT5-3.1.2-8]."""
+        will, peer = kept.will, kept.peer
         flags = will.qos << 1 | (1 if will.retain else 0)
         now_ms = self.shell.clock.now_ms()
         try:
@@ -373,6 +377,7 @@ class MqttGateway:
                 self.kept.check_room(target.topic, will.payload)
         except GantryError as error:
             log.warning("%s: its will was not published: %s", peer, error)
+            self.will_rows.discard(kept)
             return
         told, keys, sharding_key = to_native(will.properties, now_ms) if will.properties else (b"", (), "")
         message = Message(target.native, will.payload, target.properties + told, target.tag, keys)
@@ -382,4 +387,4 @@ class MqttGateway:
             key = retained.row_key(target.topic)
             listed, expires_ms = passed_on(will.properties, now_ms)
             row = (key, retained.row_value(target.topic, will.payload, will.qos, listed, expires_ms))
-        self.wills.publish(message, peer, row)
+        self.wills.publish(message, peer, row, self.will_rows.taken(kept))

@@ -16,6 +16,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.net.api import Wheel
 from gantrymq.services import Clock
+from gantrymq_gateways.mqtt.messages.will_rows import TABLE as WILL_TABLE
 from gantrymq_gateways.mqtt.retained import TABLE, RetainedStore
 
 log = logging.getLogger(__name__)
@@ -47,9 +48,11 @@ Row = tuple[str, bytes | None]
 class _Will:
     """One will, or the retained row of one, and who left it."""
 
-    __slots__ = ("message", "peer", "row", "size", "until_ms")
+    __slots__ = ("key", "message", "peer", "row", "size", "until_ms")
 
-    def __init__(self, peer: str, until_ms: int, message: Message | None, row: Row | None) -> None:
+    def __init__(self, peer: str, until_ms: int, message: Message | None, row: Row | None, key: str = "") -> None:
+        self.key = key
+        """Of the will's own row (will_rows.py), which goes in one piece with the message; empty: none."""
         self.peer = peer
         self.until_ms = until_ms
         self.message = message
@@ -80,15 +83,17 @@ class Wills:
         """What it has to try once more."""
         self._handle = 0
         self._stopped = False
+        self.lost: Callable[[str], None] = lambda key: None
+        """Hears of a will's own row that is given up."""
 
-    def publish(self, message: Message, peer: str, row: Row | None) -> None:
+    def publish(self, message: Message, peer: str, row: Row | None, key: str = "") -> None:
         """Store a will [MQTT-3.1.2-8], behind those that wait, and its retained row."""
         until_ms = self._clock.monotonic_ms() + WILL_RETRY_MS
-        will = _Will(peer, until_ms, message, None)
+        will = _Will(peer, until_ms, message, None, key)
         if self.count:
             self._wait(will, "others wait")
         else:
-            self._port.submit([message], [will], self._submitted)
+            self._submit([will], self._submitted)
         if row is not None:
             self._put([_Will(peer, until_ms, None, row)], self._row_put)
 
@@ -98,6 +103,14 @@ class Wills:
         self._wheel.cancel(self._handle)
         self._lost(list(self._waiting), "the server stops")
         self._waiting.clear()
+
+    def _submit(self, wills: list[_Will], on_done: Callable[[list[_Will], Any], None]) -> None:
+        batch = [will.message for will in wills if will.message is not None]
+        rows = [(WILL_TABLE, will.key, None) for will in wills if will.key]
+        if rows:
+            self._port.submit(batch, wills, on_done, rows=rows)
+        else:
+            self._port.submit(batch, wills, on_done)
 
     def _put(self, wills: list[_Will], on_done: Callable[[list[_Will], Any], None]) -> None:
         rows = [will.row for will in wills if will.row is not None]
@@ -128,7 +141,7 @@ class Wills:
         again: list[_Will] = []
         lost: list[_Will] = []
         for will, code in zip(wills, codes, strict=True):
-            if code in PASSING and not self._stopped:
+            if (code in PASSING or code is ErrorCode.NOT_ALONE) and not self._stopped:
                 again.append(will)
             elif isinstance(code, ErrorCode):
                 lost.append(will)
@@ -170,8 +183,7 @@ class Wills:
                 self._leave(will)
         self._open = 2
         if messages:
-            batch = [will.message for will in messages if will.message is not None]
-            self._port.submit(batch, messages, self._tried)
+            self._submit(messages, self._tried)
         else:
             self._answered([])
         if rows:
@@ -224,6 +236,8 @@ class Wills:
     def _lost(self, wills: list[_Will], reason: str) -> None:
         for will in wills:
             self._forget_row(will)
+            if will.key and not self._stopped:
+                self.lost(will.key)
         if len(wills) == 1:
             what = "will" if wills[0].row is None else "retained will"
             log.warning("%s: its %s was not stored: %s", wills[0].peer, what, reason)

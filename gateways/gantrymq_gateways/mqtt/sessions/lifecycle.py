@@ -67,6 +67,9 @@ class Client(Protocol):
 
     def fail(self, text: str, reason: Reason = Reason.UNSPECIFIED) -> None: ...
 
+    def prepare(self) -> Steps:
+        """The client id is its own from now on."""
+
     def accepted(self, session: Session, present: bool, epoch: int) -> None: ...
 
 
@@ -130,6 +133,8 @@ class Lifecycle:
         epoch = yield call(self.port.take_lease, lease, True, lost)
         begun = False
         try:
+            if not client.gone:
+                yield from client.prepare()
             if not client.gone:
                 terms.owner(self.stored_owner(client_id))  # another gateway may have been faster
                 if terms.clean or self.table.is_expired(client_id, self.now_ms()):

@@ -138,7 +138,7 @@ def test_a_retained_will_is_given_up_after_half_a_minute(caplog: pytest.LogCaptu
 def test_a_retained_will_that_waits_yields_to_what_came_later(mode: str) -> None:
     """The client is back and says so: its row must not fall back to the will."""
     world = World(mode)
-    world.port.fail_next("put", ErrorCode.STORE_FULL)
+    world.port.fail_next("put", ErrorCode.STORE_FULL, ErrorCode.STORE_FULL)
     lose(world, 1, retain=True)
     assert world.gateway.wills.count == 1
     world.client("p").publish("will/0", b"back", retain=True)
