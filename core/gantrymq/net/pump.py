@@ -271,11 +271,11 @@ class Pump(asyncio.Protocol):
         host = self._host
         host.traffic.bytes_in += len(data)
         rotation = host.rotation
-        if self._rest or rotation.turn.reads_s >= rotation.reads_s_max:
+        if self._rest or rotation.has_to_wait(len(data)):
             if not self._rest:
                 self._read_s = rotation.clock_s()
             self._rest += data
-            self._queue(much=False)
+            self._queue(much=len(self._rest) > SLICE_BYTES_MIN)
             if len(self._rest) > SLICE_BYTES_MAX:  # for less, two calls of the kernel cost more than they spare
                 self._hold(HOLD_TURN, True)
             self._count_inbound()
