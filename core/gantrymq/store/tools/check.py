@@ -19,7 +19,7 @@ from gantrymq.store.index.geometry import ROCKETMQ_SLOTS, IndexBytes, find_slots
 from gantrymq.store.index.index_file import PROBED_ENTRIES
 from gantrymq.store.index.key_hashes import key_hash
 from gantrymq.store.log import record
-from gantrymq.store.log.missing import describe, gaps_of
+from gantrymq.store.log.missing import Gap, describe, gaps_of
 from gantrymq.store.log.recovery import FILLER_TOPIC, check_record
 from gantrymq.store.queues.consume_queue import HOLE_SIZE, Unit
 from gantrymq.store.schedule import WAITING_TOPICS
@@ -155,6 +155,9 @@ class Checker:
             for gap in gaps:
                 if not gap.short:  # a short segment is named above, or what it lacks is below
                     report.bad("log", str(image.log.directory), describe([gap], size))
+        elif image.log.missing:
+            lost = [Gap(base, base + size, False) for base in sorted(image.log.missing)]
+            report.bad("log", str(image.log.directory), describe(lost, size))
         told = end = image.log.min_position
         waiting = next(entries, None)
         first_entry = waiting[0] if waiting is not None else -1

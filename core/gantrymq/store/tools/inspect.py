@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _FLOCK: Final = Struct("hhqqi4x")
 """struct flock of Linux, 64 bits."""
 UNITS_AT_ONCE: Final = 4096
+MISSING_MAX: Final = 10_000
+"""Segments between two others that count as missing, a terabyte at the usual length: beyond it one of the names is wrong."""
 _WINDOW: Final = 1024 * 1024
 _BLANK_MAGIC: Final = b"\xcb\xd4\x31\x94"
 
@@ -90,7 +92,8 @@ def lock_holder(path: Path) -> int:
 
 
 class LogImage:
-    """The segments; reads as `CommitLog` does. A last segment that a crash left short reads as if it went on with zeros."""
+    """The segments; reads as `CommitLog` does. A last segment that a crash left short reads as if it went on with zeros, one that is missing
+    between others as one blank record."""
 
     def __init__(self, files: FileSystem, directory: Path) -> None:
         self._files = files
@@ -102,13 +105,17 @@ class LogImage:
         self.file_size = max(lengths, default=0)
         self.short: list[int] = []
         """Segments shorter than the others; only the last may be."""
+        self.missing: set[int] = set()
+        """Segments between others that are not there."""
         for place, base in enumerate(self.bases):
             if lengths[place] != self.file_size:
                 self.short.append(base)
-            if place and base != self.bases[place - 1] + self.file_size:
+            between = range(self.bases[place - 1] + self.file_size, base, self.file_size) if place else range(0)
+            if base % (self.file_size or 1) or len(between) > MISSING_MAX:
                 raise StoreCorruptError(
                     f"{directory / file_name(base)} does not follow the segment before it ({self.file_size} bytes)"
                 )
+            self.missing.update(between)
         self.min_position = self.bases[0] if self.bases else 0
         self.limit = self.bases[-1] + self.file_size if self.bases else 0
 
@@ -127,6 +134,10 @@ class LogImage:
         if not self.min_position <= at < self.limit:
             return b""
         base = self.base_of(at)
+        if base in self.missing:
+            return record.blank(self.file_size)[at - base :].ljust(min(count, base + self.file_size - at), b"\0")[
+                :count
+            ]
         handle = self._handles.get(base)
         if handle is None:
             self.close()  # scans go forward: one is enough

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gantrymq.cli.main import main
+from gantrymq.model.errors import StoreCorruptError
 from gantrymq.model.message import Message
 from gantrymq.store.config import StoreConfig
 from gantrymq.store.files import OsFileSystem
@@ -233,15 +234,32 @@ def test_an_index_that_is_gone(tmp_path: Path) -> None:
     assert "300 records with keys" in report.damage[0]["text"]
 
 
-@pytest.mark.parametrize("which", ["first", "last", "all"])
+@pytest.mark.parametrize("which", ["first", "middle", "last", "all"])
 def test_segments_that_are_gone(tmp_path: Path, which: str) -> None:
     ours(tmp_path, 1500)
     log = sorted((tmp_path / "store" / "commitlog").iterdir())
     assert len(log) > 2
-    for path in {"first": log[:1], "last": log[-1:], "all": log}[which]:
+    for path in {"first": log[:1], "middle": log[1:2], "last": log[-1:], "all": log}[which]:
         path.unlink()
     found = [row["text"] for row in checked(tmp_path).damage if row["kind"] == "log"]
     assert any("missing" in text for text in found), found
+    assert len(found) == 1, "what is there is sound"
+
+
+def test_a_real_brokers_segment_that_is_gone(tmp_path: Path) -> None:
+    ours(tmp_path, 1500)
+    shutil.rmtree(tmp_path / "gantry")  # nobody knows how far the log went
+    log = sorted((tmp_path / "store" / "commitlog").iterdir())
+    for path in log[1:3]:
+        path.unlink()
+    report = checked(tmp_path)
+    first, second = int(log[1].name), int(log[2].name)
+    assert [row["text"] for row in report.damage if row["kind"] == "log"] == [
+        f"segment {first:020d} is missing; segment {second:020d} is missing"
+    ]
+    (tmp_path / "store" / "commitlog" / f"{1 << 60:020d}").write_bytes(bytes(65536))
+    with pytest.raises(StoreCorruptError, match="does not follow"):
+        checked(tmp_path)
 
 
 def test_a_broker_at_work_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
