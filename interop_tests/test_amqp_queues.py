@@ -209,6 +209,24 @@ def test_what_nobody_rejects_does_not_go_round(channel: Any) -> None:
     assert bodies(channel, queue) == []
 
 
+def test_consumer_timeout(server: Gantry, channel: Any) -> None:
+    queue = declare(channel, exclusive=False, expires=60_000, consumer_timeout=500)
+    send(channel, queue, b"slow")
+    connection = connect(server)
+    slow = connection.channel()
+    slow.basic_consume(queue, lambda *delivery: None)
+
+    def ended() -> bool:
+        connection.process_data_events(0.05)
+        return bool(slow.is_closed)
+
+    until(ended)
+    method, _, body = get(channel, queue)
+    assert (body, method.redelivered) == (b"slow", True)
+    connection.close()
+    channel.queue_delete(queue)
+
+
 def test_max_priority(channel: Any) -> None:
     queue = declare(channel, max_priority=5)
     for priority, body in ((None, b"a"), (3, b"b"), (9, b"c"), (3, b"d"), (0, b"e"), (5, b"f")):

@@ -35,6 +35,8 @@ class AmqpConfig:
     """Consumers per channel; a round over a queue's consumers must stay short."""
     unacked_max: int = field(default=65_536, metadata={"min": 1, "max": 10_000_000})
     """Deliveries per channel without an answer, for consumers without prefetch: about 20 MiB of bookkeeping."""
+    consumer_timeout_ms: int = field(default=1_800_000, metadata={"min": 0, "max": 31_536_000_000})
+    """How long a delivery may wait for its answer before its channel is closed, of queues without `x-consumer-timeout`; 0: for ever."""
     outbound_bytes_max: int = field(default=1024 * 1024, metadata={"min": 65536, "max": 16 * 1024 * 1024})
     """Bytes for one slow reader above which nothing more is fetched for it."""
     inbound_bytes_max: int = field(default=16 * 1024 * 1024, metadata={"min": 65536, "max": 256 * 1024 * 1024})

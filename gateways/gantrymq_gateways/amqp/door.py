@@ -21,6 +21,7 @@ from gantrymq_gateways.amqp.channels import channel as channels
 from gantrymq_gateways.amqp.channels import declare, transactions
 from gantrymq_gateways.amqp.channels.channel import Channel, Handler
 from gantrymq_gateways.amqp.messages.publish import Publisher, PublishingChannel, UnknownExchangeError
+from gantrymq_gateways.amqp.messages.timeouts import timed_out
 from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE
 from gantrymq_gateways.amqp.wire.connection import Connection
 from gantrymq_gateways.amqp.wire.constants import (
@@ -206,6 +207,16 @@ class AmqpDoor:
     def _check_vhost(self, vhost: str) -> None:
         if self.identity is not None:
             access.check_vhost(self.identity, vhost)
+
+    def check_timeouts(self, now_ms: int) -> None:
+        """A channel with a delivery that waits for its answer for too long is closed."""
+        for channel in list(self._channels.values()):
+            found = channel.ages.overdue(channel.ledger.open, channel.ledger.next_tag, now_ms)
+            if found is not None:
+                tag, queue = found
+                log.warning("%s: channel %d: delivery %d of queue %r was not answered in time",
+                            self._link.peer, channel.number, tag, queue.name)  # fmt: skip
+                self._fail(channel, timed_out(channel.number, queue.timeout_ms), 0)
 
     def rights_changed(self) -> None:
         """See `Gateway`: consumers that may not read any more are cancelled; a user that is gone is shown out."""

@@ -13,7 +13,9 @@ from gantrymq_gateways.amqp.config import AmqpConfig
 from gantrymq_gateways.amqp.definitions import GROUP, DefinitionLimits, Definitions, QueueDefinition
 from gantrymq_gateways.amqp.messages.consumers import Consumer, Queue
 from gantrymq_gateways.amqp.messages.publish import Contents, Targets
+from gantrymq_gateways.amqp.messages.timeouts import Clockwork
 from gantrymq_gateways.amqp.properties.writing import Renderer
+from gantrymq_gateways.amqp.queues.arguments import consumer_timeout
 from gantrymq_gateways.amqp.wire.constants import locked_error, unknown_queue_error
 
 if TYPE_CHECKING:
@@ -34,6 +36,9 @@ class Owner(Protocol):
     def own(self, queue: Queue) -> None: ...
 
     def shutdown(self) -> None: ...
+
+    def check_timeouts(self, now_ms: int) -> None:
+        """Close channels that do not answer."""
 
     def rights_changed(self) -> None:
         """Users or policies are others now."""
@@ -61,6 +66,7 @@ class Gateway:
         self.stopped = False
         """The service is over; another gateway may follow in this process."""
         self.doors: set[Owner] = set()
+        self.timeouts = Clockwork(wheel, self._check_timeouts)
         self._contents: dict[str, Contents] = {}
         self._holders = 0
         self._reset()
@@ -81,6 +87,13 @@ class Gateway:
         """Every connection loses what it lost."""
         for door in list(self.doors):
             door.rights_changed()
+
+    def _check_timeouts(self, now_ms: int) -> None:
+        if self.stopped:
+            self.timeouts.stop()
+            return
+        for door in list(self.doors):
+            door.check_timeouts(now_ms)
 
     def start(self, on_started: Callable[[Exception | None], None]) -> None:
         """Load the definitions; connections are taken when `on_started(None)` was called."""
@@ -167,7 +180,10 @@ class Gateway:
 
     def _queue(self, definition: QueueDefinition, cursor: int) -> Queue:
         self._holders += 1
-        queue = Queue(self.port, self.renderer, self.clock.now_ms, definition, cursor, self._holders)
+        timeout_ms = consumer_timeout(definition.arguments)
+        if timeout_ms is None:
+            timeout_ms = self.config.consumer_timeout_ms
+        queue = Queue(self.port, self.renderer, self.clock.now_ms, definition, cursor, self._holders, timeout_ms)
         self.queues[definition.name] = queue
         return queue
 

@@ -16,6 +16,7 @@ from gantrymq.net.procedures.driver import Steps
 from gantrymq_gateways.amqp.definitions import QueueDefinition
 from gantrymq_gateways.amqp.messages.consumers import Consumer, Ledger, Outlet, Queue
 from gantrymq_gateways.amqp.messages.publish import PublishingChannel
+from gantrymq_gateways.amqp.messages.timeouts import Ages
 from gantrymq_gateways.amqp.messages.transaction import Transaction
 from gantrymq_gateways.amqp.properties.mapping import body_of
 from gantrymq_gateways.amqp.queues.arguments import consumer_priority
@@ -55,6 +56,8 @@ class Door(Outlet, Protocol):
 
     def shutdown(self) -> None: ...
 
+    def check_timeouts(self, now_ms: int) -> None: ...
+
     def rights_changed(self) -> None: ...
 
     def settle(self, queue: Queue, offset: int, outcome: Outcome) -> None: ...
@@ -70,6 +73,7 @@ class Channel(PublishingChannel):
     """State of one open channel."""
 
     __slots__ = (
+        "ages",
         "backlog",
         "busy",
         "cancels",
@@ -86,6 +90,7 @@ class Channel(PublishingChannel):
         super().__init__(number)
         self.door = door
         self.consumers: dict[str, Consumer] = {}
+        self.ages = Ages()
         self.ledger = Ledger(door.gateway.config.unacked_max)
         self.prefetch = 0
         """For consumers to come (basic.qos without global); 0 without limit."""
@@ -256,6 +261,8 @@ def basic_consume(
     if not nowait:
         channel.reply("basic.consume-ok", tag)
     found.add(consumer)
+    if not no_ack:
+        door.gateway.timeouts.need(found.timeout_ms)
     found.pump()
 
 
@@ -319,6 +326,7 @@ def basic_get(channel: Channel, _ticket: int, queue: str, no_ack: bool) -> Steps
         door.settle_when_written(found.cursor, delivery.offset)
     else:
         tag = channel.ledger.add(found, delivery.offset, None)
+        door.gateway.timeouts.need(found.timeout_ms)
     method = METHODS["basic.get-ok"]
     head = method_frame(channel.number, method, (tag, delivery.count > 1, "", "", info.ready if info else 0))
     # The arguments end with exchange, key (both still empty) and the count: put the rendered names in.

@@ -159,6 +159,9 @@ class Inside:
     def shutdown(self) -> None:
         """See Door."""
 
+    def check_timeouts(self, now_ms: int) -> None:
+        """See Door: a request is shorter."""
+
     def rights_changed(self) -> None:
         """See Door. What is asked here was allowed when the request began."""
 

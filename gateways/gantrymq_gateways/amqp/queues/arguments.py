@@ -112,7 +112,7 @@ ARGUMENTS: Final[dict[str, Argument]] = {
     "x-quorum-target-group-size": Argument(_natural, compared=False, effect=False),
     "x-max-in-memory-length": Argument(_natural, compared=False, effect=False),
     "x-max-in-memory-bytes": Argument(_natural, compared=False, effect=False),
-    "x-consumer-timeout": Argument(_natural, compared=False, effect=False),
+    "x-consumer-timeout": Argument(_natural),
 }
 """By name. Others are ignored, as RabbitMQ does."""
 
@@ -174,6 +174,12 @@ def consumer_priority(queue: str, arguments: Table) -> int:
         text = f"invalid arg 'x-priority' for queue '{queue}' in vhost '/': {wrong}"
         raise AmqpError(PRECONDITION_FAILED, text)
     return max(-PRIORITY_MAX, min(int(field.value), PRIORITY_MAX))
+
+
+def consumer_timeout(arguments: bytes) -> int | None:
+    """Milliseconds that a delivery may wait for its answer; 0: for ever; None: the queue does not say."""
+    field = lookup(parse(arguments), "x-consumer-timeout")
+    return int(field.value) if field is not None else None
 
 
 def is_quorum(arguments: Table) -> bool:
