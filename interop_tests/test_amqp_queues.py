@@ -227,6 +227,22 @@ def test_consumer_timeout(server: Gantry, channel: Any) -> None:
     channel.queue_delete(queue)
 
 
+def test_dead_letters_at_least_once(channel: Any) -> None:
+    exchange = unique("dlx")
+    channel.exchange_declare(exchange, "fanout")
+    queue = declare(
+        channel, dead_letter_exchange=exchange, overflow="reject-publish", dead_letter_strategy="at-least-once"
+    )
+    send(channel, queue, b"kept")
+    channel.basic_reject(channel.basic_get(queue)[0].delivery_tag, requeue=False)
+    assert ready(channel, queue) == 0
+    sink = declare(channel)
+    channel.queue_bind(sink, exchange)
+    _, properties, body = get(channel, sink)
+    assert (body, properties.headers["x-death"][0]["reason"]) == (b"kept", "rejected")
+    channel.exchange_delete(exchange)
+
+
 def test_max_priority(channel: Any) -> None:
     queue = declare(channel, max_priority=5)
     for priority, body in ((None, b"a"), (3, b"b"), (9, b"c"), (3, b"d"), (0, b"e"), (5, b"f")):

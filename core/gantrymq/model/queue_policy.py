@@ -37,6 +37,8 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whose `DeadLetters` makes the copies; empty: what is taken out is gone."""
     dead_target: dict[str, Any] = {}
     """Where to, as that kind understands it."""
+    dead_keep: bool = False
+    """A dead letter that nothing takes is kept out of the queue, and tried again, until something does."""
     row: tuple[str, str] | None = None
 
 

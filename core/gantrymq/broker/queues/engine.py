@@ -37,6 +37,8 @@ LATER_MS: Final = 1
 """A queue with consumers is cut to its length a moment later: what they can take is theirs."""
 RETRY_MS: Final = 1_000
 """What could not be stored is tried again."""
+KEPT_RETRY_MS: Final = 5_000
+"""A dead letter that nothing takes, of a queue that keeps it."""
 RECHECK_MS_MAX: Final = 60_000
 """The clock may be set: nobody waits longer without a look at it."""
 OVERDUE_MAX: Final = 10_000
@@ -377,18 +379,27 @@ class QueueEngine:
         batch: list[Message] = []
         places: list[int] = []
         barred: dict[int, frozenset[int]] = {}
+        homeless: list[int] = []
         for offset, message in zip(offsets, self._read(queue, offsets), strict=True):
             made = self._copy(queue, message, reason, now_ms) if message is not None else None
-            if made is not None:
+            if made is None and message is not None and queue.policy.dead_keep:
+                homeless.append(offset)
+            elif made is not None:
                 lights = [self._by_name.get((queue.policy.dead_kind, name), 0) for name in made[1]]
                 if any(lights):
                     barred[id(made[0])] = frozenset(lights)
                 batch.append(made[0])
                 places.append(offset)
+        round_again = {place for place, letter in zip(places, batch, strict=True) if id(letter) in barred}
+        if homeless:
+            self._keep(queue, reason, homeless)
+            offsets = [offset for offset in offsets if offset not in set(homeless)]
+            if not offsets:
+                return
         taken = TakenOut(self._broker.cursors, queue.cursor, offsets)
 
         def done(_token: Any, result: Any) -> None:
-            self._buried(queue, reason, offsets, places, result)
+            self._buried(queue, reason, offsets, places, round_again, result)
 
         self._broker.submit_with(batch, None, done, None, taken, [], barred)
 
@@ -410,7 +421,20 @@ class QueueEngine:
             return None  # RabbitMQ: an exchange that does not exist takes nothing
         return made
 
-    def _buried(self, queue: ManagedQueue, reason: str, offsets: list[int], places: list[int], result: Any) -> None:
+    def _keep(self, queue: ManagedQueue, reason: str, offsets: list[int]) -> None:
+        """Nothing takes them yet: they stay out of the queue, and in it for a start."""
+        log.debug("queue %s: nothing takes %d dead letters; they are kept", queue.policy.name, len(offsets))
+        self._later(KEPT_RETRY_MS, partial(self._bury, queue, reason, offsets))
+
+    def _buried(
+        self,
+        queue: ManagedQueue,
+        reason: str,
+        offsets: list[int],
+        places: list[int],
+        round_again: set[int],
+        result: Any,
+    ) -> None:
         if isinstance(result, GantryError):
             codes: list[Any] = [result.code] * max(len(places), 1)
         else:
@@ -424,8 +448,12 @@ class QueueEngine:
             log.warning("queue %s: %d dead letters were not stored: %s", queue.policy.name, len(places), result.text)
         else:  # what nobody takes is gone; the others again
             lost = [at for at, code in zip(places, result, strict=True) if code is not ErrorCode.NOT_ALONE]
-            self._broker.cursors.finish_out(queue.cursor, lost)
             left = [at for at in offsets if at not in set(lost)]
+            if queue.policy.dead_keep and (kept := [at for at in lost if at not in round_again]):
+                self._keep(queue, reason, kept)
+                lost = [at for at in lost if at in round_again]
+            if lost:
+                self._broker.cursors.finish_out(queue.cursor, lost)
             if left:
                 self._attempt(partial(self._bury, queue, reason, left))
 

@@ -215,6 +215,7 @@ def policy_of(name: str, arguments: bytes, table: str) -> Policy | None:
         delivery_limit=limit if limit is not None and limit >= 0 else None,
         dead_kind=KIND if exchange is not None else "",
         dead_target={"exchange": exchange, "key": text("x-dead-letter-routing-key")} if exchange is not None else {},
+        dead_keep=text("x-dead-letter-strategy") == "at-least-once" and text("x-overflow") == "reject-publish",
         row=(table, name),
     )
     return None if policy == Policy(name=name, row=policy.row) else policy

@@ -1,0 +1,90 @@
+"""Dead letters of a queue that keeps them until something takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import pytest
+
+from gantrymq.broker.port import Outcome
+from gantrymq.broker.queues.engine import KEPT_RETRY_MS
+from gantrymq.model.message import Message
+from gantrymq.model.queue_policy import Policy
+from gantrymq.store.testing import MemoryFileSystem
+from tests.broker.queues.test_engine import Letters, Queue, QueueNode, dead, trails
+from tests.broker.test_port import PrefixRoutes
+
+
+class ToldLetters(Letters):
+    """Copies that are a door's own publishes, as AMQP's are: a full queue refuses them."""
+
+    def copy(self, *arguments: Any) -> tuple[Message, frozenset[str]] | None:
+        made = super().copy(*arguments)
+        if made is not None:
+            made[0].exchange = "e"
+        return made
+
+
+class ToldRoutes(PrefixRoutes):
+    dead_letters = ToldLetters()
+
+
+class ToldNode(QueueNode):
+    routes: ClassVar[Mapping[str, Callable[[], Any]]] = {"prefix": ToldRoutes}
+
+
+@pytest.fixture
+def node() -> QueueNode:
+    return QueueNode(MemoryFileSystem(), sync=False)
+
+
+def reject(queue: Queue, *bodies: bytes) -> None:
+    queue.send(*bodies)
+    queue.settle(queue.take(), Outcome.DROP)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_what_nothing_takes_waits_for_a_queue(node: QueueNode, keep: bool) -> None:
+    queue = Queue(node, "a", dead(dead_keep=keep))
+    reject(queue, b"1", b"2")
+    node.now(KEPT_RETRY_MS + 100)
+    assert queue.ready() == 0
+    sink = Queue(node, "dead")
+    node.now(KEPT_RETRY_MS + 100)
+    assert trails(sink) == (["q:rejected"] * 2 if keep else [])
+    assert node.broker.cursors.by_id[queue.cursor].window.floor == 2
+
+
+def test_a_full_queue_gets_them_when_it_has_room() -> None:
+    node = ToldNode(MemoryFileSystem(), sync=False)
+    queue = Queue(node, "a", dead(dead_keep=True))
+    sink = Queue(node, "dead", Policy(name="s", max_length=1, overflow="reject-publish"))
+    reject(queue, b"1", b"2")
+    found = []
+    for _ in range(4):
+        node.now(KEPT_RETRY_MS + 100)
+        taken = sink.take()
+        found += [delivery.message.body for delivery in taken]
+        sink.settle(taken, Outcome.ACK)
+    assert sorted(found) == [b"1", b"2"]
+
+
+def test_a_start_brings_them_back() -> None:
+    files = MemoryFileSystem()
+    node = QueueNode(files, sync=False)
+    queue = Queue(node, "a", dead(dead_keep=True))
+    reject(queue, b"1")
+    node.stop()
+    node = QueueNode(files, sync=False)
+    assert node.call("stats", [queue.cursor])[0].ready == 1
+
+
+def test_what_would_go_round_for_ever_is_not_kept(node: QueueNode) -> None:
+    queue = Queue(
+        node, "a", Policy(name="q", dead_kind="prefix", dead_target={"tag": "a", "once": True}, dead_keep=True)
+    )
+    reject(queue, b"1")
+    node.now(2 * KEPT_RETRY_MS)
+    assert queue.ready() == 0
+    assert node.broker.cursors.by_id[queue.cursor].window.floor == 1
