@@ -283,3 +283,15 @@ def test_pipelined(server: Gantry, top: str) -> None:
     assert data.startswith(b"\x20\x02\x00\x00")
     assert all(part in data for part in wanted)
     assert delivered in data
+
+
+def test_a_delayed_publish(connect: Callable[..., Paho], top: str) -> None:
+    sub = connect("")
+    sub.subscribe((f"{top}/#", 2))
+    pub = connect("")
+    for qos in (0, 1, 2):
+        began = time.monotonic()
+        pub.publish(f"$delayed/2/{top}/x", f"later {qos}", qos)
+        pub.publish(f"{top}/x", f"now {qos}", qos)
+        assert sub.receive(2) == [(f"{top}/x", b"now %d" % qos), (f"{top}/x", b"later %d" % qos)]
+        assert time.monotonic() - began > 1.9

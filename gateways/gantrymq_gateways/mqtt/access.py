@@ -13,6 +13,7 @@ from gantrymq.auth.resources import Action
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq_gateways.mqtt.messages.publish import Target, Targets
+from gantrymq_gateways.mqtt.topics.delayed import split_delay
 from gantrymq_gateways.mqtt.topics.mapping import SYS_PREFIX
 from gantrymq_gateways.mqtt.topics.rules import TopicRules
 from gantrymq_gateways.mqtt.topics.shared import bare
@@ -65,6 +66,7 @@ def owner(identity: Identity, authority: Authority, known: str) -> str:
 
 def check_publish(identity: Identity, rules: TopicRules, topic: str) -> None:
     """Raises GantryError."""
+    _, topic = split_delay(topic)
     native, _ = rules.to_native(topic)
     decision = identity.decide_mqtt(Action.PUB, topic, native)
     if not decision.allowed:

@@ -18,13 +18,14 @@ from gantrymq.broker.port import Done
 from gantrymq.model import names
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.model.message import Message
+from gantrymq.model.message import DELAYED, Message
 from gantrymq_gateways.mqtt import retained
 from gantrymq_gateways.mqtt.messages import exchange
 from gantrymq_gateways.mqtt.messages.deliver import message_qos
 from gantrymq_gateways.mqtt.messages.exchange import Inbound, encode_ids
 from gantrymq_gateways.mqtt.messages.properties import passed_on, to_native
 from gantrymq_gateways.mqtt.retained import RetainedStore
+from gantrymq_gateways.mqtt.topics.delayed import split_delay
 from gantrymq_gateways.mqtt.topics.mapping import LongTopics
 from gantrymq_gateways.mqtt.topics.rules import NO_RULES, TopicRules
 from gantrymq_gateways.mqtt.wire import constants as c
@@ -52,13 +53,15 @@ WAITS: Final = frozenset({ErrorCode.BUSY, ErrorCode.STORE_FULL, ErrorCode.NOT_AL
 class Target:
     """Where messages of one MQTT topic and one set of flags go; worked out once."""
 
-    __slots__ = ("native", "properties", "tag", "topic")
+    __slots__ = ("delayed", "native", "properties", "tag", "topic")
 
-    def __init__(self, topic: str, native: str, tag: str, properties: bytes) -> None:
+    def __init__(self, topic: str, native: str, tag: str, properties: bytes, delayed: bool = False) -> None:
         self.topic = topic
         self.native = native
         self.tag = tag
         self.properties = properties
+        self.delayed = delayed
+        """It comes later, and retains nothing."""
 
 
 class PublishPort(Protocol):
@@ -87,14 +90,16 @@ class Targets:
 
     def find(self, topic: bytes, flags: int) -> Target:
         """Work out and keep a target; raises GantryError if nobody may publish there."""
-        text = topic.decode()
+        delay_s, text = split_delay(topic.decode())
         native, tag = self.rules.to_native(text)
         pairs = [(props.TAGS, tag), (props.ORIGIN, ORIGIN)]
         if flags & c.FLAG_QOS != 2:
             pairs.append((props.QOS, str(flags >> 1 & 3)))
-        if flags & c.FLAG_RETAIN:
+        if flags & c.FLAG_RETAIN and not delay_s:
             pairs.append((props.RETAIN, "1"))
-        target = Target(text, native, tag, props.encode(pairs))
+        if delay_s:
+            pairs.append(("TIMER_DELAY_MS", str(delay_s * 1000)))
+        target = Target(text, native, tag, props.encode(pairs), delay_s > 0)
         first_level = text.partition("/")[0]
         if native == names.encode_topic(first_level):
             self._long.note(first_level, native)
@@ -262,9 +267,11 @@ class Inflow:
                 try:
                     if target is None:
                         target = self.targets.find(publish.topic, flags)
-                    if flags & 1:
+                    if flags & 1 and not target.delayed:
                         self._keep(target, publish, kept)
                     message = Message(target.native, payload, target.properties + mark, target.tag)
+                    if target.delayed:
+                        message.kind = DELAYED
                     if publish.properties is not None:
                         self._tell(message, publish)
                 except GantryError as error:
