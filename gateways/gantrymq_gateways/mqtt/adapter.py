@@ -75,6 +75,7 @@ class MqttDoor(Peer):
         "_since_ms",
         "_targets",
         "_terms",
+        "_why",
         "_will",
         "connection",
         "gone",
@@ -89,6 +90,8 @@ class MqttDoor(Peer):
         self._link: Link | None = None
         self._outlet: Outlet | None = None
         self._inflow: Inflow | None = None
+        self._why = "closed"
+        """How the connection ended."""
         self._will: Will | None = None
         self._kept: KeptWill | None = None
         """The will once it is noted."""
@@ -189,6 +192,7 @@ class MqttDoor(Peer):
         self._link.set_deadline(self.connection.next_deadline())
 
     def shutdown(self) -> None:
+        self._why = "server_shutting_down"
         self.connection.disconnect(Reason.SERVER_SHUTTING_DOWN)
         self._end(True)
         self._close()
@@ -307,6 +311,7 @@ class MqttDoor(Peer):
                 return
             session.expiry_s = min(expiry_s, self._gateway.config.session_expiry_s)
             session.changed_expiry_s = session.expiry_s
+        self._why = "disconnect"
         self._end(packet.reason == Reason.DISCONNECT_WITH_WILL)
         self._close()
 
@@ -583,7 +588,17 @@ class MqttDoor(Peer):
         self._link.mark()
         if identity is not None:
             self._drop_filters(identity, session)
+        gateway.events.connected(self._client_id, self._introduction(present))
         self._resume(HOLD_CONNECT)
+
+    def _introduction(self, present: bool) -> dict[str, Any]:
+        """Of an event: EMQX's names, and `peer`."""
+        connect = self._connect_packet
+        assert connect is not None, "it was accepted"
+        return {
+            "username": self._answer.user, "peer": self.peer, "proto_ver": connect.level, "keepalive": connect.keep_alive_s,
+            "clean_start": connect.clean, "expiry_interval": self._terms.expiry_s, "session_present": present,
+        }  # fmt: skip
 
     def _mark_messages(self, mark: bytes) -> None:
         if self._inflow is not None:
@@ -623,6 +638,7 @@ class MqttDoor(Peer):
         """Close with a line in the log, and DISCONNECT where there is one; the will is published."""
         if not self.gone:
             log.warning("%s: closed: %s", self.peer, text)
+            self._why = reason.name.lower()
             self.connection.disconnect(reason, text)
             self._end(True)
             self._close()
@@ -671,6 +687,8 @@ class MqttDoor(Peer):
         session, self.session = self.session, None
         if session is not None:
             gateway.lifecycle.detach(session, self._epoch)
+            told = {"username": self._answer.user, "peer": self.peer, "reason": self._why}
+            gateway.events.disconnected(self._client_id, told)
         kept, self._kept = self._kept, None
         if kept is not None and lost and started and session is not None:
             gateway.will_rows.lost(kept, min(self._terms.will_delay_s, session.expiry_s))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from gantrymq.model.errors import GantryError
 from gantrymq.net.loopback import networks_of
 from gantrymq_gateways.mqtt.topics.rules import LEVELS_MAX, parse_rules
+
+EVENTS_TOPIC_MAX: Final = 80
+"""Characters of `mqtt.events_topic`: a native topic has up to 127 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,9 @@ class MqttConfig:
     topic_alias_max: int = field(default=100, metadata={"min": 0, "max": 65_535})
     """Topic aliases of a 5.0 client in each direction: each keeps a topic in memory."""
     volatile_entries_max: int = field(default=100_000, metadata={"min": 1, "max": 1_000_000})
-    """QoS 1 messages that wait (as positions in the log) for a slow client with a clean session; beyond it is cut off."""
+    """QoS 1 messages that wait (as positions in the log) for a slow client with a clean session; beyond it see volatile_entries_full."""
+    volatile_entries_full: Literal["disconnect", "drop_oldest", "drop_newest"] = "disconnect"
+    """What becomes of one more: the client is cut off (reason 0x97), or the oldest that waits, or the new one, is dropped and counted."""
     outbound_bytes_max: int = field(default=8 * 1024 * 1024, metadata={"min": 262_144, "max": 16 * 1024 * 1024})
     """Bytes on their way to one client beyond which QoS 0 is dropped: a burst of that size arrives whole. QoS 1 stays in the log, whatever is set here."""
     refused_publish: Literal["close", "dead_letter"] = "close"
@@ -81,12 +86,19 @@ class MqttConfig:
     """Persistent sessions; a CONNECT that would begin one more is answered with return code 3."""
     sys_interval_s: int = field(default=10, metadata={"min": 0, "max": 86_400})
     """Between values at $SYS/broker/...; 0: there are none."""
+    events_topic: str = ""
+    """First level of the topics where clients that come and go are told: TOPIC/clients/CLIENT/connected and .../disconnected; empty: nowhere."""
     keep_alive_s_max: int = field(default=0, metadata={"min": 0, "max": 65_535})
     """Cap on the keep-alive that clients ask for; 0: none."""
 
     def __post_init__(self) -> None:
         if self.websocket_path and not self.websocket_path.startswith("/"):
             raise ValueError(f"websocket_path = {self.websocket_path!r:.80} does not begin with /")
+        plain = self.events_topic.replace("_", "").replace("-", "")
+        if plain and not (plain.isascii() and plain.isalnum() and len(self.events_topic) <= EVENTS_TOPIC_MAX):
+            raise ValueError(
+                f"events_topic = {self.events_topic!r:.80} is not of 1 to {EVENTS_TOPIC_MAX} letters, digits, _ and -"
+            )
         try:
             networks_of(self.proxies)
         except ValueError as error:

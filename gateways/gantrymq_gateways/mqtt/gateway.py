@@ -29,6 +29,7 @@ from gantrymq_gateways.mqtt.messages.receipts import Receipts
 from gantrymq_gateways.mqtt.messages.refused import Refusals
 from gantrymq_gateways.mqtt.messages.will_rows import KeptWill, WillRows
 from gantrymq_gateways.mqtt.messages.wills import Wills
+from gantrymq_gateways.mqtt.operate.events import Events
 from gantrymq_gateways.mqtt.operate.operations import Operations
 from gantrymq_gateways.mqtt.operate.sys_topics import SysTopics
 from gantrymq_gateways.mqtt.retained import RetainedStore
@@ -149,8 +150,11 @@ class MqttGateway:
         self.doors: set[Peer] = set()
         self.operate = Operations(port, shell.clock, config, shell.name)
         self.operate.doors = lambda: list(self.doors)
+        self.events = Events(port, self.rules, config.events_topic, shell.turn.at_append, shell.clock.now_ms)
         self.sys = SysTopics(self._sys_values, self._sys_totals, self.kept.show, self._is_live, self.lifecycle.pause)
         tools.wants_sys = self.sys.wants
+        tools.volatile_entries_full = config.volatile_entries_full
+        self.backlog_dropped = tools.backlog_dropped
         tools.note_receipts = Receipts(port, shell.turn.at_append, self._retry_later).note
         self._started_ms = shell.clock.monotonic_ms()
         self._sys_handle = 0
@@ -175,6 +179,16 @@ class MqttGateway:
                 lambda: fanout.deliveries,
             ),
             ("gantry_mqtt_dropped_total", "QoS 0 messages dropped, their reader was too slow", lambda: fanout.dropped),
+            (
+                "gantry_mqtt_events_dropped_total",
+                "Events of clients (mqtt.events_topic) that could not be stored",
+                lambda: self.events.dropped.value,
+            ),
+            (
+                "gantry_mqtt_backlog_dropped_total",
+                "Messages of QoS 1 and 2 that a clean session had no room for (mqtt.volatile_entries_full)",
+                lambda: self.backlog_dropped.value,
+            ),
             ("gantry_mqtt_expired_total", "Messages that had expired when they came", lambda: fanout.expired),
             ("gantry_mqtt_refused_total", "Connections closed for what they published", lambda: refusals.closed),
             ("gantry_mqtt_dead_letters_total", "Refused publishes stored as dead letters", lambda: refusals.letters),

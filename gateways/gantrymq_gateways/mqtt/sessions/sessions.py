@@ -11,11 +11,12 @@ import heapq
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Protocol
 
 from gantrymq.broker.port import Delivery, Outcome
+from gantrymq.metrics import Counter
 from gantrymq.model.errors import GantryError
 from gantrymq.model.message import Message
 from gantrymq_gateways.mqtt.messages.deliver import Outlet, body_of, bridge_property
@@ -95,6 +96,9 @@ class SessionTools:
     rules: TopicRules = NO_RULES
     now_ms: Callable[[], int] = lambda: 0
     """The wall clock, for messages that expire."""
+    volatile_entries_full: str = "disconnect"
+    backlog_dropped: Counter = field(default_factory=Counter)
+    """Messages that a clean session had no room for."""
     note_receipts: Callable[[Outbound], None] = lambda outbound: None
     """See `Receipts.note`."""
     wants_sys: Callable[[Any], None] = lambda session: None
@@ -352,6 +356,7 @@ class VolatileSession(Session):
         self.backlog: deque[tuple[int, int, Grant]] = deque()
         """(position, size, what it was granted)."""
         self._reading = False
+        self._has_dropped = False
 
     def filters(self) -> set[str]:
         return set(self.subscriptions)
@@ -361,12 +366,25 @@ class VolatileSession(Session):
 
     def defer(self, message: Message, grant: Grant) -> None:
         """A live message of QoS 1 or 2 that cannot go out now: keep its place in the log."""
-        if len(self.backlog) >= self.tools.volatile_entries_max:
-            text = f"more than mqtt.volatile_entries_max ({self.tools.volatile_entries_max}) messages wait for it"
-            self.fail(text, Reason.QUOTA_EXCEEDED)
+        if len(self.backlog) >= self.tools.volatile_entries_max and not self._make_room():
             return
         self.backlog.append((message.physical_offset, message.size, grant))
         self.outlet.direct = False
+
+    def _make_room(self) -> bool:
+        """False: the new message is not kept."""
+        if self.tools.volatile_entries_full == "disconnect":
+            text = f"more than mqtt.volatile_entries_max ({self.tools.volatile_entries_max}) messages wait for it"
+            self.fail(text, Reason.QUOTA_EXCEEDED)
+            return False
+        self.tools.backlog_dropped.value += 1
+        if not self._has_dropped:
+            self._has_dropped = True
+            log.warning("client %s: falls behind, messages are dropped (mqtt.volatile_entries_max)", self.client_id)
+        if self.tools.volatile_entries_full == "drop_newest":
+            return False
+        self.backlog.popleft()
+        return True
 
     def pump(self) -> None:
         self.wake_shares()

@@ -451,6 +451,27 @@ def test_clean_consumer_that_falls_too_far_behind_is_cut_off(world: World) -> No
     assert len(other.messages()) == 6
 
 
+@pytest.mark.parametrize(
+    ("full", "expected"), [("drop_oldest", [b"0", b"3", b"4", b"5"]), ("drop_newest", [b"0", b"1", b"2", b"3"])]
+)
+def test_a_clean_consumer_that_falls_too_far_behind_loses_messages(
+    world: World, full: str, expected: list[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    world = world.again(inflight_max=1, volatile_entries_max=3, volatile_entries_full=full)
+    sub = world.client("s", acks=False)
+    sub.subscribe("a")
+    pub = world.client("p")
+    for i in range(6):
+        pub.publish("a", str(i), qos=1 + i % 2)
+    assert world.gateway.backlog_dropped.value == 2
+    assert sum("messages are dropped" in line for line in caplog.messages) == 1
+    seen: list[bytes] = []
+    while got := sub.publishes():
+        seen += [p.payload for p in got]
+        sub.send(*[Ack(c.PUBACK, p.packet_id) for p in got])
+    assert seen == expected
+
+
 def test_a_slow_reader_keeps_qos_1_and_loses_qos_0(world: World) -> None:
     world = world.again(outbound_bytes_max=MIB)
     sub = world.client("s")
