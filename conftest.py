@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -53,6 +54,9 @@ _OWN = pytest.StashKey[Path]()
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     guard.begin()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As a shell gives it to what runs in its background. What tests start would ignore Ctrl-C, too.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.basetemp is None:
         config.stash[_OWN] = own = Path(tempfile.mkdtemp(prefix="gantry-tests-"))
         config.option.basetemp = str(own / "run")
