@@ -227,6 +227,8 @@ def _what_is(total: int) -> str:
     word = total.to_bytes(4, "big")
     if word in (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PRI "):
         return "; this looks like HTTP, but the port speaks RocketMQ Remoting"
+    if word == b"HTTP":
+        return "; this looks like the answer of an HTTP server, not of a nameserver or broker"
     if word[:2] == b"\x16\x03":
         return "; this looks like TLS, which is not configured on this port"
     if word == b"AMQP":

@@ -176,7 +176,12 @@ def test_malformed(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("data", "what"),
-    [(b"GET / HTTP/1.1\r\n", "HTTP"), (b"\x16\x03\x01\x02\x00\x01", "TLS"), (b"AMQP\0\0\x09\x01", "AMQP")],
+    [
+        (b"GET / HTTP/1.1\r\n", "like HTTP"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "answer of an HTTP server"),
+        (b"\x16\x03\x01\x02\x00\x01", "TLS"),
+        (b"AMQP\0\0\x09\x01", "AMQP"),
+    ],
 )
 def test_other_protocols_are_named(data: bytes, what: str) -> None:
     with pytest.raises(FrameError, match=what):
