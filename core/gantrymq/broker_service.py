@@ -34,6 +34,7 @@ from gantrymq.launch.recovery_progress import RecoveryProgress
 from gantrymq.metrics import Metrics
 from gantrymq.model.errors import GantryError
 from gantrymq.model.limits import MessageConfig
+from gantrymq.model.names import AUDIT_TOPIC
 from gantrymq.net.api import ConnectionFactory
 from gantrymq.net.listen import ListenError
 from gantrymq.remoting.registration.registrar import Registrar
@@ -120,6 +121,7 @@ class BrokerService:
                 verification.show(metrics)
             self._show_numbers(context, metrics, doors)
         if (authority := context.shared.get("auth")) is not None:
+            broker.topics.get(AUDIT_TOPIC)  # which gateways write to, too
             await open_at_broker(authority, LocalBrokerPort(broker), context.data)
         bound = await context.listen(context.asking(doors.accept), context.host, config.port)
         vip = await listen_vip(context, context.asking(doors.accept), bound[1]) if config.vip_channel else []

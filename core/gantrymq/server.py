@@ -393,7 +393,8 @@ class Server:
             try:
                 if plan.auth.enabled and "auth" not in self._shared:
                     authentication = import_module("gantrymq.launch.authentication")  # only where it is on
-                    self._shared["auth"] = authentication.authority_of(plan.auth, self._wheel, self._turn.at_deliver)
+                    own = (self._wheel, self._turn.at_deliver, self._clock.now_ms)
+                    self._shared["auth"] = authentication.authority_of(plan.auth, *own)
                 await self._start_one(service)
             except ConfigError as error:
                 complain(f"{service.name}: {error}")

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from gantrymq.auth.audit import Audit
 from gantrymq.auth.config import AuthConfig
 from gantrymq.auth.expressions import ExpressionError, matches
 from gantrymq.auth.keys import KeyFileError, Keys
@@ -70,6 +71,10 @@ class Identity:
         """May do everything."""
         self._current()
         return self._user is not None and self._user.admin
+
+    def refused(self, door: str, action: str, resource: str, why: str) -> None:
+        """It wanted what it may not: written to the audit trail."""
+        self._authority.audit.denied(door, self.name, self.address, action, resource, why)
 
     def decide(self, action: Action, kind: Kind, name: str) -> Decision:
         """The one question."""
@@ -152,10 +157,13 @@ def _matches(expression: str, name: str) -> bool:
 class Authority:
     """Of one process."""
 
-    def __init__(self, config: AuthConfig, logins: Logins, soon: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(
+        self, config: AuthConfig, logins: Logins, soon: Callable[[Callable[[], None]], None], audit: Audit
+    ) -> None:
         """`soon(callback)`: run it at the end of the turn."""
         self.config = config
         self.logins = logins
+        self.audit = audit
         self.keys: Keys | None = None
         """Only where secrets are checked: at a broker."""
         self.epoch = 0

@@ -9,7 +9,7 @@ import msgspec
 from gantrymq.client.admin import Admin
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode
-from gantrymq.remoting.overview_codes import EXPLAIN
+from gantrymq.remoting.overview_codes import AUDIT, AUTH_STATUS, EXPLAIN
 
 
 class Accounts:
@@ -55,6 +55,23 @@ class Accounts:
         """Those for a resource, or all."""
         fields = {"subject": subject, "policyType": "Custom", "resource": resource}
         await self._tell(RequestCode.AUTH_DELETE_ACL, fields, None, f"policy of {subject}")
+
+    async def audit(self, after: dict[str, int] | None = None, last: int = 100) -> dict[str, dict[str, Any]]:
+        """Events of the audit trail by broker address, as `overview_codes.AUDIT` says: from the offset in `after` on, else the `last` ones."""
+        found = {}
+        for address in await self._masters():
+            fields = {"offset": str((after or {}).get(address, -last))}
+            answer = await self._admin.client.ask(address, Command(AUDIT, fields), "the audit trail")
+            found[address] = msgspec.json.decode(answer.body)
+        return found
+
+    async def status(self) -> dict[str, dict[str, Any]]:
+        """What is open to whom, by broker address, as `overview_codes.AUTH_STATUS` says."""
+        found = {}
+        for address in await self._masters():
+            answer = await self._admin.client.ask(address, Command(AUTH_STATUS, {}), "what is open")
+            found[address] = msgspec.json.decode(answer.body)
+        return found
 
     async def explain(self, **fields: str) -> dict[str, Any]:
         """`allowed` and `rule` for `user`, `action`, `resource`, `address`, `clientId`."""

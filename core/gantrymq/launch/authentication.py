@@ -8,9 +8,11 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from socket import gethostname
 from typing import Any, Final
 
 from gantrymq.auth import passwords
+from gantrymq.auth.audit import Audit
 from gantrymq.auth.authority import Authority
 from gantrymq.auth.config import AuthConfig
 from gantrymq.auth.failures import Failures
@@ -26,7 +28,9 @@ log = logging.getLogger(__name__)
 SEED_BYTES: Final = 32
 
 
-def authority_of(config: AuthConfig, wheel: Wheel, soon: Callable[[Callable[[], None]], None]) -> Authority:
+def authority_of(
+    config: AuthConfig, wheel: Wheel, soon: Callable[[Callable[[], None]], None], now_ms: Callable[[], int]
+) -> Authority:
     """The authority of this process; nobody can log in before `follow`. Raises `ConfigError`."""
     try:
         passwords.check_package()
@@ -42,11 +46,12 @@ def authority_of(config: AuthConfig, wheel: Wheel, soon: Callable[[Callable[[], 
         address_waiting_max=config.address_logins_max,
         failures=Failures(config.failure_delay_ms, config.failure_delay_max_ms, config.address_failures_max),
     )
-    return Authority(config, logins, soon)
+    return Authority(config, logins, soon, Audit(wheel, now_ms, f"{gethostname()}:{os.getpid()}"))
 
 
 async def follow(authority: Authority, port: BrokerPort) -> None:
-    """Have the users and policies behind `port`, now and as they change. Raises GantryError."""
+    """Have the users and policies behind `port`, now and as they change, and write the audit trail there. Raises GantryError."""
+    authority.audit.attach(port)
     for table in (USERS, POLICIES):
         authority.load(table, await _call(partial(port.watch_table, table, partial(authority.apply, table))))
 

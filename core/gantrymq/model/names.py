@@ -17,6 +17,9 @@ from gantrymq.model.limits import GROUP_BYTES_MAX, LONG_TOPIC_PREFIX, TAG_BYTES_
 SYSTEM_PREFIX: Final = "rmq_sys_gantry_"
 """Topics of our own tables: refused for reading, writing, binding and deletion at every door."""
 
+AUDIT_TOPIC: Final = SYSTEM_PREFIX + "audit"
+"""Who came in, who was refused what, who changed what (auth/audit.py): no table."""
+
 LMQ_PREFIX: Final = "%LMQ%"
 OWN_LIGHT_PREFIX: Final = "%LMQ%~"
 RETRY_PREFIX: Final = "%RETRY%"

@@ -17,7 +17,7 @@ from gantrymq.net.api import ConnectionFactory
 from gantrymq.net.places import ANY, UNIX, Place
 from gantrymq.net.pump import Pump, PumpHost
 from gantrymq.net.tls.accepting import Acceptor, Entrance
-from gantrymq.net.tls.contexts import Context
+from gantrymq.net.tls.contexts import Context, TlsConfig
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +44,15 @@ class ListenError(OSError):
 class Listener:
     """One bound address and the connections accepted through it."""
 
-    def __init__(self, server: asyncio.Server | Acceptor, live: set[Pump], place: Place) -> None:
+    def __init__(
+        self, server: asyncio.Server | Acceptor, live: set[Pump], place: Place, tls: TlsConfig | None = None
+    ) -> None:
         self._server = server
         self._live = live
         self.place = place
         """Where it is bound to; a port of 0 has become one."""
+        self.tls = tls
+        """Of a place with TLS."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -103,7 +107,7 @@ async def listen(
 
     if place.speaks_tls and context is not None:
         entrance = Entrance(pump, lambda peer: host.admit(peer, live), host.traffic.count_refused)
-        return Listener(Acceptor(bound, entrance, context, place.scheme == ANY), live, found)
+        return Listener(Acceptor(bound, entrance, context, place.scheme == ANY), live, found, context.config)
     return Listener(await loop.create_server(pump, sock=bound, backlog=BACKLOG), live, found)
 
 

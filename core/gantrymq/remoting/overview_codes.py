@@ -43,6 +43,14 @@ DAMAGE_LIST: Final = 60126
 DAMAGE_SKIP: Final = 60127
 """Field `position`: whoever waits for what is damaged there shall wait no more; it is as acknowledged, unread. `{"skipped": entries}`."""
 
+AUDIT: Final = 60129
+"""Field `offset`: events of the audit trail from this one on (below 0: so many before the end), `{"begin", "next", "end", "events": [[offset, event],
+...]}`; `event` as docs/operations/security.md says."""
+
+AUTH_STATUS: Final = 60130
+"""What is open to whom: `{"enabled", "users", "administrators", "anonymous", "failed", "waiting", "audit": {"written", "waiting", "leftOut"}, "doors":
+[{"door", "place", "reach", "tls", "clientCert", "asks", "connections"}, ...], "weak": [text, ...]}`, of the process of a broker."""
+
 EXPLAIN: Final = 60128
 """Fields `user`, `action`, `resource`, `address`, `clientId`, `topic`: `{"allowed", "rule"}`, as a door would decide
 (docs/operations/security.md)."""

@@ -18,6 +18,9 @@ from gantrymq_gateways.amqp.wire.values import lookup, text_of
 if TYPE_CHECKING:
     from gantrymq_gateways.amqp.channels.channel import Channel
 
+DOOR: Final = "amqp"
+"""What the audit trail calls it."""
+
 VHOST: Final = "/"
 
 EXCHANGE, QUEUE = "exchange", "queue"
@@ -129,6 +132,12 @@ def refusal(identity: Identity, need: Need, vhost: str = VHOST) -> AmqpError:
     return AmqpError(ACCESS_REFUSED, text)
 
 
+def refused(identity: Identity, need: Need, vhost: str = VHOST) -> AmqpError:
+    """As `refusal`, of what somebody tried: it stands in the audit trail, too."""
+    identity.refused(DOOR, WORDS[need[0]], f"{need[1]} {need[2]}", decide(identity, need, vhost).rule)
+    return refusal(identity, need, vhost)
+
+
 def check_method(identity: Identity, channel: Channel, name: str, arguments: list[Any]) -> None:
     """Raises AmqpError for what the user may not do."""
     needs = NEEDS.get(name)
@@ -138,7 +147,7 @@ def check_method(identity: Identity, channel: Channel, name: str, arguments: lis
         if need[1] == QUEUE and need[2].startswith("amq.rabbitmq.reply-to"):
             continue  # the connection's own
         if not decide(identity, need).allowed:
-            raise refusal(identity, need)
+            raise refused(identity, need)
 
 
 def check_publish(identity: Identity, exchange: str, key: str) -> None:
@@ -152,9 +161,10 @@ def check_publish(identity: Identity, exchange: str, key: str) -> None:
         need = (WRITE, EXCHANGE, DEFAULT_NAME)
         allowed = identity.decide_amqp(WRITE, VHOST, DEFAULT_NAME, (Action.PUB, Kind.QUEUE, key)).allowed
     if not allowed:
-        raise refusal(identity, need)
+        raise refused(identity, need)
     if not identity.decide_routing_key(WRITE, VHOST, exchange or DEFAULT_NAME, key).allowed:
         text = f"write access to topic '{key}' in exchange '{exchange}' in vhost '{VHOST}' refused for user '{identity.name}'"
+        identity.refused(DOOR, "write", f"routing key {key} of exchange {exchange}", "topic permission")
         raise AmqpError(ACCESS_REFUSED, text)
 
 
@@ -162,4 +172,5 @@ def check_vhost(identity: Identity, vhost: str) -> None:
     """Raises AmqpError for a vhost that is not the user's."""
     if not identity.may_enter(vhost):
         text = f"access to vhost '{vhost}' refused for user '{identity.name}'"
+        identity.refused(DOOR, "open", f"vhost {vhost}", "no permission in this vhost")
         raise AmqpError(NOT_ALLOWED, text, connection=True)

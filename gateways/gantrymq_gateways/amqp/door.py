@@ -188,11 +188,14 @@ class AmqpDoor:
             answer(self.gateway.may_log_in(user, password, link.peer, link.peer_is_loopback))
         elif mechanism == "EXTERNAL":
             found = authority.by_certificate(link.peer_certificate, "", link.peer)
-            self._identified(answer, found, "" if found is not None else "its certificate is no user's")
+            self._identified(answer, user, found, "" if found is not None else "its certificate is no user's")
         else:
-            authority.login(user, password, "", link.peer, partial(self._identified, answer))
+            authority.login(user, password, "", link.peer, partial(self._identified, answer, user))
 
-    def _identified(self, answer: Callable[[str | bool], None], identity: Identity | None, why: str) -> None:
+    def _identified(self, answer: Callable[[str | bool], None], user: str, identity: Identity | None, why: str) -> None:
+        authority = self.gateway.authority
+        assert authority is not None, "it said who the client is"
+        authority.audit.login(access.DOOR, identity.name if identity is not None else user, self._link.peer, why)
         if self._released:
             return
         self.identity = identity

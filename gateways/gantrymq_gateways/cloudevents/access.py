@@ -27,6 +27,10 @@ log = logging.getLogger(__name__)
 CHALLENGE: Final = (b"www-authenticate", b'Basic realm="gantry", charset="UTF-8"')
 """RFC 7617 2."""
 
+DOOR: Final = "cloudevents"
+"""What the audit trail calls it."""
+
+_WORDS: Final = {Action.PUB: "pub", Action.SUB: "sub"}
 _VERBS: Final = {Action.PUB: "publish to", Action.SUB: "subscribe to"}
 
 Known = Callable[["Identity | Problem"], None]
@@ -51,6 +55,8 @@ class Asker:
         given = [value for name, value in headers if name == b"authorization"]
         if not given:
             found = authority.by_certificate(link.peer_certificate, "", link.peer) or authority.anonymous("", link.peer)
+            if found is not None:
+                authority.audit.login(DOOR, found.name, link.peer, how="certificate or anonymous")
             on_known(found or _unknown("credentials are needed"))
             return
         last, epoch = self._last, authority.epoch
@@ -63,6 +69,7 @@ class Asker:
             return
 
         def done(identity: Identity | None, why: str) -> None:
+            authority.audit.login(DOOR, credentials[0], link.peer, why)
             if identity is None:
                 log.warning("%s: refused: %s", link.peer, why)
                 on_known(_come_again(why) if why in (*AGAIN, NOT_LOADED) else _unknown(why))
@@ -99,6 +106,7 @@ def check(asker: Identity | None, action: Action, topic: str) -> None:
         return
     decision = asker.decide(action, Kind.TOPIC, _native(topic))
     if not decision.allowed:
+        asker.refused(DOOR, _WORDS[action], f"topic:{_native(topic)}", decision.rule)
         log.info("%s: user %s may not %s %s: %s", asker.address, asker.name, _VERBS[action], topic[:128], decision.rule)
         raise GantryError(ErrorCode.NO_PERMISSION, f"user {asker.name} may not {_VERBS[action]} topic {topic[:128]!r}")
 

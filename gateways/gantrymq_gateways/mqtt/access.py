@@ -7,9 +7,10 @@ topic behind a topic or filter are asked together: a deny of either wins, an all
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gantrymq.auth.resources import Action
+from gantrymq.auth.rights import Decision
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq_gateways.mqtt.messages.publish import Target, Targets
@@ -22,6 +23,9 @@ from gantrymq_gateways.mqtt.wire import properties as p
 from gantrymq_gateways.mqtt.wire.packets import Connect
 from gantrymq_gateways.mqtt.wire.reasons import Reason
 
+DOOR: Final = "mqtt"
+"""What the audit trail calls it."""
+
 if TYPE_CHECKING:
     from gantrymq.auth.authority import Authority, Identity
     from gantrymq.net.api import Link
@@ -32,6 +36,17 @@ Identified = Callable[["Identity | None", Reason, str], None]
 
 def identify(authority: Authority, connect: Connect, link: Link, answer: Identified) -> None:
     """User name and password, else the client certificate, else the anonymous user, where there is one. Answers now or later."""
+    said = connect.user_name or ""
+
+    def tell(identity: Identity | None, reason: Reason, text: str) -> None:
+        user = identity.name if identity is not None else said
+        authority.audit.login(DOOR, user, link.peer, "" if identity is not None else text)
+        answer(identity, reason, text)
+
+    _identify(authority, connect, link, tell)
+
+
+def _identify(authority: Authority, connect: Connect, link: Link, answer: Identified) -> None:
     method = connect.properties.get(p.AUTH_METHOD)
     if method is not None:
         answer(None, Reason.BAD_AUTHENTICATION_METHOD, f"authentication method {method[:64]!r} is not known")
@@ -70,6 +85,7 @@ def check_publish(identity: Identity, rules: TopicRules, topic: str) -> None:
     native, _ = rules.to_native(topic)
     decision = identity.decide_mqtt(Action.PUB, topic, native)
     if not decision.allowed:
+        identity.refused(DOOR, "pub", f"mqtt:{topic}", decision.rule)
         raise GantryError(
             ErrorCode.NO_PERMISSION, f"user {identity.name} may not publish to {topic[:128]!r}: {decision.rule}"
         )
@@ -77,6 +93,16 @@ def check_publish(identity: Identity, rules: TopicRules, topic: str) -> None:
 
 def check_filter(identity: Identity, rules: TopicRules, text: str) -> None:
     """Raises GantryError for a filter that matches something which the user may not have."""
+    decision = _decide_filter(identity, rules, text)
+    if not decision.allowed:
+        identity.refused(DOOR, "sub", f"mqtt:{text}", decision.rule)
+        raise GantryError(
+            ErrorCode.NO_PERMISSION, f"user {identity.name} may not subscribe to {text[:128]!r}: {decision.rule}"
+        )
+
+
+def _decide_filter(identity: Identity, rules: TopicRules, text: str) -> Decision:
+    """Raises GantryError for what is no filter."""
     wanted = bare(text)
     wild = "+" in wanted or "#" in wanted
     native: str | None
@@ -84,20 +110,15 @@ def check_filter(identity: Identity, rules: TopicRules, text: str) -> None:
         native = names.encode_topic("$SYS")  # Nobody may publish there, but subscribe.
     else:
         native = rules.filter_route(wanted)[0] if wild else rules.to_native(wanted)[0]
-    decision = identity.decide_mqtt(Action.SUB, wanted, native)
-    if not decision.allowed:
-        raise GantryError(
-            ErrorCode.NO_PERMISSION, f"user {identity.name} may not subscribe to {text[:128]!r}: {decision.rule}"
-        )
+    return identity.decide_mqtt(Action.SUB, wanted, native)
 
 
 def is_allowed(identity: Identity, rules: TopicRules, text: str) -> bool:
-    """As `check_filter`."""
+    """As `check_filter`, of a subscription that there is."""
     try:
-        check_filter(identity, rules, text)
+        return _decide_filter(identity, rules, text).allowed
     except GantryError:
         return False
-    return True
 
 
 class ClientTargets(Targets):

@@ -4,10 +4,11 @@ from base64 import b64encode
 import pytest
 
 from gantrymq.auth import logins
+from gantrymq.auth.audit import Audit
 from gantrymq.auth.authority import Authority
 from gantrymq.auth.config import AuthConfig
 from gantrymq.auth.rows import POLICIES, USERS, Policy, Rule, User, encode
-from gantrymq.net.testing import ManualClock
+from gantrymq.net.testing import ManualClock, ManualWheel
 from tests.cloudevents.rig import Rig, parse
 
 
@@ -33,7 +34,12 @@ class Guarded(Rig):
 
     def __init__(self):
         self.logins = SlowLogins()
-        self.authority = Authority(AuthConfig(enabled=True), self.logins, lambda callback: callback())
+        self.authority = Authority(
+            AuthConfig(enabled=True),
+            self.logins,
+            lambda callback: callback(),
+            Audit(ManualWheel(ManualClock()), lambda: 0, "test"),
+        )
         self.rows = {
             name: encode(User(name, admin=name == "root", password="pw"))
             for name in ("writer", "reader", "both", "root")

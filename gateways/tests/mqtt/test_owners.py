@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from gantrymq.auth.audit import Audit
 from gantrymq.auth.authority import Authority
 from gantrymq.auth.config import AuthConfig
 from gantrymq.auth.logins import WRONG
 from gantrymq.auth.rows import POLICIES, USERS, Policy, Rule, User, encode
+from gantrymq.net.testing import ManualClock, ManualWheel
 from gantrymq_gateways.mqtt.wire import constants as c
 from gantrymq_gateways.mqtt.wire.codec import ConnAck, Connect
 from gateways.tests.mqtt.world import Client, World
@@ -23,7 +25,12 @@ class Plain:
 
 
 def guarded(world: World) -> Authority:
-    authority = Authority(AuthConfig(enabled=True), Plain(), lambda callback: callback())  # type: ignore[arg-type]
+    authority = Authority(
+        AuthConfig(enabled=True),
+        Plain(),
+        lambda callback: callback(),
+        Audit(ManualWheel(ManualClock()), lambda: 0, "test"),
+    )  # type: ignore[arg-type]
     users = [User(name, admin=name == "root", password="pw") for name in ("alice", "bob", "root")]
     authority.load(USERS, {user.name: encode(user) for user in users})
     rules = (Rule("topic:t", ("pub", "sub")),)

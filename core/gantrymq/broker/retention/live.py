@@ -32,7 +32,7 @@ CURSOR_US = 2
 READ_US = 15
 UNIT_US = 1
 RECORD_US = 12
-NOT_TABLES = frozenset({ACK_TOPIC, MOVED_TOPIC, "rmq_sys_gantry_dispatch", "rmq_sys_gantry_filler"})
+NOT_TABLES = frozenset({ACK_TOPIC, MOVED_TOPIC, "rmq_sys_gantry_dispatch", "rmq_sys_gantry_filler", names.AUDIT_TOPIC})
 OUT_OF_ORDER = "the unit names a place behind the next one's"
 
 BadUnit = tuple[str, int, tuple[int, int, int], str]

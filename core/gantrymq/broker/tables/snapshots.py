@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NOT_TABLES: Final = frozenset({"ack", "dispatch", "moved", "filler"})
+NOT_TABLES: Final = frozenset({"ack", "dispatch", "moved", "filler", "audit"})
 """Own system topics that are no tables."""
 BLOCK_ROWS: Final = 512
 BLOCK_BYTES: Final = 64 * 1024

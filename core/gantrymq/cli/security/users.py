@@ -15,12 +15,15 @@ import typer
 
 from gantrymq.cli.options import Json, Nameserver, Yes, confirm, run
 from gantrymq.cli.screen import CONSOLE, listing, plain
+from gantrymq.cli.security.audit import audit, status
 from gantrymq.launch.exit_codes import EXIT_FAILED, EXIT_USAGE
 from gantrymq.logs import complain
 
 user_app = typer.Typer()
 policy_app = typer.Typer()
 auth_app = typer.Typer()
+auth_app.command()(audit)
+auth_app.command()(status)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The user.")]
 Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="user:NAME or group:NAME.")]

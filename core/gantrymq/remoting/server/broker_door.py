@@ -27,8 +27,10 @@ from gantrymq.remoting.gateway_codes import FIRST_CODE, LAST_CODE
 from gantrymq.remoting.headers import HeaderError, SendHeaderV2, parse, parse_send
 from gantrymq.remoting.registration.route_finder import RouteFinder
 from gantrymq.remoting.server.admin import accounts as account_requests
+from gantrymq.remoting.server.admin import audit as audit_requests
 from gantrymq.remoting.server.admin import requests as admin_requests
 from gantrymq.remoting.server.admin.accounts import Accounts
+from gantrymq.remoting.server.admin.audit import Trail
 from gantrymq.remoting.server.clients import requests as client_requests
 from gantrymq.remoting.server.clients.calls import CALL_MS, Calls, OnAnswer
 from gantrymq.remoting.server.clients.locks import QueueLocks
@@ -164,6 +166,7 @@ class BrokerServer:
             **_rows(admin_requests.HANDLERS, tools),
             **_rows(overview_requests.HANDLERS, tools),
             **_rows(account_requests.HANDLERS, Accounts(self.authority, broker.put, clock.now_ms)),
+            **_rows(audit_requests.HANDLERS, Trail(self.authority, self.reading, self.jobs, self.identity)),
         }
 
     def set_address(self, address: str) -> None:

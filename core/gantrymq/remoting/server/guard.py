@@ -15,7 +15,9 @@ from gantrymq.auth.resources import ACTION_NAMES, Action, Kind
 from gantrymq.auth.signatures import ACCESS_KEY, is_signed
 from gantrymq.model.names import TRACE_TOPIC
 from gantrymq.net.held.addresses import address_of
+from gantrymq.remoting.door import code_name
 from gantrymq.remoting.request_classes import RequestClass, class_of
+from gantrymq.remoting.server.changes import CHANGES, changed_by
 from gantrymq.remoting.server.rights import RIGHTS, topic_need
 
 if TYPE_CHECKING:
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
 
 log = logging.getLogger(__name__)
+
+DOOR: Final = "remoting"
+"""What the audit trail calls it."""
 
 IDENTITIES_MAX: Final = 64
 """Users of one connection: a client has one."""
@@ -54,7 +59,9 @@ class Guard:
             if self._link.peer_is_trusted:
                 self._show()
                 return ""
-            return _no_member(command.code, kind)
+            why = _no_member(command.code, kind)
+            self._authority.audit.denied(DOOR, "", self._link.peer, code_name(command.code), "", why)
+            return why
         if not self._authority.loaded:
             return NOT_LOADED
         try:
@@ -62,15 +69,14 @@ class Guard:
         except PermissionError as error:
             return str(error)
         self._show()
-        if identity.is_admin:
-            return ""
-        needs = RIGHTS.get(command.code)
-        if needs is None:
-            return f"user {identity.name} is no administrator, and request code {command.code} is for administrators"
-        for need in needs(command):
-            if need != TRACE_NEED and not may(identity, *need):
-                return f"user {identity.name} has no permission {need[0]} on {need[1]} from {identity.address}"
-        return "" if identity.alive else f"user {identity.name} was deleted or disabled"
+        why, resource = _missing(identity, command)
+        if why:
+            identity.refused(DOOR, code_name(command.code), resource, why)
+        elif command.code in CHANGES:
+            self._authority.audit.changed(
+                DOOR, identity.name, identity.address, code_name(command.code), changed_by(command)
+            )
+        return why
 
     def _show(self) -> None:
         if not self.is_known:
@@ -105,7 +111,8 @@ class Guard:
             found = self._authority.by_certificate(self._link.peer_certificate, "", self._link.peer)
             found = found or self._authority.anonymous("", self._link.peer)
             if found is None:
-                raise PermissionError("the request is not signed: it has no AccessKey")
+                raise self._unknown("", "the request is not signed: it has no AccessKey")
+            self._authority.audit.login(DOOR, found.name, self._link.peer, how="certificate or anonymous")
             return self._identities.setdefault("", found)
         secret = self._authority.secret(name)
         if secret is None or not is_signed(secret, fields, command.body, command.version):
@@ -114,13 +121,32 @@ class Guard:
             if self._wrong >= WRONG_MAX:
                 log.warning("%s: closed: %d signatures were wrong", self._link.peer, self._wrong)
                 self._link.close()
-            raise PermissionError(f"the signature of AccessKey {name[:64]!r} is wrong")
+            raise self._unknown(name, f"the signature of AccessKey {name[:64]!r} is wrong")
         identity = self._identities.get(name)
         if identity is None:
             if len(self._identities) >= IDENTITIES_MAX:
                 self._identities.clear()
             identity = self._identities[name] = self._authority.identity(name, "", self._link.peer)
+            self._authority.audit.login(DOOR, name, self._link.peer, how="signature")
         return identity
+
+    def _unknown(self, name: str, why: str) -> PermissionError:
+        self._authority.audit.login(DOOR, name, self._link.peer, why, "signature" if name else "")
+        return PermissionError(why)
+
+
+def _missing(identity: Identity, command: Command) -> tuple[str, str]:
+    """What somebody needs for a request and has not, and on what; empty: he may."""
+    if identity.is_admin:
+        return "", ""
+    needs = RIGHTS.get(command.code)
+    if needs is None:
+        text = f"user {identity.name} is no administrator, and request code {command.code} is for administrators"
+        return text, ""
+    for need in needs(command):
+        if need != TRACE_NEED and not may(identity, *need):
+            return f"user {identity.name} has no permission {need[0]} on {need[1]} from {identity.address}", need[1]
+    return "" if identity.alive else f"user {identity.name} was deleted or disabled", ""
 
 
 def may(identity: Identity, actions: str, resource: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gantrymq.auth.audit import Audit
 from gantrymq.auth.authority import Authority
 from gantrymq.auth.config import AuthConfig
 from gantrymq.auth.rows import POLICIES, USERS, User, encode
@@ -35,7 +36,9 @@ class PlainKeys:
 class World:
     def __init__(self, *users: User) -> None:
         self.logins = CountedLogins()
-        self.authority = Authority(AuthConfig(), self.logins, lambda callback: callback())  # type: ignore[arg-type]
+        self.authority = Authority(
+            AuthConfig(), self.logins, lambda callback: callback(), Audit(ManualWheel(ManualClock()), lambda: 0, "test")
+        )  # type: ignore[arg-type]
         self.authority.keys = PlainKeys()  # type: ignore[assignment]
         self.authority.load(USERS, {user.name: encode(user) for user in users})
         self.authority.load(POLICIES, {})

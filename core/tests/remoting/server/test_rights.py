@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from gantrymq.auth.resources import ACTION_NAMES, Kind
+from gantrymq.remoting import overview_codes
 from gantrymq.remoting.codec import Command
+from gantrymq.remoting.constants import RequestCode
 from gantrymq.remoting.request_classes import CLASSES, RequestClass
-from gantrymq.remoting.server.admin import accounts
+from gantrymq.remoting.server.admin import accounts, audit
+from gantrymq.remoting.server.changes import CHANGES, changed_by
 from gantrymq.remoting.server.rights import RIGHTS
 from tests.remoting.bench import Bench
 
@@ -21,11 +24,11 @@ def test_auth_matrix_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     bench = Bench(tmp_path)
     answered = {code: row for code, row in bench.doors.table.items() if row.kind in PEOPLE}
     bench.close()
-    undeclared = answered.keys() - RIGHTS.keys() - {int(code) for code in accounts.HANDLERS}
+    undeclared = answered.keys() - RIGHTS.keys() - {int(code) for code in (*accounts.HANDLERS, *audit.HANDLERS)}
     assert not undeclared, f"request codes without a declared right: {sorted(undeclared)}"
     with capsys.disabled():
         sys.stdout.write(
-            f"auth matrix: {len(answered)} requests, {len(RIGHTS)} rights, {len(accounts.HANDLERS)} of administrators\n"
+            f"auth matrix: {len(answered)} requests, {len(RIGHTS)} rights, {len(accounts.HANDLERS) + len(audit.HANDLERS)} of administrators\n"
         )
 
 
@@ -39,3 +42,40 @@ def test_rights_are_words_that_a_policy_has_whatever_the_request_holds(code: int
 
 def test_people_never_reach_what_gateways_and_brokers_say() -> None:
     assert not [code for code in RIGHTS if CLASSES.get(code) not in PEOPLE]
+
+
+CHANGING = (
+    "UPDATE_AND",
+    "CREATE",
+    "DELETE",
+    "CLEAN",
+    "SET_",
+    "RESUME",
+    "INVOKE_BROKER_TO_RESET",
+    "CLONE",
+    "PUT_",
+    "WIPE",
+    "ADD_",
+    "UPDATE_BROKER",
+    "UPDATE_NAMESRV",
+)
+
+
+def test_requests_of_administration_that_change_something_stand_in_the_audit_trail() -> None:
+    of_ours = {overview_codes.DRAIN, overview_codes.PRUNE_TOPICS, overview_codes.DAMAGE_SKIP}
+    changing = {
+        code for code in RequestCode
+        if CLASSES.get(code) is RequestClass.ADMINISTRATION and code.name.removeprefix("AUTH_").startswith((*CHANGING, "UPDATE"))
+    }  # fmt: skip
+    assert len(changing) > 20
+    assert changing | of_ours <= CHANGES
+    assert not [code for code in CHANGES if CLASSES[code] is not RequestClass.ADMINISTRATION]
+
+
+def test_what_a_change_is_about_holds_names_and_no_secrets() -> None:
+    body = b'{"username":"bob","password":"the-secret"}'
+    fields = {"username": "bob", "password": "the-secret", "AccessKey": "root", "Signature": "x"}
+    assert changed_by(Command(RequestCode.AUTH_CREATE_USER, fields, body)) == "username=bob"
+    listed = b'{"topicConfigList":[{"topicName":"a"},{"topicName":"b"}]}'
+    assert changed_by(Command(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, listed)) == "topic:a topic:b"
+    assert changed_by(Command(RequestCode.UPDATE_BROKER_CONFIG, {}, b"key=the-secret")) == "cluster:"

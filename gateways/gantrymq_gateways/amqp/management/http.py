@@ -35,6 +35,7 @@ class Request:
     query: dict[str, str]
     body: bytes
     user: str = ""
+    peer: str = ""
 
 
 Answer = Callable[[int, bytes, Headers], None]
@@ -96,10 +97,12 @@ class ManagementDoor(OneByOneDoor):
         path, _, query = asked.target.decode("latin-1").partition("?")
         parts = [unquote(part) for part in path.split("/")[1:]]
 
+        peer = self.link.peer if self.link is not None else ""
+
         def answer(status: int, body: bytes, more: Headers) -> None:
             respond(status, (*HEADERS, *more), body)
 
-        self._site.handle(Request(asked.method, parts, dict(parse_qsl(query)), asked.body, user), answer)
+        self._site.handle(Request(asked.method, parts, dict(parse_qsl(query)), asked.body, user, peer), answer)
 
 
 def _basic(value: bytes) -> tuple[str, str] | None:

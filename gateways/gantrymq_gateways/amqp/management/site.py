@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.auth.resources import Action, Kind
 from gantrymq.net.host_names import HostNames
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from gantrymq_gateways.amqp.gateway import Gateway
 
 log = logging.getLogger(__name__)
+
+DOOR: Final = "management"
+"""What the audit trail calls it."""
 
 
 class ManagementSite:
@@ -51,14 +54,21 @@ class ManagementSite:
             good = identity is not None and (
                 identity.is_admin or (looks and identity.may(Action.GET, Kind.CLUSTER, ""))
             )
+            authority.audit.login(DOOR, user, link.peer, why)
             if not good:
                 log.warning("%s: management: %s", link.peer, why or f"user {user} may not do this")
+            if identity is not None and not good:
+                identity.refused(DOOR, method, "", "no administrator" if not looks else "no right get on cluster:*")
             answer(good)
 
         authority.login(user, password, "", link.peer, known)
 
     def handle(self, request: Request, answer: Answer) -> None:
         """See `http.Site`."""
+        authority = self._gateway.authority
+        if authority is not None and request.method not in ("GET", "HEAD"):
+            what = "/".join(request.parts)
+            authority.audit.changed(DOOR, request.user, request.peer, request.method, what)
         if not self._gateway.ready:
             answer(503, error_body("unavailable", "the broker is not reachable"), ())
             return
