@@ -293,6 +293,7 @@ class MessageStore(StoreReader, DerivedFiles):
         known = self._positions.flushed >= 0
         report = RecoveryReport(begin.clean, derived, derived)
         finder = EndFinder(self.files, self._log, self._own / "quarantine", report)
+        finder.thorough = known and bool(begin.anew) and not begin.foreign
         finder.own_crcs = self.config.properties_crc
         finder.cuts = [gap.start for gap in self._log.lost if gap.short]
 

@@ -109,19 +109,22 @@ def check_record(log_: LogBytes, at: int, strict: bool = False) -> tuple[int, Me
 
 
 def sound_records(
-    data: bytes, place: int, base: int, room: int, strict_from: int, names: set[bytes]
+    data: bytes, place: int, base: int, room: int, strict_from: int, names: set[bytes], thorough: bool = False
 ) -> tuple[int, int]:
     """Walk over records in `data` that are ordinary and sound; (where it stopped, where the last one begins or -1).
 
     `data` begins at position `base`, `room` bytes before its segment's end. What stops it (a blank, IPv6 hosts, V2, light queues, a
-    name not met before that is no text, damage, the end of `data`) is `check_record`'s to judge; what passes here passes there.
+    name not met before that is no text, damage, the end of `data`, and if it is `thorough` a field that no broker writes) is `check_record`'s to
+    judge; what passes here passes there.
     """
     unpack, length, last = record.HEAD.unpack_from, len(data), -1
     magic_v1, least, mask = record.MAGIC_V1, record.RECORD_SIZE_MIN, record.CRC_MASK
     own_crc_size, own_crc_mark = OWN_CRC_SIZE, OWN_CRC_MARK
     view = memoryview(data)
     while place + least <= length:
-        size, magic, crc, _, _, _, position, flags, _, _, _, _, _, _, body_length = unpack(data, place)
+        size, magic, crc, _, _, _, position, flags, _, born, stored, host, _, prepared, body_length = unpack(
+            data, place
+        )
         end = place + size
         if magic != magic_v1 or end > length or size < least or end + record.BLANK_SIZE > room:
             break
@@ -143,6 +146,8 @@ def sound_records(
         if b"INNER_MULTI_" in properties or record.MORE_MARK in properties:
             break
         if position >= strict_from and b"\0" in properties:
+            break
+        if thorough and (b"\0" in properties or record.contradiction(flags, born, stored, host, prepared)):
             break
         last = position
         place = end
@@ -170,6 +175,8 @@ class EndFinder:
         self._log = log_
         self._quarantine = quarantine
         self._report = report
+        self.thorough = False
+        """Whatever a reader would call damaged is put aside, too, below the flushed position."""
         self.own_crcs = False
         """Fillers have a CRC of their own."""
         self.cuts: Sequence[int] = ()
@@ -192,7 +199,7 @@ class EndFinder:
             room = min([room, *[cut + record.BLANK_SIZE - window_at for cut in self.cuts if cut > at]])
             place, last = at - window_at, -1
             if not group.has_head():
-                place, last = sound_records(window, place, window_at, room, strict_from, names)
+                place, last = sound_records(window, place, window_at, room, strict_from, names, self.thorough)
             if last >= 0:
                 at = window_at + place
                 group.alone(last)
@@ -206,7 +213,7 @@ class EndFinder:
                 window = self._log.read(at, _WINDOW)
                 continue
             size, message = check_record(self._log, at, strict and at >= flushed)
-            if not size or any(at < cut < at + size for cut in self.cuts):
+            if not size or any(at < cut < at + size for cut in self.cuts) or self._is_odd(at, size, message, flushed):
                 if at >= flushed:
                     break
                 at = self._repair(at, flushed)
@@ -218,6 +225,15 @@ class EndFinder:
         if group.is_open() and group.begin >= flushed:
             at = group.begin  # a group whose last records are torn off is cut with them
         return at
+
+    def _is_odd(self, at: int, size: int, message: Message | None, flushed: int) -> bool:
+        """Whether a reader would not hand out the valid record there."""
+        return (
+            self.thorough
+            and message is not None
+            and at < flushed
+            and bool(record.fault(self._log.read(at, size), size))
+        )
 
     def cut(self, end: int) -> None:
         """Remove what lies behind the end of the log."""

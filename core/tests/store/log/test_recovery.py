@@ -221,6 +221,25 @@ def test_fillers_take_exactly_the_gap(size: int, own_crcs: bool) -> None:
     assert at == size
 
 
+@pytest.mark.parametrize(("field", "bad"), [(36, b"\x40"), (56, b"\x40"), (52, b"\x01"), (-9, bytes(8))])
+def test_a_rebuild_puts_aside_what_no_reader_would_get(
+    bench: Bench, message_of: Callable[..., Message], field: int, bad: bytes
+) -> None:
+    """And a start that has not to make everything again leaves it: readers say that it is damaged."""
+    store, messages = filled(bench, message_of)
+    store.close()
+    hurt = messages[7]
+    bench.damage(hurt.physical_offset + (field if field > 0 else hurt.size + field), bad, *LOG)
+    store = bench.open()
+    assert not bench.report.quarantined
+    assert store.read_units("T", 0, [7], store.units("T", 0, 7, 1), 1 << 20) == ([b""], 1)
+    store.close()
+    store = bench.open(anew=frozenset({"queues", "index", "lights"}))
+    assert bench.report.quarantined == [(hurt.physical_offset, hurt.size)]
+    assert [unit[1] == HOLE_SIZE for unit in store.units("T", 0, 0, 99)] == [number == 7 for number in range(20)]
+    store.close()
+
+
 def test_the_line_of_the_log_is_for_people() -> None:
     assert str(RecoveryReport(True, 0, 500)) == "closed cleanly; the log ends at 500"
     assert str(RecoveryReport(True, 0, 0)) == "empty; a new log begins"
