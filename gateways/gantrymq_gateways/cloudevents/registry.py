@@ -35,7 +35,7 @@ from gantrymq_gateways.cloudevents.wire.constants import SUBSCRIPTION_BYTES_MAX,
 from gantrymq_gateways.cloudevents.wire.problems import problem_of
 
 if TYPE_CHECKING:
-    from gantrymq.auth.authority import Identity
+    from gantrymq.auth.authority import Authority, Identity
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +93,8 @@ class Registry:
         self._polling = False
         self._stopped = False
         self.numbers = host.numbers
+        self._authority: Authority | None = None
+        """Asked whether owners may still have what they subscribed to."""
         self.on_loaded: Callable[[], None] | None = None
         """Called once when the table has been read."""
 
@@ -114,14 +116,45 @@ class Registry:
             ("gantry_cloudevents_held_bytes", "Data of events acquired and not settled", lambda: self._host.held_bytes),
         ):
             metrics.read(name, text, source)
-        for state in ("active", "disabled", "invalid"):
+        for state in ("active", "disabled", "paused", "invalid"):
             text = "Webhook subscriptions, by their status"
             metrics.read("gantry_cloudevents_subscriptions", text, partial(self._count, state), status=state)
 
     def _count(self, status: str) -> int:
         if status == "invalid":
             return len(self._invalid)
-        return sum([bool(record.subscription.disabled) == (status == "disabled") for record in self._records.values()])
+        return sum([record.subscription.status == status for record in self._records.values()])
+
+    def ask(self, authority: Authority) -> None:
+        """Deliver to nobody's sink what its owner may not have: what `authority` says now, and whenever it says something else."""
+        self._authority = authority
+        authority.watch(self._rights_changed)
+
+    def _rights_changed(self) -> None:
+        for record in list(self._records.values()):
+            before, record.subscription.paused = record.subscription.paused, self._missing(record.subscription)
+            if record.subscription.paused:
+                self._pause(record, before)
+            elif before:
+                log.info("subscription %s is delivered again: its owner has the right", record.subscription.id)
+                self._acquire(record)
+
+    def _pause(self, record: _Record, before: str) -> None:
+        if not before:
+            log.warning("subscription %s is paused: %s", record.subscription.id, record.subscription.paused)
+        if not record.opening:  # else whoever opens it sees that it may not
+            self._end(record, port_lost=not self._up)
+
+    def _missing(self, subscription: Subscription) -> str:
+        """Why its owner may not have it; empty: he may, or nobody is asked. Before the users are known nothing is delivered."""
+        authority, owner = self._authority, subscription.owner
+        if authority is None or not owner:
+            return ""
+        if not authority.loaded:
+            return "users are not known yet"
+        if may_subscribe(authority.identity(owner, "", ""), subscription.topic):
+            return ""
+        return f"user {owner}, who made it, may not subscribe to topic {subscription.topic[:128]}"
 
     def start(self) -> None:
         """Follow the port: load and deliver while it is there."""
@@ -162,6 +195,8 @@ class Registry:
     def stop(self) -> None:
         """End every delivery; places and leases are given back."""
         self._stopped = True
+        if self._authority is not None:
+            self._authority.unwatch(self._rights_changed)
         for record in self._records.values():
             self._end(record, port_lost=False)
 
@@ -191,9 +226,12 @@ class Registry:
             record = self._records[name] = _Record(subscription)
         elif record.push is None:
             record.subscription = subscription
+        record.subscription.paused = self._missing(record.subscription)
         if subscription.disabled:
             record.subscription.disabled = subscription.disabled
             self._end(record, port_lost=False)
+        elif record.subscription.paused:
+            self._pause(record, "")
         elif record.push is None:
             self._acquire(record)
 
@@ -245,7 +283,7 @@ class Registry:
 
     def _is_current(self, record: _Record) -> bool:
         known = self._records.get(record.subscription.id)
-        return self._up and not self._stopped and known is record and not record.subscription.disabled
+        return self._up and not self._stopped and known is record and record.subscription.status == "active"
 
     def _open(self, record: _Record, done: Callable[[GantryError | None], None]) -> None:
         """Lease, topic and cursors of one subscription, in that order. After a failure the caller ends what there is."""
@@ -366,6 +404,7 @@ class Registry:
                 f"config.topic {subscription.topic[:128]!r} must name one topic; wildcards (+, #) are not supported",
             )
         check(asker, Action.SUB, subscription.topic)
+        subscription.owner = asker.name if asker is not None else ""
         topic = self._host.topics.native_of_either(subscription.topic)
         names.check_topic(topic)
         if names.is_system_topic(topic) or topic.startswith(("$", "%24", names.LMQ_PREFIX)):
@@ -396,7 +435,9 @@ class Registry:
                 return
             location = (b"location", f"/subscriptions/{subscription.id}".encode())
             respond(201, (JSON_HEADER, location), _ENCODE(subscription.shown()))
-            if record.push is not None and self._is_current(record):
+            if not self._is_current(record):
+                self._end(record, port_lost=not self._up)
+            elif record.push is not None:
                 record.push.run()
 
         # Known before the table's watcher tells of it, so that nobody opens it a second time.

@@ -136,6 +136,9 @@ class CloudEventsService:
             registry.show_numbers(metrics)
         loaded = asyncio.Event()
         registry.on_loaded = loaded.set
+        authority = context.shared.get("auth")
+        if authority is not None:
+            registry.ask(authority)
         registry.start()
         try:
             await asyncio.wait_for(loaded.wait(), LOAD_TIMEOUT_S)
@@ -144,7 +147,6 @@ class CloudEventsService:
         self._registry, self._client = registry, client
         publisher = Publisher(port, topics, around, context.sections["message"].body_bytes_max)
         names = HostNames(context.host, context.host_names)
-        authority = context.shared.get("auth")
         doors = context.asking(lambda: EventDoor(publisher, registry, names, config.allow_anonymous, authority))
         bound: Any = await context.listen(doors, context.host, config.port)
         if config.allow_anonymous and authority is None:

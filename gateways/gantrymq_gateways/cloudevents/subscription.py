@@ -82,6 +82,15 @@ class Subscription:
     """It once had a cursor in every queue of its topic; it is stored only then."""
     disabled: str = ""
     """Why deliveries have stopped for good; empty while they go on."""
+    owner: str = ""
+    """The user who made it; empty: nobody was asked."""
+    paused: str = ""
+    """Why nothing is delivered for now: its owner may not have it. Not stored: rights say so."""
+
+    @property
+    def status(self) -> str:
+        """`disabled`, `paused` or `active`."""
+        return "disabled" if self.disabled else "paused" if self.paused else "active"
 
     def matches(self, attributes: Attributes) -> bool:
         """Whether an event with these attributes is delivered (3.2.1, 3.2.4)."""
@@ -98,14 +107,15 @@ class Subscription:
 
     def shown(self) -> dict[str, Any]:
         """The object as clients see it; `status` and `statusreason` are additions of this server."""
-        shown = {"id": self.id, **self.document, "status": "disabled" if self.disabled else "active"}
-        if self.disabled:
-            shown["statusreason"] = self.disabled
+        shown = {"id": self.id, **self.document, "status": self.status}
+        if reason := self.disabled or self.paused:
+            shown["statusreason"] = reason
         return shown
 
     def stored(self) -> bytes:
         """Value of the table."""
-        return msgspec.json.encode({"document": self.document, "disabled": self.disabled})
+        stored = {"document": self.document, "disabled": self.disabled}
+        return msgspec.json.encode(stored | ({"owner": self.owner} if self.owner else {}))
 
 
 def parse_sink(text: Any, guard: SinkGuard) -> Sink:
@@ -238,6 +248,7 @@ def read_stored(subscription_id: str, value: bytes, guard: SinkGuard) -> Subscri
         subscription = parse_subscription(subscription_id, stored["document"], guard)
         subscription.placed = True
         subscription.disabled = str(stored["disabled"])
+        subscription.owner = str(stored.get("owner", ""))
     except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
         raise SubscriptionError(f"stored subscription {subscription_id} cannot be read: {error}") from None
     return subscription

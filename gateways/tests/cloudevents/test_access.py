@@ -50,6 +50,7 @@ class Guarded(Rig):
         self.allow("both", "pub", "sub")
         self.authority.load(POLICIES, self.policies)
         super().__init__(authority=self.authority, clock=ManualClock())
+        self.registry.ask(self.authority)
 
     policies = None
 
@@ -215,6 +216,47 @@ def test_subscriptions_of_topics_that_one_may_not_have_do_not_exist():
         assert rig.ask("reader", method, f"/subscriptions/{other}")[0] == 404
         assert rig.ask("writer", method, f"/subscriptions/{mine}")[0] == 404
     assert rig.ask("reader", "DELETE", f"/subscriptions/{mine}")[0] == 204
+
+
+def test_a_subscription_pauses_while_its_owner_has_lost_the_right():
+    rig = Guarded()
+    name = rig.subscribe_as("reader")[2]["id"]
+    rig.post_as("writer")
+    (sent,) = rig.sender.open
+    rig.authority.apply(POLICIES, "user:reader", None)
+    rig.settle()
+    assert sent.cancelled
+    rig.post_as("writer", ce_id="2")
+    rig.advance(60_000)
+    assert rig.sender.open == []
+    shown = rig.ask("root", "GET", f"/subscriptions/{name}")[2]
+    assert (shown["status"], shown["statusreason"]) == (
+        "paused", "user reader, who made it, may not subscribe to topic t",
+    )  # fmt: skip
+    rig.authority.apply(POLICIES, "user:reader", rig.policies["user:reader"])
+    rig.settle()
+    got = []
+    while rig.sender.open:
+        got.append(rig.sender.open[0].id)
+        rig.sender.open[0].answer(204)
+        rig.run()
+    assert sorted(got) == ["1", "2"], "nothing was lost meanwhile"
+    rig.post_as("writer", ce_id="3")
+    assert len(rig.sender.open) == 1
+    assert rig.ask("root", "GET", f"/subscriptions/{name}")[2]["status"] == "active"
+    rig.authority.apply(USERS, "reader", None)
+    rig.settle()
+    assert rig.sender.open == []
+    assert rig.ask("root", "DELETE", f"/subscriptions/{name}")[0] == 204
+    assert (rig.port.leases, rig.port.tables["ce_subscription"]) == ({}, {})
+
+
+def test_whose_a_subscription_is_outlives_a_restart():
+    rig = Guarded()
+    rig.subscribe_as("reader")
+    (row,) = rig.port.tables["ce_subscription"].values()
+    assert json.loads(row)["owner"] == "reader"
+    assert rig.ask("root", "GET", "/subscriptions")[2][0]["status"] == "active"
 
 
 def test_a_right_that_is_lost_while_the_body_comes():
