@@ -1,6 +1,7 @@
 """`./run bench`: what one broker process does, measured by load generators in processes of their own; beside real peers if asked.
 
-usage: bench [--quick] [--only NAME ...] [--peers rocketmq mosquitto rabbitmq] [--[no-]spark] [--json FILE]
+usage: bench [--quick] [--only NAME ...] [--peers rocketmq mosquitto rabbitmq kafka] [--[no-]spark] [--json FILE]
+       bench --spark --peers kafka: Spark's source and sink beside those for Kafka, nothing else
        bench store ...: the store alone (store.py)
        bench native ...: native messages beside RocketMQ and the compiled build (native.py)
        bench fair ...: a neighbour beside the worst clients of each door (fair.py)
@@ -33,10 +34,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from interop_tests.bench import spark_peers
 from interop_tests.bench.amqp_lists import LISTS
 
 HERE = Path(__file__).resolve().parent
 PEERS = HERE / "peers"
+KAFKA = "kafka"
+"""Beside Spark's source and sink only."""
 READY_S = 60.0
 WIDTH_WITHOUT_TERMINAL = 132
 
@@ -320,22 +324,30 @@ def main() -> int:
     )
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages")
     parser.add_argument("--only", nargs="+", default=[], help="cases whose name contains one of these words")
-    parser.add_argument("--peers", nargs="*", default=[], choices=["rocketmq", "mosquitto", "rabbitmq"])
+    parser.add_argument("--peers", nargs="*", default=[], choices=["rocketmq", "mosquitto", "rabbitmq", KAFKA])
     parser.add_argument(
         "--spark", action=argparse.BooleanOptionalAction, default=None,
         help="Spark rows/s, too (default: where pyspark is installed and --only was not given)",
     )  # fmt: skip
     parser.add_argument("--json", type=Path, help="write every raw figure here")
+    spark_peers.add_options(parser)
     args = parser.parse_args()
+    only_kafka = args.peers == [KAFKA]
+    beside_kafka = KAFKA in args.peers
+    args.peers = [name for name in args.peers if name != KAFKA]
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH_WITHOUT_TERMINAL)
     chosen = [(case, run) for case, run in cases(20_000 if args.quick else 200_000)
-              if not args.only or any(word.lower() in case.name.lower() for word in args.only)]  # fmt: skip
+              if not only_kafka and (not args.only or any(word.lower() in case.name.lower() for word in args.only))]  # fmt: skip
     directory = Path(tempfile.mkdtemp(prefix="gantry-bench-"))
     raw: dict[str, Any] = {}
     columns = (TextColumn("{task.description:<45}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     try:
+        if beside_kafka:
+            raw["spark beside kafka"] = beside(console, args, directory)
+        if only_kafka:
+            return write_raw(args.json, raw)
         (directory / "idle").mkdir()
         raw["idle"] = measure_idle(console, directory / "idle")
         total = len(chosen) + sum(case.peer in args.peers for case, _ in chosen)
@@ -360,12 +372,29 @@ def main() -> int:
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     raw["cases"] = {case.name: case.rows for case, _ in chosen}
-    if args.json:
-        args.json.write_text(json.dumps(raw, indent=1))
+    write_raw(args.json, raw)
     failed = [case.name for case, _ in chosen if case.rows["gantry"].get("rate") is None]
     if failed:
         console.print(f"[red]no figure for: {', '.join(failed)}")
     return 1 if failed else 0
+
+
+def write_raw(path: Path | None, raw: dict[str, Any]) -> int:
+    if path is not None:
+        path.write_text(json.dumps(raw, indent=1))
+    return 0
+
+
+def beside(console: Console, args: argparse.Namespace, directory: Path) -> dict[str, Any]:
+    """Spark on gantry beside Spark on Kafka; a line that says why where that cannot be."""
+    if find_spec("pyspark") is None:
+        console.print("Spark beside Kafka is left out: there is no pyspark here; --spark makes its environment")
+        return {}
+    try:
+        return spark_peers.compare(console, args, directory, gantry)
+    except spark_peers.UnavailableError as error:
+        console.print(f"Spark beside Kafka is left out: {error}", markup=False)
+        return {}
 
 
 def spark_rows(console: Console, directory: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,11 @@ def _label(axes: Any, outage: Outage, begun: float) -> None:
     )
 
 
+def line_end(line: dict[str, Any]) -> float:
+    """When a batch of the pipeline was over, seconds since the epoch."""
+    return datetime.fromisoformat(line["at"]).timestamp() + float(line["batch_ms"]) / 1000
+
+
 def _pipeline(axes: Any, batches: list[dict[str, Any]], begun: float, seconds: int) -> None:
     """How long messages took from the log to where the pipeline writes them: its three queries."""
     for (query, points), colour in zip(
@@ -117,6 +123,7 @@ def picture(
     }
     ends = [receipt.at for rows in receipts.values() for receipt in rows]
     ends += [at for book in ledger.doors.values() for at in book.ack_times]
+    ends += [line_end(line) for line in batches if line["rows"]]
     seconds = max(2, int(max(ends, default=begun) - begun) + 1)
     middles = [second + 0.5 for second in range(seconds)]
     count = 4 if batches else 3
