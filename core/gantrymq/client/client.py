@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import ssl
-from typing import Final, Self
+from typing import Self
 
 from gantrymq.client.connecting.link import REQUEST_TIMEOUT_S, Link, Links
 from gantrymq.client.connecting.nameservers import DEFAULT_NAMESERVER, is_page, parse_nameservers
 from gantrymq.client.connecting.routes import MessageQueue, RouteCache
-from gantrymq.client.connecting.signing import Signer
+from gantrymq.client.connecting.signing import Signer, tls_of_environment
 from gantrymq.client.errors import expect_success
 from gantrymq.client.membership import Membership
 from gantrymq.model.errors import GantryError
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import MASTER_ID
-
-TLS_VARIABLE: Final = "GANTRY_TLS_CA"
 
 
 class Client:
@@ -40,10 +38,7 @@ class Client:
     def __init__(
         self, nameserver: str = "", user: str = "", password: str = "", tls: ssl.SSLContext | None = None
     ) -> None:
-        authorities = os.environ.get(TLS_VARIABLE, "")
-        if tls is None and authorities:
-            tls = ssl.create_default_context(cafile=authorities)
-        self.links = Links(Signer.of(user, password), tls)
+        self.links = Links(Signer.of(user, password), tls or tls_of_environment())
         where = nameserver or os.environ.get("NAMESRV_ADDR", "") or DEFAULT_NAMESERVER
         page = where.strip() if is_page(where) else ""
         self.routes = RouteCache([] if page else parse_nameservers(where), self.links, page)

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from gantrymq.client.connecting.link import split_address
 from gantrymq.client.connecting.routes import MessageQueue, Route, loads, parse_route
+from gantrymq.client.connecting.signing import Signer, tls_of_environment
 from gantrymq.client.consuming.offsets import place
 from gantrymq.client.consuming.pulling import parse_pull, pull_fields
 from gantrymq.client.errors import expect_success, number
@@ -46,16 +47,29 @@ _PREFIX: Final = struct.Struct(">II")
 _RETRY: Final = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.BUSY, ErrorCode.SHUTTING_DOWN})
 
 
+def _connected(address: str, timeout_s: float) -> socket.socket:
+    """A socket, with TLS where the environment says so. Raises OSError."""
+    plain = socket.create_connection(split_address(address), timeout_s)
+    try:
+        tls = tls_of_environment()
+        return plain if tls is None else tls.wrap_socket(plain, server_hostname=split_address(address)[0])
+    except OSError:
+        plain.close()
+        raise
+
+
 class Wire:
-    """One blocking connection. After an error it is closed and of no more use."""
+    """One blocking connection. After an error it is closed and of no more use. User and TLS are those of the process's environment, as of any client
+    (GANTRY_USER, GANTRY_PASSWORD, GANTRY_TLS_CA): an option of Spark would stand in plans and logs."""
 
     def __init__(self, address: str, timeout_s: float = TIMEOUT_S) -> None:
         self.address = address
         self._opaque = 0
         self._unread: dict[int, Command] = {}
         self._abandoned: set[int] = set()
+        self._signer = Signer.of("", "")
         try:
-            self._socket = socket.create_connection(split_address(address), timeout_s)
+            self._socket = _connected(address, timeout_s)
         except OSError as error:
             raise GantryError(ErrorCode.UNAVAILABLE, f"{address} cannot be reached: {error}") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -73,6 +87,8 @@ class Wire:
             self._opaque += 1
             command.opaque = self._opaque
             opaques.append(self._opaque)
+            if self._signer is not None:
+                self._signer.sign(command)
             frames.append(encode(command))
         try:
             self._socket.sendall(b"".join(frames))

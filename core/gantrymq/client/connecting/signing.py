@@ -1,8 +1,10 @@
-"""Signed requests, for servers that authenticate (RocketMQ's AccessKey and Signature)."""
+"""Signed requests, for servers that authenticate (RocketMQ's AccessKey and Signature), and what the environment says of TLS."""
 
 from __future__ import annotations
 
 import os
+import ssl
+from functools import lru_cache
 from typing import Final, Self
 
 from gantrymq.auth.signatures import ACCESS_KEY, SIGNATURE, sign
@@ -11,6 +13,19 @@ from gantrymq.remoting.codec import Command
 USER_VARIABLE: Final = "GANTRY_USER"
 PASSWORD_VARIABLE: Final = "GANTRY_PASSWORD"
 """In the environment: who a client or command is where nothing else says it."""
+TLS_VARIABLE: Final = "GANTRY_TLS_CA"
+"""In the environment: a file with the CAs to trust; connections have TLS where it is set."""
+
+
+def tls_of_environment() -> ssl.SSLContext | None:
+    """None: no TLS. Raises OSError for a file that cannot be read or holds no certificates."""
+    authorities = os.environ.get(TLS_VARIABLE, "")
+    return _context(authorities) if authorities else None
+
+
+@lru_cache(maxsize=1)
+def _context(authorities: str) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=authorities)
 
 
 class Signer:

@@ -112,8 +112,7 @@ def attend(starts: dict[str, Callable[[], StreamingQuery]], settings: Settings, 
     try:
         for name, begin in starts.items():
             queries[name] = begun(begin())
-        while not ended() and any(query.isActive for query in queries.values()):
-            time.sleep(POLL_S)
+        while not ended():
             for name, query in queries.items():
                 progress.note(name, query)
                 error = query.exception()
@@ -124,7 +123,10 @@ def attend(starts: dict[str, Callable[[], StreamingQuery]], settings: Settings, 
                     raise error
                 print(f"query {name} failed, it goes on in {RESTART_S:.0f} s: {str(error).strip()}", flush=True)
                 time.sleep(RESTART_S)
-                queries[name] = starts[name]()
+                queries[name] = begun(starts[name]())
+            if not any(query.isActive or query.exception() for query in queries.values()):
+                break
+            time.sleep(POLL_S)
         for name, query in queries.items():
             progress.note(name, query)
     finally:
