@@ -1,5 +1,5 @@
-"""One Spark source and sink, gantry's or Kafka's, measured by the same queries: `spark_cases.py JSON`, which says format, address, broker_pid,
-rows, runs and jars. Prints a JSON line per case: most rows a second, least CPU seconds per million rows (Spark, its workers, the broker) of the runs
+"""One Spark source and sink, gantry's or Kafka's, measured by the same queries: `spark_cases.py JSON`, which says format, address, topic,
+broker_pid, rows, runs and jars. Prints a JSON line per case: most rows a second, least CPU seconds per million rows (Spark, its workers, the broker) of the runs
 behind the first, which warms the session up."""
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def streamed(frame: DataFrame, wire: Gantry | Kafka, count: int) -> int:
 
 def cases(spark: SparkSession, wire: Gantry | Kafka, given: dict[str, Any]) -> dict[str, Callable[[], int]]:
     """Each returns its rows."""
-    count, topic = given["rows"], "BenchSparkPeers"
+    count, topic = given["rows"], given["topic"]
 
     def read(case: str) -> int:
         frame = wire.reading(spark.read, case, topic)
@@ -124,7 +124,7 @@ def cases(spark: SparkSession, wire: Gantry | Kafka, given: dict[str, Any]) -> d
         return streamed(wire.reading(reader, "stream", topic), wire, count)
 
     def write(mode: str) -> int:
-        wire.writing(rows_to_write(spark, count), f"BenchSparkOut{mode}", mode).save()
+        wire.writing(rows_to_write(spark, count), f"{topic}-{mode}", mode).save()
         return count
 
     wire.writing(rows_to_write(spark, count), topic, "atLeastOnce").save()

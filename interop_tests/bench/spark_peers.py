@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,7 +25,6 @@ HERE: Final = Path(__file__).resolve().parent
 SCRIPT: Final = HERE / "peers" / "kafka.sh"
 CONNECTOR: Final = "4.2.0"
 """The newest that is published. It runs in the newer Spark, so both sides have the same one."""
-TOPICS: Final = ("BenchSparkPeers", "BenchSparkOutatLeastOnce")
 CASES: Final = {
     "read": ("batch read: length of bodies, newest offset, count", 1.2, 0.7),
     "all": ("batch read, all columns", 1.0, None),
@@ -72,6 +72,11 @@ def kafka(given: argparse.Namespace, directory: Path) -> Iterator[tuple[str, int
         script("stop", str(directory))
 
 
+def topic_of_this_run() -> str:
+    """A Kafka that is given may have those of earlier runs."""
+    return f"BenchSpark{os.getpid()}"
+
+
 def measure(kind: str, address: str, pid: int, jars: str, given: argparse.Namespace) -> dict[str, dict[str, float]]:
     """The figures of each case."""
     wish = {
@@ -95,7 +100,7 @@ def compare(console: Console, given: argparse.Namespace, directory: Path, gantry
     jars = str(given.kafka_jars or script("jars", CONNECTOR))
     (directory / "beside").mkdir()
     with kafka(given, directory / "kafka") as (address, pid):
-        for topic in TOPICS:
+        for topic in (topic_of_this_run(), f"{topic_of_this_run()}-atLeastOnce"):
             script("topic", address.rpartition(":")[2], topic, "4")
         theirs = measure("kafka", address, pid, jars, given)
     with gantry(directory / "beside") as server:
