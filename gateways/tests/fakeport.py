@@ -647,6 +647,10 @@ class FakePort:
 
         self.turn.append(hand_over)
 
+    def is_free(self, name: str, token: object, on_done: Done) -> None:
+        if not self._failed("is_free", token, on_done):
+            self._answer(on_done, token, name not in self.leases)
+
     def drop_lease(self, name: str, epoch: int) -> None:
         held = self.leases.get(name)
         if held is not None and held[0] == epoch:

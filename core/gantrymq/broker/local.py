@@ -432,6 +432,9 @@ class LocalBrokerPort:
             return
         on_done(token, epoch)
 
+    def is_free(self, name: str, token: Any, on_done: Done) -> None:
+        on_done(token, self._broker.leases.is_free(name))
+
     def drop_lease(self, name: str, epoch: int) -> None:
         self._broker.leases.drop(name, epoch)
 

@@ -282,6 +282,9 @@ class LeasePort(Protocol):
     def take_lease(self, name: str, force: bool, on_lost: Callable[[str], None], token: object, on_done: Done) -> None:
         """Result: epoch (int). Held by another: LEASE_HELD, or with `force` the other's `on_lost(name)` is called first."""
 
+    def is_free(self, name: str, token: object, on_done: Done) -> None:
+        """Result: bool, nobody holds it, nor is anybody about to take it again whose broker group was away."""
+
     def drop_lease(self, name: str, epoch: int) -> None:
         """Give it up; a stale epoch is ignored."""
 

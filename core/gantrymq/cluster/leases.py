@@ -67,6 +67,14 @@ class ClusterLeases:
 
         group.port.take_lease(name, force, partial(self._lost_at, group), token, taken)
 
+    def is_free(self, name: str, token: Any, on_done: Done) -> None:
+        """As LeasePort.is_free: only a home that all gateways have found (again) knows it."""
+        home = self._home(name)
+        if home is None or not home.settled or name in self._held:
+            on_done(token, False)
+        else:
+            home.port.is_free(name, token, on_done)
+
     def _lost_at(self, group: Group, name: str) -> None:
         lease = self._held.get(name)
         if lease is not None and lease.group is group:

@@ -605,6 +605,9 @@ class ClusterPort:
     def take_lease(self, name: str, force: bool, on_lost: Callable[[str], None], token: Any, on_done: Done) -> None:
         self._leases.take(name, force, on_lost, token, on_done)
 
+    def is_free(self, name: str, token: Any, on_done: Done) -> None:
+        self._leases.is_free(name, token, on_done)
+
     def drop_lease(self, name: str, epoch: int) -> None:
         self._leases.drop(name, epoch)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gantrymq.broker.port import END, Terms
-from gantrymq.cluster.port import ClusterPort
+from gantrymq.cluster.port import SETTLE_MS, ClusterPort
 from gantrymq.model.errors import ErrorCode, GantryError
 from tests.cluster.site import Site, message, queue, take
 
@@ -112,3 +112,26 @@ def test_a_rank_is_known_to_groups_that_come() -> None:
     woken.clear()
     site.call(one, "submit", [message("t0", b"1")])
     assert woken == ["other"]
+
+
+def test_a_lease_is_free_only_where_its_home_knows() -> None:
+    site = Site("a")
+    one, other = site.gateway(), site.gateway()
+    assert site.call(other, "is_free", "x") is True
+    site.call(one, "take_lease", "x", False, lambda name: None)
+    assert site.call(one, "is_free", "x") is site.call(other, "is_free", "x") is False
+    site = Site("a", "b")
+    one, other = site.gateway(), site.gateway()
+    home = other.home("lease/x").name
+    site.call(one, "take_lease", "x", False, lambda name: None)
+    for port in (one, other):
+        site.line(port, home).cut()
+    site.run()
+    assert site.call(other, "is_free", "x") is False
+    site.line(other, home).mend()
+    site.wait(1000)
+    assert site.call(other, "is_free", "x") is False, "whoever held it may be on his way"
+    site.line(one, home).mend()
+    site.wait(SETTLE_MS)
+    assert site.call(other, "is_free", "x") is False
+    assert site.call(other, "is_free", "y") is True

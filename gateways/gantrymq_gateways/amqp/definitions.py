@@ -37,6 +37,8 @@ QUEUE_TABLE: Final = "amqp_queue"
 BINDING_TABLE: Final = "amqp_binding"
 LONG_TOPIC_TABLE: Final = "long_topic"
 """Shared by the doors: native topic to the name that it stands for, where that was too long."""
+ORPHANS_AT_ONCE: Final = 100
+"""Transient queues of other gateways that are looked at together: a lease is asked for, for each."""
 GROUP: Final = "amqp"
 """Consumer group of a queue's cursor."""
 
@@ -474,6 +476,33 @@ class Definitions:
         yield from self._remove_bindings(self.bindings_to(True, queue.name))
         yield from self._put(QUEUE_TABLE, self._queue_row, [(queue.name, None)])
         self._drop_lease(queue.name)
+
+    def drop_orphan(self, queue: QueueDefinition) -> Steps:
+        """Whether it was a transient queue of a gateway that is gone; then it is deleted. The caller holds the lock."""
+        if not queue.transient or queue.name in self._leases:
+            return False
+        free: bool = yield partial(self._port.is_free, "amqp/" + queue.name)
+        if not free or not (yield from self._try_lease(queue.name)):
+            return False
+        log.info("amqp: queue %r of a gateway that is gone is deleted", queue.name)
+        yield from self.delete_queue(queue)
+        return True
+
+    def drop_orphans(self, after: str) -> Steps:
+        """Look at some transient queues of other gateways, by name behind `after`; returns the last name, or "" at the end."""
+        names_ = sorted(
+            [queue.name for queue in self.queues.values() if queue.transient and queue.name not in self._leases]
+        )
+        part = [name for name in names_ if name > after][:ORPHANS_AT_ONCE]
+        for name in part:
+            yield self.lock.take("definitions")
+            try:
+                queue = self.queues.get(name)
+                if queue is not None:
+                    yield from self.drop_orphan(queue)
+            finally:
+                self.lock.free("definitions")
+        return part[-1] if len(part) == ORPHANS_AT_ONCE else ""
 
     def forget_queue(self, queue: QueueDefinition) -> Steps:
         """The broker, or another gateway, has deleted it: its bindings go, too."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+ORPHANS_MS: Final = 2_000
+"""How often some transient queues are looked at, whether their gateway is still there."""
 START_RETRY_MS: Final = 1000
 """Until the next attempt to load the definitions, when the broker is back but refuses something."""
 
@@ -66,6 +68,8 @@ class Gateway:
         self.stopped = False
         """The service is over; another gateway may follow in this process."""
         self.doors: set[Owner] = set()
+        self._swept = ""
+        self._sweeping = False
         self.timeouts = Clockwork(wheel, self._check_timeouts)
         self._contents: dict[str, Contents] = {}
         self._holders = 0
@@ -103,6 +107,25 @@ class Gateway:
             on_started(error)
 
         run(self.definitions.start(), finished, Exception)
+        if not self._sweeping:
+            self._sweeping = True
+            self._sweep_later()
+
+    def _sweep_later(self) -> None:
+        if not self.stopped:
+            self._wheel.call_at(self._wheel.now_ms() + ORPHANS_MS, self._sweep)
+
+    def _sweep(self, now_ms: int) -> None:
+        if self.ready and not self.stopped:
+            run(self.definitions.drop_orphans(self._swept), self._after_sweep, Exception)
+        else:
+            self._sweep_later()
+
+    def _after_sweep(self, result: Any) -> None:
+        if isinstance(result, Exception):
+            log.debug("amqp: queues of gateways that are gone: %s", result)
+        self._swept = result if isinstance(result, str) else ""
+        self._sweep_later()
 
     def broker_state(self, up: bool) -> None:
         """The broker went away (cursors, leases and watches with it) or came back."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gantrymq_gateways.amqp.gateway import ORPHANS_MS
 from gantrymq_gateways.amqp.wire.values import Field
 from gateways.tests.amqp.peer import Content, Peer, Server, call, parse, publish
 
@@ -42,6 +43,23 @@ def test_a_starting_gateway_leaves_transient_queues_of_another_alone() -> None:
     ]
     a.ask(publish(1, "", "mine", b"x"))
     assert a.count("mine") == 1
+
+
+def test_transient_queues_of_a_gateway_that_is_gone_are_free() -> None:
+    one, other = two()
+    a, b = one.client(), other.client()
+    for name in ("mine", "forgotten"):
+        a.declare(name, durable=False, exclusive=True)
+    b.declare("theirs", durable=False)
+    other.wheel.advance(2 * ORPHANS_MS)
+    other.settle()
+    assert set(other.gateway.definitions.queues) == {"mine", "forgotten", "theirs"}, "it is still there"
+    for lease in ("amqp/mine", "amqp/forgotten"):
+        del one.port.leases[lease]  # the broker saw its connection end
+    assert b.declare("mine", durable=False, exclusive=True) == [(1, "queue.declare-ok", ["mine", 0, 0])]
+    other.wheel.advance(2 * ORPHANS_MS)
+    other.settle()
+    assert set(other.gateway.definitions.queues) == {"mine", "theirs"}
 
 
 def test_deleting_elsewhere_cancels_consumers_here() -> None:

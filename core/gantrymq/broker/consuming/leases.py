@@ -40,6 +40,10 @@ class Leases:
         self._held[name] = _Lease(self._epoch, owner, on_lost)
         return self._epoch
 
+    def is_free(self, name: str) -> bool:
+        """Nobody holds it."""
+        return name not in self._held
+
     def drop(self, name: str, epoch: int) -> None:
         """Give up; a stale epoch is ignored."""
         lease = self._held.get(name)

@@ -93,6 +93,7 @@ ARGUMENTS: Final[dict[int, Any]] = {
     GatewayCode.PUT_IF: tuple[str, list[tuple[str, bytes | None, bytes | None]]],
     GatewayCode.WATCH_TABLE: tuple[str, bool],
     GatewayCode.TAKE_LEASE: tuple[str, bool],
+    GatewayCode.IS_FREE: tuple[str],
     GatewayCode.DROP_LEASE: tuple[str, Natural],
 }
 """Arguments of each call, in order."""

@@ -507,6 +507,9 @@ class RemoteBrokerPort:
 
         self._call(GatewayCode.TAKE_LEASE, [name, force], token, on_done, taken)
 
+    def is_free(self, name: str, token: Any, on_done: Done) -> None:
+        self._call(GatewayCode.IS_FREE, [name], token, on_done)
+
     def drop_lease(self, name: str, epoch: int) -> None:
         lease = self._leases.get(name)
         if lease is not None and lease[0] == epoch:

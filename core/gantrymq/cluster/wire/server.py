@@ -189,6 +189,7 @@ class GatewaySession:
                 name, force, self._lease_lost, token, done
             ),
             GatewayCode.DROP_LEASE: port.drop_lease,
+            GatewayCode.IS_FREE: port.is_free,
         }
 
     def handle(self, command: Command) -> None:

@@ -190,7 +190,10 @@ def queue_declare(
         )
 
         def work() -> Steps:
-            existing = door.gateway.definitions.queues.get(wanted.name)
+            definitions = door.gateway.definitions
+            existing = definitions.queues.get(wanted.name)
+            if existing is not None and existing.finished and (yield from definitions.drop_orphan(existing)):
+                existing = None
             if existing is not None and existing.finished:
                 queue = yield from door.gateway.open_queue(wanted.name, door)
                 _check_same_queue(queue, wanted, arguments)
