@@ -11,9 +11,11 @@ from typing import Any
 
 import httpx
 import pika
+import pika.exceptions
 import pytest
 
 from interop_tests.running import Gantry, free_port
+from interop_tests.waiting import until
 
 
 def gantry(*words: str) -> subprocess.CompletedProcess[str]:
@@ -129,3 +131,65 @@ def test_many_queues_hold_up_nobody(managed: tuple[Gantry, httpx.Client]) -> Non
     page = api.get("queues", params={"name": "many-", "page": 3, "page_size": 100}).json()
     assert (page["item_count"], page["total_count"], page["page_count"]) == (50, 250, 3)
     connection.close()
+
+
+def test_policies_are_in_force_at_once(managed: tuple[Gantry, httpx.Client]) -> None:
+    """On queues that exist, with messages in them, and on those that are declared later; what a policy took stays away when it is gone."""
+    server, api = managed
+    host, port = server.address("amqp")
+    connection = pika.BlockingConnection(pika.ConnectionParameters(host, port))
+    channel = connection.channel()
+    channel.confirm_delivery()
+
+    def ready(queue: str) -> int:
+        return int(channel.queue_declare(queue, passive=True).method.message_count)
+
+    for name in ("ruled.dead", "ruled.a", "free"):
+        channel.queue_declare(name, durable=True)
+        for number in range(5):
+            channel.basic_publish("", name, b"%d" % number)
+    where = ("--api", str(api.base_url).removesuffix("/api/"))
+    settings = {"max-length": 2, "dead-letter-exchange": "", "dead-letter-routing-key": "ruled.dead"}
+    set_ = gantry("amqp", "set-policy", "p", "^ruled[.][ab]", json.dumps(settings), "--apply-to", "queues", *where)
+    assert (set_.returncode, set_.stderr) == (0, "")
+    until(lambda: (ready("ruled.a"), ready("ruled.dead"), ready("free")) == (2, 8, 5))
+    channel.queue_declare("ruled.b", durable=True)
+    for _ in range(3):
+        channel.basic_publish("", "ruled.b", b"x")
+    until(lambda: (ready("ruled.b"), ready("ruled.dead")) == (2, 9))
+    assert gantry("amqp", "set-policy", "o", "^ruled[.]b", '{"max-length": 1}', "--operator", *where).returncode == 0
+    until(lambda: (ready("ruled.b"), ready("ruled.dead")) == (1, 10))
+    shown = api.get("queues/%2F/ruled.b").json()
+    assert (shown["policy"], shown["operator_policy"]) == ("p", "o")
+    assert shown["effective_policy_definition"] == settings | {"max-length": 1}
+    assert "^ruled[.][ab]" in gantry("amqp", "policies", *where).stdout
+    assert gantry("amqp", "clear-policy", "p", *where).returncode == 0
+    assert gantry("amqp", "clear-policy", "p", *where).returncode == 3
+    for _ in range(3):
+        channel.basic_publish("", "ruled.a", b"x")
+    assert ready("ruled.a") == 5
+    assert gantry("amqp", "set-policy", "t", "^ruled[.]a", '{"message-ttl": 50}', *where).returncode == 0
+    until(lambda: ready("ruled.a") == 0)
+    assert gantry("amqp", "set-policy", "t", "^ruled[.]a", "{", *where).returncode == 2
+    connection.close()
+
+
+def test_policies_survive_kill(tmp_path: Path) -> None:
+    port = free_port()
+    server = Gantry(tmp_path, settings=(f"amqp.management_port={port}",)).start()
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/", auth=("guest", "guest"), timeout=30) as api:
+            api.put("queues/%2F/q", json={"durable": True})
+            rule = {"pattern": "^q", "definition": {"max-length": 1, "overflow": "reject-publish"}}
+            assert api.put("policies/%2F/p", json=rule).status_code == 201
+        server.kill_and_restart()
+        host, amqp_port = server.address("amqp")
+        connection = pika.BlockingConnection(pika.ConnectionParameters(host, amqp_port))
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_publish("", "q", b"fits")
+        with pytest.raises(pika.exceptions.NackError):
+            channel.basic_publish("", "q", b"does not")
+        connection.close()
+    finally:
+        server.stop()

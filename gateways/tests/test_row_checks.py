@@ -24,10 +24,12 @@ GARBAGE = {
     "mqtt_ban": [("x:y", b"{}"), ("client:", b"{}"), ("client:a", b"[]"), ("address:x", b"{}")],
     "mqtt_console": [("a", b"["), ("a", b"1")],
     "mqtt_exchange": [("k", b"\x00\x01"), ("<k", b"\x00")],
+    "mqtt_will": [("c", b"{"), ("c", b"[]"), ("c", b"\x00")],
     "mqtt_bridge": [("b", b"{"), ("b", b"{}"), ("b", b"[]")],
     "amqp_exchange": [("e", b"{"), ("e", b'{"type":1}'), ("e", b"{}")],
     "amqp_queue": [("q", b"{"), ("q", b'{"light":"1"}'), ("q", b"{}")],
     "amqp_binding": [("b", b"{"), ("b", b"{}"), ("b", b'{"source":"","to_queue":1}')],
+    "amqp_policy": [("policy/p", b"{"), ("other/p", b'{"pattern":""}'), ("policy/p", b'{"pattern":"("}')],
     "long_topic": [("t", b"\xff\xfe")],
 }
 

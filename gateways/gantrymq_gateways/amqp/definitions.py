@@ -17,15 +17,17 @@ from typing import Any, Final
 
 import msgspec
 
-from gantrymq.broker.port import END, BrokerPort, CursorInfo, Route
+from gantrymq.broker.port import END, FIND, BrokerPort, CursorInfo, Route
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.net.procedures.driver import Steps
+from gantrymq.model.queue_policy import Policy
+from gantrymq.net.procedures.driver import Done, Steps
 from gantrymq.net.procedures.order import Lock
 from gantrymq_gateways.amqp.exchanges.arguments import Rules, rules_of
 from gantrymq_gateways.amqp.exchanges.arguments import check_binding as check_new_binding
 from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE, DIRECT_TOPIC, KIND
 from gantrymq_gateways.amqp.properties.mapping import topic_of
+from gantrymq_gateways.amqp.queues import policies as server
 from gantrymq_gateways.amqp.queues.arguments import policy_of
 from gantrymq_gateways.amqp.wire.constants import ACCESS_REFUSED, PRECONDITION_FAILED, AmqpError
 from gantrymq_gateways.amqp.wire.values import read_table
@@ -39,6 +41,8 @@ LONG_TOPIC_TABLE: Final = "long_topic"
 """Shared by the doors: native topic to the name that it stands for, where that was too long."""
 ORPHANS_AT_ONCE: Final = 100
 """Transient queues of other gateways that are looked at together: a lease is asked for, for each."""
+SLICE: Final = 20
+"""Queues that are held against a changed policy between two turns of the loop: two milliseconds."""
 GROUP: Final = "amqp"
 """Consumer group of a queue's cursor."""
 
@@ -81,11 +85,6 @@ class QueueDefinition:
     def transient(self) -> bool:
         """It goes when its gateway goes."""
         return self.exclusive or not self.durable
-
-    @property
-    def managed(self) -> bool:
-        """The broker keeps a policy of it, and sees to what expires."""
-        return policy_of(self.name, self.arguments, QUEUE_TABLE) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +253,11 @@ class Definitions:
         self.version = 0
         """Changes whenever a publish may have to go elsewhere than before."""
         self.queues: dict[str, QueueDefinition] = {}
+        self.policies = server.Policies()
+        self.on_policies: Callable[[], None] = lambda: None
+        """They are others now."""
+        self.breathe: Callable[[object, Done], None] = lambda token, on_done: on_done(token, None)
+        """A call that is answered in a later turn."""
         self.exchange_of: dict[str, str] = {}
         """Names of exchanges by topic, where the topic is a shortened name."""
         self._exchanges: dict[str, Exchange | None] = {}
@@ -275,6 +279,7 @@ class Definitions:
             (QUEUE_TABLE, self._queue_row),
             (BINDING_TABLE, self._binding_row),
             (LONG_TOPIC_TABLE, self._long_topic_row),
+            (server.TABLE, self._policy_row),
         )
         for table, apply in tables:
             rows = yield partial(self._port.watch_table, table, partial(self._changed, table, apply))
@@ -293,6 +298,8 @@ class Definitions:
         for exchange in list(self._exchanges.values()):
             if exchange is not None and not exchange.durable and (yield from self._try_lease("/" + exchange.name)):
                 yield from self.delete_exchange(exchange)
+        for sort, name, policy in list(self.policies.unfinished()):
+            yield from self._finish_policy(sort, name, policy, None)
 
     def _changed(self, table: str, apply: Callable[[str, bytes | None], None], key: str, data: bytes | None) -> None:
         """A row changed. Our own changes are in force already; what comes back late must not undo newer ones."""
@@ -410,16 +417,14 @@ class Definitions:
         yield from self._note_name(topic, exchange.name)
         if not exchange.durable:
             yield from self._try_lease("/" + exchange.name)
-        if alternate := exchange.rules.alternate:
-            expression = {"exchange": exchange.name, "type": "alternate", "key": "", "destination": alternate}
-            yield partial(self._port.add_route, _route(_alternate_id(exchange.name), topic, expression, 0))
+        yield from self._set_alternate(exchange, self._alternate(exchange, self.policies))
         yield from self._put(EXCHANGE_TABLE, self._exchange_row, [(exchange.name, exchange_row(exchange))])
 
     def delete_exchange(self, exchange: Exchange) -> Steps:
         """With its bindings; the topic and its records stay, the name is unknown until declared again."""
         yield from self._remove_bindings(self.bindings_from(exchange.name) + self.bindings_to(False, exchange.name))
-        if exchange.rules.alternate:
-            yield partial(self._port.remove_routes, [_alternate_id(exchange.name)])
+        if self._alternate(exchange, self.policies):
+            yield from self._set_alternate(exchange, "")
         yield from self._put(EXCHANGE_TABLE, self._exchange_row, [(exchange.name, NO_EXCHANGE)])
         self._drop_lease("/" + exchange.name)
 
@@ -442,7 +447,7 @@ class Definitions:
         queue = replace(wanted, light=light, finished=wanted.transient)
         yield from self._put(QUEUE_TABLE, self._queue_row, [(queue.name, queue_row(queue))])
         info: CursorInfo = yield partial(self._port.open_cursor, f"~{light}", GROUP, END)
-        policy = policy_of(queue.name, queue.arguments, QUEUE_TABLE)
+        policy = self.broker_policy(queue)
         if policy is not None:
             yield partial(self._port.set_policy, info.cursor, policy)
         for route in default_routes(queue):
@@ -559,6 +564,71 @@ class Definitions:
             exchange = self._exchanges.get(source)
             if exchange is not None and exchange.auto_delete and not self._by_source.get(source):
                 yield from self.delete_exchange(exchange)
+
+    # Policies.
+
+    def _policy_row(self, key: str, data: bytes | None) -> None:
+        self.version += 1
+        self.policies.changed(key, data)
+        self.on_policies()
+
+    def broker_policy(self, queue: QueueDefinition, policies: server.Policies | None = None) -> Policy | None:
+        """What the broker does for a queue, by its arguments and the policies; None: nothing."""
+        _, _, said = (policies or self.policies).of_queue(queue.name, queue.arguments)
+        return policy_of(queue.name, server.effective_arguments(queue.arguments, said), QUEUE_TABLE)
+
+    @staticmethod
+    def _alternate(exchange: Exchange, policies: server.Policies) -> str:
+        return exchange.rules.alternate or server.alternate_of(policies.of_exchange(exchange.name)[1])
+
+    def _set_alternate(self, exchange: Exchange, alternate: str) -> Steps:
+        topic = topic_of(exchange.name)
+        if alternate:
+            expression = {"exchange": exchange.name, "type": "alternate", "key": "", "destination": alternate}
+            yield partial(self._port.add_route, _route(_alternate_id(exchange.name), topic, expression, 0))
+        else:
+            yield partial(self._port.remove_routes, [_alternate_id(exchange.name)])
+
+    def set_policy(self, sort: str, name: str, policy: server.ServerPolicy | None) -> Steps:
+        """Make, change or delete (None) one; when this ends, what it concerns has it. The caller holds the lock."""
+        count = len(self.policies.all(sort))
+        if policy is not None and self.policies.get(sort, name) is None and count >= server.POLICIES_MAX:
+            text = f"cannot set policy '{name}' in vhost '/': limit of {server.POLICIES_MAX} is reached"
+            raise AmqpError(PRECONDITION_FAILED, text)
+        before = self.policies.copy()
+        if policy is None:
+            begun = msgspec.structs.replace(self.policies.get(sort, name) or server.ServerPolicy(""), gone=True)
+        else:
+            begun = msgspec.structs.replace(policy, finished=False)
+        yield from self._put(server.TABLE, self._policy_row, [(server.row_key(sort, name), server.row_value(begun))])
+        yield from self._finish_policy(sort, name, begun, before)
+
+    def _finish_policy(
+        self, sort: str, name: str, policy: server.ServerPolicy, before: server.Policies | None
+    ) -> Steps:
+        """Tell whom it concerns (all, where nobody knows who was told), then say that it is done."""
+        for number, queue in enumerate(list(self.queues.values()), 1):
+            if not number % SLICE:
+                yield self.breathe
+            now = self.broker_policy(queue)
+            if queue.finished and (before is None or now != self.broker_policy(queue, before)):
+                yield from self._tell_queue(queue, now or Policy(name=queue.name, row=(QUEUE_TABLE, queue.name)))
+        declared = [exchange for exchange in self._exchanges.values() if exchange is not None]
+        for exchange in [*SYSTEM_EXCHANGES.values(), *declared]:
+            alternate = self._alternate(exchange, self.policies)
+            if before is None or alternate != self._alternate(exchange, before):
+                yield from self._set_alternate(exchange, alternate)
+        done = None if policy.gone else server.row_value(msgspec.structs.replace(policy, finished=True))
+        yield from self._put(server.TABLE, self._policy_row, [(server.row_key(sort, name), done)])
+
+    def _tell_queue(self, queue: QueueDefinition, policy: Policy) -> Steps:
+        try:
+            info: CursorInfo = yield partial(self._port.open_cursor, f"~{queue.light}", GROUP, FIND)
+        except GantryError as error:
+            if error.code not in (ErrorCode.NOT_FOUND, ErrorCode.QUEUE_NOT_FOUND):
+                raise
+            return  # it went meanwhile
+        yield partial(self._port.set_policy, info.cursor, policy)
 
     # Leases: who keeps a transient thing alive.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from gantrymq.broker.port import END, BrokerPort, CursorInfo
 from gantrymq.net.procedures.driver import Steps, run
 from gantrymq_gateways.amqp.config import AmqpConfig
-from gantrymq_gateways.amqp.definitions import GROUP, DefinitionLimits, Definitions, QueueDefinition
+from gantrymq_gateways.amqp.definitions import GROUP, SLICE, DefinitionLimits, Definitions, QueueDefinition
 from gantrymq_gateways.amqp.messages.consumers import Consumer, Queue
 from gantrymq_gateways.amqp.messages.publish import Contents, Targets
 from gantrymq_gateways.amqp.messages.timeouts import Clockwork
@@ -78,6 +78,8 @@ class Gateway:
     def _reset(self) -> None:
         limits = DefinitionLimits(self.config.exchanges_max, self.config.queues_max, self.config.bindings_max)
         self.definitions = Definitions(self.port, limits, self._queue_gone)
+        self.definitions.on_policies = self._policies_changed
+        self.definitions.breathe = lambda token, on_done: self.turn.in_slices(lambda: on_done(token, None))
         self.targets = Targets(self.definitions)
         self.renderer = Renderer(self.definitions.exchange_of)
         self.queues: dict[str, Queue] = {}
@@ -207,8 +209,23 @@ class Gateway:
         if timeout_ms is None:
             timeout_ms = self.config.consumer_timeout_ms
         queue = Queue(self.port, self.renderer, self.clock.now_ms, definition, cursor, self._holders, timeout_ms)
+        queue.managed = self.definitions.broker_policy(definition) is not None
         self.queues[definition.name] = queue
         return queue
+
+    def _policies_changed(self) -> None:
+        def steps() -> Steps:
+            for number, queue in enumerate(list(self.queues.values()), 1):
+                if not number % SLICE:
+                    yield self.definitions.breathe
+                queue.managed = self.definitions.broker_policy(queue.definition) is not None
+
+        run(steps(), self._looked, Exception)
+
+    @staticmethod
+    def _looked(error: Exception | None) -> None:
+        if error is not None:
+            log.error("amqp: queues could not be held against the policies: %s", error)
 
     def _queue_gone(self, definition: QueueDefinition) -> None:
         queue = self.queues.get(definition.name)

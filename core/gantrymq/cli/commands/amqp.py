@@ -32,6 +32,8 @@ COLUMNS: Final = {
     "bindings": ("source", "destination_type", "destination", "routing_key", "arguments"),
     "connections": ("name", "user", "state", "channels", "user_provided_name"),
     "channels": ("name", "user", "consumer_count", "messages_unacknowledged", "prefetch_count", "transactional"),
+    "policies": ("name", "pattern", "apply-to", "priority", "definition"),
+    "operator-policies": ("name", "pattern", "apply-to", "priority", "definition"),
     "consumers": ("consumer_tag", "queue.name", "ack_required", "prefetch_count", "channel_details.name"),
 }
 """What is shown of each kind; --json shows all."""
@@ -78,6 +80,53 @@ def consumers(api: Api = API, user: User = USER, json_: Json = False) -> None:
     show("consumers", api, user, json_)
 
 
+Operator = Annotated[
+    bool, typer.Option("--operator", help="An operator policy: it lowers limits, whatever others say.")
+]
+
+
+@amqp_app.command()
+def policies(operator: Operator = False, api: Api = API, user: User = USER, json_: Json = False) -> None:
+    """Policies of vhost /."""
+    show(_sort(operator), api, user, json_)
+
+
+@amqp_app.command("set-policy")
+def set_policy(
+    name: Annotated[str, typer.Argument(help="Name of the policy.")],
+    pattern: Annotated[str, typer.Argument(help="Regular expression for names of queues and exchanges.")],
+    definition: Annotated[str, typer.Argument(help='Its settings as JSON, like {"max-length": 1000}.')],
+    priority: Annotated[int, typer.Option(help="Of all that match the highest counts.")] = 0,
+    apply_to: Annotated[str, typer.Option(help="all, queues, exchanges, classic_queues or quorum_queues.")] = "",
+    operator: Operator = False,
+    api: Api = API,
+    user: User = USER,
+) -> None:
+    """Make or change a policy; queues and exchanges have it at once."""
+    try:
+        settings = json.loads(definition)
+    except ValueError as error:
+        complain(f"{definition}: it is no JSON: {error}")
+        raise typer.Exit(EXIT_USAGE) from error
+    body = {"pattern": pattern, "definition": settings, "priority": priority, "apply-to": apply_to}
+    ask("PUT", f"{_sort(operator)}/%2F/{quote(name, safe='')}", api, user, body)
+
+
+@amqp_app.command("clear-policy")
+def clear_policy(
+    name: Annotated[str, typer.Argument(help="Name of the policy.")],
+    operator: Operator = False,
+    api: Api = API,
+    user: User = USER,
+) -> None:
+    """Delete a policy; what it said is over at once."""
+    ask("DELETE", f"{_sort(operator)}/%2F/{quote(name, safe='')}", api, user)
+
+
+def _sort(operator: bool) -> str:
+    return "operator-policies" if operator else "policies"
+
+
 @amqp_app.command()
 def peek(
     queue: Annotated[str, typer.Argument(help="Name of the queue.")],
@@ -99,7 +148,7 @@ def import_(
     api: Api = API,
     user: User = USER,
 ) -> None:
-    """Declare the exchanges, queues and bindings of vhost / that a RabbitMQ has exported. What is there already stays."""
+    """Declare the policies, exchanges, queues and bindings of vhost / that a RabbitMQ has exported. What is there already stays."""
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
         body = json.loads(text)
@@ -114,7 +163,7 @@ def import_(
 
 @amqp_app.command()
 def export(api: Api = API, user: User = USER) -> None:
-    """Durable exchanges, queues and bindings, as RabbitMQ imports them."""
+    """Policies, durable exchanges, queues and bindings, as RabbitMQ imports them."""
     typer.echo(json.dumps(ask("GET", "definitions", api, user), indent=2, ensure_ascii=False))
 
 

@@ -197,7 +197,7 @@ def queue_declare(
             if existing is not None and existing.finished:
                 queue = yield from door.gateway.open_queue(wanted.name, door)
                 _check_same_queue(queue, wanted, arguments)
-                if existing.managed:  # it is in use
+                if door.gateway.definitions.broker_policy(existing) is not None:  # it is in use
                     yield partial(door.gateway.port.open_cursor, f"~{existing.light}", GROUP, END)
                 return queue
             _check_new_queue(wanted, arguments, named)

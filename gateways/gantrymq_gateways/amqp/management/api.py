@@ -13,12 +13,12 @@ from gantrymq.model.errors import GantryError
 from gantrymq.net.procedures.driver import Steps
 from gantrymq_gateways.amqp.definitions import Binding
 from gantrymq_gateways.amqp.gateway import Gateway
-from gantrymq_gateways.amqp.management import views
+from gantrymq_gateways.amqp.management import policies, views
 from gantrymq_gateways.amqp.management.definitions_file import export, import_
 from gantrymq_gateways.amqp.management.http import Request
 from gantrymq_gateways.amqp.management.inside import Fetched, Inside
+from gantrymq_gateways.amqp.management.policies import VHOST
 from gantrymq_gateways.amqp.management.values import plain_properties, properties_of, table_of, truth
-from gantrymq_gateways.amqp.management.views import VHOST
 from gantrymq_gateways.amqp.wire.constants import NOT_FOUND, AmqpError
 from gantrymq_gateways.amqp.wire.values import encode_table
 
@@ -207,18 +207,22 @@ def _queue(api: Api, _request: Request, values: list[str]) -> Steps:
 
 
 def _exchanges(api: Api, request: Request, _values: list[str]) -> Steps:
-    return (yield from api.listed(request, map(views.exchange_view, views.exchanges(api.gateway))))
+    return (
+        yield from api.listed(
+            request, [views.exchange_view(api.gateway, each) for each in views.exchanges(api.gateway)]
+        )
+    )
 
 
 def _exchange(api: Api, _request: Request, values: list[str]) -> Steps:
     name = _exchange_name(values[1])
     for exchange in views.exchanges(api.gateway):
         if exchange.name == name:
-            return _json(views.exchange_view(exchange))
+            return _json(views.exchange_view(api.gateway, exchange))
     found = (yield from api.gateway.definitions.find_exchange(name)) if name else None
     if found is None:
         raise NotFoundError
-    return _json(views.exchange_view(found))
+    return _json(views.exchange_view(api.gateway, found))
 
 
 def _bindings(choose: Callable[[Binding, list[str]], bool]) -> Handler:
@@ -412,6 +416,41 @@ def _row(method: str, path: str, handler: Handler) -> tuple[str, tuple[str, ...]
     return method, tuple(path.split("/")), handler
 
 
+def _policies(sort: str, api: Api, request: Request, _values: list[str]) -> Steps:
+    found = api.gateway.definitions.policies.all(sort)
+    return (yield from api.listed(request, [policies.view(*each) for each in found]))
+
+
+def _policy(sort: str, api: Api, _request: Request, values: list[str]) -> Reply:
+    found = api.gateway.definitions.policies.get(sort, values[1])
+    if found is None:
+        raise NotFoundError
+    return _json(policies.view(values[1], found))
+
+
+def _put_policy(sort: str, api: Api, request: Request, values: list[str]) -> Steps:
+    new = yield from policies.put(api.gateway, sort, values[1], _body(request))
+    return (201 if new else 204), b"", ""
+
+
+def _delete_policy(sort: str, api: Api, _request: Request, values: list[str]) -> Steps:
+    if not (yield from policies.delete(api.gateway, sort, values[1])):
+        raise NotFoundError
+    return 204, b"", ""
+
+
+def _policy_rows(word: str) -> list[tuple[str, tuple[str, ...], Handler]]:
+    sort = policies.SORTS[word]
+    one = word + "/{vhost}/{name}"
+    return [
+        _row("GET", word, partial(_policies, sort)),
+        _row("GET", word + "/{vhost}", partial(_policies, sort)),
+        _row("GET", one, partial(_policy, sort)),
+        _row("PUT", one, partial(_put_policy, sort)),
+        _row("DELETE", one, partial(_delete_policy, sort)),
+    ]
+
+
 _QUEUE = "queues/{vhost}/{name}"
 _EXCHANGE = "exchanges/{vhost}/{name}"
 _TO_QUEUE = "bindings/{vhost}/e/{source}/q/{queue}"
@@ -429,11 +468,10 @@ TABLE: Final = (
     _row("GET", "users", _fixed(lambda api, request: [_user(request)])),
     _row("GET", "permissions", _fixed(lambda api, request: [_permission(request)])),
     _row("GET", "topic-permissions", _fixed(lambda api, request: [])),
-    _row("GET", "parameters", _fixed(lambda api, request: [])),
+    _row("GET", "parameters", _fixed(lambda api, request: policies.parameters(api.gateway))),
     _row("GET", "global-parameters", _fixed(lambda api, request: [])),
-    _row("GET", "policies", _fixed(lambda api, request: [])),
-    _row("GET", "policies/{vhost}", _fixed(lambda api, request: [])),
-    _row("GET", "operator-policies", _fixed(lambda api, request: [])),
+    *_policy_rows("policies"),
+    *_policy_rows("operator-policies"),
     _row("GET", "feature-flags", _fixed(lambda api, request: [])),
     _row("GET", "aliveness-test/{vhost}", _alive),
     _row("GET", "queues", _queues),

@@ -1,4 +1,4 @@
-"""Definitions as RabbitMQ exports and imports them: exchanges, queues and bindings of vhost `/`."""
+"""Definitions as RabbitMQ exports and imports them: policies, exchanges, queues and bindings of vhost `/`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any, Final
 
 from gantrymq.net.procedures.driver import Steps
 from gantrymq_gateways.amqp.gateway import Gateway
-from gantrymq_gateways.amqp.management import views
+from gantrymq_gateways.amqp.management import policies, views
 from gantrymq_gateways.amqp.management.inside import Inside
+from gantrymq_gateways.amqp.management.policies import VHOST
 from gantrymq_gateways.amqp.management.values import table_of, truth
-from gantrymq_gateways.amqp.management.views import VHOST
+from gantrymq_gateways.amqp.queues.policies import OPERATOR, USER
 
 log = logging.getLogger(__name__)
 
-_SKIPPED: Final = ("users", "permissions", "topic_permissions", "policies", "parameters", "global_parameters")
+_SKIPPED: Final = ("users", "permissions", "topic_permissions", "global_parameters")
 
 
 def export(gateway: Gateway) -> dict[str, Any]:
@@ -25,8 +26,9 @@ def export(gateway: Gateway) -> dict[str, Any]:
     return {
         "rabbit_version": gateway.config.version, "rabbitmq_version": gateway.config.version,
         "product_name": gateway.config.product, "product_version": gateway.config.version,
-        "users": [], "vhosts": [{"name": VHOST}], "permissions": [], "topic_permissions": [], "parameters": [],
-        "global_parameters": [], "policies": [],
+        "users": [], "vhosts": [{"name": VHOST}], "permissions": [], "topic_permissions": [],
+        "global_parameters": [], "parameters": policies.parameters(gateway),
+        "policies": [policies.view(*each) for each in gateway.definitions.policies.all(USER)],
         "queues": [
             {
                 "name": queue.name, "vhost": VHOST, "durable": True, "auto_delete": queue.auto_delete,
@@ -34,10 +36,7 @@ def export(gateway: Gateway) -> dict[str, Any]:
             }
             for queue in sorted(queues, key=lambda queue: queue.name)
         ],
-        "exchanges": [
-            {key: value for key, value in views.exchange_view(each).items() if key != "user_who_performed_action"}
-            for each in sorted(shown, key=lambda each: each.name)
-        ],
+        "exchanges": [views.definition_of(each) for each in sorted(shown, key=lambda each: each.name)],
         "bindings": [
             {key: value for key, value in views.binding_view(binding).items() if key != "properties_key"}
             for binding in gateway.definitions.bindings()
@@ -51,19 +50,35 @@ def import_(gateway: Gateway, user: str, body: dict[str, Any]) -> Steps:
     what was left out, by kind."""
     left: dict[str, int] = {name: len(body[name]) for name in _SKIPPED if body.get(name)}
     others = 0
-    for kind, declare in (("exchanges", _exchange), ("queues", _queue), ("bindings", _binding)):
+    kinds = (
+        ("parameters", _parameter), ("policies", _policy), ("exchanges", _exchange), ("queues", _queue), ("bindings", _binding),
+    )  # fmt: skip
+    for kind, declare in kinds:
         for row in body.get(kind) or ():
             if not isinstance(row, dict):
                 raise ValueError(f"{kind}: {str(row)[:80]!r} is no object")
             if row.get("vhost", VHOST) != VHOST:
                 others += 1
                 continue
-            yield from declare(Inside(gateway, user), row)
+            if (missed := (yield from declare(Inside(gateway, user), row))) is not None:
+                left[missed] = left.get(missed, 0) + 1
     if others:
         left["of other vhosts"] = others
     for name, count in left.items():
         log.warning("amqp: definitions: %d %s were not imported", count, name)
     return left
+
+
+def _parameter(inside: Inside, row: dict[str, Any]) -> Steps:
+    """Operator policies are parameters in such a file; there are no others here."""
+    if row.get("component") != OPERATOR or not isinstance(row.get("value"), dict):
+        return "parameters"
+    yield from policies.put(inside.gateway, OPERATOR, str(row["name"]), row["value"])
+    return None
+
+
+def _policy(inside: Inside, row: dict[str, Any]) -> Steps:
+    yield from policies.put(inside.gateway, USER, str(row["name"]), row)
 
 
 def _exchange(inside: Inside, row: dict[str, Any]) -> Steps:

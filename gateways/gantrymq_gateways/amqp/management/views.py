@@ -17,11 +17,12 @@ from gantrymq_gateways.amqp.definitions import GROUP, SYSTEM_EXCHANGES, Binding,
 from gantrymq_gateways.amqp.door import AmqpDoor
 from gantrymq_gateways.amqp.exchanges.arguments import TYPES
 from gantrymq_gateways.amqp.gateway import Gateway
+from gantrymq_gateways.amqp.management import policies
+from gantrymq_gateways.amqp.management.policies import VHOST
 from gantrymq_gateways.amqp.management.values import plain_table
 from gantrymq_gateways.amqp.wire.constants import DIRECT_REPLY_TO
 from gantrymq_gateways.amqp.wire.values import read_table
 
-VHOST: Final = "/"
 SLICE: Final = 100
 """Items between two turns of the loop: a millisecond."""
 
@@ -36,12 +37,16 @@ def arguments_of(data: bytes) -> dict[str, Any]:
     return plain_table(read_table(data, 0, len(data))[0]) if data else {}
 
 
-def exchange_view(exchange: Exchange) -> dict[str, Any]:
+def exchange_view(gateway: Gateway, exchange: Exchange) -> dict[str, Any]:
     """One exchange."""
+    return definition_of(exchange) | {"user_who_performed_action": ""} | policies.of_exchange(gateway, exchange)
+
+
+def definition_of(exchange: Exchange) -> dict[str, Any]:
+    """What files of definitions say of it."""
     return {
         "name": exchange.name, "vhost": VHOST, "type": exchange.type or "direct", "durable": exchange.durable,
         "auto_delete": exchange.auto_delete, "internal": exchange.internal, "arguments": arguments_of(exchange.arguments),
-        "user_who_performed_action": "",
     }  # fmt: skip
 
 
@@ -119,8 +124,8 @@ def _queue_view(gateway: Gateway, definition: QueueDefinition, info: CursorInfo 
         "name": definition.name, "vhost": VHOST, "durable": definition.durable, "auto_delete": definition.auto_delete,
         "exclusive": definition.exclusive, "arguments": arguments, "type": arguments.get("x-queue-type", "classic"),
         "node": node_name(gateway), "state": "running", "consumers": count, "messages": ready + unacked,
-        "messages_ready": ready, "messages_unacknowledged": unacked, "policy": None, "operator_policy": None,
-        "effective_policy_definition": {}, "exclusive_consumer_tag": _exclusive(consumers), "memory": 0,
+        "messages_ready": ready, "messages_unacknowledged": unacked, **policies.of_queue(gateway, definition),
+        "exclusive_consumer_tag": _exclusive(consumers), "memory": 0,
         "message_stats": {}, "messages_details": {"rate": 0.0}, "messages_ready_details": {"rate": 0.0},
         "messages_unacknowledged_details": {"rate": 0.0},
     }  # fmt: skip

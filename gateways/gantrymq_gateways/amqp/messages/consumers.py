@@ -260,7 +260,8 @@ class Queue:
         self._now_ms = now_ms
         self.definition = definition
         self.name = definition.name
-        self._managed = definition.managed
+        self.managed = False
+        """The broker keeps a policy of it, and sees to what expires."""
         arguments = parse(definition.arguments)
         self._single = is_single(arguments)
         self._counts = is_quorum(arguments)
@@ -434,7 +435,7 @@ class Queue:
         """How it is shown, or None if its time is over (then it is settled). What came to a consumer that waited is not over, were
         its time 0 (RabbitMQ hands it on without a look at the clock); what comes back is."""
         rendered = self._renderer.render(delivery.message)
-        if self._managed:
+        if self.managed:
             return counted(rendered, delivery.count - 1) if self._counts and delivery.count > 1 else rendered
         if rendered.expires_at_ms and rendered.expires_at_ms <= self._now_ms() and (delivery.count > 1 or not awaited):
             self._port.settle([(self.cursor, delivery.offset, Outcome.DROP)])
