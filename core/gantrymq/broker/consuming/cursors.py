@@ -589,7 +589,8 @@ class Cursors:
         """Entries that were taken out (`AckWindow.take_out`) are done."""
         for offset in offsets:
             cursor.window.done_out(offset)
-        self._note_acked(cursor.id).extend(offsets)
+        if offsets:
+            self._note_acked(cursor.id).extend(offsets)
 
     def release(self, holder: int) -> None:
         """Requeue everything that the holder has."""

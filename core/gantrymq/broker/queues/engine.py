@@ -38,7 +38,9 @@ LATER_MS: Final = 1
 RETRY_MS: Final = 1_000
 """What could not be stored is tried again."""
 KEPT_RETRY_MS: Final = 5_000
-"""A dead letter that nothing takes, of a queue that keeps it."""
+"""Dead letters that nothing takes, of a queue that keeps them: the oldest are tried again."""
+KEPT_MAX: Final = 10_000
+"""Of one queue, some 100 bytes each: while there are more, what expires stays in the queue. What consumers reject is kept nevertheless."""
 RECHECK_MS_MAX: Final = 60_000
 """The clock may be set: nobody waits longer without a look at it."""
 OVERDUE_MAX: Final = 10_000
@@ -324,6 +326,9 @@ class QueueEngine:
         if self._is_gone(queue):
             return
         now_ms, window = self._broker.clock.now_ms(), queue.cursor.window
+        if len(queue.kept) >= KEPT_MAX:
+            self._wake_at(queue, now_ms + KEPT_RETRY_MS, now_ms)
+            return
         place, next_ms = queue.place, NEVER
         out: list[int] = []
         if queue.policy.message_ttl_ms is not None:
@@ -424,7 +429,25 @@ class QueueEngine:
     def _keep(self, queue: ManagedQueue, reason: str, offsets: list[int]) -> None:
         """Nothing takes them yet: they stay out of the queue, and in it for a start."""
         log.debug("queue %s: nothing takes %d dead letters; they are kept", queue.policy.name, len(offsets))
-        self._later(KEPT_RETRY_MS, partial(self._bury, queue, reason, offsets))
+        queue.kept.extend([(reason, offset) for offset in offsets])
+        self._try_kept(queue, KEPT_RETRY_MS)
+
+    def _try_kept(self, queue: ManagedQueue, after_ms: int) -> None:
+        if queue.kept and not queue.is_trying:
+            queue.is_trying = True
+            self._later(after_ms, partial(self._again, queue))
+
+    def _again(self, queue: ManagedQueue) -> None:
+        """The oldest that are kept for one reason, once more; the others soon, if these found a place."""
+        queue.is_trying = False
+        if self._is_gone(queue) or not queue.kept:
+            return
+        reason = queue.kept[0][0]
+        offsets = []
+        while queue.kept and queue.kept[0][0] == reason and len(offsets) < STEP:
+            offsets.append(queue.kept.popleft()[1])
+        self._attempt(partial(self._bury, queue, reason, offsets))
+        self._try_kept(queue, RETRY_MS)
 
     def _buried(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heappush
 from typing import TYPE_CHECKING, Final
@@ -28,6 +29,8 @@ class ManagedQueue:
         "coming",
         "cursor",
         "expiries",
+        "is_trying",
+        "kept",
         "on_due",
         "on_work",
         "overdue",
@@ -58,6 +61,10 @@ class ManagedQueue:
         """Heap of (milliseconds since the epoch, offset) of messages with an expiry of their own."""
         self.overdue: set[int] = set()
         """...of which these were in flight when their time came."""
+        self.kept: deque[tuple[str, int]] = deque()
+        """(reason, offset) of dead letters that nothing takes, of a queue that keeps them."""
+        self.is_trying = False
+        """A timer tries them again."""
         self.scan_at = self.place
         self.scan_end = end
         """Entries from `scan_at` to here were there before the start: their own expiries are still to be read."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from gantrymq.broker.port import Outcome
+from gantrymq.broker.queues import engine
 from gantrymq.broker.queues.engine import KEPT_RETRY_MS
 from gantrymq.model.message import Message
 from gantrymq.model.queue_policy import Policy
@@ -68,6 +69,34 @@ def test_a_full_queue_gets_them_when_it_has_room() -> None:
         found += [delivery.message.body for delivery in taken]
         sink.settle(taken, Outcome.ACK)
     assert sorted(found) == [b"1", b"2"]
+
+
+def test_what_expires_waits_in_the_queue_while_many_are_kept(node: QueueNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "KEPT_MAX", 2)
+    queue = Queue(node, "a", dead(dead_keep=True, message_ttl_ms=1_000))
+    queue.send(b"1", b"2")
+    node.now(1_100)
+    assert queue.ready() == 0
+    queue.send(b"3", b"4", b"5")
+    node.now(20_000)
+    assert queue.ready() == 3
+    sink = Queue(node, "dead")
+    for _ in range(4):
+        node.now(KEPT_RETRY_MS + 100)
+    assert queue.ready() == 0
+    assert trails(sink) == ["q:expired"] * 5
+
+
+def test_kept_ones_are_tried_again_a_step_at_a_time(node: QueueNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "STEP", 2)
+    queue = Queue(node, "a", dead(dead_keep=True))
+    reject(queue, b"1", b"2", b"3", b"4", b"5")
+    sink = Queue(node, "dead")
+    node.now(KEPT_RETRY_MS)
+    assert len(trails(sink)) == 2
+    node.now(2 * engine.RETRY_MS)
+    node.now(2 * engine.RETRY_MS)
+    assert len(trails(sink)) == 3  # those that were not yet seen
 
 
 def test_a_start_brings_them_back() -> None:
