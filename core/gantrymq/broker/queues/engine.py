@@ -443,7 +443,7 @@ class QueueEngine:
         if self._is_gone(queue) or not queue.kept:
             return
         reason = queue.kept[0][0]
-        offsets = []
+        offsets: list[int] = []
         while queue.kept and queue.kept[0][0] == reason and len(offsets) < STEP:
             offsets.append(queue.kept.popleft()[1])
         self._attempt(partial(self._bury, queue, reason, offsets))
