@@ -7,6 +7,7 @@ import asyncio
 import socket
 import threading
 import time
+from asyncio import selector_events
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -364,3 +365,21 @@ def test_every_entry_point_of_the_client_at_a_broker_that_does_not_answer(mute: 
         if name not in without_error and name not in ("blocking push", "blocking admin"):
             assert isinstance(error, GantryError), name
             assert mute.broker().address in error.text or "reply" in error.text, name
+
+
+def test_a_command_that_gives_up_on_a_broker_leaves_no_connection_open(
+    mute: FakeCluster, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    inner = selector_events._SelectorSocketTransport.__init__  # type: ignore[attr-defined]
+
+    def note(transport: Any, loop: asyncio.AbstractEventLoop, sock: socket.socket, *args: Any, **more: Any) -> None:
+        if threading.current_thread() is threading.main_thread():  # the cluster's have a thread of their own
+            made.append(sock)
+        inner(transport, loop, sock, *args, **more)
+
+    monkeypatch.setattr(selector_events._SelectorSocketTransport, "__init__", note)  # type: ignore[attr-defined]
+    assert run_app(["mqtt", "clients", "--nameserver", mute.nameserver]) == options.EXIT_UNREACHABLE
+    assert said
+    assert made
+    assert [sock for sock in made if sock.fileno() >= 0] == []

@@ -68,12 +68,12 @@ async def tables(nameserver: str) -> AsyncIterator[Tables]:
         context = ServiceContext(None, {}, "", Path(), clock, turn, wheel, nameservers, _listen, spawn)
         members = Members(nameservers, context, f"cli-{time.time_ns():x}")
         try:
-            with anyio.fail_after(BEGIN_S):
-                await members.begin()
-        except TimeoutError:
-            text = f"no nameserver or no broker answers: {nameserver} (tried for {BEGIN_S:g} s){NO_NAMESERVER}"
-            raise GantryError(ErrorCode.UNAVAILABLE, text) from None
-        try:
+            try:
+                with anyio.fail_after(BEGIN_S):
+                    await members.begin()
+            except TimeoutError:
+                text = f"no nameserver or no broker answers: {nameserver} (tried for {BEGIN_S:g} s){NO_NAMESERVER}"
+                raise GantryError(ErrorCode.UNAVAILABLE, text) from None
             yield Tables(members.port)
         finally:
             members.port.close()
