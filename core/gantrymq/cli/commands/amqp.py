@@ -6,6 +6,7 @@ import http.client
 import json
 import sys
 from base64 import b64encode
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import quote, urlsplit
@@ -20,6 +21,9 @@ amqp_app = typer.Typer()
 
 TIMEOUT_S: Final = 60
 """Of one answer: thousands of queues are listed, or declared, meanwhile."""
+
+SHOVEL_SAYS_S: Final = 5.0
+"""How far it is, as often as this."""
 
 Api = Annotated[str, typer.Option(help="Where the management API is.", envvar="GANTRY_AMQP_API")]
 User = Annotated[str, typer.Option(help="NAME:PASSWORD", envvar="GANTRY_AMQP_USER")]
@@ -138,6 +142,34 @@ def peek(
     wanted = {"count": count, "ackmode": "ack_requeue_true", "encoding": "auto"}
     for message in ask("POST", f"queues/%2F/{quote(queue, safe='')}/get", api, user, wanted):
         typer.echo(json.dumps(message, ensure_ascii=False))
+
+
+@amqp_app.command()
+def shovel(
+    queue: Annotated[str, typer.Argument(help="Where the messages are.")],
+    source: Annotated[str, typer.Option("--from", help="amqp://USER:PASSWORD@HOST:PORT/VHOST of its broker.")],
+    destination: Annotated[str, typer.Option("--to", help="The same of the broker that gets them.")],
+    to_queue: Annotated[str, typer.Option(help="A queue there; without it the one of the same name.")] = "",
+    to_exchange: Annotated[str, typer.Option(help="An exchange there instead.")] = "",
+    key: Annotated[str, typer.Option(help="Routing key for that exchange; without it each message's own.")] = "",
+    rate: Annotated[float, typer.Option(min=0, help="Messages a second; 0: all there are.")] = 0,
+    prefetch: Annotated[int, typer.Option(min=1, max=10_000, help="So many on their way.")] = 200,
+    until_empty: Annotated[bool, typer.Option(help="Leave when the queue is empty.")] = False,
+) -> None:
+    """Move a queue's messages from one AMQP broker to another, RabbitMQ or this one; none is lost when either end is killed."""
+    if to_queue and to_exchange:
+        complain("--to-queue and --to-exchange: one of them")
+        raise typer.Exit(EXIT_USAGE)
+    (point,) = entry_points(group="gantrymq.tools", name="amqp_shovel")
+    try:
+        run = point.load()
+    except ImportError as error:
+        complain("aiormq is needed: pip install 'gantrymq[bridges]'")
+        raise typer.Exit(EXIT_FAILED) from error
+    own_key = None if to_exchange and not key else key or to_queue
+    words = (source, queue, destination, to_exchange, own_key, rate, prefetch, until_empty)
+    if not run(*words, lambda line: typer.echo(line, err=True), SHOVEL_SAYS_S):
+        raise typer.Exit(EXIT_FAILED)
 
 
 @amqp_app.command("import")
