@@ -279,6 +279,12 @@ class FewKeys:
     name = "few"
     alive = True
 
+    def __init__(self) -> None:
+        self.denied: list[str] = []
+
+    def refused(self, _door: str, _action: str, resource: str, _why: str) -> None:
+        self.denied.append(resource)
+
     def decide_amqp(self, *_needs: object) -> Any:
         return SimpleNamespace(allowed=True)
 
@@ -292,9 +298,11 @@ def test_further_keys_need_the_same_right_as_the_first(header: str) -> None:
     queues(peer, "q")
     declare(peer, "e", "topic")
     bind(peer, "q", "e", "#")
-    peer.door.identity = FewKeys()  # type: ignore[assignment]
+    identity = FewKeys()
+    peer.door.identity = identity  # type: ignore[assignment]
     peer.ask(publish(1, "e", "ok.1", b"x", headers((header, texts("ok.2")))))
     assert peer.count("q") == 1
     ((_, name, reply),) = peer.ask(publish(1, "e", "ok.1", b"x", headers((header, texts("ok.2", "secret")))))
     assert (name, reply[0]) == ("channel.close", 403)
     assert "topic 'secret'" in reply[1]
+    assert identity.denied == ["routing key secret of exchange e"]
