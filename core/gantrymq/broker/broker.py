@@ -40,7 +40,7 @@ from gantrymq.broker.routing.api import RouteSet
 from gantrymq.broker.routing.router import Router, route_from_bytes, route_to_bytes
 from gantrymq.broker.row_checks import RowCheck
 from gantrymq.broker.tables import found_topics
-from gantrymq.broker.tables.snapshots import NOT_TABLES, NOTHING, Snapshots
+from gantrymq.broker.tables.snapshots import NOTHING, Snapshots
 from gantrymq.broker.tables.tables import Rows, Tables, check_item, item_message, replay_topic
 from gantrymq.broker.topic_budget import NATIVE, Maker, TopicBudget
 from gantrymq.broker.topics import Topic, TopicConfig, TopicTable
@@ -191,7 +191,9 @@ class Broker:
         tables = [name[len(names.SYSTEM_PREFIX) :] for name in self.store.topics() if names.is_own_system_topic(name)]
         loaded = self.snapshots.load() if self.snapshots is not None else NOTHING
         self.tables.load(loaded.tables)
-        damaged = self.tables.replay(self.store, [table for table in tables if table not in NOT_TABLES], loaded.offsets)
+        damaged = self.tables.replay(
+            self.store, [table for table in tables if table not in names.NOT_TABLES], loaded.offsets
+        )
         self.tables.quarantine(self.row_checks)
         self._take_over(deletions.unfinished(self.tables, self.store.queues_of, self.store.max_offset))
         self._take_over(take_over())

@@ -20,6 +20,9 @@ SYSTEM_PREFIX: Final = "rmq_sys_gantry_"
 AUDIT_TOPIC: Final = SYSTEM_PREFIX + "audit"
 """Who came in, who was refused what, who changed what (auth/audit.py): no table."""
 
+NOT_TABLES: Final = frozenset({"ack", "dispatch", "moved", "filler", "audit"})
+"""What follows `SYSTEM_PREFIX` in the names of own topics that are no tables."""
+
 LMQ_PREFIX: Final = "%LMQ%"
 OWN_LIGHT_PREFIX: Final = "%LMQ%~"
 RETRY_PREFIX: Final = "%RETRY%"

@@ -13,7 +13,7 @@ from gantrymq.broker.slices import Slices, patient
 from gantrymq.broker.tables.tables import KEY_PROPERTY
 from gantrymq.model import names
 from gantrymq.store.damage import DAMAGE_MAX
-from gantrymq.store.log.moved import MOVED_TOPIC, cost
+from gantrymq.store.log.moved import cost
 from gantrymq.store.queues.consume_queue import HOLE_SIZE
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ CURSOR_US = 2
 READ_US = 15
 UNIT_US = 1
 RECORD_US = 12
-NOT_TABLES = frozenset({ACK_TOPIC, MOVED_TOPIC, "rmq_sys_gantry_dispatch", "rmq_sys_gantry_filler", names.AUDIT_TOPIC})
 OUT_OF_ORDER = "the unit names a place behind the next one's"
 
 BadUnit = tuple[str, int, tuple[int, int, int], str]
@@ -136,7 +135,7 @@ class Survey:
             if self.live_bytes > live_max:
                 return False
         for topic in self.store.topics():
-            if names.is_own_system_topic(topic) and topic not in NOT_TABLES:
+            if names.is_own_system_topic(topic) and topic[len(names.SYSTEM_PREFIX) :] not in names.NOT_TABLES:
                 yield from self._table(topic)
         yield from self._acks()
         return True

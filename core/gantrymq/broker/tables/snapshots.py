@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NOT_TABLES: Final = frozenset({"ack", "dispatch", "moved", "filler", "audit"})
-"""Own system topics that are no tables."""
 BLOCK_ROWS: Final = 512
 BLOCK_BYTES: Final = 64 * 1024
 """A block ends with the row that reaches one of these: some 300 us of work."""
@@ -86,7 +84,7 @@ NOTHING: Final = Loaded({}, {}, [], [])
 def table_of(topic: str) -> str:
     """Table whose records are in that topic, or an empty text."""
     table = topic[len(names.SYSTEM_PREFIX) :] if names.is_own_system_topic(topic) else ""
-    return "" if table in NOT_TABLES else table
+    return "" if table in names.NOT_TABLES else table
 
 
 class Snapshots:

@@ -1,8 +1,7 @@
 """Who sends a request, and may he: every request of a connection is asked here once authentication is on.
 
 Clients and tools sign each request (RocketMQ's AccessKey and Signature). What gateways, brokers and nameservers say to each other is taken
-from connections that have shown the cluster's key, or, where there is none, from this machine and `server.trusted_networks`, as without
-authentication.
+from this machine and `server.trusted_networks`, as without authentication.
 """
 
 from __future__ import annotations
