@@ -17,6 +17,7 @@ from gantrymq.remoting.constants import RequestCode
 from gantrymq.spark.wire import Metadata, close_all
 from interop_tests.accounts import Guarded
 from interop_tests.running import free_port
+from interop_tests.waiting import until
 
 PASSWORD = "alice-pass"
 
@@ -46,6 +47,11 @@ def server(tmp_path_factory: pytest.TempPathFactory, certs: Path) -> Iterator[Gu
         gantry.start()
         gantry.add_user("alice", PASSWORD, ("topic:orders", "pub,sub"), ("topic:orders", "get"))
         asyncio.run(publish(gantry))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("GANTRY_USER", "alice")
+            patched.setenv("GANTRY_PASSWORD", PASSWORD)
+            # The nameserver knows a topic some time after its broker made it for a message.
+            until(lambda: messages(gantry), ignored=(GantryError,))
         yield gantry
     finally:
         gantry.stop()

@@ -169,6 +169,8 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was complained about."""
     lines: list[str] = []
     monkeypatch.setattr(options, "complain", lines.append)
+    # typer sets this variable for a moment and removes it: two commands at once would both remove it.
+    monkeypatch.setenv("PYDANTIC_DISABLE_PLUGINS", "1")
     return lines
 
 
