@@ -83,6 +83,7 @@ def measure(kind: str, address: str, pid: int, jars: str, given: argparse.Namesp
         "format": kind,
         "address": address,
         "broker_pid": pid,
+        "topic": topic_of_this_run(),
         "jars": jars,
         "rows": given.spark_rows,
         "runs": given.spark_runs,
