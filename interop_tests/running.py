@@ -250,7 +250,8 @@ class Cluster(Gantry):
 
     def _start(self) -> None:
         nameservers, brokers, gateways = self._counts
-        data = [["--data", str(self.directory / f"ns{number}.data")] for number in range(nameservers)]
+        own = [setting for setting in self.settings if setting.startswith(("--set=auth.", "--set=nameserver."))]
+        data = [["--data", str(self.directory / f"ns{number}.data"), *own] for number in range(nameservers)]
         self._together([(f"ns{number}", ["nameserver", *where]) for number, where in enumerate(data)])
         self._together([self._broker(number) for number in range(brokers)])
         self._together([self._gateway(number) for number in range(gateways)])

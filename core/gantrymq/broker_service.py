@@ -14,6 +14,7 @@ from functools import partial
 from threading import Thread
 from typing import Any, ClassVar, Final
 
+from gantrymq.auth.members.key import ClusterKey
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TimerConfig, TopicsConfig, TransactionsConfig
 from gantrymq.broker.local import LocalBrokerPort
@@ -113,7 +114,8 @@ class BrokerService:
             verification.start()
         store.on_units_written(broker.stats.stored)
         broker.stats.start(context.wheel)
-        doors = BrokerServer(broker, context, partial(GatewaySession, broker), context.shared.get("auth"))
+        key: ClusterKey | None = context.shared.get("cluster_key")
+        doors = BrokerServer(broker, context, partial(GatewaySession, broker), context.shared.get("auth"), key)
         metrics = context.shared.get("metrics")
         if metrics is not None:
             show_metrics(metrics, store, broker, retention, doors)
@@ -125,7 +127,7 @@ class BrokerService:
             await open_at_broker(authority, LocalBrokerPort(broker), context.data)
         bound = await context.listen(context.asking(doors.accept), context.host, config.port)
         vip = await listen_vip(context, context.asking(doors.accept), bound[1]) if config.vip_channel else []
-        self._registrar = Registrar(broker, context, bound)
+        self._registrar = Registrar(broker, context, bound, key)
         doors.set_address(self._registrar.advertised)
         doors.registers(self._registrar.when_known, list(context.nameservers), context.shared.get("listeners", {}))
         await self._registrar.start()

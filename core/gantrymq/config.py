@@ -8,6 +8,7 @@ None. Field metadata narrows them: `min`, `max`, `allowed` (a collection), `help
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
@@ -40,6 +41,8 @@ WORDS_OF_BOOL: Final = {
     "1": True,
     "0": False,
 }
+
+VARIABLE: Final = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}", re.ASCII)
 
 SERVICE_KEYS: Final = ("enabled", "listeners")
 """Keys that every service's section has without declaring them; `server.py` reads them."""
@@ -162,6 +165,13 @@ class Raw:
     value: object
     source: str
     """`FILE:LINE`, an option, or a variable of the environment."""
+    said: object = None
+    """What stands in the file, where the value came from the environment (`${NAME}`): errors show this, and no secret."""
+
+    @property
+    def shown(self) -> object:
+        """For errors."""
+        return self.value if self.said is None else self.said
 
 
 class Settings:
@@ -172,9 +182,9 @@ class Settings:
         self.errors: list[ConfigError] = []
         """What could not be understood as a value of a section."""
 
-    def put(self, section: str, key: str, value: object, source: str) -> None:
+    def put(self, section: str, key: str, value: object, source: str, said: object = None) -> None:
         """A later call wins."""
-        self.sections.setdefault(section, {})[key] = Raw(value, source)
+        self.sections.setdefault(section, {})[key] = Raw(value, source, said)
 
     def get(self, section: str, key: str) -> Raw | None:
         """The value that won, if any was given."""
@@ -255,6 +265,12 @@ def value_of(name: str, key: str, raw: Raw, section_type: type, common: tuple[st
         raise unknown(
             f"{name}.{key}", raw, [f"{name}.{other}" for other in dict.fromkeys((*settable, *common))], "setting"
         )
+    if item.metadata.get("secret") and raw.source == "--set":
+        raise ConfigError(
+            f"{name}.{key} (--set): it is a secret, and other users of this machine see command lines: give it in a file or the environment "
+            f"({ENVIRONMENT_PREFIX}{name.upper()}__{key.upper()})",
+            raw.source,
+        )
     if "set_as" in item.metadata:
         raise ConfigError(f"{name}.{key} ({raw.source}): it is set as {item.metadata['set_as']}", raw.source)
     return convert(f"{name}.{key}", raw, get_type_hints(section_type)[key], limits_of(item))
@@ -272,11 +288,16 @@ def load(config_file: str | None, environment: Mapping[str, str], sets: Iterable
     return settings
 
 
-def gather(config_file: str | None, environment: Mapping[str, str], sets: Iterable[str]) -> Settings:
-    """As `load`, but what is wrong is left in `Settings.errors`."""
+def gather(
+    config_file: str | None,
+    environment: Mapping[str, str],
+    sets: Iterable[str],
+    variables: Mapping[str, str] | None = None,
+) -> Settings:
+    """As `load`, but what is wrong is left in `Settings.errors`. `variables`: what `${NAME}` in the file stands for, if not the environment."""
     settings = Settings()
     if config_file is not None:
-        read_file(settings, Path(config_file))
+        read_file(settings, Path(config_file), environment if variables is None else variables)
     for name in sorted(environment):
         if name.startswith(ENVIRONMENT_PREFIX) and "__" in name:
             section, _, key = name[len(ENVIRONMENT_PREFIX) :].lower().partition("__")
@@ -293,7 +314,27 @@ def gather(config_file: str | None, environment: Mapping[str, str], sets: Iterab
     return settings
 
 
-def read_file(settings: Settings, path: Path) -> None:
+def filled(value: object, environment: Mapping[str, str]) -> object:
+    """A file's value with variables of the environment in it: `${NAME}`, or `${NAME:-what else}`; `$${` is `${` itself. Raises ValueError with
+    the name of one that is not set."""
+    if isinstance(value, list):
+        return [filled(each, environment) for each in value]
+    if not isinstance(value, str) or "${" not in value:
+        return value
+
+    def fill(found: re.Match[str]) -> str:
+        if found[0] == "$${":
+            return "${"
+        name, otherwise = found[1], found[2]
+        text = environment.get(name, "") if otherwise is not None else environment.get(name)
+        if text is None:
+            raise ValueError(f"the environment has no {name}")
+        return text or otherwise or ""
+
+    return VARIABLE.sub(fill, value)
+
+
+def read_file(settings: Settings, path: Path, environment: Mapping[str, str]) -> None:
     """Add a TOML file: a table per section."""
     import tomllib  # only for those who have a file: it costs 10 ms of the start
 
@@ -319,7 +360,14 @@ def read_file(settings: Settings, path: Path) -> None:
             )
             continue
         for key, value in table.items():
-            settings.put(section, key, value, f"{path}:{lines[section, key]}" if (section, key) in lines else source)
+            where = f"{path}:{lines[section, key]}" if (section, key) in lines else source
+            try:
+                said = filled(value, environment)
+            except ValueError as error:
+                text = f"{section}.{key} = {shown(value)} ({where}): {error}"
+                settings.errors.append(ConfigError(text, where))
+                continue
+            settings.put(section, key, said, where, None if said == value else value)
 
 
 def convert(name: str, raw: Raw, wanted: Any, limits: Mapping[str, Any]) -> object:
@@ -328,7 +376,7 @@ def convert(name: str, raw: Raw, wanted: Any, limits: Mapping[str, Any]) -> obje
         value = to_type(raw.value, wanted)
         check_limits(value, limits)
     except (ValueError, OverflowError):
-        text = f"{name} = {shown_as(name, raw.value)} ({raw.source}): must be {describe(wanted, limits)}"
+        text = f"{name} = {shown_as(name, raw.shown)} ({raw.source}): must be {describe(wanted, limits)}"
         raise ConfigError(text, raw.source) from None
     return value
 
@@ -462,7 +510,7 @@ def told(name: str, text: str, given: Mapping[str, Raw]) -> tuple[list[str], Con
         return [], ConfigError(text if text.startswith(f"{name}.") else f"{name}: {text}")
     sources = ", ".join(dict.fromkeys([raw.source for raw in raws]))
     if len(keys) == 1:
-        value = shown_as(f"{name}.{head}", raws[0].value)
+        value = shown_as(f"{name}.{head}", raws[0].shown)
     return keys, ConfigError(f"{name}.{head} = {value} ({sources}): {allowed}", raws[0].source)
 
 
@@ -489,7 +537,7 @@ def unknown(name: str, raw: Raw, known: list[str], what: str) -> ConfigError:
     wrong = name if what == "setting" else name.partition(".")[0]
     near = get_close_matches(wrong, known, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else "."
-    text = f"{name} = {shown_as(name, raw.value)} ({raw.source}): no such {what}{hint} Allowed: {', '.join(known)}"
+    text = f"{name} = {shown_as(name, raw.shown)} ({raw.source}): no such {what}{hint} Allowed: {', '.join(known)}"
     return ConfigError(text, raw.source)
 
 

@@ -14,10 +14,10 @@ from gantrymq.log_limits import PeerLimit
 TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 SECRET: Final = re.compile(
-    r"""(?ix) ( \w* (?: password | passwd | secret | token | signature | access_?key | api_?key | authorization ) \w* ["']? \s* [=:] \s* )
+    r"""(?ix) ( (?! \w* _file \b ) \w* (?: password | passwd | secret | token | signature | access_?key | api_?key | cluster_key | authorization ) \w* ["']? \s* [=:] \s* )
     ( "[^"]*" | '[^']*' | (?: bearer | basic ) \s+ [^\s,;)}]+ | [^\s,;)}]+ )"""
 )
-"""`name=value` or `name: value` where the name says that nobody should see the value."""
+"""`name=value` or `name: value` where the name says that nobody should see the value; the name of a file that holds it may be seen."""
 
 MASK: Final = r"\1***"
 

@@ -30,6 +30,7 @@ import anyio.lowlevel
 
 from gantrymq import __version__
 from gantrymq.auth.config import AuthConfig
+from gantrymq.auth.members.key import ClusterKey
 from gantrymq.clock import SystemClock
 from gantrymq.config import (
     PROCESS_SECTIONS,
@@ -41,7 +42,7 @@ from gantrymq.config import (
     parse_nameservers,
     refuse,
 )
-from gantrymq.launch.checks import check_bind, check_ready_file, contradictions
+from gantrymq.launch.checks import check_bind, check_ready_file, cluster_key_of, contradictions
 from gantrymq.launch.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from gantrymq.launch.first_steps import first_steps
 from gantrymq.launch.health import STOPPING, Health
@@ -130,6 +131,7 @@ class Plan:
     sections: dict[str, dict[str, Any]]
     openings: Openings
     auth: AuthConfig
+    cluster_key: ClusterKey | None
     nameservers: list[str]
     data_is_default: bool
     ready_file: Path | None
@@ -227,6 +229,11 @@ def make_plan(launch: Launch, environment: Mapping[str, str]) -> Plan:
     named = "" if own_nameserver else server.nameserver or environment.get("NAMESRV_ADDR", "")
     nameservers: list[str] = []
     ready_file: Path | None = None
+    key: ClusterKey | None = None
+    try:
+        key = cluster_key_of(settings, own["auth"])
+    except ConfigError as error:
+        errors.append(error)
     try:
         ready_file = check_ready_file(launch.ready_file, Path(server.data))
         nameservers = parse_nameservers(named or NAMESERVER_DEFAULT, source)
@@ -240,6 +247,7 @@ def make_plan(launch: Launch, environment: Mapping[str, str]) -> Plan:
         sections=sections,
         openings=openings,
         auth=own["auth"],
+        cluster_key=key,
         nameservers=nameservers,
         data_is_default=settings.get("server", "data") is None,
         ready_file=ready_file,
@@ -298,6 +306,7 @@ class Server:
             "health": self._health,
             "listeners": self._listeners,
             "accept_loss": plan.accept_loss,
+            "cluster_key": plan.cluster_key,
         }
         self._nameservers = list(plan.nameservers)
         self._exit_code = EXIT_OK

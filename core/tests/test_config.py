@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gantrymq.auth.config import AuthConfig
 from gantrymq.broker.config import BrokerConfig, TimerConfig
-from gantrymq.config import ServerConfig, Settings, load
+from gantrymq.config import ServerConfig, Settings, is_secret, load
 from gantrymq.model.errors import ConfigError
 from gantrymq.model.limits import MessageConfig
 from gantrymq.store.config import StoreConfig
@@ -212,3 +213,47 @@ def test_a_setting_that_another_section_has() -> None:
     for size in ("15728641", "65535"):
         with pytest.raises(ConfigError, match="from 65536 to 15728640"):
             load(None, {}, [f"message.body_bytes_max={size}"]).build("message", MessageConfig)
+
+
+def test_variables_of_the_environment_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "gantry.toml"
+    path.write_text(
+        '[sample]\nname = "${WHERE}/x"\nport = "${PORT:-7}"\nnames = ["a", "${WHERE}", "$${WHERE}"]\nsize = "${SIZE}"\n[other]\nx = "${NONE:-}"\n'
+    )
+    settings = load(str(path), {"WHERE": "/run", "SIZE": "4KiB", "PORT": ""}, ())
+    found = settings.build("sample", Sample)
+    assert (found.name, found.port, found.size) == ("/run/x", 7, 4096)
+    assert found.names == ["a", "/run", "${WHERE}"]
+    raw = settings.get("other", "x")
+    assert raw is not None
+    assert raw.value == ""
+
+
+def test_a_variable_that_is_not_set_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "gantry.toml"
+    path.write_text('[sample]\n\nname = "${WHERE}"\n')
+    with pytest.raises(ConfigError) as caught:
+        load(str(path), {}, ())
+    assert str(caught.value) == f'sample.name = "${{WHERE}}" ({path}:3): the environment has no WHERE'
+
+
+def test_what_came_from_a_variable_is_not_in_the_error(tmp_path: Path) -> None:
+    path = tmp_path / "gantry.toml"
+    path.write_text('[sample]\nport = "${PASS}"\n')
+    with pytest.raises(ConfigError) as caught:
+        load(str(path), {"PASS": "hunter2"}, ()).build("sample", Sample)
+    assert "hunter2" not in str(caught.value)
+    assert 'sample.port = "${PASS}"' in str(caught.value)
+
+
+def test_a_secret_stands_in_no_command_line() -> None:
+    key = "0123456789abcdef" * 2
+    with pytest.raises(ConfigError) as caught:
+        load(None, {}, [f"auth.cluster_key={key}"]).build("auth", AuthConfig)
+    assert key not in str(caught.value)
+    assert "GANTRY_AUTH__CLUSTER_KEY" in str(caught.value)
+    built = load(None, {"GANTRY_AUTH__CLUSTER_KEY": key}, ()).build("auth", AuthConfig)
+    assert built.cluster_key == key
+    assert key not in repr(built)
+    assert is_secret("auth.cluster_key")
+    assert not is_secret("auth.cluster_key_file")

@@ -88,6 +88,16 @@ def test_a_client_of_the_published_ports_is_let_in(file: str, service: dict[str,
         assert all(outside == inside for _, outside, inside in ports_of(service) if inside == configs["broker"].port)
 
 
+def test_processes_of_a_cluster_share_a_key_if_there_is_one() -> None:
+    given = f"{'0123456789abcdef' * 4}"
+    for service in read_yaml("compose.cluster.yaml")["services"].values():
+        assert plan_of(service).cluster_key is None
+        variables = service["environment"]
+        assert variables["GANTRY_AUTH__CLUSTER_KEY"] == "${GANTRY_CLUSTER_KEY:-}"
+        with_key = service | {"environment": variables | {"GANTRY_AUTH__CLUSTER_KEY": given}}
+        assert plan_of(with_key).cluster_key is not None
+
+
 @pytest.mark.parametrize("file", COMPOSE_FILES)
 def test_ports_are_published_on_loopback_once(file: str) -> None:
     published = [port for service in read_yaml(file)["services"].values() for port in ports_of(service)]

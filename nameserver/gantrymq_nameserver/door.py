@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
+from gantrymq.auth.members.key import ClusterKey
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.api import Wheel
@@ -42,8 +43,18 @@ class State:
     """What all connections of the nameserver share. `save(done)`: write KV table and settings, then `done(error text
     or empty)`."""
 
-    def __init__(self, wheel: Wheel, order_messages: bool, save: Callable[[Callable[[str], None]], None]) -> None:
+    def __init__(
+        self,
+        wheel: Wheel,
+        order_messages: bool,
+        save: Callable[[Callable[[str], None]], None],
+        key: ClusterKey | None = None,
+        brokers: Collection[str] = (),
+    ) -> None:
+        """`key`: what brokers show before they register; `brokers`: names of those that may, none: all."""
         self.wheel = wheel
+        self.key = key
+        self.brokers = frozenset(brokers)
         self.save = save
         self.kv = KVTable()
         self.routes = RouteTable()
@@ -89,7 +100,7 @@ class NameserverDoor(RemotingDoor):
     """One connection of a client or a broker."""
 
     def __init__(self, state: State) -> None:
-        super().__init__(state.wheel, TABLE)
+        super().__init__(state.wheel, TABLE, key=state.key)
         self.state = state
 
     def left(self, reason: str) -> None:
@@ -178,8 +189,17 @@ class NameserverDoor(RemotingDoor):
 
     # Brokers
 
+    def _check_broker(self, name: str) -> None:
+        """Raises NO_PERMISSION for a broker that nobody has named."""
+        known = self.state.brokers
+        if known and name not in known:
+            log.warning("%s: broker %s is refused: it is none of nameserver.brokers", self.link.peer, name[:255])
+            text = f"broker {name[:255]} is none of those that may register here (nameserver.brokers): {', '.join(sorted(known))}"
+            raise GantryError(ErrorCode.NO_PERMISSION, text)
+
     def _register(self, command: Command) -> None:
         header = parse(command.fields, headers.RegisterBrokerHeader)
+        self._check_broker(header.broker_name)
         table = register_body.read(header, command.body)
         state = self.state
         live = Live(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
@@ -213,6 +233,7 @@ class NameserverDoor(RemotingDoor):
 
     def _unregister(self, command: Command) -> None:
         header = parse(command.fields, headers.UnregisterBrokerHeader)
+        self._check_broker(header.broker_name)
         routes = self.state.routes
         if routes.unregister(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr):
             log.info("%s: broker %s/%d unregistered", self.link.peer, header.broker_name, header.broker_id)
@@ -236,6 +257,8 @@ class NameserverDoor(RemotingDoor):
     def _register_topic(self, command: Command) -> None:
         header = parse(command.fields, headers.DeleteTopicHeader)
         route = bodies.decode(command.body, bodies.ReadTopicRoute)
+        for queue in route.queue_datas:
+            self._check_broker(queue.broker_name)
         self.state.routes.take_topic(header.topic, route.queue_datas)
         self.answer(command)
 

@@ -27,6 +27,10 @@ class NameserverConfig:
     order_messages: bool = False
     """Answer route queries with `orderTopicConf` from namespace ORDER_TOPIC_CONFIG (RocketMQ:
     orderMessageEnable)."""
+    brokers: list[str] = field(
+        default_factory=list,
+        metadata={"help": "names of the brokers that may register here; empty: all (see auth.cluster_key_file)"},
+    )
 
 
 class WholeFile:
@@ -83,7 +87,10 @@ class NameserverService:
         directory = context.data / "namesrv"
         self._file = WholeFile(directory / "kvConfig.json")
         self._settings_file = WholeFile(directory / "namesrv.properties")
-        state = State(context.wheel, context.config.order_messages, self._save)
+        config: NameserverConfig = context.config
+        state = State(
+            context.wheel, config.order_messages, self._save, context.shared.get("cluster_key"), config.brokers
+        )
         data = await asyncio.to_thread(self._file.read)
         if data is not None:
             state.kv.load(data, str(self._file.path))

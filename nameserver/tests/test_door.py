@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from gantrymq.auth.members.handshake import Applicant
+from gantrymq.auth.members.key import ClusterKey, parse_key
 from gantrymq.model import dialect
 from gantrymq.net.testing import FakeLink, ManualClock, ManualWheel
 from gantrymq.remoting import java_properties
@@ -14,15 +16,18 @@ from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.codec import Command, FrameReader, encode
 from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.constants import ResponseCode as Answer
+from gantrymq.remoting.gateway_codes import MEMBER_BEGIN, MEMBER_PROVE
 from gantrymq_nameserver import register_body
 from gantrymq_nameserver.door import NameserverDoor, State
 
 
 class Server:
-    def __init__(self, order_messages: bool = False) -> None:
+    def __init__(
+        self, order_messages: bool = False, key: ClusterKey | None = None, brokers: tuple[str, ...] = ()
+    ) -> None:
         self.wheel = ManualWheel(ManualClock())
         self.saves: list[Callable[[str], None]] = []
-        self.state = State(self.wheel, order_messages, self.saves.append)
+        self.state = State(self.wheel, order_messages, self.saves.append, key, brokers)
 
     def connect(self) -> FakeLink:
         return FakeLink(self.wheel).attach(NameserverDoor(self.state))
@@ -374,3 +379,78 @@ def test_topic_registered_by_a_tool() -> None:
     assert list(server.state.routes.topics["New"]) == ["a"]
     link.lose()
     assert server.state.routes.topics == {}
+
+
+KEY = parse_key("0123456789abcdef" * 4)
+OTHER = parse_key("fedcba9876543210" * 4)
+OF_BROKERS = [
+    (Code.REGISTER_BROKER, register_json("T")), (Code.UNREGISTER_BROKER, b""), (Code.BROKER_HEARTBEAT, b""),
+    (Code.QUERY_DATA_VERSION, b'{"counter":1,"stateVersion":0,"timestamp":5}'),
+    (Code.REGISTER_TOPIC_IN_NAMESRV, b'{"queueDatas":[],"brokerDatas":[]}'),
+]  # fmt: skip
+
+
+def show(link: FakeLink, key: ClusterKey, name: str = "broker a") -> Command:
+    """The last answer of somebody who says that it has the cluster's key."""
+    applicant = Applicant(key, name)
+    begun = ask(link, MEMBER_BEGIN, **applicant.begin())
+    return begun if begun.code else ask(link, MEMBER_PROVE, **applicant.finish(begun.fields))
+
+
+def test_with_a_key_who_has_shown_it_registers_and_nobody_else() -> None:
+    server = Server(key=KEY)
+    member, stranger = server.connect(), server.connect()
+    assert show(member, KEY).code == 0
+    for code, body in OF_BROKERS:
+        answer = ask(stranger, code, body, **BROKER, topic="T")
+        assert answer.code == Answer.NO_PERMISSION
+        assert "auth.cluster_key_file" in (answer.remark or "")
+    register(member, "T")
+    assert ask(stranger, Code.GET_ROUTEINFO_BY_TOPIC, topic="T").code == 0, "clients show nothing"
+    assert ask(stranger, Code.UNREGISTER_BROKER, **BROKER).code == Answer.NO_PERMISSION
+    assert server.state.routes.route("T") is not None
+    assert ask(member, Code.UNREGISTER_BROKER, **BROKER).code == 0
+    assert server.state.routes.route("T") is None
+
+
+def test_a_member_is_answered_what_only_this_machine_is(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server(key=KEY)
+    link = server.connect()
+    link.peer_is_trusted = False
+    assert ask(link, Code.GET_BROKER_CLUSTER_INFO).code == Answer.NO_PERMISSION
+    assert show(link, KEY, "gateway").code == 0
+    assert ask(link, Code.GET_BROKER_CLUSTER_INFO).code == 0
+
+
+def test_another_key_is_told_on_both_sides(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server(key=KEY)
+    link = server.connect()
+    answer = show(link, OTHER)
+    assert answer.code == Answer.NO_PERMISSION
+    for text in (answer.remark or "", caplog.text):
+        assert "broker a has another cluster key" in text
+        assert OTHER.id in text
+        assert KEY.id in text
+    assert link.closed_by == "close"
+
+
+def test_a_key_where_there_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    link = Server().connect()
+    answer = show(link, KEY)
+    assert answer.code == Answer.NO_PERMISSION
+    assert "has no cluster key" in (answer.remark or "")
+    assert "has no cluster key" in caplog.text
+    assert link.closed_by == "close"
+
+
+def test_brokers_that_are_named_register_and_no_others() -> None:
+    server = Server(brokers=("a", "b"))
+    link = server.connect()
+    register(link, "T")
+    answer = ask(link, Code.REGISTER_BROKER, register_json("T"), **BROKER | {"brokerName": "c"})
+    assert answer.code == Answer.NO_PERMISSION
+    assert answer.remark == "broker c is none of those that may register here (nameserver.brokers): a, b"
+    assert ask(link, Code.UNREGISTER_BROKER, **BROKER | {"brokerName": "c"}).code == Answer.NO_PERMISSION
+    route = b'{"queueDatas":[{"brokerName":"c","readQueueNums":1,"writeQueueNums":1,"perm":6}],"brokerDatas":[]}'
+    assert ask(link, Code.REGISTER_TOPIC_IN_NAMESRV, route, topic="T").code == Answer.NO_PERMISSION
+    assert sorted(server.state.routes.groups) == ["a"]

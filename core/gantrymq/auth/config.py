@@ -28,6 +28,20 @@ class AuthConfig:
             "help": "keys under which secrets of signing users are encrypted; empty: auth.key in D/gantry, made at the first start"
         },
     )
+    cluster_key_file: str = field(
+        default="",
+        metadata={
+            "help": "file with the key, 32 characters or more, that gateways, brokers and nameservers of one cluster share: where there is one, nobody else registers brokers or acts as a gateway; empty: they are known by address (server.trusted_networks)"
+        },
+    )
+    cluster_key: str = field(
+        default="",
+        repr=False,
+        metadata={
+            "help": "the key itself instead of a file, for the environment (GANTRY_AUTH__CLUSTER_KEY)",
+            "secret": True,
+        },
+    )
     certificate_user: Literal["none", "cn", "subject", "dns", "email", "uri"] = field(
         default="cn", metadata={"help": "which name of a client certificate is the user's"}
     )

@@ -62,6 +62,11 @@ def is_slow(known: str) -> bool:
     return known.startswith(("$argon2", "$7$"))
 
 
+def is_foreign(known: str) -> bool:
+    """Whether it is another broker's hash: quicker to guess from than ours, and to be replaced at a login."""
+    return bool(known) and not known.startswith("$argon2")
+
+
 def verify(known: str, password: str) -> bool:
     """Whether it is the password of the hash. Never raises: what is no hash is nobody's password."""
     if not known or len(password.encode("utf-8", "surrogatepass")) > PASSWORD_BYTES_MAX:

@@ -52,8 +52,19 @@ def authority_of(
 async def follow(authority: Authority, port: BrokerPort) -> None:
     """Have the users and policies behind `port`, now and as they change, and write the audit trail there. Raises GantryError."""
     authority.audit.attach(port)
+    authority.replace_row = partial(_replace_row, port)
     for table in (USERS, POLICIES):
         authority.load(table, await _call(partial(port.watch_table, table, partial(authority.apply, table))))
+
+
+def _replace_row(port: BrokerPort, before: User, after: User) -> None:
+    """A user's row, if it is still as it was."""
+
+    def done(_token: Any, result: Any) -> None:
+        if isinstance(result, GantryError):
+            log.warning("the password hash of user %s was not renewed: %s", before.name, result.text)
+
+    port.put_if(USERS, [(before.name, encode(before), encode(after))], None, done)
 
 
 async def open_at_broker(authority: Authority, port: BrokerPort, data: Path) -> None:

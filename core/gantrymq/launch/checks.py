@@ -6,6 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gantrymq.auth.config import AuthConfig
+from gantrymq.auth.keys import KeyFileError
+from gantrymq.auth.members.key import ClusterKey, parse_key, read_key_file
 from gantrymq.config import ServerConfig, Settings
 from gantrymq.model.errors import ConfigError
 from gantrymq.net.host_names import host_names
@@ -45,6 +48,24 @@ def contradictions(
                 given.source,
             )
     yield from _shared_ports(settings, configs)
+
+
+def cluster_key_of(settings: Settings, auth: AuthConfig) -> ClusterKey | None:
+    """The key that processes of this cluster share, if one is named. Raises `ConfigError`."""
+    if not auth.cluster_key and not auth.cluster_key_file:
+        return None
+    name = "cluster_key" if auth.cluster_key else "cluster_key_file"
+    given = settings.get("auth", name)
+    source = given.source if given is not None else "default"
+    if auth.cluster_key and auth.cluster_key_file:
+        raise ConfigError(
+            f"auth.cluster_key ({source}): auth.cluster_key_file names the key, too; drop one of both", source
+        )
+    try:
+        return parse_key(auth.cluster_key) if auth.cluster_key else read_key_file(Path(auth.cluster_key_file))
+    except KeyFileError as error:
+        shown = "" if auth.cluster_key else f' = "{auth.cluster_key_file}"'
+        raise ConfigError(f"auth.{name}{shown} ({source}): {error}", source) from error
 
 
 def _shared_ports(settings: Settings, configs: Mapping[str, Any]) -> Iterator[ConfigError]:

@@ -10,15 +10,18 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
+from gantrymq.auth.members.handshake import MemberError, Porter
+from gantrymq.auth.members.key import ClusterKey
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.api import Link, Wheel
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.connection import Connection
 from gantrymq.remoting.constants import FLAG_RESPONSE, RequestCode, ResponseCode
 from gantrymq.remoting.dispatch import Handler, Row
+from gantrymq.remoting.gateway_codes import MEMBER_BEGIN, MEMBER_CODES
 from gantrymq.remoting.headers import HeaderError
 from gantrymq.remoting.json_bodies import BodyError
-from gantrymq.remoting.request_classes import CLASSES, refusal
+from gantrymq.remoting.request_classes import CLASSES, MEMBERS_ONLY, member_refusal, refusal
 
 log = logging.getLogger(__name__)
 
@@ -66,10 +69,14 @@ def code_name(code: int) -> str:
 
 
 class RemotingDoor:
-    """One connection. `table`: rows by request code, of the server. Subclasses may override `left`."""
+    """One connection. `table`: rows by request code, of the server; `key`: what members of the cluster show, None: they are known by address.
+    Subclasses may override `left`."""
 
-    def __init__(self, wheel: Wheel, table: Mapping[int, Row], typed: bool = False) -> None:
+    def __init__(
+        self, wheel: Wheel, table: Mapping[int, Row], typed: bool = False, key: ClusterKey | None = None
+    ) -> None:
         self.table = table
+        self.porter = None if key is None else Porter(key)
         self.connection = Connection(typed)
         self.link: Link
         self.open = False
@@ -98,12 +105,57 @@ class RemotingDoor:
             return
         row = self.table.get(command.code)
         known = row is not None or command.code in CLASSES
-        if known and not self.link.peer_is_trusted and (remark := refusal(command.code)):
+        if (
+            known
+            and (self.porter is not None or not self.link.peer_is_trusted)
+            and (remark := self.stranger(command.code))
+        ):
             self.refuse(command, ResponseCode.NO_PERMISSION, remark)
+        elif command.code in MEMBER_CODES:
+            self._meet(command)
         elif row is None:
             self.refuse(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, self.unknown(command.code))
         else:
             self.run(command, row.handler, row.services)
+
+    def is_member(self) -> bool:
+        """A process of this cluster: it has shown the key; where there is none, its address says so."""
+        return self.link.peer_is_trusted if self.porter is None else self.porter.shown
+
+    def stranger(self, code: int) -> str:
+        """Why who has not shown the key, or is elsewhere, gets no answer to this request; empty if he gets one."""
+        if self.porter is not None:
+            if self.porter.shown:
+                return ""
+            if code in MEMBERS_ONLY:
+                return member_refusal(code)
+        return "" if self.link.peer_is_trusted else refusal(code)
+
+    def _meet(self, command: Command) -> None:
+        """MEMBER_BEGIN, MEMBER_PROVE: somebody shows that it is of this cluster. Who does not is answered, and closed."""
+        porter, fields = self.porter, None
+        try:
+            if porter is None:
+                raise MemberError(
+                    "this process has no cluster key, and who asks has one: name the same in auth.cluster_key_file of both, or of neither"
+                )
+            if command.code == MEMBER_BEGIN:
+                fields = porter.begin(command.fields)
+            else:
+                porter.finish(command.fields)
+        except MemberError as error:
+            log.warning("%s: no member of the cluster: %s", self.link.peer, error)
+            self.refuse(command, ResponseCode.NO_PERMISSION, str(error))
+            self.met("", str(error))
+            self.link.close()
+            return
+        self.respond(command, fields=fields)
+        if porter.shown:
+            log.debug("%s: %s is a member of the cluster", self.link.peer, porter.name)
+            self.met(porter.name, "")
+
+    def met(self, name: str, why: str) -> None:
+        """Somebody has shown the cluster's key; `why` not."""
 
     def run(self, command: Command, handler: Handler[Any, Any], services: Any) -> None:
         """Let `handler` work; what it raises becomes an answer."""

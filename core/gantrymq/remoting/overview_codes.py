@@ -48,7 +48,7 @@ AUDIT: Final = 60129
 ...]}`; `event` as docs/operations/security.md says."""
 
 AUTH_STATUS: Final = 60130
-"""What is open to whom: `{"enabled", "users", "administrators", "anonymous", "failed", "waiting", "audit": {"written", "waiting", "leftOut"}, "doors":
+"""What is open to whom: `{"enabled", "clusterKey", "users", "administrators", "anonymous", "failed", "waiting", "audit": {"written", "waiting", "leftOut"}, "doors":
 [{"door", "place", "reach", "tls", "clientCert", "asks", "connections"}, ...], "weak": [text, ...]}`, of the process of a broker."""
 
 EXPLAIN: Final = 60128

@@ -12,7 +12,7 @@ from typing import Final
 
 from gantrymq.remoting import overview_codes as overview
 from gantrymq.remoting.constants import RequestCode as Code
-from gantrymq.remoting.gateway_codes import FIRST_CODE, LAST_CODE
+from gantrymq.remoting.gateway_codes import FIRST_CODE, LAST_CODE, MEMBER_CODES
 
 
 class RequestClass(Enum):
@@ -84,13 +84,32 @@ CLASSES: Final[dict[int, RequestClass]] = {
     **{int(code): RequestClass.ADMINISTRATION for code in _ADMINISTRATION},
     **{int(code): RequestClass.BROKER for code in _BROKER},
     **dict.fromkeys(range(FIRST_CODE, LAST_CODE + 1), RequestClass.GATEWAY),
+    **dict.fromkeys(MEMBER_CODES, RequestClass.CLIENT),  # whoever asks it is about to show who it is
 }
 """Every code that a server of ours answers, or knows by name. Were one forgotten, it would be ADMINISTRATION: not open to everybody."""
+
+
+MEMBERS_ONLY: Final = frozenset(range(FIRST_CODE, LAST_CODE + 1)) | {
+    int(code)
+    for code in (
+        Code.REGISTER_BROKER, Code.UNREGISTER_BROKER, Code.REGISTER_TOPIC_IN_NAMESRV, Code.QUERY_DATA_VERSION,
+        Code.BROKER_HEARTBEAT,
+    )
+}  # fmt: skip
+"""Where the cluster has a key, who has shown it asks these, and nobody else, wherever he is. The other requests of class BROKER only read."""
 
 
 def class_of(code: int) -> RequestClass:
     """The class of a request code, known or not."""
     return CLASSES.get(code, RequestClass.ADMINISTRATION)
+
+
+def member_refusal(code: int) -> str:
+    """Why a request of `MEMBERS_ONLY` is not answered to who has not shown the key."""
+    return (
+        f"request code {code} ({class_of(code).value}) is answered to processes that have shown the cluster's key only: name it in "
+        "auth.cluster_key_file of the process that asks, too"
+    )
 
 
 def refusal(code: int) -> str:

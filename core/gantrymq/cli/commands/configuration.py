@@ -107,7 +107,7 @@ def check(
     json_: Json = False,
 ) -> None:
     """Everything that is wrong with a file. Exit code 2: something is. The environment is not looked at."""
-    settings = gather(str(file), {}, ())
+    settings = gather(str(file), {}, (), os.environ)
     found = examine(settings, discover(), off_too=True)
     errors = sorted(found.errors, key=place)
     if json_:

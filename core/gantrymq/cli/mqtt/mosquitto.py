@@ -105,6 +105,11 @@ NUMBERS: Final[dict[str, tuple[str, Callable[[str], int]]]] = {
 }
 """Options that are a number here, too."""
 
+CERTIFICATE_USER: Final = {"use_identity_as_username": "cn", "use_subject_as_username": "subject"}
+"""Options that make a client certificate's name the user's, and `auth.certificate_user`."""
+
+ACCOUNTS: Final = ("password_file", "acl_file")
+
 FILES: Final = {"certfile": "cert", "keyfile": "key", "cafile": "client_ca", "crlfile": "crl"}
 """Options of a listener with TLS."""
 
@@ -149,6 +154,11 @@ class _Reader:
             self.found.settings["mqtt.allow_anonymous"] = value == "true"
         elif key == "retain_available" and value == "false":
             self.found.settings["mqtt.retained_max"] = 0
+        elif key in CERTIFICATE_USER and value in ("true", "false"):
+            if value == "true":
+                self.found.settings["auth.certificate_user"] = CERTIFICATE_USER[key]
+        elif key in ACCOUNTS:
+            self.found.left.append(f"{key} {value}: with auth.enabled=true, gantry auth import mosquitto {value}")
         elif key in NUMBERS:
             name, read = NUMBERS[key]
             self.found.settings[name] = read(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -11,11 +12,14 @@ from typing import Any, Final
 
 import anyio
 
+from gantrymq.auth.config import AuthConfig
+from gantrymq.auth.members.key import ClusterKey
 from gantrymq.broker.port import BrokerPort
 from gantrymq.client.connecting.routes import NO_NAMESERVER
 from gantrymq.clock import SystemClock
 from gantrymq.cluster.wire.dial import Members
-from gantrymq.config import parse_nameservers
+from gantrymq.config import ENVIRONMENT_PREFIX, Settings, parse_nameservers
+from gantrymq.launch.checks import cluster_key_of
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.turn import LoopTurn
 from gantrymq.net.wheel import TimerWheel
@@ -52,26 +56,41 @@ class Tables:
         await self.ask(self.port.put, table, rows)
 
 
+def cluster_key() -> ClusterKey | None:
+    """The key that the processes of the cluster share, from the variables that give it to them. Raises ConfigError."""
+    settings = Settings()
+    for key in ("cluster_key", "cluster_key_file"):
+        variable = f"{ENVIRONMENT_PREFIX}AUTH__{key.upper()}"
+        if variable in os.environ:
+            settings.put("auth", key, os.environ[variable], f"environment {variable}")
+    return cluster_key_of(settings, settings.build("auth", AuthConfig))
+
+
 @contextlib.asynccontextmanager
 async def tables(nameserver: str) -> AsyncIterator[Tables]:
-    """Connected until the block ends. Raises GantryError(UNAVAILABLE)."""
+    """Connected until the block ends. Raises GantryError(UNAVAILABLE), ConfigError."""
     loop = asyncio.get_running_loop()
     turn = LoopTurn(loop.call_soon, time.perf_counter)
     clock = SystemClock()
     wheel = TimerWheel(clock.monotonic_ms, loop.call_later)
     nameservers = parse_nameservers(nameserver, "--nameserver")
+    shared = {"cluster_key": cluster_key()}
     async with anyio.create_task_group() as tasks:
 
         def spawn(work: Callable[..., Any], *arguments: Any) -> None:
             tasks.start_soon(work, *arguments)
 
-        context = ServiceContext(None, {}, "", Path(), clock, turn, wheel, nameservers, _listen, spawn)
+        context = ServiceContext(None, {}, "", Path(), clock, turn, wheel, nameservers, _listen, spawn, shared=shared)
         members = Members(nameservers, context, f"cli-{time.time_ns():x}")
         try:
             try:
                 with anyio.fail_after(BEGIN_S):
                     await members.begin()
             except TimeoutError:
+                if why := members.why():
+                    raise GantryError(
+                        ErrorCode.UNAVAILABLE, f"no broker takes this command's requests: {why}"
+                    ) from None
                 text = f"no nameserver or no broker answers: {nameserver} (tried for {BEGIN_S:g} s){NO_NAMESERVER}"
                 raise GantryError(ErrorCode.UNAVAILABLE, text) from None
             yield Tables(members.port)

@@ -16,6 +16,7 @@ import typer
 from gantrymq.cli.options import Json, Nameserver, Yes, confirm, run
 from gantrymq.cli.screen import CONSOLE, listing, plain
 from gantrymq.cli.security.audit import audit, status
+from gantrymq.cli.security.importing import import_
 from gantrymq.launch.exit_codes import EXIT_FAILED, EXIT_USAGE
 from gantrymq.logs import complain
 
@@ -24,6 +25,7 @@ policy_app = typer.Typer()
 auth_app = typer.Typer()
 auth_app.command()(audit)
 auth_app.command()(status)
+auth_app.command("import")(import_)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The user.")]
 Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="user:NAME or group:NAME.")]

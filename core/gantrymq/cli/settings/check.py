@@ -12,7 +12,7 @@ from typing import Any
 
 from gantrymq.cli.settings.catalog import sections_of, settings_of
 from gantrymq.config import ServerConfig, Settings, parse_nameservers
-from gantrymq.launch.checks import contradictions
+from gantrymq.launch.checks import cluster_key_of, contradictions
 from gantrymq.launch.openings import openings_of
 from gantrymq.model.errors import ConfigError
 from gantrymq.server import LoadError, load_service
@@ -66,6 +66,10 @@ def examine(settings: Settings, installed: Mapping[str, EntryPoint], off_too: bo
     found.errors += contradictions(settings, server, on_here, found.values["auth"].enabled)
     running = [service for name, service in services.items() if name not in found.off]
     openings_of(settings, found.values, running, found.errors)
+    try:
+        cluster_key_of(settings, found.values["auth"])
+    except ConfigError as error:
+        found.errors.append(error)
     given = settings.get("server", "nameserver")
     if server.nameserver and given is not None:
         try:

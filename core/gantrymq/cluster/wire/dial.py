@@ -5,18 +5,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
+from socket import gethostname
 from typing import Any, Final, cast
 
 import anyio
 
+from gantrymq.auth.members.key import ClusterKey
 from gantrymq.cluster.port import ClusterPort
 from gantrymq.cluster.wire.client import RemoteBrokerPort
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting import codec
 from gantrymq.remoting.codec import Command, FrameError, FrameReader
-from gantrymq.remoting.constants import RequestCode
+from gantrymq.remoting.constants import RequestCode, ResponseCode
 from gantrymq.remoting.json_bodies import BodyError, ClusterInfo, decode
+from gantrymq.remoting.registration.joining import join
 from gantrymq.services import ServiceContext
 
 log = logging.getLogger(__name__)
@@ -53,6 +57,9 @@ class GatewayConnection(asyncio.Protocol):
         self._outbox: list[bytes] = []
         self._armed = False
         self._transport: asyncio.Transport | None = None
+        self._asked: asyncio.Future[Command] | None = None
+        """Before the port has the connection: an answer that is waited for."""
+        self._frames = FrameReader()
         self.ended = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -60,7 +67,10 @@ class GatewayConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            self._port.received(data)
+            if self._asked is None:
+                self._port.received(data)
+            elif answers := self._frames.feed(data):
+                self._answered(answers[0])
         except FrameError as error:
             log.error("broker: the stream is broken (%s); connecting again", error)
             if self._transport is not None:
@@ -68,7 +78,23 @@ class GatewayConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        if self._asked is not None and not self._asked.done():
+            self._asked.set_exception(ConnectionResetError("closed by the broker"))
         self.ended.set()
+
+    async def ask(self, command: Command) -> Command:
+        """One request before the port has the connection. Raises OSError."""
+        asked: asyncio.Future[Command] = self._loop.create_future()
+        self._asked = asked
+        self.send(codec.encode(command))
+        try:
+            return await asked
+        finally:
+            self._asked = None
+
+    def _answered(self, answer: Command) -> None:
+        if self._asked is not None and not self._asked.done():
+            self._asked.set_result(answer)
 
     def send(self, frame: bytes) -> None:
         """Put a frame into the outbox."""
@@ -94,22 +120,34 @@ class GatewayConnection(asyncio.Protocol):
             self._transport.write(b"".join(outbox))
 
 
-async def ask(address: str, command: Command) -> Command:
-    """One request on a connection of its own; raises OSError, TimeoutError or FrameError."""
+def own_name() -> str:
+    """Of this process, for the logs of those that it connects to."""
+    return f"gateway {gethostname()}:{os.getpid()}"
+
+
+async def ask(address: str, command: Command, key: ClusterKey | None = None) -> Command:
+    """One request on a connection of its own, behind the cluster's key if there is one; raises OSError, TimeoutError or FrameError."""
     host, _, port = address.rpartition(":")
     with anyio.fail_after(ANSWER_S):
         async with await anyio.connect_tcp(host.strip("[]"), int(port)) as stream:
-            await stream.send(codec.encode(command))
             reader = FrameReader()
-            while True:
-                answers = reader.feed(await stream.receive())
-                if answers:
-                    return answers[0]
+
+            async def say(said: Command) -> Command:
+                await stream.send(codec.encode(said))
+                while not (answers := reader.feed(await stream.receive())):
+                    pass
+                return answers[0]
+
+            if key is not None:
+                await join(key, own_name(), say)
+            return await say(command)
 
 
-async def _ask_groups(address: str) -> dict[str, str]:
-    """What one nameserver knows. Raises what `ask` and `decode` raise."""
-    answer = await ask(address, Command(RequestCode.GET_BROKER_CLUSTER_INFO, opaque=1))
+async def _ask_groups(address: str, key: ClusterKey | None) -> dict[str, str]:
+    """What one nameserver knows. Raises what `ask` and `decode` raise, and PermissionError where it says nothing to us."""
+    answer = await ask(address, Command(RequestCode.GET_BROKER_CLUSTER_INFO, opaque=1), key)
+    if answer.code == ResponseCode.NO_PERMISSION:
+        raise PermissionError(answer.remark)
     found = {}
     for name, broker in decode(answer.body, ClusterInfo).broker_addr_table.items():
         master = {int(number): address for number, address in broker.broker_addrs.items()}.get(0)
@@ -118,7 +156,7 @@ async def _ask_groups(address: str) -> dict[str, str]:
     return found
 
 
-async def find_groups(nameservers: list[str]) -> dict[str, str]:
+async def find_groups(nameservers: list[str], key: ClusterKey | None = None) -> dict[str, str]:
     """Address of the master of each broker group, by name; raises UNAVAILABLE with what each nameserver said.
 
     All nameservers are asked: one that was started a moment ago does not know every broker yet.
@@ -128,7 +166,7 @@ async def find_groups(nameservers: list[str]) -> dict[str, str]:
 
     async def one(address: str) -> None:
         try:
-            groups = await _ask_groups(address)
+            groups = await _ask_groups(address, key)
         except (OSError, FrameError, BodyError, anyio.EndOfStream, anyio.BrokenResourceError) as error:
             said.append(f"{address}: {str(error) or type(error).__name__}")
             return
@@ -147,9 +185,12 @@ async def find_groups(nameservers: list[str]) -> dict[str, str]:
 class Dialer:
     """Keeps one RemoteBrokerPort connected to the master of broker group `name`."""
 
-    def __init__(self, nameservers: list[str], name: str) -> None:
+    def __init__(self, nameservers: list[str], name: str, key: ClusterKey | None = None) -> None:
         self._nameservers = nameservers
         self._name = name
+        self._key = key
+        self.why = ""
+        """Why the last attempt failed."""
         self._loop = asyncio.get_running_loop()
         self._connection: GatewayConnection | None = None
         self._keeping = anyio.CancelScope()
@@ -164,7 +205,7 @@ class Dialer:
 
     async def dial(self) -> None:
         """One attempt; raises GantryError or OSError."""
-        address = (await find_groups(self._nameservers)).get(self._name)
+        address = (await find_groups(self._nameservers, self._key)).get(self._name)
         if address is None:
             raise GantryError(ErrorCode.UNAVAILABLE, f"broker group {self._name} is not registered")
         host, _, number = address.rpartition(":")
@@ -172,6 +213,8 @@ class Dialer:
         with anyio.fail_after(ANSWER_S):
             await self._loop.create_connection(lambda: connection, host.strip("[]"), int(number))
         self._connection = connection
+        if self._key is not None:
+            await self._join(connection, self._key, address)
         said: asyncio.Future[Any] = self._loop.create_future()
         self.port.connected(said, lambda token, result: None if token.done() else token.set_result(result))
         try:
@@ -188,6 +231,18 @@ class Dialer:
         log.info("broker %s at %s: connected", self._name, address)
         self.port.ready()
 
+    async def _join(self, connection: GatewayConnection, key: ClusterKey, address: str) -> None:
+        """Show the cluster's key, and hear that the broker has it. Raises OSError."""
+        try:
+            with anyio.fail_after(ANSWER_S):
+                await join(key, own_name(), connection.ask)
+        except PermissionError as error:
+            connection.close()
+            raise PermissionError(f"broker {self._name} at {address}: {error}") from error
+        except BaseException:
+            connection.close()
+            raise
+
     async def dial_until(self, deadline_s: float) -> None:
         """Attempts with back-off; raises the last failure after `deadline_s`."""
         deadline = anyio.current_time() + deadline_s
@@ -197,6 +252,7 @@ class Dialer:
                 await self.dial()
                 return
             except (GantryError, OSError) as error:
+                self.why = str(error)
                 if anyio.current_time() > deadline:
                     raise
                 # Said once: whoever started a gateway first must see what it waits for.
@@ -245,14 +301,20 @@ class Members:
     def __init__(self, nameservers: list[str], context: ServiceContext, identity: str) -> None:
         self._nameservers = nameservers
         self._context = context
+        self._key: ClusterKey | None = context.shared.get("cluster_key")
         self.port = ClusterPort(context.turn, context.wheel, identity)
         self.port.on_close = self._close
+        self._dialers: list[Dialer] = []
         self._keeping = anyio.CancelScope()
         self._changed = asyncio.Event()
         """A connection came or went: the nameservers may know more."""
 
     def _close(self) -> None:
         self._keeping.cancel()
+
+    def why(self) -> str:
+        """Why brokers that are registered are not connected; empty where nothing is known."""
+        return "; ".join(dict.fromkeys([dialer.why for dialer in self._dialers if dialer.why and not dialer.port.up]))
 
     async def begin(self) -> None:
         """The groups that are registered now, connected; raises GantryError when there is none for `FIRST_CONNECT_S`."""
@@ -294,13 +356,14 @@ class Members:
                     log.debug("nameservers: %s", error)
 
     async def _check(self) -> None:
-        found = await find_groups(self._nameservers)
+        found = await find_groups(self._nameservers, self._key)
         known = {group.name: group for group in self.port.groups}
         changed = [group for name, group in known.items() if group.registered != (name in found)]
         for group in changed:
             group.registered = not group.registered
         for name in sorted(found.keys() - known.keys()):
-            dialer = Dialer(self._nameservers, name)
+            dialer = Dialer(self._nameservers, name, self._key)
+            self._dialers.append(dialer)
             self.port.add_group(name, dialer.port)
             dialer.port.watch_state(lambda up: self._changed.set())
             self._context.spawn(dialer.keep)

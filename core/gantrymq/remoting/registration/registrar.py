@@ -18,11 +18,13 @@ from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.codec import Command, FrameError, FrameReader, encode
 from gantrymq.remoting.constants import RequestCode, ResponseCode
 from gantrymq.remoting.headers import DataVersionHeader, RegisterBrokerHeader, UnregisterBrokerHeader, fields_of
+from gantrymq.remoting.registration.joining import join
 from gantrymq.remoting.registration.topic_bodies import topic_body, topic_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gantrymq.auth.members.key import ClusterKey
     from gantrymq.broker.broker import Broker
     from gantrymq.services import ServiceContext
 
@@ -76,11 +78,13 @@ def outgoing_host() -> str:
 
 
 class NameserverLink:
-    """One nameserver: connect, register, stay connected (the nameserver drops us when the connection
-    closes)."""
+    """One nameserver: connect, show the cluster's key if there is one, register, stay connected (the nameserver drops us when the
+    connection closes). `name`: who we are."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, key: ClusterKey | None = None, name: str = "") -> None:
         self.address = address
+        self._key = key
+        self._name = name
         self.registered = asyncio.Event()
         self.changed = asyncio.Event()
         self.hurry = asyncio.Event()
@@ -109,6 +113,13 @@ class NameserverLink:
             async with asyncio.timeout(CONNECT_S):
                 self._reader, self._writer = await asyncio.open_connection(host.strip("[]"), int(port))
             self._frames = FrameReader()
+            if self._key is not None:
+                await join(self._key, self._name, self._say)
+        return await self._say(command)
+
+    async def _say(self, command: Command) -> Command:
+        assert self._reader is not None
+        assert self._writer is not None
         self._opaque = command.opaque = self._opaque + 1
         self._writer.write(encode(command))
         await self._writer.drain()
@@ -170,11 +181,14 @@ class NameserverLink:
 
 
 class Registrar:
-    """All nameservers of one broker. `bound`: the address that the broker's door listens on."""
+    """All nameservers of one broker. `bound`: the address that the broker's door listens on; `key`: what it shows them first, if there is one."""
 
-    def __init__(self, broker: Broker, context: ServiceContext, bound: tuple[str, int]) -> None:
+    def __init__(
+        self, broker: Broker, context: ServiceContext, bound: tuple[str, int], key: ClusterKey | None = None
+    ) -> None:
         self._broker = broker
         self._context = context
+        self._key = key
         self.advertised = advertised_address(broker.config.advertised_host, bound)
         self._started_ms = broker.clock.now_ms()
         self.links: list[NameserverLink] = []
@@ -210,7 +224,7 @@ class Registrar:
             link.close()
         for address in named:
             if address not in self._keeping:
-                link = NameserverLink(address)
+                link = NameserverLink(address, self._key, f"broker {self._broker.config.name}")
                 self.links.append(link)
                 self._keeping[address] = asyncio.create_task(self._keep(link))
 

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gantrymq.auth.authority import Authority
+    from gantrymq.auth.members.key import ClusterKey
     from gantrymq.broker.broker import Broker
     from gantrymq.services import ServiceContext
 
@@ -109,13 +110,19 @@ class BrokerServer:
     """What all connections to one broker share; `accept` is the listener's factory."""
 
     def __init__(
-        self, broker: Broker, context: ServiceContext, open_session: OpenSession, authority: Authority | None = None
+        self,
+        broker: Broker,
+        context: ServiceContext,
+        open_session: OpenSession,
+        authority: Authority | None = None,
+        cluster_key: ClusterKey | None = None,
     ) -> None:
-        """`authority`: who knows the users; None without authentication."""
+        """`authority`: who knows the users; None without authentication. `cluster_key`: what gateways show; None: they are known by address."""
         self.broker = broker
         self.open_session = open_session
         self.wheel = context.wheel
         self.turn = context.turn
+        self.cluster_key = cluster_key
         self.identity = Identity(broker.clock.now_ms())
         self.routes = RouteFinder(lambda: self.identity.nameservers)
         self.clients = Clients()
@@ -143,6 +150,7 @@ class BrokerServer:
     def _all_rows(self) -> dict[int, Row]:
         """Every request code that is answered here."""
         broker, clients, groups, clock = self.broker, self.clients, self.groups, self.broker.clock
+        keyed = self.cluster_key is not None
         requesters = Requesters(clients)
         store_replies = broker.config.store_replies
         replies = Replies(broker.topics, requesters, clock, self.identity, self.responses, store_replies)
@@ -166,7 +174,7 @@ class BrokerServer:
             **_rows(admin_requests.HANDLERS, tools),
             **_rows(overview_requests.HANDLERS, tools),
             **_rows(account_requests.HANDLERS, Accounts(self.authority, broker.put, clock.now_ms)),
-            **_rows(audit_requests.HANDLERS, Trail(self.authority, self.reading, self.jobs, self.identity)),
+            **_rows(audit_requests.HANDLERS, Trail(self.authority, self.reading, self.jobs, self.identity, keyed)),
         }
 
     def set_address(self, address: str) -> None:
@@ -210,7 +218,8 @@ class BrokerConnection(RemotingDoor):
     """One connection of a client."""
 
     def __init__(self, shared: BrokerServer) -> None:
-        super().__init__(shared.wheel, shared.table, typed=shared.authority is None)  # a signature is over all fields
+        typed = shared.authority is None  # a signature is over all fields
+        super().__init__(shared.wheel, shared.table, typed, shared.cluster_key)
         self.shared = shared
         self.outbox = self.connection.outbox
         self.waiters: set[Waiter] = set()
@@ -240,7 +249,7 @@ class BrokerConnection(RemotingDoor):
         """See `net.api.Door`."""
         super().connected(link)
         if self.shared.authority is not None:
-            self._guard = Guard(self.shared.authority, link)
+            self._guard = Guard(self.shared.authority, link, self.stranger)
             self.shared.guarded.add(self)
         self._born_host = host_bytes(link.peer)
         self._host_flag = 0 if len(self._born_host) == len(LOOPBACK_HOST) else sysflag.BORN_HOST_V6
@@ -478,7 +487,7 @@ class BrokerConnection(RemotingDoor):
                 if calls is not None and calls.answered(command):
                     break
             return
-        if FIRST_CODE <= command.code <= LAST_CODE and self.link.peer_is_trusted:
+        if FIRST_CODE <= command.code <= LAST_CODE and self.is_member():
             self._gateway_request(command)
             return
         if len(self.deferred) > DEFERRED_MAX and command.code not in NEVER_SHED:
@@ -486,6 +495,11 @@ class BrokerConnection(RemotingDoor):
             self.refuse(command, ResponseCode.SYSTEM_BUSY, f"{DEFERRED_MAX} pulls wait for the peer to read")
             return
         super().handle(command)
+
+    def met(self, name: str, why: str) -> None:
+        """See `RemotingDoor`."""
+        if self._guard is not None:
+            self._guard.met(name, why)
 
     def run(self, command: Command, handler: Handler[Any, Any], services: Any) -> None:
         """See `RemotingDoor`."""

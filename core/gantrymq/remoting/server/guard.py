@@ -1,7 +1,7 @@
 """Who sends a request, and may he: every request of a connection is asked here once authentication is on.
 
 Clients and tools sign each request (RocketMQ's AccessKey and Signature). What gateways, brokers and nameservers say to each other is taken
-from this machine and `server.trusted_networks`, as without authentication.
+from who has shown the cluster's key; where there is none, from this machine and `server.trusted_networks`, as without authentication.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from gantrymq.auth.signatures import ACCESS_KEY, is_signed
 from gantrymq.model.names import TRACE_TOPIC
 from gantrymq.net.held.addresses import address_of
 from gantrymq.remoting.door import code_name
-from gantrymq.remoting.request_classes import RequestClass, class_of
+from gantrymq.remoting.gateway_codes import MEMBER_CODES
+from gantrymq.remoting.request_classes import MEMBERS_ONLY, RequestClass, class_of
 from gantrymq.remoting.server.changes import CHANGES, changed_by
 from gantrymq.remoting.server.rights import RIGHTS, topic_need
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gantrymq.net.api import Link
     from gantrymq.remoting.codec import Command
 
@@ -41,11 +44,13 @@ TRACE_NEED: Final = ("pub", f"topic:{TRACE_TOPIC}")
 class Guard:
     """Of one connection."""
 
-    __slots__ = ("_authority", "_identities", "_link", "_wrong", "is_known")
+    __slots__ = ("_authority", "_identities", "_link", "_stranger", "_wrong", "is_known")
 
-    def __init__(self, authority: Authority, link: Link) -> None:
+    def __init__(self, authority: Authority, link: Link, stranger: Callable[[int], str]) -> None:
+        """`stranger(code)`: why the peer is none of those that ask this of each other, empty if it is."""
         self._authority = authority
         self._link = link
+        self._stranger = stranger
         self._identities: dict[str, Identity] = {}
         self._wrong = 0
         self.is_known = False
@@ -53,12 +58,17 @@ class Guard:
 
     def refusal(self, command: Command) -> str:
         """Why the request is not answered; empty if it is."""
-        kind = class_of(command.code)
+        if command.code in MEMBER_CODES:
+            return ""
+        kind, why = class_of(command.code), ""
         if kind in (RequestClass.GATEWAY, RequestClass.BROKER):
-            if self._link.peer_is_trusted:
+            why = self._stranger(command.code)
+            if not why:
                 self._show()
                 return ""
-            why = _no_member(command.code, kind)
+        if kind is RequestClass.GATEWAY or (
+            kind is RequestClass.BROKER and (command.code in MEMBERS_ONLY or ACCESS_KEY not in command.fields)
+        ):  # what brokers only read of each other, tools ask for, too
             self._authority.audit.denied(DOOR, "", self._link.peer, code_name(command.code), "", why)
             return why
         if not self._authority.loaded:
@@ -76,6 +86,12 @@ class Guard:
                 DOOR, identity.name, identity.address, code_name(command.code), changed_by(command)
             )
         return why
+
+    def met(self, name: str, why: str) -> None:
+        """Somebody has shown the cluster's key; `why` not."""
+        self._authority.audit.login(DOOR, name, self._link.peer, why, "cluster key")
+        if not why:
+            self._show()
 
     def _show(self) -> None:
         if not self.is_known:
@@ -154,10 +170,3 @@ def may(identity: Identity, actions: str, resource: str) -> bool:
     kind = Kind(word)
     found: list[Action] = [ACTION_NAMES[action] for action in actions.split("|")]
     return any(identity.may(action, kind, name) for action in found)
-
-
-def _no_member(code: int, kind: RequestClass) -> str:
-    return (
-        f"request code {code} ({kind.value}) is answered to members of the cluster only: to this machine and the networks of "
-        "server.trusted_networks"
-    )

@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from gantrymq.auth.members.key import ClusterKey, parse_key
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.net.testing import FakeLink, ManualClock, ManualWheel
 from gantrymq.remoting.codec import Command, FrameReader
@@ -24,9 +25,9 @@ CREATE = {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "topicSysFl
 class Nameserver:
     """A nameserver's door behind an asyncio server."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: ClusterKey | None = None) -> None:
         self.wheel = ManualWheel(ManualClock())
-        self.state = State(self.wheel, False, lambda done: done(""))
+        self.state = State(self.wheel, False, lambda done: done(""), key)
         self.port = 0
         self.writers: list[asyncio.StreamWriter] = []
         self.refuse = b""
@@ -91,17 +92,20 @@ def run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     body: Callable[[Bench, Registrar, list[Nameserver]], Awaitable[None]],
+    key: ClusterKey | None = None,
+    theirs: Sequence[ClusterKey | None] = (None, None),
 ) -> None:
+    """`key`: the broker's; `theirs`: the nameservers'."""
     for name, value in (("SOON_S", 0.01), ("BACKOFF_FIRST_S", 0.01), ("BACKOFF_MAX_S", 0.02), ("FIRST_TRY_S", WAIT_S)):
         monkeypatch.setattr(module, name, value)
 
     async def main() -> None:
-        servers = [Nameserver(), Nameserver()]
+        servers = [Nameserver(each) for each in theirs]
         for server in servers:
             await server.start()
         bench = Bench(tmp_path)
         context = Context([f"127.0.0.1:{server.port}" for server in servers])
-        registrar = Registrar(bench.broker, context, ("127.0.0.1", 10911))  # type: ignore[arg-type]
+        registrar = Registrar(bench.broker, context, ("127.0.0.1", 10911), key)  # type: ignore[arg-type]
         try:
             await body(bench, registrar, servers)
         finally:
@@ -321,3 +325,52 @@ def test_advertised_address(caplog: pytest.LogCaptureFixture) -> None:
     host = advertised_address("", ("0.0.0.0", 5))
     assert host not in ("0.0.0.0:5", "")
     assert "broker.advertised_host" in caplog.text
+
+
+KEY = parse_key("0123456789abcdef" * 4)
+OTHER = parse_key("fedcba9876543210" * 4)
+
+
+def test_a_broker_shows_the_clusters_key_on_each_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(bench: Bench, registrar: Registrar, servers: list[Nameserver]) -> None:
+        await registrar.start()
+        for server in servers:
+            assert server.state.routes.groups
+            for writer in server.writers:
+                writer.transport.abort()
+            await until(servers, lambda server=server: len(server.writers) > 1 and server.state.routes.groups)  # type: ignore[misc]
+        bench.broker.topics.create(TopicConfig("T"))
+        for server in servers:
+            await until(servers, lambda server=server: "T" in server.topics())  # type: ignore[misc]
+
+    run(tmp_path, monkeypatch, body, KEY, (KEY, KEY))
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "said"),
+    [
+        (KEY, OTHER, "broker broker-a has another cluster key"),
+        (KEY, None, "has no cluster key"),
+        (None, KEY, "auth.cluster_key_file"),
+    ],
+)
+def test_a_nameserver_of_another_cluster_is_said_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    own: ClusterKey | None,
+    theirs: ClusterKey | None,
+    said: str,
+) -> None:
+    async def body(bench: Bench, registrar: Registrar, servers: list[Nameserver]) -> None:
+        monkeypatch.setattr(module, "FIRST_TRY_S", 0.01)
+        await registrar.start()
+        good, other = servers
+        await until(servers, lambda: bool(good.state.routes.groups) and len(other.codes) > 5)
+        assert not other.state.routes.groups
+        lines = [record.getMessage() for record in caplog.records if record.name == module.__name__]
+        warned = [line for line in lines if f"127.0.0.1:{other.port}: registration failed" in line]
+        assert len(warned) == 1
+        assert said in warned[0]
+
+    run(tmp_path, monkeypatch, body, own, (own, theirs))

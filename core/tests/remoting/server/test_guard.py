@@ -7,6 +7,8 @@ import pytest
 from gantrymq.auth.audit import Audit
 from gantrymq.auth.authority import Authority
 from gantrymq.auth.config import AuthConfig
+from gantrymq.auth.members.handshake import Applicant, Porter
+from gantrymq.auth.members.key import parse_key
 from gantrymq.auth.rows import POLICIES, USERS, User, encode
 from gantrymq.auth.signatures import ACCESS_KEY, SIGNATURE, sign
 from gantrymq.net.doors.threshold import Terms, Threshold
@@ -14,7 +16,7 @@ from gantrymq.net.testing import FakeLink, ManualClock, ManualWheel
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode
 from gantrymq.remoting.door import RemotingDoor
-from gantrymq.remoting.gateway_codes import FIRST_CODE
+from gantrymq.remoting.gateway_codes import FIRST_CODE, MEMBER_BEGIN
 from gantrymq.remoting.server.guard import WRONG_MAX, Guard
 
 
@@ -46,13 +48,15 @@ class World:
         self.link = FakeLink(self.wheel, peer="192.0.2.1:50000")
         self.door = RemotingDoor(self.wheel, {})
         self.link.attach(Threshold(self.door, Terms(1_000, 100, self.wheel)))
-        self.guard = Guard(self.authority, self.link)
+        self.guard = Guard(self.authority, self.link, self.door.stranger)
 
     def ask(self, secret: str, user: str = "root") -> str:
         fields = {"topic": "t", ACCESS_KEY: user}
         request = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {**fields, SIGNATURE: sign(secret, fields, b"")})
         return self.guard.refusal(request)
 
+
+KEY = parse_key("0123456789abcdef" * 2)
 
 ROOT = User("root", admin=True, secret="right")
 
@@ -82,6 +86,35 @@ def test_a_member_of_the_cluster_is_known_without_a_signature() -> None:
         world.link.peer_is_trusted = trusted
         assert bool(world.guard.refusal(Command(FIRST_CODE, {}))) is not trusted
         assert world.guard.is_known is trusted
+
+
+def test_with_a_key_the_address_makes_nobody_a_member() -> None:
+    world = World(ROOT)
+    world.door.porter = porter = Porter(KEY)
+    world.link.peer_is_trusted = True
+    for code in (FIRST_CODE, RequestCode.REGISTER_BROKER):
+        assert "cluster's key" in world.guard.refusal(Command(code, {}))
+    applicant = Applicant(KEY, "gateway")
+    begin = Command(MEMBER_BEGIN, applicant.begin())
+    assert world.guard.refusal(begin) == ""
+    assert not world.guard.is_known
+    porter.finish(applicant.finish(porter.begin(begin.fields)))
+    world.guard.met("gateway", "")
+    assert world.guard.is_known
+    assert world.guard.refusal(Command(FIRST_CODE, {})) == ""
+
+
+def test_what_brokers_read_of_each_other_administrators_read_from_anywhere() -> None:
+    world = World(ROOT, User("alice", secret="right"))
+    world.link.peer_is_trusted = False
+    for user, refused in (("root", False), ("alice", True)):
+        fields = {ACCESS_KEY: user}
+        request = Command(RequestCode.GET_ALL_TOPIC_CONFIG, {**fields, SIGNATURE: sign("right", fields, b"")})
+        assert bool(world.guard.refusal(request)) is refused
+    assert world.guard.refusal(Command(RequestCode.GET_ALL_TOPIC_CONFIG, {}))
+    fields = {ACCESS_KEY: "root"}
+    registers = Command(RequestCode.REGISTER_BROKER, {**fields, SIGNATURE: sign("right", fields, b"")})
+    assert world.guard.refusal(registers)
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,13 @@ ASK_NOBODY: Final = ("nameserver", "metrics")
 
 
 class Trail:
-    """What the handlers need. `authority` None: without authentication."""
+    """What the handlers need. `authority` None: without authentication. `keyed`: members of the cluster show a key."""
 
-    def __init__(self, authority: Authority | None, reading: Reading, jobs: Jobs, identity: Identity) -> None:
+    def __init__(
+        self, authority: Authority | None, reading: Reading, jobs: Jobs, identity: Identity, keyed: bool
+    ) -> None:
         self.authority = authority
+        self.keyed = keyed
         self.reading = reading
         self.jobs = jobs
         self.identity = identity
@@ -77,7 +80,7 @@ def status(command: Command, reply: Reply, services: Trail) -> None:
         for name, opened in sorted(services.identity.listeners.items())
         for listener in opened
     ]
-    found: dict[str, Any] = {"enabled": authority is not None, "doors": doors}
+    found: dict[str, Any] = {"enabled": authority is not None, "clusterKey": services.keyed, "doors": doors}
     if authority is not None:
         users, trail = authority.users(), authority.audit
         found |= {
@@ -110,6 +113,9 @@ def _weak(found: dict[str, Any]) -> Any:
         yield "nobody is administrator"
     if found.get("anonymous"):
         yield "clients without a name come in as the user anonymous"
+    inner = ("nameserver", "broker")
+    if not found["clusterKey"] and any(door["reach"] == "network" and door["door"] in inner for door in found["doors"]):
+        yield "who registers brokers and acts as a gateway is known by its address alone: there is no auth.cluster_key_file"
     for door in found["doors"]:
         if door["reach"] != "network":
             continue

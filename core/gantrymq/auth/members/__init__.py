@@ -1,0 +1,1 @@
+"""Processes of one cluster, and how they know each other."""

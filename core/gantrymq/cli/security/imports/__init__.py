@@ -1,0 +1,1 @@
+"""Accounts and rights of other brokers, as users and policies of ours."""
