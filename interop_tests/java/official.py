@@ -138,18 +138,19 @@ def classes_of(source: Path, classpath: str) -> str:
     made = Path(tempfile.mkdtemp(prefix="gantry-classes-"))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     beside = [source.with_name("Patient.java")] if source.parent == SOURCES else []
-    _compile([source, *beside], classpath, made)
+    compile_sources([source, *beside], classpath, made)
     return f"{made}{os.pathsep}{classpath}"
 
 
-def _compile(sources: Iterable[Path], classpath: str, classes: Path) -> None:
+def compile_sources(sources: Iterable[Path], classpath: str, classes: Path, release: str = "11") -> None:
+    """Programs into a directory of classes; `release`: the oldest Java that may run them."""
     words = [
         "-J-XX:TieredStopAtLevel=1",
         "-encoding",
         "UTF-8",
         "-nowarn",
         "--release",
-        "11",
+        release,
         "-d",
         str(classes),
         "-cp",
@@ -164,7 +165,7 @@ def _compile(sources: Iterable[Path], classpath: str, classes: Path) -> None:
 def compiled(names: Iterable[str], classpath: str, directory: Path) -> Path:
     """Directory of the classes of these sources."""
     classes = directory / "classes"
-    _compile([SOURCES / name for name in names], classpath, classes)
+    compile_sources([SOURCES / name for name in names], classpath, classes)
     return classes
 
 

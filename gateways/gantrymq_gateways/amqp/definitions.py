@@ -574,8 +574,12 @@ class Definitions:
 
     def broker_policy(self, queue: QueueDefinition, policies: server.Policies | None = None) -> Policy | None:
         """What the broker does for a queue, by its arguments and the policies; None: nothing."""
+        return policy_of(queue.name, self.effective_arguments(queue, policies), QUEUE_TABLE)
+
+    def effective_arguments(self, queue: QueueDefinition, policies: server.Policies | None = None) -> bytes:
+        """Its own, and what policies add to them."""
         _, _, said = (policies or self.policies).of_queue(queue.name, queue.arguments)
-        return policy_of(queue.name, server.effective_arguments(queue.arguments, said), QUEUE_TABLE)
+        return server.effective_arguments(queue.arguments, said)
 
     @staticmethod
     def _alternate(exchange: Exchange, policies: server.Policies) -> str:

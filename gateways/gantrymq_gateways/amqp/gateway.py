@@ -205,20 +205,24 @@ class Gateway:
 
     def _queue(self, definition: QueueDefinition, cursor: int) -> Queue:
         self._holders += 1
-        timeout_ms = consumer_timeout(definition.arguments)
-        if timeout_ms is None:
-            timeout_ms = self.config.consumer_timeout_ms
-        queue = Queue(self.port, self.renderer, self.clock.now_ms, definition, cursor, self._holders, timeout_ms)
-        queue.managed = self.definitions.broker_policy(definition) is not None
+        queue = Queue(self.port, self.renderer, self.clock.now_ms, definition, cursor, self._holders)
+        self._follow_policies(queue)
         self.queues[definition.name] = queue
         return queue
+
+    def _follow_policies(self, queue: Queue) -> None:
+        """What its arguments and the policies say of it now, as far as it concerns this process."""
+        queue.managed = self.definitions.broker_policy(queue.definition) is not None
+        timeout_ms = consumer_timeout(self.definitions.effective_arguments(queue.definition))
+        queue.timeout_ms = timeout_ms if timeout_ms is not None else self.config.consumer_timeout_ms
 
     def _policies_changed(self) -> None:
         def steps() -> Steps:
             for number, queue in enumerate(list(self.queues.values()), 1):
                 if not number % SLICE:
                     yield self.definitions.breathe
-                queue.managed = self.definitions.broker_policy(queue.definition) is not None
+                self._follow_policies(queue)
+                self.timeouts.need(queue.timeout_ms)
 
         run(steps(), self._looked, Exception)
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from gantrymq.net.procedures.driver import run
 from gantrymq_gateways.amqp.config import AmqpConfig
 from gantrymq_gateways.amqp.messages import timeouts
 from gantrymq_gateways.amqp.messages.timeouts import PERIOD_MS_MAX, Ages
+from gantrymq_gateways.amqp.queues.policies import USER, new_policy
 from gantrymq_gateways.amqp.wire.values import Field
 from gateways.tests.amqp.peer import Peer, Server, parse, publish
 
@@ -77,6 +79,35 @@ def test_basic_get_is_timed_too() -> None:
     peer.call("queue.declare", 0, "q", False, True, False, False, False, [("x-consumer-timeout", Field("l", 1000))])
     peer.ask(publish(1, "", "q", b"1"))
     peer.call("basic.get", 0, "q", False)
+    assert len(channel_ends(later(peer, 2000))) == 1
+
+
+def set_policy(server: Server, definition: dict[str, Any] | None) -> None:
+    made = new_policy(USER, {"pattern": "", "definition": definition}) if definition else None
+    ended: list[Any] = []
+    run(server.gateway.definitions.set_policy(USER, "p", made), ended.append, Exception)
+    server.settle()
+    assert ended == [None]
+
+
+def test_a_policy_says_it_too_and_at_once() -> None:
+    server = Server(config=AmqpConfig(heartbeat=0))
+    peer = server.client()
+    busy(peer)
+    set_policy(server, {"consumer-timeout": 1000})
+    (closed,) = channel_ends(later(peer, 2000))
+    assert "Timeout value used: 1000 ms" in closed[2][1]
+    set_policy(server, None)
+    other = server.client()
+    busy(other)
+    assert channel_ends(later(other, 5000)) == []
+
+
+def test_of_argument_and_policy_the_lower_counts() -> None:
+    server = Server(config=AmqpConfig(heartbeat=0))
+    set_policy(server, {"consumer-timeout": 60_000})
+    peer = server.client()
+    busy(peer, 1000)
     assert len(channel_ends(later(peer, 2000))) == 1
 
 

@@ -253,7 +253,6 @@ class Queue:
         definition: QueueDefinition,
         cursor: int,
         holder: int,
-        timeout_ms: int = 0,
     ) -> None:
         self._port = port
         self._renderer = renderer
@@ -268,7 +267,7 @@ class Queue:
         """Consumers are told how often a message came before."""
         self.cursor = cursor
         self.holder = holder
-        self.timeout_ms = timeout_ms
+        self.timeout_ms = 0
         """How long a delivery may wait for its answer; 0: for ever."""
         self.owner: object = None
         self.deleted = False

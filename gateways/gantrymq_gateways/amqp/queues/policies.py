@@ -54,6 +54,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     "max-length": _LIMIT,
     "max-length-bytes": _LIMIT,
     "delivery-limit": _LIMIT,
+    "consumer-timeout": _LIMIT,
     "overflow": Setting((str,), operator=True),
     "dead-letter-exchange": _TEXT,
     "dead-letter-routing-key": _TEXT,
@@ -61,7 +62,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     ALTERNATE: _TEXT,
     **dict.fromkeys(
         (
-            "consumer-timeout", "federation-upstream", "federation-upstream-pattern", "federation-upstream-set", "ha-mode",
+            "federation-upstream", "federation-upstream-pattern", "federation-upstream-set", "ha-mode",
             "ha-params", "ha-promote-on-failure", "ha-promote-on-shutdown", "ha-sync-batch-size", "ha-sync-mode",
             "initial-cluster-size", "max-age", "max-in-memory-bytes", "max-in-memory-length", "queue-leader-locator",
             "queue-master-locator", "queue-mode", "queue-version", "stream-filter-size-bytes", "stream-max-segment-size-bytes",
