@@ -70,6 +70,20 @@ def test_the_log_is_not_there(tmp_path: Path) -> None:
         (tmp_path / "elsewhere").rename(log_)
         work.server.process("up").start()
         work.finish()
+        work.server.process("up").stop()
+        log_.rename(tmp_path / "elsewhere")
+        done = gantry("store", "check", str(tmp_path / "data"))
+        assert done.returncode == 1, done.stdout
+        anew = subprocess.Popen(
+            [sys.executable, "-m", "gantrymq", "up", "--data", str(tmp_path / "data"), "--free-ports", "--accept-loss",
+             "--ready-file", str(tmp_path / "ready")]
+        )  # fmt: skip
+        try:
+            until(lambda: anew.poll() is not None or (tmp_path / "ready").exists())
+            assert anew.poll() is None
+        finally:
+            anew.terminate()
+            assert anew.wait(LIMIT_S) == 0
     finally:
         work.server.stop()
 

@@ -63,6 +63,8 @@ def describe(gaps: list[Gap], file_size: int) -> str:
 def fill(files: FileSystem, directory: Path, bases: list[int], gaps: list[Gap], file_size: int) -> list[int]:
     """Put blank segments where some are missing, behind the first one that is there, and give short ones their length. Returns the segments
     that there are now. Done again after a crash it does the same."""
+    files.make_dirs(directory)  # it may be gone as a whole
+    files.sync_dir(directory.parent)
     made = set(bases)
     for gap in gaps:
         first, last = gap.start // file_size * file_size, (gap.end - 1) // file_size * file_size

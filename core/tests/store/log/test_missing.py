@@ -89,6 +89,9 @@ def check_served(store: MessageStore, messages: list[Message], lost: Callable[[M
 def wreck(bench: Bench, which: str) -> Callable[[Message], bool]:
     """Take something of the log away; says what was lost with it."""
     log_ = paths(bench, "store", "commitlog")
+    if which == "directory":
+        bench.files.remove_tree(bench.root / "store" / "commitlog")
+        return lambda message: True
     if which == "all":
         for path in log_:
             bench.files.remove(path)
@@ -106,7 +109,7 @@ def wreck(bench: Bench, which: str) -> Callable[[Message], bool]:
     )
 
 
-KINDS = ("all", "first", "middle", "last", "short", "short last")
+KINDS = ("directory", "all", "first", "middle", "last", "short", "short last")
 
 
 @pytest.mark.parametrize("killed", [False, True])
