@@ -58,8 +58,41 @@ SINK_COLUMNS: Final = {
     "properties": ("map<string,string>",),
     "shardingKey": ("string",),
     "expiresAt": ("timestamp",),
+    "deliverAt": ("timestamp",),
 }
 """What the sink takes, each with the types that are allowed; only `body` must be there (and `topic`, unless the option is set)."""
+
+_TEXT_COLUMN: Final = ("string",)
+_BODY: Final = ("binary", "string")
+TIMED_COLUMNS: Final = ("expiresAt", "deliverAt")
+_TIMES: Final = dict.fromkeys(TIMED_COLUMNS, ("timestamp",))
+SHAPE_COLUMNS: Final = {
+    "": SINK_COLUMNS,
+    "mqtt": {
+        "body": _BODY, "mqttTopic": _TEXT_COLUMN, "qos": ("int",), "userProperties": ("map<string,string>",), "contentType": _TEXT_COLUMN,
+        "correlationId": _TEXT_COLUMN, "replyTo": _TEXT_COLUMN, **_TIMES,
+    },
+    "amqp": {
+        "body": _BODY, "exchange": _TEXT_COLUMN, "routingKey": _TEXT_COLUMN, "headers": ("map<string,string>",), "contentType": _TEXT_COLUMN,
+        "correlationId": _TEXT_COLUMN, "replyTo": _TEXT_COLUMN, "messageId": _TEXT_COLUMN, "priority": ("int",), **_TIMES,
+    },
+    "cloudevents": {
+        "data": _BODY, "topic": _TEXT_COLUMN, "id": _TEXT_COLUMN, "source": _TEXT_COLUMN, "type": _TEXT_COLUMN, "subject": _TEXT_COLUMN,
+        "time": ("timestamp",), "datacontenttype": _TEXT_COLUMN, "dataschema": _TEXT_COLUMN, "attributes": ("map<string,string>",),
+        "attributeTypes": ("map<string,string>",), **_TIMES,
+    },
+    "kafka": {
+        "value": _BODY, "key": _BODY, "topic": _TEXT_COLUMN, "headers": ("array<struct<key:string,value:binary>>",),
+    },
+}  # fmt: skip
+"""The same for each value of the option `columns` (writing/shapes.py)."""
+BODY_COLUMN: Final = {"": "body", "mqtt": "body", "amqp": "body", "cloudevents": "data", "kafka": "value"}
+_NEEDED: Final = {"": (), "mqtt": (), "amqp": (), "cloudevents": ("id", "source", "type"), "kafka": ()}
+_TOPIC_COLUMN: Final = {"": "topic", "mqtt": "mqttTopic", "amqp": "exchange", "cloudevents": "topic", "kafka": "topic"}
+_NOT_TO_WRITE: Final = {
+    "retain": "what MQTT retains is kept by the MQTT door: publish it there",
+    "partition": "the key chooses the queue",
+}
 
 
 _STRINGS: Final = re.compile(r"(?i)struct<[^<>:,]+:string(,[^<>:,]+:string)*>")
@@ -86,17 +119,21 @@ def check_projection(fields: Iterable[tuple[str, str]], view: str = "") -> None:
         seen.add(name)
 
 
-def check_sink(fields: Iterable[tuple[str, str]], has_topic: bool) -> None:
-    """Raise SchemaError unless a DataFrame of these columns can be written."""
+def check_sink(fields: Iterable[tuple[str, str]], has_topic: bool, shape: str = "") -> None:
+    """Raise SchemaError unless a DataFrame of these columns can be written. `shape`: the option `columns`."""
+    columns = SHAPE_COLUMNS[shape]
     names = set()
     for name, kind in fields:
-        allowed = SINK_COLUMNS.get(name)
+        allowed = columns.get(name)
         if allowed is None:
-            raise SchemaError(f"column {name!r} cannot be written; allowed are {', '.join(SINK_COLUMNS)}")
+            why = f" ({_NOT_TO_WRITE[name]})" if shape and name in _NOT_TO_WRITE else ""
+            raise SchemaError(f"column {name!r} cannot be written{why}; allowed are {', '.join(columns)}")
         if kind.replace(" ", "").lower() not in allowed:
             raise SchemaError(f"column {name!r} is {kind}; allowed is {' or '.join(allowed)}")
         names.add(name)
-    if "body" not in names:
-        raise SchemaError("the column 'body' (binary or string) is missing")
-    if "topic" not in names and not has_topic:
-        raise SchemaError("set the option 'topic', or give each row its own in a column 'topic'")
+    for name in (BODY_COLUMN[shape], *_NEEDED[shape]):
+        if name not in names:
+            raise SchemaError(f"the column {name!r} ({' or '.join(columns[name])}) is missing")
+    topic = _TOPIC_COLUMN[shape]
+    if topic not in names and not has_topic:
+        raise SchemaError(f"set the option 'topic', or give each row its own in a column {topic!r}")

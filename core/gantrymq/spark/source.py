@@ -28,7 +28,7 @@ from gantrymq.spark.planning.filters import Narrowing
 from gantrymq.spark.planning.offsets import Document, OptionError, from_document, to_document
 from gantrymq.spark.planning.options import AT_LEAST_ONCE
 from gantrymq.spark.planning.planner import Planner
-from gantrymq.spark.schema import check_projection, check_sink, ddl
+from gantrymq.spark.schema import TIMED_COLUMNS, check_projection, check_sink, ddl
 from gantrymq.spark.wire import FIRST_FOR_S, RETRY_FOR_S, Metadata, close_all
 
 if TYPE_CHECKING:
@@ -165,7 +165,13 @@ class Written(WriterCommitMessage):  # type: ignore[misc]
 
 class _Writing:
     def __init__(self, options: settings.Options, schema: StructType, limit_s: float = FIRST_FOR_S) -> None:
-        check_sink([(field.name, field.dataType.simpleString()) for field in schema.fields], bool(options.topics))
+        fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        check_sink(fields, bool(options.topics), options.columns)
+        timed = [name for name, _ in fields if name in TIMED_COLUMNS]
+        if timed and options.mode != AT_LEAST_ONCE:
+            raise OptionError(
+                f"mode is {options.mode!r}, which takes no column {timed[0]!r}: use {AT_LEAST_ONCE}, or leave the column out"
+            )
         # Here, on the driver: tasks are patient with a broker that restarts.
         Metadata(options.nameservers).reach(options.topics, limit_s)
         self._options = options
@@ -182,7 +188,7 @@ class _Writing:
         partition = context.partitionId() if context is not None else 0
         query, batch = self._epoch(context)
         topic = self._options.topics[0] if self._options.topics else ""
-        job = Job(self._options.nameservers, topic, self._options.mode, query, batch)
+        job = Job(self._options.nameservers, topic, self._options.mode, query, batch, self._options.columns)
         count, halves = send_batches(iterator, job, partition)
         return Written(count, query, batch, halves)
 

@@ -34,7 +34,7 @@ BATCH: Final = (*_READING, *_ENDS, "pushFilters")
 STREAM: Final = (
     *_READING, "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger", "commitOffsets",
 )  # fmt: skip
-SINK: Final = ("nameserver", "topic", "mode")
+SINK: Final = ("nameserver", "topic", "mode", "columns")
 KNOWN: Final = tuple(dict.fromkeys([*BATCH, *STREAM, *SINK]))
 
 SAME_AS: Final = {"subscribe": "topic", "kafka.group.id": "consumerGroup"}

@@ -27,7 +27,7 @@ Queues = Callable[[str], Sequence[MessageQueue]]
 
 @dataclass(slots=True)
 class Request:
-    """A request's body. `queue`: None where any will do; `rows`: numbers in the batch; `delayed`: some are not to be seen yet."""
+    """A request's body. `queue`: None where any will do; `rows`: numbers in the batch; `delayed`: of one row, which is not to be seen yet (batches take none)."""
 
     topic: str
     queue: MessageQueue | None
@@ -88,6 +88,6 @@ def _cut(
     begin, count = 0, len(items)
     while begin < count:
         fits = int(np.searchsorted(edges, edges[begin] + REQUEST_BYTES, "right")) - 1
-        end = max(begin + 1, min(fits, begin + REQUEST_ROWS, count))
+        end = begin + 1 if delayed else max(begin + 1, min(fits, begin + REQUEST_ROWS, count))
         yield Request(topic, queue, data[edges[begin] : edges[end]], rows[begin:end], delayed)
         begin = end

@@ -23,7 +23,7 @@ from gantrymq.model.limits import BODY_BYTES_CEILING, PROPERTIES_BYTES_MAX, TAG_
 from gantrymq.model.names import check_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -67,27 +67,28 @@ class Rows:
     delayed: NDArray[np.bool_] | None
 
 
-def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in parts of at most `SLICE` rows whose bodies are some `SLICE_BYTES` at most (more where a single one is)."""
+def slices(batch: pa.RecordBatch, body: str = "body") -> Iterator[pa.RecordBatch]:
+    """The batch in parts of at most `SLICE` rows whose bodies (column `body`) are some `SLICE_BYTES` at most (more where a single one is)."""
     begin, step = 0, SLICE
     while begin < batch.num_rows:
         part = batch.slice(begin, step)
-        if step > 1 and part.get_total_buffer_size() > SLICE_BYTES and _size(part) > SLICE_BYTES:
+        if step > 1 and part.get_total_buffer_size() > SLICE_BYTES and _size(part.column(body)) > SLICE_BYTES:
             step = max(1, step // 2)
             continue
         yield part
         begin += part.num_rows
 
 
-def _size(part: pa.RecordBatch) -> int:
-    return int(pc.sum(pc.binary_length(part.column("body"))).as_py() or 0)
+def _size(bodies: Any) -> int:
+    return int(pc.sum(pc.binary_length(bodies)).as_py() or 0)
 
 
-def encode_rows(batch: pa.RecordBatch, topic: str, prefix: bytes, first: int) -> Rows:
-    """Rows of the sink's own columns as items. `topic`: for rows without one; ids are `prefix` (20 digits) and the row's number, from `first` on. Raises
-    BadRow."""
-    columns = {name: batch.column(name) for name in batch.schema.names}
-    count = batch.num_rows
+def encode_rows(
+    columns: Mapping[str, Any], topic: str, prefix: bytes, first: int, extras: Iterable[tuple[str, Any]] = ()
+) -> Rows:
+    """Rows of the sink's own columns as items. `topic`: for rows without one; ids are `prefix` (20 digits) and the row's number, from `first` on;
+    `extras`: names of further properties, each with its texts. Raises BadRow."""
+    count = len(columns["body"])
     topics = _topics(columns.get("topic"), topic, count)
     body = columns["body"].cast(_BYTES)
     if body.null_count:
@@ -109,6 +110,10 @@ def encode_rows(batch: pa.RecordBatch, topic: str, prefix: bytes, first: int) ->
         pieces.append(_pair(props.KEYS, keys))
     if sharding is not None:
         pieces.append(_pair(props.SHARDING_KEY, sharding))
+    for name, values in extras:
+        texts = _text(name, values, count)
+        if texts is not None:
+            pieces.append(_pair(name, texts))
     delayed = None
     for name, column in ((DELIVER_AT, "deliverAt"), (props.EXPIRES_AT, "expiresAt")):
         at = columns.get(column)
@@ -135,6 +140,12 @@ def _items(body: Any, properties: Any, topics: Any) -> Any:
     heads[:, 0] = body_sizes + sizes + (_HEAD_BYTES + 2)
     heads[:, 4] = body_sizes
     return pc.binary_join_element_wise(_fixed(heads), body, _fixed(sizes.astype(">u2")), properties, _NOTHING)
+
+
+def parts_of_item(item: bytes) -> tuple[bytes, str]:
+    """Body and properties of one item, for a request that is a message of its own."""
+    body_end = _HEAD_BYTES + int.from_bytes(item[_HEAD_BYTES - 4 : _HEAD_BYTES], "big")
+    return item[_HEAD_BYTES:body_end], item[body_end + 2 :].decode()
 
 
 def _fixed(values: NDArray[Any]) -> Any:

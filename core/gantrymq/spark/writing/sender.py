@@ -22,6 +22,7 @@ from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode, ResponseCode
 from gantrymq.spark.wire import Metadata, Patience, wire
 from gantrymq.spark.writing.requests import Request
+from gantrymq.spark.writing.rows import parts_of_item
 
 _log = logging.getLogger(__name__)
 
@@ -237,11 +238,15 @@ class Sender:
 
     def _command(self, entry: Open) -> Command:
         queue = entry.queue
+        body, common, batch = bytes(entry.request.body), entry.common, "true"
+        if entry.request.delayed:
+            body, common = parts_of_item(body)
+            batch = "false"
         fields = {
-            "a": self._group, "b": queue.topic, "c": AUTO_CREATE_TEMPLATE, "d": str(DEFAULT_QUEUES), "e": str(queue.queue_id), "f": "4" if "TRAN_MSG" in entry.common else "0",
-            "g": str(time.time_ns() // 1_000_000), "h": "0", "i": entry.common, "j": "0", "k": "false", "m": "true", "n": queue.broker,
+            "a": self._group, "b": queue.topic, "c": AUTO_CREATE_TEMPLATE, "d": str(DEFAULT_QUEUES), "e": str(queue.queue_id), "f": "4" if "TRAN_MSG" in common else "0",
+            "g": str(time.time_ns() // 1_000_000), "h": "0", "i": common, "j": "0", "k": "false", "m": batch, "n": queue.broker,
         }  # fmt: skip
-        return Command(entry.code, fields, bytes(entry.request.body))
+        return Command(entry.code, fields, body)
 
     def _failed(self, request: Request, first: int, error: GantryError) -> RowError:
         """Of several rows the one that the broker names, else all."""

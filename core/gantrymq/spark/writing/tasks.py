@@ -13,10 +13,12 @@ from gantrymq.model.errors import GantryError
 from gantrymq.remoting.constants import RequestCode
 from gantrymq.remoting.overview_codes import SEND_HALF_ROWS, SEND_ROWS_ONCE
 from gantrymq.spark.planning.options import AT_LEAST_ONCE, MODES
+from gantrymq.spark.schema import BODY_COLUMN
 from gantrymq.spark.writing.epochs import Half, HalfSender, group_of
 from gantrymq.spark.writing.requests import Request, requests_of
 from gantrymq.spark.writing.rows import BadRow, encode_rows, slices
 from gantrymq.spark.writing.sender import RowError, Sender
+from gantrymq.spark.writing.shapes import shaped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,6 +37,8 @@ class Job:
     mode: str = AT_LEAST_ONCE
     query: str = ""
     batch: int = 0
+    columns: str = ""
+    """Whose shape the rows have; empty: the sink's own."""
 
 
 def task_prefix(*parts: object) -> bytes:
@@ -67,9 +71,10 @@ def _send(
     batches: Iterable[pa.RecordBatch], job: Job, partition: int, sender: Sender, prefix: bytes, number: int
 ) -> int:
     row = 0
-    for part in _parts(batches):
+    for part in _parts(batches, BODY_COLUMN[job.columns]):
         try:
-            rows = encode_rows(part, job.topic, prefix, number + row)
+            form = shaped(job.columns, part)
+            rows = encode_rows(form.columns, job.topic, prefix, number + row, form.extras)
             for request in requests_of(rows, sender.queues):
                 first = b"%s%012X" % (prefix, number + row + int(request.rows[0]))
                 sender.send(request, row, *_wrapped(job, request, first.decode()))
@@ -82,9 +87,9 @@ def _send(
     return row
 
 
-def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _parts(batches: Iterable[pa.RecordBatch], body: str) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        yield from slices(batch)
+        yield from slices(batch, body)
 
 
 def _wrapped(job: Job, request: Request, first: str) -> tuple[int, str]:
@@ -92,7 +97,7 @@ def _wrapped(job: Job, request: Request, first: str) -> tuple[int, str]:
     if job.mode == IDEMPOTENT:
         return SEND_ROWS_ONCE, ""
     if job.mode == AT_LEAST_ONCE:
-        return RequestCode.SEND_BATCH_MESSAGE, ""
+        return RequestCode.SEND_MESSAGE_V2 if request.delayed else RequestCode.SEND_BATCH_MESSAGE, ""
     pairs = {
         "TRAN_MSG": "true",
         "PGROUP": group_of(job.query, job.batch),

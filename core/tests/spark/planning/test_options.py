@@ -138,6 +138,25 @@ def test_schemas() -> None:
             check_sink(fields, has_topic=False)
 
 
+def test_schemas_of_shapes() -> None:
+    check_sink([("body", "binary"), ("mqttTopic", "string"), ("expiresAt", "timestamp")], False, "mqtt")
+    check_sink([("value", "string"), ("headers", "array<struct<key:string,value:binary>>")], True, "kafka")
+    for shape, fields, text in (
+        ("mqtt", [("mqttTopic", "string")], r"'body' \(binary or string\) is missing"),
+        ("mqtt", [("body", "string")], "set the option 'topic', or give each row its own in a column 'mqttTopic'"),
+        (
+            "mqtt",
+            [("body", "string"), ("retain", "boolean")],
+            "'retain' cannot be written .what MQTT retains is kept by",
+        ),
+        ("amqp", [("body", "string"), ("priority", "bigint")], "'priority' is bigint; allowed is int"),
+        ("cloudevents", [("data", "string"), ("id", "string"), ("type", "string")], "'source' .* is missing"),
+        ("kafka", [("value", "string"), ("partition", "int")], "'partition' cannot be written .the key chooses"),
+    ):
+        with pytest.raises(SchemaError, match=text):
+            check_sink(fields, False, shape)
+
+
 def test_kafkas_names() -> None:
     options = for_stream(parse({"subscribe": "a,b", "kafka.group.id": "g", "maxOffsetsPerTrigger": "7"}))
     assert (options.topics, options.group, options.rows_per_trigger) == (("a", "b"), "g", 7)
