@@ -195,9 +195,8 @@ def _cloudevents(given: dict[str, Any], result: Shaped, count: int) -> None:
 
 def _rfc3339(times: Any) -> Any:
     plain = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()).cast(pa.timestamp("us")).cast(_TEXT)
-    return pc.binary_join_element_wise(
-        pc.replace_substring(plain, " ", "T"), pa.scalar("Z", _TEXT), pa.scalar("", _TEXT)
-    )
+    plain = pc.replace_substring_regex(pc.replace_substring(plain, " ", "T"), r"\.000000$", "")
+    return pc.binary_join_element_wise(plain, pa.scalar("Z", _TEXT), pa.scalar("", _TEXT))
 
 
 def _types(maps: Any) -> Any:
