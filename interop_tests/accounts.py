@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +40,19 @@ class Guarded(Gantry):
     def add_user(self, name: str, password: str, *rules: tuple[str, str], **info: Any) -> None:
         """`rules`: resource and actions (`pub,sub`); an action with a `!` in front is denied."""
 
-        async def work(accounts: Accounts) -> None:
-            await accounts.create_user(name, password=password, **info)
-            entries = [
-                {
-                    "resource": resource,
-                    "actions": actions.lstrip("!").split(","),
-                    "decision": "Deny" if actions[0] == "!" else "Allow",
-                }
-                for resource, actions in rules
-            ]
-            if entries:
-                await accounts.add_rules(f"user:{name}", entries)
+        self.accounts(lambda accounts: make_user(accounts, name, rules, password=password, **info))
 
-        self.accounts(work)
+
+async def make_user(accounts: Accounts, name: str, rules: Iterable[tuple[str, str]], **info: Any) -> None:
+    """See `Guarded.add_user`."""
+    await accounts.create_user(name, **info)
+    entries = [
+        {
+            "resource": resource,
+            "actions": actions.lstrip("!").split(","),
+            "decision": "Deny" if actions[0] == "!" else "Allow",
+        }
+        for resource, actions in rules
+    ]
+    if entries:
+        await accounts.add_rules(f"user:{name}", entries)

@@ -47,6 +47,7 @@ class Raw:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         self.sock.settimeout(ANSWER_S)
         self.sock.connect(server.address(door))
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.peer = "{}:{}".format(*self.sock.getsockname())
 
     def __enter__(self) -> Raw:

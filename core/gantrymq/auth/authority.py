@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -18,10 +19,14 @@ from gantrymq.auth.config import AuthConfig
 from gantrymq.auth.expressions import ExpressionError, matches
 from gantrymq.auth.keys import KeyFileError, Keys
 from gantrymq.auth.logins import Logins
-from gantrymq.auth.passwords import is_foreign
+from gantrymq.auth.passwords import is_foreign, make_hash
 from gantrymq.auth.resources import Action, Kind
-from gantrymq.auth.rights import Decision, Rights
+from gantrymq.auth.rights import NO_RULE, Decision, Rights
 from gantrymq.auth.rows import ANONYMOUS, CHECKS, POLICIES, USERS, Policy, User
+from gantrymq.auth.signatures import Secret
+from gantrymq.auth.tokens import scopes
+from gantrymq.auth.tokens.tokens import Tokens, TokenUser
+from gantrymq.auth.tokens.verify import TokenError
 from gantrymq.net.held.addresses import address_of
 
 if TYPE_CHECKING:
@@ -34,6 +39,7 @@ CONFIGURE, WRITE, READ = range(3)
 
 ADMIN: Final = Decision(True, "administrator")
 GONE: Final = Decision(False, "the user was deleted or disabled")
+EXPIRED: Final = Decision(False, "the token has expired")
 NOT_LOADED: Final = "users are not known yet: come again"
 
 RENEWING_MAX: Final = 16
@@ -46,10 +52,14 @@ Login = Callable[["Identity | None", str], None]
 class Identity:
     """Who a connection is, and its rights."""
 
-    __slots__ = ("_authority", "_epoch", "_rights", "_user", "address", "client_id", "name")
+    __slots__ = ("_authority", "_epoch", "_rights", "_user", "address", "client_id", "name", "token")
 
-    def __init__(self, authority: Authority, name: str, client_id: str, address: str) -> None:
+    def __init__(
+        self, authority: Authority, name: str, client_id: str, address: str, token: TokenUser | None = None
+    ) -> None:
         self._authority = authority
+        self.token = token
+        """What it came with, if it was one."""
         self.name = name
         self.client_id = client_id
         self.address = address
@@ -62,9 +72,37 @@ class Identity:
         authority = self._authority
         if self._rights is None or self._epoch != authority.epoch:
             self._epoch = authority.epoch
-            self._user = authority.user(self.name)
-            self._rights = Rights(authority.policies_of(self.name), self.name, self.client_id, self.address)
+            token = self.token
+            self._user = authority.user(self.name) if token is None else authority.user_of(token)
+            policies = authority.policies_of(self.name, None if token is None else token.groups)
+            self._rights = Rights(policies, self.name, self.client_id, self.address)
+        if self.token is not None and authority.is_over(self.token):
+            self._user = None
         return self._rights
+
+    @property
+    def gone(self) -> Decision:
+        """Why it is not alive."""
+        return EXPIRED if self.token is not None and self._authority.is_over(self.token) else GONE
+
+    @property
+    def farewell(self) -> str:
+        """What a door says whose client is not alive any more."""
+        if self.gone is EXPIRED:
+            return f"the token of user {self.name} has expired"
+        return f"user {self.name} was deleted or disabled"
+
+    def renew(self, other: Identity) -> None:
+        """It showed again who it is. Raises PermissionError where that is somebody else."""
+        if other.name != self.name:
+            raise PermissionError(f"it was user {self.name}, and is {other.name} now: that takes a new connection")
+        self.token = other.token
+        self._rights = None
+
+    def ends_in_ms(self) -> int | None:
+        """How long its token is good; None: as long as its user is there."""
+        token, tokens = self.token, self._authority.tokens
+        return None if token is None or tokens is None else max(token.expires_ms - tokens.now_ms(), 0)
 
     @property
     def alive(self) -> bool:
@@ -86,8 +124,17 @@ class Identity:
         """The one question."""
         rights = self._current()
         if self._user is None:
-            return GONE
-        return ADMIN if self._user.admin else rights.decide(action, kind, name)
+            return self.gone
+        if self._user.admin:
+            return ADMIN
+        decision = rights.decide(action, kind, name)
+        return self._by_scopes(action, kind, name) if decision is NO_RULE and self.token is not None else decision
+
+    def _by_scopes(self, action: Action, kind: Kind, name: str | None) -> Decision:
+        """What no rule says may be a scope's. `name` None: whatever the name is."""
+        token = self.token
+        found = scopes.for_native(token.scopes, action, kind, name) if token is not None else None
+        return Decision(True, f"scope {found.text}") if found is not None else NO_RULE
 
     def may(self, action: Action, kind: Kind, name: str) -> bool:
         """As `decide`."""
@@ -98,7 +145,7 @@ class Identity:
         is enough."""
         rights = self._current()
         if self._user is None:
-            return GONE
+            return self.gone
         if self._user.admin:
             return ADMIN
         own = rights.decide(action, Kind.MQTT, levels)
@@ -110,19 +157,22 @@ class Identity:
             native = rights.decide(action, Kind.TOPIC, topic)
         if native.allowed or native.rule != "no rule":
             return native
-        return own
+        return own if own.allowed else self._by_scopes(action, Kind.TOPIC, topic)
 
     def decide_amqp(self, which: int, vhost: str, name: str, native: tuple[Action, Kind, str]) -> Decision:
         """One of RabbitMQ's permissions on an exchange or queue: by the user's expressions for the vhost where it has some, else by native
         rights. A native deny wins in any case."""
         decision = self.decide(*native)
-        user = self._user
+        user, token = self._user, self.token
         if user is None or user.admin or (not decision.allowed and decision.rule != "no rule"):
             return decision
+        if token is not None and not decision.allowed:
+            scope = scopes.for_amqp(token.scopes, scopes.WORDS[which], vhost, name)
+            return Decision(True, f"scope {scope.text}") if scope is not None else decision
         expressions = user.amqp.get(vhost)
         if expressions is None:
             return decision
-        text = f"user:{user.name}: {('configure', 'write', 'read')[which]} {expressions[which]!r} in vhost {vhost}"
+        text = f"user:{user.name}: {scopes.WORDS[which]} {expressions[which]!r} in vhost {vhost}"
         return Decision(_matches(expressions[which], name), text)
 
     def may_enter(self, vhost: str) -> bool:
@@ -134,9 +184,15 @@ class Identity:
     def decide_routing_key(self, which: int, vhost: str, exchange: str, key: str) -> Decision:
         """RabbitMQ's topic permissions: only where the user has some for the exchange."""
         self._current()
-        user = self._user
+        user, token = self._user, self.token
         if user is None:
-            return GONE
+            return self.gone
+        if token is not None:
+            word = scopes.WORDS[which]
+            for wanted in (key, None):
+                scope = scopes.for_amqp(token.scopes, word, vhost, exchange, wanted)
+                if scope is not None:  # those of the exchange alone are for other keys
+                    return Decision(wanted is not None, f"scope {scope.text}")
         expressions = user.amqp_topics.get(vhost, {}).get(exchange)
         if expressions is None or user.admin:
             return Decision(True, "no topic permission")
@@ -175,6 +231,12 @@ class Authority:
         self.replace_row: Callable[[User, User], None] | None = None
         """`replace_row(before, after)`: store it, where the row is as it was."""
         self._renewing: set[str] = set()
+        self.hashes_of: Callable[[str], tuple[str, str]] = lambda password: (make_hash(password), "")
+        """What is kept of a password: its hash, and SCRAM's verifier where there is one. Takes 40 ms."""
+        self.tokens: Tokens | None = None
+        """Where tokens are taken."""
+        self._secrets: dict[str, Secret] = {}
+        """Of users that have signed since a user changed."""
         self.epoch = 0
         self.loaded = False
         self._soon = soon
@@ -216,6 +278,7 @@ class Authority:
     def _changed(self, table: str) -> None:
         self.epoch += 1
         if table == USERS:
+            self._secrets.clear()
             users = self._users.values()
             self._certificates = {name: user.name for user in users for name in user.certificates}
         if not self._telling and self._watchers:
@@ -263,10 +326,12 @@ class Authority:
         """Whether somebody may do everything."""
         return any(user.admin and user.enabled for user in self._users.values())
 
-    def policies_of(self, name: str) -> list[Policy]:
-        """Those of a user and of its groups."""
+    def policies_of(self, name: str, groups: tuple[str, ...] | None = None) -> list[Policy]:
+        """Those of a user and of its groups, or of these."""
         user = self._users.get(name)
-        subjects = [f"user:{name}", *[f"group:{group}" for group in (user.groups if user is not None else ())]]
+        if groups is None:
+            groups = user.groups if user is not None else ()
+        subjects = [f"user:{name}", *[f"group:{group}" for group in groups]]
         return [self._policies[subject] for subject in subjects if subject in self._policies]
 
     def identity(self, name: str, client_id: str, address: str) -> Identity:
@@ -278,9 +343,12 @@ class Authority:
         return self.identity(ANONYMOUS, client_id, address) if self.user(ANONYMOUS) is not None else None
 
     def login(self, name: str, password: str, client_id: str, address: str, on_done: Login) -> None:
-        """By password; `on_done` on the loop, possibly at once."""
+        """By password or token; `on_done` on the loop, possibly at once."""
         if not self.loaded:
             on_done(None, NOT_LOADED)
+            return
+        if self.tokens is not None and self.tokens.is_one(password):
+            on_done(*self.by_token(password, client_id, address))
             return
         user = self.user(name)
         known = user.password if user is not None else ""
@@ -303,12 +371,39 @@ class Authority:
             return
         renewing.add(user.name)
 
-        def hashed(known: str) -> None:
+        def hashed(found: tuple[str, str]) -> None:
             renewing.discard(user.name)
             if self._users.get(user.name) == user:
-                replace_row(user, msgspec.structs.replace(user, password=known))
+                replace_row(user, msgspec.structs.replace(user, password=found[0], scram=found[1]))
 
-        self.logins.hash(password, hashed)
+        self.logins.hash(partial(self.hashes_of, password), hashed)
+
+    def by_token(self, token: str, client_id: str, address: str) -> tuple[Identity | None, str]:
+        """Whoever a token says, whatever name came with it; or why nobody."""
+        if self.tokens is None:
+            return None, "no tokens are taken here (auth.jwt_keys)"
+        try:
+            user = self.tokens.user_of(token)
+        except TokenError as error:
+            return None, f"the token is refused: {error}"
+        if self.user_of(user) is None:
+            return None, f"the token is refused: user {user.name} is disabled"
+        return Identity(self, user.name, client_id, address, user), ""
+
+    def user_of(self, token: TokenUser) -> User | None:
+        """As an account: the token says the groups, and nobody is administrator by one. An account of the name that is disabled holds."""
+        account = self._users.get(token.name)
+        if account is not None and not account.enabled:
+            return None
+        return User(token.name, groups=token.groups)
+
+    def is_over(self, token: TokenUser) -> bool:
+        """It has expired, or no tokens are taken any more."""
+        return self.tokens is None or self.tokens.now_ms() >= token.expires_ms
+
+    def is_nobody(self, name: str) -> bool:
+        """No user can be it any more: there is no account, and no token may say so."""
+        return name not in self._users and self.tokens is None
 
     def by_certificate(self, certificate: Certificate | None, client_id: str, address: str) -> Identity | None:
         """Whoever a verified client certificate names; None: nobody here."""
@@ -324,13 +419,23 @@ class Authority:
             name = next((each for each in names.get(self.config.certificate_user, ()) if self.user(each)), None)
         return self.identity(name, client_id, address) if name and self.user(name) is not None else None
 
-    def secret(self, name: str) -> str | None:
-        """What a signing user signs with; None: there is no such user, or it has none."""
+    def secret(self, name: str) -> Secret | None:
+        """What a signing user signs with; None: there is no such user, or it has none. Opened once, and again after a user changed."""
+        known = self._secrets.get(name)
+        if known is not None:
+            return known
         user = self.user(name)
         if user is None or not user.secret or self.keys is None:
             return None
+        opened = self._opened(name, user.secret)
+        if opened is not None:
+            self._secrets[name] = opened
+        return opened
+
+    def _opened(self, name: str, sealed: str) -> Secret | None:
+        assert self.keys is not None, "asked before"
         try:
-            return self.keys.open(name, user.secret)
+            return Secret(self.keys.open(name, sealed))
         except KeyFileError as error:
             log.error("%s", error)
             return None

@@ -103,3 +103,39 @@ class AuthConfig:
             "help": "bytes that are handled of a connection before it has shown who it is; one that sends more is closed",
         },
     )
+    scram: bool = field(
+        default=False,
+        metadata={
+            "help": "keep what SCRAM-SHA-256 needs beside the hash of each password that is set from now on, and take it at the MQTT 5.0 and AMQP doors"
+        },
+    )
+    jwt_keys: str = field(
+        default="",
+        metadata={
+            "help": "file or https URL of the JWK set whose keys sign tokens (JWT), which are taken as passwords and as Bearer over HTTP; empty: no tokens"
+        },
+    )
+    jwt_issuer: str = field(default="", metadata={"help": "claim iss of every token"})
+    jwt_audience: str = field(default="", metadata={"help": "what claim aud of every token is, or has in it"})
+    jwt_user_claim: str = field(default="sub", metadata={"help": "claim that is the user's name; a.b is b within a"})
+    jwt_groups_claim: str = field(
+        default="groups", metadata={"help": "claim with the user's groups, a list or one text with spaces"}
+    )
+    jwt_scope_prefix: str = field(
+        default="",
+        metadata={
+            "help": "how RabbitMQ's scopes begin in claim scope, its resource_server_id and a dot (rabbitmq.); empty: scopes are not read"
+        },
+    )
+    jwt_refresh_ms: int = field(
+        default=300_000,
+        metadata={
+            "min": 10_000,
+            "max": 86_400_000,
+            "help": "the JWK set is read again after so long, and for a key that is not known",
+        },
+    )
+    jwt_leeway_ms: int = field(
+        default=5_000,
+        metadata={"min": 0, "max": 300_000, "help": "a token is good so much longer: clocks differ"},
+    )

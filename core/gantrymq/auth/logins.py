@@ -11,10 +11,12 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from gantrymq.auth import passwords
 from gantrymq.auth.failures import Failures
+
+T = TypeVar("T")
 
 THREADS: Final = 2
 """19 MiB and a core each while they work."""
@@ -60,7 +62,7 @@ class Logins:
         """`post(callback, *arguments)`: run it on the loop, from a thread. `seed`: random, of this process."""
         self._timer = timer
         self._post = post
-        self._seed = seed
+        self.seed = seed
         self._verified_ms = verified_ms
         self._waiting_max = waiting_max
         self._address_waiting_max = address_waiting_max
@@ -75,17 +77,27 @@ class Logins:
     def check(self, user: str, known: str, password: str, address: str, answer: Answer) -> None:
         """Whether `password` is right; `known`: the user's hash, empty for a user who is not there. `answer` is called on the loop, possibly
         at once."""
+
+        def go(why: str) -> None:
+            if why:
+                answer(why)
+            else:
+                self._check(user, known, password, address, answer)
+
+        self.after_delay(user, address, go)
+
+    def after_delay(self, user: str, address: str, go: Answer) -> None:
+        """`go("")` once the user may try from there: at once, or later for its failures; `go(why)` where too many wait."""
         delay_ms = self._failures.delay_ms(user, address, self._timer.now_ms())
         if not delay_ms:
-            self._check(user, known, password, address, answer)
-        elif self._may_wait(address, answer):
+            go("")
+        elif self._may_wait(address, go):
             self._wait(address)
-            at_ms = self._timer.now_ms() + delay_ms
-            self._timer.call_at(at_ms, lambda now_ms: self._after_delay(user, known, password, address, answer))
+            self._timer.call_at(self._timer.now_ms() + delay_ms, lambda now_ms: self._after_delay(address, go))
 
-    def _after_delay(self, user: str, known: str, password: str, address: str, answer: Answer) -> None:
+    def _after_delay(self, address: str, go: Answer) -> None:
         self._go_on(address)
-        self._check(user, known, password, address, answer)
+        go("")
 
     def _may_wait(self, address: str, answer: Answer) -> bool:
         """Whether one more may; else `answer` has it."""
@@ -145,9 +157,9 @@ class Logins:
             self._known[key] = self._timer.now_ms() + self._verified_ms
         answer("")
 
-    def hash(self, password: str, done: Callable[[str], None]) -> None:
-        """`done(hash)` of a checked password, on the loop."""
-        self._pool.submit(lambda: self._post(done, passwords.make_hash(password)))
+    def hash(self, make: Callable[[], T], done: Callable[[T], None]) -> None:
+        """`done(make())`, on the loop; `make` takes its time, in a thread, and raises nothing."""
+        self._pool.submit(lambda: self._post(done, make()))
 
     def note_failure(self, user: str, address: str) -> None:
         """A login that failed for another reason than its password, too: a signature."""
@@ -161,7 +173,7 @@ class Logins:
     def _key(self, user: str, known: str, password: str) -> bytes:
         """Different for every hash that the user ever had: a changed password is not remembered."""
         parts = [text.encode("utf-8", "surrogatepass") for text in (user, known, password)]
-        return hmac.digest(self._seed, b"".join([len(part).to_bytes(4, "big") + part for part in parts]), "sha256")
+        return hmac.digest(self.seed, b"".join([len(part).to_bytes(4, "big") + part for part in parts]), "sha256")
 
     def close(self) -> None:
         """Wait for nobody."""

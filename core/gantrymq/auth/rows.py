@@ -33,6 +33,8 @@ class User(msgspec.Struct, frozen=True, omit_defaults=True):
     """A hash that says its own scheme (`passwords.py`)."""
     secret: str = ""
     """Encrypted (`keys.py`): what the client signs with; it must be known to check a signature."""
+    scram: str = ""
+    """What SCRAM-SHA-256 checks against (`sasl/scram.py`), made with the password where `auth.scram` says so."""
     certificates: tuple[str, ...] = ()
     """Names of client certificates that are this user beside those that `auth.certificate_user` says: a subject, or `sha256:FINGERPRINT`."""
     amqp: dict[str, tuple[str, str, str]] = {}

@@ -19,6 +19,9 @@ from gantrymq.auth.failures import Failures
 from gantrymq.auth.keys import KEY_FILE, KeyFileError, add_key, read_keys
 from gantrymq.auth.logins import Logins
 from gantrymq.auth.rows import POLICIES, USERS, User, check_name, encode
+from gantrymq.auth.sasl.scram import hashes_of
+from gantrymq.auth.tokens.key_ring import KeyRing, loader_of
+from gantrymq.auth.tokens.tokens import Tokens
 from gantrymq.broker.port import BrokerPort
 from gantrymq.model.errors import ConfigError, GantryError
 from gantrymq.net.api import Wheel
@@ -46,7 +49,31 @@ def authority_of(
         address_waiting_max=config.address_logins_max,
         failures=Failures(config.failure_delay_ms, config.failure_delay_max_ms, config.address_failures_max),
     )
-    return Authority(config, logins, soon, Audit(wheel, now_ms, f"{gethostname()}:{os.getpid()}"))
+    authority = Authority(config, logins, soon, Audit(wheel, now_ms, f"{gethostname()}:{os.getpid()}"))
+    authority.hashes_of = partial(hashes_of, with_verifier=config.scram)
+    if config.jwt_keys:
+        authority.tokens = _tokens_of(config, wheel, now_ms)
+    return authority
+
+
+def _tokens_of(config: AuthConfig, wheel: Wheel, now_ms: Callable[[], int]) -> Tokens:
+    """Raises `ConfigError`: what is wrong with a file is said at the start, a URL may answer later."""
+    for key in ("jwt_issuer", "jwt_audience"):
+        if not getattr(config, key):
+            raise ConfigError(f"auth.{key} is needed with auth.jwt_keys: else any token of these keys would do")
+    try:
+        ring = KeyRing(
+            loader_of(config.jwt_keys),
+            wheel,
+            asyncio.get_running_loop().call_soon_threadsafe,
+            config.jwt_refresh_ms,
+        )
+        if "://" not in config.jwt_keys:
+            ring.read_now()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f'auth.jwt_keys = "{config.jwt_keys}": {error}') from error
+    ring.follow()
+    return Tokens(config, ring, now_ms)
 
 
 async def follow(authority: Authority, port: BrokerPort) -> None:
@@ -103,9 +130,8 @@ def _admin_of(path: Path, authority: Authority) -> User:
             passwords.check_hash(password)
             return User(name, admin=True, password=password)
         assert authority.keys is not None
-        return User(
-            name, admin=True, password=passwords.make_hash(password), secret=authority.keys.seal(name, password)
-        )
+        known, verifier = hashes_of(password, authority.config.scram)
+        return User(name, admin=True, password=known, secret=authority.keys.seal(name, password), scram=verifier)
     except (ValueError, KeyFileError) as error:
         raise ConfigError(f'auth.admin_file = "{path}": {error}') from error
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.auth.authority import READ
+from gantrymq.auth.tokens.ending import Ending
 from gantrymq.broker.port import Outcome
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.held.outbound import Piece, Pieces
@@ -20,6 +21,7 @@ from gantrymq_gateways.amqp import access
 from gantrymq_gateways.amqp.channels import channel as channels
 from gantrymq_gateways.amqp.channels import declare, transactions
 from gantrymq_gateways.amqp.channels.channel import Channel, Handler
+from gantrymq_gateways.amqp.login import Login
 from gantrymq_gateways.amqp.messages.publish import Publisher, PublishingChannel, UnknownExchangeError
 from gantrymq_gateways.amqp.messages.timeouts import timed_out
 from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE
@@ -31,6 +33,7 @@ from gantrymq_gateways.amqp.wire.constants import (
     FRAME_ERROR,
     INTERNAL_ERROR,
     MECHANISMS,
+    NOT_ALLOWED,
     NOT_FOUND,
     NUMBER_PUBLISH,
     PRECONDITION_FAILED,
@@ -49,6 +52,7 @@ from gantrymq_gateways.amqp.wire.events import (
     Publish,
     Settings,
 )
+from gantrymq_gateways.amqp.wire.login import credentials_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -124,6 +128,9 @@ class AmqpDoor:
         self._released = False
         self.identity: Identity | None = None
         """Who it is; None without authentication."""
+        self._login: Login | None = None
+        self._lifetime: Ending | None = None
+        """Of its token."""
         self._publishable: set[bytes] = set()
         """Arguments of basic.publish that are allowed, as far as it was asked."""
         self._orphaned = False
@@ -136,11 +143,13 @@ class AmqpDoor:
         self._link = link
         self.connected_ms = self.gateway.clock.now_ms()
         authority = self.gateway.authority
-        external = b" EXTERNAL" if authority is not None and link.peer_certificate is not None else b""
-        self._connection = Connection(
-            self._settings, self._authenticate, self.gateway.clock.monotonic_ms(), MECHANISMS + external
-        )
+        offered = MECHANISMS
+        if authority is not None:
+            self._login = Login(authority, link, self._identified)
+            offered = self._login.mechanisms
+        self._connection = Connection(self._settings, self._authenticate, self.gateway.clock.monotonic_ms(), offered)
         self._connection.check_vhost = self._check_vhost
+        self._connection.update_secret = self._update_secret
         self._connection.on_failure = self._failed
         self._ending = False
         """The connection is being closed for an error that the log has."""
@@ -181,31 +190,49 @@ class AmqpDoor:
         self._arm()
         self._link.mark()
 
-    def _authenticate(self, mechanism: str, user: str, password: str, answer: Callable[[str | bool], None]) -> None:
+    def _authenticate(self, mechanism: str, response: bytes, answer: Callable[[str | bytes | bool], None]) -> None:
         """By the users there are; without authentication the one account there is. The peer is told no more than that it is refused."""
-        authority, link = self.gateway.authority, self._link
-        if authority is None:
-            answer(self.gateway.may_log_in(user, password, link.peer, link.peer_is_loopback))
-        elif mechanism == "EXTERNAL":
-            found = authority.by_certificate(link.peer_certificate, "", link.peer)
-            self._identified(answer, user, found, "" if found is not None else "its certificate is no user's")
-        else:
-            authority.login(user, password, "", link.peer, partial(self._identified, answer, user))
+        if self._login is not None:
+            self._login.step(mechanism, response, answer)
+            return
+        credentials = credentials_of(mechanism, response)
+        link = self._link
+        good = credentials is not None and self.gateway.may_log_in(*credentials, link.peer, link.peer_is_loopback)
+        answer(credentials[0] if credentials is not None and good else False)
 
-    def _identified(self, answer: Callable[[str | bool], None], user: str, identity: Identity | None, why: str) -> None:
-        authority = self.gateway.authority
-        assert authority is not None, "it said who the client is"
-        authority.audit.login(access.DOOR, identity.name if identity is not None else user, self._link.peer, why)
+    def _identified(
+        self, answer: Callable[[str | bytes | bool], None], identity: Identity | None, found: str | bytes | bool
+    ) -> None:
+        """`found`: what the connection is told."""
         if self._released:
             return
         self.identity = identity
-        if identity is None:
-            log.warning("%s: login refused: %s", self._link.peer, why)
-        else:
+        if identity is not None:
             self._link.known()
-        answer(identity.name if identity is not None else False)
+            self._lifetime = Ending(self.gateway.wheel, self.rights_changed)
+            self._lifetime.watch(identity)
+        answer(found)
         self._arm()
         self._link.mark()
+
+    def _update_secret(self, secret: str) -> None:
+        """The client has a new token. Raises AmqpError for one that is not its user's; a password is what it was."""
+        identity, authority = self.identity, self.gateway.authority
+        if identity is None or authority is None or identity.token is None:
+            return
+        found, why = authority.by_token(secret, "", self._link.peer)
+        authority.audit.login(access.DOOR, identity.name, self._link.peer, why, "update-secret")
+        try:
+            if found is None:
+                raise PermissionError(why)
+            identity.renew(found)
+        except PermissionError as error:
+            log.warning("%s: update-secret refused: %s", self._link.peer, error)
+            text = "New secret was refused by one of the backends"
+            raise AmqpError(NOT_ALLOWED, text, connection=True) from error
+        if self._lifetime is not None:
+            self._lifetime.watch(identity)
+        self.rights_changed()
 
     def _check_vhost(self, vhost: str) -> None:
         if self.identity is not None:
@@ -227,8 +254,7 @@ class AmqpDoor:
         if identity is None or self._released:
             return
         if not identity.alive:
-            text = f"user '{identity.name}' was deleted or disabled"
-            self._connection.fail(AmqpError(CONNECTION_FORCED, text, connection=True), 0)
+            self._connection.fail(AmqpError(CONNECTION_FORCED, identity.farewell, connection=True), 0)
             self._release()
             self._link.mark()
             return
@@ -633,6 +659,8 @@ class AmqpDoor:
         if self._released:
             return
         self._released = True
+        if self._lifetime is not None:
+            self._lifetime.stop()
         if self._written:
             # Not written, so never seen: somebody else shall have it.
             written = [(cursor, offset, Outcome.REQUEUE) for cursor, offset, _ in self._written]

@@ -56,7 +56,7 @@ class Gateway:
         self.port = port
         self.clock = clock
         self.turn = turn
-        self._wheel = wheel
+        self.wheel = wheel
         self._life = 0
         """Counts goings and comings of the broker: an attempt to start that belongs to an earlier one is over."""
         self.token = token
@@ -115,7 +115,7 @@ class Gateway:
 
     def _sweep_later(self) -> None:
         if not self.stopped:
-            self._wheel.call_at(self._wheel.now_ms() + ORPHANS_MS, self._sweep)
+            self.wheel.call_at(self.wheel.now_ms() + ORPHANS_MS, self._sweep)
 
     def _sweep(self, now_ms: int) -> None:
         if self.ready and not self.stopped:
@@ -153,7 +153,7 @@ class Gateway:
             log.info("amqp: ready")
         elif life == self._life and not self.stopped:
             log.warning("amqp: definitions cannot be loaded: %s; trying again", error)
-            self._wheel.call_at(self.clock.monotonic_ms() + START_RETRY_MS, lambda now_ms: self._restart(life))
+            self.wheel.call_at(self.clock.monotonic_ms() + START_RETRY_MS, lambda now_ms: self._restart(life))
 
     def may_log_in(self, user: str, password: str, peer: str, from_here: bool) -> bool:
         """The one account there is, from this machine unless others are let in. The peer is told no more than that it is refused."""

@@ -1,4 +1,4 @@
-"""Users and rights at the CloudEvents door: who a request is from (HTTP Basic, else the client certificate), and which topics it may use.
+"""Users and rights at the CloudEvents door: who a request is from (HTTP Basic or Bearer, else the client certificate), and which topics it may use.
 
 The head of a request decides: nothing of a stranger's body is read.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from gantrymq.auth.authority import NOT_LOADED
 from gantrymq.auth.logins import AGAIN
 from gantrymq.auth.resources import Action, Kind
+from gantrymq.auth.tokens.tokens import Tokens
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.http.problems import Problem
@@ -26,9 +27,22 @@ log = logging.getLogger(__name__)
 
 CHALLENGE: Final = (b"www-authenticate", b'Basic realm="gantry", charset="UTF-8"')
 """RFC 7617 2."""
+TOKEN_CHALLENGE: Final = (b"www-authenticate", b'Bearer realm="gantry"')
+"""RFC 6750 3, beside the other where tokens are taken."""
 
 DOOR: Final = "cloudevents"
 """What the audit trail calls it."""
+
+OPEN: Final = Action(0)
+"""The right that everybody has, strangers too."""
+
+ROUTES: Final[dict[tuple[str, str], Action]] = {
+    ("/topics/{topic}", "POST"): Action.PUB,
+    ("/subscriptions", "GET"): Action.SUB, ("/subscriptions", "POST"): Action.SUB,
+    ("/subscriptions/{id}", "GET"): Action.SUB, ("/subscriptions/{id}", "DELETE"): Action.SUB,
+    ("/healthz", "GET"): OPEN, ("/healthz", "HEAD"): OPEN,
+}  # fmt: skip
+"""Paths and methods, and what they need on their topic. A method that has no row here is answered 405, whoever asks."""
 
 _WORDS: Final = {Action.PUB: "pub", Action.SUB: "sub"}
 _VERBS: Final = {Action.PUB: "publish to", Action.SUB: "subscribe to"}
@@ -57,27 +71,41 @@ class Asker:
             found = authority.by_certificate(link.peer_certificate, "", link.peer) or authority.anonymous("", link.peer)
             if found is not None:
                 authority.audit.login(DOOR, found.name, link.peer, how="certificate or anonymous")
-            on_known(found or _unknown("credentials are needed"))
+            on_known(found or self._unknown("credentials are needed"))
             return
         last, epoch = self._last, authority.epoch
-        if last is not None and last[:2] == (given[0], epoch) and len(given) == 1:
+        if last is not None and last[:2] == (given[0], epoch) and len(given) == 1 and last[2].alive:
             on_known(last[2])
             return
-        credentials = basic(given[0]) if len(given) == 1 else None
-        if credentials is None:
-            on_known(_unknown("Authorization is read once, as Basic, with user and password in UTF-8 (RFC 7617)"))
+        credentials = credentials_of(given[0]) if len(given) == 1 else None
+        if credentials is None or (not credentials[0] and authority.tokens is None):
+            text = "Authorization is read once, as Basic, with user and password in UTF-8 (RFC 7617)"
+            on_known(self._unknown(text if authority.tokens is None else f"{text}, or as Bearer (RFC 6750)"))
             return
 
         def done(identity: Identity | None, why: str) -> None:
-            authority.audit.login(DOOR, credentials[0], link.peer, why)
+            user = identity.name if identity is not None else credentials[0]
+            authority.audit.login(DOOR, user, link.peer, why, "password" if credentials[0] else "token")
             if identity is None:
                 log.warning("%s: refused: %s", link.peer, why)
-                on_known(_come_again(why) if why in (*AGAIN, NOT_LOADED) else _unknown(why))
+                on_known(_come_again(why) if why in (*AGAIN, NOT_LOADED) else self._unknown(why))
                 return
             self._last = (given[0], epoch, identity)
             on_known(identity)
 
         authority.login(*credentials, "", link.peer, done)
+
+    def _unknown(self, why: str) -> Problem:
+        return Problem(401, why, (CHALLENGE,) if self._authority.tokens is None else (CHALLENGE, TOKEN_CHALLENGE))
+
+
+def credentials_of(value: bytes) -> tuple[str, str] | None:
+    """User and password of an Authorization header; of a Bearer the token, as the password of nobody."""
+    scheme, _, token = value.partition(b" ")
+    if scheme.lower() != b"bearer":
+        return basic(value)
+    text = token.strip().decode("latin-1")
+    return ("", text) if Tokens.is_one(text) else None
 
 
 def basic(value: bytes) -> tuple[str, str] | None:
@@ -90,10 +118,6 @@ def basic(value: bytes) -> tuple[str, str] | None:
     except ValueError:
         return None
     return (user, password) if colon else None
-
-
-def _unknown(why: str) -> Problem:
-    return Problem(401, why, (CHALLENGE,))
 
 
 def _come_again(why: str) -> Problem:

@@ -17,7 +17,7 @@ from gantrymq.net.host_names import HostNames, asked_host
 from gantrymq.net.http.door import Handler, HttpDoor
 from gantrymq.net.http.problems import Problem, Respond
 from gantrymq.net.http.server_connection import Headers, Request
-from gantrymq_gateways.cloudevents.access import Asker, check
+from gantrymq_gateways.cloudevents.access import ROUTES, Asker, check
 from gantrymq_gateways.cloudevents.numbers import EventNumbers
 from gantrymq_gateways.cloudevents.publish import BatchJob, Place, Publisher
 from gantrymq_gateways.cloudevents.wire.codec import FormatError
@@ -191,23 +191,23 @@ class EventDoor(HttpDoor):
         subscriptions = self._subscriptions
         match segments:
             case ["topics", topic] if topic:
-                _allow(method, "POST")
+                _allow(method, "/topics/{topic}")
                 check(asker, Action.PUB, names.encode_topic(topic))
                 place = self._publisher.place(topic, _content_type(headers))
                 return partial(self._publish, place, asker)
             case ["subscriptions"]:
+                _allow(method, "/subscriptions")
                 if method == "GET":
                     return lambda request, respond: subscriptions.list_all(respond, asker)
-                _allow(method, "GET", "POST")
                 _check_subscription(_content_type(headers), length)
                 return lambda request, respond: subscriptions.create(request.body, respond, asker)
             case ["subscriptions", name] if name:
+                _allow(method, "/subscriptions/{id}")
                 if method == "GET":
                     return lambda request, respond: subscriptions.show(name, respond, asker)
-                _allow(method, "GET", "DELETE")
                 return lambda request, respond: subscriptions.delete(name, respond, asker)
             case ["healthz"]:
-                _allow(method, "GET", "HEAD")
+                _allow(method, "/healthz")
                 return self._tell_health
             case _:
                 raise Problem(404, "there is /topics/{topic}, /subscriptions, /subscriptions/{id} and /healthz")
@@ -245,6 +245,8 @@ def _check_subscription(content_type: str, length: int) -> None:
         raise Problem(413, f"a subscription has at most {SUBSCRIPTION_BYTES_MAX} bytes")
 
 
-def _allow(method: str, *methods: str) -> None:
+def _allow(method: str, path: str) -> None:
+    """Raises Problem for a method that has no declared right."""
+    methods = [each for known, each in ROUTES if known == path]
     if method not in methods:
         raise Problem(405, f"{method[:32]} is not for this path", ((b"allow", ", ".join(methods).encode()),))

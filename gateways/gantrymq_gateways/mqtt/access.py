@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from gantrymq.auth.logins import AGAIN
 from gantrymq.auth.resources import Action
 from gantrymq.auth.rights import Decision
+from gantrymq.auth.sasl import exchanges
+from gantrymq.auth.sasl.exchanges import Step
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq_gateways.mqtt.authentication import Answer, Answered
 from gantrymq_gateways.mqtt.messages.publish import Target, Targets
 from gantrymq_gateways.mqtt.topics.delayed import split_delay
 from gantrymq_gateways.mqtt.topics.mapping import SYS_PREFIX
@@ -26,53 +30,81 @@ from gantrymq_gateways.mqtt.wire.reasons import Reason
 DOOR: Final = "mqtt"
 """What the audit trail calls it."""
 
+NEEDS: Final[dict[int, Action]] = {
+    c.CONNECT: Action.PUB, c.PUBLISH: Action.PUB, c.SUBSCRIBE: Action.SUB,
+    **dict.fromkeys((c.PUBACK, c.PUBREC, c.PUBREL, c.PUBCOMP, c.UNSUBSCRIBE, c.PINGREQ, c.DISCONNECT, c.AUTH), Action(0)),
+}  # fmt: skip
+"""By packet type, what it needs on its topics (of CONNECT: the will's); nothing where it concerns the connection's own session alone. Tests go
+through the packets that a connection takes: one without a row here fails them."""
+
 if TYPE_CHECKING:
     from gantrymq.auth.authority import Authority, Identity
     from gantrymq.net.api import Link
 
-Identified = Callable[["Identity | None", Reason, str], None]
-"""`answer(identity, reason, text)`; the reason counts without an identity."""
+Identified = Callable[["Identity | None", Answer], None]
+"""`answer(identity, answer)`: somebody, or one who must say more, or nobody."""
 
 
 def identify(authority: Authority, connect: Connect, link: Link, answer: Identified) -> None:
-    """User name and password, else the client certificate, else the anonymous user, where there is one. Answers now or later."""
+    """An authentication method, else user name and password (or token), else the client certificate, else the anonymous user, where there is one.
+    Answers now or later, once for each step. A re-authentication is asked as a CONNECT with its properties."""
     said = connect.user_name or ""
 
-    def tell(identity: Identity | None, reason: Reason, text: str) -> None:
-        user = identity.name if identity is not None else said
-        authority.audit.login(DOOR, user, link.peer, "" if identity is not None else text)
-        answer(identity, reason, text)
+    def tell(identity: Identity | None, found: Answer, user: str = said, how: str = "password") -> None:
+        if found.reason is not Reason.CONTINUE_AUTHENTICATION:
+            why = "" if identity is not None else found.text
+            authority.audit.login(DOOR, identity.name if identity is not None else user, link.peer, why, how)
+        answer(identity, found)
 
-    _identify(authority, connect, link, tell)
-
-
-def _identify(authority: Authority, connect: Connect, link: Link, answer: Identified) -> None:
     method = connect.properties.get(p.AUTH_METHOD)
     if method is not None:
-        answer(None, Reason.BAD_AUTHENTICATION_METHOD, f"authentication method {method[:64]!r} is not known")
+        _exchange(authority, connect, link, method, tell)
         return
     client_id = connect.client_id
     if connect.user_name is not None:
         password = (connect.password or b"").decode("utf-8", "surrogateescape")
 
         def done(identity: Identity | None, why: str) -> None:
-            answer(identity, Reason.BAD_USER_NAME_OR_PASSWORD, why)
+            tell(identity, _verdict(identity, Reason.BAD_USER_NAME_OR_PASSWORD, why))
 
         authority.login(connect.user_name, password, client_id, link.peer, done)
         return
     found = authority.by_certificate(link.peer_certificate, client_id, link.peer)
     found = found or authority.anonymous(client_id, link.peer)
-    answer(
-        found,
-        Reason.NOT_AUTHORIZED,
-        "it has neither user name nor certificate of a user, and there is no user anonymous",
-    )
+    text = "it has neither user name nor certificate of a user, and there is no user anonymous"
+    tell(found, _verdict(found, Reason.NOT_AUTHORIZED, text), how="certificate or anonymous")
+
+
+def _verdict(identity: Identity | None, reason: Reason, why: str, data: bytes | None = None) -> Answer:
+    """`reason` and `why` count without an identity."""
+    return Answer(reason, why) if identity is None else Answer(user=identity.name, data=data)
+
+
+def _exchange(authority: Authority, connect: Connect, link: Link, method: str, tell: Callable[..., None]) -> None:
+    """Enhanced authentication. [MQTT5-4.12.0-1]"""
+    login = exchanges.begin(authority, method, connect.client_id, link.peer)
+    if login is None:
+        text = f"authentication method {method[:64]!r} is not taken"
+        tell(None, Answer(Reason.BAD_AUTHENTICATION_METHOD, text), how=method[:64])
+        return
+
+    def stepped(step: Step) -> None:
+        if step.identity is None and not step.why:
+            tell(None, Answer(Reason.CONTINUE_AUTHENTICATION, data=step.data, proceed=proceed))
+        else:
+            reason = Reason.SERVER_BUSY if step.why in AGAIN else Reason.NOT_AUTHORIZED
+            tell(step.identity, _verdict(step.identity, reason, step.why, step.data or None), login.user, method)
+
+    def proceed(data: bytes | None, on_answer: Answered) -> None:
+        login.step(data or b"", stepped)
+
+    proceed(connect.properties.get(p.AUTH_DATA), lambda answer: None)
 
 
 def owner(identity: Identity, authority: Authority, known: str) -> str:
     """Whose a session is that `identity` comes back to, or begins; `known`: whose it was, empty if nobody's. Raises GantryError for one that is
     another's. Administrators may have it, and it stays its user's; what a deleted user had is free."""
-    if known in ("", identity.name) or authority.account(known) is None:
+    if known in ("", identity.name) or authority.is_nobody(known):
         return identity.name
     if identity.is_admin:
         return known

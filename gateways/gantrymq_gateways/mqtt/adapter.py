@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from gantrymq.auth.tokens.ending import Ending
 from gantrymq.model.errors import GantryError
 from gantrymq.model.message import Message
 from gantrymq.net.api import Link
@@ -59,6 +60,7 @@ class MqttDoor(Peer):
         "_closing",
         "_connect_packet",
         "_counted",
+        "_ending",
         "_epoch",
         "_gateway",
         "_holds",
@@ -97,6 +99,8 @@ class MqttDoor(Peer):
         """The will once it is noted."""
         self._identity: Identity | None = None
         """Who it is; None without authentication."""
+        self._ending: Ending | None = None
+        """Of its token."""
         self._targets: ClientTargets | None = None
         """Where it may publish."""
         self._terms = Terms()
@@ -320,26 +324,45 @@ class MqttDoor(Peer):
     def _connect(self, connect: Connect) -> None:
         self._connect_packet = connect
         self._terms = terms_of(connect, self._gateway.config.session_expiry_s)
-        from_here = self._link is not None and self._link.peer_is_loopback
         self._hold(HOLD_CONNECT)
-        authority = self._gateway.authority
-        if authority is not None and self._link is not None:
-            access.identify(authority, connect, self._link, self._identified)
-        else:
-            self._gateway.authenticate(connect, from_here, self._authenticated)
+        self._ask_who(connect)
 
-    def _identified(self, identity: Identity | None, reason: Reason, text: str) -> None:
-        """Who the client is, where there are users."""
-        if identity is None:
-            self._authenticated(Answer(reason, text))
+    def _ask_who(self, connect: Connect) -> None:
+        authority, link = self._gateway.authority, self._link
+        if authority is not None and link is not None:
+            access.identify(authority, connect, link, self._identified)
+        else:
+            self._gateway.authenticate(connect, link is not None and link.peer_is_loopback, self._authenticated)
+
+    def _identified(self, identity: Identity | None, answer: Answer) -> None:
+        """Who the client is, where there are users; or what its authentication says next."""
+        if self.gone:
             return
-        self._identity = identity
-        authority = self._gateway.authority
-        assert authority is not None, "it said who the client is"
-        if self._link is not None:
-            self._link.known()
-        self._terms.owner = partial(access.owner, identity, authority)
-        self._authenticated(Answer(user=identity.name))
+        if identity is None:
+            answer.user = self._answer.user
+        elif self._identity is not None:
+            answer = self._renewed(self._identity, identity, answer)
+        else:
+            authority = self._gateway.authority
+            assert authority is not None, "it said who the client is"
+            self._identity = identity
+            if self._link is not None:
+                self._link.known()
+            self._terms.owner = partial(access.owner, identity, authority)
+            self._ending = Ending(self._gateway.shell.wheel, self.rights_changed)
+            self._ending.watch(identity)
+        self._authenticated(answer)
+
+    def _renewed(self, known: Identity, identity: Identity, answer: Answer) -> Answer:
+        """The client authenticated again while it is connected."""
+        try:
+            known.renew(identity)
+        except PermissionError as error:
+            return Answer(Reason.NOT_AUTHORIZED, str(error), known.name)
+        if self._ending is not None:
+            self._ending.watch(known)
+        self.rights_changed()
+        return answer
 
     def rights_changed(self) -> None:
         """See `Peer`. A client whose user is gone leaves; subscriptions that it may not have any more end."""
@@ -349,7 +372,7 @@ class MqttDoor(Peer):
         if self._targets is not None:
             self._targets.forget()
         if not identity.alive:
-            self.fail(f"user {identity.name} was deleted or disabled", Reason.NOT_AUTHORIZED)
+            self.fail(identity.farewell, Reason.NOT_AUTHORIZED)
         elif self.session is not None:
             self._drop_filters(identity, self.session)
 
@@ -400,8 +423,7 @@ class MqttDoor(Peer):
         data = auth.properties.get(p.AUTH_DATA)
         if auth.reason == Reason.REAUTHENTICATE:
             again = Connect(connect.client_id, level=c.LEVEL_5, properties=dict(auth.properties))
-            from_here = self._link is not None and self._link.peer_is_loopback
-            self._gateway.authenticate(again, from_here, self._authenticated)
+            self._ask_who(again)
         elif self._answer.proceed is not None:
             if self.session is None:
                 self._hold(HOLD_CONNECT)
@@ -678,6 +700,8 @@ class MqttDoor(Peer):
         gateway = self._gateway
         gateway.doors.discard(self)
         gateway.shell.wheel.cancel(self._rate_timer)
+        if self._ending is not None:
+            self._ending.stop()
         if self._counted:
             gateway.operate.gate.leave(self.peer)
         started = self.connection.state is not State.AWAIT_CONNECT

@@ -28,7 +28,7 @@ OPENING = (
 
 def new(total: Total | None = None) -> Connection:
     settings = Settings([], body_bytes_max=10_000, assembling=total or Total())
-    connection = Connection(settings, lambda mechanism, user, password, answer: answer(True), 0)
+    connection = Connection(settings, lambda mechanism, response, answer: answer("guest"), 0)
     connection.receive_data(OPENING, 0)
     assert connection.running
     connection.data_to_send()

@@ -255,6 +255,8 @@ def split_address(address: str) -> tuple[str, int]:
 
 def _reason_of(error: OSError) -> str:
     """For people: asyncio's own texts repeat the address as a tuple."""
+    if isinstance(error, ssl.SSLError):  # its numbers are no errno
+        return f"TLS: {getattr(error, 'verify_message', '') or error.reason or 'the handshake failed'}"
     number = error.errno or 0  # below 0: the resolver's own
     if number > 0:
         return os.strerror(number)

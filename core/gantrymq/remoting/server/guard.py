@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.auth.authority import NOT_LOADED, Authority, Identity
 from gantrymq.auth.resources import ACTION_NAMES, Action, Kind
-from gantrymq.auth.signatures import ACCESS_KEY, is_signed
+from gantrymq.auth.signatures import ACCESS_KEY
 from gantrymq.model.names import TRACE_TOPIC
 from gantrymq.net.held.addresses import address_of
 from gantrymq.remoting.door import code_name
@@ -130,7 +130,7 @@ class Guard:
             self._authority.audit.login(DOOR, found.name, self._link.peer, how="certificate or anonymous")
             return self._identities.setdefault("", found)
         secret = self._authority.secret(name)
-        if secret is None or not is_signed(secret, fields, command.body, command.version):
+        if secret is None or not secret.is_signed(fields, command.body, command.version):
             self._authority.logins.note_failure(name, address_of(self._link.peer))
             self._wrong += 1
             if self._wrong >= WRONG_MAX:

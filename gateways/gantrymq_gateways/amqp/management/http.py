@@ -106,8 +106,10 @@ class ManagementDoor(OneByOneDoor):
 
 
 def _basic(value: bytes) -> tuple[str, str] | None:
-    """User and password of an Authorization header (RFC 7617)."""
+    """User and password of an Authorization header (RFC 7617); of a Bearer (RFC 6750) the token, as the password of nobody."""
     scheme, _, text = value.partition(b" ")
+    if scheme.lower() == b"bearer":
+        return "", text.strip().decode("latin-1")
     if scheme.lower() != b"basic":
         return None
     try:

@@ -54,7 +54,7 @@ class ManagementSite:
             good = identity is not None and (
                 identity.is_admin or (looks and identity.may(Action.GET, Kind.CLUSTER, ""))
             )
-            authority.audit.login(DOOR, user, link.peer, why)
+            authority.audit.login(DOOR, identity.name if identity is not None else user, link.peer, why)
             if not good:
                 log.warning("%s: management: %s", link.peer, why or f"user {user} may not do this")
             if identity is not None and not good:

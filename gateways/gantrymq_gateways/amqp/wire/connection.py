@@ -40,7 +40,7 @@ from gantrymq_gateways.amqp.wire.events import (
     Publish,
     Settings,
 )
-from gantrymq_gateways.amqp.wire.login import credentials_of, text_or_empty
+from gantrymq_gateways.amqp.wire.login import text_or_empty
 from gantrymq_gateways.amqp.wire.values import MalformedError, Utf8Error, ValueTypeError, lookup
 
 FRAME_MAX_BEFORE_TUNE: Final = 4096
@@ -78,6 +78,8 @@ class State(Enum):
     START = auto()
     LOGIN = auto()
     """Whether the peer may come in is being found out."""
+    SECURE = auto()
+    """connection.secure was sent: its mechanism has more to say."""
     TUNE = auto()
     OPEN = auto()
     RUNNING = auto()
@@ -91,6 +93,7 @@ class State(Enum):
 _NAMES: Final = {
     State.START: "starting",
     State.LOGIN: "securing",
+    State.SECURE: "securing",
     State.TUNE: "tuning",
     State.OPEN: "opening",
     State.RUNNING: "running",
@@ -99,14 +102,19 @@ _NAMES: Final = {
 
 _HANDSHAKE: Final = {
     State.START: "connection.start-ok",
+    State.SECURE: "connection.secure-ok",
     State.TUNE: "connection.tune-ok",
     State.OPEN: "connection.open",
 }
 """The one method that each state of the handshake takes."""
 
 
-Authenticate = Callable[[str, str, str, Callable[[str | bool], None]], None]
-"""`authenticate(mechanism, user, password, answer)`: `answer(user)` or `answer(True)` lets the peer in, `answer(False)` does not; now or later."""
+Authenticate = Callable[[str, bytes, Callable[[str | bytes | bool], None]], None]
+"""`authenticate(mechanism, response, answer)`: `answer(user)` lets the peer in, `answer(False)` does not, bytes are a challenge whose response is
+asked next; now or later."""
+
+SECURE_MAX: Final = 4
+"""Challenges of one login; no mechanism has more than two."""
 
 
 class _Phase(Enum):
@@ -163,6 +171,7 @@ class Connection:
         self._heard = False
         self.user = ""
         self.mechanism = ""
+        self._challenges = 0
         self.client_name = ""
         """What the client calls the connection."""
         self._capabilities: frozenset[str] = frozenset()
@@ -172,6 +181,8 @@ class Connection:
         """Called once per channel or connection (0) that is closed for an error, with the reply text."""
         self.check_vhost: Callable[[str], None] = lambda vhost: None
         """Raises AmqpError for a vhost that is not for this user."""
+        self.update_secret: Callable[[str], None] = lambda secret: None
+        """A new password or token of the same user. Raises AmqpError."""
         self._ended = False
         self.frame_max = FRAME_MAX_BEFORE_TUNE
         self.channel_max = settings.channel_max
@@ -478,6 +489,8 @@ class Connection:
             self._silence(f"unexpected {method.name} in connection state {_NAMES[self._state]}")
         elif self._state is State.START:
             self._log_in(arguments)
+        elif self._state is State.SECURE:
+            self._secured(arguments[0])
         elif self._state is State.TUNE:
             self._tuned(*arguments)
         else:
@@ -492,22 +505,30 @@ class Connection:
             )
         self.client = text_or_empty(lookup(properties, "product"))[:64]
         self.client_name = text_or_empty(lookup(properties, "connection_name"))[:128]
-        known = mechanism in self._mechanisms.decode().split()
-        credentials = credentials_of(mechanism, response) if known else None
-        if credentials is None:
+        if mechanism not in self._mechanisms.decode().split():
             self._logged_in(mechanism, False)
             return
-        self.user = credentials[0]
-        self._state = State.LOGIN
-        self._authenticate(mechanism, *credentials, partial(self._logged_in, mechanism))
+        self.mechanism = mechanism
+        self._secured(bytes(response))
 
-    def _logged_in(self, mechanism: str, user: str | bool) -> None:
+    def _secured(self, response: bytes) -> None:
+        """AMQP 1.4.2.3: as often as the mechanism wants it."""
+        self._state = State.LOGIN
+        self._authenticate(self.mechanism, response, partial(self._logged_in, self.mechanism))
+
+    def _logged_in(self, mechanism: str, user: str | bytes | bool) -> None:
         """The answer to `authenticate`, now or later."""
         if self._state not in (State.START, State.LOGIN):
             return  # it ended meanwhile
-        if user is not False:
-            self.user = user if isinstance(user, str) else self.user
-            self.mechanism = mechanism
+        if isinstance(user, bytes):
+            self._challenges += 1
+            if self._challenges <= SECURE_MAX:
+                self._state = State.SECURE
+                self.send(0, "connection.secure", user)
+                return
+            user = False
+        if isinstance(user, str):
+            self.user = user
             self._state = State.TUNE
             settings = self._settings
             self.send(0, "connection.tune", settings.channel_max, settings.frame_max, settings.heartbeat_s)
@@ -553,7 +574,13 @@ class Connection:
         if method.name == "connection.close":
             events.append(ConnectionClosing())
         elif method.name == "connection.update-secret":
-            self.send(0, "connection.update-secret-ok")
+            try:
+                self.update_secret(bytes(arguments[0]).decode("utf-8", "replace"))
+            except AmqpError as error:
+                self._connection_error(error, events, method.number)
+                return
+            if self._state is State.RUNNING:
+                self.send(0, "connection.update-secret-ok")
         else:
             text = f"unexpected method in connection state {_NAMES[self._state]}"
             self._connection_error(AmqpError(c.CHANNEL_ERROR, text, connection=True), events, method.number)

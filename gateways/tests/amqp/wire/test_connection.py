@@ -13,6 +13,7 @@ from gantrymq_gateways.amqp.wire.codec import FRAME, HEARTBEAT_FRAME, content_fr
 from gantrymq_gateways.amqp.wire.connection import HANDSHAKE_MS, SILENT_CLOSE_MS, Connection
 from gantrymq_gateways.amqp.wire.constants import PROTOCOL_HEADER, PROTOCOL_HEADER_OLD
 from gantrymq_gateways.amqp.wire.events import ConnectionClosing, Ended, Event, MethodReceived, Publish, Settings
+from gantrymq_gateways.amqp.wire.login import credentials_of
 from gantrymq_gateways.amqp.wire.values import Field, encode_table
 from gateways.tests.amqp.peer import Peer, Server, call, parse, publish
 
@@ -27,8 +28,9 @@ OPENING = (
 
 
 def new(now_ms: int = 0) -> Connection:
-    def authenticate(mechanism: str, user: str, password: str, answer: Callable[[str | bool], None]) -> None:
-        answer((user, password) == ("guest", "guest"))
+    def authenticate(mechanism: str, response: bytes, answer: Callable[[str | bytes | bool], None]) -> None:
+        credentials = credentials_of(mechanism, response)
+        answer("guest" if credentials == ("guest", "guest") else False)
 
     return Connection(Settings([]), authenticate, now_ms)
 

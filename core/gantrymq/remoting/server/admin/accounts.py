@@ -7,6 +7,7 @@ RocketMQ's user has a secret that it signs with; the same text is its password a
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -114,11 +115,12 @@ def _store_user(command: Command, reply: Reply, services: Accounts, user: User) 
         _put(command, reply, services, USERS, user.name, encode(user))
         return
 
-    def hashed(known: str) -> None:
+    def hashed(found: tuple[str, str]) -> None:
         if reply.open:
-            _put(command, reply, services, USERS, user.name, encode(msgspec.structs.replace(user, password=known)))
+            known = msgspec.structs.replace(user, password=found[0], scram=found[1])
+            _put(command, reply, services, USERS, user.name, encode(known))
 
-    authority.logins.hash(info.password, hashed)
+    authority.logins.hash(partial(authority.hashes_of, info.password), hashed)
 
 
 def _changed(user: User, info: UserInfo, authority: Authority, now_ms: int) -> User:
@@ -131,7 +133,7 @@ def _changed(user: User, info: UserInfo, authority: Authority, now_ms: int) -> U
         changes["secret"] = authority.keys.seal(user.name, info.password)
     elif info.hash is not None:
         passwords.check_hash(info.hash)
-        changes |= {"password": info.hash, "secret": ""}
+        changes |= {"password": info.hash, "secret": "", "scram": ""}
     if info.user_type is not None:
         changes["admin"] = _one_of("userType", info.user_type, {"super": True, "normal": False})
     if info.user_status is not None:
