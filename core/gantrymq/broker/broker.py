@@ -48,6 +48,7 @@ from gantrymq.broker.transactions.transactions import Transactions
 from gantrymq.broker.turn.ackgate import AckGate, answer
 from gantrymq.broker.turn.pending import Pending
 from gantrymq.broker.turn.submitted import MESSAGE_ENTRIES, Sent, Submitted, beyond_one
+from gantrymq.broker.turn.wide import WRITTEN_ENTRIES, Lights, Matches, WideRecords
 from gantrymq.model import names
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -82,22 +83,16 @@ OWN_TABLES = {
 
 COLD_RETRY_MS = 50
 """When too many reads wait for the disk, the next attempt."""
-
 ROWS_AT_ONCE = 1_000
 """Rows of another broker's configuration in one batch."""
-
 WAKES_PER_TURN = 256
 WAKES_S = 0.001
 """Waiters served in one turn, and how long: 8 us a pull. The others have later turns."""
-
 TAPS_S = 0.001
 """Time of live deliveries in one turn."""
-
 BACKGROUND_BUDGET_US = 1_000
 """Derived files are written in slices of at most this long on the loop."""
 BACKGROUND_EVERY_MS = 50
-LIGHT_UNITS_BEHIND = 8_000
-"""Entries of light queues that wait to be written: beyond it each turn that appends writes a slice, so that they never have to be written at once."""
 
 NOBODY: dict[object, Callable[[], None]] = {}
 
@@ -153,7 +148,7 @@ class Broker:
         """By `Message.kind`: rewrite the message for the system topic where it waits, or say why it is refused."""
         self.request_flush: Callable[[], None] = lambda: None
         """Synchronous flush: called once per turn that parked something (the flusher's group commit)."""
-        self._submitted = Submitted()
+        self._submitted, self._wide = Submitted(), WideRecords(store)
         self._whole = Whole(self, self.queues)
         self._internal: list[_Internal] = []
         self._refused = Refused(wheel, self._arm_append, self.cursors)
@@ -248,6 +243,7 @@ class Broker:
     def close(self) -> None:
         """Write what a clean stop writes: offsets, settled entries; the caller closes the store."""
         self.closed = True
+        self._wide.abandon([])
         self.deleting.finish_all()
         for sent in self._submitted.give_up(
             senders=True
@@ -479,9 +475,12 @@ class Broker:
             end = self.store.written_position
             if messages:
                 end = append_fit(self.store, messages, lights, matches, taken, internal)
+            self._wide.stored(matches)
         except Exception as error:
             whole = [sent for sent in taken if sent.is_done()]
+            entered = self._wide.abandon(matches)
             self._refuse(whole + self._submitted.give_up(), internal, as_refusal(error), bodies)
+            self._follow([], entered)
             return
         self.stats.put_total += stored - self._whole.records
         self._answer(taken, internal, end)
@@ -493,27 +492,20 @@ class Broker:
             self._arm_append()
 
     def _prepare(
-        self,
-        messages: list[Message],
-        lights: list[tuple[int, ...]],
-        matches: list[tuple[Message, RouteMatch]],
-        sent: Sent,
-        entries: int,
-        size: int,
+        self, messages: list[Message], lights: Lights, matches: Matches, sent: Sent, entries: int, size: int
     ) -> tuple[int, int]:
         """Check, choose queues and routes; see `submitted.Prepare`."""
         if sent.companions is not None:
             return self._whole.prepare(sent, messages, lights, matches)
+        if sent is self._wide.sent:
+            return self._wide.go_on(entries, matches)
         batch, begin = sent.batch, sent.end
-        if not begin and self.pending.bytes and self.pending.refuses(len(batch), self.config, self.wheel.now_ms()):
-            sent.refuse_rest(ErrorCode.BUSY)
-            return 1, 0
-        if self.full:
-            sent.refuse_rest(ErrorCode.STORE_FULL)
+        if (passing := self.refuses(0 if begin else len(batch))) is not None:
+            sent.refuse_rest(passing)
             return 1, 0
         topics = self.topics.topics
         check, index = self.store.check, begin - 1
-        room, more, strict = entries, size, sent.strict
+        room, more, strict, wide = entries, size, sent.strict, self._wide
         try:
             for index, message in enumerate(batch[begin:] if begin else batch, begin):
                 topic = topics.get(message.topic)
@@ -532,10 +524,10 @@ class Broker:
                     if topic.routed:
                         found = topic.cache.get((message.exchange, message.tag))
                         hit = found if found is not None else self.router.route(topic, message)
-                        if hit.taps and is_behind(hit, message) and not (self.closed or (sent.whole and index)):
-                            sent.strict, sent.end = strict, index
-                            used = (index - begin) * MESSAGE_ENTRIES + entries - room
-                            return max(used, MESSAGE_ENTRIES), size - more
+                        kept = (hit.taps and is_behind(hit, message)) or (wide.sent and wide.keeps(hit))
+                        if kept and not (message.kind or self.closed or (sent.whole and index)):
+                            index, room = index - 1, min(room, entries - MESSAGE_ENTRIES)
+                            break
                     if message.demand_route and message.demand_route not in hit.kinds:
                         code = ErrorCode.NO_ROUTE
                     elif self.queues.rejecting:
@@ -549,11 +541,15 @@ class Broker:
                         message.queue_id = topic.queue_for(message)
                 messages.append(message)
                 lights.append(hit.lights)
+                more -= len(message.body)
                 if hit is not NO_MATCH:
+                    if len(hit.lights) > wide.above and wide.takes(sent, message) and not self.closed:
+                        matches.append((message, wide.begin(sent, index, message, hit)))
+                        index, room = index - 1, room - max(entries, len(hit.lights) // WRITTEN_ENTRIES)
+                        break
                     matches.append((message, hit))
                     # A batch is whole however many listen to it live.
                     room -= len(hit.lights) if sent.whole else hit.entries()
-                more -= len(message.body)
                 if more <= 0 or (index - begin + 1) * MESSAGE_ENTRIES >= room:
                     break
         except Exception as error:  # this batch alone is refused
@@ -562,6 +558,12 @@ class Broker:
         sent.strict = strict
         sent.end = end = index + 1
         return (end - begin) * MESSAGE_ENTRIES + entries - room, size - more
+
+    def refuses(self, count: int) -> ErrorCode | None:
+        """Why so many more messages are not accepted for now."""
+        if count and self.pending.bytes and self.pending.refuses(count, self.config, self.wheel.now_ms()):
+            return ErrorCode.BUSY
+        return ErrorCode.STORE_FULL if self.full else None
 
     def redirect(self, message: Message, topic: Topic) -> tuple[Topic | None, ErrorCode | None]:
         """A message that is not for its topic yet: its part rewrites it for the system topic where it waits."""
@@ -588,9 +590,7 @@ class Broker:
             return self.topics.get(message.topic), None
         if names.is_own_system_topic(message.topic):
             return None, ErrorCode.NO_PERMISSION
-        connection = (
-            None if isinstance(sender, int) else sender
-        )  # a number stands for a port, with any number of connections
+        connection = None if isinstance(sender, int) else sender  # a number stands for a port, with any number of them
         maker = (message.property(props.ORIGIN) or NATIVE, connection)
         try:
             return self.ensure_topic(message.topic, True, self.gateway_config.queues, maker), None
@@ -680,7 +680,7 @@ class Broker:
             self.queues.entered(matches)
         if messages:
             self.arm_background()
-            if self.store.light_units_waiting > LIGHT_UNITS_BEHIND:
+            if self.store.units_behind:
                 self._write_derived()
 
     def arm_background(self) -> None:

@@ -6,7 +6,9 @@ Python function for an ordinary message; what is rare (IPv6 hosts, light queues,
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
+from sys import byteorder
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gantrymq.store.light.queues import LightQueues
+    from gantrymq.store.light.spread import Spread
     from gantrymq.store.log.commit_log import CommitLog
     from gantrymq.store.queues.consume_queue import ConsumeQueue
     from gantrymq.store.queues.queue_table import QueueTable
@@ -87,6 +90,8 @@ class Appender:
         self.last_ms = 0
         self.more = 0
         """Records of the last batch beyond one for each of its messages: those of runs."""
+        self.spread: Spread | None = None
+        """The record whose queues get it a few at a time, or are to."""
         self.delays_ms = DELAYS_MS
         """By level of SCHEDULE_TOPIC_XXXX, for the times in its units."""
         self._now_ms = 0
@@ -134,6 +139,8 @@ class Appender:
             name = topic.encoded
             dispatch = message.dispatch = b""
             if (targets or message.lmq) and not flags & 4:
+                if self.spread is not None:
+                    self._let_through(self.spread, message, targets)
                 dispatch = message.dispatch = self.dispatch_text(targets, properties, message.lmq)
             length, properties_length = len(body), len(properties) + len(dispatch)
             if own_crcs:
@@ -178,7 +185,7 @@ class Appender:
                     dirty.append(queue)
                 pending += (position, size, code)
                 if dispatch:
-                    self._enter(targets, message.lmq, (position, size, code))
+                    self._enter(message, targets, (position, size, code))
             message.queue_offset, message.physical_offset, message.size = offset, position, size
             message.store_ms, message.store_host = now_ms, host
             if message.keys and flags & 12 != 12:
@@ -250,10 +257,18 @@ class Appender:
         run.store_ms, run.store_host = now_ms, host
         return position
 
-    def _enter(self, targets: tuple[int, ...], lmq: tuple[str, ...], unit: tuple[int, int, int]) -> None:
+    def _let_through(self, spread: Spread, message: Message, targets: tuple[int, ...]) -> None:
+        """A record is about to enter queues that have not got an older one yet: they get that first."""
+        if message is not spread.message and spread.position >= 0 and not spread.left.isdisjoint(targets):
+            spread.force(self._lights)
+
+    def _enter(self, message: Message, targets: tuple[int, ...], unit: tuple[int, int, int]) -> None:
         """Dispatch a record into light queues: ours, and those of clients, which are ConsumeQueues of their own."""
-        self._lights.add_all(targets, *unit)
-        for name in lmq:
+        if self.spread is not None and message is self.spread.message:
+            self.spread.begin(unit)
+        else:
+            self._lights.add_all(targets, *unit)
+        for name in message.lmq:
             queue = self._client_queue(name)
             if not queue.pending:
                 self._queues.dirty.append(queue)
@@ -309,10 +324,17 @@ class Appender:
         rest = targets[len(targets) - record.dispatch_of(message.dispatch)[1] :]
         room = (plan.file_size - record.BLANK_SIZE - _FIXED - 128 - OWN_CRC_SIZE - CONTINUATION.size) // PAIR.size
         step = min(CONTINUATION_PAIRS_MAX, room)
+        taken = 0 if self.spread is not None and message is self.spread.message else 1
+        """By the entries of this record."""
         for first in range(0, len(rest), step):
-            pairs = [PAIR.pack(light, self._lights.next_offset(light) - 1) for light in rest[first : first + step]]
+            part = rest[first : first + step]
+            pairs = array("q", bytes(len(part) * PAIR.size))
+            pairs[::2] = array("q", part)
+            pairs[1::2] = array("q", [offset - taken for offset in self._lights.offsets_of(part)])
+            if byteorder == "little":
+                pairs.byteswap()
             head = CONTINUATION.pack(message.physical_offset, message.size)
-            extra = Message(DISPATCH_TOPIC, head + b"".join(pairs), queue_id=0, born_ms=now_ms)
+            extra = Message(DISPATCH_TOPIC, head + pairs.tobytes(), queue_id=0, born_ms=now_ms)
             # `_encode` appends the last parts of a plan to its writes: hand it the open parts and take them back.
             position = self._encode((extra,), ((),), now_ms, plan, position)
             plan.writes.pop()
@@ -349,6 +371,8 @@ class Appender:
         for light in {light for targets in lights for light in targets}:
             while self._lights.newest_pending(light) >= start:
                 self._lights.take_back(light)
+        if self.spread is not None and self.spread.position >= start:
+            self.spread.take_back()
         while self.index_pending and self.index_pending[-1][2] >= start:
             self.index_pending.pop()
         self._queues.dirty[:] = [queue for queue in self._queues.dirty if queue.pending]

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from gantrymq.store.index.index_file import Index
     from gantrymq.store.light.queues import LightQueues
     from gantrymq.store.queues.consume_queue import QueueFiles
-
-    pass
     from gantrymq.store.queues.queue_table import QueueTable
 
 
@@ -62,9 +60,16 @@ LIGHTS_SAME_SLICE: Final = 256
 ENTRIES_SAME_SLICE: Final = 256
 """Entries of the index, of which the same holds; 1,600 take 0.8 ms, as the units of as many records."""
 BYTES_PER_FRAME: Final = 128 * 1024
-"""A slice writes a frame of light queues, and one more for each time so many bytes of units wait: slices then keep up with any load."""
+"""A slice writes a frame of light queues, and one more for each time so many bytes of units wait, so that slices keep up with the load."""
+FRAMES_PER_SLICE_MAX: Final = 8
+"""...but no more of them: a third of a millisecond each."""
+LIGHT_UNITS_BEHIND: Final = 8_000
+"""Entries of light queues that are late."""
 UNITS_BEHIND_BYTES: Final = 2 * 1024 * 1024
-"""...and beyond this all is written at once."""
+"""So many bytes of units are late: from here on every append brings a slice with it, and a slice writes more queues, once more for each time.
+A queue is written once, however many units it has by then: the longer they wait the cheaper each of them is, so that this keeps up with any load."""
+SLICE_TIMES_MAX: Final = 3
+"""...but not more often than so, 2 ms."""
 SLOT_CHUNKS_PER_SLICE: Final = 16
 """Chunks of index slots (16 KiB) written in one slice of the background work: 0.2 ms, several times that where the kernel is short of pages."""
 
@@ -90,6 +95,8 @@ class DerivedFiles:
         self._derived_full = False
         self._flushing = 0
         """Derived files are being written in slices. 1: queues, 2: light queues and the index; 0: they are not."""
+        self._round_from = 0
+        """Units of records below it are written when the queues' slices have come round."""
         self._sweeping = False
         """Slots of the index are being written for a checkpoint."""
         self._checkpoint: Checkpoint | None = None
@@ -99,6 +106,10 @@ class DerivedFiles:
     def written_position(self) -> int:
         """End of the log."""
         return self._appender.position
+
+    @property
+    def dispatched_position(self) -> int:
+        raise NotImplementedError
 
     @property
     def indexed_position(self) -> int:
@@ -113,6 +124,12 @@ class DerivedFiles:
     def units_waiting(self) -> bool:
         """Units will be due for writing though nothing more is appended: the background work is to be asked again."""
         return self._units_since >= 0 and not self._derived_full and self._failure is None
+
+    @property
+    def units_behind(self) -> bool:
+        """So many units wait that whoever appends has a slice of them written."""
+        lights = self._lights.pending_units
+        return lights > LIGHT_UNITS_BEHIND or (self._units_in_log + lights) * UNIT_SIZE >= UNITS_BEHIND_BYTES
 
     def run_background(self, budget_us: int) -> bool:
         """A slice of deferred work: index entries (2 us each) or due writes (0.3 us per unit). True: call again soon."""
@@ -139,12 +156,13 @@ class DerivedFiles:
         try:
             if not self._index.write_pending(SLOT_CHUNKS_PER_SLICE) or not self._flush_some(0):
                 return True
+            self._index.write_pending()  # nothing has been indexed meanwhile: the header, if anything
         except OSError as error:
             self._sweeping = False
             self._derived_failed(error)
             return False
         self._sweeping = False
-        self._checkpoint = self._make_checkpoint()
+        self._checkpoint = self._checkpoint_of(self._round_from)
         return False
 
     def _catch_up(self, appended: int) -> None:
@@ -171,7 +189,7 @@ class DerivedFiles:
         """
         try:
             self._queues.write_pending()
-            self._lights.write_pending(self._appender.position)
+            self._lights.write_pending(self.dispatched_position)
             self._index.write_entries()
         except OSError as error:
             self._derived_failed(error)
@@ -182,17 +200,18 @@ class DerivedFiles:
         return True
 
     def _flush_some(self, waiting: int) -> bool:
-        """A slice of `flush_derived`. False: call again."""
-        if waiting >= UNITS_BEHIND_BYTES or self._derived_full:
-            self.flush_derived()
-            return True
+        """A slice of `flush_derived`; of `waiting` units. False: call again."""
+        times = min(1 + waiting // UNITS_BEHIND_BYTES, SLICE_TIMES_MAX)
         try:
             if self._flushing != 2:
-                self._flushing = 1 + self._queues.write_some(QUEUES_PER_SLICE)
+                if not self._queues.is_writing:
+                    self._round_from = self.dispatched_position
+                self._flushing = 1 + self._queues.write_some(QUEUES_PER_SLICE * times)
                 lights, entries = self._lights.pending_units, self._index.pending_entries
                 if self._flushing == 1 or lights > LIGHTS_SAME_SLICE or entries > ENTRIES_SAME_SLICE:
                     return False
-            if not self._lights.write_some(self._appender.position, 1 + waiting // BYTES_PER_FRAME):
+            frames = min(1 + waiting // BYTES_PER_FRAME, FRAMES_PER_SLICE_MAX)
+            if not self._lights.write_some(self.dispatched_position, frames):
                 return False
             self._index.write_entries()
         except OSError as error:
@@ -201,6 +220,7 @@ class DerivedFiles:
             return True
         self._flushing = self._units_in_log = 0
         self._units_since = self._clock.monotonic_ms() if self._queues.dirty else -1
+        self._derived_full = False
         return True
 
     def _derived_failed(self, error: OSError) -> None:
@@ -225,7 +245,11 @@ class DerivedFiles:
         except OSError as error:
             self._derived_failed(error)
             return None
+        return self._checkpoint_of(self.dispatched_position)
+
+    def _checkpoint_of(self, written: int) -> Checkpoint:
+        """Of what is in the files now: the units of all records below `written`, light queues, and entries and slots of the index."""
         unsynced, self._queue_files.unsynced = self._queue_files.unsynced, set()
         paths = [*unsynced, *self._lights.take_unsynced(), *self._index.take_unsynced()]
-        position = min(self.indexed_position, self.written_position)
+        position = min(self.indexed_position, written)
         return Checkpoint(position, self._appender.last_ms, paths, self._lights.snapshot())

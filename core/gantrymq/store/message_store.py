@@ -32,6 +32,7 @@ from gantrymq.store.derived import (
 )
 from gantrymq.store.index.index_file import Index
 from gantrymq.store.light.queues import LightQueues
+from gantrymq.store.light.spread import Spread
 from gantrymq.store.log import record
 from gantrymq.store.log.commit_log import FULL_ERRORS, NO_HANDLE_ERRORS, CommitLog
 from gantrymq.store.log.record import SENDER_PROPERTIES_MAX
@@ -113,8 +114,9 @@ class MessageStore(StoreReader, DerivedFiles):
 
     @property
     def dispatched_position(self) -> int:
-        """Records below it are in their queues (readable); the same as written while there is no replication."""
-        return self._appender.position
+        """Records below it are in their queues (readable): the same as written but while a record is spread over its queues."""
+        spread = self._appender.spread
+        return self._appender.position if spread is None or spread.position < 0 else spread.position
 
     @property
     def flushed_position(self) -> int:
@@ -155,11 +157,6 @@ class MessageStore(StoreReader, DerivedFiles):
     def light_live_units(self) -> int:
         """Entries of light queues that may still be read."""
         return self._lights.live_units
-
-    @property
-    def light_units_waiting(self) -> int:
-        """Entries of light queues that are not in their files yet."""
-        return self._lights.pending_units
 
     @property
     def lost(self) -> list[Gap]:
@@ -468,6 +465,26 @@ class MessageStore(StoreReader, DerivedFiles):
         self._units_in_log = self._units_in_log + len(batch) + self._appender.more
         return end
 
+    def begin_spread(self, message: Message, targets: tuple[int, ...]) -> Spread:
+        """`message`, which the next `append` stores, does not enter these light queues at once: `spread_some` puts it into some of them, until all
+        have it. One at a time."""
+        self._appender.spread = spread = Spread(message, targets)
+        return spread
+
+    def spread_some(self, count: int) -> tuple[int, ...]:
+        """The record enters `count` more of its light queues at most; returns which."""
+        spread = self._appender.spread
+        if spread is None:
+            return ()
+        part = spread.step(self._lights, count)
+        if not spread.left:
+            self.end_spread()
+        return part
+
+    def end_spread(self) -> None:
+        """All its queues have it, or it was not stored."""
+        self._appender.spread = None
+
     def _write_failed(self, error: OSError, start: int) -> GantryError:
         if error.errno not in FULL_ERRORS:
             return self._fail(error)
@@ -495,6 +512,8 @@ class MessageStore(StoreReader, DerivedFiles):
 
     def delete_light(self, light: int) -> None:
         """Forget a light queue; its id must never be used again. Records stay in the log."""
+        if self._appender.spread is not None:
+            self._appender.spread.forget(light)
         self._lights.delete(light)
 
     def trim_light(self, light: int, below_offset: int) -> None:

@@ -19,7 +19,7 @@ class FakeStore:
         self.appends = 0
         self.body_bytes_max = 1000
         self.record_bytes_max = 4 << 20
-        self.light_units_waiting = 0
+        self.units_behind = False
         """Light queues are written at once here."""
 
     @property

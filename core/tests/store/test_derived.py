@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,9 +13,11 @@ from gantrymq.store.light.stream import FRAME, RUN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from conftest import Bench
     from gantrymq.model.message import Message
+    from gantrymq.store.message_store import MessageStore
 
 
 def test_many_queues_and_light_queues_are_written_in_slices(
@@ -58,17 +61,127 @@ def test_many_queues_and_light_queues_are_written_in_slices(
     assert len(again.light_units(5000, 0, 9)) == 1
 
 
-def test_where_slices_do_not_keep_up_all_is_written_at_once(
+class Writes:
+    """How many writes to queues and to the stream of light queues each call makes."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.most = 0
+        self._count = 0
+        bench.files.fault = self._seen
+
+    def _seen(self, operation: str, path: Path) -> OSError | None:
+        self._count += operation == "pwrite" and not {"consumequeue", "light"}.isdisjoint(path.parts)
+        return None
+
+    def background(self, store: MessageStore) -> bool:
+        self._count = 0
+        more = store.run_background(1)
+        self.most = max(self.most, self._count)
+        return more
+
+
+QUEUES = 240
+PER_APPEND = 30
+
+
+def test_where_more_comes_than_a_slice_writes_no_slice_writes_all_and_what_waits_stays_bounded(
     bench: Bench, message_of: Callable[..., Message], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(derived, "UNITS_BEHIND_BYTES", 100 * 20)
     monkeypatch.setattr(derived, "UNITS_PENDING_BYTES", 10 * 20)
+    monkeypatch.setattr(derived, "QUEUES_PER_SLICE", 8)
+    bench.settings |= {
+        "commitlog_file_size": 1024 * 1024,
+        "queue_files_max": 2 * QUEUES,
+        "checkpoint_interval_ms": 3_600_000,
+        "consumequeue_file_size": 20_000,
+    }
+    store, writes = bench.open(), Writes(bench)
+    most = late = 0
+    for number in range(200):
+        first = number * PER_APPEND
+        batch = [message_of(place, queue_id=place % QUEUES) for place in range(first, first + PER_APPEND)]
+        store.append(batch, [()] * PER_APPEND)
+        writes.background(store)
+        most = max(most, store._queues.pending_bytes() // 20)
+        late += store.units_behind
+    assert late > 50
+    assert writes.most <= 8 * derived.SLICE_TIMES_MAX
+    slices = QUEUES // (8 * derived.SLICE_TIMES_MAX) + 1
+    assert most <= 2 * slices * PER_APPEND, "a round writes all that a queue has: what waits is bounded by two rounds"
+    bench.crash()
+    again = bench.open()
+    assert [again.max_offset("T", queue) for queue in range(QUEUES)] == [200 * PER_APPEND // QUEUES] * QUEUES
+
+
+def test_light_queues_that_are_late_are_written_a_few_frames_at_a_time(
+    bench: Bench, message_of: Callable[..., Message]
+) -> None:
+    bench.settings["commitlog_file_size"] = 4 * 1024 * 1024
+    store, writes = bench.open(), Writes(bench)
+    targets = tuple(range(1, 30_001))
+    for number in range(4):
+        store.append([message_of(number)], [targets])
+    assert store.units_behind
+    while writes.background(store):
+        pass
+    assert 1 < writes.most <= derived.FRAMES_PER_SLICE_MAX + 1  # frames and T's own queue
+    assert not store.units_behind
+    assert len(store.light_units(30_000, 0, 9)) == 4
+
+
+def test_a_checkpoint_is_made_in_slices_although_more_comes_all_the_time(
+    bench: Bench, message_of: Callable[..., Message], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(derived, "QUEUES_PER_SLICE", 8)
+    bench.settings |= {
+        "commitlog_file_size": 1024 * 1024,
+        "queue_files_max": 2 * QUEUES,
+        "index_slots": 5_000,
+        "index_entries": 5_000,
+    }
+    store, writes = bench.open(), Writes(bench)
+    store.append([message_of(place, queue_id=place) for place in range(QUEUES)], [()] * QUEUES)
+    bench.clock.advance(store.config.checkpoint_interval_ms)
+    begun = store.written_position
+    checkpoint = None
+    number = QUEUES
+    while checkpoint is None:
+        store.append([message_of(number, queue_id=number % QUEUES)], [()])
+        number += 1
+        writes.background(store)
+        checkpoint = store.take_checkpoint()
+    assert number > QUEUES + 25, "slices, with appends between them"
+    assert writes.most <= 8 + 2
+    assert begun <= checkpoint.position < store.written_position
+    store.sync_checkpoint(checkpoint)
+    store.flush()
+    bench.power_loss()
+    again = bench.open()
+    assert sum(again.max_offset("T", queue) for queue in range(QUEUES)) == number
+    assert again.max_offset("T", number % QUEUES) == number // QUEUES
+
+
+def test_where_the_disk_has_room_again_slices_write_what_waited(
+    bench: Bench, message_of: Callable[..., Message], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(derived, "QUEUES_PER_SLICE", 8)
+    bench.settings |= {"commitlog_file_size": 1024 * 1024, "queue_files_max": 2 * QUEUES}
     store = bench.open()
-    for number in range(2000):
-        store.append([message_of(number, queue_id=number)], [()])
-        if number % 100 == 99:
-            store.run_background(1)
-            assert len(store._queues.dirty) + len(store._queues._writing) <= 200
+    bench.files.fault = lambda operation, path: OSError(errno.ENOSPC, "full") if "consumequeue" in path.parts else None
+    store.append([message_of(place, queue_id=place) for place in range(QUEUES)], [()] * QUEUES)
+    bench.clock.advance(derived.UNITS_PENDING_MS)
+    store.run_background(1)
+    assert not store.units_waiting, "nobody tries again and again"
+    writes = Writes(bench)
+    store.append([message_of(QUEUES)], [()])
+    while writes.background(store) or store.index_lag_records:
+        pass
+    assert writes.most <= 8 + 2
+    assert store.flush_derived()
+    bench.crash()
+    assert bench.open().max_offset("T", QUEUES - 1) == 1
 
 
 def test_the_units_of_many_records_and_their_entries_of_the_index_are_written_in_slices_of_their_own(

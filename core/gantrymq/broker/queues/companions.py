@@ -149,11 +149,8 @@ class Whole:
         """As `submitted.Prepare`: all of the batch, or it is refused, or it waits for whoever listens live."""
         broker, batch, companions = self._broker, sent.batch, sent.companions
         assert isinstance(companions, Companions)
-        if batch and broker.pending.bytes and broker.pending.refuses(len(batch), broker.config, broker.wheel.now_ms()):
-            sent.refuse_rest(ErrorCode.BUSY)
-            return 1, 0
-        if batch and broker.full:
-            sent.refuse_rest(ErrorCode.STORE_FULL)
+        if batch and (passing := broker.refuses(len(batch))) is not None:
+            sent.refuse_rest(passing)
             return 1, 0
         targets: list[RouteMatch] | None = None
         try:

@@ -188,6 +188,11 @@ class QueueTable:
         while self._writing or self.dirty:
             self.write_some(1 << 30)
 
+    @property
+    def is_writing(self) -> bool:
+        """A round of `write_some` is under way."""
+        return bool(self._writing)
+
     def write_some(self, queues_max: int) -> bool:
         """Write pending units of some queues. True: all that were pending when the round began are written."""
         if not self._writing:
