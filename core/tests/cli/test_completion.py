@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 
 from core.tests.cli.tab import press_tab
@@ -16,15 +15,12 @@ def test_settings_without_a_server() -> None:
     assert press_tab("gantry gateway am", "127.0.0.1:1") == ["amqp"]
 
 
-def test_a_server_that_never_answers() -> None:
+def test_a_server_that_never_answers(silent: str) -> None:
     """Bounded beyond what the start of the command itself takes here and now."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(16)
-        for line in ("gantry topic show o", "gantry group show b", "gantry broker show b"):
-            begun = time.monotonic()
-            assert press_tab("gantry topic sho", "127.0.0.1:1") == ["show"]
-            start_s = time.monotonic() - begun
-            begun = time.monotonic()
-            assert press_tab(line, f"127.0.0.1:{listening.getsockname()[1]}") == []
-            assert ASK_S <= time.monotonic() - begun < 3 * start_s + ASK_S
+    for line in ("gantry topic show o", "gantry group show b", "gantry broker show b"):
+        begun = time.monotonic()
+        assert press_tab("gantry topic sho", "127.0.0.1:1") == ["show"]
+        start_s = time.monotonic() - begun
+        begun = time.monotonic()
+        assert press_tab(line, silent) == []
+        assert ASK_S <= time.monotonic() - begun < 3 * start_s + ASK_S

@@ -82,15 +82,6 @@ def commands() -> Iterator[list[str]]:
 
 
 @pytest.fixture
-def silent() -> Iterator[str]:
-    """An address that takes connections and never says a word."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(512)
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
-
-
-@pytest.fixture
 def full() -> Iterator[str]:
     """An address whose connections are never made: its queue of them is full, so SYNs are dropped as by a black hole."""
     with socket.socket() as listening:
@@ -106,14 +97,6 @@ def full() -> Iterator[str]:
         finally:
             for each in waiting:
                 each.close()
-
-
-@pytest.fixture
-def refused() -> Iterator[str]:
-    """An address at which nobody listens."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{bound.getsockname()[1]}"
 
 
 @pytest.fixture

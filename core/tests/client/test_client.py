@@ -1,7 +1,6 @@
 """Producer, pull consumer and administration against a nameserver and brokers in memory."""
 
 import asyncio
-import socket
 from collections.abc import Iterator
 
 import pytest
@@ -252,11 +251,8 @@ def test_expired_offsets_are_passed_over(one: FakeCluster, caplog: pytest.LogCap
     assert "orders/broker-a/0: offset 1 is gone" in caplog.text
 
 
-def test_routes_outlive_the_nameservers(one: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    dead = socket.socket()
-    dead.bind(("127.0.0.1", 0))
-    nameservers = f"127.0.0.1:{dead.getsockname()[1]};{one.nameserver}"
-    with BlockingProducer(nameservers) as producer:
+def test_routes_outlive_the_nameservers(one: FakeCluster, refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with BlockingProducer(f"{refused};{one.nameserver}") as producer:
         producer.send("orders", b"1")
         one.stop("ns")
         monkeypatch.setattr(routes, "ASK_TIMEOUT_S", 0.3)
@@ -266,7 +262,6 @@ def test_routes_outlive_the_nameservers(one: FakeCluster, monkeypatch: pytest.Mo
         with pytest.raises(GantryError, match="no nameserver answers") as caught:
             producer.send("unheard", b"3")
         assert caught.value.code is ErrorCode.UNAVAILABLE
-    dead.close()
 
 
 def test_a_lost_connection_is_opened_again(one: FakeCluster) -> None:

@@ -188,7 +188,7 @@ def test_limits(server: Server, site: ManagementSite) -> None:
     assert b" 413 " in client.link.feed(long % (GUEST, BODY_BYTES_MAX + 1) + b"\r\n\r\n")
     # Who has not logged in sends no body at all.
     assert Client(server, site).send(long % (b"x", 5))[0] == 401
-    site.open = CONNECTIONS_MAX
+    site.connections = CONNECTIONS_MAX
     late = Client(server, site)
     server.settle()
     assert b" 503 " in late.link.take()

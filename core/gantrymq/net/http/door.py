@@ -239,11 +239,11 @@ class HttpDoor:
         self._settle()
 
 
-class Open(Protocol):
+class SmallSite(Protocol):
     """What the connections of a site share."""
 
-    open: int
-    """How many there are."""
+    connections: int
+    """How many are open."""
 
 
 class OneByOneDoor(HttpDoor):
@@ -251,22 +251,22 @@ class OneByOneDoor(HttpDoor):
 
     connections_max = 64
 
-    def __init__(self, site: Open, now_ms: Callable[[], int], in_slices: InSlices, request_bytes_max: int) -> None:
+    def __init__(self, site: SmallSite, now_ms: Callable[[], int], in_slices: InSlices, request_bytes_max: int) -> None:
         super().__init__(now_ms, in_slices, request_bytes_max)
-        self._open = site
+        self._shared = site
 
     def connected(self, link: Link) -> None:
         """See `Door`."""
         super().connected(link)
-        self._open.open += 1
-        if self._open.open > self.connections_max:
+        self._shared.connections += 1
+        if self._shared.connections > self.connections_max:
             log.warning("%s: refused, %d connections are open", link.peer, self.connections_max)
             self.refuse(Problem(503, f"{self.connections_max} connections are open already"))
 
     def closed(self, reason: str) -> None:
         """See `Door`."""
         super().closed(reason)
-        self._open.open -= 1
+        self._shared.connections -= 1
 
     def serve(self, request: Request, respond: Respond) -> None:
         """See `HttpDoor`."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -16,15 +15,6 @@ from gantrymq.model.errors import ErrorCode, GantryError
 
 STEPS = 12
 """Steps of the loop in which each call is cancelled; a connection is made in the first five."""
-
-
-@pytest.fixture
-def silent() -> Iterator[str]:
-    """An address that takes connections and never says a word."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(512)
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
 @pytest.fixture

@@ -167,43 +167,33 @@ def stand_still(monkeypatch: pytest.MonkeyPatch, overslept_s: float = 0.0) -> No
     monkeypatch.setattr(link_module.asyncio, "sleep", pause)
 
 
-def test_back_off_grows_and_ends(monkeypatch: pytest.MonkeyPatch, unused_tcp: str) -> None:
+def test_back_off_grows_and_ends(monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
     async def main() -> None:
         stand_still(monkeypatch)
         links = Links()
-        with pytest.raises(GantryError, match=f"{unused_tcp} cannot be reached: Connection refused$"):
-            await links.get(unused_tcp, timeout_s=0.5)
-        slot = links._slots[unused_tcp]
+        with pytest.raises(GantryError, match=f"{refused} cannot be reached: Connection refused$"):
+            await links.get(refused, timeout_s=0.5)
+        slot = links._slots[refused]
         assert slot.backoff_s >= 4 * link_module.BACKOFF_FIRST_S
         slot.retry_at += 60
-        with pytest.raises(GantryError, match=f"{unused_tcp} cannot be reached: Connection refused$"):
-            await links.get(unused_tcp, patient=False)
+        with pytest.raises(GantryError, match=f"{refused} cannot be reached: Connection refused$"):
+            await links.get(refused, patient=False)
         await links.close()
         with pytest.raises(GantryError, match="closed"):
-            await links.get(unused_tcp)
+            await links.get(refused)
 
     asyncio.run(main())
 
 
-def test_who_overslept_says_why_the_last_attempt_failed(monkeypatch: pytest.MonkeyPatch, unused_tcp: str) -> None:
+def test_who_overslept_says_why_the_last_attempt_failed(monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
     """A pause that took longer than what was left of the time: nothing was asked any more, so nobody failed to answer."""
 
     async def main() -> None:
         stand_still(monkeypatch, overslept_s=60.0)
         links = Links()
-        with pytest.raises(GantryError, match=f"{unused_tcp} cannot be reached: Connection refused$"):
-            await links.get(unused_tcp, timeout_s=30.0)
-        assert links._slots[unused_tcp].backoff_s == link_module.BACKOFF_FIRST_S, "one attempt"
+        with pytest.raises(GantryError, match=f"{refused} cannot be reached: Connection refused$"):
+            await links.get(refused, timeout_s=30.0)
+        assert links._slots[refused].backoff_s == link_module.BACKOFF_FIRST_S, "one attempt"
         await links.close()
 
     asyncio.run(main())
-
-
-@pytest.fixture
-def unused_tcp() -> object:
-    """An address that refuses: bound, but nobody listens."""
-    import socket
-
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{sock.getsockname()[1]}"

@@ -21,7 +21,7 @@ class Site:
     """Paths are said back; those below /late wait for their verdict, those below /slow for their answer."""
 
     def __init__(self) -> None:
-        self.open = 0
+        self.connections = 0
         self.asked: list[Callable[[str], None]] = []
         self.slow: list[tuple[Request, Respond]] = []
         self.told: list[tuple[bytes, int]] = []
@@ -99,7 +99,7 @@ def test_a_verdict_on_somebody_who_has_left_is_nobodys(world: World) -> None:
     world.site.asked[0]("good")
     world.turn.run_until_quiet()
     assert world.site.told == []
-    assert world.site.open == 0
+    assert world.site.connections == 0
 
 
 def test_the_end_of_input_waits_for_the_verdict(world: World) -> None:

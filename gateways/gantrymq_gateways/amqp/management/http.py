@@ -45,7 +45,7 @@ Answer = Callable[[int, bytes, Headers], None]
 class Site(Protocol):
     """What the connections of the door share."""
 
-    open: int
+    connections: int
 
     def refusal(self, host: bytes | None) -> str:
         """Why a request with this Host is not answered."""

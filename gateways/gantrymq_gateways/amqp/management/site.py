@@ -32,7 +32,7 @@ class ManagementSite:
         self._gateway = gateway
         self._names = HostNames(bound, host_names)
         self._api = Api(gateway)
-        self.open = 0
+        self.connections = 0
 
     def door(self, now_ms: Callable[[], int], in_slices: InSlices) -> ManagementDoor:
         """One connection."""
