@@ -58,7 +58,7 @@ from gantrymq.net.held.limits import PumpLimits
 from gantrymq.net.host_names import host_names
 from gantrymq.net.listen import Listener, listen, raise_file_limit, reserve
 from gantrymq.net.loopback import networks_of
-from gantrymq.net.places import PLAIN, Place
+from gantrymq.net.places import PLAIN, Place, join_address
 from gantrymq.net.pump import PumpHost
 from gantrymq.net.tls.contexts import CHECK_EVERY_S, Context
 from gantrymq.net.turn import LoopTurn
@@ -451,7 +451,7 @@ class Server:
             self._health.ready_if(service.name, partial(self._shut_reason, service.name))
             self._follower.follow(service.name, context.port)
         if service.name == "nameserver" and plan.own_nameserver and addresses:
-            self._nameservers[:] = [joined(reachable(addresses[0][0]), addresses[0][1])]
+            self._nameservers[:] = [join_address(reachable(addresses[0][0]), addresses[0][1])]
         if addresses:
             self._tell(service.name, addresses)
 
@@ -503,14 +503,14 @@ class Server:
 
     def _tell(self, name: str, addresses: list[tuple[str, int]]) -> None:
         """Where a door is open: a line, and for the ready file its first address, and that of each other transport."""
-        self._addresses[name] = joined(*addresses[0])
-        shown = [joined(*address) for address in addresses]
+        self._addresses[name] = join_address(*addresses[0])
+        shown = [join_address(*address) for address in addresses]
         opened = self._listeners.get(name, [])
         if opened:
-            shown = [str(each.place) if each.place.scheme != PLAIN else joined(*each.address) for each in opened]
+            shown = [str(each.place) if each.place.scheme != PLAIN else join_address(*each.address) for each in opened]
         for each in opened[1:]:
             if each.place.scheme != PLAIN:
-                self._addresses.setdefault(f"{name}.{each.place.scheme}", joined(*each.address))
+                self._addresses.setdefault(f"{name}.{each.place.scheme}", join_address(*each.address))
         self._say("  ".join([f"{name:<12}", *shown]))
 
     async def _follow_certificates(self) -> None:
@@ -666,11 +666,6 @@ def write_atomically(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-
-
-def joined(host: str, port: int) -> str:
-    """`host:port`, brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def reachable(host: str) -> str:

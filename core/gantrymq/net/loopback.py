@@ -7,6 +7,8 @@ import socket
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any
 
+from gantrymq.net.places import join_address
+
 Network = IPv4Network | IPv6Network
 
 
@@ -50,7 +52,7 @@ def peer_name(address: Any) -> tuple[str, bool]:
         return "unix", True
     host, port = str(address[0]), address[1]
     if host.startswith("127.") or host == "::1":
-        return (f"[{host}]:{port}" if ":" in host else f"{host}:{port}"), True
+        return join_address(host, port), True
     if ":" not in host:
         return f"{host}:{port}", False
     mapped = ip_address(host.partition("%")[0])

@@ -1,4 +1,4 @@
-"""Where a door listens, as one writes it: `tls://0.0.0.0:8883?client_cert=required`.
+"""Where a door listens, as one writes it: `tls://0.0.0.0:8883?client_cert=required`; and addresses of others, `HOST:PORT`.
 
 A place is text, so that a list of them stands in a TOML array, in the environment and behind `--set`. Its scheme is the transport
 below the door's protocol, its options are those of the scheme.
@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
+
+from gantrymq.model.errors import ErrorCode, GantryError
 
 PLAIN, TLS, ANY, UNIX = "tcp", "tls", "any", "unix"
 """Without TLS; with it; both on one port, told apart by the first byte; a socket in the file system."""
@@ -37,8 +39,7 @@ class Place:
     def __str__(self) -> str:
         if self.scheme == UNIX:
             return f"unix://{self.host}"
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}"
+        return f"{self.scheme}://{join_address(self.host, self.port)}"
 
     @property
     def speaks_tls(self) -> bool:
@@ -49,6 +50,19 @@ class Place:
     def speaks_plain(self) -> bool:
         """Some of its connections, at least, have none."""
         return self.scheme != TLS
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port` or `[v6]:port`; raises ILLEGAL_ARGUMENT."""
+    host, _, port = address.strip().rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"address {address!r}: allowed is HOST:PORT")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """What `split_address` takes apart."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def parse_place(text: str) -> Place:

@@ -6,22 +6,21 @@ Kept per process and thread, because Spark uses a Python worker again for the ne
 from __future__ import annotations
 
 import os
-import socket
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from gantrymq.client.connecting.link import split_address
 from gantrymq.client.connecting.routes import MessageQueue, Route, loads, parse_route
-from gantrymq.client.connecting.signing import Signer, tls_of_environment
+from gantrymq.client.connecting.signing import TLS_VARIABLE, Signer, tls_of_environment
 from gantrymq.client.consuming.offsets import place
 from gantrymq.client.consuming.pulling import parse_pull, pull_fields
 from gantrymq.client.errors import expect_success, number
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import FRAME_BYTES_MAX
 from gantrymq.model.names import AUTO_CREATE_TEMPLATE
+from gantrymq.net.dial.connector import connect_blocking
 from gantrymq.remoting.codec import Command, FrameError, decode_binary_header, decode_json_header, encode
 from gantrymq.remoting.constants import HEADER_BINARY, RequestCode
 
@@ -47,17 +46,6 @@ _PREFIX: Final = struct.Struct(">II")
 _RETRY: Final = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.BUSY, ErrorCode.SHUTTING_DOWN})
 
 
-def _connected(address: str, timeout_s: float) -> socket.socket:
-    """A socket, with TLS where the environment says so. Raises OSError."""
-    plain = socket.create_connection(split_address(address), timeout_s)
-    try:
-        tls = tls_of_environment()
-        return plain if tls is None else tls.wrap_socket(plain, server_hostname=split_address(address)[0])
-    except OSError:
-        plain.close()
-        raise
-
-
 class Wire:
     """One blocking connection. After an error it is closed and of no more use. User and TLS are those of the process's environment, as of any client
     (GANTRY_USER, GANTRY_PASSWORD, GANTRY_TLS_CA): an option of Spark would stand in plans and logs."""
@@ -69,10 +57,10 @@ class Wire:
         self._abandoned: set[int] = set()
         self._signer = Signer.of("", "")
         try:
-            self._socket = _connected(address, timeout_s)
+            tls = tls_of_environment()
         except OSError as error:
-            raise GantryError(ErrorCode.UNAVAILABLE, f"{address} cannot be reached: {error}") from None
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            raise GantryError(ErrorCode.UNAVAILABLE, f"{TLS_VARIABLE}: {error}") from None
+        self._socket = connect_blocking(address, timeout_s, tls)
         self._file = self._socket.makefile("rb", READ_BUFFER_BYTES)
         self.is_open = True
 

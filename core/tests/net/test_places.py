@@ -2,7 +2,7 @@
 
 import pytest
 
-from gantrymq.net.places import Place, parse_place
+from gantrymq.net.places import Place, join_address, parse_place, split_address
 
 
 def test_places() -> None:
@@ -49,3 +49,8 @@ def test_a_unix_socket_has_a_path_and_rights() -> None:
 def test_what_is_no_unix_socket(text: str) -> None:
     with pytest.raises(ValueError, match="unix"):
         parse_place(text)
+
+
+@pytest.mark.parametrize("address", ["h:1", "[::1]:65535", "10.0.0.1:80"])
+def test_an_address_is_taken_apart_and_put_together(address: str) -> None:
+    assert join_address(*split_address(address)) == address

@@ -24,6 +24,8 @@ from gantrymq.broker.port import END, PASSING, BrokerPort, CursorInfo, Delivery,
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
+from gantrymq.net.dial.connector import connect
+from gantrymq.net.places import join_address
 from gantrymq_gateways.bridges.mosquitto import Connection, TopicRule
 from gantrymq_gateways.bridges.remote import WINDOW, Remote
 from gantrymq_gateways.mqtt import retained
@@ -191,6 +193,7 @@ class Bridge:
         await self._prepare()
         connection = self.connection
         host, port = connection.addresses[failures % len(connection.addresses)]
+        place = join_address(host, port)
         self._flying.clear()
         self._waiting.clear()
         self._inward.clear()
@@ -200,23 +203,17 @@ class Bridge:
         remote = self._remote = Remote(self, self._connect(), self.packet_bytes_max)
         try:
             with anyio.fail_after(CONNECT_S):
-                await asyncio.get_running_loop().create_connection(
-                    lambda: remote,
-                    host,
-                    port,
-                    ssl=_context(connection),
-                    server_hostname=host if connection.tls else None,
-                )
+                await connect(lambda: remote, place, None, _context(connection))
                 await self._first_of(self._ready, remote.ended)
-        except (OSError, TimeoutError) as error:
-            remote.close(f"{host}:{port}: {str(error) or 'no answer'}")
+        except (GantryError, OSError) as error:
+            remote.close(str(error) or f"{place} does not answer")
             self._remote = None
             await self._say("waiting", remote.why, failures == 0)
             return False
         accepted = self._ready.is_set()
         if accepted:
             try:
-                await self._say("connected", f"{host}:{port}", True)
+                await self._say("connected", place, True)
                 await self._first_of(remote.ended, self._lost)
             finally:
                 remote.close("another gateway runs it")

@@ -35,7 +35,8 @@ from gantrymq.cli.screen import (
     spark,
 )
 from gantrymq.client.admin import Admin, ClusterInfo
-from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.errors import GantryError
+from gantrymq.net.dial.page import get_page
 
 SORTS: Final = ("rate", "total", "name")
 """What the key s goes through: topics by rate, groups by lag; by messages in all; by name."""
@@ -55,7 +56,7 @@ FORGET_ROUNDS: Final = 30
 NO_CLUSTER: Final = ClusterInfo({}, {})
 
 GET_S: Final = 2.0
-PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
+PAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 _SAMPLE: Final = re.compile(r'gantry_protocol_connections\{protocol="([^"]+)"\} (\d+)')
 
 
@@ -315,24 +316,11 @@ def group_table(figures: Figures, sort: str, narrow: bool, rows_max: int) -> Tab
 
 async def connections_of(place: str) -> dict[str, int]:
     """Connections by protocol that a process's metrics tell. Raises UNAVAILABLE."""
-    host, _, port = place.removeprefix("http://").partition("/")[0].rpartition(":")
+    address = place.removeprefix("http://").partition("/")[0]
     try:
-        async with asyncio.timeout(GET_S):
-            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-            try:
-                writer.write(f"GET /metrics HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
-                page = bytearray()
-                while data := await reader.read(65536):
-                    page += data
-                    if len(page) > PAGE_BYTES_MAX:
-                        break
-            finally:
-                writer.close()
-    except (OSError, ValueError) as error:
-        reason = str(error) or type(error).__name__
-        raise GantryError(
-            ErrorCode.UNAVAILABLE, f"--metrics {place}: {reason} (HOST:PORT of a gateway's metrics)"
-        ) from None
+        page = await get_page(f"http://{address}/metrics", GET_S, PAGE_BYTES_MAX)
+    except GantryError as error:
+        raise GantryError(error.code, f"--metrics {place}: {error.text} (HOST:PORT of a gateway's metrics)") from None
     return {name: int(count) for name, count in _SAMPLE.findall(page.decode("utf-8", "replace"))}
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 import ssl
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Final, cast
 
 from gantrymq.client.connecting.signing import Signer
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.net.dial.connector import CONNECT_S, connect
 from gantrymq.remoting.codec import Command, FrameError, FrameReader, decode_json_header, encode, encode_header, frame
 from gantrymq.remoting.constants import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 
@@ -30,7 +30,6 @@ Serve = Callable[["Link", Command], bool]
 
 REQUEST_TIMEOUT_S: Final = 3.0
 """As the Java client's."""
-CONNECT_TIMEOUT_S: Final = 3.0
 CLOSED: Final = "this client is closed"
 BACKOFF_FIRST_S: Final = 0.05
 BACKOFF_MAX_S: Final = 1.0
@@ -245,24 +244,6 @@ class Link(asyncio.Protocol):
             done(error)
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[v6]:port`; raises ILLEGAL_ARGUMENT."""
-    host, _, port = address.strip().rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"address {address!r}: allowed is HOST:PORT")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _reason_of(error: OSError) -> str:
-    """For people: asyncio's own texts repeat the address as a tuple."""
-    if isinstance(error, ssl.SSLError):  # its numbers are no errno
-        return f"TLS: {getattr(error, 'verify_message', '') or error.reason or 'the handshake failed'}"
-    number = error.errno or 0  # below 0: the resolver's own
-    if number > 0:
-        return os.strerror(number)
-    return error.strerror or str(error) or "no answer in time"
-
-
 class _Slot:
     """One address: its open link, or when it may be tried again."""
 
@@ -290,7 +271,7 @@ class Links:
         self._slots: dict[str, _Slot] = {}
         self._closed = False
 
-    async def get(self, address: str, timeout_s: float = CONNECT_TIMEOUT_S, patient: bool = True) -> Link:
+    async def get(self, address: str, timeout_s: float = CONNECT_S, patient: bool = True) -> Link:
         """An open link. After a failure the next attempts wait, a little longer each time, as far as `timeout_s` allows; with `patient`
         false there is at most one attempt and no waiting for its turn (there are other servers to ask).
 
@@ -310,27 +291,26 @@ class Links:
                 pause = slot.retry_at - loop.time()
                 if pause > 0:
                     if not patient or loop.time() + pause > deadline:
-                        raise _unavailable(f"{address} cannot be reached: {slot.reason}")
+                        raise _unavailable(slot.reason)
                     await asyncio.sleep(pause)
                 if slot.backoff_s and loop.time() >= deadline:  # no time for another attempt: the last one says why
-                    raise _unavailable(f"{address} cannot be reached: {slot.reason}")
+                    raise _unavailable(slot.reason)
                 await self._connect(address, slot, deadline, patient)
             return slot.link
 
     async def _connect(self, address: str, slot: _Slot, deadline: float, patient: bool) -> None:
         loop = asyncio.get_running_loop()
-        host, port = split_address(address)
+        left_s = deadline - loop.time()
         try:
-            async with asyncio.timeout_at(deadline):
-                _, link = await loop.create_connection(
-                    lambda: Link(address, self.serve, self._signer), host, port, ssl=self._tls
-                )
-        except OSError as error:  # TimeoutError is one
+            link = await connect(lambda: Link(address, self.serve, self._signer), address, left_s, self._tls)
+        except GantryError as failed:
+            if failed.code is not ErrorCode.UNAVAILABLE:
+                raise
             slot.backoff_s = min(max(BACKOFF_FIRST_S, slot.backoff_s * 2), BACKOFF_MAX_S)
             slot.retry_at = loop.time() + slot.backoff_s * random.uniform(0.8, 1.2)
-            slot.reason = _reason_of(error)
+            slot.reason = failed.text
             if not patient or slot.retry_at >= deadline:
-                raise _unavailable(f"{address} cannot be reached: {slot.reason}") from None
+                raise
             return
         if self._closed:  # in the meantime: `close` did not see this one
             link.close()

@@ -5,12 +5,11 @@ The page is asked for when the client first needs a nameserver and again every t
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
-from urllib.parse import urlsplit
 
-from gantrymq.client.connecting.link import split_address
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.net.dial.page import get_page
+from gantrymq.net.places import split_address
 
 DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
 DISCOVERY_S: Final = 120.0
@@ -37,37 +36,8 @@ def is_page(text: str) -> bool:
 
 async def fetch_nameservers(url: str) -> list[str]:
     """Addresses that the page at `url` names. Raises UNAVAILABLE or ILLEGAL_ARGUMENT, naming the page."""
-    try:
-        async with asyncio.timeout(DISCOVERY_TIMEOUT_S):
-            status, page = await _get(url)
-    except (OSError, ValueError, asyncio.IncompleteReadError) as error:
-        text = f"{url} cannot be had: {str(error) or type(error).__name__}"
-        raise GantryError(ErrorCode.UNAVAILABLE, text) from None
-    if status != 200:
-        raise GantryError(ErrorCode.UNAVAILABLE, f"{url} answered with status {status}")
+    page = await get_page(url, DISCOVERY_TIMEOUT_S, PAGE_BYTES_MAX)
     try:
         return parse_nameservers(page.decode("utf-8", "replace").strip().replace("\n", ";"))
     except GantryError as error:
         raise GantryError(error.code, f"{url}: {error.text}") from None
-
-
-async def _get(url: str) -> tuple[int, bytes]:
-    """Status and body of one HTTP/1.0 request: such an answer ends with the connection and is never chunked."""
-    parts = urlsplit(url)
-    host, secure = parts.hostname or "", parts.scheme == "https"
-    reader, writer = await asyncio.open_connection(host, parts.port or (443 if secure else 80), ssl=secure or None)
-    try:
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        writer.write(f"GET {target} HTTP/1.0\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode())
-        answer = b""
-        while len(answer) <= PAGE_BYTES_MAX and (more := await reader.read(PAGE_BYTES_MAX)):
-            answer += more
-    finally:
-        writer.close()
-    if len(answer) > PAGE_BYTES_MAX:
-        raise ValueError(f"over {PAGE_BYTES_MAX} bytes")
-    head, mark, body = answer.partition(b"\r\n\r\n")
-    words = head.split(None, 2)
-    if not mark or len(words) < 2 or not words[0].startswith(b"HTTP/"):
-        raise ValueError("no HTTP answer")
-    return int(words[1]), body

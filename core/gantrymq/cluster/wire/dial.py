@@ -16,11 +16,13 @@ from gantrymq.auth.members.key import ClusterKey
 from gantrymq.cluster.port import ClusterPort
 from gantrymq.cluster.wire.client import RemoteBrokerPort
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.net.dial import connector
 from gantrymq.remoting import codec
 from gantrymq.remoting.codec import Command, FrameError, FrameReader
 from gantrymq.remoting.constants import RequestCode, ResponseCode
 from gantrymq.remoting.json_bodies import BodyError, ClusterInfo, decode
 from gantrymq.remoting.registration.joining import join
+from gantrymq.remoting.registration.nameserver_connection import NameserverConnection
 from gantrymq.services import ServiceContext
 
 log = logging.getLogger(__name__)
@@ -125,29 +127,15 @@ def own_name() -> str:
     return f"gateway {gethostname()}:{os.getpid()}"
 
 
-async def ask(address: str, command: Command, key: ClusterKey | None = None) -> Command:
-    """One request on a connection of its own, behind the cluster's key if there is one; raises OSError, TimeoutError or FrameError."""
-    host, _, port = address.rpartition(":")
-    with anyio.fail_after(ANSWER_S):
-        async with await anyio.connect_tcp(host.strip("[]"), int(port)) as stream:
-            reader = FrameReader()
-
-            async def say(said: Command) -> Command:
-                await stream.send(codec.encode(said))
-                while not (answers := reader.feed(await stream.receive())):
-                    pass
-                return answers[0]
-
-            if key is not None:
-                await join(key, own_name(), say)
-            return await say(command)
-
-
 async def _ask_groups(address: str, key: ClusterKey | None) -> dict[str, str]:
-    """What one nameserver knows. Raises what `ask` and `decode` raise, and PermissionError where it says nothing to us."""
-    answer = await ask(address, Command(RequestCode.GET_BROKER_CLUSTER_INFO, opaque=1), key)
+    """What one nameserver knows. Raises GantryError, and BodyError."""
+    nameserver = NameserverConnection(address, ANSWER_S, key, own_name())
+    try:
+        answer = await nameserver.request(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+    finally:
+        nameserver.close()
     if answer.code == ResponseCode.NO_PERMISSION:
-        raise PermissionError(answer.remark)
+        raise GantryError(ErrorCode.NO_PERMISSION, f"{address}: {answer.remark}")
     found = {}
     for name, broker in decode(answer.body, ClusterInfo).broker_addr_table.items():
         master = {int(number): address for number, address in broker.broker_addrs.items()}.get(0)
@@ -167,8 +155,11 @@ async def find_groups(nameservers: list[str], key: ClusterKey | None = None) -> 
     async def one(address: str) -> None:
         try:
             groups = await _ask_groups(address, key)
-        except (OSError, FrameError, BodyError, anyio.EndOfStream, anyio.BrokenResourceError) as error:
-            said.append(f"{address}: {str(error) or type(error).__name__}")
+        except GantryError as error:
+            said.append(error.text)
+            return
+        except BodyError as error:
+            said.append(f"{address}: {error}")
             return
         found.update(groups)
         if not groups:
@@ -208,11 +199,12 @@ class Dialer:
         address = (await find_groups(self._nameservers, self._key)).get(self._name)
         if address is None:
             raise GantryError(ErrorCode.UNAVAILABLE, f"broker group {self._name} is not registered")
-        host, _, number = address.rpartition(":")
-        connection = GatewayConnection(self.port, self._loop)
-        with anyio.fail_after(ANSWER_S):
-            await self._loop.create_connection(lambda: connection, host.strip("[]"), int(number))
-        self._connection = connection
+        connection = self._connection = await connector.connect(
+            lambda: GatewayConnection(self.port, self._loop),
+            address,
+            ANSWER_S,
+            remedy="the broker registers it as broker.advertised_host says",
+        )
         if self._key is not None:
             await self._join(connection, self._key, address)
         said: asyncio.Future[Any] = self._loop.create_future()

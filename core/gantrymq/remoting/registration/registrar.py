@@ -10,15 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.broker.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
 from gantrymq.model import names
+from gantrymq.model.errors import GantryError
+from gantrymq.net.places import join_address
 from gantrymq.remoting import json_bodies as bodies
-from gantrymq.remoting.codec import Command, FrameError, FrameReader, encode
+from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode, ResponseCode
 from gantrymq.remoting.headers import DataVersionHeader, RegisterBrokerHeader, UnregisterBrokerHeader, fields_of
-from gantrymq.remoting.registration.joining import join
+from gantrymq.remoting.registration.nameserver_connection import ANSWER_S, NameserverConnection
 from gantrymq.remoting.registration.topic_bodies import topic_body, topic_table
 
 if TYPE_CHECKING:
@@ -40,9 +42,6 @@ WAITING_MAX: Final = 10_000
 """Such requests at once; what comes beyond is answered without waiting."""
 FIRST_TRY_S: Final = 2.0
 """At start the broker waits so long for its nameservers before it goes on without."""
-ANSWER_S: Final = 6.0
-"""RocketMQ's registerBrokerTimeoutMills."""
-CONNECT_S: Final = 3.0
 FOLLOW_S: Final = 5.0
 """How often the list of nameservers is looked at; a page that names them is asked every two minutes."""
 BACKOFF_FIRST_S: Final = 0.1
@@ -63,7 +62,7 @@ def advertised_address(configured: str, bound: tuple[str, int]) -> str:
             "broker: bound to every address and broker.advertised_host is not set: clients are told %s; "
             "set broker.advertised_host if they cannot reach that", host,
         )  # fmt: skip
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return join_address(host, port)
 
 
 def outgoing_host() -> str:
@@ -77,85 +76,37 @@ def outgoing_host() -> str:
         return host
 
 
-class NameserverLink:
-    """One nameserver: connect, show the cluster's key if there is one, register, stay connected (the nameserver drops us when the
-    connection closes). `name`: who we are."""
+class NameserverLink(NameserverConnection):
+    """One nameserver: connect, register, stay connected (the nameserver drops us when the connection
+    closes)."""
 
     def __init__(self, address: str, key: ClusterKey | None = None, name: str = "") -> None:
-        self.address = address
-        self._key = key
-        self._name = name
+        super().__init__(address, ANSWER_S, key, name)
         self.registered = asyncio.Event()
         self.changed = asyncio.Event()
         self.hurry = asyncio.Event()
         """Somebody waits until this nameserver knows of a change."""
         self.version: int | None = None
         """Version of the topics that the nameserver has, as far as we know; only changes since then are sent."""
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
-        self._frames = FrameReader()
-        self._opaque = 0
         self._warned = False
 
-    async def request(self, command: Command) -> Command:
-        """One request at a time. Raises OSError (also for a timeout) and FrameError; then the connection is
-        closed."""
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                return await self._exchange(command)
-        except BaseException:
-            self.close()
-            raise
-
-    async def _exchange(self, command: Command) -> Command:
-        if self._reader is None or self._writer is None:
-            host, _, port = self.address.rpartition(":")
-            async with asyncio.timeout(CONNECT_S):
-                self._reader, self._writer = await asyncio.open_connection(host.strip("[]"), int(port))
-            self._frames = FrameReader()
-            if self._key is not None:
-                await join(self._key, self._name, self._say)
-        return await self._say(command)
-
-    async def _say(self, command: Command) -> Command:
-        assert self._reader is not None
-        assert self._writer is not None
-        self._opaque = command.opaque = self._opaque + 1
-        self._writer.write(encode(command))
-        await self._writer.drain()
-        while True:
-            data = await self._reader.read(65536)
-            if not data:
-                raise ConnectionResetError("closed by the nameserver")
-            for answer in self._frames.feed(data):
-                if answer.is_response and answer.opaque == command.opaque:
-                    return answer
-
-    @property
-    def connected(self) -> bool:
-        """Whether the next request goes over the connection of the last one."""
-        return self._reader is not None
-
     def close(self) -> None:
-        """Close the connection; the next request opens a new one."""
-        if self._writer is not None:
-            self._writer.close()
-        self._reader = self._writer = None
+        """See `NameserverConnection`."""
+        super().close()
         self.version = None
 
     async def closed_or_changed(self, timeout_s: float) -> None:
         """Wait until it is time to register again: a change, a lost connection, or the period."""
-        waits: set[asyncio.Future[object]] = {asyncio.ensure_future(self.changed.wait())}
-        if self._reader is not None:
-            waits.add(asyncio.ensure_future(self._reader.read(1)))
+        ended = asyncio.ensure_future(self.ended())
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self.changed.wait()), ended]
         try:
-            done, _ = await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
-        if any(not isinstance(wait.result(), bool) for wait in done):
-            self.close()  # an end of stream, or bytes that nobody asked for
+        if not ended.cancelled():
+            self.close()
 
     async def hurried(self, timeout_s: float) -> None:
         """Wait until somebody waits, but no longer than that."""
@@ -170,7 +121,7 @@ class NameserverLink:
         self.registered.clear()
         if not self._warned:
             self._warned = True
-            log.warning("nameserver %s: registration failed: %s; trying again", self.address, why)
+            log.warning("nameserver: registration failed: %s; trying again", why)
 
     def succeeded(self) -> None:
         """The nameserver knows us."""
@@ -337,8 +288,8 @@ class Registrar:
                     known = answer.code == ResponseCode.SUCCESS and answer.fields.get("changed") == "false"
                 if not known:
                     answer = await self._register(link)
-            except (OSError, TimeoutError, FrameError, ValueError) as error:
-                link.failed(str(error) or type(error).__name__)
+            except (GantryError, ValueError) as error:
+                link.failed(str(error))
                 self._check()
             else:
                 if answer.code == ResponseCode.SUCCESS:
@@ -350,7 +301,7 @@ class Registrar:
                     if link.changed.is_set() and now_s() < next_s:
                         await link.hurried(next_s - now_s())
                     continue
-                link.failed(f"code {answer.code}: {answer.remark}")
+                link.failed(f"{link.address}: code {answer.code}: {answer.remark}")
                 self._check()
             await asyncio.sleep(backoff_s)
             backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
@@ -396,5 +347,5 @@ class Registrar:
             return
         try:
             await link.request(command)
-        except (OSError, TimeoutError, FrameError) as error:
-            log.warning("nameserver %s: unregistering failed: %s", link.address, error)
+        except GantryError as error:
+            log.warning("nameserver: unregistering failed: %s", error)

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.topics import PERM_READ
-from gantrymq.remoting.codec import Command, FrameError
+from gantrymq.model.errors import GantryError
+from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode, ResponseCode
 from gantrymq.remoting.json_bodies import BodyError, ReadTopicRoute, decode
-from gantrymq.remoting.registration.registrar import NameserverLink
+from gantrymq.remoting.registration.nameserver_connection import NameserverConnection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +45,7 @@ class RouteFinder:
 
     def __init__(self, nameservers: Callable[[], Sequence[str]]) -> None:
         self._nameservers = nameservers
-        self._links: dict[str, NameserverLink] = {}
+        self._links: dict[str, NameserverConnection] = {}
         self._known: dict[str, tuple[float, Queues]] = {}
         self._waiting: dict[str, list[OnQueues]] = {}
         self._waiters = 0
@@ -103,7 +104,7 @@ class RouteFinder:
         for address in sorted(self._nameservers(), key=lambda one: one != self._preferred):
             link = self._links.get(address)
             if link is None:
-                link = self._links[address] = NameserverLink(address)
+                link = self._links[address] = NameserverConnection(address)
             try:
                 async with asyncio.timeout(ANSWER_S):
                     answer = await link.request(Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}))
@@ -114,7 +115,7 @@ class RouteFinder:
                     queues = {row.broker_name: row.read_queue_nums for row in rows if row.perm & PERM_READ}
                 else:
                     continue
-            except (OSError, TimeoutError, FrameError, BodyError, ValueError):
+            except (GantryError, TimeoutError, BodyError, ValueError):
                 continue
             self._preferred = address
             return queues

@@ -15,7 +15,10 @@ from typing import Final, cast
 
 import h11
 
+from gantrymq.model.errors import GantryError
 from gantrymq.net.api import Wheel
+from gantrymq.net.dial.connector import connect
+from gantrymq.net.places import join_address
 from gantrymq_gateways.cloudevents.push.resolver import Found, Lookup, NoThreadError, Resolver
 from gantrymq_gateways.cloudevents.rules.guard import SinkGuard
 from gantrymq_gateways.cloudevents.subscription import Sink
@@ -157,23 +160,17 @@ class SinkClient:
         return found
 
     async def _connect_to(self, sink: Sink, addresses: tuple[str, ...]) -> _SinkConnection:
-        loop = asyncio.get_running_loop()
         permitted = [address for address in addresses if self._guard.permits(address)]
         if not permitted:
             raise OSError(f"no address of {', '.join(addresses)[:200]} is allowed; see cloudevents.sink_networks")
         failure = OSError("no address")
         for address in permitted[:ADDRESSES_TRIED_MAX]:
+            place = join_address(address, sink.port)
+            tls = self._context() if sink.secure else None
             try:
-                _, protocol = await loop.create_connection(
-                    lambda: _SinkConnection(self, sink),
-                    address,
-                    sink.port,
-                    ssl=self._context() if sink.secure else None,
-                    server_hostname=sink.host if sink.secure else None,
-                )
-                return protocol
-            except OSError as error:
-                failure = error
+                return await connect(lambda: _SinkConnection(self, sink), place, None, tls, name=sink.host)
+            except GantryError as error:
+                failure = OSError(error.text)
         raise failure
 
     def _context(self) -> ssl.SSLContext:

@@ -1,0 +1,1 @@
+"""Connections that this process makes to others."""
