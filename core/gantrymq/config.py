@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from enum import Enum
 from math import isfinite
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, ge
 from gantrymq.auth.config import AuthConfig
 from gantrymq.logs import SECRET
 from gantrymq.model.errors import ConfigError, ConfigErrors
+from gantrymq.model.settings import setting
 from gantrymq.net.tls.contexts import TlsConfig
 
 Section = TypeVar("Section")
@@ -52,106 +53,73 @@ SERVICE_KEYS: Final = ("enabled", "listeners")
 class ServerConfig:
     """Section `server`: what holds for the whole process."""
 
-    host: str = field(default="127.0.0.1", metadata={"help": "address that every door binds (--host)"})
-    data: str = field(default="gantry-data", metadata={"help": "data directory (--data)"})
-    nameserver: str = field(
-        default="",
-        metadata={
-            "help": "nameservers, HOST:PORT[;...], or http://... of a page that names them (--nameserver; else NAMESRV_ADDR, else 127.0.0.1:9876)"
-        },
+    host: str = setting("127.0.0.1", "address that every door binds (--host)")
+    data: str = setting("gantry-data", "data directory (--data)")
+    nameserver: str = setting(
+        "",
+        "nameservers, HOST:PORT[;...], or http://... of a page that names them (--nameserver; else NAMESRV_ADDR, else 127.0.0.1:9876)",
     )
-    insecure_bind: bool = field(
-        default=False,
-        metadata={"help": "allow a host that other machines can reach, though nobody is authenticated"},
+    insecure_bind: bool = setting(False, "allow a host that other machines can reach, though nobody is authenticated")
+    plaintext_bind: bool = setting(
+        False,
+        "with auth.enabled: allow a host that other machines can reach without TLS, so that passwords can be read on the way",
     )
-    plaintext_bind: bool = field(
-        default=False,
-        metadata={
-            "help": "with auth.enabled: allow a host that other machines can reach without TLS, so that passwords can be read on the way"
-        },
+    trusted_networks: str = setting(
+        "",
+        "networks (ADDRESS/BITS, separated by commas) whose peers may administrate, register brokers and be gateways, as this machine may",
     )
-    trusted_networks: str = field(
-        default="",
-        metadata={
-            "help": "networks (ADDRESS/BITS, separated by commas) whose peers may administrate, register brokers and be gateways, as this machine may"
-        },
+    host_names: str = setting(
+        "",
+        "names (separated by commas) beside localhost, 127.0.0.0/8 and [::1] by which an HTTP door on loopback may be asked; one that others reach answers to all",
     )
-    host_names: str = field(
-        default="",
-        metadata={
-            "help": "names (separated by commas) beside localhost, 127.0.0.0/8 and [::1] by which an HTTP door on loopback may be asked; one that others reach answers to all"
-        },
+    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "least severity written to stderr")
+    log_format: Literal["text", "json"] = setting(
+        "text", "lines for people, or one JSON object per line (--log-format)"
     )
-    log_level: Literal["debug", "info", "warning", "error"] = field(
-        default="info", metadata={"help": "least severity written to stderr"}
+    connections_max: int = setting(
+        100_000,
+        "open connections of the process, all doors together; the limit of open files lowers it",
+        least=1,
+        most=10_000_000,
     )
-    log_format: Literal["text", "json"] = field(
-        default="text", metadata={"help": "lines for people, or one JSON object per line (--log-format)"}
+    door_connections_max: int = setting(
+        0,
+        "open connections of one door, so that none takes those of all others; 0: nine tenths of what all doors together have",
+        least=0,
+        most=10_000_000,
     )
-    connections_max: int = field(
-        default=100_000,
-        metadata={
-            "min": 1,
-            "max": 10_000_000,
-            "help": "open connections of the process, all doors together; the limit of open files lowers it",
-        },
+    address_connections_max: int = setting(
+        0,
+        "open connections of one address (an IPv6 /64 counts as one), all doors together, but of this machine and server.trusted_networks; 0: a tenth of what all have",
+        least=0,
+        most=10_000_000,
     )
-    door_connections_max: int = field(
-        default=0,
-        metadata={
-            "min": 0,
-            "max": 10_000_000,
-            "help": "open connections of one door, so that none takes those of all others; 0: nine tenths of what all doors together have",
-        },
+    outbound_bytes_max: int = setting(
+        16 * 1024 * 1024, "bytes waiting for one slow reader above which nothing more is read from it", least=64 * 1024
     )
-    address_connections_max: int = field(
-        default=0,
-        metadata={
-            "min": 0,
-            "max": 10_000_000,
-            "help": "open connections of one address (an IPv6 /64 counts as one), all doors together, but of this machine and server.trusted_networks; 0: a tenth of what all have",
-        },
+    outbound_bytes_ceiling: int = setting(
+        64 * 1024 * 1024, "bytes waiting for one slow reader at which it is cut off", least=64 * 1024
     )
-    outbound_bytes_max: int = field(
-        default=16 * 1024 * 1024,
-        metadata={
-            "min": 64 * 1024,
-            "help": "bytes waiting for one slow reader above which nothing more is read from it",
-        },
+    outbound_bytes_process_max: int = setting(
+        512 * 1024 * 1024,
+        "memory held for all slow readers together (a payload that many get counts once), above which the one with the most is cut off",
+        least=64 * 1024,
     )
-    outbound_bytes_ceiling: int = field(
-        default=64 * 1024 * 1024,
-        metadata={"min": 64 * 1024, "help": "bytes waiting for one slow reader at which it is cut off"},
+    inbound_bytes_process_max: int = setting(
+        512 * 1024 * 1024,
+        "bytes held of all peers' unfinished frames and bodies together, above which those held longest are ended",
+        least=64 * 1024,
     )
-    outbound_bytes_process_max: int = field(
-        default=512 * 1024 * 1024,
-        metadata={
-            "min": 64 * 1024,
-            "help": "memory held for all slow readers together (a payload that many get counts once), above which the one with the most is cut off",
-        },
+    frame_timeout_ms: int = setting(
+        120_000,
+        "a frame or body that is not whole so long after its first byte ends its connection",
+        least=100,
+        most=3_600_000,
     )
-    inbound_bytes_process_max: int = field(
-        default=512 * 1024 * 1024,
-        metadata={
-            "min": 64 * 1024,
-            "help": "bytes held of all peers' unfinished frames and bodies together, above which those held longest are ended",
-        },
+    stalled_reader_ms: int = setting(
+        30_000, "a reader that takes nothing for so long is closed", least=100, most=3_600_000
     )
-    frame_timeout_ms: int = field(
-        default=120_000,
-        metadata={
-            "min": 100,
-            "max": 3_600_000,
-            "help": "a frame or body that is not whole so long after its first byte ends its connection",
-        },
-    )
-    stalled_reader_ms: int = field(
-        default=30_000,
-        metadata={"min": 100, "max": 3_600_000, "help": "a reader that takes nothing for so long is closed"},
-    )
-    drain_ms: int = field(
-        default=10_000, metadata={"min": 0, "max": 600_000, "help": "time for open work after SIGTERM or Ctrl-C"}
-    )
+    drain_ms: int = setting(10_000, "time for open work after SIGTERM or Ctrl-C", least=0, most=600_000)
 
 
 PROCESS_SECTIONS: Final[dict[str, type]] = {"server": ServerConfig, "tls": TlsConfig, "auth": AuthConfig}

@@ -13,13 +13,14 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from gantrymq import __version__
 from gantrymq.launch.health import Health
 from gantrymq.metrics import Metrics, head, labels_text
+from gantrymq.model.settings import setting
 from gantrymq.net.host_names import HostNames, asked_host
 from gantrymq.net.http.door import Handler, InSlices, OneByOneDoor
 from gantrymq.net.http.problems import TEXT_HEADER, Problem, Respond, as_text
@@ -63,26 +64,16 @@ METRICS_HEADER: Final = (b"content-type", b"text/plain; version=0.0.4; charset=u
 class MetricsConfig:
     """Section `metrics`."""
 
-    port: int | None = field(
-        default=None,
-        metadata={
-            "min": 0,
-            "max": 65535,
-            "help": "HTTP port; 0 takes a free one; not given: 5557 with a broker, 5558 for gateways, 5559 for a nameserver, or the first free one from 5560 on where another process has it",
-        },
+    port: int | None = setting(
+        None,
+        "HTTP port; 0 takes a free one; not given: 5557 with a broker, 5558 for gateways, 5559 for a nameserver, or the first free one from 5560 on where another process has it",
+        least=0,
+        most=65535,
     )
-    enabled: bool = field(default=True, metadata={"help": "false: no metrics door"})
-    topics_max: int = field(
-        default=1_000,
-        metadata={"min": 0, "max": 100_000, "help": "topics with numbers of their own, the busiest first"},
-    )
-    groups_max: int = field(
-        default=1_000,
-        metadata={
-            "min": 0,
-            "max": 100_000,
-            "help": "groups and topics with a lag of their own, the farthest behind first",
-        },
+    enabled: bool = setting(True, "false: no metrics door")
+    topics_max: int = setting(1_000, "topics with numbers of their own, the busiest first", least=0, most=100_000)
+    groups_max: int = setting(
+        1_000, "groups and topics with a lag of their own, the farthest behind first", least=0, most=100_000
     )
 
 
@@ -152,7 +143,7 @@ class Pages:
         self._health = health
         self._scrape = scrape
         self._names = names
-        self.open = 0
+        self.connections = 0
         """Connections."""
 
     def handler(self, method: str, target: bytes, headers: RequestHeaders) -> Handler:

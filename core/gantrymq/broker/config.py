@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from gantrymq.model.settings import setting
 from gantrymq.store.schedule import DELAY_LEVELS, delays_of
 
 _NAME = re.compile(r"[A-Za-z0-9_%|.\-]{1,255}\Z")
@@ -17,33 +18,33 @@ _HOST = re.compile(r"([A-Za-z0-9._\-]{0,253}|\[?[0-9A-Fa-f]*:[0-9A-Fa-f:.]+(%[A-
 class BrokerConfig:
     """Identity and address."""
 
-    port: int = field(default=10911, metadata={"min": 0, "max": 65535})
+    port: int = setting(10911, least=0, most=65535)
     vip_channel: bool = True
     """The same door again on `port` - 2, where RocketMQ's clients up to 4.5.0 send and rocketmq-dashboard asks (vipChannelEnabled)."""
     name: str = "broker-a"
     """Name of the broker group in routes, unlike any other's of the cluster (RocketMQ: brokerName)."""
     cluster: str = "DefaultCluster"
     """Cluster that it belongs to (RocketMQ: brokerClusterName)."""
-    id: int = field(default=0, metadata={"min": 0, "max": 0})
+    id: int = setting(0, least=0, most=0)
     """0 is the master; slaves come with replication."""
     advertised_host: str = ""
     """What routes tell clients; empty: the bound address, or the outgoing one where that is 0.0.0.0."""
-    pending_bytes_max: int = field(default=256 * 1024 * 1024, metadata={"min": 1 << 20})
+    pending_bytes_max: int = setting(256 * 1024 * 1024, least=1 << 20)
     """Records accepted and not yet acknowledged, whole process; beyond it submits are answered BUSY."""
-    pending_ms_max: int = field(default=3_000, metadata={"min": 10, "max": 3_600_000})
+    pending_ms_max: int = setting(3_000, least=10, most=3_600_000)
     """...and so they are while the disk has acknowledged nothing for so long: Java clients give a send up after three seconds."""
-    waiting_pulls_max: int = field(default=16_384, metadata={"min": 1, "max": 200_000})
+    waiting_pulls_max: int = setting(16_384, least=1, most=200_000)
     """Pulls of one connection that wait for a message, one per queue that a consumer reads; more are answered SYSTEM_BUSY."""
     store_replies: bool = True
     """Replies to requests are kept in `<cluster>_REPLY_TOPIC`, beside being pushed (RocketMQ: storeReplyMessageEnable)."""
-    batch_messages_max: int = field(default=16_384, metadata={"min": 1, "max": 16_384})
+    batch_messages_max: int = setting(16_384, least=1, most=16_384)
     """Messages in one SEND_BATCH_MESSAGE; more are refused. A batch is one append, 3 us a message. RocketMQ's example that fills batches
     of a million bytes sends 14,000 in one."""
-    session_bytes_max: int = field(default=1 << 30, metadata={"min": 0})
+    session_bytes_max: int = setting(1 << 30, least=0)
     """Backlog of one MQTT session (one filter's queue); beyond it the oldest entries are dropped and counted. 0: no limit."""
-    snapshot_records: int = field(default=100_000, metadata={"min": 1})
+    snapshot_records: int = setting(100_000, least=1)
     """A snapshot of tables and cursors is made after so many records of theirs, or a quarter of the rows, whichever is more."""
-    snapshot_interval_s: int = field(default=600, metadata={"min": 1, "max": 1_000_000})
+    snapshot_interval_s: int = setting(600, least=1, most=1_000_000)
     """...and after this time if a tenth of that came; also at a clean stop."""
 
     def __post_init__(self) -> None:
@@ -60,10 +61,10 @@ class TopicsConfig:
 
     auto_create: bool = True
     """Whether publishing to a topic that does not exist makes it (RocketMQ: autoCreateTopicEnable)."""
-    auto_create_max: int = field(default=10_000, metadata={"min": 0, "max": 1_000_000})
+    auto_create_max: int = setting(10_000, least=0, most=1_000_000)
     """Topics that may come into being by themselves: a fleet with device ids in first levels must not fill the tables. Shares of connections
     and doors: broker/topic_budget.py."""
-    default_queues: int = field(default=4, metadata={"min": 1, "max": 128})
+    default_queues: int = setting(4, least=1, most=128)
     """Queues of a topic that a native producer creates by sending."""
     check_message_type: bool = False
     """Sends over Remoting must have the type that their topic's attribute `message.type` says, as behind RocketMQ's proxy
@@ -74,7 +75,7 @@ class TopicsConfig:
 class GatewayConfig:
     """What gateways need from the broker."""
 
-    queues: int = field(default=4, metadata={"min": 1, "max": 128})
+    queues: int = setting(4, least=1, most=128)
     """Queues of a topic made by a gateway; the queue is chosen by hash of sharding key, else tag."""
 
 
@@ -82,11 +83,11 @@ class GatewayConfig:
 class TransactionsConfig:
     """When producers are asked what became of their transactions."""
 
-    timeout_ms: int = field(default=6_000, metadata={"min": 0, "max": 86_400_000})
+    timeout_ms: int = setting(6_000, least=0, most=86_400_000)
     """Age of a half message at its first check, unless its producer asked for another (RocketMQ: transactionTimeOut)."""
-    check_interval_ms: int = field(default=30_000, metadata={"min": 100, "max": 86_400_000})
+    check_interval_ms: int = setting(30_000, least=100, most=86_400_000)
     """Between two checks (RocketMQ: transactionCheckInterval)."""
-    check_max: int = field(default=15, metadata={"min": 1, "max": 1_000_000})
+    check_max: int = setting(15, least=1, most=1_000_000)
     """Checks of one half message; then it goes to TRANS_CHECK_MAX_TIME_TOPIC (RocketMQ: transactionCheckMax)."""
 
 
@@ -94,7 +95,7 @@ class TransactionsConfig:
 class TimerConfig:
     """Messages that wait for their time."""
 
-    max_delay_s: int = field(default=3 * 24 * 3600, metadata={"min": 1, "max": 100 * 366 * 24 * 3600})
+    max_delay_s: int = setting(3 * 24 * 3600, least=1, most=100 * 366 * 24 * 3600)
     """Longest delay of a message with a time of its own, three days as RocketMQ's timerMaxDelaySec; a longer one is refused. A message
     that waits is kept whatever the retention."""
     delay_levels: str = DELAY_LEVELS

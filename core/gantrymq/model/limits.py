@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
+
+from gantrymq.model.settings import setting
 
 TOPIC_BYTES_MAX: Final = 127
 """RocketMQ's record V1 stores the topic length in one byte and its TopicValidator allows 127."""
@@ -37,5 +39,5 @@ LONG_TOPIC_PREFIX: Final = 94
 class MessageConfig:
     """Section `message`: what holds at every door. Processes of one installation should agree about it."""
 
-    body_bytes_max: int = field(default=BODY_BYTES_MAX, metadata={"min": 64 * 1024, "max": BODY_BYTES_CEILING})
+    body_bytes_max: int = setting(BODY_BYTES_MAX, least=64 * 1024, most=BODY_BYTES_CEILING)
     """Largest body, at every door alike; it shrinks so that one record fits into a log segment."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from gantrymq.model.errors import ConfigError
 from gantrymq.model.limits import BODY_BYTES_CEILING, BODY_BYTES_MAX
+from gantrymq.model.settings import setting
 from gantrymq.store.schedule import DELAY_LEVELS, delays_of
 
 LOG_FILE_SIZE_MIN: Final = 64 * 1024
@@ -21,50 +22,48 @@ UNIT_SIZE: Final = 20
 class StoreConfig:
     """Section `store`. File sizes in bytes; index sizes in slots and entries."""
 
-    commitlog_file_size: int = field(
-        default=128 * 1024 * 1024, metadata={"min": LOG_FILE_SIZE_MIN, "max": LOG_FILE_SIZE_MAX}
-    )
+    commitlog_file_size: int = setting(128 * 1024 * 1024, least=LOG_FILE_SIZE_MIN, most=LOG_FILE_SIZE_MAX)
     """Length of a segment of the log, for new directories: one that exists keeps its own (RocketMQ: mappedFileSizeCommitLog)."""
-    consumequeue_file_size: int = field(default=6_000_000, metadata={"min": UNIT_SIZE, "max": LOG_FILE_SIZE_MAX})
+    consumequeue_file_size: int = setting(6_000_000, least=UNIT_SIZE, most=LOG_FILE_SIZE_MAX)
     """Length of a queue's files, 20 bytes a message, for new directories (RocketMQ: mappedFileSizeConsumeQueue)."""
-    index_slots: int = field(default=5_000_000, metadata={"min": 1, "max": 500_000_000})
+    index_slots: int = setting(5_000_000, least=1, most=500_000_000)
     """Hash slots of an index file, for new directories (RocketMQ: maxHashSlotNum)."""
-    index_entries: int = field(default=20_000_000, metadata={"min": 2, "max": 2_000_000_000 // UNIT_SIZE})
+    index_entries: int = setting(20_000_000, least=2, most=2_000_000_000 // UNIT_SIZE)
     """Keys that an index file has room for (RocketMQ: maxIndexNum)."""
-    flush: str = field(default="async", metadata={"allowed": ("async", "sync")})
+    flush: str = setting("async", allowed=("async", "sync"))
     """`async`: acknowledged when written (survives a crash of the process); `sync`: when on stable storage."""
     transient_pool: bool = False
     """Records gather in memory and reach the log in large writes: the end of the process loses up to `flush_interval_ms` of what was
     acknowledged under `async`, at most 64 MiB."""
-    flush_interval_ms: int = field(default=500, metadata={"min": 1, "max": 60_000})
+    flush_interval_ms: int = setting(500, least=1, most=60_000)
     """Asynchronous flush: at most this long until data is on stable storage."""
-    body_bytes_max: int = field(default=BODY_BYTES_MAX, metadata={"set_as": "message.body_bytes_max"})
+    body_bytes_max: int = setting(BODY_BYTES_MAX, set_as="message.body_bytes_max")
     """Largest body; the limit shrinks so that one record fits into a log segment."""
-    delay_levels: str = field(default=DELAY_LEVELS, metadata={"set_as": "timer.delay_levels"})
+    delay_levels: str = setting(DELAY_LEVELS, set_as="timer.delay_levels")
     """What a delay level means, level 1 first."""
-    queue_files_max: int = field(default=512, metadata={"min": 8, "max": 1_000_000})
+    queue_files_max: int = setting(512, least=8, most=1_000_000)
     """Descriptors kept open for ConsumeQueue files; 80,000 queues work under `ulimit -n 4096`."""
-    checkpoint_interval_ms: int = field(default=10_000, metadata={"min": 100, "max": 3_600_000})
+    checkpoint_interval_ms: int = setting(10_000, least=100, most=3_600_000)
     """Queues, light queues and index are put on stable storage this often; bounds the replay after a crash."""
 
-    file_reserved_hours: int = field(default=72, metadata={"min": 0, "max": 1_000_000})
+    file_reserved_hours: int = setting(72, least=0, most=1_000_000)
     """A segment whose newest record is older is deleted (RocketMQ: fileReservedTime)."""
     delete_when: str = "4"
     """Hours of the day (local time, several separated by `;`) at which expired segments are deleted, or `always`."""
-    log_bytes_max: int = field(default=0, metadata={"min": 0, "max": 1 << 60})
+    log_bytes_max: int = setting(0, least=0, most=1 << 60)
     """The oldest segments are deleted while the log is longer than this; 0: no limit."""
-    disk_warn_ratio: float = field(default=0.75, metadata={"min": 0, "max": 1})
+    disk_warn_ratio: float = setting(0.75, least=0, most=1)
     """Part of the store's file system in use from which expired segments are deleted at any hour, with a warning."""
-    disk_clean_ratio: float = field(default=0.85, metadata={"min": 0, "max": 1})
+    disk_clean_ratio: float = setting(0.85, least=0, most=1)
     """...from which the oldest segments are deleted although they have not expired (never what is live)."""
-    disk_full_ratio: float = field(default=0.90, metadata={"min": 0, "max": 1})
+    disk_full_ratio: float = setting(0.90, least=0, most=1)
     """...from which messages are refused until there is room again; reading goes on."""
 
-    disk_reserve_bytes: int = field(default=32 << 30, metadata={"min": 0, "max": 1 << 60})
+    disk_reserve_bytes: int = setting(32 << 30, least=0, most=1 << 60)
     """With more free bytes than this a disk is not full, whatever its ratio; 1.5 and 2.5 times as many are needed for the two marks before it (as
     their ratios say). 0: the ratios alone."""
 
-    verify_bytes_per_s: int = field(default=0, metadata={"min": 0, "max": 1 << 40})
+    verify_bytes_per_s: int = setting(0, least=0, most=1 << 40)
     """The log is read from begin to end at this rate, again and again, and what is damaged is listed (`gantry store damage list`); 0: it is not."""
 
     properties_crc: bool = False

@@ -6,11 +6,12 @@ import asyncio
 import logging
 import random
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from gantrymq.model.errors import ConfigError
 from gantrymq.model.limits import MessageConfig
+from gantrymq.model.settings import setting
 from gantrymq.net.host_names import HostNames
 from gantrymq.net.loopback import is_loopback, warn_if_open
 from gantrymq.services import ServiceContext
@@ -37,51 +38,28 @@ LOAD_TIMEOUT_S: Final = 2.0
 class CloudEventsConfig:
     """Section `cloudevents`."""
 
-    port: int = field(default=8080, metadata={"min": 0, "max": 65535, "help": "HTTP port; 0 takes a free one"})
-    enabled: bool = field(default=True, metadata={"help": "false: the door is off"})
-    allow_anonymous: bool = field(
-        default=False, metadata={"help": "let clients of other machines in, too; those of this machine may always come"}
+    port: int = setting(8080, "HTTP port; 0 takes a free one", least=0, most=65535)
+    enabled: bool = setting(True, "false: the door is off")
+    allow_anonymous: bool = setting(
+        False, "let clients of other machines in, too; those of this machine may always come"
     )
-    source: str = field(
-        default="//gantrymq",
-        metadata={"help": "`source` of events made from messages that were none (a URI-reference)"},
+    source: str = setting("//gantrymq", "`source` of events made from messages that were none (a URI-reference)")
+    subscriptions_max: int = setting(
+        1_000, "each has a place per queue and up to 4 MiB of events waiting", least=0, most=100_000
     )
-    subscriptions_max: int = field(
-        default=1_000,
-        metadata={"min": 0, "max": 100_000, "help": "each has a place per queue and up to 4 MiB of events waiting"},
+    requests_per_subscription_max: int = setting(16, "deliveries of one subscription in flight", least=1, most=10_000)
+    requests_max: int = setting(
+        256, "deliveries of the process in flight; each subscription may have one", least=1, most=10_000
     )
-    requests_per_subscription_max: int = field(
-        default=16, metadata={"min": 1, "max": 10_000, "help": "deliveries of one subscription in flight"}
+    delivery_timeout_ms: int = setting(
+        DELIVERY_TIMEOUT_MS, "one attempt, from connecting to the end of the answer", least=100, most=300_000
     )
-    requests_max: int = field(
-        default=256,
-        metadata={
-            "min": 1,
-            "max": 10_000,
-            "help": "deliveries of the process in flight; each subscription may have one",
-        },
-    )
-    delivery_timeout_ms: int = field(
-        default=DELIVERY_TIMEOUT_MS,
-        metadata={"min": 100, "max": 300_000, "help": "one attempt, from connecting to the end of the answer"},
-    )
-    retry_first_ms: int = field(
-        default=1_000, metadata={"min": 1, "max": 3_600_000, "help": "before the second attempt; doubled each time"}
-    )
-    retry_max_ms: int = field(
-        default=60_000, metadata={"min": 1, "max": 86_400_000, "help": "longest time between two attempts"}
-    )
-    retry_after_max_ms: int = field(
-        default=600_000, metadata={"min": 0, "max": 86_400_000, "help": "longest Retry-After that is honoured"}
-    )
-    allow_http_sinks: bool = field(
-        default=False, metadata={"help": "sinks without TLS although the door is not on loopback"}
-    )
-    sink_networks: str = field(
-        default="",
-        metadata={
-            "help": "networks (CIDR, comma-separated) for sinks beside public ones (and loopback for a door there)"
-        },
+    retry_first_ms: int = setting(1_000, "before the second attempt; doubled each time", least=1, most=3_600_000)
+    retry_max_ms: int = setting(60_000, "longest time between two attempts", least=1, most=86_400_000)
+    retry_after_max_ms: int = setting(600_000, "longest Retry-After that is honoured", least=0, most=86_400_000)
+    allow_http_sinks: bool = setting(False, "sinks without TLS although the door is not on loopback")
+    sink_networks: str = setting(
+        "", "networks (CIDR, comma-separated) for sinks beside public ones (and loopback for a door there)"
     )
 
     def __post_init__(self) -> None:

@@ -10,10 +10,11 @@ import logging
 import os
 import ssl
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
+from gantrymq.model.settings import setting
 from gantrymq.net.places import Place
 
 log = logging.getLogger(__name__)
@@ -26,31 +27,19 @@ CHECK_EVERY_S: Final = 5.0
 class TlsConfig:
     """Section `tls`."""
 
-    cert: str = field(
-        default="", metadata={"help": "PEM file with the server's certificate and those between it and its CA"}
+    cert: str = setting("", "PEM file with the server's certificate and those between it and its CA")
+    key: str = setting("", "PEM file with its private key; empty: it is in the file of cert")
+    key_password_file: str = setting("", "file with the password of an encrypted key")
+    client_ca: str = setting("", "PEM file with the CAs whose client certificates are accepted")
+    crl: str = setting(
+        "", "PEM file with revocation lists of these CAs; a client certificate on one of them is refused"
     )
-    key: str = field(default="", metadata={"help": "PEM file with its private key; empty: it is in the file of cert"})
-    key_password_file: str = field(default="", metadata={"help": "file with the password of an encrypted key"})
-    client_ca: str = field(
-        default="", metadata={"help": "PEM file with the CAs whose client certificates are accepted"}
+    client_cert: Literal["none", "optional", "required"] = setting(
+        "none", "whether clients show a certificate; what they show must be of a CA of client_ca"
     )
-    crl: str = field(
-        default="",
-        metadata={
-            "help": "PEM file with revocation lists of these CAs; a client certificate on one of them is refused"
-        },
-    )
-    client_cert: Literal["none", "optional", "required"] = field(
-        default="none",
-        metadata={"help": "whether clients show a certificate; what they show must be of a CA of client_ca"},
-    )
-    handshake_ms: int = field(
-        default=10_000,
-        metadata={"min": 100, "max": 600_000, "help": "time for a handshake, from accepting the connection"},
-    )
-    handshakes_max: int = field(
-        default=1_000,
-        metadata={"min": 1, "max": 100_000, "help": "handshakes under way at one port; more wait to be accepted"},
+    handshake_ms: int = setting(10_000, "time for a handshake, from accepting the connection", least=100, most=600_000)
+    handshakes_max: int = setting(
+        1_000, "handshakes under way at one port; more wait to be accepted", least=1, most=100_000
     )
 
     def of(self, place: Place) -> TlsConfig:

@@ -72,9 +72,7 @@ class _Wire(asyncio.Protocol):
 class NameserverConnection:
     """See the module. `key`: of the cluster, shown first if there is one; `name`: who we are."""
 
-    def __init__(
-        self, address: str, answer_s: float = ANSWER_S, key: ClusterKey | None = None, name: str = ""
-    ) -> None:
+    def __init__(self, address: str, answer_s: float = ANSWER_S, key: ClusterKey | None = None, name: str = "") -> None:
         self.address = address
         self._answer_s = answer_s
         self._key = key
