@@ -6,10 +6,11 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from gantrymq.model.settings import setting
 from gantrymq.services import ServiceContext
 from gantrymq_nameserver.door import NameserverDoor, State
 
@@ -23,13 +24,12 @@ EXPIRE_EVERY_MS: Final = 5_000
 class NameserverConfig:
     """Section `nameserver`."""
 
-    port: int = field(default=9876, metadata={"min": 0, "max": 65535})
+    port: int = setting(9876, least=0, most=65535)
     order_messages: bool = False
     """Answer route queries with `orderTopicConf` from namespace ORDER_TOPIC_CONFIG (RocketMQ:
     orderMessageEnable)."""
-    brokers: list[str] = field(
-        default_factory=list,
-        metadata={"help": "names of the brokers that may register here; empty: all (see auth.cluster_key_file)"},
+    brokers: list[str] = setting(
+        [], "names of the brokers that may register here; empty: all (see auth.cluster_key_file)"
     )
 
 

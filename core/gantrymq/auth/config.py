@@ -2,106 +2,70 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
+
+from gantrymq.model.settings import setting
 
 
 @dataclass(frozen=True, slots=True)
 class AuthConfig:
     """Who may come in, and how the process finds out."""
 
-    enabled: bool = field(
-        default=False,
-        metadata={
-            "help": "ask every client who it is, and allow only what policies say; off: what loopback and the settings of each door allow"
-        },
+    enabled: bool = setting(
+        False,
+        "ask every client who it is, and allow only what policies say; off: what loopback and the settings of each door allow",
     )
-    admin_file: str = field(
-        default="",
-        metadata={
-            "help": "file with NAME:PASSWORD, or NAME:HASH, of the first administrator, who is made at the start if there is none"
-        },
+    admin_file: str = setting(
+        "",
+        "file with NAME:PASSWORD, or NAME:HASH, of the first administrator, who is made at the start if there is none",
     )
-    key_file: str = field(
-        default="",
-        metadata={
-            "help": "keys under which secrets of signing users are encrypted; empty: auth.key in D/gantry, made at the first start"
-        },
+    key_file: str = setting(
+        "",
+        "keys under which secrets of signing users are encrypted; empty: auth.key in D/gantry, made at the first start",
     )
-    cluster_key_file: str = field(
-        default="",
-        metadata={
-            "help": "file with the key, 32 characters or more, that gateways, brokers and nameservers of one cluster share: where there is one, nobody else registers brokers or acts as a gateway; empty: they are known by address (server.trusted_networks)"
-        },
+    cluster_key_file: str = setting(
+        "",
+        "file with the key, 32 characters or more, that gateways, brokers and nameservers of one cluster share: where there is one, nobody else registers brokers or acts as a gateway; empty: they are known by address (server.trusted_networks)",
     )
-    cluster_key: str = field(
-        default="",
-        repr=False,
-        metadata={
-            "help": "the key itself instead of a file, for the environment (GANTRY_AUTH__CLUSTER_KEY)",
-            "secret": True,
-        },
+    cluster_key: str = setting(
+        "", "the key itself instead of a file, for the environment (GANTRY_AUTH__CLUSTER_KEY)", secret=True
     )
-    certificate_user: Literal["none", "cn", "subject", "dns", "email", "uri"] = field(
-        default="cn", metadata={"help": "which name of a client certificate is the user's"}
+    certificate_user: Literal["none", "cn", "subject", "dns", "email", "uri"] = setting(
+        "cn", "which name of a client certificate is the user's"
     )
-    verified_ms: int = field(
-        default=600_000,
-        metadata={
-            "min": 0,
-            "max": 86_400_000,
-            "help": "a password that was right is known so long, by a keyed hash in memory: a fleet that reconnects is not hashed again",
-        },
+    verified_ms: int = setting(
+        600_000,
+        "a password that was right is known so long, by a keyed hash in memory: a fleet that reconnects is not hashed again",
+        least=0,
+        most=86_400_000,
     )
-    logins_max: int = field(
-        default=1_000,
-        metadata={
-            "min": 1,
-            "max": 100_000,
-            "help": "logins that wait for a password hash; more are told to come again",
-        },
+    logins_max: int = setting(
+        1_000, "logins that wait for a password hash; more are told to come again", least=1, most=100_000
     )
-    failure_delay_ms: int = field(
-        default=250,
-        metadata={
-            "min": 0,
-            "max": 60_000,
-            "help": "the second failed login of a user from an address is answered so much later, each further one twice as late",
-        },
+    failure_delay_ms: int = setting(
+        250,
+        "the second failed login of a user from an address is answered so much later, each further one twice as late",
+        least=0,
+        most=60_000,
     )
-    failure_delay_max_ms: int = field(
-        default=8_000, metadata={"min": 0, "max": 600_000, "help": "the longest such delay"}
+    failure_delay_max_ms: int = setting(8_000, "the longest such delay", least=0, most=600_000)
+    address_failures_max: int = setting(
+        20,
+        "failed logins of one address, whatever the user, after which each login from there waits failure_delay_ms, and twice as long after each further one; one is forgotten every 30 s",
+        least=1,
+        most=1_000_000,
     )
-    address_failures_max: int = field(
-        default=20,
-        metadata={
-            "min": 1,
-            "max": 1_000_000,
-            "help": "failed logins of one address, whatever the user, after which each login from there waits failure_delay_ms, and twice as long after each further one; one is forgotten every 30 s",
-        },
+    address_logins_max: int = setting(
+        100, "logins of one address that wait; more are told to come again", least=1, most=100_000
     )
-    address_logins_max: int = field(
-        default=100,
-        metadata={
-            "min": 1,
-            "max": 100_000,
-            "help": "logins of one address that wait; more are told to come again",
-        },
+    unknown_ms: int = setting(
+        10_000, "a connection that has not shown who it is after so long is closed", least=100, most=3_600_000
     )
-    unknown_ms: int = field(
-        default=10_000,
-        metadata={
-            "min": 100,
-            "max": 3_600_000,
-            "help": "a connection that has not shown who it is after so long is closed",
-        },
-    )
-    unknown_bytes_max: int = field(
-        default=64 * 1024,
-        metadata={
-            "min": 4096,
-            "help": "bytes that are handled of a connection before it has shown who it is; one that sends more is closed",
-        },
+    unknown_bytes_max: int = setting(
+        64 * 1024,
+        "bytes that are handled of a connection before it has shown who it is; one that sends more is closed",
+        least=4096,
     )
     scram: bool = field(
         default=False,

@@ -19,13 +19,21 @@ def setting(
     most: float | None = None,
     allowed: Collection[Any] | None = None,
     set_as: str = "",
+    secret: bool = False,
 ) -> T:
-    """A dataclass field. `least` and `most` are allowed values themselves; `set_as`: the setting of another section that it comes from.
+    """A dataclass field. Without `help` the docstring below it says what it is.
 
-    Without `help` the docstring below the field says what it is.
+    `least` and `most` are allowed values themselves; `set_as`: the setting of another section that it comes from; `secret`: shown nowhere.
     """
-    told = {"help": help, "min": least, "max": most, "allowed": allowed, "set_as": set_as}
-    metadata = {key: value for key, value in told.items() if value not in (None, "")}
+    told: dict[str, Any] = {
+        "help": help,
+        "min": least,
+        "max": most,
+        "allowed": allowed,
+        "set_as": set_as,
+        "secret": secret,
+    }
+    metadata = {key: value for key, value in told.items() if value is not None and value is not False and value != ""}
     if isinstance(default, list):
         return field(default_factory=partial(copy, default), metadata=metadata)
-    return field(default=default, metadata=metadata)
+    return field(default=default, repr=not secret, metadata=metadata)

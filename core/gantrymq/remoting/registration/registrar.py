@@ -121,7 +121,8 @@ class NameserverLink(NameserverConnection):
         self.registered.clear()
         if not self._warned:
             self._warned = True
-            log.warning("nameserver: registration failed: %s; trying again", why)
+            why = why.removeprefix(self.address).lstrip(": ")
+            log.warning("nameserver %s: registration failed: %s; trying again", self.address, why)
 
     def succeeded(self) -> None:
         """The nameserver knows us."""
@@ -301,7 +302,7 @@ class Registrar:
                     if link.changed.is_set() and now_s() < next_s:
                         await link.hurried(next_s - now_s())
                     continue
-                link.failed(f"{link.address}: code {answer.code}: {answer.remark}")
+                link.failed(f"code {answer.code}: {answer.remark}")
                 self._check()
             await asyncio.sleep(backoff_s)
             backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
