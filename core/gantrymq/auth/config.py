@@ -67,39 +67,26 @@ class AuthConfig:
         "bytes that are handled of a connection before it has shown who it is; one that sends more is closed",
         least=4096,
     )
-    scram: bool = field(
-        default=False,
-        metadata={
-            "help": "keep what SCRAM-SHA-256 needs beside the hash of each password that is set from now on, and take it at the MQTT 5.0 and AMQP doors"
-        },
+    scram: bool = setting(
+        False,
+        "keep what SCRAM-SHA-256 needs beside the hash of each password that is set from now on, and take it at the MQTT 5.0 and AMQP doors",
     )
-    jwt_keys: str = field(
-        default="",
-        metadata={
-            "help": "file or https URL of the JWK set whose keys sign tokens (JWT), which are taken as passwords and as Bearer over HTTP; empty: no tokens"
-        },
+    jwt_keys: str = setting(
+        "",
+        "file or https URL of the JWK set whose keys sign tokens (JWT), which are taken as passwords and as Bearer over HTTP; empty: no tokens",
     )
-    jwt_issuer: str = field(default="", metadata={"help": "claim iss of every token"})
-    jwt_audience: str = field(default="", metadata={"help": "what claim aud of every token is, or has in it"})
-    jwt_user_claim: str = field(default="sub", metadata={"help": "claim that is the user's name; a.b is b within a"})
-    jwt_groups_claim: str = field(
-        default="groups", metadata={"help": "claim with the user's groups, a list or one text with spaces"}
+    jwt_issuer: str = setting("", "claim iss of every token")
+    jwt_audience: str = setting("", "what claim aud of every token is, or has in it")
+    jwt_user_claim: str = setting("sub", "claim that is the user's name; a.b is b within a")
+    jwt_groups_claim: str = setting("groups", "claim with the user's groups, a list or one text with spaces")
+    jwt_scope_prefix: str = setting(
+        "",
+        "how RabbitMQ's scopes begin in claim scope, its resource_server_id and a dot (rabbitmq.); empty: scopes are not read",
     )
-    jwt_scope_prefix: str = field(
-        default="",
-        metadata={
-            "help": "how RabbitMQ's scopes begin in claim scope, its resource_server_id and a dot (rabbitmq.); empty: scopes are not read"
-        },
+    jwt_refresh_ms: int = setting(
+        300_000,
+        "the JWK set is read again after so long, and for a key that is not known",
+        least=10_000,
+        most=86_400_000,
     )
-    jwt_refresh_ms: int = field(
-        default=300_000,
-        metadata={
-            "min": 10_000,
-            "max": 86_400_000,
-            "help": "the JWK set is read again after so long, and for a key that is not known",
-        },
-    )
-    jwt_leeway_ms: int = field(
-        default=5_000,
-        metadata={"min": 0, "max": 300_000, "help": "a token is good so much longer: clocks differ"},
-    )
+    jwt_leeway_ms: int = setting(5_000, "a token is good so much longer: clocks differ", least=0, most=300_000)

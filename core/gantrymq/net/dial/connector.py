@@ -1,7 +1,7 @@
 """Connections to others, made in one way: address, TLS, time-out, and failures that name the address, why it failed, and what to do.
 
 What is said on a connection is its protocol's business, and whoever asked for it closes it. Not made here: those of libraries that own their
-sockets (aiormq in the AMQP shovel, http.client in `gantry amqp`, which asks once and blocks), and datagrams (the service manager's).
+sockets (aiormq in the AMQP shovel; http.client and urllib where `gantry amqp` or a thread asks once and may block), and datagrams.
 """
 
 from __future__ import annotations
