@@ -11,7 +11,18 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Start, Terms, TopicInfo, refused_for_now
+from gantrymq.broker.port import (
+    CursorInfo,
+    Delivery,
+    Done,
+    Outcome,
+    Route,
+    Scanned,
+    Start,
+    Terms,
+    TopicInfo,
+    refused_for_now,
+)
 from gantrymq.broker.routing.api import RouteSet
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -540,6 +551,33 @@ class FakePort:
             place.armed = True
             self._maybe_ready(place)
         self._answer(on_done, token, taken)
+
+    def scan(self, cursor: int, offset: int, count_max: int, bytes_max: int, token: object, on_done: Done) -> None:
+        if self._failed("scan", token, on_done):
+            return
+        place = self.cursors.get(cursor)
+        if place is None:
+            self._answer(on_done, token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor} does not exist"))
+            return
+        entries = self.queues.get(place.queue, [])
+        found: list[Delivery] = []
+        size = 0
+        for at in range(offset, min(offset + count_max, len(entries))):
+            size += entries[at].size
+            if found and size > bytes_max:
+                break
+            found.append(Delivery(entries[at], at, 1))
+        at_end = offset + len(found) >= len(entries)
+        place.armed = place.armed or at_end
+        self._answer(on_done, token, Scanned(found, offset + len(found), at_end))
+
+    def seek(self, cursor: int, start: Start, token: object, on_done: Done) -> None:
+        if self._failed("seek", token, on_done):
+            return
+        entries = self.queues.get(self.cursors[cursor].queue, [])
+        places = {"earliest": 0, "end": len(entries)}
+        by_time = sum(1 for message in entries if message.store_ms < start.at_ms)
+        self._answer(on_done, token, places.get(start.kind, by_time))
 
     def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None:
         self.calls.append("settle")

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gantrymq.broker.broker import OWN_TABLES, Broker
 from gantrymq.broker.consuming.cursors import Cursor, parse_queue
 from gantrymq.broker.consuming.held import Held
+from gantrymq.broker.consuming.scans import Scans
 from gantrymq.broker.matches import Tap
-from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Start, Terms, TopicInfo
+from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Scanned, Start, Terms, TopicInfo
 from gantrymq.broker.queues.companions import check_settled
 from gantrymq.broker.row_checks import is_quarantined, readable
 from gantrymq.broker.tables.tables import KEY_BYTES_MAX, check_item
@@ -72,6 +73,7 @@ class LocalBrokerPort:
         self._watched_tables: list[tuple[str, Callable[[str, bytes | None], None]]] = []
         self._holders: set[int] = set()
         self._watched: set[int] = set()
+        self._scans = Scans(broker.cursors, broker.store)
 
     # Log.
 
@@ -301,12 +303,14 @@ class LocalBrokerPort:
             return broker.cursors.acquire(cursor, self._holder_base + holder, count_max, bytes_max, self._number)
         except (OSError, GantryError) as error:
             log.error("cursor %d (%s, group %s): %s", cursor.id, cursor.queue, cursor.group, error)
-
-            def again(now_ms: int) -> None:
-                broker.cursors.arm(cursor, self._number)
-
-            broker.wheel.call_at(broker.wheel.now_ms() + UNREADABLE_RETRY_MS, again)
+            self._try_later(cursor)
             return _told(error)
+
+    def _try_later(self, cursor: Cursor) -> None:
+        def again(now_ms: int) -> None:
+            self._broker.cursors.arm(cursor, self._number)
+
+        self._broker.wheel.call_at(self._broker.wheel.now_ms() + UNREADABLE_RETRY_MS, again)
 
     def _go_on(self, call: Callable[[], None], cursor: Cursor) -> None:
         """Data is there: `call`, then what waits behind it, up to the next that is cold."""
@@ -320,6 +324,35 @@ class LocalBrokerPort:
                 cursor.parked = None
                 return
             call = cursor.parked.popleft()
+
+    def scan(self, cursor: int, offset: int, count_max: int, bytes_max: int, token: Any, on_done: Done) -> None:
+        cursors = self._broker.cursors
+
+        def find(_store: StoreReader) -> Scanned:
+            return self._scans.scan(cursors.get(cursor), offset, count_max, bytes_max)
+
+        def apply(found: Scanned) -> None:
+            if found.at_end:
+                cursors.await_next(cursors.get(cursor), self._number)
+            on_done(token, found)
+
+        def failed(token: Any, error: GantryError) -> None:
+            if cursor in cursors.by_id:
+                self._try_later(cursors.by_id[cursor])
+            on_done(token, error)
+
+        self._read(find, apply, token, failed)
+
+    def seek(self, cursor: int, start: Start, token: Any, on_done: Done) -> None:
+        cursors = self._broker.cursors
+
+        def find(_store: StoreReader) -> int:
+            found = cursors.get(cursor)
+            if start.kind == "time":
+                return self._scans.by_time(found, start.at_ms)
+            return cursors.end(found) if start.kind == "end" else found.window.floor
+
+        self._read(find, partial(on_done, token), token, on_done)
 
     def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None:
         self._broker.cursors.settle(items)

@@ -83,6 +83,15 @@ class Delivery:
 
 
 @dataclass(slots=True)
+class Scanned:
+    """What was read of a queue. `following`: the offset to go on from; `at_end`: the queue has no more."""
+
+    deliveries: list[Delivery]
+    following: int
+    at_end: bool
+
+
+@dataclass(slots=True)
 class CursorInfo:
     """A cursor as it is now. `cursor`: handle, valid until the port is lost. Counts are entries."""
 
@@ -236,6 +245,15 @@ class QueuePort(Protocol):
 
     def watch(self, cursor: int, on_ready: Callable[[int], None] | None) -> None:
         """`on_ready(cursor)` once when an entry is ready and again each time after an `acquire` came back short; None ends it."""
+
+    def scan(self, cursor: int, offset: int, count_max: int, bytes_max: int, token: object, on_done: Done) -> None:
+        """Read the queue without taking anything: entries from `offset` on that the cursor is not done with, at least one if there is any, as
+        deliveries counted 1. Result: `Scanned`. At the queue's end the watcher is called at the next entry. STORE_FAILED as with `acquire`;
+        NOT_SUPPORTED over several broker groups."""
+
+    def seek(self, cursor: int, start: Start, token: object, on_done: Done) -> None:
+        """For `scan`. Result: the offset of the oldest entry that the cursor is not done with (`earliest`), of the next that enters (`end`), of the
+        first that was stored at that `time` or later. NOT_SUPPORTED as there."""
 
     def take_seat(
         self, cursor: int, terms: Terms, on_turn: Callable[[int, bool], None], token: object, on_done: Done

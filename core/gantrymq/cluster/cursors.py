@@ -245,6 +245,42 @@ class ClusterCursors:
         else:
             question(None, lambda token, result: acquired(result))
 
+    def scan(self, cursor: int, offset: int, count_max: int, bytes_max: int, token: Any, on_done: Done) -> None:
+        try:
+            found, part = self._only_part(cursor)
+        except GantryError as error:
+            on_done(token, error)
+            return
+        found.armed = found.on_ready is not None
+
+        def scanned(token: Any, result: Any) -> None:
+            if not isinstance(result, GantryError):
+                for delivery in result.deliveries:
+                    mark(part.group.index, delivery.message)
+            on_done(token, result)
+
+        part.group.port.scan(part.local, offset, count_max, bytes_max, token, scanned)
+
+    def seek(self, cursor: int, start: Start, token: Any, on_done: Done) -> None:
+        try:
+            _, part = self._only_part(cursor)
+        except GantryError as error:
+            on_done(token, error)
+            return
+        part.group.port.seek(part.local, start, token, on_done)
+
+    def _only_part(self, cursor: int) -> tuple[ClusterCursor, Part]:
+        """One group's offsets say nothing of another's. Raises GantryError."""
+        found = self.by_handle.get(cursor)
+        if found is None:
+            raise GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor} does not exist (any more)")
+        if len(self._cluster.groups) > 1:
+            text = f"a queue that is read by offset lies in one broker group, and there are {len(self._cluster.groups)}"
+            raise GantryError(ErrorCode.NOT_SUPPORTED, text)
+        for part in found.parts.values():
+            return found, part
+        raise GantryError(ErrorCode.UNAVAILABLE, "the broker group of this queue is not connected")
+
     def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None:
         for index, entries in self.by_group(items).items():
             self._cluster.groups[index].port.settle(entries)

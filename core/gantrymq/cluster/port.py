@@ -560,6 +560,12 @@ class ClusterPort:
     def acquire(self, cursor: int, holder: int, count_max: int, bytes_max: int, token: Any, on_done: Done) -> None:
         self._cursors.acquire(cursor, holder, count_max, bytes_max, token, on_done)
 
+    def scan(self, cursor: int, offset: int, count_max: int, bytes_max: int, token: Any, on_done: Done) -> None:
+        self._cursors.scan(cursor, offset, count_max, bytes_max, token, on_done)
+
+    def seek(self, cursor: int, start: Start, token: Any, on_done: Done) -> None:
+        self._cursors.seek(cursor, start, token, on_done)
+
     def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None:
         self._cursors.settle(items)
 

@@ -600,7 +600,8 @@ class AmqpDoor:
 
     def settle(self, queue: Queue, offset: int, outcome: Outcome) -> None:
         """Into the `settle` at the end of the chunk."""
-        self._settlements.append((queue.cursor, offset, outcome))
+        if not queue.is_stream:
+            self._settlements.append((queue.cursor, offset, outcome))
         self._touched[queue] = None
 
     def touch(self, queue: Queue) -> None:

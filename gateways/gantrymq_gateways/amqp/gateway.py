@@ -13,9 +13,10 @@ from gantrymq_gateways.amqp.config import AmqpConfig
 from gantrymq_gateways.amqp.definitions import GROUP, SLICE, DefinitionLimits, Definitions, QueueDefinition
 from gantrymq_gateways.amqp.messages.consumers import Consumer, Queue
 from gantrymq_gateways.amqp.messages.publish import Contents, Targets
+from gantrymq_gateways.amqp.messages.streams import StreamQueue
 from gantrymq_gateways.amqp.messages.timeouts import Clockwork
 from gantrymq_gateways.amqp.properties.writing import Renderer
-from gantrymq_gateways.amqp.queues.arguments import consumer_timeout
+from gantrymq_gateways.amqp.queues.arguments import consumer_timeout, is_stream, parse
 from gantrymq_gateways.amqp.wire.constants import locked_error, unknown_queue_error
 
 if TYPE_CHECKING:
@@ -205,7 +206,9 @@ class Gateway:
 
     def _queue(self, definition: QueueDefinition, cursor: int) -> Queue:
         self._holders += 1
-        queue = Queue(self.port, self.renderer, self.clock.now_ms, definition, cursor, self._holders)
+        parts = (self.port, self.renderer, self.clock.now_ms, definition, cursor, self._holders)
+        stream = is_stream(parse(definition.arguments))
+        queue = StreamQueue(self.turn.in_slices, *parts) if stream else Queue(*parts)
         self._follow_policies(queue)
         self.queues[definition.name] = queue
         return queue

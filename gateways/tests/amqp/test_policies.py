@@ -66,6 +66,8 @@ def test_apply_to(apply_to: str, classic: bool, quorum: bool) -> None:
     put(policies, USER, "p", "", apply_to=apply_to)
     table = encode_table([("x-queue-type", Field("S", b"quorum"))])
     assert (policies.of_queue("q", b"")[0] == "p", policies.of_queue("q", table)[0] == "p") == (classic, quorum)
+    table = encode_table([("x-queue-type", Field("S", b"stream"))])
+    assert (policies.of_queue("q", table)[0] == "p") is (apply_to in ("all", "queues", "streams"))
     assert (policies.of_exchange("e")[0] == "p") is (apply_to == "all")
 
 

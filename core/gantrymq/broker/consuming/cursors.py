@@ -644,6 +644,12 @@ class Cursors:
         else:
             self._wait(cursor)
 
+    def await_next(self, cursor: Cursor, port: int) -> None:
+        """Call the port's watcher at the next entry, whatever is ready now."""
+        if port in cursor.watchers:
+            cursor.armed.add(port)
+            self._wait(cursor)
+
     def fire(self, cursor: Cursor) -> None:
         """An entry is ready: wake the armed watchers, each once; where they have ranks, the highest."""
         armed, seats = cursor.armed, cursor.seats

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.broker.consuming.priorities import PriorityWindow, Room
 from gantrymq.broker.port import PASSING
 from gantrymq.broker.queues.managed import NEVER, ManagedQueue
+from gantrymq.broker.queues.streams import Stream, Streams
 from gantrymq.broker.queues.taken import TakenOut
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
@@ -79,6 +80,7 @@ class QueueEngine:
         """Those with `coming`."""
         self._expiries = 0
         self._room = Room()
+        self._streams = Streams(broker, self._attempt, self._count)
         self.counts: dict[str, int] = {}
         """Entries taken out, by reason; `dead` of them with a copy."""
 
@@ -111,6 +113,9 @@ class QueueEngine:
         self._broker.put(TABLE, [(str(cursor.id), policy_to(policy))], token, on_done)
 
     def _manage(self, cursor: Cursor, policy: Policy) -> None:
+        if policy.stream:
+            self._streams.keep(cursor, policy)
+            return
         old = self.by_light.get(cursor.light)
         if policy.priorities is not None and not isinstance(cursor.window, PriorityWindow):
             cursor.window = PriorityWindow(cursor.window, policy.priorities, self._room)
@@ -128,7 +133,10 @@ class QueueEngine:
         self._due(queue)
 
     def _deleted(self, cursor: Cursor) -> None:
-        if isinstance(cursor.managed, ManagedQueue):
+        if isinstance(cursor.managed, Stream):
+            self._streams.forget(cursor.managed)
+            self._broker.put_rows([(TABLE, str(cursor.id), None)])
+        elif isinstance(cursor.managed, ManagedQueue):
             queue, cursor.managed = cursor.managed, None
             if isinstance(cursor.window, PriorityWindow):
                 cursor.window.close()
@@ -228,6 +236,8 @@ class QueueEngine:
         if isinstance(queue, ManagedQueue):
             self._attempt(partial(self._shorten, queue))
             self._attempt(partial(self._expire, queue))
+        elif isinstance(queue, Stream):
+            self._streams.cut_now(queue)
 
     def _shorten(self, queue: ManagedQueue) -> None:
         if self._is_gone(queue) or queue.policy.overflow != "drop-head":
@@ -368,8 +378,11 @@ class QueueEngine:
 
     # What is taken out.
 
+    def _count(self, reason: str, entries: int) -> None:
+        self.counts[reason] = self.counts.get(reason, 0) + entries
+
     def _work(self, queue: ManagedQueue, reason: str, offsets: Sequence[int]) -> None:
-        self.counts[reason] = self.counts.get(reason, 0) + len(offsets)
+        self._count(reason, len(offsets))
         if not queue.policy.dead_kind:
             self._broker.cursors.finish_out(queue.cursor, offsets)
             return
@@ -463,7 +476,7 @@ class QueueEngine:
         else:
             codes = [code for code in result if isinstance(code, ErrorCode)]
         if not codes:
-            self.counts["dead"] = self.counts.get("dead", 0) + len(places)
+            self._count("dead", len(places))
             return
         if any(code in PASSING for code in codes):
             self._later(RETRY_MS, partial(self._bury, queue, reason, offsets))

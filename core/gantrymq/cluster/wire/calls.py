@@ -84,6 +84,8 @@ ARGUMENTS: Final[dict[int, Any]] = {
     GatewayCode.LEAVE_SEAT: tuple[Natural, Natural],
     GatewayCode.RANK: tuple[Natural, Int32],
     GatewayCode.ACQUIRE: tuple[Natural, Natural, Natural, Natural],
+    GatewayCode.SCAN: tuple[Natural, Natural, Natural, Natural],
+    GatewayCode.SEEK: tuple[Natural, str, Natural],
     GatewayCode.SETTLE: tuple[list[Settled]],
     GatewayCode.RELEASE: tuple[Natural],
     GatewayCode.WATCH: tuple[Natural, bool],

@@ -13,7 +13,18 @@ from typing import Any, Final
 
 import msgspec
 
-from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Start, Terms, TopicInfo, refused_for_now
+from gantrymq.broker.port import (
+    CursorInfo,
+    Delivery,
+    Done,
+    Outcome,
+    Route,
+    Scanned,
+    Start,
+    Terms,
+    TopicInfo,
+    refused_for_now,
+)
 from gantrymq.cluster.wire.codec import (
     PROTOCOL_VERSION,
     GatewayCode,
@@ -58,6 +69,10 @@ def _cursor_info(row: list[int] | None) -> CursorInfo | None:
 
 def _deliveries(rows: list[list[Any]]) -> list[Delivery]:
     return [Delivery(unpack_stored(row[2]), row[0], row[1]) for row in rows]
+
+
+def _scanned(row: list[Any]) -> Scanned:
+    return Scanned(_deliveries(row[0]), row[1], row[2])
 
 
 def _topic(row: list[Any]) -> TopicInfo:
@@ -383,6 +398,12 @@ class RemoteBrokerPort:
 
     def acquire(self, cursor: int, holder: int, count_max: int, bytes_max: int, token: Any, on_done: Done) -> None:
         self._call(GatewayCode.ACQUIRE, [cursor, holder, count_max, bytes_max], token, on_done, _deliveries)
+
+    def scan(self, cursor: int, offset: int, count_max: int, bytes_max: int, token: Any, on_done: Done) -> None:
+        self._call(GatewayCode.SCAN, [cursor, offset, count_max, bytes_max], token, on_done, _scanned)
+
+    def seek(self, cursor: int, start: Start, token: Any, on_done: Done) -> None:
+        self._call(GatewayCode.SEEK, [cursor, start.kind, start.at_ms], token, on_done)
 
     def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None:
         if self.up:

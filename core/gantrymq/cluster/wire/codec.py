@@ -50,6 +50,8 @@ class GatewayCode(IntEnum):
     TAKE_SEAT = 60034
     LEAVE_SEAT = 60035
     RANK = 60036
+    SCAN = 60037
+    SEEK = 60038
     WATCH_TABLE = 60031
     PUT_IF = 60032
     TAKE_LEASE = 60040

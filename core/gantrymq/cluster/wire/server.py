@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.local import LocalBrokerPort
-from gantrymq.broker.port import CursorInfo, Delivery, Outcome, Route, Start, Terms, TopicInfo, refused_for_now
+from gantrymq.broker.port import CursorInfo, Delivery, Outcome, Route, Scanned, Start, Terms, TopicInfo, refused_for_now
 from gantrymq.broker.row_checks import refuse_unreadable
 from gantrymq.cluster.wire.calls import RouteRow, Sent, decode_call, message_of
 from gantrymq.cluster.wire.codec import (
@@ -104,6 +104,8 @@ def _plain(result: Any) -> Any:
         return _info(result)
     if isinstance(result, TopicInfo):
         return [result.name, result.read_queues, result.write_queues]
+    if isinstance(result, Scanned):
+        return [_plain(result.deliveries), result.following, result.at_end]
     if isinstance(result, list) and result:
         first = result[0]
         if isinstance(first, Delivery):
@@ -171,6 +173,12 @@ class GatewaySession:
             ),
             GatewayCode.ACQUIRE: lambda cursor, holder, count, size, token, done: port.acquire(
                 cursor, holder, count, min(size, ANSWER_BYTES), token, done
+            ),
+            GatewayCode.SCAN: lambda cursor, offset, count, size, token, done: port.scan(
+                cursor, offset, count, min(size, ANSWER_BYTES), token, done
+            ),
+            GatewayCode.SEEK: lambda cursor, kind, at_ms, token, done: port.seek(
+                cursor, Start(kind, at_ms), token, done
             ),
             GatewayCode.SETTLE: lambda items: port.settle([(item[0], item[1], Outcome(item[2])) for item in items]),
             GatewayCode.RELEASE: port.release,

@@ -16,6 +16,7 @@ from gantrymq.net.procedures.driver import Steps
 from gantrymq_gateways.amqp.definitions import QueueDefinition
 from gantrymq_gateways.amqp.messages.consumers import Consumer, Ledger, Outlet, Queue
 from gantrymq_gateways.amqp.messages.publish import PublishingChannel
+from gantrymq_gateways.amqp.messages.streams import StreamConsumer, StreamQueue, check_terms, reading_of, unsupported
 from gantrymq_gateways.amqp.messages.timeouts import Ages
 from gantrymq_gateways.amqp.messages.transaction import Transaction
 from gantrymq_gateways.amqp.properties.mapping import body_of
@@ -252,7 +253,11 @@ def basic_consume(
         raise AmqpError(RESOURCE_ERROR, text, connection=True)
     tag = tag or "amq.ctag-" + door.gateway.token()
     terms = (no_ack, exclusive, channel.prefetch, channel.cancelled, priority)
-    consumer = Consumer(found, door, channel.ledger, channel.number, tag, *terms)
+    kind = StreamConsumer if isinstance(found, StreamQueue) else Consumer
+    consumer = kind(found, door, channel.ledger, channel.number, tag, *terms)
+    if isinstance(found, StreamQueue) and isinstance(consumer, StreamConsumer):
+        check_terms(name, channel.prefetch, no_ack, channel.ledger.prefetch_shared)
+        yield from found.begin(consumer, reading_of(name, arguments, door.gateway.clock.now_ms()))
     yield from found.seat(consumer)
     if not _is_wanted(channel, found):
         door.gateway.consumer_left(consumer)
@@ -310,6 +315,8 @@ def basic_get(channel: Channel, _ticket: int, queue: str, no_ack: bool) -> Steps
     name = channel.queue_name(queue)
     door = channel.door
     found: Queue = yield from door.gateway.open_queue(name, door)
+    if found.is_stream:
+        raise unsupported("basic.get", name)
     taken = yield from found.get()
     if taken is None:
         channel.reply("basic.get-empty", "")

@@ -12,8 +12,9 @@ from gantrymq_gateways.amqp.channels.channel import Channel, Handler, clean
 from gantrymq_gateways.amqp.definitions import GROUP, SYSTEM_EXCHANGES, Binding, Exchange, QueueDefinition
 from gantrymq_gateways.amqp.exchanges.arguments import TYPES, check_exchange, check_same_arguments
 from gantrymq_gateways.amqp.messages.consumers import Queue
+from gantrymq_gateways.amqp.messages.streams import unsupported
 from gantrymq_gateways.amqp.properties.mapping import topic_of
-from gantrymq_gateways.amqp.queues.arguments import check_arguments, check_same
+from gantrymq_gateways.amqp.queues.arguments import check_arguments, check_same, is_stream
 from gantrymq_gateways.amqp.wire.constants import (
     ACCESS_REFUSED,
     DIRECT_REPLY_TO,
@@ -216,7 +217,10 @@ def _check_new_queue(wanted: QueueDefinition, arguments: Table, named: bool) -> 
     if named and wanted.name.startswith(RESERVED_PREFIX):
         raise AmqpError(ACCESS_REFUSED, f"queue name '{wanted.name}' contains reserved prefix 'amq.*'")
     topic_of(wanted.name)
-    check_arguments(wanted.name, arguments, wanted.durable, wanted.exclusive)
+    if not named and is_stream(arguments):
+        text = "Cannot declare a server-named queue for type rabbit_stream_queue"
+        raise AmqpError(PRECONDITION_FAILED, text)
+    check_arguments(wanted.name, arguments, wanted.durable, wanted.exclusive, wanted.auto_delete)
 
 
 def _check_same_queue(queue: Queue, wanted: QueueDefinition, arguments: Table) -> None:
@@ -267,6 +271,8 @@ def queue_unbind(channel: Channel, _ticket: int, queue: str, exchange: str, key:
 def queue_purge(channel: Channel, _ticket: int, queue: str, nowait: bool) -> Steps:
     door = channel.door
     found: Queue = yield from door.gateway.open_queue(channel.queue_name(queue), door)
+    if found.is_stream:
+        raise unsupported("queue.purge", found.name)
     count: int = yield partial(door.gateway.port.purge, found.cursor)
     if not nowait:
         channel.reply("queue.purge-ok", count)

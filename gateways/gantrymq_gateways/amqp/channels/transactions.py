@@ -44,7 +44,7 @@ def tx_commit(channel: Channel) -> Steps:
     acknowledged = [
         (queue.cursor, offset, Outcome.ACK)
         for tag, (queue, offset, _) in entries.items()
-        if transaction.answers[tag] is Outcome.ACK
+        if transaction.answers[tag] is Outcome.ACK and not queue.is_stream
     ]
     unrouted = yield from _store(channel, transaction.messages, acknowledged)
     if channel.dead:

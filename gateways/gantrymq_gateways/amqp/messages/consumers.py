@@ -245,6 +245,9 @@ def counted(rendered: Rendered, deliveries: int) -> Rendered:
 class Queue:
     """A queue of this process. `holder`: who leases its entries at the broker. `owner`: the connection of an exclusive queue."""
 
+    is_stream = False
+    """What consumers read stays (streams.py): answers are nothing to the broker."""
+
     def __init__(
         self,
         port: BrokerPort,

@@ -23,6 +23,14 @@ EXPIRY_MS_MAX: Final = 0xFFFFFFFF
 DELIVERY_LIMIT: Final = 20
 """Of a quorum queue that names none (RabbitMQ 4)."""
 
+SEGMENT_BYTES_MAX: Final = 3_000_000_000
+"""RabbitMQ: MAX_STREAM_MAX_SEGMENT_SIZE."""
+AGE_UNITS: Final = {
+    "Y": 365 * 86_400_000, "M": 30 * 86_400_000, "D": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000,
+}  # fmt: skip
+"""Milliseconds of the units of an interval."""
+AGE_DIGITS_MAX: Final = 9
+
 PRIORITIES_MAX: Final = 255
 """RabbitMQ: MAX_SUPPORTED_PRIORITY."""
 PRIORITY_MAX: Final = 0x7FFFFFFF
@@ -74,6 +82,19 @@ def _flag(field: Field, _all: Table) -> str:
     return "" if field.kind == "t" else f"{{unacceptable_type,{_kind(field)}}}"
 
 
+def interval_ms(text: str) -> int | None:
+    """Milliseconds of `7D`, `12h` and the like; None for another text."""
+    number, unit = text[:-1], text[-1:]
+    if unit not in AGE_UNITS or not number.isascii() or not number.isdecimal() or len(number) > AGE_DIGITS_MAX:
+        return None
+    return int(number) * AGE_UNITS[unit] or None
+
+
+def _age(field: Field, table: Table) -> str:
+    wrong = _text(field, table)
+    return wrong or ("" if interval_ms(text_of(field)) is not None else "invalid_max_age")
+
+
 def _one_of(error: str, *allowed: str) -> Check:
     def check(field: Field, table: Table) -> str:
         wrong = _text(field, table)
@@ -82,43 +103,77 @@ def _one_of(error: str, *allowed: str) -> Check:
     return check
 
 
+def _type(field: Field, table: Table) -> str:
+    wrong = _text(field, table)
+    return wrong or ("" if text_of(field) in _EVERY else f"\"unsupported queue type '{text_of(field)}'\"")
+
+
+_EVERY: Final = frozenset(("classic", "quorum", "stream"))
+"""Types of queues."""
+_STREAM: Final = frozenset(("stream",))
+
+
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """`compared`: a declaration with another value is not the same queue's. `effect`: false where it changes nothing here."""
+    """`compared`: a declaration with another value is not the same queue's. `effect`: false where it changes nothing here. `on`: types of queues that
+    may have it."""
 
     check: Check
     compared: bool = True
     effect: bool = True
+    on: frozenset[str] = _EVERY - _STREAM
 
 
 ARGUMENTS: Final[dict[str, Argument]] = {
     "x-message-ttl": Argument(_expiry),
     "x-expires": Argument(_lifetime),
     "x-max-length": Argument(_natural),
-    "x-max-length-bytes": Argument(_natural),
+    "x-max-length-bytes": Argument(_natural, on=_EVERY),
     "x-overflow": Argument(_one_of("invalid_overflow", "drop-head", "reject-publish", "reject-publish-dlx")),
     "x-dead-letter-exchange": Argument(_text),
     "x-dead-letter-routing-key": Argument(_dead_key),
     "x-dead-letter-strategy": Argument(_one_of("invalid_dlx_strategy", "at-most-once", "at-least-once")),
     "x-delivery-limit": Argument(_integer),
-    "x-queue-type": Argument(_one_of("\"unsupported queue type, 'classic' and 'quorum' are\"", "classic", "quorum")),
+    "x-queue-type": Argument(_type, on=_EVERY),
+    "x-max-age": Argument(_age, on=_STREAM),
+    "x-stream-max-segment-size-bytes": Argument(_natural, effect=False, on=_STREAM),
+    "x-stream-filter-size-bytes": Argument(_natural, compared=False, effect=False, on=_STREAM),
+    "x-initial-cluster-size": Argument(_natural, compared=False, effect=False, on=_STREAM),
     "x-single-active-consumer": Argument(_flag),
     "x-max-priority": Argument(_highest),
     "x-queue-mode": Argument(_one_of("invalid_queue_mode", "default", "lazy"), effect=False),
     "x-queue-version": Argument(_natural, compared=False, effect=False),
     "x-queue-master-locator": Argument(_text, compared=False, effect=False),
-    "x-queue-leader-locator": Argument(_text, compared=False, effect=False),
+    "x-queue-leader-locator": Argument(_text, compared=False, effect=False, on=_EVERY),
     "x-quorum-initial-group-size": Argument(_natural, compared=False, effect=False),
     "x-quorum-target-group-size": Argument(_natural, compared=False, effect=False),
     "x-max-in-memory-length": Argument(_natural, compared=False, effect=False),
     "x-max-in-memory-bytes": Argument(_natural, compared=False, effect=False),
-    "x-consumer-timeout": Argument(_natural),
+    "x-consumer-timeout": Argument(_natural, on=_EVERY),
 }
 """By name. Others are ignored, as RabbitMQ does."""
 
 
-def check_arguments(name: str, arguments: Table, durable: bool, exclusive: bool) -> None:
+def check_arguments(name: str, arguments: Table, durable: bool, exclusive: bool, auto_delete: bool = False) -> None:
     """Of a queue that is new. Raises AmqpError with RabbitMQ's words."""
+    _check_values(name, arguments)
+    kind = type_of(arguments)
+    for key, _ in arguments:
+        if key in ARGUMENTS and kind not in ARGUMENTS[key].on:
+            text = f"invalid arg '{key}' for queue '{name}' in vhost '/' of queue type rabbit_{kind}_queue"
+            raise AmqpError(PRECONDITION_FAILED, text)
+    if kind == "classic":
+        return
+    unfit = {"auto-delete": auto_delete and kind == "stream", "exclusive-owner": exclusive, "non-durable": not durable}
+    wrong = sorted([each for each in unfit if unfit[each]], reverse=kind == "quorum")
+    if wrong:
+        raise AmqpError(PRECONDITION_FAILED, f"invalid property '{wrong[0]}' for queue '{name}' in vhost '/'")
+    size = lookup(arguments, "x-stream-max-segment-size-bytes")
+    if size is not None and size.value > SEGMENT_BYTES_MAX:
+        raise AmqpError(PRECONDITION_FAILED, "Exceeded max value for x-stream-max-segment-size-bytes")
+
+
+def _check_values(name: str, arguments: Table) -> None:
     for key, field in arguments:
         known = ARGUMENTS.get(key)
         if known is None or not known.effect:
@@ -128,9 +183,6 @@ def check_arguments(name: str, arguments: Table, durable: bool, exclusive: bool)
                 continue
         if wrong := known.check(field, arguments):
             raise AmqpError(PRECONDITION_FAILED, f"invalid arg '{key}' for queue '{name}' in vhost '/': {wrong}")
-    if is_quorum(arguments) and (not durable or exclusive):
-        wrong = "non-durable" if not durable else "exclusive-owner"
-        raise AmqpError(PRECONDITION_FAILED, f"invalid property '{wrong}' for queue '{name}' in vhost '/'")
 
 
 def check_same(name: str, received: Table, current: bytes) -> None:
@@ -182,10 +234,20 @@ def consumer_timeout(arguments: bytes) -> int | None:
     return int(field.value) if field is not None else None
 
 
+def type_of(arguments: Table) -> str:
+    """`classic`, `quorum` or `stream`."""
+    field = lookup(arguments, "x-queue-type")
+    return text_of(field) if field is not None else "classic"
+
+
 def is_quorum(arguments: Table) -> bool:
     """Whether it counts deliveries."""
-    field = lookup(arguments, "x-queue-type")
-    return field is not None and text_of(field) == "quorum"
+    return type_of(arguments) == "quorum"
+
+
+def is_stream(arguments: Table) -> bool:
+    """Whether its messages stay when they are read."""
+    return type_of(arguments) == "stream"
 
 
 def policy_of(name: str, arguments: bytes, table: str) -> Policy | None:
@@ -200,6 +262,10 @@ def policy_of(name: str, arguments: bytes, table: str) -> Policy | None:
         field = lookup(values, key)
         return text_of(field) if field is not None else None
 
+    if is_stream(values):
+        age, row = text("x-max-age"), (table, name)
+        age_ms = interval_ms(age) if age is not None else None
+        return Policy(name=name, message_ttl_ms=age_ms, max_bytes=number("x-max-length-bytes"), stream=True, row=row)
     limit = number("x-delivery-limit")
     if limit is None and is_quorum(values):
         limit = DELIVERY_LIMIT

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from gantrymq.auth.expressions import ExpressionError, matches
-from gantrymq_gateways.amqp.queues.arguments import ARGUMENTS, is_quorum, parse
+from gantrymq_gateways.amqp.queues.arguments import ARGUMENTS, parse, type_of
 from gantrymq_gateways.amqp.wire.values import Field, encode_table
 
 TABLE: Final = "amqp_policy"
@@ -27,7 +27,9 @@ POLICIES_MAX: Final = 1_000
 ROW_BYTES_MAX: Final = 16 * 1024
 """A pattern and some settings."""
 
-QUEUES: Final = frozenset({"all", "queues", "classic_queues", "quorum_queues", "streams"})
+APPLIES: Final = {"classic": "classic_queues", "quorum": "quorum_queues", "stream": "streams"}
+"""What a policy calls a type of queues."""
+QUEUES: Final = frozenset({"all", "queues", *APPLIES.values()})
 APPLY_TO: Final = QUEUES | {"exchanges"}
 PRIORITY_MAX: Final = 1 << 31
 
@@ -56,6 +58,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     "delivery-limit": _LIMIT,
     "consumer-timeout": _LIMIT,
     "overflow": Setting((str,), operator=True),
+    "max-age": Setting((str,), operator=True),
     "dead-letter-exchange": _TEXT,
     "dead-letter-routing-key": _TEXT,
     "dead-letter-strategy": _TEXT,
@@ -64,7 +67,7 @@ SETTINGS: Final[dict[str, Setting]] = {
         (
             "federation-upstream", "federation-upstream-pattern", "federation-upstream-set", "ha-mode",
             "ha-params", "ha-promote-on-failure", "ha-promote-on-shutdown", "ha-sync-batch-size", "ha-sync-mode",
-            "initial-cluster-size", "max-age", "max-in-memory-bytes", "max-in-memory-length", "queue-leader-locator",
+            "initial-cluster-size", "max-in-memory-bytes", "max-in-memory-length", "queue-leader-locator",
             "queue-master-locator", "queue-mode", "queue-version", "stream-filter-size-bytes", "stream-max-segment-size-bytes",
             "target-group-size", "unclean-leader-election",
         ),
@@ -206,8 +209,7 @@ class Policies:
         """Names of policy and operator policy of a queue, and what both say together."""
         if not any(self._rows.values()):
             return None, None, {}
-        kind = "quorum_queues" if is_quorum(parse(arguments)) else "classic_queues"
-        return self._together(name, frozenset({"all", "queues", kind}))
+        return self._together(name, frozenset({"all", "queues", APPLIES[type_of(parse(arguments))]}))
 
     def of_exchange(self, name: str) -> tuple[str | None, dict[str, Any]]:
         """Name of an exchange's policy, and what it says."""
