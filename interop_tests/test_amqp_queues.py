@@ -356,3 +356,34 @@ def test_declared_again(channel: Any) -> None:
         probe = channel.connection.channel()
         with pytest.raises(pika.exceptions.ChannelClosedByBroker, match=text):
             probe.queue_declare(queue, exclusive=True, arguments=other)
+
+
+def test_message_deduplication(channel: Any) -> None:
+    queue = declare(channel, durable=True, exclusive=False, message_deduplication=True)
+    for body, key in ((b"1", "a"), (b"2", "b"), (b"3", "a"), (b"4", "")):
+        send(channel, queue, body, headers={"x-deduplication-header": key} if key else {})
+    assert ready(channel, queue) == 3
+    method, _, body = channel.basic_get(queue)
+    assert body == b"1"
+    send(channel, queue, b"5", headers={"x-deduplication-header": "a"})
+    channel.basic_ack(method.delivery_tag)
+    send(channel, queue, b"6", headers={"x-deduplication-header": "a"})
+    assert bodies(channel, queue) == [b"2", b"4", b"6"]
+
+
+@pytest.mark.crash
+def test_message_deduplication_survives_kill(own_server: Gantry) -> None:
+    connection = connect(own_server)
+    channel = connection.channel()
+    channel.confirm_delivery()
+    queue = declare(channel, durable=True, exclusive=False, message_deduplication=True)
+    for number in range(200):
+        send(channel, queue, b"%d" % number, headers={"x-deduplication-header": str(number)})
+    own_server.kill_and_restart()
+    connection = connect(own_server)
+    channel = connection.channel()
+    channel.confirm_delivery()
+    for number in range(201):
+        send(channel, queue, b"again", headers={"x-deduplication-header": str(number)})
+    assert ready(channel, queue) == 201
+    connection.close()

@@ -530,7 +530,7 @@ class Broker:
                             break
                     if message.demand_route and message.demand_route not in hit.kinds:
                         code = ErrorCode.NO_ROUTE
-                    elif self.queues.rejecting:
+                    elif self.queues.rejecting or self.queues.unique:
                         hit, code = self.queues.admitted(sent, index, hit)
                 if code is not None:
                     sent.refuse(index, code)

@@ -27,6 +27,7 @@ class ErrorCode(Enum):
     NO_PERMISSION = "no permission"
     NO_ROUTE = "no queue matches"
     QUEUE_FULL = "a queue that it is for is full"
+    DUPLICATE = "each queue that it is for has one of the same key"
     NOT_ALONE = "not stored because something else of its batch was refused"
     OFFSET_OUT_OF_RANGE = "offset out of range"
     LEASE_HELD = "held by another connection"

@@ -39,6 +39,8 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where to, as that kind understands it."""
     dead_keep: bool = False
     """A dead letter that nothing takes is kept out of the queue, and tried again, until something does."""
+    unique_by: str = ""
+    """A property: a message does not enter while one with the same value of it is in the queue."""
     stream: bool = False
     """Entries stay when they are read: `message_ttl_ms` and `max_bytes`, here of the records, cut its beginning. Nothing else counts."""
     row: tuple[str, str] | None = None

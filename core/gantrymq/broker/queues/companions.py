@@ -159,7 +159,7 @@ class Whole:
                 return MESSAGE_ENTRIES, 0
             if sent.results is None:
                 self._redirect(sent, targets)
-            if sent.results is None and (companions.barred or self._engine.rejecting):
+            if sent.results is None and (companions.barred or self._engine.rejecting or self._engine.unique):
                 self._bar(sent, companions.barred, targets)
             first = companions.records(len(batch)) if sent.results is None else []
         except Exception as error:  # this batch alone is refused
@@ -230,11 +230,10 @@ class Whole:
                     targets[index] = self._broker.router.route(topic, message)
 
     def _bar(self, sent: Sent, barred: Mapping[int, frozenset[int]], targets: list[RouteMatch]) -> None:
-        """Leave out queues that a message must not enter; a full queue that refuses it refuses all, or goes without."""
+        """Leave out queues that a message must not enter, or that have its key; a full one that refuses it refuses all, or goes without."""
         for index, (message, match) in enumerate(zip(sent.batch, targets, strict=True)):
             if lights := barred.get(id(message)):
                 targets[index] = match.without(lights)
-            if self._engine.rejecting and (full := self._engine.refused_by(targets[index].lights, message)):
-                targets[index] = targets[index].without(full)
-                if is_told(message):
-                    sent.refuse(index, ErrorCode.QUEUE_FULL)
+            targets[index], is_refused = self._engine.let_in(targets[index], message)
+            if is_refused and is_told(message):
+                sent.refuse(index, ErrorCode.QUEUE_FULL)

@@ -17,6 +17,7 @@ from gantrymq.broker.port import PASSING
 from gantrymq.broker.queues.managed import NEVER, ManagedQueue
 from gantrymq.broker.queues.streams import Stream, Streams
 from gantrymq.broker.queues.taken import TakenOut
+from gantrymq.broker.queues.unique import KeyRoom, UniqueKeys
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.model.queue_policy import TABLE, DeadLetters, Policy, policy_from, policy_to
@@ -74,12 +75,14 @@ class QueueEngine:
         self.by_light: dict[int, ManagedQueue] = {}
         self.rejecting: dict[int, ManagedQueue] = {}
         """Of these, those that refuse what does not fit."""
+        self.unique: dict[int, ManagedQueue] = {}
+        """Those that take no duplicates."""
         self._by_name: dict[tuple[str, str], int] = {}
         """Light queue by kind of dead letters and name."""
         self.counted: list[ManagedQueue] = []
         """Those with `coming`."""
         self._expiries = 0
-        self._room = Room()
+        self._room, self._keys = Room(), KeyRoom()
         self._streams = Streams(broker, self._attempt, self._count)
         self.counts: dict[str, int] = {}
         """Entries taken out, by reason; `dead` of them with a copy."""
@@ -121,11 +124,13 @@ class QueueEngine:
             cursor.window = PriorityWindow(cursor.window, policy.priorities, self._room)
         queue = ManagedQueue(cursor, policy, self._broker.cursors.end(cursor), self._work, self._due)
         if old is not None:
-            self._expiries -= len(old.expiries)
+            self._forget(old)
         cursor.managed = self.by_light[cursor.light] = queue
-        self.rejecting.pop(cursor.light, None)
         if policy.overflow != "drop-head" and (policy.max_length is not None or policy.max_bytes is not None):
             self.rejecting[cursor.light] = queue
+        if policy.unique_by:
+            queue.keys = UniqueKeys(cursor, policy.unique_by, self._keys)
+            self.unique[cursor.light] = queue
         if policy.dead_kind:
             self._by_name[policy.dead_kind, policy.name] = cursor.light
         queue.used_ms = self._broker.wheel.now_ms()
@@ -141,10 +146,17 @@ class QueueEngine:
             if isinstance(cursor.window, PriorityWindow):
                 cursor.window.close()
             self.by_light.pop(cursor.light, None)
-            self.rejecting.pop(cursor.light, None)
             self._by_name.pop((queue.policy.dead_kind, queue.policy.name), None)
-            self._expiries -= len(queue.expiries)
+            self._forget(queue)
             self._broker.put_rows([(TABLE, str(cursor.id), None)])
+
+    def _forget(self, queue: ManagedQueue) -> None:
+        """It is gone, or has another policy."""
+        self.rejecting.pop(queue.cursor.light, None)
+        self.unique.pop(queue.cursor.light, None)
+        self._expiries -= len(queue.expiries)
+        if queue.keys is not None:
+            queue.keys.close()
 
     def _is_gone(self, queue: ManagedQueue) -> bool:
         return self.by_light.get(queue.cursor.light) is not queue
@@ -155,19 +167,39 @@ class QueueEngine:
         """What the last one was about to append is in, or not."""
         for queue in self.counted:
             queue.coming = 0
+            if queue.keys is not None:
+                queue.keys.begin_turn()
         self.counted = []
 
     def admitted(self, sent: Sent, index: int, match: RouteMatch) -> tuple[RouteMatch, ErrorCode | None]:
-        """Where a message goes, full queues that refuse it left out; a code where nothing is left, and else its result says so."""
+        """Where a message goes, as `let_in` says; a code where nothing is left of what it was for, and else its result says so."""
         message = sent.batch[index]
-        full = self.refused_by(match.lights, message)
-        if not full:
-            return match, None
-        left = match.without(full)
-        if is_told(message):
+        left, is_refused = self.let_in(match, message)
+        if is_refused and is_told(message):
             sent.refuse(index, ErrorCode.QUEUE_FULL)
             return left, None if left.lights else ErrorCode.QUEUE_FULL
+        if message.demand_route and not is_refused and match.lights and not left.lights and not left.taps:
+            return left, ErrorCode.DUPLICATE
         return left, None
+
+    def let_in(self, match: RouteMatch, message: Message) -> tuple[RouteMatch, bool]:
+        """Without the queues that have its key and want it once, and without full ones that refuse it; whether there were any of these."""
+        known = [light for light in match.lights if self._knows(light, message)] if self.unique else ()
+        if known:
+            self._count("duplicate", len(known))
+            match = match.without(known)
+        full = self.refused_by(match.lights, message) if self.rejecting else ()
+        if full:
+            match = match.without(full)
+        for light in match.lights if self.unique else ():
+            queue = self.unique.get(light)
+            if queue is not None and queue.keys is not None and queue.keys.comes(message):
+                self.counted.append(queue)
+        return match, bool(full)
+
+    def _knows(self, light: int, message: Message) -> bool:
+        queue = self.unique.get(light)
+        return queue is not None and queue.keys is not None and queue.keys.knows(message)
 
     def refused_by(self, lights: tuple[int, ...], message: Message) -> set[int]:
         """Light queues that are full and refuse what is to enter; the others of these count it."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.consuming.priorities import PriorityWindow
 from gantrymq.broker.queues.sums import BodyBytes
+from gantrymq.broker.queues.unique import UniqueKeys
 from gantrymq.model import properties as props
 from gantrymq.model.message import Message
 
@@ -31,6 +32,7 @@ class ManagedQueue:
         "expiries",
         "is_trying",
         "kept",
+        "keys",
         "on_due",
         "on_work",
         "overdue",
@@ -69,6 +71,8 @@ class ManagedQueue:
         self.scan_end = end
         """Entries from `scan_at` to here were there before the start: their own expiries are still to be read."""
         self.sizes = BodyBytes(self.place, end) if policy.max_bytes is not None else None
+        self.keys: UniqueKeys | None = None
+        """Where the policy wants each key once."""
         self.coming = 0
         """Messages that this turn is about to append."""
         self.timer_ms = NEVER
@@ -109,6 +113,8 @@ class ManagedQueue:
         """A record entered at that offset. True: it has an expiry of its own."""
         if self.sizes is not None:
             self.sizes.new.add(len(message.body))
+        if self.keys is not None:
+            self.keys.note(message, offset)
         self.note_priority(message, offset)
         if _EXPIRES not in message.properties:
             return False

@@ -380,6 +380,8 @@ class Publisher:
         again = Batch(channel)
         again.numbered = False
         for index, code in batch.codes:
+            if code is ErrorCode.DUPLICATE:  # it is in its queue already
+                continue
             if code is ErrorCode.NO_ROUTE:
                 # Not an error: RabbitMQ confirms what no queue wanted, after its basic.return.
                 event = batch.returns.get(index)

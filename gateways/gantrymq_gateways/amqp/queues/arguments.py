@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gantrymq.model import properties as props
 from gantrymq.model.queue_policy import Policy
 from gantrymq_gateways.amqp.origin import KIND
 from gantrymq_gateways.amqp.wire.constants import PRECONDITION_FAILED, AmqpError
@@ -31,6 +32,8 @@ AGE_UNITS: Final = {
 """Milliseconds of the units of an interval."""
 AGE_DIGITS_MAX: Final = 9
 
+DEDUPLICATED_BY: Final = props.foreign_name("x-deduplication-header")
+"""A header of messages, as a native property."""
 PRIORITIES_MAX: Final = 255
 """RabbitMQ: MAX_SUPPORTED_PRIORITY."""
 PRIORITY_MAX: Final = 0x7FFFFFFF
@@ -141,6 +144,7 @@ ARGUMENTS: Final[dict[str, Argument]] = {
     "x-initial-cluster-size": Argument(_natural, compared=False, effect=False, on=_STREAM),
     "x-single-active-consumer": Argument(_flag),
     "x-max-priority": Argument(_highest),
+    "x-message-deduplication": Argument(_flag),
     "x-queue-mode": Argument(_one_of("invalid_queue_mode", "default", "lazy"), effect=False),
     "x-queue-version": Argument(_natural, compared=False, effect=False),
     "x-queue-master-locator": Argument(_text, compared=False, effect=False),
@@ -217,6 +221,12 @@ def is_single(arguments: Table) -> bool:
     return field is not None and field.value is True
 
 
+def is_unique(arguments: Table) -> bool:
+    """Whether messages with a key that is in the queue do not enter."""
+    field = lookup(arguments, "x-message-deduplication")
+    return field is not None and field.value is True
+
+
 def consumer_priority(queue: str, arguments: Table) -> int:
     """`x-priority` of basic.consume; whatever else is there changes nothing, as with RabbitMQ. Raises AmqpError."""
     field = lookup(arguments, "x-priority")
@@ -281,6 +291,7 @@ def policy_of(name: str, arguments: bytes, table: str) -> Policy | None:
         delivery_limit=limit if limit is not None and limit >= 0 else None,
         dead_kind=KIND if exchange is not None else "",
         dead_target={"exchange": exchange, "key": text("x-dead-letter-routing-key")} if exchange is not None else {},
+        unique_by=DEDUPLICATED_BY if is_unique(values) else "",
         dead_keep=text("x-dead-letter-strategy") == "at-least-once" and text("x-overflow") == "reject-publish",
         row=(table, name),
     )

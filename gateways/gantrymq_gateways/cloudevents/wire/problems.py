@@ -32,6 +32,7 @@ STATUS: Final[dict[ErrorCode, int]] = {
     ErrorCode.UNAVAILABLE: 503,
     ErrorCode.SHUTTING_DOWN: 503,
     ErrorCode.QUEUE_FULL: 503,
+    ErrorCode.DUPLICATE: 409,
     ErrorCode.NOT_ALONE: 409,
     ErrorCode.NOT_SUPPORTED: 501,
 }
