@@ -126,6 +126,16 @@ def test_a_filter(channel: Any) -> None:
     assert len(read(channel, queue, 20, stream_filter=["us", "as"])) == 20
 
 
+def ask(channel: Any, queue: str, arguments: dict[str, Any]) -> None:
+    if "get" in arguments:
+        channel.basic_get(queue)
+    elif "purge" in arguments:
+        channel.queue_purge(queue)
+    else:
+        offset = {"x-stream-offset": arguments.get("offset", "first")}
+        channel.basic_consume(queue, lambda *_: None, auto_ack=bool(arguments.get("auto_ack")), arguments=offset)
+
+
 def test_what_pika_is_refused(server: Gantry, channel: Any) -> None:
     queue = declare(channel)
     for arguments, code in (
@@ -139,15 +149,7 @@ def test_what_pika_is_refused(server: Gantry, channel: Any) -> None:
         other = connection.channel()
         other.basic_qos(prefetch_count=arguments.get("prefetch", 10))
         with pytest.raises((pika.exceptions.ChannelClosedByBroker, pika.exceptions.ConnectionClosedByBroker)) as error:
-            if "get" in arguments:
-                other.basic_get(queue)
-            elif "purge" in arguments:
-                other.queue_purge(queue)
-            else:
-                offset = {"x-stream-offset": arguments.get("offset", "first")}
-                other.basic_consume(
-                    queue, lambda *_: None, auto_ack=bool(arguments.get("auto_ack")), arguments=offset
-                )
+            ask(other, queue, arguments)
         assert error.value.reply_code == code
         if connection.is_open:
             connection.close()

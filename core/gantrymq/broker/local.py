@@ -271,6 +271,10 @@ class LocalBrokerPort:
         self._holders.add(holder)
         if found.managed is not None:
             self._broker.queues.used(found)
+            if self._broker.queues.is_held_up(found):
+                cursors.await_next(found, self._number)
+                on_done(token, [])
+                return
         parked = found.parked
         if parked is None:
             try:

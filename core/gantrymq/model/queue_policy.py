@@ -39,6 +39,8 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where to, as that kind understands it."""
     dead_keep: bool = False
     """A dead letter that nothing takes is kept out of the queue, and tried again, until something does."""
+    auto_delete: bool = False
+    """It goes when the last consumer that it had anywhere is gone because its gateway is; what consumers do in peace is their door's business."""
     unique_by: str = ""
     """A property: a message does not enter while one with the same value of it is in the queue."""
     stream: bool = False

@@ -574,7 +574,8 @@ class Definitions:
 
     def broker_policy(self, queue: QueueDefinition, policies: server.Policies | None = None) -> Policy | None:
         """What the broker does for a queue, by its arguments and the policies; None: nothing."""
-        return policy_of(queue.name, self.effective_arguments(queue, policies), QUEUE_TABLE)
+        deserted = queue.auto_delete and not queue.exclusive
+        return policy_of(queue.name, self.effective_arguments(queue, policies), QUEUE_TABLE, deserted)
 
     def effective_arguments(self, queue: QueueDefinition, policies: server.Policies | None = None) -> bytes:
         """Its own, and what policies add to them."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import json
 import logging
-from bisect import insort
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
@@ -171,6 +170,8 @@ class Cursors:
         """See `SharedBodies.shared`."""
         self.on_kept: Callable[[Cursor], None] = lambda cursor: None
         """Called when `fire` left watchers of a lower rank armed."""
+        self.on_deserted: Callable[[Cursor], None] = lambda cursor: None
+        """Called when the last consumer is gone, with its port."""
         self.on_deleted: list[Callable[[Cursor], None]] = []
         """Called for each cursor that is forgotten."""
 
@@ -497,7 +498,7 @@ class Cursors:
         for cursor, offset in waiting:
             self._release_quarantined(cursor, offset)
             if deliver:
-                insort(cursor.window.returned, offset)
+                cursor.window.bring_back(offset)
                 self.fire(cursor)
             else:
                 self._done(cursor, offset)

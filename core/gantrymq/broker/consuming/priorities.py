@@ -76,14 +76,17 @@ class PriorityWindow(AckWindow):
                 return
         elif self.ahead is None:
             self.ahead = {offset}
+            self._count_out(offset)
         elif offset in self.ahead:
             return
         else:
             self.ahead.add(offset)
+            self._count_out(offset)
         level = min(priority, self.highest)
         self._priorities[offset] = level
         self._room.used += 1
         self._live.add(offset)
+        self._count_in(offset)
         found = self._levels.get(level)
         if found is None:
             self._levels[level] = found = _Level()
@@ -110,6 +113,9 @@ class PriorityWindow(AckWindow):
     def take_urgent(self, holder: int, offsets: Sequence[int]) -> None:
         """What `urgent` has just named, now in flight."""
         self._live.difference_update(offsets)
+        if self.weigh is not None:
+            for offset in offsets:
+                self._count_out(offset)
         self.inflight.update(dict.fromkeys(offsets, holder))
         for level in {self._priorities[offset] for offset in offsets}:
             self._levels[level].trim(self._live)
@@ -119,9 +125,8 @@ class PriorityWindow(AckWindow):
         """See AckWindow."""
         return super().ready(queue_end) + len(self._live)
 
-    def out_of_order(self) -> set[int]:
-        """Ready entries that the ordinary order does not have."""
-        return self._live
+    def _weighed(self) -> int:
+        return super()._weighed() + (sum(map(self.weigh, self._live)) if self.weigh is not None else 0)
 
     def is_ready(self, offset: int) -> bool:
         """See AckWindow."""
@@ -131,6 +136,7 @@ class PriorityWindow(AckWindow):
         """See AckWindow."""
         if offset in self._live:
             self._live.discard(offset)
+            self._count_out(offset)
             return True
         return offset not in self._priorities and super().take_out(offset)
 
@@ -144,10 +150,14 @@ class PriorityWindow(AckWindow):
             self._passed()
             if offset >= self.next_offset:
                 self.ahead = self.ahead or set()
-                self.ahead.add(offset)
+                if offset not in self.ahead:
+                    self.ahead.add(offset)
+                    self._count_out(offset)
         if self._priorities.pop(offset, None) is not None:
             self._room.used -= 1
-            self._live.discard(offset)
+            if offset in self._live:
+                self._live.discard(offset)
+                self._count_out(offset)
         return was_open
 
     def give_back(self, offset: int, delivered: bool) -> bool:
@@ -161,6 +171,7 @@ class PriorityWindow(AckWindow):
             self.counts[offset] = self.counts.get(offset, 0) + 1
         insort(self._levels[level].back, offset)
         self._live.add(offset)
+        self._count_in(offset)
         return True
 
     def give_back_many(self, offsets: list[int]) -> None:
@@ -187,5 +198,7 @@ class PriorityWindow(AckWindow):
         """Forget what lies below the next offset, each once."""
         if self.ahead is not None:
             for offset in range(self._swept, self.next_offset):
-                self.ahead.discard(offset)
+                if offset in self.ahead:
+                    self.ahead.discard(offset)
+                    self._count_in(offset)
         self._swept = max(self._swept, self.next_offset)

@@ -138,7 +138,10 @@ class Seats:
         for cursor in touched.values():
             table = _table(cursor)
             if table is not None:
+                is_last = not table.rows
                 self._pass_on(cursor, table)
+                if is_last:
+                    self._cursors.on_deserted(cursor)
 
     def _forget(self, table: SeatTable, seat: _Seat) -> None:
         del table.rows[seat.number]

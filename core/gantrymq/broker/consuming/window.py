@@ -8,7 +8,7 @@ returned (served before anything newer, lowest offset first). Pure: no clock, no
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 MARK_STEP = 1_000
 """The delivered mark runs ahead by the consumers' credit window, so that one record covers that many deliveries; by no more than this."""
@@ -17,7 +17,19 @@ MARK_STEP = 1_000
 class AckWindow:
     """See the module. Offsets are queue offsets."""
 
-    __slots__ = ("_base", "_bits", "ahead", "counts", "floor", "inflight", "marked", "next_offset", "returned")
+    __slots__ = (
+        "_base",
+        "_bits",
+        "_extra",
+        "ahead",
+        "counts",
+        "floor",
+        "inflight",
+        "marked",
+        "next_offset",
+        "returned",
+        "weigh",
+    )
 
     def __init__(self, start: int) -> None:
         self.floor = start
@@ -32,6 +44,10 @@ class AckWindow:
         """Deliveries so far, only of offsets that came back or are in flight again."""
         self.ahead: set[int] | None = None
         """Offsets from `next_offset` on that were taken out (`take_out`): whoever comes there passes over them."""
+        self.weigh: Callable[[int], int] | None = None
+        """Bytes of an entry, for whoever asks for `extra_bytes`."""
+        self._extra: int | None = 0
+        """These, kept up to date; None: to be summed again."""
         self._bits = bytearray()
         """One bit per entry from `_base` on: done out of order."""
         self._base = start & ~7
@@ -44,6 +60,28 @@ class AckWindow:
         """Entries that could be acquired now, `queue_end` being the queue's maximum offset."""
         ready = len(self.returned) + max(0, queue_end - self.next_offset)
         return ready - len(self.ahead) if self.ahead else ready
+
+    def extra_bytes(self) -> int:
+        """Bytes of the ready entries below `next_offset`, less those of entries from there on that are not ready."""
+        if self._extra is None:
+            self._extra = self._weighed()
+        return self._extra
+
+    def weigh_again(self) -> None:
+        """The bytes of some entries are known now, or others than before."""
+        self._extra = None
+
+    def _weighed(self) -> int:
+        weigh = self.weigh
+        return sum(map(weigh, self.returned)) - sum(map(weigh, self.ahead or ())) if weigh is not None else 0
+
+    def _count_in(self, offset: int) -> None:
+        if self.weigh is not None and self._extra is not None:
+            self._extra += self.weigh(offset)
+
+    def _count_out(self, offset: int) -> None:
+        if self.weigh is not None and self._extra is not None:
+            self._extra -= self.weigh(offset)
 
     def is_ready(self, offset: int) -> bool:
         """Whether that entry, which the queue has, could be acquired."""
@@ -69,6 +107,7 @@ class AckWindow:
         if offset in self.ahead:
             return False
         self.ahead.add(offset)
+        self._count_out(offset)
         return True
 
     def done_out(self, offset: int) -> None:
@@ -82,19 +121,27 @@ class AckWindow:
 
     def pass_over(self) -> None:
         """The next new offset was taken out: go on behind it."""
-        if self.ahead:
+        if self.ahead and self.next_offset in self.ahead:
             self.ahead.discard(self.next_offset)
+            self._count_in(self.next_offset)
         self.next_offset += 1
 
     def _passed(self) -> None:
         """Forget what lies below the next offset."""
         if self.ahead:
+            if self.weigh is not None:
+                for offset in self.ahead:
+                    if offset < self.next_offset:
+                        self._count_in(offset)
             self.ahead = {offset for offset in self.ahead if offset >= self.next_offset} or None
 
     def take_returned(self, holder: int, count: int) -> list[int]:
         """Up to `count` returned offsets, lowest first, now in flight."""
         offsets = self.returned[:count]
         del self.returned[:count]
+        if self.weigh is not None:
+            for offset in offsets:
+                self._count_out(offset)
         self.inflight.update(dict.fromkeys(offsets, holder))
         return offsets
 
@@ -127,6 +174,7 @@ class AckWindow:
         if at == len(self.returned) or self.returned[at] != offset:
             return False
         del self.returned[at]
+        self._count_out(offset)
         return True
 
     def deliveries(self, offset: int, recovered_below: int) -> int:
@@ -183,6 +231,7 @@ class AckWindow:
 
     def drop(self, first: int, last: int) -> int:
         """Done without having been consumed: `first..last`, none of it in flight; the number that was still to come."""
+        self._extra = None
         left = sum([not self.is_done(offset) for offset in range(first, last + 1)])
         self.returned = [offset for offset in self.returned if not first <= offset <= last]
         self.done_range(first, last)
@@ -201,11 +250,16 @@ class AckWindow:
             return False
         if delivered:
             self.counts[offset] = self.counts.get(offset, 0) + 1
+        self.bring_back(offset)
+        return True
+
+    def bring_back(self, offset: int) -> None:
+        """An entry that is nobody's is ready again."""
+        self._count_in(offset)
         if not self.returned or offset > self.returned[-1]:
             self.returned.append(offset)
         else:
             insort(self.returned, offset)
-        return True
 
     def give_back_many(self, offsets: list[int]) -> None:
         """As `give_back` of delivered entries, all of them in flight, ascending; one pass, however much has returned before."""
@@ -213,6 +267,7 @@ class AckWindow:
         for offset in offsets:
             del inflight[offset]
             counts[offset] = counts.get(offset, 0) + 1
+        self._extra = None
         self.returned += offsets
         self.returned.sort()
 
@@ -222,12 +277,14 @@ class AckWindow:
         for offset in offsets:
             del self.inflight[offset]
             self.counts[offset] = self.counts.get(offset, 0) + 1
+        self._extra = None
         self.returned += offsets
         self.returned.sort()
         return offsets
 
     def skip_to(self, queue_end: int) -> int:
         """Drop everything that is ready (not what is in flight); the number dropped."""
+        self._extra = None
         dropped = self.ready(queue_end)
         for offset in self.returned:
             self.done(offset)
@@ -237,6 +294,7 @@ class AckWindow:
 
     def cut(self, end: int) -> None:
         """Offsets from `end` on were never acquired: the queue lost the records that had them, or only the mark was there."""
+        self._extra = None
         self.marked = min(self.marked, end)
         if end >= self.next_offset:
             return
@@ -258,7 +316,7 @@ class AckWindow:
     def recover(self) -> None:
         """After replay: what was in flight or possibly delivered and is not done comes back, lowest first."""
         self.inflight.clear()
-        self.ahead = None
+        self.ahead, self._extra = None, None
         self.returned = [offset for offset in range(self.floor, self.next_offset) if not self.is_done(offset)]
         if not self.returned:
             self.floor = max(self.floor, self.next_offset)

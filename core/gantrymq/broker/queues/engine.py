@@ -42,7 +42,7 @@ RETRY_MS: Final = 1_000
 KEPT_RETRY_MS: Final = 5_000
 """Dead letters that nothing takes, of a queue that keeps them: the oldest are tried again."""
 KEPT_MAX: Final = 10_000
-"""Of one queue, some 100 bytes each: while there are more, what expires stays in the queue. What consumers reject is kept nevertheless."""
+"""Of one queue, some 100 bytes each: then what expires stays in the queue, and until half of them are gone consumers get nothing, for they may reject it."""
 RECHECK_MS_MAX: Final = 60_000
 """The clock may be set: nobody waits longer without a look at it."""
 OVERDUE_MAX: Final = 10_000
@@ -93,6 +93,7 @@ class QueueEngine:
         """As Part.open."""
         broker = self._broker
         broker.cursors.on_deleted.append(self._deleted)
+        broker.cursors.on_deserted = self.deserted
         gone: Rows = []
         for key, row in broker.tables.rows(TABLE).items():
             cursor = broker.cursors.by_id.get(int(key))
@@ -309,8 +310,12 @@ class QueueEngine:
                 queue.sizes.old.add(len(message.body) if message is not None else 0)
             if message is not None and not window.is_done(offset):
                 queue.note_priority(message, offset)
+                if queue.keys is not None:
+                    queue.keys.note(message, offset)
             if message is not None and not window.is_done(offset) and self._expiries < EXPIRIES_MAX:
                 self._expiries += queue.note_expiry(message, offset)
+        if queue.sizes is not None:
+            window.weigh_again()
         queue.scan_at = offsets[-1] + 1
         self._arm(queue)
         self._later(LATER_MS, partial(self._scan, queue))
@@ -351,6 +356,17 @@ class QueueEngine:
         log.info("queue %s was not used for %d ms and is deleted", policy.name, policy.expires_ms)
         self.drop(queue)
         return True
+
+    def deserted(self, cursor: Cursor) -> None:
+        """All its consumers were one gateway's, which is gone."""
+        queue = cursor.managed
+        if isinstance(queue, ManagedQueue) and queue.policy.auto_delete and not self._broker.closed:
+            log.info("queue %s goes with the gateway of its last consumer", queue.policy.name)
+            self.drop(queue)
+
+    def is_held_up(self, cursor: Cursor) -> bool:
+        """Nobody gets anything of the queue: it keeps as many dead letters as it may. Whoever asks is called when that is over."""
+        return isinstance(cursor.managed, ManagedQueue) and cursor.managed.is_held_up
 
     def drop(self, queue: ManagedQueue) -> None:
         """Delete it, with its door's row."""
@@ -475,6 +491,11 @@ class QueueEngine:
         """Nothing takes them yet: they stay out of the queue, and in it for a start."""
         log.debug("queue %s: nothing takes %d dead letters; they are kept", queue.policy.name, len(offsets))
         queue.kept.extend([(reason, offset) for offset in offsets])
+        if len(queue.kept) >= KEPT_MAX and not queue.is_held_up:
+            queue.is_held_up = True
+            log.warning(
+                "queue %s: nothing takes %d dead letters; its consumers wait", queue.policy.name, len(queue.kept)
+            )
         self._try_kept(queue, KEPT_RETRY_MS)
 
     def _try_kept(self, queue: ManagedQueue, after_ms: int) -> None:
@@ -493,6 +514,9 @@ class QueueEngine:
             offsets.append(queue.kept.popleft()[1])
         self._attempt(partial(self._bury, queue, reason, offsets))
         self._try_kept(queue, RETRY_MS)
+        if queue.is_held_up and len(queue.kept) <= KEPT_MAX // 2:  # far more than one step took out to try them
+            queue.is_held_up = False
+            self._broker.cursors.fire(queue.cursor)
 
     def _buried(
         self,

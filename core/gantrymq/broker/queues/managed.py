@@ -30,6 +30,7 @@ class ManagedQueue:
         "coming",
         "cursor",
         "expiries",
+        "is_held_up",
         "is_trying",
         "kept",
         "keys",
@@ -65,12 +66,16 @@ class ManagedQueue:
         """...of which these were in flight when their time came."""
         self.kept: deque[tuple[str, int]] = deque()
         """(reason, offset) of dead letters that nothing takes, of a queue that keeps them."""
+        self.is_held_up = False
+        """There are so many that consumers get nothing."""
         self.is_trying = False
         """A timer tries them again."""
         self.scan_at = self.place
         self.scan_end = end
         """Entries from `scan_at` to here were there before the start: their own expiries are still to be read."""
         self.sizes = BodyBytes(self.place, end) if policy.max_bytes is not None else None
+        cursor.window.weigh = self._size_of if self.sizes is not None else None
+        cursor.window.weigh_again()
         self.keys: UniqueKeys | None = None
         """Where the policy wants each key once."""
         self.coming = 0
@@ -144,10 +149,9 @@ class ManagedQueue:
         """Bytes of their bodies."""
         if self.sizes is None:
             return 0
-        window, between = self.cursor.window, self.sizes.between
+        window = self.cursor.window
         self.sizes.trim(window.floor)
-        size = between(window.next_offset, end)
-        size += sum([between(offset, offset + 1) for offset in window.returned])
-        if isinstance(window, PriorityWindow):
-            size += sum([between(offset, offset + 1) for offset in window.out_of_order()])
-        return size - sum([between(offset, offset + 1) for offset in window.ahead or ()])
+        return self.sizes.between(window.next_offset, end) + window.extra_bytes()
+
+    def _size_of(self, offset: int) -> int:
+        return self.sizes.between(offset, offset + 1) if self.sizes is not None else 0

@@ -18,13 +18,12 @@ if TYPE_CHECKING:
     from gantrymq.broker.parts import Context
     from gantrymq.model.queue_policy import Policy
 
-LOOK_MS: Final = 250
+CHECK_MS: Final = 250
 """How often some are looked at."""
 AT_ONCE: Final = 64
 """...and how many: a millisecond where each is cut, some 50 us where none is."""
 UNITS_STEP: Final = 4096
 """Units that one look reads: a millisecond."""
-LATER_MS: Final = 1
 
 
 class Stream:
@@ -69,18 +68,18 @@ class Streams:
             self._by_light[cursor.light] = stream
         if self._by_light and not self._armed:
             self._armed = True
-            self._later(LOOK_MS, self._look)
+            self._arm()
 
     def forget(self, stream: Stream) -> None:
         """Its cursor is deleted, or has another policy."""
         if self._by_light.get(stream.cursor.light) is stream:
             del self._by_light[stream.cursor.light]
 
-    def _later(self, after_ms: int, call: Callable[[], None]) -> None:
+    def _arm(self) -> None:
         wheel = self._broker.wheel
-        wheel.call_at(wheel.now_ms() + after_ms, lambda now_ms: call())
+        wheel.call_at(wheel.now_ms() + CHECK_MS, self._check)
 
-    def _look(self) -> None:
+    def _check(self, _now_ms: int) -> None:
         """Whoever was looked at stands behind the others."""
         for light in list(self._by_light)[:AT_ONCE]:
             stream = self._by_light.pop(light)
@@ -88,7 +87,7 @@ class Streams:
             self.cut_now(stream)
         self._armed = bool(self._by_light)
         if self._armed:
-            self._later(LOOK_MS, self._look)
+            self._arm()
 
     def cut_now(self, stream: Stream) -> None:
         """Take away what is too much or too old, a step of it."""
@@ -100,7 +99,7 @@ class Streams:
         cursor, cursors = stream.cursor, self._broker.cursors
         first, end = cursor.window.floor, cursors.end(cursor)
         if stream.policy.max_bytes is not None and not self._counted(stream, end):
-            self._later(LATER_MS, partial(self.cut_now, stream))
+            self._broker.turn.in_slices(partial(self.cut_now, stream))
             return
         old, young_ms = self._too_old(stream, first, end)
         large, freed = self._too_large(stream, first, end, old)
@@ -112,7 +111,7 @@ class Streams:
         cursors.skip(cursor, first, upto - 1)
         self._count(reason, upto - first)
         if upto - first >= UNITS_STEP:
-            self._later(LATER_MS, partial(self.cut_now, stream))
+            self._broker.turn.in_slices(partial(self.cut_now, stream))
 
     def _counted(self, stream: Stream, end: int) -> bool:
         """Add what came; False: there is more than one look takes."""

@@ -85,7 +85,9 @@ class UniqueKeys:
                 self._sweep()
             if self._room.count >= KEYS_MAX:
                 if not self._warned:
-                    log.warning("%d keys of queues without duplicates are known: further ones are not looked at", KEYS_MAX)
+                    log.warning(
+                        "%d keys of queues without duplicates are known: further ones are not looked at", KEYS_MAX
+                    )
                 self._warned = True
                 return
             self._room.count += 1

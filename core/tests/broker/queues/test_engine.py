@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from gantrymq.broker.port import EARLIEST, FIND, Outcome, Route
+from gantrymq.broker.local import LocalBrokerPort
+from gantrymq.broker.port import EARLIEST, FIND, Outcome, Route, Terms
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
@@ -402,3 +403,24 @@ def test_a_policy_is_checked(node: QueueNode) -> None:
         assert box[0].code is ErrorCode.ILLEGAL_ARGUMENT
     box = node.start("set_policy", 99, Policy())
     assert box[0].code is ErrorCode.NOT_FOUND
+
+
+def test_an_auto_delete_queue_goes_with_the_gateway_of_its_last_consumer(node: QueueNode) -> None:
+    queue = Queue(node, "a", Policy(name="q", auto_delete=True, row=("x", "q")))
+    kept = Queue(node, "b", Policy(name="k"))
+    node.call("put", "x", [("q", b"row")])
+    ports = [LocalBrokerPort(node.broker) for _ in range(2)]
+    for port in ports:
+        for each in (queue, kept):
+            port.take_seat(each.cursor, Terms(), lambda seat, active: None, None, lambda token, result: None)
+    ports[0].close()
+    node.turn.run_until_quiet()
+    assert queue.ready() == 0
+    ports[1].close()
+    node.turn.run_until_quiet()
+    assert node.call("stats", [queue.cursor]) == [None]
+    assert node.broker.tables.rows("x") == {}
+    assert kept.ready() == 0
+    never = Queue(node, "c", Policy(name="n", auto_delete=True))
+    LocalBrokerPort(node.broker).close()
+    assert never.ready() == 0

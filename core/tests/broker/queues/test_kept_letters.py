@@ -87,6 +87,27 @@ def test_what_expires_waits_in_the_queue_while_many_are_kept(node: QueueNode, mo
     assert trails(sink) == ["q:expired"] * 5
 
 
+def test_consumers_wait_while_many_are_kept(node: QueueNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "KEPT_MAX", 8)
+    monkeypatch.setattr(engine, "STEP", 2)
+    queue = Queue(node, "a", dead(dead_keep=True))
+    woken: list[int] = []
+    node.port.watch(queue.cursor, woken.append)
+    queue.send(*[b"%d" % number for number in range(20)])
+    queue.settle(queue.take(8), Outcome.DROP)
+    for _ in range(5):
+        node.now(KEPT_RETRY_MS)
+        assert queue.take() == [], "and what is tried in vain changes nothing"
+    assert queue.ready() == 12
+    sink = Queue(node, "dead")
+    woken.clear()
+    for _ in range(4):
+        node.now(KEPT_RETRY_MS)
+    assert len(trails(sink)) == 8
+    assert woken == [queue.cursor]
+    assert len(queue.take()) == 12
+
+
 def test_kept_ones_are_tried_again_a_step_at_a_time(node: QueueNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "STEP", 2)
     queue = Queue(node, "a", dead(dead_keep=True))

@@ -131,6 +131,8 @@ def test_any_history_is_that_of_a_sorted_list() -> None:
         source = random.Random(seed)
         room = Room()
         window = PriorityWindow(AckWindow(0), 3, room)
+        window.weigh = _weight
+        window.weigh_again()
         end, ready, held = 0, {}, {}
         for _ in range(60):
             action = source.randrange(5)
@@ -160,12 +162,19 @@ def test_any_history_is_that_of_a_sorted_list() -> None:
             assert window.ready(end) == len(ready), seed
             assert window.ready_below(end) == sorted(ready)
             assert window.unacked() == len(held)
+            if source.randrange(3):
+                weighed = window.extra_bytes() + sum(map(_weight, range(window.next_offset, end)))
+                assert weighed == sum(map(_weight, ready)), seed
         for offset in [*ready]:
             assert window.take_out(offset)
             window.done_out(offset)
         for offset in [*held]:
             window.done(offset)
         assert (window.floor, room.used) == (end, 0)
+
+
+def _weight(offset: int) -> int:
+    return 1 << (offset % 20)
 
 
 def _take(window: PriorityWindow, count: int, end: int) -> list[int]:

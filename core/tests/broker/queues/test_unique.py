@@ -90,7 +90,7 @@ def test_keys_are_known_again_after_a_start() -> None:
     queue = Queue(node, "u", POLICY)
     send(queue, *[keyed(str(number)) for number in range(600)])
     queue.settle(queue.take(10), Outcome.ACK)
-    node.flush()
+    node.store.close()
     again = queue.node = QueueNode(files, sync=False)
     again.now(100)
     send(queue, *[keyed(str(number)) for number in range(600)])

@@ -260,8 +260,8 @@ def is_stream(arguments: Table) -> bool:
     return type_of(arguments) == "stream"
 
 
-def policy_of(name: str, arguments: bytes, table: str) -> Policy | None:
-    """What the broker does for the queue; None: nothing. `table`: where its row is."""
+def policy_of(name: str, arguments: bytes, table: str, auto_delete: bool = False) -> Policy | None:
+    """What the broker does for the queue; None: nothing. `table`: where its row is; `auto_delete`: others than its own connection consume from it."""
     values = parse(arguments)
 
     def number(key: str) -> int | None:
@@ -291,6 +291,7 @@ def policy_of(name: str, arguments: bytes, table: str) -> Policy | None:
         delivery_limit=limit if limit is not None and limit >= 0 else None,
         dead_kind=KIND if exchange is not None else "",
         dead_target={"exchange": exchange, "key": text("x-dead-letter-routing-key")} if exchange is not None else {},
+        auto_delete=auto_delete,
         unique_by=DEDUPLICATED_BY if is_unique(values) else "",
         dead_keep=text("x-dead-letter-strategy") == "at-least-once" and text("x-overflow") == "reject-publish",
         row=(table, name),
