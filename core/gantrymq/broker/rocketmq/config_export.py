@@ -90,6 +90,8 @@ class ConfigExport:
         self._clock = clock
         self._notes: dict[str, list[str]] = {}
         self._versions: dict[str, Version] = {}
+        self._unreadable: list[str] = []
+        """What `import_rows` could read neither in a file nor in its `.bak`."""
         self._fragments: dict[str, dict[str, bytes]] = {name: {} for name in (*RENDER, "lmq")}
         self.others_levels: dict[int, int] | None = None
         """Another broker's delayOffset.json, after `import_rows`; None: it is ours, or there is none."""
@@ -107,8 +109,9 @@ class ConfigExport:
     # --- import
 
     def import_rows(self, tables: Tables, ends: Ends) -> Rows:
-        """Rows that differ from what another has written into the files. Raises StoreCorruptError for a file that cannot be read."""
+        """Rows that differ from what another has written into the files. Raises StoreCorruptError that names each file that cannot be read."""
         self._notes = self._load_notes()
+        self._unreadable.clear()
         rows: Rows = []
         topics = self._foreign(cf.TOPICS)
         if topics is not None:
@@ -124,6 +127,10 @@ class ConfigExport:
             rows += self._offset_rows(tables.rows("offset"), offsets)
             rows += [("reset", key, None) for key in tables.rows("reset")]  # another broker kept them in memory only
         self._import_delays()
+        if self._unreadable:
+            raise StoreCorruptError(
+                f"{'; '.join(self._unreadable)}. Repair these files; or remove them: topics, groups and offsets are in the log"
+            )
         known = tables.rows("topic")
         for name in ends.topics:  # a real broker's light queues can be read under their names
             if name.startswith(names.LMQ_PREFIX) and name not in known:
@@ -162,7 +169,7 @@ class ConfigExport:
 
     def _foreign(self, name: str) -> dict[str, Any] | None:
         """The file's object if its bytes are not one of our last exports, else None. A file that is no JSON gives way to its `.bak`."""
-        broken = ""
+        broken = []
         for path in (self._directory / name, self._directory / (name + ".bak")):
             data = self._read(path)
             if not data.strip():
@@ -171,13 +178,13 @@ class ConfigExport:
             try:
                 value = cf.parse(data)
             except DialectError as error:
-                broken = broken or f"{path}: {error}"
-                log.error("%s is no JSON (%s); its .bak counts", path, error)
+                broken.append(f"{path} is no JSON ({error})")
                 continue
+            if broken:
+                log.error("%s; its .bak counts", broken[0])
             self._versions[name] = max(cf.version_of(value), self._versions.get(name, Version()))
             return None if ours else value
-        if broken:
-            raise StoreCorruptError(f"{broken}; and there is no .bak: repair or remove the file")
+        self._unreadable += broken
         return None
 
     def _foreign_offsets(self) -> dict[str, Any] | None:

@@ -327,6 +327,16 @@ def test_a_torn_file_gives_way_to_its_bak(bench: Bench) -> None:
     assert [key for _, key, _ in bench.start()] == ["A"]
 
 
+def test_all_files_that_cannot_be_read_are_named_at_once(bench: Bench) -> None:
+    torn = (cf.TOPICS, "topics.json.bak", cf.GROUPS, cf.MODES, cf.LMQ_OFFSETS, cf.OFFSETS, cf.DELAYS)
+    for name in torn:
+        bench.write(name, '{"')
+    with pytest.raises(StoreCorruptError) as refused:
+        bench.start()
+    assert [name for name in torn if f"config/{name} is no JSON" in str(refused.value)] == list(torn)
+    assert "or remove them" in str(refused.value)
+
+
 def test_a_full_disk_is_tried_again(bench: Bench) -> None:
     bench.start()
     bench.files.fault = lambda operation, path: OSError(28, "full") if operation == "pwrite" else None
