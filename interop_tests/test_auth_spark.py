@@ -99,6 +99,6 @@ def test_a_server_of_another_ca_is_not_trusted(
     server: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GANTRY_TLS_CA", os.fspath(make_certificates(tmp_path) / "ca.pem"))
-    with pytest.raises(GantryError, match="CERTIFICATE_VERIFY_FAILED") as caught:
+    with pytest.raises(GantryError, match="certificate refused: ") as caught:
         messages(server)
     assert caught.value.code is ErrorCode.UNAVAILABLE

@@ -1,6 +1,6 @@
 """The same clients for code without an event loop: each runs a private loop in a thread of its own and waits for it.
 
-Safe to use from several threads; not across a fork.
+Methods are those of the twin, made from it: same arguments, same text, same errors. Safe to use from several threads; not across a fork.
 """
 
 from __future__ import annotations
@@ -8,26 +8,30 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Final, Self, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, ClassVar, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar
 
-from gantrymq.client import admin
-from gantrymq.client.connecting.routes import MessageQueue, Route
-from gantrymq.client.consuming import consumer, pulling, simple
-from gantrymq.client.messages import OutMessage, SendResult
-from gantrymq.client.producing import producer
-from gantrymq.client.producing.transactions import LocalTransaction, TransactionResult
-from gantrymq.client.pushing import push
+from gantrymq.client.admin import Admin
+from gantrymq.client.consuming.consumer import PullConsumer
+from gantrymq.client.consuming.simple import Received, SimpleConsumer
+from gantrymq.client.producing.producer import Producer
 from gantrymq.client.pushing.handlers import BatchHandler, Handler
+from gantrymq.client.pushing.push import H, PushConsumer
 from gantrymq.client.records import ReceivedMessage
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.remoting.constants import Perm
 
 END_S: Final = 1.0
 """What tasks that do not end when they are cancelled are waited for."""
 
+
+class _Twin(Protocol):
+    async def close(self) -> None: ...
+
+
 T = TypeVar("T")
-B = TypeVar("B", bound="_Blocking")
+P = ParamSpec("P")
+C = TypeVar("C", bound=_Twin)
 
 
 class LoopThread:
@@ -73,17 +77,40 @@ class LoopThread:
             await asyncio.wait(tasks, timeout=END_S)
 
 
-class _Blocking:
-    def __init__(self) -> None:
+class _Blocking(Generic[C]):
+    """`twin`: the class that a subclass has the methods of."""
+
+    _twin: ClassVar[Callable[..., Any]]
+
+    def __init_subclass__(cls, *, twin: type[_Twin]) -> None:
+        cls._twin = twin
+
+        def make(self: _Blocking[Any], nameserver: str = "", **settings: Any) -> None:
+            _Blocking.__init__(self, nameserver, **settings)
+
+        # For `help` and editors: the constructor's arguments by name. A `Client` of another loop is of no use here.
+        own = inspect.signature(twin.__init__)
+        arguments = [argument for argument in own.parameters.values() if argument.name != "client"]
+        make.__signature__ = own.replace(parameters=arguments)  # type: ignore[attr-defined]
+        cls.__init__ = make  # type: ignore[method-assign]
+
+    def __init__(self, nameserver: str = "", **settings: Any) -> None:
         self._thread = LoopThread()
 
-    async def _close(self) -> None:
-        raise NotImplementedError
+        async def make() -> C:
+            inner: C = type(self)._twin(nameserver, **settings)
+            return inner
+
+        try:
+            self._inner = self._thread.run(make())
+        except BaseException:  # a constructor that raises leaves no thread behind
+            self._thread.stop()
+            raise
 
     def close(self) -> None:
         """Close the links and end the thread; may be called twice."""
         try:
-            self._thread.run(self._close())
+            self._thread.run(self._inner.close())
         except GantryError:
             return
         finally:
@@ -95,180 +122,92 @@ class _Blocking:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-
-def _takes_arguments_of(twin: type) -> Callable[[type[B]], type[B]]:
-    """For `help` and editors: the constructor's arguments by name, which it hands on. A `Client` of another loop is of no use here."""
-
-    def show(blocking: type[B]) -> type[B]:
-        own = inspect.signature(twin.__init__)  # type: ignore[misc]
-        arguments = [argument for argument in own.parameters.values() if argument.name != "client"]
-        blocking.__init__.__signature__ = own.replace(parameters=arguments)  # type: ignore[attr-defined]
-        return blocking
-
-    return show
+    def _following(self, work: Coroutine[Any, Any, T]) -> T:
+        """For `next`: after `close` there is nothing more."""
+        if not self._thread.is_open:
+            work.close()
+            raise StopIteration
+        try:
+            return self._thread.run(work)
+        except StopAsyncIteration:
+            raise StopIteration from None
 
 
-@_takes_arguments_of(producer.Producer)
-class BlockingProducer(_Blocking):
+def waits(method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[_Blocking[C], P], T]:
+    """`method` without `await`."""
+
+    @wraps(method)
+    def wait(blocking: _Blocking[C], /, *args: P.args, **settings: P.kwargs) -> T:
+        return blocking._thread.run(method(blocking._inner, *args, **settings))
+
+    return wait
+
+
+def calls(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[_Blocking[C], P], T]:
+    """`method`, which does not wait itself, on the loop that its client is of."""
+
+    @wraps(method)
+    def call(blocking: _Blocking[C], /, *args: P.args, **settings: P.kwargs) -> T:
+        async def work() -> T:
+            return method(blocking._inner, *args, **settings)
+
+        return blocking._thread.run(work())
+
+    return call
+
+
+class BlockingProducer(_Blocking[Producer], twin=Producer):
     """`Producer` without `await`."""
 
-    def __init__(self, nameserver: str = "", **settings: Any) -> None:
-        super().__init__()
-
-        async def make() -> producer.Producer:
-            return producer.Producer(nameserver, **settings)
-
-        self._inner = _made(self._thread, make())
-
-    def send(
-        self,
-        topic: str | OutMessage,
-        body: bytes = b"",
-        *,
-        tag: str = "",
-        keys: str | Iterable[str] = "",
-        properties: Mapping[str, str] | None = None,
-        sharding_key: str = "",
-        delay_level: int = 0,
-        deliver_at_ms: int = 0,
-        deliver_after_s: float = 0.0,
-    ) -> SendResult:
-        """See `Producer.send`."""
-        return self._thread.run(
-            self._inner.send(
-                topic, body, tag=tag, keys=keys, properties=properties, sharding_key=sharding_key, delay_level=delay_level,
-                deliver_at_ms=deliver_at_ms, deliver_after_s=deliver_after_s,
-            )
-        )  # fmt: skip
-
-    def send_many(self, messages: Sequence[OutMessage], window: int = producer.WINDOW) -> list[SendResult]:
-        """See `Producer.send_many`."""
-        return self._thread.run(self._inner.send_many(messages, window))
-
-    def send_one_way(self, message: OutMessage) -> str:
-        """See `Producer.send_one_way`."""
-        return self._thread.run(self._inner.send_one_way(message))
-
-    def send_batch(self, messages: Sequence[OutMessage]) -> list[SendResult]:
-        """See `Producer.send_batch`."""
-        return self._thread.run(self._inner.send_batch(messages))
-
-    def send_transaction(self, message: OutMessage, local: LocalTransaction) -> TransactionResult:
-        """See `Producer.send_transaction`."""
-        return self._thread.run(self._inner.send_transaction(message, local))
-
-    def recall(self, sent: SendResult | str) -> str:
-        """See `Producer.recall`."""
-        return self._thread.run(self._inner.recall(sent))
-
-    def request(
-        self, topic: str | OutMessage, body: bytes = b"", *, timeout_s: float = producer.REPLY_TIMEOUT_S
-    ) -> ReceivedMessage:
-        """See `Producer.request`."""
-        return self._thread.run(self._inner.request(topic, body, timeout_s=timeout_s))
-
-    def reply(self, request: ReceivedMessage, body: bytes, properties: Mapping[str, str] | None = None) -> SendResult:
-        """See `Producer.reply`. May be called in a handler of a `BlockingPushConsumer`, which runs in another thread."""
-        return self._thread.run(self._inner.reply(request, body, properties))
-
-    async def _close(self) -> None:
-        await self._inner.close()
+    start = waits(Producer.start)
+    send = waits(Producer.send)
+    send_many = waits(Producer.send_many)
+    send_one_way = waits(Producer.send_one_way)
+    send_batch = waits(Producer.send_batch)
+    send_transaction = waits(Producer.send_transaction)
+    recall = waits(Producer.recall)
+    request = waits(Producer.request)
+    reply = waits(Producer.reply)
 
 
-@_takes_arguments_of(consumer.PullConsumer)
-class BlockingPullConsumer(_Blocking):
+class BlockingPullConsumer(_Blocking[PullConsumer], twin=PullConsumer):
     """`PullConsumer` without `await`."""
 
-    def __init__(self, nameserver: str = "", **settings: Any) -> None:
-        super().__init__()
-
-        async def make() -> consumer.PullConsumer:
-            return consumer.PullConsumer(nameserver, **settings)
-
-        self._inner = _made(self._thread, make())
-
-    def queues(self, topic: str) -> list[MessageQueue]:
-        """See `PullConsumer.queues`."""
-        return self._thread.run(self._inner.queues(topic))
-
-    def assign(self, queues: Iterable[MessageQueue] | str) -> list[MessageQueue]:
-        """See `PullConsumer.assign`."""
-        return self._thread.run(self._inner.assign(queues))
-
-    def subscribe(self, topic: str, *, tags: str = "*", sql: str = "") -> None:
-        """See `PullConsumer.subscribe`."""
-        self._thread.run(self._inner.subscribe(topic, tags=tags, sql=sql))
-
-    def assignment(self) -> list[MessageQueue]:
-        """See `PullConsumer.assignment`."""
-        return self._inner.assignment()
-
-    def position(self, queue: MessageQueue) -> int:
-        """See `PullConsumer.position`."""
-        return self._inner.position(queue)
-
-    def seek(self, queue: MessageQueue, to: int | str) -> int:
-        """See `PullConsumer.seek`."""
-        return self._thread.run(self._inner.seek(queue, to))
-
-    def seek_to_time(self, queue: MessageQueue, at_ms: int) -> int:
-        """See `PullConsumer.seek_to_time`."""
-        return self._thread.run(self._inner.seek_to_time(queue, at_ms))
-
-    def pull(self, max_messages: int = pulling.PULL_MAX, wait_s: float = 15.0) -> list[ReceivedMessage]:
-        """See `PullConsumer.pull`."""
-        return self._thread.run(self._inner.pull(max_messages, wait_s))
+    queues = waits(PullConsumer.queues)
+    assign = waits(PullConsumer.assign)
+    subscribe = waits(PullConsumer.subscribe)
+    assignment = calls(PullConsumer.assignment)
+    pause = calls(PullConsumer.pause)
+    resume = calls(PullConsumer.resume)
+    position = calls(PullConsumer.position)
+    seek = waits(PullConsumer.seek)
+    seek_to_time = waits(PullConsumer.seek_to_time)
+    min_offset = waits(PullConsumer.min_offset)
+    max_offset = waits(PullConsumer.max_offset)
+    pull = waits(PullConsumer.pull)
+    pull_queue = waits(PullConsumer.pull_queue)
+    committed = waits(PullConsumer.committed)
+    commit = waits(PullConsumer.commit)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> ReceivedMessage:
-        if not self._thread.is_open:
-            raise StopIteration
-        try:
-            return self._thread.run(self._inner.__anext__())
-        except StopAsyncIteration:
-            raise StopIteration from None
-
-    def pull_queue(
-        self, queue: MessageQueue, offset: int, max_messages: int = pulling.PULL_MAX, wait_s: float = 0.0
-    ) -> pulling.PullResult:
-        """See `PullConsumer.pull_queue`."""
-        return self._thread.run(self._inner.pull_queue(queue, offset, max_messages, wait_s))
-
-    def committed(self, queue: MessageQueue) -> int | None:
-        """See `PullConsumer.committed`."""
-        return self._thread.run(self._inner.committed(queue))
-
-    def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
-        """See `PullConsumer.commit`."""
-        self._thread.run(self._inner.commit(offsets))
-
-    async def _close(self) -> None:
-        await self._inner.close()
+        return self._following(self._inner.__anext__())
 
 
-@_takes_arguments_of(push.PushConsumer)
-class BlockingPushConsumer(_Blocking):
+class BlockingPushConsumer(_Blocking[PushConsumer], twin=PushConsumer):
     """`PushConsumer` without `await`: plain functions as handlers run in threads. Begins with `start` or `with`."""
-
-    def __init__(self, nameserver: str = "", **settings: Any) -> None:
-        super().__init__()
-
-        async def make() -> push.PushConsumer:
-            return push.PushConsumer(nameserver, **settings)
-
-        self._inner = _made(self._thread, make())
 
     def subscribe(
         self, topic: str, handler: Handler | BatchHandler | None = None, *, tags: str = "*", sql: str = ""
-    ) -> Callable[[push.H], push.H]:
+    ) -> Callable[[H], H]:
         """See `PushConsumer.subscribe`."""
 
         async def keep(function: Handler | BatchHandler) -> None:
             self._inner.subscribe(topic, function, tags=tags, sql=sql)
 
-        def decorate(function: push.H) -> push.H:
+        def decorate(function: H) -> H:
             self._thread.run(keep(function))
             return function
 
@@ -276,166 +215,46 @@ class BlockingPushConsumer(_Blocking):
             self._thread.run(keep(handler))
         return decorate
 
-    def start(self) -> None:
-        """See `PushConsumer.start`."""
-        self._thread.run(self._inner.start())
+    unsubscribe = calls(PushConsumer.unsubscribe)
+    start = waits(PushConsumer.start)
+    commit = waits(PushConsumer.commit)
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
-    async def _close(self) -> None:
-        await self._inner.close()
 
-
-@_takes_arguments_of(simple.SimpleConsumer)
-class BlockingSimpleConsumer(_Blocking):
+class BlockingSimpleConsumer(_Blocking[SimpleConsumer], twin=SimpleConsumer):
     """`SimpleConsumer` without `await`."""
 
-    def __init__(self, nameserver: str = "", **settings: Any) -> None:
-        super().__init__()
-
-        async def make() -> simple.SimpleConsumer:
-            return simple.SimpleConsumer(nameserver, **settings)
-
-        self._inner = _made(self._thread, make())
-
-    def subscribe(self, topic: str, *, tags: str = "*", sql: str = "") -> None:
-        """See `SimpleConsumer.subscribe`."""
-
-        async def keep() -> None:
-            self._inner.subscribe(topic, tags=tags, sql=sql)
-
-        self._thread.run(keep())
-
-    def receive(
-        self,
-        topic: str,
-        max_messages: int = simple.RECEIVE_MAX,
-        *,
-        invisible_s: float = simple.INVISIBLE_S,
-        wait_s: float = simple.WAIT_S,
-    ) -> list[simple.Received]:
-        """See `SimpleConsumer.receive`."""
-        return self._thread.run(self._inner.receive(topic, max_messages, invisible_s=invisible_s, wait_s=wait_s))
+    subscribe = calls(SimpleConsumer.subscribe)
+    receive = waits(SimpleConsumer.receive)
+    ack = waits(SimpleConsumer.ack)
+    change_invisible = waits(SimpleConsumer.change_invisible)
 
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> simple.Received:
-        if not self._thread.is_open:
-            raise StopIteration
-        try:
-            return self._thread.run(self._inner.__anext__())
-        except StopAsyncIteration:
-            raise StopIteration from None
-
-    def ack(self, received: simple.Received | simple.Receipt) -> None:
-        """See `SimpleConsumer.ack`."""
-        self._thread.run(self._inner.ack(received))
-
-    def change_invisible(self, received: simple.Received, invisible_s: float) -> simple.Receipt:
-        """See `SimpleConsumer.change_invisible`."""
-        return self._thread.run(self._inner.change_invisible(received, invisible_s))
-
-    async def _close(self) -> None:
-        await self._inner.close()
+    def __next__(self) -> Received:
+        return self._following(self._inner.__anext__())
 
 
-class BlockingAdmin(_Blocking):
+class BlockingAdmin(_Blocking[Admin], twin=Admin):
     """`Admin` without `await`."""
 
-    def __init__(self, nameserver: str = "") -> None:
-        super().__init__()
-
-        async def make() -> admin.Admin:
-            return admin.Admin(nameserver)
-
-        self._inner = _made(self._thread, make())
-
-    def cluster(self) -> admin.ClusterInfo:
-        """See `Admin.cluster`."""
-        return self._thread.run(self._inner.cluster())
-
-    def create_topic(
-        self,
-        topic: str,
-        queues: int = admin.QUEUES,
-        cluster: str = "",
-        broker: str = "",
-        perm: int = Perm.READ | Perm.WRITE,
-    ) -> list[str]:
-        """See `Admin.create_topic`."""
-        return self._thread.run(self._inner.create_topic(topic, queues, cluster, broker, perm))
-
-    def delete_topic(self, topic: str) -> None:
-        """See `Admin.delete_topic`."""
-        self._thread.run(self._inner.delete_topic(topic))
-
-    def topics(self, system: bool = False) -> list[str]:
-        """See `Admin.topics`."""
-        return self._thread.run(self._inner.topics(system))
-
-    def route(self, topic: str) -> Route:
-        """See `Admin.route`."""
-        return self._thread.run(self._inner.route(topic))
-
-    def topic_stats(self, topic: str) -> list[admin.QueueStats]:
-        """See `Admin.topic_stats`."""
-        return self._thread.run(self._inner.topic_stats(topic))
-
-    def query_by_key(
-        self,
-        topic: str,
-        key: str,
-        limit: int = 64,
-        begin_ms: int = 0,
-        end_ms: int = admin.TIME_MAX_MS,
-        unique: bool = False,
-    ) -> list[ReceivedMessage]:
-        """See `Admin.query_by_key`."""
-        return self._thread.run(self._inner.query_by_key(topic, key, limit, begin_ms, end_ms, unique))
-
-    def view(self, message_id: str, topic: str = "") -> ReceivedMessage:
-        """See `Admin.view`."""
-        return self._thread.run(self._inner.view(message_id, topic))
-
-    def create_group(self, group: str, *, reconsume_max: int = 16, cluster: str = "") -> list[str]:
-        """See `Admin.create_group`."""
-        return self._thread.run(self._inner.create_group(group, reconsume_max=reconsume_max, cluster=cluster))
-
-    def delete_group(self, group: str, *, offsets: bool = True) -> None:
-        """See `Admin.delete_group`."""
-        self._thread.run(self._inner.delete_group(group, offsets=offsets))
-
-    def groups(self, system: bool = False) -> list[str]:
-        """See `Admin.groups`."""
-        return self._thread.run(self._inner.groups(system))
-
-    def members(self, group: str) -> list[admin.GroupMember]:
-        """See `Admin.members`."""
-        return self._thread.run(self._inner.members(group))
-
-    def progress(self, group: str, topic: str) -> list[admin.QueueProgress]:
-        """See `Admin.progress`."""
-        return self._thread.run(self._inner.progress(group, topic))
-
-    def lag(self, group: str, topic: str) -> int:
-        """See `Admin.lag`."""
-        return self._thread.run(self._inner.lag(group, topic))
-
-    def reset_offsets(self, group: str, topic: str, to: str | int) -> dict[MessageQueue, int]:
-        """See `Admin.reset_offsets`."""
-        return self._thread.run(self._inner.reset_offsets(group, topic, to))
-
-    async def _close(self) -> None:
-        await self._inner.close()
-
-
-def _made(thread: LoopThread, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` makes; a constructor that raises leaves no thread behind."""
-    try:
-        return thread.run(work)
-    except BaseException:
-        thread.stop()
-        raise
+    cluster = waits(Admin.cluster)
+    create_topic = waits(Admin.create_topic)
+    delete_topic = waits(Admin.delete_topic)
+    topics = waits(Admin.topics)
+    route = waits(Admin.route)
+    topic_stats = waits(Admin.topic_stats)
+    query_by_key = waits(Admin.query_by_key)
+    view = waits(Admin.view)
+    create_group = waits(Admin.create_group)
+    delete_group = waits(Admin.delete_group)
+    groups = waits(Admin.groups)
+    members = waits(Admin.members)
+    progress = waits(Admin.progress)
+    lag = waits(Admin.lag)
+    set_offsets = waits(Admin.set_offsets)
+    reset_offsets = waits(Admin.reset_offsets)

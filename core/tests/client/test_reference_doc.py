@@ -109,6 +109,19 @@ def methods(kind: type) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     return [node for node in class_of(kind).body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
+def made_methods(kind: type) -> dict[str, tuple[type, ast.FunctionDef]]:
+    """Those that a blocking class has of its twin: `name = waits(Twin.name)`."""
+    found = {}
+    for node in class_of(kind).body:
+        match node:
+            case ast.Assign(
+                value=ast.Call(func=ast.Name("waits" | "calls"), args=[ast.Attribute(ast.Name(twin), name)])
+            ):
+                home, inner = public_methods(getattr(gantrymq.client, twin))[name]
+                found[name] = (home, ast.FunctionDef(**{field: getattr(inner, field) for field in inner._fields}))
+    return found
+
+
 def documented(kind: type, section: str) -> dict[str, tuple[str, str]]:
     """A section's entries, those of the classes that it is made from last."""
     found: dict[str, tuple[str, str]] = {}
@@ -122,6 +135,7 @@ def public_methods(kind: type) -> dict[str, tuple[type, ast.FunctionDef | ast.As
     """Those that are the user's: what other parts of the client call says `See ConsumerMember`."""
     found: dict[str, tuple[type, ast.FunctionDef | ast.AsyncFunctionDef]] = {}
     for base in bases_of(kind):
+        found.update(made_methods(base))
         for node in methods(base):
             if not node.name.startswith("_") and not docstring(node).startswith("See `ConsumerMember`"):
                 found.setdefault(node.name, (base, node))

@@ -208,7 +208,7 @@ class Producer(Part):
     async def reply(
         self, request: ReceivedMessage, body: bytes, properties: Mapping[str, str] | None = None
     ) -> SendResult:
-        """Answer a message that was sent with `request`. Raises ILLEGAL_ARGUMENT for any other."""
+        """Answer a message that was sent with `request`, in a handler for example. Raises ILLEGAL_ARGUMENT for any other."""
         self._join()
         return await rpc.send_reply(self._sender, request, body, dict(properties or {}))
 
