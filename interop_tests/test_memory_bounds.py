@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from interop_tests import raw_peers as raw
+from interop_tests.bench import remoting_wire
 from interop_tests.raw_peers import Raw, mqtt_text
 from interop_tests.running import Gantry
 from interop_tests.test_bad_input import length, publish
@@ -66,10 +67,25 @@ def stalled_subscriber(gantry: Gantry, number: int, clean: bool = True) -> Raw:
     return peer
 
 
+def stalled_puller(gantry: Gantry, number: int) -> Raw:
+    """Its pull waits for the first record of a topic with one queue."""
+    if not number:
+        with remoting_wire.connect(gantry.doors["broker"]) as connection:
+            remoting_wire.create_topic(connection, "flood", 1)
+    peer = Raw(gantry, "broker", 4096)
+    fields = {
+        "consumerGroup": f"deaf{number}", "topic": "flood", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1", "sysFlag": "6",
+        "commitOffset": "0", "suspendTimeoutMillis": "60000", "subscription": "*", "subVersion": "0",
+    }  # fmt: skip
+    peer.send(remoting_wire.encode(11, number, fields))
+    return peer
+
+
 STALLED: dict[str, Callable[[Gantry, int], Raw]] = {
     "clean session": stalled_subscriber,
     "kept session": lambda gantry, number: stalled_subscriber(gantry, number, clean=False),
     "AMQP queue": stalled_consumer,
+    "pull": stalled_puller,
 }
 
 

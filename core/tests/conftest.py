@@ -38,6 +38,7 @@ PLAIN_ONLY = {
     "remoting/server/overview/test_requests.py::test_lists_open_a_bounded_number_of_topics": "replaces a method",
     "remoting/server/sending/test_runs.py::test_a_run_is_stored_as_its_messages_would_be": "replaces a method",
     "remoting/server/sending/test_sends.py::test_sends_of_one_read_are_one_append_and_one_write": "replaces a method",
+    "remoting/server/pulling/test_pulls.py::test_what_many_slow_readers_of_a_record": "replaces a method",
     "remoting/server/pulling/test_pulls.py::test_a_slow_reader_gets_no_more_until_it_reads": "sets a limit",
     "remoting/server/pulling/test_pulls.py::test_many_pulls_of_one_read_are_spread_over_turns": "sets a limit",
     "remoting/server/sending/test_replies.py::test_client_that_does_not_read": "sets a limit",

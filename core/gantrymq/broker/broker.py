@@ -557,7 +557,9 @@ class Broker:
             return 1, 0
         sent.strict = strict
         sent.end = end = index + 1
-        return (end - begin) * MESSAGE_ENTRIES + entries - room, size - more
+        used = (end - begin) * MESSAGE_ENTRIES + entries - room
+        sent.entries += used
+        return used, size - more
 
     def refuses(self, count: int) -> ErrorCode | None:
         """Why so many more messages are not accepted for now."""
@@ -626,7 +628,7 @@ class Broker:
                     times.send_seconds.observe(times.now() - sent.begun_s)
             else:
                 waiter = (sent.on_done, sent.token, sent.begun_s)
-                self.pending.park(gate, end, waiter, results, sent.batch, self.wheel.now_ms())
+                self.pending.park(gate, end, waiter, results, sent, self.wheel.now_ms())
                 parked = True
         if at_once:
             times.send_seconds.observe(times.now() - begun_s, at_once)

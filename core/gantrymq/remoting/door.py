@@ -14,6 +14,7 @@ from gantrymq.auth.members.handshake import MemberError, Porter
 from gantrymq.auth.members.key import ClusterKey
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.api import Link, Wheel
+from gantrymq.net.held.outbound import Pieces
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.connection import Connection
 from gantrymq.remoting.constants import FLAG_RESPONSE, RequestCode, ResponseCode
@@ -209,7 +210,7 @@ class RemotingDoor:
         self.broken(ResponseCode.SYSTEM_BUSY if busy else ResponseCode.SYSTEM_ERROR)
         self.link.mark()
 
-    def data_to_send(self) -> bytes:
+    def data_to_send(self) -> Pieces:
         """See `net.api.Door`."""
         return self.connection.data_to_send()
 

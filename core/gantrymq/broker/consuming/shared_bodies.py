@@ -3,6 +3,7 @@ their slow readers wait for would be 600 copies of it."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Final
 
 from gantrymq.net.api import Wheel
@@ -20,11 +21,11 @@ class SharedBodies:
 
     def __init__(self, wheel: Wheel) -> None:
         self._wheel = wheel
-        self._kept: dict[int, bytes] = {}
+        self._kept: dict[Hashable, bytes] = {}
         self._kept_bytes = 0
 
-    def shared(self, position: int, body: bytes) -> bytes:
-        """`body`, of the record at `position`, or the equal one that was read before."""
+    def shared(self, position: Hashable, body: bytes) -> bytes:
+        """`body`, of the record at `position` or of whatever else has that name, or the equal one that was read before."""
         known = self._kept.get(position)
         if known == body:
             return known

@@ -179,8 +179,8 @@ class Whole:
             if hit is not NO_MATCH:
                 matches.append((message, hit))
         self.taken.append(companions)
-        entries = sum([len(hit.lights) for hit in targets]) + MESSAGE_ENTRIES * (len(first) + len(batch))
-        return entries, sum([len(message.body) for message in batch])
+        sent.entries = sum([len(hit.lights) for hit in targets]) + MESSAGE_ENTRIES * (len(first) + len(batch))
+        return sent.entries, sum([len(message.body) for message in batch])
 
     def _check(self, sent: Sent) -> list[RouteMatch] | None:
         """Check and route every message, changing none; None: somebody behind a tap has to take what he has first."""

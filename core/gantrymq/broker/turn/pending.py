@@ -5,16 +5,17 @@ Overload is answered early: what a sender would only hear of after its own timeo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from gantrymq.broker.turn.submitted import ENTRY_BYTES
 from gantrymq.broker.turn.timings import Timings
 
 if TYPE_CHECKING:
     from gantrymq.broker.config import BrokerConfig
     from gantrymq.broker.port import Done
     from gantrymq.broker.turn.ackgate import AckGate
-    from gantrymq.model.message import Message
+    from gantrymq.broker.turn.submitted import Sent
 
 
 class Pending:
@@ -25,7 +26,7 @@ class Pending:
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self.bytes = 0
-        """Records, whole, that wait."""
+        """Records, whole, that wait, and `ENTRY_BYTES` for each of their queue entries."""
         self.moved_ms = 0
         """When the disk was last seen to move: something was acknowledged, or the first of what waits came."""
         self.lasted_ms = 0
@@ -53,11 +54,11 @@ class Pending:
         end: int,
         answer: tuple[Done, Any, float],
         results: list[Any],
-        batch: Sequence[Message],
+        sent: Sent,
         now_ms: int,
     ) -> None:
         """Let the answer to a batch wait until `end` is on stable storage. `answer`: callback, token, when it was submitted."""
-        size = sum([message.size for message in batch])
+        size = sum([message.size for message in sent.batch]) + sent.entries * ENTRY_BYTES
         if not self.bytes:
             self.moved_ms = now_ms
         self.bytes += size

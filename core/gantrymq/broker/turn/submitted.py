@@ -24,6 +24,8 @@ WHOLE_ENTRIES_MAX: Final = 4_000
 """...and that a batch which is stored whole may have in one turn."""
 MESSAGE_ENTRIES: Final = 4
 """A record counts as so many, with that of its own queue: looking at it, writing it and answering take 5 us."""
+ENTRY_BYTES: Final = 64
+"""As which a queue entry counts while its sender waits: so a record costs 256 bytes beside its own, and empty ones and fan-out use up credit, too."""
 BYTES_PER_TURN: Final = 1024 * 1024
 """...and bodies and properties: a millisecond of copying and checksums."""
 RUN_ENTRY_BYTES: Final = BYTES_PER_TURN // WHOLE_ENTRIES_MAX
@@ -49,6 +51,7 @@ class Sent:
         "begun_s",
         "companions",
         "end",
+        "entries",
         "on_done",
         "passing",
         "results",
@@ -69,6 +72,8 @@ class Sent:
         """Messages below it were dealt with in earlier turns."""
         self.end = 0
         """...and those below this one, in this turn."""
+        self.entries = 0
+        """Queue entries that it was, where a record counts as `MESSAGE_ENTRIES`: what it costs beside its bytes."""
         self.results: list[ErrorCode | None] | None = None
         """Why messages were refused; None: none was."""
         self.passing: ErrorCode | None = None

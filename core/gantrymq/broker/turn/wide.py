@@ -64,6 +64,7 @@ class WideRecords:
                 return MESSAGE_ENTRIES, 0
             part = self._store.spread_some(entries)
             matches.append((spread.message, RouteMatch(part, (), frozenset())))
+            sent.entries += len(part)
             if spread.left:
                 return max(len(part), 1), 0
         sent.end = self._index + 1

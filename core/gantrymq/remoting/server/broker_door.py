@@ -19,6 +19,7 @@ from gantrymq.model import sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import LOOPBACK_HOST, Message
 from gantrymq.net.api import Door, Link
+from gantrymq.net.held.outbound import LARGE_BYTES, Pieces, gathered
 from gantrymq.remoting.codec import Command, FrameError, SendResponses, header_of, response
 from gantrymq.remoting.constants import FLAG_ONEWAY, FLAG_RESPONSE, REGION, RequestCode, ResponseCode
 from gantrymq.remoting.dispatch import Handler, K, Row, S, rows
@@ -461,12 +462,16 @@ class BrokerConnection(RemotingDoor):
         """So much is on its way to the peer that pulls have to wait."""
         return self.pull_bytes + self.link.outbound_bytes() > PULLED_BYTES_MAX
 
-    def data_to_send(self) -> bytes:
-        """See `net.api.Door`. Pulls that had no room go on in the next turn."""
-        self.pull_bytes = 0
+    def data_to_send(self) -> Pieces:
+        """See `net.api.Door`. Pulls that had no room go on in the next turn. Large records are not copied: other readers may have them, too."""
+        pulled, self.pull_bytes = self.pull_bytes, 0
         if self.deferred:
             self.shared.turn.at_deliver(self.serve_deferred)
-        return self.connection.data_to_send()
+        if pulled < LARGE_BYTES:
+            return self.connection.data_to_send()
+        pieces = gathered(self.connection.outbox)
+        self.connection.outbox.clear()
+        return pieces
 
     def serve_deferred(self) -> None:
         """Answer pulls that had to wait for room."""

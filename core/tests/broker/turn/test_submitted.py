@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -143,6 +144,33 @@ def test_a_full_disk_refuses_what_it_did_not_store_and_nothing_else(node: Node) 
     senders[0].send(b"later")
     node.turn.run_until_quiet()
     assert senders[0].results[-1] == (1, [stored])
+
+
+def test_in_flight_credit_counts_empty_bodies_and_fan_out() -> None:
+    """What waits for the disk counts with a constant for each record and for each queue that it enters, and leaves nothing behind."""
+    node = Node(MemoryFileSystem(), sync=True)
+    for number in range(QUEUES):
+        node.call("add_route", Route(f"r{number}", "prefix", "wide", "", node.call("create_light")))
+    counted: dict[str, int] = {}
+    for topic in ("narrow", "wide"):
+        sender = Sender(node, topic)
+        batch = sender.send(*[b""] * 10)
+        node.turn.run_until_quiet()
+        assert not sender.results
+        counted[topic] = node.broker.pending.bytes - sum(message.size for message in batch)
+        node.flush()
+        assert len(sender.results) == 1
+        assert node.broker.pending.bytes == 0
+    assert counted["narrow"] == 10 * submitted.MESSAGE_ENTRIES * submitted.ENTRY_BYTES
+    assert counted["wide"] == counted["narrow"] + 10 * QUEUES * submitted.ENTRY_BYTES
+    node.broker.config = replace(node.broker.config, pending_bytes_max=1 << 20)
+    limit = (1 << 20) // ((QUEUES + submitted.MESSAGE_ENTRIES) * submitted.ENTRY_BYTES)
+    sender = Sender(node, "wide")
+    for _ in range(2 * limit):
+        sender.send(b"")
+        node.turn.run_until_quiet()
+    refused = [result for _, result in sender.results if result == [ErrorCode.BUSY]]
+    assert len(refused) > limit, "empty messages to many queues use it up"
 
 
 def test_a_stop_answers_what_connections_still_have_waiting_and_stores_what_the_broker_itself_has_begun(

@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gantrymq.administration.reading import Reading
+from gantrymq.broker.consuming.shared_bodies import SHARED_BYTES_MIN, SharedBodies
 from gantrymq.broker.topics import PERM_READ
 from gantrymq.model import names, sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -168,6 +169,7 @@ class Pulls:
         self._clients = clients
         self._reading = Reading(broker)
         self.calls = SubscriptionCalls(clients)
+        self._shared = SharedBodies(broker.wheel).shared
         self.waiting = 0
         """Polls that wait now."""
 
@@ -278,6 +280,12 @@ class Pulls:
         return compile_filter(subscription.expression_type, subscription.sub_string)
 
     def _got(self, group: str, topic: str, queue_id: int, answer: Answer) -> None:
+        if answer.size >= SHARED_BYTES_MIN:  # what many slow readers wait for is held once
+            name = (topic, queue_id, answer.next_offset)
+            answer.pieces = [
+                self._shared((name, place), piece) if len(piece) >= SHARED_BYTES_MIN else piece
+                for place, piece in enumerate(answer.pieces)
+            ]
         self._broker.stats.read_records(topic, group, answer.count, answer.pieces, answer.size)
         self._broker.offsets.handed(group, topic, queue_id, answer.next_offset)
 

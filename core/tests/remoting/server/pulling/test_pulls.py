@@ -47,6 +47,35 @@ def test_found(bench: Bench) -> None:
     assert bodies_of(answer.body) == [b"m%d" % i for i in range(2, 7)]
 
 
+@pytest.mark.parametrize("waiting", [False, True])
+def test_what_many_slow_readers_of_a_record_wait_for_is_held_once(bench: Bench, waiting: bool) -> None:
+    """Each answer has its own head, and the very object that the others have as its record."""
+    links = [bench.connect() for _ in range(20)]
+    written: list[Any] = []
+    for link in links:
+        link.door.data_to_send = keep(link.door.data_to_send, written)  # type: ignore[method-assign, union-attr]
+    fill(bench, 1)
+    if waiting:
+        for link in links:
+            link.feed(pull_frame(opaque=1, queueOffset=1, **SUSPEND))
+    send(bench.connect(), b"x" * 100_000)
+    if not waiting:
+        for link in links:
+            link.feed(pull_frame(opaque=1, queueOffset=1))
+    large = [piece for pieces in written if isinstance(pieces, list) for piece in pieces if len(piece) > 100_000]
+    assert len(large) == len(links)
+    assert len(set(map(id, large))) == 1
+    assert bodies_of(large[0]) == [b"x" * 100_000]
+
+
+def keep(call: Any, written: list[Any]) -> Any:
+    def kept() -> Any:
+        written.append(call())
+        return written[-1]
+
+    return kept
+
+
 def test_lite_pull_is_the_same(bench: Bench) -> None:
     fill(bench)
     wanted = pull(bench.connect())
