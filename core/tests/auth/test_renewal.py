@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -29,10 +30,10 @@ class HeldLogins(Logins):
             ManualWheel(ManualClock()), lambda call, *arguments: call(*arguments), b"seed", verified_ms=1000, waiting_max=10,
             address_waiting_max=10, failures=Failures(0, 0, 100),
         )  # fmt: skip
-        self.held: list[tuple[str, Callable[[str], None]]] = []
+        self.held: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
 
-    def hash(self, password: str, done: Callable[[str], None]) -> None:
-        self.held.append((password, done))
+    def hash(self, make: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self.held.append((make, done))
 
 
 class World:
@@ -52,8 +53,8 @@ class World:
 
     def hash_all(self) -> None:
         held, self.logins.held = self.logins.held, []
-        for password, done in held:
-            done(passwords.make_hash(password))
+        for make, done in held:
+            done(make())
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from gantrymq.auth.resources import ACTION_NAMES, Action, Kind
 from gantrymq.auth.signatures import ACCESS_KEY
 from gantrymq.model.names import TRACE_TOPIC
 from gantrymq.net.held.addresses import address_of
+from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.door import code_name
 from gantrymq.remoting.gateway_codes import MEMBER_CODES
 from gantrymq.remoting.request_classes import MEMBERS_ONLY, RequestClass, class_of
@@ -34,6 +35,12 @@ DOOR: Final = "remoting"
 IDENTITIES_MAX: Final = 64
 """Users of one connection: a client has one."""
 
+SENDS: Final = frozenset({int(Code.SEND_MESSAGE), int(Code.SEND_MESSAGE_V2), int(Code.SEND_BATCH_MESSAGE)})
+"""What they need hangs on their topic alone."""
+
+ALLOWED_MAX: Final = 1024
+"""Topics of one connection that are not asked about again."""
+
 WRONG_MAX: Final = 16
 """Wrong signatures after which a connection is closed: whoever guesses has to connect again, too."""
 
@@ -44,7 +51,7 @@ TRACE_NEED: Final = ("pub", f"topic:{TRACE_TOPIC}")
 class Guard:
     """Of one connection."""
 
-    __slots__ = ("_authority", "_identities", "_link", "_stranger", "_wrong", "is_known")
+    __slots__ = ("_allowed", "_authority", "_epoch", "_identities", "_link", "_stranger", "_wrong", "is_known")
 
     def __init__(self, authority: Authority, link: Link, stranger: Callable[[int], str]) -> None:
         """`stranger(code)`: why the peer is none of those that ask this of each other, empty if it is."""
@@ -52,6 +59,9 @@ class Guard:
         self._link = link
         self._stranger = stranger
         self._identities: dict[str, Identity] = {}
+        self._allowed: set[tuple[str, int, str, str]] = set()
+        """Sends (`_send_of`) that were allowed in `_epoch`."""
+        self._epoch = -1
         self._wrong = 0
         self.is_known = False
         """Somebody has shown who it is."""
@@ -59,6 +69,8 @@ class Guard:
     def refusal(self, command: Command) -> str:
         """Why the request is not answered; empty if it is."""
         if command.code in MEMBER_CODES:
+            return ""
+        if command.code in SENDS and self._was_allowed(command):
             return ""
         kind, why = class_of(command.code), ""
         if kind in (RequestClass.GATEWAY, RequestClass.BROKER):
@@ -85,7 +97,25 @@ class Guard:
             self._authority.audit.changed(
                 DOOR, identity.name, identity.address, code_name(command.code), changed_by(command)
             )
+        elif command.code in SENDS:
+            if len(self._allowed) >= ALLOWED_MAX:
+                self._allowed.clear()
+            self._allowed.add(_send_of(command))
         return why
+
+    def _was_allowed(self, command: Command) -> bool:
+        """The same user sent to the same topic since users or policies changed last, and signed this one, too. What does not pass here is asked
+        as ever."""
+        authority = self._authority
+        if self._epoch != authority.epoch:
+            self._epoch = authority.epoch
+            self._allowed.clear()
+            return False
+        known = _send_of(command)
+        if not known[0] or known not in self._allowed:
+            return False
+        secret = authority.secret(known[0])
+        return secret is not None and secret.is_signed(command.fields, command.body, command.version)
 
     def met(self, name: str, why: str) -> None:
         """Somebody has shown the cluster's key; `why` not."""
@@ -148,6 +178,12 @@ class Guard:
     def _unknown(self, name: str, why: str) -> PermissionError:
         self._authority.audit.login(DOOR, name, self._link.peer, why, "signature" if name else "")
         return PermissionError(why)
+
+
+def _send_of(command: Command) -> tuple[str, int, str, str]:
+    """All that the right to a send depends on: user, code, and the fields of `rights.TOPIC_FIELDS`."""
+    fields = command.fields
+    return fields.get(ACCESS_KEY, ""), command.code, fields.get("topic", ""), fields.get("b", "")
 
 
 def _missing(identity: Identity, command: Command) -> tuple[str, str]:

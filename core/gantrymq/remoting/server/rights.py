@@ -24,6 +24,8 @@ EVERYBODY: Final = ""
 UNGUESSED_CHARS_MIN: Final = 36
 """Of a group's name with a UUID in it."""
 
+TOPIC_FIELDS: Final = ("topic", "b")
+"""`b` in the short headers of sends."""
 GROUP_FIELDS: Final = ("consumerGroup", "group", "groupName", "srcGroup")
 _decode: Final = msgspec.json.Decoder().decode
 
@@ -37,25 +39,29 @@ def topic_need(actions: str, topic: str) -> tuple[str, str]:
 
 
 def _topic(actions: str, *names: str) -> Callable[[Command], Needs]:
-    """On the topic in one of these fields."""
+    """On the topics in these fields."""
 
     def needs(command: Command) -> Needs:
-        yield topic_need(actions, _field(command, *(names or ("topic", "b"))))
+        for name in _named(command, names or TOPIC_FIELDS):
+            yield topic_need(actions, name)
 
     return needs
 
 
 def _group(actions: str) -> Callable[[Command], Needs]:
     def needs(command: Command) -> Needs:
-        yield actions, f"group:{_field(command, *GROUP_FIELDS)}"
+        for name in _named(command, GROUP_FIELDS):
+            yield actions, f"group:{name}"
 
     return needs
 
 
 def _both(topic_actions: str, group_actions: str) -> Callable[[Command], Needs]:
     def needs(command: Command) -> Needs:
-        yield topic_need(topic_actions, _field(command, "topic", "b"))
-        yield group_actions, f"group:{_field(command, *GROUP_FIELDS)}"
+        for name in _named(command, TOPIC_FIELDS):
+            yield topic_need(topic_actions, name)
+        for name in _named(command, GROUP_FIELDS):
+            yield group_actions, f"group:{name}"
 
     return needs
 
@@ -71,9 +77,10 @@ def _nothing(_command: Command) -> Needs:
     return ()
 
 
-def _field(command: Command, *names: str) -> str:
-    """Empty where there is none: a right on every name has it, then."""
-    return next((command.fields[name] for name in names if command.fields.get(name)), "")
+def _named(command: Command, names: tuple[str, ...]) -> list[str]:
+    """What each of these fields says: a handler reads one of them, and who writes another name beside it needs both. Where there is none, an
+    empty name: a right on every name has it, then."""
+    return [command.fields[name] for name in names if command.fields.get(name)] or [""]
 
 
 def _body(command: Command) -> dict[str, Any]:

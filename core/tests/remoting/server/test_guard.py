@@ -9,7 +9,7 @@ from gantrymq.auth.authority import Authority
 from gantrymq.auth.config import AuthConfig
 from gantrymq.auth.members.handshake import Applicant, Porter
 from gantrymq.auth.members.key import parse_key
-from gantrymq.auth.rows import POLICIES, USERS, User, encode
+from gantrymq.auth.rows import POLICIES, USERS, Policy, Rule, User, encode
 from gantrymq.auth.signatures import ACCESS_KEY, SIGNATURE, sign
 from gantrymq.net.doors.threshold import Terms, Threshold
 from gantrymq.net.testing import FakeLink, ManualClock, ManualWheel
@@ -134,3 +134,30 @@ def test_a_large_frame_is_read_for_whoever_may_have_signed_it(users: tuple[User,
     for _ in range(3):
         world.link.feed(b"\x00\x00\x20\x00\x00\x00\x10\x00" if not world.door.inbound_bytes() else b"x" * 100)
     assert (world.link.closed_by is None) is more
+
+
+def send(where: str, secret: str = "right", **more: str) -> Command:
+    fields = {"b": where, ACCESS_KEY: "alice", **more}
+    return Command(RequestCode.SEND_MESSAGE_V2, {**fields, SIGNATURE: sign(secret, fields, b"body")}, b"body")
+
+
+def test_a_send_that_was_allowed_is_asked_again_when_something_changes() -> None:
+    """Every one is checked for its signature, and none is allowed for what another may."""
+    world = World(User("alice", secret="right"))
+    authority = world.authority
+    authority.apply(POLICIES, "user:alice", encode(Policy("user:alice", (Rule("topic:t", ("pub",)),))))
+    for _ in range(3):
+        assert world.guard.refusal(send("t")) == ""
+        assert "is wrong" in world.guard.refusal(send("t", "wrong"))
+        assert "no permission pub on topic:other" in world.guard.refusal(send("other"))
+        assert "no permission pub on topic:other" in world.guard.refusal(send("other", topic="t"))
+        assert "no permission pub on topic:other" in world.guard.refusal(send("t", topic="other"))
+    authority.apply(POLICIES, "user:alice", None)
+    assert "no permission pub on topic:t" in world.guard.refusal(send("t"))
+    authority.apply(POLICIES, "user:alice", encode(Policy("user:alice", (Rule("topic:t", ("pub",)),))))
+    assert world.guard.refusal(send("t")) == ""
+    authority.apply(USERS, "alice", encode(User("alice", secret="new")))
+    assert "is wrong" in world.guard.refusal(send("t"))
+    assert world.guard.refusal(send("t", "new")) == ""
+    authority.apply(USERS, "alice", None)
+    assert "is wrong" in world.guard.refusal(send("t", "new"))

@@ -40,6 +40,17 @@ def test_rights_are_words_that_a_policy_has_whatever_the_request_holds(code: int
             assert resource.partition(":")[0] in list(Kind)
 
 
+@pytest.mark.parametrize("code", sorted(RIGHTS))
+def test_no_name_hides_behind_another(code: int) -> None:
+    """A send says its topic in `b`: who writes `topic` beside it needs both, and so with every pair of fields that are asked."""
+    fields = ("topic", "b", "consumerGroup", "group", "groupName", "srcGroup", "destGroup")
+    for name in fields:
+        alone = {resource for _, resource in RIGHTS[code](Command(code, {name: "hidden"})) if "hidden" in resource}
+        everything = {**dict.fromkeys(fields, "shown"), name: "hidden"}
+        beside = {resource for _, resource in RIGHTS[code](Command(code, everything))}
+        assert alone <= beside, name
+
+
 def test_people_never_reach_what_gateways_and_brokers_say() -> None:
     assert not [code for code in RIGHTS if CLASSES.get(code) not in PEOPLE]
 
