@@ -100,6 +100,47 @@ def test_amqp(server: Guarded) -> None:
     seen(server, "denied", "amqp", user="alice", action="configure", resource="queue jobs", why="no rule")
 
 
+def test_what_amqp_clients_make_and_delete_is_told_once(server: Guarded) -> None:
+    host, port = server.address("amqp")
+    credentials = pika.PlainCredentials(ADMIN, PASSWORD)
+    with pika.BlockingConnection(pika.ConnectionParameters(host, port, credentials=credentials)) as connection:
+        channel = connection.channel()
+        for _ in range(3):
+            channel.queue_declare("kept", durable=True)
+            channel.exchange_declare("told", "topic", durable=True)
+        channel.queue_declare("kept", passive=True)
+        channel.queue_declare("", exclusive=True)
+        channel.queue_declare("mine", exclusive=True)
+        channel.queue_purge("kept")
+        channel.queue_delete("kept")
+        channel.queue_delete("kept")
+        channel.exchange_delete("told")
+    seen(server, "change", "amqp", user=ADMIN, action="exchange.delete", resource="exchange told")
+    found = [
+        (event["action"], event["resource"])
+        for event in trail(server)
+        if (event["kind"], event["door"]) == ("change", "amqp")
+    ]
+    assert found == [
+        ("queue.declare", "queue kept"), ("exchange.declare", "exchange told"), ("queue.purge", "queue kept"),
+        ("queue.delete", "queue kept"), ("exchange.delete", "exchange told"),
+    ]  # fmt: skip
+
+
+def test_what_operators_do_to_mqtt_clients(server: Guarded) -> None:
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id="kick-me", reconnect_on_failure=False)
+    client.username_pw_set("alice", SECRETS[1])
+    client.connect(*server.address("mqtt"))
+    client.loop_start()
+    until(lambda: gantry(server, "mqtt", "kick", "kick-me").returncode == 0)
+    client.loop_stop()
+    seen(server, "change", "mqtt", user=ADMIN, action="kick", resource="client kick-me")
+    assert gantry(server, "mqtt", "ban", "--client", "kick-me", "--reason", "noise").returncode == 0
+    assert gantry(server, "mqtt", "unban", "--client", "kick-me").returncode == 0
+    seen(server, "change", "mqtt", user=ADMIN, action="ban", resource="client:kick-me")
+    seen(server, "change", "mqtt", action="unban", resource="client:kick-me")
+
+
 def test_cloudevents(server: Guarded) -> None:
     url = "http://{}:{}/topics/other".format(*server.address("cloudevents"))
     event = {"Ce-Specversion": "1.0", "Ce-Id": "1", "Ce-Source": "/s", "Ce-Type": "t"}

@@ -120,6 +120,10 @@ class Identity:
         """It wanted what it may not: written to the audit trail."""
         self._authority.audit.denied(door, self.name, self.address, action, resource, why)
 
+    def changed(self, door: str, action: str, resource: str) -> None:
+        """It changes what it may: written to the audit trail."""
+        self._authority.audit.changed(door, self.name, self.address, action, resource)
+
     def decide(self, action: Action, kind: Kind, name: str) -> Decision:
         """The one question."""
         rights = self._current()

@@ -5,8 +5,8 @@ The table has every method that the door takes; one without a row is refused to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gantrymq.auth.authority import CONFIGURE, READ, WRITE, Identity
 from gantrymq.auth.resources import Action, Kind
@@ -34,6 +34,16 @@ GENERATED: Final = "amq.gen-"
 
 DEFAULT_NAME: Final = "amq.default"
 """What permissions call the default exchange."""
+
+
+class Known(Protocol):
+    """What is needed of `definitions.Definitions`."""
+
+    @property
+    def queues(self) -> Mapping[str, object]: ...
+
+    def known_exchange(self, name: str) -> object | None: ...
+
 
 Need = tuple[int, str, str]
 """Which permission, on what, its name."""
@@ -111,6 +121,23 @@ NEEDS: Final[dict[str, Needs]] = {
     "basic.get": _named(READ, QUEUE),
 }  # fmt: skip
 """By method. basic.publish is asked by `check_publish`."""
+
+
+def change_of(channel: Channel, definitions: Known, name: str, arguments: list[Any]) -> str:
+    """What a method that is allowed makes or deletes, for the audit trail; empty: nothing that lasts. What is declared again, as clients do
+    whenever they start, and what is its connection's own (exclusive) is none."""
+    if name == "queue.declare":
+        queue, passive, exclusive = arguments[1], arguments[2], arguments[4]
+        return f"queue {queue}" if queue and not passive and not exclusive and queue not in definitions.queues else ""
+    if name == "exchange.declare":
+        exchange, passive = arguments[1], arguments[3]
+        return "" if passive or definitions.known_exchange(exchange) is not None else f"exchange {exchange}"
+    if name in ("queue.delete", "queue.purge"):
+        queue = channel.queue_name(arguments[1])
+        return f"queue {queue}" if queue in definitions.queues else ""
+    if name == "exchange.delete":
+        return f"exchange {arguments[1]}" if definitions.known_exchange(arguments[1]) is not None else ""
+    return ""
 
 
 def decide(identity: Identity, need: Need, vhost: str = VHOST) -> Decision:

@@ -473,6 +473,9 @@ class AmqpDoor:
         try:
             if self.identity is not None:
                 access.check_method(self.identity, channel, event.method.name, event.arguments)
+                changed = access.change_of(channel, self.gateway.definitions, event.method.name, event.arguments)
+                if changed:
+                    self.identity.changed(access.DOOR, event.method.name, changed)
             steps = handler(channel, *event.arguments)
         except AmqpError as error:
             self._fail(channel, error, number)

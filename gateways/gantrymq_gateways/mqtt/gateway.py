@@ -19,6 +19,7 @@ from gantrymq.net.api import Wheel
 from gantrymq.net.procedures.driver import Steps, call, run
 from gantrymq.services import Clock, Turn
 from gantrymq_gateways.mqtt import retained
+from gantrymq_gateways.mqtt.access import DOOR
 from gantrymq_gateways.mqtt.authentication import Authenticate, anonymous
 from gantrymq_gateways.mqtt.config import MqttConfig
 from gantrymq_gateways.mqtt.messages import exchange
@@ -199,6 +200,7 @@ class MqttGateway:
         """From now on."""
         self.authority = authority
         authority.watch(self._rights_changed)
+        self.operate.changed = lambda who, action, resource: authority.audit.changed(DOOR, who, "", action, resource)
 
     def _rights_changed(self) -> None:
         for door in list(self.doors):

@@ -340,12 +340,13 @@ def seconds_of(duration: str) -> int:
 
 async def do_ban(admin: Any, client: str, user: str, address: str, duration: str, reason: str) -> None:
     """One row; the gateways watch them."""
+    from gantrymq.cli.mqtt.console import operator
     from gantrymq.cli.mqtt.reach import tables
     from gantrymq.cli.screen import CONSOLE, plain
 
     key, length_s = ban_key(client, user, address), seconds_of(duration)
     now_ms = time.time_ns() // 1_000_000
-    row = {"until": now_ms + length_s * 1000 if length_s else 0, "reason": reason, "at": now_ms}
+    row = {"until": now_ms + length_s * 1000 if length_s else 0, "reason": reason, "by": operator(), "at": now_ms}
     async with tables(";".join(admin.client.routes.nameservers)) as reach:
         await reach.put(BANS, [(key, json.dumps(row).encode())])
     CONSOLE.print(f"banned {plain(key)}" + (f" for {duration}" if length_s else " until `gantry mqtt unban`"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import time
 from typing import Any, Final
@@ -10,12 +11,18 @@ from typing import Any, Final
 import anyio
 
 from gantrymq.cli.mqtt.reach import Tables
+from gantrymq.client.connecting.signing import USER_VARIABLE
 from gantrymq.model.errors import ErrorCode, GantryError
 
 TABLE: Final = "mqtt_console"
 LEASE_PREFIX: Final = "mqtt-gateway:"
 ANSWER_S: Final = 3.0
 """A gateway that says nothing for so long may be gone."""
+
+
+def operator() -> str:
+    """Who gives the command, for the audit trail."""
+    return os.environ.get(USER_VARIABLE, "") or os.environ.get("USER", "")
 
 
 async def ask(reach: Tables, question: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -34,7 +41,8 @@ async def ask(reach: Tables, question: dict[str, Any]) -> dict[str, dict[str, An
     gateways = {key.removeprefix("gateway/") for key in rows if key.startswith("gateway/")}
     if not gateways:
         raise GantryError(ErrorCode.UNAVAILABLE, "no MQTT gateway runs in this cluster")
-    await reach.put(TABLE, [(f"ask/{name}", json.dumps({**question, "at": time.time_ns() // 1_000_000}).encode())])
+    row = {**question, "by": operator(), "at": time.time_ns() // 1_000_000}
+    await reach.put(TABLE, [(f"ask/{name}", json.dumps(row).encode())])
     try:
         with anyio.move_on_after(ANSWER_S):
             while gateways - answers.keys():

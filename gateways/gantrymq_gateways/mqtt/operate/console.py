@@ -1,6 +1,6 @@
 """The gateway's side of `gantry mqtt`: questions are rows of table `mqtt_console`, and so are the answers of every gateway.
 
-`gateway/NAME`: one that runs, its host and process. `ask/ID`: JSON {"what": "clients" | "kick", "client", "at": ms}. `answer/ID/NAME`: JSON. Whoever asked
+`gateway/NAME`: one that runs, its host and process. `ask/ID`: JSON {"what": "clients" | "kick", "client", "by", "at": ms}. `answer/ID/NAME`: JSON. Whoever asked
 removes question and answers; what is older than a minute a gateway removes.
 """
 
@@ -41,8 +41,15 @@ class Console:
     """One gateway's. `doors()`: its connections. `now_ms`: wall clock."""
 
     def __init__(
-        self, port: TablePort, name: str, now_ms: Callable[[], int], doors: Callable[[], Iterable[Shown]]
+        self,
+        port: TablePort,
+        name: str,
+        now_ms: Callable[[], int],
+        doors: Callable[[], Iterable[Shown]],
+        kicked: Callable[[str, str], None] = lambda who, client: None,
     ) -> None:
+        """`kicked(who, client)`: an operator ended a client's connection here."""
+        self._kicked = kicked
         self._port = port
         self._name = name
         self._now_ms = now_ms
@@ -85,6 +92,8 @@ class Console:
             doors = [door for door in self._doors() if door.facts().get("client") == client]
             for door in doors:
                 door.kick("kicked by an operator")
+            if doors:
+                self._kicked(operator_of(question), client)
             return {"kicked": len(doors)}
         return {"error": f"this gateway does not know the question {what!r:.40}"}
 
@@ -99,6 +108,11 @@ class Console:
 
     def _put(self, rows: list[tuple[str, bytes | None]]) -> None:
         self._port.put(TABLE, rows, None, lambda token, result: None)
+
+
+def operator_of(row: dict[str, Any]) -> str:
+    """Who gave the command, as its row says: nobody has shown it."""
+    return str(row.get("by", ""))[:128]
 
 
 def _encode(row: dict[str, Any]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,11 @@ from gantrymq.net.procedures.driver import Steps, call
 from gantrymq.services import Clock
 from gantrymq_gateways.mqtt.config import MqttConfig
 from gantrymq_gateways.mqtt.operate import console
-from gantrymq_gateways.mqtt.operate.console import Console
+from gantrymq_gateways.mqtt.operate.console import Console, operator_of
 from gantrymq_gateways.mqtt.operate.gate import BAN_TABLE, Gate, host_of
+
+Changed = Callable[[str, str, str], None]
+"""`changed(who, action, resource)`; `who`: as the command says, empty if it does not."""
 
 
 class Operations:
@@ -27,7 +31,9 @@ class Operations:
         )
         self.doors: Callable[[], list[Any]] = list
         """The gateway's connections (`console.Shown`)."""
-        self.console = Console(port, name, clock.now_ms, lambda: self.doors())
+        self.changed: Changed = lambda who, action, resource: None
+        """Told of what an operator did here, for the audit trail."""
+        self.console = Console(port, name, clock.now_ms, lambda: self.doors(), self._kicked)
         self._live = False
 
     def show(self, metrics: Metrics) -> None:
@@ -70,10 +76,15 @@ class Operations:
             return ""
         return f"banned: {ban.reason}" if ban.reason else "banned"
 
+    def _kicked(self, who: str, client: str) -> None:
+        self.changed(who, "kick", f"client {client}")
+
     def _ban_changed(self, key: str, value: bytes | None) -> None:
         self.gate.bans.changed(key, value)
         if value is None:
+            self.changed("", "unban", key)
             return
+        self.changed(operator_of(json.loads(value)), "ban", key)
         for door in self.doors():
             facts = door.facts()
             if facts and self.banned(facts["client"], facts["user"], facts["peer"]):
