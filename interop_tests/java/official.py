@@ -77,7 +77,7 @@ def needed(find: Callable[[], str]) -> str:
         pytest.skip(str(why))
 
 
-def _fetched(words: list[str], directory: str) -> tuple[str, str]:
+def fetched(words: list[str], directory: str) -> tuple[str, str]:
     """(what it printed, why it did not work) of a command that asks Maven's repositories."""
     environment = os.environ | {
         "MAVEN_OPTS": f"{os.environ.get('MAVEN_OPTS', '')} -Daether.connector.connectTimeout=15000 -Dmaven.wagon.http.connectionTimeout=15000"
@@ -99,7 +99,7 @@ def _client(version: str) -> tuple[str, str]:
     words = ["-q", "-B", f"-Drocketmq.version={version}", "dependency:build-classpath", "-Dmdep.outputFile=classpath"]
     with tempfile.TemporaryDirectory(prefix="gantry-maven-") as directory:
         shutil.copy(HERE / "pom.xml", directory)
-        _, why = _fetched(["mvn", *words], directory)
+        _, why = fetched(["mvn", *words], directory)
         if why:
             return "", f"Maven cannot get rocketmq-client {version}: {why}"
         found = (Path(directory) / "classpath").read_text().strip()
@@ -112,7 +112,7 @@ def _client(version: str) -> tuple[str, str]:
 
 @functools.cache
 def _peer() -> tuple[str, str]:
-    printed, why = _fetched(["bash", str(PEER), "classpath"], "/")
+    printed, why = fetched(["bash", str(PEER), "classpath"], "/")
     return ("", f"Maven cannot get RocketMQ 5.3.3: {why}") if why else (printed.split()[-1], "")
 
 

@@ -269,3 +269,21 @@ def test_garbage_rows() -> None:
     for key, value, why in ((">s", b"123", "receipts"), ("<s", b"123", "identifiers"), ("s", b"", "begins")):
         with pytest.raises(ValueError, match=why):
             check_row(key, value)
+
+
+def test_pubrels_go_out_in_the_order_of_their_pubrecs(world: World) -> None:
+    """[MQTT-4.6.0-4]: clients hand messages to their users when PUBREL comes."""
+    sub = world.client("s", clean=False, acks=False)
+    sub.subscribe(("t", 2))
+    pub = world.client("p")
+    for i in range(20):
+        pub.publish("t", str(i), 2)
+    numbers = [packet.packet_id for packet in sub.publishes()]
+    order = [*numbers[10:], *reversed(numbers[:10])]
+    sub.send(*[Ack(c.PUBREC, number) for number in order])
+    assert sub.take() == [Ack(c.PUBREL, number) for number in order]
+    sub.door.eof()
+    sub.link.close()
+    world.settle()
+    again = world.client("s", clean=False, acks=False)
+    assert again.take() == [Ack(c.PUBREL, number) for number in order]

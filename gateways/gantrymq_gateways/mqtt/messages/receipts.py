@@ -49,7 +49,7 @@ class Owner(Protocol):
     """The session that received."""
 
     def receipts_stored(self, numbers: Iterable[int]) -> None:
-        """The row has these."""
+        """The row has these, in the order of their PUBRECs [MQTT-4.6.0-4] [MQTT5-4.6.0-4]."""
 
     def receipts_failed(self, text: str) -> None:
         """It could not be written."""
@@ -124,7 +124,7 @@ class Outbound:
         """The row was written, or why it was not."""
         flying, self._flying = self._flying or {}, None
         if not text:
-            new = flying.keys() - self.stored.keys()
+            new = [number for number in flying if number not in self.stored]
             self.row, self.stored, self.places = value, flying, set(flying.values())
             self._completed &= flying.keys()
             if self.owner is not None:
@@ -142,8 +142,8 @@ class Outbound:
         """The row was refused for now."""
         flying, self._flying = self._flying or {}, None
         if self.owner is not None:
-            for number in flying.keys() - self.stored.keys():
-                self._pending[number] = flying[number]
+            first = {number: place for number, place in flying.items() if number not in self.stored}
+            self._pending = first | self._pending
         self._tell()
 
 

@@ -736,6 +736,7 @@ class PersistentSession(Session):
         for packet_id in numbers:
             state = self.outlet.inflight.get(packet_id)
             if isinstance(state, Receiving):
+                del self.outlet.inflight[packet_id]  # so that those that are released stand in this order, too
                 self.outlet.inflight[packet_id] = RELEASED
                 self._done(state.settles)
                 self.send_ack(c.PUBREL, packet_id)
