@@ -24,6 +24,7 @@ GARBAGE = {
     "mqtt_ban": [("x:y", b"{}"), ("client:", b"{}"), ("client:a", b"[]"), ("address:x", b"{}")],
     "mqtt_console": [("a", b"["), ("a", b"1")],
     "mqtt_exchange": [("k", b"\x00\x01"), ("<k", b"\x00")],
+    "mqtt_past": [("g/1", b"{"), ("g/1", b"[1,2]"), ("g/1", b'"t"')],
     "mqtt_will": [("c", b"{"), ("c", b"[]"), ("c", b"\x00")],
     "mqtt_bridge": [("b", b"{"), ("b", b"{}"), ("b", b"[]")],
     "amqp_exchange": [("e", b"{"), ("e", b'{"type":1}'), ("e", b"{}")],

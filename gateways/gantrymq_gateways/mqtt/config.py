@@ -77,6 +77,8 @@ class MqttConfig:
     )
     """Which member of a shared subscription gets a message: each in turn; who has least to acknowledge; one as long as it is there; by the topic;
     by the publisher; or in turn, but a topic's messages to the same as long as it has some to acknowledge, so that their order holds."""
+    replays_max: int = setting(100, least=0, most=100_000)
+    """Subscriptions that begin in the past ($from/...) at once: each reads its whole topic and keeps up to 1 MiB in memory. One more is refused; 0: any number."""
     retained_max: int = setting(100_000, least=0, most=10_000_000)
     """Topics with a retained message: all are held in memory. Beyond it a retained publish closes the connection."""
     retained_bytes_max: int = setting(256 * 1024 * 1024, least=0)

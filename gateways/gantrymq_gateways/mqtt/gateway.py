@@ -136,6 +136,8 @@ class MqttGateway:
         self.lifecycle.session_expiry_ms = config.session_expiry_s * 1000
         self.lifecycle.table.session_expiry_ms = config.session_expiry_s * 1000
         self.lifecycle.flush_settled = self.lifecycle.shared.flush_settled = self.flush_settled
+        self.lifecycle.past.flush_settled = self.flush_settled
+        self.lifecycle.past.max = config.replays_max
         self.lifecycle.queues.note_topic = self.long_topics.note
         self.limits = ConnectionLimits(
             body_bytes_max + HEADER_BYTES_MAX,
@@ -266,6 +268,7 @@ class MqttGateway:
         self.fanout.opened(tap)
         yield from self.operate.begin()
         yield from self.will_rows.begin()
+        yield from self.lifecycle.past.begin()
         self.ready = True
         now_ms = self.shell.clock.monotonic_ms()
         self._sweep_handle = self.shell.wheel.call_at(now_ms + SWEEP_MS, self._sweep)
@@ -287,6 +290,7 @@ class MqttGateway:
             self.lifecycle.sweep()
             self.operate.sweep()
             run(self.will_rows.sweep(), self.lifecycle.report)
+            run(self.lifecycle.past.sweep(), self.lifecycle.report)
             self._sweep_handle = self.shell.wheel.call_at(now_ms + SWEEP_MS, self._sweep)
 
     def _sys_tick(self, now_ms: int) -> None:

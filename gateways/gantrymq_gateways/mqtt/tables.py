@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from gantrymq_gateways.mqtt.topics.mapping import filter_route
-from gantrymq_gateways.mqtt.topics.shared import bare, is_shared
+from gantrymq_gateways.mqtt.topics.shared import bare, stands_apart
 
 SESSION_TABLE: Final = "mqtt_session"
 FILTER_TABLE: Final = "mqtt_filter"
@@ -125,7 +125,7 @@ class StoredSession:
     def end(self, text: str) -> None:
         """The filter is none of the session's any more; its place in the light queue is still to be given back."""
         ended = self.filters.pop(text, None)
-        if ended is not None and not is_shared(text):  # the place in a group's queue is the group's
+        if ended is not None and not stands_apart(text):  # the place in a group's queue is the group's
             self.ending.append(ended.light)
 
 

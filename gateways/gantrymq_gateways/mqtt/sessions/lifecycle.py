@@ -22,6 +22,7 @@ from gantrymq_gateways.mqtt.messages.grants import QOS, pack
 from gantrymq_gateways.mqtt.retained import RetainedStore
 from gantrymq_gateways.mqtt.sessions.filter_queues import FilterQueues
 from gantrymq_gateways.mqtt.sessions.memory import Memories
+from gantrymq_gateways.mqtt.sessions.past import Replays
 from gantrymq_gateways.mqtt.sessions.rows import TAKEN, SessionRows
 from gantrymq_gateways.mqtt.sessions.sessions import (
     Hold,
@@ -35,7 +36,8 @@ from gantrymq_gateways.mqtt.sessions.shared import SharedGroups
 from gantrymq_gateways.mqtt.sessions.terms import Terms
 from gantrymq_gateways.mqtt.tables import FILTER_GRACE_MS, SessionTable, StoredFilter, StoredSession
 from gantrymq_gateways.mqtt.topics.mapping import SYS_PREFIX
-from gantrymq_gateways.mqtt.topics.shared import check_shared, is_shared
+from gantrymq_gateways.mqtt.topics.past import is_past
+from gantrymq_gateways.mqtt.topics.shared import check_shared, is_shared, stands_apart
 from gantrymq_gateways.mqtt.wire import constants as c
 from gantrymq_gateways.mqtt.wire import properties as p
 from gantrymq_gateways.mqtt.wire.packets import Subscribe, Unsubscribe
@@ -104,6 +106,7 @@ class Lifecycle:
         self.rows = SessionRows(port, self.table, now_ms, gateway)
         self.queues = FilterQueues(port, self.table, now_ms, tools.rules)
         self.shared = SharedGroups(port, self.queues, tools, shared_strategy)
+        self.past = self.shared.past = Replays(port, tools, gateway)
         self.serial = Serial()
         self.pause = pause(tools.later)
         """Where one client asks for much, the others have their turn in between."""
@@ -249,7 +252,7 @@ class Lifecycle:
                 yield self.pause
             if client.gone:
                 return None
-            if is_shared(text):
+            if stands_apart(text):
                 shared.append((text, kept))
                 continue
             light = kept.light
@@ -376,7 +379,7 @@ class Lifecycle:
             try:
                 qos = pack(options, identifier)
                 session.check_filter(text)
-                yield from self._check_filter(subscribed, text)
+                yield from self._check_filter(session, subscribed, text)
                 if isinstance(session, VolatileSession):
                     yield from self._subscribe_volatile(session, text, qos)
                 elif stored is not None:
@@ -440,7 +443,7 @@ class Lifecycle:
             kept = stored.filters[text]
             light = kept.light
             try:
-                if is_shared(text):
+                if stands_apart(text):
                     yield from self._join_again(session, text, kept)
                     continue
                 cursors[text] = (yield from self._open_again(session.client_id, text, kept)).cursor
@@ -497,10 +500,12 @@ class Lifecycle:
         added = {text: stored.filters[text] for text in granted}
         return now_ms if (yield from self._change(session, lambda row: row.filters.update(added))) else 0
 
-    def _check_filter(self, subscribed: Collection[str], text: str) -> Steps:
+    def _check_filter(self, session: Session, subscribed: Collection[str], text: str) -> Steps:
         """Raise GantryError for filters that nobody may have."""
         if is_shared(text):
             check_shared(text)
+        if is_past(text) and text not in subscribed:
+            self.past.check(session, text, subscribed)
         if text not in subscribed and len(subscribed) >= self.subscriptions_max:
             raise GantryError(ErrorCode.LIMIT_REACHED, f"mqtt.subscriptions_max ({self.subscriptions_max}) is reached")
         yield from self.queues.need_topic(text)
@@ -509,7 +514,7 @@ class Lifecycle:
         if not session.is_attached():
             return
         session.subscriptions[text] = qos
-        if is_shared(text):
+        if stands_apart(text):
             try:
                 yield from self.shared.join(session, text, qos)
             except GantryError:
@@ -532,7 +537,7 @@ class Lifecycle:
         """Note the filter with its light queue."""
         known = stored.filters.get(text)
         light = known.light if known is not None else 0
-        if not light:
+        if not light and not is_past(text):
             light = yield from self.queues.queue_of(text)
         stored.filters[text] = StoredFilter(qos, light, known is not None and known.owed)
 
@@ -560,7 +565,7 @@ class Lifecycle:
         cursors: dict[str, int] = {}
         work = Work()
         for text in known:
-            if is_shared(text):
+            if stands_apart(text):
                 self.shared.leave(session, text)
                 continue
             cursors[text] = session.remove(text)
@@ -654,6 +659,10 @@ class Lifecycle:
         """End a stored session: all its filters, then its places in the light queues, then its row. What is left when it is taken over
         the taker does."""
         self._memories.forget(client_id)
+        row = self.table.row(client_id)
+        if row is not None and b'"$from/' in row:
+            for text in filter(is_past, StoredSession.decode(row).filters):
+                yield from self.past.forget(client_id, text)
 
         def end(stored: StoredSession) -> None:
             for text in list(stored.filters):

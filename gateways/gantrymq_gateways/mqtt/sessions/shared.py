@@ -14,8 +14,10 @@ from gantrymq.broker.port import END, BrokerPort, CursorInfo
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Call, Steps, call, run
 from gantrymq_gateways.mqtt.sessions.filter_queues import FilterQueues
+from gantrymq_gateways.mqtt.sessions.past import Replays
 from gantrymq_gateways.mqtt.sessions.sessions import Session, SessionTools
 from gantrymq_gateways.mqtt.sessions.shared_group import ALONE, SharedGroup
+from gantrymq_gateways.mqtt.topics.past import is_past
 
 CURSOR_GROUP: Final = "mqtt-share"
 """Group of the cursor in a shared subscription's own light queue."""
@@ -38,9 +40,14 @@ class SharedGroups:
         self._leases: dict[str, int] = {}
         self.flush_settled: Callable[[], None] = lambda: None
         self.groups: dict[str, SharedGroup] = {}
+        self.past: Replays
+        """Subscriptions from the past, which join and leave with these."""
 
     def join(self, session: Session, text: str, granted: int, light: int = 0) -> Generator[Call, Any, int]:
         """Become a member, or change the QoS; the light queue that the group has. `light`: the one that the session's row says."""
+        if is_past(text):
+            yield from self.past.join(session, text, granted)
+            return 0
         group = self.groups.get(text)
         while group is None:
             light = light or (yield from self._queues.queue_of(text))
@@ -68,6 +75,7 @@ class SharedGroups:
 
     def leave(self, session: Session, text: str) -> None:
         """UNSUBSCRIBE."""
+        self.past.leave(session, text)
         group = self.groups.get(text)
         if group is not None:
             group.leave(session)
@@ -75,6 +83,7 @@ class SharedGroups:
 
     def detach(self, session: Session) -> None:
         """The session's connection is gone."""
+        self.past.detach(session)
         for share in session.shared_with:
             share.detach(session)
             group = self.groups.get(share.text)
@@ -124,5 +133,6 @@ class SharedGroups:
 
     def lost(self) -> None:
         """The broker went away."""
+        self.past.lost()
         self.groups.clear()
         self._leases.clear()

@@ -6,7 +6,6 @@ held when it leaves goes back to its old place in the queue. Which member of thi
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -15,14 +14,9 @@ from zlib import crc32
 from gantrymq.broker.port import Delivery, Outcome
 from gantrymq.model import properties as props
 from gantrymq.model.errors import GantryError
-from gantrymq_gateways.mqtt.messages.deliver import body_of
-from gantrymq_gateways.mqtt.messages.exchange import Twice
-from gantrymq_gateways.mqtt.messages.facts import facts_of
-from gantrymq_gateways.mqtt.messages.grants import QOS, combine
 from gantrymq_gateways.mqtt.messages.refused import CLIENT
 from gantrymq_gateways.mqtt.sessions.sessions import ACQUIRE_BYTES, Session, SessionTools
-
-log = logging.getLogger(__name__)
+from gantrymq_gateways.mqtt.sessions.single import qos_of, send_one
 
 ACQUIRE_MAX: Final = 256
 """Messages fetched for a group at once: what is fetched here cannot go to members of other gateways."""
@@ -256,33 +250,16 @@ class SharedGroup:
     def _send_pending(self, member: _Member) -> None:
         session, outlet = member.session, member.session.outlet
         while member.pending and session.is_attached() and not session.held:
-            qos = min(member.granted & QOS, facts_of(member.pending[0].message).qos)
+            qos = qos_of(member.pending[0], member.granted)
             if outlet.blocked or (qos and outlet.room() <= 0):
                 return
-            self._send(member, member.pending.popleft(), qos)
+            self._send(member, member.pending.popleft())
 
-    def _send(self, member: _Member, delivery: Delivery, qos: int) -> None:
+    def _send(self, member: _Member, delivery: Delivery) -> None:
         session, message = member.session, delivery.message
-        outlet = session.outlet
-        topic, body = self._tools.topics.get(message.topic, message.tag), body_of(message)
-        facts = facts_of(message)
-        now_ms = self._tools.now_ms() if facts.expires_ms else 0
         taken = Taken(self, session, delivery.offset, (message.topic, message.tag))
         self._taken.setdefault(session, {})[delivery.offset] = taken
-        if not topic or body is None:
-            log.warning("record at %d cannot be sent over MQTT: no topic or a broken body", message.physical_offset)
-        elif facts.is_over(now_ms) or (outlet.bridge and outlet.returns(message)):
-            pass  # done: too late, or it would go back to where it came from
-        else:
-            # [MQTT-4.8.2-3] [MQTT5-4.8.2-3]: the granted QoS is a member's own.
-            grant = combine([member.granted])
-            retains = grant is not None and grant.retains
-            listed = (grant.listed if grant is not None else b"") + facts.listed(now_ms) if outlet.five else b""
-            flags = qos << 1 | (8 if delivery.count > 1 and qos else 0) | outlet.retain_flag(facts, retains)
-            state = Twice(taken) if qos == 2 else taken
-            if outlet.publish(topic, body, flags, state, 0, listed) and qos:
-                return
-        taken.acknowledged()
+        send_one(self._tools, session, delivery, member.granted, taken)
 
 
 def publisher_property(client_id: str) -> bytes:

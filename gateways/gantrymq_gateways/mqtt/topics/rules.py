@@ -141,6 +141,21 @@ class TopicRules:
             literal = literal.partition(f"/{level}")[0] + "/" if f"/{level}" in literal else literal
         return self.target_of(literal) or native
 
+    def homes_of(self, text: str) -> list[str] | None:
+        """Native topics that hold everything a filter matches; None: it may be any number of them."""
+        native, _ = topics.filter_route(text)
+        if native is None:
+            return None
+        found = [native]
+        if self.levels > 1 and names.matches_wildcards(native):
+            levels = text.split("/")[: self.levels]
+            if {"+", "#"} & set(levels):
+                return None
+            found.append(self._place("/".join(levels))[0])
+        literal = text.partition("+")[0].partition("#")[0]
+        found += [target for prefix, target in self.pairs if literal.startswith(prefix) or prefix.startswith(literal)]
+        return list(dict.fromkeys(found))
+
 
 class _Ruled(msgspec.Struct, omit_defaults=True):
     """Expression of a route with topic rules."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq_gateways.mqtt.topics import past
 
 SHARE: Final = "$share/"
 QUEUE: Final = "$queue/"
@@ -15,10 +16,15 @@ def is_shared(text: str) -> bool:
     return text.startswith((SHARE, QUEUE)) or text in (SHARE[:-1], QUEUE[:-1])
 
 
+def stands_apart(text: str) -> bool:
+    """Whether a filter is that of a subscription which does not go by the light queue of its topic filter: shared, or from the past."""
+    return is_shared(text) or past.is_past(text)
+
+
 def bare(text: str) -> str:
-    """The topic filter of a subscription, shared (and checked) or not."""
-    if text.startswith(SHARE):
-        return text.split("/", 2)[2]
+    """The topic filter of a subscription of any kind; empty for what has none."""
+    if text.startswith((SHARE, past.PREFIX)):
+        return text.partition("/")[2].partition("/")[2]
     return text.removeprefix(QUEUE)
 
 

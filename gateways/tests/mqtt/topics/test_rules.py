@@ -308,3 +308,22 @@ def test_a_subscription_under_rules_names_its_native_topic() -> None:
     router.remove("2")
     assert not router.names_topic("fleet")
     assert not router.names_topic("site%2Fhall")
+
+
+@pytest.mark.parametrize(
+    ("text", "levels", "homes"),
+    [
+        ("t/#", 1, ["t"]),
+        ("devices/#", 1, ["devices", "fleet", "heavy"]),
+        ("devices/d1/+", 1, ["devices", "fleet"]),
+        ("devices/x/d/temp", 1, ["devices", "heavy", "fleet"]),
+        ("dev/#", 1, ["dev"]),
+        ("+/x", 1, None),
+        ("t/a/#", 2, ["t", "t%2Fa"]),
+        ("t/+", 2, None),
+        ("t", 2, ["t"]),
+    ],
+)
+def test_where_all_that_a_filter_matches_is(text: str, levels: int, homes: list[str] | None) -> None:
+    found = parse_rules("devices/=fleet; devices/x=heavy", levels).homes_of(text)
+    assert (found and sorted(found)) == (homes and sorted(homes))
