@@ -196,8 +196,8 @@ NOT_RUN: Final[dict[str, str]] = {
     "updateColdDataFlowCtrGroupConfig": "limits of cold reads",
     "removeColdDataFlowCtrGroupConfig": "limits of cold reads",
     "setCommitLogReadAheadMode": "the log is not mapped for reading ahead here",
-    "createUser": "users: administered elsewhere", "updateUser": "users", "deleteUser": "users", "getUser": "users",
-    "listUser": "users", "copyUser": "users", "createAcl": "access lists", "updateAcl": "access lists",
+    "createUser": "users: compared in test_accounts.py", "updateUser": "users", "deleteUser": "users", "getUser": "users",
+    "listUser": "users", "copyUser": "users", "createAcl": "access lists: likewise", "updateAcl": "access lists",
     "deleteAcl": "access lists", "getAcl": "access lists", "listAcl": "access lists", "copyAcl": "access lists",
 }  # fmt: skip
 """Commands that are left out, with the reason."""

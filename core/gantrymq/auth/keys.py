@@ -36,6 +36,17 @@ class Keys:
         data = _cipher(key).encrypt(nonce, secret.encode(), user.encode())
         return f"{name}.{base64.b64encode(nonce + data).decode()}"
 
+    def renewed(self, user: str, sealed: str) -> str | None:
+        """The same secret under the key in front; None: it is already. Raises `KeyFileError`."""
+        if sealed.partition(".")[0] == self.name:
+            return None
+        return self.seal(user, self.open(user, sealed))
+
+    @property
+    def name(self) -> str:
+        """Of the key in front."""
+        return next(iter(self._keys))
+
     def open(self, user: str, sealed: str) -> str:
         """The secret; raises `KeyFileError` if no key here made it."""
         name, _, text = sealed.partition(".")
@@ -88,11 +99,23 @@ def read_keys(path: Path) -> Keys:
     return Keys(keys)
 
 
+def drop_old_keys(path: Path) -> list[str]:
+    """Leave the key in front alone; returns the names of those that are gone. Raises OSError."""
+    lines = [line for line in path.read_text(encoding="ascii").splitlines() if line.strip()]
+    _write(path, "".join([line + "\n" for line in lines[:1]]))
+    return [line.strip().partition(" ")[0] for line in lines[1:]]
+
+
 def add_key(path: Path) -> str:
     """Put a new key in front, in a file that only its owner may read; returns its name. Raises OSError."""
     before = path.read_text(encoding="ascii") if path.exists() else ""
     name = secrets.token_hex(4)
     text = f"{name} {base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()}\n{before}"
+    _write(path, text)
+    return name
+
+
+def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)
@@ -101,4 +124,3 @@ def add_key(path: Path) -> str:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-    return name

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from gantrymq.client.admin import Admin
+from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode
 from gantrymq.remoting.overview_codes import AUDIT, AUTH_STATUS, EXPLAIN
@@ -25,7 +26,9 @@ class Accounts:
 
     async def user(self, name: str) -> dict[str, Any]:
         """One. Raises NOT_FOUND."""
-        found: dict[str, Any] = await self._ask(RequestCode.AUTH_GET_USER, {"username": name}, f"user {name}")
+        found: dict[str, Any] | None = await self._ask(RequestCode.AUTH_GET_USER, {"username": name}, f"user {name}")
+        if found is None:
+            raise GantryError(ErrorCode.NOT_FOUND, f"there is no user {name!r}")
         return found
 
     async def create_user(self, name: str, **info: Any) -> None:
@@ -84,7 +87,7 @@ class Accounts:
     async def _ask(self, code: int, fields: dict[str, str], what: str) -> Any:
         command = Command(code, {name: value for name, value in fields.items() if value})
         answer = await self._admin.client.ask((await self._masters())[0], command, what)
-        return msgspec.json.decode(answer.body)
+        return msgspec.json.decode(answer.body) if answer.body else None
 
     async def _tell(self, code: int, fields: dict[str, str], body: Any, what: str) -> None:
         data = msgspec.json.encode(body) if body is not None else b""

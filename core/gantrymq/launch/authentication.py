@@ -11,6 +11,8 @@ from pathlib import Path
 from socket import gethostname
 from typing import Any, Final
 
+import msgspec
+
 from gantrymq.auth import passwords
 from gantrymq.auth.audit import Audit
 from gantrymq.auth.authority import Authority
@@ -105,6 +107,7 @@ async def open_at_broker(authority: Authority, port: BrokerPort, data: Path) -> 
     except (KeyFileError, OSError) as error:
         raise ConfigError(f"auth.key_file: {error}") from error
     await follow(authority, port)
+    await _renew_secrets(authority, port)
     if authority.has_admin():
         return
     if not config.admin_file:
@@ -113,6 +116,29 @@ async def open_at_broker(authority: Authority, port: BrokerPort, data: Path) -> 
     user = await asyncio.to_thread(_admin_of, Path(config.admin_file), authority)
     await _call(partial(port.put, USERS, [(user.name, encode(user))]))
     log.info("user %s of %s is administrator", user.name, config.admin_file)
+
+
+async def _renew_secrets(authority: Authority, port: BrokerPort) -> None:
+    """Secrets that older keys of the file encrypted are encrypted under the one in front, so that the others may be dropped."""
+    keys = authority.keys
+    assert keys is not None
+    rows: list[tuple[str, bytes | None, bytes | None]] = []
+    for user in authority.users():
+        try:
+            sealed = keys.renewed(user.name, user.secret) if user.secret else None
+        except KeyFileError as error:
+            log.error("%s", error)
+            continue
+        if sealed is not None:
+            rows.append((user.name, encode(user), encode(msgspec.structs.replace(user, secret=sealed))))
+    if rows:
+        changed = await _call(partial(port.put_if, USERS, rows))
+        log.info(
+            "%d of %d secrets that older keys had encrypted are encrypted under key %s now",
+            sum(changed),
+            len(rows),
+            keys.name,
+        )
 
 
 def _admin_of(path: Path, authority: Authority) -> User:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 DIRECTIONS: Final = ("out", "in", "both")
@@ -57,7 +59,7 @@ class Connection:
     topics: list[TopicRule] = field(default_factory=list)
     client_id: str = ""
     user_name: str | None = None
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)
     clean: bool = False
     keep_alive_s: int = 60
     restart_s: tuple[float, float] = (1.0, 30.0)
@@ -142,8 +144,10 @@ def _option(current: Connection, key: str, value: str, found: Parsed, strict: bo
         current.addresses += [_address(part) for part in value.split()]
     elif key == "topic":
         current.topics.append(_topic(value))
+    elif key == "remote_password_file":
+        current.password = _first_line(value)
     elif key in texts:
-        setattr(current, texts[key], value)
+        setattr(current, texts[key], _from_environment(value) if texts[key] == "password" else value)
     elif key in flags:
         if value not in ("true", "false"):
             raise ValueError(f"{key} is true or false, not {value!r}")
@@ -156,9 +160,27 @@ def _option(current: Connection, key: str, value: str, found: Parsed, strict: bo
             raise ValueError("restart_timeout has one to three numbers")
         current.restart_s = (times[0], max(times))
     elif key in IGNORED:
-        found.notes.append(f"connection {current.name}: {key} {value}")
+        hidden = "password" in key or "psk" in key
+        found.notes.append(f"connection {current.name}: {key} {'***' if hidden else value}")
     elif strict:
         raise ValueError(f"{key} is no option of a bridge")
+
+
+def _first_line(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"remote_password_file {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _from_environment(value: str) -> str:
+    """`${NAME}` as a whole is a variable of the environment."""
+    if not (value.startswith("${") and value.endswith("}")):
+        return value
+    found = os.environ.get(value[2:-1])
+    if found is None:
+        raise ValueError(f"the environment has no {value[2:-1]}")
+    return found
 
 
 def _address(text: str) -> tuple[str, int]:

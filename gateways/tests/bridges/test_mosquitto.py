@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gantrymq_gateways.bridges.mosquitto import BridgeFileError, TopicRule, parse
@@ -77,3 +79,28 @@ def test_names_come_from_the_machine() -> None:
 def test_what_is_none(text: str, complaint: str) -> None:
     with pytest.raises(BridgeFileError, match=complaint):
         parse(text)
+
+
+def test_passwords_from_files_and_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "secret"
+    path.write_text("of a file\nsecond line\n")
+    site = "connection a\naddress h\ntopic # in\n"
+    monkeypatch.setenv("BRIDGE_PASSWORD", "of the environment")
+    for line, password in (
+        (f"remote_password_file {path}", "of a file"),
+        ("remote_password ${BRIDGE_PASSWORD}", "of the environment"),
+        ("remote_password $plain", "$plain"),
+    ):
+        (connection,) = parse(f"{site}{line}\n").connections
+        assert connection.password == password
+        assert password not in repr(connection)
+    for line in (f"remote_password_file {tmp_path}/none", "remote_password ${NOT_SET}"):
+        with pytest.raises(BridgeFileError, match="line 4"):
+            parse(f"{site}{line}\n")
+
+
+def test_secrets_that_are_not_used_are_not_told() -> None:
+    found = parse("connection a\naddress h\ntopic # in\nlocal_password hunter2\nbridge_psk abcdef\n")
+    assert len(found.notes) == 2
+    assert "hunter2" not in str(found)
+    assert "abcdef" not in str(found)

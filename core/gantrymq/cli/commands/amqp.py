@@ -26,7 +26,7 @@ SHOVEL_SAYS_S: Final = 5.0
 """How far it is, as often as this."""
 
 Api = Annotated[str, typer.Option(help="Where the management API is.", envvar="GANTRY_AMQP_API")]
-User = Annotated[str, typer.Option(help="NAME:PASSWORD", envvar="GANTRY_AMQP_USER")]
+User = Annotated[str, typer.Option(help="NAME:PASSWORD, or @FILE with that in it.", envvar="GANTRY_AMQP_USER")]
 API: Final = "http://localhost:15672"
 USER: Final = "guest:guest"
 
@@ -41,6 +41,17 @@ COLUMNS: Final = {
     "consumers": ("consumer_tag", "queue.name", "ack_required", "prefetch_count", "channel_details.name"),
 }
 """What is shown of each kind; --json shows all."""
+
+
+def said_in(text: str) -> str:
+    """An argument with a password in it, or `@FILE`: the first line of that file, which other users of the machine do not see."""
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text(encoding="utf-8").partition("\n")[0].strip()
+    except (OSError, UnicodeDecodeError) as error:
+        complain(f"{text}: {getattr(error, 'strerror', None) or error}")
+        raise typer.Exit(EXIT_FAILED) from error
 
 
 @amqp_app.callback()
@@ -147,7 +158,10 @@ def peek(
 @amqp_app.command()
 def shovel(
     queue: Annotated[str, typer.Argument(help="Where the messages are.")],
-    source: Annotated[str, typer.Option("--from", help="amqp://USER:PASSWORD@HOST:PORT/VHOST of its broker.")],
+    source: Annotated[
+        str,
+        typer.Option("--from", help="amqp://USER:PASSWORD@HOST:PORT/VHOST of its broker, or @FILE with that in it."),
+    ],
     destination: Annotated[str, typer.Option("--to", help="The same of the broker that gets them.")],
     to_queue: Annotated[str, typer.Option(help="A queue there; without it the one of the same name.")] = "",
     to_exchange: Annotated[str, typer.Option(help="An exchange there instead.")] = "",
@@ -166,6 +180,7 @@ def shovel(
     except ImportError as error:
         complain("aiormq is needed: pip install 'gantrymq[bridges]'")
         raise typer.Exit(EXIT_FAILED) from error
+    source, destination = said_in(source), said_in(destination)
     own_key = None if to_exchange and not key else key or to_queue
     words = (source, queue, destination, to_exchange, own_key, rate, prefetch, until_empty)
     if not run(*words, lambda line: typer.echo(line, err=True), SHOVEL_SAYS_S):
@@ -232,7 +247,7 @@ def ask(method: str, path: str, api: str, user: str, body: Any = None) -> Any:
     if place.scheme not in kinds or not place.hostname:
         complain(f"--api {api}: it begins with http:// or https:// and a host")
         raise typer.Exit(EXIT_USAGE)
-    headers = {"Authorization": "Basic " + b64encode(user.encode()).decode()}
+    headers = {"Authorization": "Basic " + b64encode(said_in(user).encode()).decode()}
     data = json.dumps(body).encode() if body is not None else None
     try:
         connection = kinds[place.scheme](place.hostname, place.port, timeout=TIMEOUT_S)

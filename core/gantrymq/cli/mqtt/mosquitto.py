@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
 
+from gantrymq.config import is_secret
+
 BRIDGE_KEYS: Final = frozenset(
     {
         "address", "addresses", "clientid", "username", "password", "topic", "cleansession", "keepalive_interval",
-        "restart_timeout", "notifications", "notifications_local_only", "notification_topic", "try_private", "start_type",
+        "restart_timeout", "remote_password_file", "notifications", "notifications_local_only", "notification_topic", "try_private", "start_type",
         "idle_timeout", "threshold", "round_robin", "remote_clientid", "remote_username", "remote_password", "local_clientid",
         "local_username", "local_password", "local_cleansession",
     }
@@ -126,7 +128,8 @@ class _Reader:
         try:
             self._line(key, value)
         except ValueError as error:
-            self.found.left.append(f"line {number}: {key} {value} ({error})")
+            hidden = is_secret(key) or "psk" in key
+            self.found.left.append(f"line {number}: {key} {'***' if hidden else value} ({error})")
 
     def _line(self, key: str, value: str) -> None:
         listener = self._listeners[-1]

@@ -334,11 +334,23 @@ def explain(
 @auth_app.command()
 def key(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file of auth.key_file, or D/gantry/auth.key.")],
+    drop_old: Annotated[
+        bool, typer.Option("--drop-old", help="Leave the key in front alone, once its broker was started with it.")
+    ] = False,
+    yes: Yes = False,
 ) -> None:
-    """Put a new key in front of the file: secrets written from the next start on are encrypted under it, older ones can still be read."""
-    from gantrymq.auth.keys import add_key
+    """Put a new key in front of the file: from its broker's next start on all secrets are encrypted under it."""
+    from gantrymq.auth.keys import add_key, drop_old_keys
 
+    if drop_old:
+        confirm(
+            f"Drop all keys of {file} but the one in front? Secrets that its broker has not written anew are lost.", yes
+        )
     try:
+        if drop_old:
+            gone = drop_old_keys(file)
+            typer.echo(f"{file}: {', '.join(gone) if gone else 'there was no other key'}{' dropped' if gone else ''}")
+            return
         name = add_key(file)
     except (OSError, UnicodeDecodeError) as error:
         complain(f"{file}: {getattr(error, 'strerror', None) or error}")

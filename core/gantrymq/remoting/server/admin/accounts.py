@@ -6,6 +6,7 @@ RocketMQ's user has a secret that it signs with; the same text is its password a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -163,8 +164,9 @@ def delete_user(command: Command, reply: Reply, services: Accounts) -> None:
 
 
 def get_user(command: Command, reply: Reply, services: Accounts) -> None:
-    """GET_USER."""
-    reply.respond(command, body=bodies.encode(_shown(_account(services, command.fields.get("username", "")))))
+    """GET_USER; without a body, as RocketMQ's, where there is no such user."""
+    user = services.authority.account(command.fields.get("username", ""))
+    reply.respond(command, body=b"" if user is None else bodies.encode(_shown(user)))
 
 
 def list_users(command: Command, reply: Reply, services: Accounts) -> None:
@@ -207,10 +209,14 @@ def create_acl(command: Command, reply: Reply, services: Accounts) -> None:
     subject = _subject(command.fields.get("subject") or info.subject or "")
     before = services.authority.policy(subject)
     try:
-        new = [rule for policy in info.policies or () for entry in policy.entries or () for rule in _rules(entry)]
-        replaced = {rule.resource for rule in new}
-        kept = [rule for rule in (before.rules if before is not None else ()) if rule.resource not in replaced]
-        policy = Policy(subject, tuple(kept + new))
+        new: dict[str, list[Rule]] = {}
+        for entry in [entry for policy in info.policies or () for entry in policy.entries or ()]:
+            for rule in _rules(entry):
+                new.setdefault(rule.resource, []).append(rule)
+        rules: dict[str, list[Rule]] = {}
+        for rule in before.rules if before is not None else ():
+            rules.setdefault(rule.resource, []).append(rule)
+        policy = Policy(subject, tuple(itertools.chain.from_iterable((rules | new).values())))
         check_policy(policy)
     except ValueError as error:
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, str(error)) from error
@@ -248,24 +254,22 @@ def delete_acl(command: Command, reply: Reply, services: Accounts) -> None:
 
 
 def get_acl(command: Command, reply: Reply, services: Accounts) -> None:
-    """GET_ACL."""
-    subject = _subject(command.fields.get("subject", ""))
-    policy = services.authority.policy(subject)
-    if policy is None:
-        raise GantryError(ErrorCode.NOT_FOUND, f"{subject} has no policy")
-    reply.respond(command, body=bodies.encode(_acl(policy)))
+    """GET_ACL; without a body, as RocketMQ's, where the subject has no policy."""
+    policy = services.authority.policy(_subject(command.fields.get("subject", "")))
+    reply.respond(command, body=b"" if policy is None else bodies.encode(_acl(policy)))
 
 
 def list_acls(command: Command, reply: Reply, services: Accounts) -> None:
-    """LIST_ACL; `subjectFilter`, `resourceFilter`: parts of them."""
+    """LIST_ACL; `subjectFilter`, `resourceFilter`: parts of them. Rules of other resources are left out."""
     subject, resource = (
         command.fields.get("subjectFilter", "").lower(),
         command.fields.get("resourceFilter", "").lower(),
     )
     found = [
-        _acl(policy)
+        _acl(Policy(policy.subject, rules))
         for policy in services.authority.policies()
-        if subject in policy.subject.lower() and any(resource in rule.resource.lower() for rule in policy.rules)
+        if subject in policy.subject.lower()
+        and (rules := tuple([rule for rule in policy.rules if resource in rule.resource.lower()]))
     ]
     reply.respond(command, body=bodies.encode(found))
 
@@ -275,7 +279,7 @@ def _acl(policy: Policy) -> AclInfo:
         AclEntry(
             rule.resource[:1].upper() + rule.resource[1:],
             [action.capitalize() for action in rule.actions],
-            list(rule.sources),
+            list(rule.sources) or None,
             "Allow" if rule.allow else "Deny",
         )
         for rule in policy.rules
