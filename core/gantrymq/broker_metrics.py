@@ -6,12 +6,14 @@ Names and labels are RocketMQ's where it has the number (BrokerMetricsConstant, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
+from functools import partial
 from heapq import nlargest
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.lags import LagSweep
+from gantrymq.broker.queues.engine import OUTCOMES
 from gantrymq.broker.rocketmq import stats
 from gantrymq.metrics import SECONDS, Histogram, Metrics, head, labels_text
 from gantrymq.model import names
@@ -34,6 +36,10 @@ COUNTERS_PER_PIECE: Final = 1000
 NODE_TYPE: Final = "broker"
 
 Labels = list[tuple[str, str]]
+
+
+def _count_of(counts: Mapping[str, int], why: str) -> int:
+    return counts.get(why, 0)
 
 
 class BrokerMetrics:
@@ -90,6 +96,10 @@ class BrokerMetrics:
              lambda: self._lags_unknown, "gauge"),
         ):  # fmt: skip
             self._one(name, text, source, kind)
+        taken = broker.queues.counts
+        for why in OUTCOMES:
+            text = "Entries that queues with a policy took out or did not take, by reason"
+            self._one("gantry_queue_entries_total", text, partial(_count_of, taken, why), "counter", outcome=why)
 
     def _topic_count(self) -> int:
         return sum([not topic.system for topic in self._broker.topics.topics.values()])

@@ -50,7 +50,11 @@ class World:
         for family in text_string_to_metric_families(self.metrics.render()):
             for sample in family.samples:
                 key = "/".join(
-                    [sample.labels[each] for each in ("topic", "consumer_group", "le") if each in sample.labels]
+                    [
+                        sample.labels[each]
+                        for each in ("topic", "consumer_group", "le", "outcome")
+                        if each in sample.labels
+                    ]
                 )
                 assert key not in found.setdefault(sample.name, {}), (sample.name, key)
                 found[sample.name][key] = sample.value

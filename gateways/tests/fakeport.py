@@ -614,6 +614,10 @@ class FakePort:
             return
         self._answer(on_done, token, [self._info(self.cursors[c]) if c in self.cursors else None for c in cursors])
 
+    def details(self, cursors: Sequence[int], token: object, on_done: Done) -> None:
+        """Only commands ask; this has none."""
+        self._answer(on_done, token, [None] * len(cursors))
+
     def purge(self, cursor: int, token: object, on_done: Done) -> None:
         if self._failed("purge", token, on_done):
             return

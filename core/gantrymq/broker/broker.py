@@ -33,7 +33,7 @@ from gantrymq.broker.parts import Part
 from gantrymq.broker.pop.pops import Pops
 from gantrymq.broker.port import Done, Route
 from gantrymq.broker.queues.companions import Companions, Decided, Whole
-from gantrymq.broker.queues.engine import QueueEngine, dead_letters_of
+from gantrymq.broker.queues.engine import QueueEngine
 from gantrymq.broker.rocketmq.settings import Settings
 from gantrymq.broker.rocketmq.stats import BrokerStats
 from gantrymq.broker.routing.api import RouteSet
@@ -141,7 +141,7 @@ class Broker:
         self.cursors.share, self.seats = SharedBodies(wheel).shared, Seats(self.cursors, turn, wheel)
         self.delays, self.transactions = Delays(self), Transactions(self)
         self.pops: Pops = Pops(self)
-        self.queues: QueueEngine = QueueEngine(self, dead_letters_of(route_sets), self.drop_light)
+        self.queues: QueueEngine = QueueEngine(self, route_sets, self.drop_light)
         self.parts: list[Part] = [self.delays, self.transactions, self.pops, self.queues]
         redirect_half, enter_decided = self.transactions.redirect, self.transactions.enter
         self.redirects = {DELAYED: self.delays.redirect, HALF: redirect_half, DECIDED: enter_decided, RUN: self._run}

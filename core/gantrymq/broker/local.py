@@ -13,7 +13,19 @@ from gantrymq.broker.consuming.cursors import Cursor, parse_queue
 from gantrymq.broker.consuming.held import Held
 from gantrymq.broker.consuming.scans import Scans
 from gantrymq.broker.matches import Tap
-from gantrymq.broker.port import CursorInfo, Delivery, Done, Outcome, Route, Scanned, Start, Terms, TopicInfo
+from gantrymq.broker.port import (
+    DETAILS_MAX,
+    CursorDetails,
+    CursorInfo,
+    Delivery,
+    Done,
+    Outcome,
+    Route,
+    Scanned,
+    Start,
+    Terms,
+    TopicInfo,
+)
 from gantrymq.broker.queues.companions import check_settled
 from gantrymq.broker.row_checks import is_quarantined, readable
 from gantrymq.broker.tables.tables import KEY_BYTES_MAX, check_item
@@ -402,6 +414,14 @@ class LocalBrokerPort:
                 self._broker.queues.settle_now(found)
             result.append(None if found is None else table.info(found))
         on_done(token, result)
+
+    def details(self, cursors: Sequence[int], token: Any, on_done: Done) -> None:
+        table, log_end = self._broker.cursors, self._broker.store.written_position
+
+        def find(_store: StoreReader) -> list[CursorDetails | None]:
+            return [table.details(cursor, log_end) for cursor in cursors[:DETAILS_MAX]]
+
+        self._read(find, partial(on_done, token), token, on_done)
 
     def purge(self, cursor: int, token: Any, on_done: Done) -> None:
         found = self._broker.cursors.by_id.get(cursor)

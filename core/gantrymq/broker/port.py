@@ -35,6 +35,9 @@ POSITION_BITS: Final = 53
 that two groups' records are never taken for one."""
 POSITION_MASK: Final = (1 << POSITION_BITS) - 1
 
+DETAILS_MAX: Final = 256
+"""Cursors of one `details`: for each the queue is read, half a millisecond together."""
+
 PASSING: Final = frozenset({ErrorCode.BUSY, ErrorCode.STORE_FULL})
 """Refusals that end by themselves."""
 
@@ -101,6 +104,17 @@ class CursorInfo:
     next_offset: int
     consumers: int = 0
     """Seats taken, over all ports."""
+
+
+@dataclass(slots=True)
+class CursorDetails:
+    """A cursor as people look at it. `end`: entries that ever entered; `pinned`: bytes of the log from its oldest entry on."""
+
+    ready: int
+    unacked: int
+    consumers: int
+    end: int
+    pinned: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +284,9 @@ class QueuePort(Protocol):
 
     def stats(self, cursors: Sequence[int], token: object, on_done: Done) -> None:
         """Result: list[CursorInfo | None]."""
+
+    def details(self, cursors: Sequence[int], token: object, on_done: Done) -> None:
+        """Of at most `DETAILS_MAX` cursors. Result: list[CursorDetails | None]."""
 
     def purge(self, cursor: int, token: object, on_done: Done) -> None:
         """Drop every ready entry (not the leased ones). Result: their number."""

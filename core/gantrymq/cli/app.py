@@ -35,6 +35,10 @@ GROUPS: Final = {
     "group": ("Consumer groups.", ["gantrymq.cli.commands.groups"]),
     "offset": ("Where consumer groups are.", ["gantrymq.cli.commands.groups"]),
     "message": ("Messages.", ["gantrymq.cli.message"]),
+    "queue": ("Queues: what waits in them, who consumes.", ["gantrymq.cli.owned.queues"]),
+    "session": ("Sessions that are kept.", ["gantrymq.cli.owned.sessions"]),
+    "subscription": ("Subscriptions of sessions and webhooks.", ["gantrymq.cli.owned.subscriptions"]),
+    "connection": ("Clients that are connected.", ["gantrymq.cli.owned.connections"]),
     "transactions": (
         "Transactional messages that wait for their producer's decision.",
         ["gantrymq.cli.commands.transactions"],

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from gantrymq.broker.port import CursorInfo, Done, Outcome, Start, Terms
+from gantrymq.broker.port import DETAILS_MAX, CursorDetails, CursorInfo, Done, Outcome, Start, Terms
 from gantrymq.cluster import join as cluster_join
 from gantrymq.cluster.everywhere import Everywhere
 from gantrymq.cluster.group import ClusterCursor, Group, Part
@@ -355,6 +355,15 @@ class ClusterCursors:
             cursor.on_ready(cursor.handle)
 
     def stats(self, cursors: Sequence[int], token: Any, on_done: Done) -> None:
+        self._gather(cursors, "stats", lambda place, one, other: _sum(cursors[place], one, other), token, on_done)
+
+    def details(self, cursors: Sequence[int], token: Any, on_done: Done) -> None:
+        self._gather(cursors[:DETAILS_MAX], "details", lambda place, one, other: _add(one, other), token, on_done)
+
+    def _gather(
+        self, cursors: Sequence[int], method: str, together: Callable[[int, Any, Any], Any], token: Any, on_done: Done
+    ) -> None:
+        """What the groups say of their parts, put together by cursor; a group that does not say is left out."""
         by_group: dict[int, list[tuple[int, int]]] = {}
         for place, handle in enumerate(cursors):
             found = self.by_handle.get(handle)
@@ -362,16 +371,16 @@ class ClusterCursors:
                 by_group.setdefault(index, []).append((place, part.local))
 
         def ask(index: int, token: Any, done: Done) -> None:
-            self._cluster.groups[index].port.stats([local for _, local in by_group[index]], token, done)
+            getattr(self._cluster.groups[index].port, method)([local for _, local in by_group[index]], token, done)
 
         def gathered(results: list[Any]) -> None:
-            infos: list[CursorInfo | None] = [None] * len(cursors)
+            infos: list[Any] = [None] * len(cursors)
             for index, result in zip(by_group, results, strict=True):
                 for (place, _), info in zip(
                     by_group[index], () if isinstance(result, GantryError) else result, strict=False
                 ):
                     if info is not None:
-                        infos[place] = _sum(cursors[place], infos[place], info)
+                        infos[place] = together(place, infos[place], info)
             on_done(token, infos)
 
         Gathering([partial(ask, index) for index in by_group], gathered)
@@ -395,6 +404,15 @@ def _sum(handle: int, one: CursorInfo | None, other: CursorInfo) -> CursorInfo:
     return CursorInfo(
         handle, one.ready + other.ready, one.unacked + other.unacked, following, one.consumers + other.consumers
     )
+
+
+def _add(one: CursorDetails | None, other: CursorDetails) -> CursorDetails:
+    if one is None:
+        return other
+    return CursorDetails(
+        one.ready + other.ready, one.unacked + other.unacked, one.consumers + other.consumers, one.end + other.end,
+        one.pinned + other.pinned,
+    )  # fmt: skip
 
 
 def _is_deleted(cursor: ClusterCursor) -> bool:

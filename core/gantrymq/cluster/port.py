@@ -590,6 +590,9 @@ class ClusterPort:
     def stats(self, cursors: Sequence[int], token: Any, on_done: Done) -> None:
         self._cursors.stats(cursors, token, on_done)
 
+    def details(self, cursors: Sequence[int], token: Any, on_done: Done) -> None:
+        self._cursors.details(cursors, token, on_done)
+
     def purge(self, cursor: int, token: Any, on_done: Done) -> None:
         self._cursors.purge(cursor, token, on_done)
 

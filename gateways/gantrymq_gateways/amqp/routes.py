@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from gantrymq.model import names
@@ -47,6 +47,12 @@ class AmqpRoutes:
         self._renderer = Renderer({})
         self.dead_letters = AmqpDeadLetters(self._has_topic)
         """How the broker makes dead letters of AMQP queues."""
+
+    @staticmethod
+    def queue_name(rows: Callable[[str], Mapping[str, bytes]], light: int) -> str:
+        """What an AMQP queue is called, by its binding with the default exchange; empty if the light queue is none."""
+        row = rows("route").get(f"amqp.q.{light}")
+        return str(json.loads(json.loads(row)[2]).get("queue", "")) if row is not None else ""
 
     def add(self, number: int, topic: str | None, expression: str) -> bool:
         """As RouteSet.add; `read_more` tells what a match has read."""

@@ -8,7 +8,7 @@ encoded word never holds them). The first level is the route's topic; None: any 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from gantrymq.model import names
@@ -111,6 +111,11 @@ class MqttRoutes:
         self._routes: dict[int, tuple[str | None, list[str]]] = {}
         self._ruled: dict[tuple[object, ...], tuple[TopicRules, MqttRoutes]] = {}
         """Routes with topic rules, by the rules: there is one configuration, or for a while two."""
+
+    @staticmethod
+    def queue_name(rows: Callable[[str], Mapping[str, bytes]], light: int) -> str:
+        """The filter behind a light queue; empty if it is none of ours."""
+        return rows("mqtt_filter").get(str(light), b"").partition(b"\0")[0].decode("utf-8", "replace")
 
     def add(self, number: int, topic: str | None, expression: str) -> bool:
         if expression.startswith("{"):

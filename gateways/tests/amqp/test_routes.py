@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gantrymq.broker.routing.router import route_to_bytes
 from gantrymq.model.errors import GantryError
 from gantrymq.model.message import Message
+from gantrymq_gateways.amqp.definitions import QueueDefinition, default_routes
 from gantrymq_gateways.amqp.exchanges.patterns import Pattern, pattern_of
 from gantrymq_gateways.amqp.origin import DIRECT_TOPIC, tag_of
 from gantrymq_gateways.amqp.routes import AmqpRoutes
@@ -139,3 +141,10 @@ def test_removing_everything_leaves_nothing() -> None:
 def test_bad_expressions(expression: str) -> None:
     with pytest.raises(GantryError):
         AmqpRoutes().add(1, None, expression)
+
+
+def test_a_light_queue_has_the_name_of_its_queue() -> None:
+    queue = QueueDefinition("jobs/ä", 7, True, False, False, b"")
+    (route,) = default_routes(queue)
+    rows = {"route": {route.route_id: route_to_bytes(route)}}
+    assert [AmqpRoutes.queue_name(lambda table: rows[table], light) for light in (7, 8)] == ["jobs/ä", ""]

@@ -28,7 +28,7 @@ from gantrymq.broker.consuming.priorities import PriorityWindow
 from gantrymq.broker.consuming.roles import Managed, QueueReader, Seated
 from gantrymq.broker.consuming.shared_bodies import SHARED_BYTES_MIN
 from gantrymq.broker.consuming.window import MARK_STEP, AckWindow
-from gantrymq.broker.port import CursorInfo, Delivery, Outcome
+from gantrymq.broker.port import CursorDetails, CursorInfo, Delivery, Outcome
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.model.names import LMQ_PREFIX, light_name
@@ -331,6 +331,16 @@ class Cursors:
         window = cursor.window
         consumers = cursor.seats.count() if cursor.seats is not None else 0
         return CursorInfo(cursor.id, window.ready(self.end(cursor)), window.unacked(), window.next_offset, consumers)
+
+    def details(self, cursor_id: int, log_end: int) -> CursorDetails | None:
+        """As QueuePort.details. May raise `Cold`."""
+        cursor = self.by_id.get(cursor_id)
+        if cursor is None:
+            return None
+        info, end = self.info(cursor), self.end(cursor)
+        units = self.units(cursor, cursor.window.floor, 1) if cursor.window.floor < end else []
+        pinned = log_end - units[0][0] if units and units[0][1] != HOLE_SIZE else 0
+        return CursorDetails(info.ready, info.unacked, info.consumers, end, max(pinned, 0))
 
     def end(self, cursor: Cursor) -> int:
         """Maximum offset of the cursor's queue."""

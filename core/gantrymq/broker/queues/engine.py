@@ -47,6 +47,9 @@ RECHECK_MS_MAX: Final = 60_000
 """The clock may be set: nobody waits longer without a look at it."""
 OVERDUE_MAX: Final = 10_000
 """Expired in their consumers' hands: those that were answered since are forgotten then."""
+OUTCOMES: Final = ("expired", "maxlen", "rejected", "delivery_limit", "dead", "kept", "duplicate", "refused")
+"""Why entries leave a queue; `dead`: those of them that became a dead letter; `kept`: tries of dead letters that nothing took. The last two never entered: their
+key is there, or the queue is full."""
 EXPIRIES_MAX: Final = 1_000_000
 """Messages with an expiry of their own that are remembered, some 100 bytes each. Others expire when somebody gets them."""
 
@@ -63,14 +66,19 @@ def dead_letters_of(route_sets: Mapping[str, object]) -> dict[str, DeadLetters]:
     return {kind: letters for kind, letters in found.items() if letters is not None}
 
 
-class QueueEngine:
-    """See the module. `dead_letters`: by kind; `drop(light, rows)`: delete a light queue and these rows."""
+Namer = Callable[[Callable[[str], Mapping[str, bytes]], int], str]
+"""`queue_name(rows, light)` of a RouteSet: what its door calls a light queue, from the tables; empty if it is not its."""
 
-    def __init__(
-        self, broker: Context, dead_letters: dict[str, DeadLetters], drop: Callable[[int, Rows], None]
-    ) -> None:
+
+class QueueEngine:
+    """See the module. `route_sets`: by kind, with their dead letters and names; `drop(light, rows)`: delete a light queue and these rows."""
+
+    def __init__(self, broker: Context, route_sets: Mapping[str, object], drop: Callable[[int, Rows], None]) -> None:
         self._broker = broker
-        self._dead_letters = dead_letters
+        self._dead_letters = dead_letters_of(route_sets)
+        self._namers: list[Namer] = [
+            namer for routes in route_sets.values() if (namer := getattr(routes, "queue_name", None)) is not None
+        ]
         self._drop = drop
         self.by_light: dict[int, ManagedQueue] = {}
         self.rejecting: dict[int, ManagedQueue] = {}
@@ -85,7 +93,7 @@ class QueueEngine:
         self._room, self._keys = Room(), KeyRoom()
         self._streams = Streams(broker, self._attempt, self._count)
         self.counts: dict[str, int] = {}
-        """Entries taken out, by reason; `dead` of them with a copy."""
+        """Entries taken out or not taken, by `OUTCOMES`."""
 
     # Policies.
 
@@ -191,6 +199,7 @@ class QueueEngine:
             match = match.without(known)
         full = self.refused_by(match.lights, message) if self.rejecting else ()
         if full:
+            self._count("refused", len(full))
             match = match.without(full)
         for light in match.lights if self.unique else ():
             queue = self.unique.get(light)
@@ -368,6 +377,17 @@ class QueueEngine:
         """Nobody gets anything of the queue: it keeps as many dead letters as it may. Whoever asks is called when that is over."""
         return isinstance(cursor.managed, ManagedQueue) and cursor.managed.is_held_up
 
+    def name_of(self, queue: str) -> str:
+        """What people call it: its name at its door, where it has one."""
+        if not queue.startswith("~"):
+            return queue
+        light = int(queue[1:])
+        managed = self.by_light.get(light)
+        if managed is not None and managed.policy.name:
+            return managed.policy.name
+        names = (namer(self._broker.tables.rows, light) for namer in self._namers)
+        return next((name for name in names if name), queue)
+
     def drop(self, queue: ManagedQueue) -> None:
         """Delete it, with its door's row."""
         row = queue.policy.row
@@ -491,6 +511,7 @@ class QueueEngine:
         """Nothing takes them yet: they stay out of the queue, and in it for a start."""
         log.debug("queue %s: nothing takes %d dead letters; they are kept", queue.policy.name, len(offsets))
         queue.kept.extend([(reason, offset) for offset in offsets])
+        self._count("kept", len(offsets))
         if len(queue.kept) >= KEPT_MAX and not queue.is_held_up:
             queue.is_held_up = True
             log.warning(

@@ -49,6 +49,8 @@ class Pins:
         self._session_bytes_max = session_bytes_max
         self._sums: dict[int, tuple[int, int, int]] = {}
         """Cursor to (from, to, bytes) of its entries."""
+        self.name_of: Callable[[str], str] = lambda queue: queue
+        """What people call a queue."""
         self.top: list[tuple[int, str, str]] = []
         """(bytes, queue, group), most first."""
         self.dropped = 0
@@ -80,7 +82,7 @@ class Pins:
                 yield from self._limit(cursor)
         for cursor_id in [cursor_id for cursor_id in self._sums if cursor_id not in self._cursors.by_id]:
             del self._sums[cursor_id]
-        self.top = sorted(top, reverse=True)
+        self.top = [(pinned, self.name_of(queue), group) for pinned, queue, group in sorted(top, reverse=True)]
 
     def _limit(self, cursor: Cursor) -> Slices[None]:
         window = cursor.window

@@ -77,6 +77,7 @@ class Retention:
         self._store = store
         self._in_thread = in_thread
         self.pins = Pins(broker.cursors, broker.append_ack, store.trim_light, broker.config.session_bytes_max)
+        self.pins.name_of = broker.queues.name_of
         self._pins_at = 0
         self.metrics: Metrics | None = None
         """Where to show what queues pin."""

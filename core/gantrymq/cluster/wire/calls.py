@@ -90,6 +90,7 @@ ARGUMENTS: Final[dict[int, Any]] = {
     GatewayCode.RELEASE: tuple[Natural],
     GatewayCode.WATCH: tuple[Natural, bool],
     GatewayCode.STATS: tuple[list[Natural]],
+    GatewayCode.DETAILS: tuple[list[Natural]],
     GatewayCode.PURGE: tuple[Natural],
     GatewayCode.PUT: tuple[str, list[tuple[str, bytes | None]]],
     GatewayCode.PUT_IF: tuple[str, list[tuple[str, bytes | None, bytes | None]]],

@@ -14,6 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from gantrymq.broker.port import (
+    DETAILS_MAX,
+    CursorDetails,
     CursorInfo,
     Delivery,
     Done,
@@ -69,6 +71,10 @@ def _cursor_info(row: list[int] | None) -> CursorInfo | None:
 
 def _deliveries(rows: list[list[Any]]) -> list[Delivery]:
     return [Delivery(unpack_stored(row[2]), row[0], row[1]) for row in rows]
+
+
+def _details(row: list[Any]) -> list[CursorDetails | None]:
+    return [None if each is None else CursorDetails(*each) for each in row[0]]
 
 
 def _scanned(row: list[Any]) -> Scanned:
@@ -456,6 +462,9 @@ class RemoteBrokerPort:
                 on_done(token, found)
 
         self._call(GatewayCode.STATS, [list(cursors[:STATS_AT_ONCE])], token, part, convert)
+
+    def details(self, cursors: Sequence[int], token: Any, on_done: Done) -> None:
+        self._call(GatewayCode.DETAILS, [list(cursors[:DETAILS_MAX])], token, on_done, _details)
 
     def purge(self, cursor: int, token: Any, on_done: Done) -> None:
         self._call(GatewayCode.PURGE, [cursor], token, on_done)

@@ -52,6 +52,7 @@ class GatewayCode(IntEnum):
     RANK = 60036
     SCAN = 60037
     SEEK = 60038
+    DETAILS = 60039
     WATCH_TABLE = 60031
     PUT_IF = 60032
     TAKE_LEASE = 60040

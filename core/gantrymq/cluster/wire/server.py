@@ -12,7 +12,18 @@ from typing import Any, Final
 
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.local import LocalBrokerPort
-from gantrymq.broker.port import CursorInfo, Delivery, Outcome, Route, Scanned, Start, Terms, TopicInfo, refused_for_now
+from gantrymq.broker.port import (
+    CursorDetails,
+    CursorInfo,
+    Delivery,
+    Outcome,
+    Route,
+    Scanned,
+    Start,
+    Terms,
+    TopicInfo,
+    refused_for_now,
+)
 from gantrymq.broker.row_checks import refuse_unreadable
 from gantrymq.cluster.wire.calls import RouteRow, Sent, decode_call, message_of
 from gantrymq.cluster.wire.codec import (
@@ -96,6 +107,10 @@ class _Long:
 
 def _info(info: CursorInfo | None) -> list[int] | None:
     return None if info is None else [info.cursor, info.ready, info.unacked, info.next_offset, info.consumers]
+
+
+def _row(row: CursorDetails | None) -> list[int] | None:
+    return None if row is None else [row.ready, row.unacked, row.consumers, row.end, row.pinned]
 
 
 def _plain(result: Any) -> Any:
@@ -189,6 +204,7 @@ class GatewaySession:
             GatewayCode.LEAVE_SEAT: port.leave_seat,
             GatewayCode.RANK: port.rank,
             GatewayCode.STATS: self._stats,
+            GatewayCode.DETAILS: self._details,
             GatewayCode.PURGE: port.purge,
             GatewayCode.PUT: self._put,
             GatewayCode.PUT_IF: self._put_if,
@@ -333,6 +349,12 @@ class GatewaySession:
         if len(cursors) > STATS_MAX:
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"stats of {len(cursors)} cursors, at most {STATS_MAX}")
         self._port.stats(cursors, token, done)
+
+    def _details(self, cursors: list[int], token: Command, done: Callable[[Any, Any], None]) -> None:
+        def told(token: Command, result: Any) -> None:
+            done(token, result if isinstance(result, GantryError) else ([_row(row) for row in result],))
+
+        self._port.details(cursors, token, told)
 
     def _answer_long(self, sized: Iterator[tuple[int, Any]], token: Command, done: Callable[[Any, Any], None]) -> None:
         long = _Long(sized)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
@@ -9,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from gantrymq.broker.local import LocalBrokerPort
-from gantrymq.broker.port import EARLIEST, FIND, Outcome, Route, Terms
+from gantrymq.broker.port import EARLIEST, FIND, CursorDetails, Outcome, Route, Terms
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
@@ -39,6 +40,12 @@ class Letters:
 
 class DeadRoutes(PrefixRoutes):
     dead_letters = Letters()
+
+    @staticmethod
+    def queue_name(rows: Callable[[str], Mapping[str, bytes]], light: int) -> str:
+        """Of a queue that has a route: its tag."""
+        found = [json.loads(row) for key, row in rows("route").items() if json.loads(row)[3] == light]
+        return f"{found[0][2]} of the door" if found else ""
 
 
 class QueueNode(Node):
@@ -424,3 +431,20 @@ def test_an_auto_delete_queue_goes_with_the_gateway_of_its_last_consumer(node: Q
     never = Queue(node, "c", Policy(name="n", auto_delete=True))
     LocalBrokerPort(node.broker).close()
     assert never.ready() == 0
+
+
+def test_details_say_how_much_of_the_log_a_queue_holds_back(node: QueueNode) -> None:
+    queue = Queue(node, "a")
+    assert node.call("details", [queue.cursor, 99]) == [CursorDetails(0, 0, 0, 0, 0), None]
+    queue.send(b"1", b"2")
+    queue.settle(queue.take(1), Outcome.ACK)
+    queue.take(1)
+    (details,) = node.call("details", [queue.cursor])
+    assert (details.ready, details.unacked, details.end) == (0, 1, 2)
+    assert 0 < details.pinned < node.broker.store.written_position
+
+
+def test_a_queue_has_its_doors_name(node: QueueNode) -> None:
+    queue, other = Queue(node, "a", Policy(name="jobs")), Queue(node, "b")
+    names = [node.broker.queues.name_of(name) for name in (f"~{queue.light}", f"~{other.light}", "t/0", "~99")]
+    assert names == ["jobs", "b of the door", "t/0", "~99"]

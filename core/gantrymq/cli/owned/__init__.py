@@ -1,0 +1,1 @@
+"""What somebody owns, and how it is: queues, sessions, subscriptions, connections."""
