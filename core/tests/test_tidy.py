@@ -164,6 +164,37 @@ def unfinished_work(source: Source) -> Iterator[str]:
             yield f"{source.name}:{number}: {line.strip()[:80]}"
 
 
+DANGEROUS_MODULES = {"marshal", "pickle", "shelve", "telnetlib", "xmlrpc"}
+DANGEROUS_CALLS = {
+    "eval",
+    "exec",
+    "compile",
+    "__import__",
+    "os.system",
+    "os.popen",
+    "yaml.load",
+    "yaml.unsafe_load",
+    "tempfile.mktemp",
+}
+
+
+def dangerous_calls(source: Source) -> Iterator[str]:
+    """What turns bytes of a stranger into code or a command line (ActiveMQ CVE-2023-46604, RocketMQ CVE-2023-33246)."""
+    if not source.is_product:
+        return
+    for line, name in imported_modules(source):
+        if name.partition(".")[0] in DANGEROUS_MODULES:
+            yield f"{source.name}:{line}: imports {name}: no objects are made of what others wrote"
+    for node in ast.walk(source.tree):
+        if not isinstance(node, ast.Call):
+            continue
+        if ast.unparse(node.func) in DANGEROUS_CALLS:
+            yield f"{source.name}:{node.lineno}: calls {ast.unparse(node.func)}"
+        shells = [word.value for word in node.keywords if word.arg == "shell"]
+        if any(not isinstance(value, ast.Constant) or value.value for value in shells):
+            yield f"{source.name}:{node.lineno}: starts a shell"
+
+
 PRIVATE_WORDS = {"alike", "aside", "divert", "founder", "heir", "hits", "intake", "lone", "look", "taken"}
 """Words of our own for what has a plain name; the glossary (docs/architecture/glossary.md) says which."""
 WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
@@ -198,6 +229,7 @@ RULES = [
     sleeping_tests,
     unfinished_work,
     private_words,
+    dangerous_calls,
 ]
 
 
@@ -269,6 +301,9 @@ BROKEN = [
     (sleeping_tests, "core/tests/test_a.py", "from time import sleep as nap\nnap(0.1)\n"),
     (sleeping_tests, "interop_tests/test_a.py", "import anyio\nasync def f():\n    await anyio.sleep(1)\n"),
     (unfinished_work, "core/gantrymq/net/a.py", "# TO" + "DO: more\n"),
+    (dangerous_calls, "core/gantrymq/net/a.py", "import pickle\n"),
+    (dangerous_calls, "core/gantrymq/net/a.py", "def f(x):\n    return eval(x)\n"),
+    (dangerous_calls, "core/gantrymq/net/a.py", "subprocess.run(x, shell=True)\n"),
     (private_words, "core/gantrymq/net/aside.py", ""),
     (private_words, "core/gantrymq/net/a.py", "class LookUp:\n    pass\n"),
     (private_words, "core/tests/test_a.py", "def keep(taken_back):\n    x.rows_aside = 1\n"),
@@ -279,6 +314,7 @@ SOUND = [
     (banned_imports, "core/gantrymq/net/a.py", "import time\n"),
     (swallowed_failures, "core/gantrymq/net/a.py", "try:\n    f()\nexcept OSError:\n    pass\n"),
     (sleeping_tests, "core/tests/test_a.py", "import anyio\nasync def f():\n    await anyio.sleep(0)\n"),
+    (dangerous_calls, "core/gantrymq/net/a.py", "subprocess.run([x], shell=False)\nre.compile(x)\n"),
     (private_words, "core/tests/test_a.py", "def test_a_look_aside():\n    taken = lookup = 1\n"),
 ]
 

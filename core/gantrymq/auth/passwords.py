@@ -80,10 +80,33 @@ def verify(known: str, password: str) -> bool:
 def check_hash(known: str) -> None:
     """Raises `HashError` for what `verify` could not use."""
     _check_of(known)
+    try:
+        _read(known)
+    except HashError:
+        raise
+    except Exception as error:
+        raise HashError(f"a hash that cannot be read: {type(error).__name__}") from error
+
+
+def _read(known: str) -> None:
+    """Raises what it likes for parts that are missing or wrong."""
     if known.startswith("$argon2"):
         fields = dict(part.split("=", 1) for part in known.split("$")[3].split(","))
         if int(fields["m"]) > ARGON_MEMORY_MAX or int(fields["t"]) > ARGON_TIME_MAX:
             raise HashError(f"argon2 with {fields['m']} KiB and {fields['t']} passes is more than this server does")
+        if len(known.split("$")) != 6:
+            raise HashError("a hash of argon2 with salt and digest")
+    elif known.startswith(("$6$", "$7$")):
+        *numbers, salt, digest = known.split("$")[2:]
+        if [0 < int(number) <= ITERATIONS_MAX for number in numbers] != [True] * (known[1] == "7"):
+            raise HashError("iterations that this server does")
+        if not base64.b64decode(salt, validate=True) or len(base64.b64decode(digest, validate=True)) != 64:
+            raise HashError("a salt, and a digest of 64 bytes")
+    else:
+        algorithm, _, text = known.partition(":")
+        size = len(base64.b64decode(text, validate=True))
+        if size != 4 + hashlib.new(RABBIT[algorithm]).digest_size:
+            raise HashError(f"a digest of another length: {size} bytes with its salt")
 
 
 def _check_of(known: str) -> Callable[[str, str], bool]:
