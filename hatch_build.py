@@ -1,4 +1,4 @@
-"""Build hook: with GANTRY_COMPILE=1 the hot modules become C extensions (mypyc), from the same sources; without it nothing happens.
+"""Build hook: a wheel gets a bill of materials; with GANTRY_COMPILE=1 the hot modules become C extensions (mypyc), from the same sources.
 
 The modules are listed in pyproject.toml, [tool.gantrymq] compile. The sources are installed beside the extensions, which Python
 prefers: tracebacks and readers find them. docs/decisions/0008-compiled-build.md.
@@ -6,6 +6,7 @@ prefers: tracebacks and readers find them. docs/decisions/0008-compiled-build.md
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -31,12 +32,19 @@ class CustomBuildHook(BuildHookInterface[Any]):
         return [*TOOLS, *self.metadata.core.dependencies] if ENABLED else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile, and add the extensions to the wheel."""
-        if not ENABLED or version == "editable" or self.target_name != "wheel":
+        """Add the bill of materials to the wheel; compile, and add the extensions."""
+        if version == "editable" or self.target_name != "wheel":
             return
         root = Path(self.root)
+        self._work = Path(tempfile.mkdtemp(prefix="gantry-build-"))
+        lock = root / "locks" / "base.txt"
+        if lock.is_file():  # not in an sdist
+            made = self._work / "gantrymq.cdx.json"
+            made.write_text(bill_of_materials(self.metadata.version, lock.read_text("utf-8")), "utf-8")
+            build_data["sbom_files"].append(str(made))
+        if not ENABLED:
+            return
         settings = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["gantrymq"]
-        self._work = Path(tempfile.mkdtemp(prefix="gantry-compile-"))
         for path in compile_modules(root, settings["compile"], self._work):
             build_data["force_include"][str(path)] = str(path.relative_to(self._work / "lib"))
         build_data["pure_python"] = False
@@ -47,6 +55,42 @@ class CustomBuildHook(BuildHookInterface[Any]):
         work = getattr(self, "_work", None)
         if work is not None:
             shutil.rmtree(work, ignore_errors=True)
+
+
+def bill_of_materials(version: str, lock: str) -> str:
+    """CycloneDX 1.5 of what an installation of this version has, with the hashes of the lock's files and who wants what: the same lock makes the
+    same text. It goes to `.dist-info/sboms` (PEP 770)."""
+    components: dict[str, dict[str, Any]] = {}
+    wanted: dict[str, list[str]] = {}
+    name, in_via = "", False
+    for line in lock.splitlines():
+        text = line.strip()
+        if line[:1].isalnum():
+            name, _, rest = line.partition("==")
+            number, _, marker = rest.rstrip(" \\").partition(" ; ")
+            components[name] = {
+                "type": "library", "bom-ref": f"pkg:pypi/{name}@{number}", "name": name, "version": number,
+                "purl": f"pkg:pypi/{name}@{number}", "scope": "optional" if marker else "required", "hashes": [],
+            }  # fmt: skip
+            in_via = False
+        elif text.startswith("--hash=sha256:"):
+            content = text.removeprefix("--hash=sha256:").rstrip(" \\")
+            components[name]["hashes"].append({"alg": "SHA-256", "content": content})
+        elif text.startswith("#"):
+            in_via = in_via or text.startswith("# via")
+            parent = text.removeprefix("# via").removeprefix("#").strip().partition(" ")[0]
+            if in_via and parent:
+                wanted.setdefault(parent, []).append(name)
+    own = {"type": "application", "bom-ref": f"pkg:pypi/gantrymq@{version}", "name": "gantrymq", "version": version}
+    refs = {"gantrymq": own["bom-ref"], **{each: found["bom-ref"] for each, found in components.items()}}
+    graph = [
+        {"ref": ref, "dependsOn": sorted(refs[child] for child in wanted.get(each, ()))} for each, ref in refs.items()
+    ]
+    bill = {
+        "bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "metadata": {"component": {**own, "purl": own["bom-ref"]}},
+        "components": list(components.values()), "dependencies": graph,
+    }  # fmt: skip
+    return json.dumps(bill, indent=1) + "\n"
 
 
 def compile_modules(root: Path, modules: list[str], work: Path) -> list[Path]:
