@@ -69,8 +69,8 @@ def test_the_requests_of_rabbitmqadmin(managed: tuple[Gantry, httpx.Client]) -> 
     assert (row["user_provided_name"], row["channels"]) == ("till", 1)
     stream = {"durable": True, "arguments": {"x-queue-type": "stream", "x-max-age": "7D"}}
     assert api.put("queues/%2F/trail", json=stream).status_code == 201
-    body["routing_key"] = "trail"
-    assert api.post("exchanges/%2F/amq.default/publish", json=body).json() == {"routed": True}
+    to_trail = body | {"routing_key": "trail"}
+    assert api.post("exchanges/%2F/amq.default/publish", json=to_trail).json() == {"routed": True}
     shown = api.get("queues/%2F/trail").json()
     assert (shown["type"], shown["messages"], shown["arguments"]["x-max-age"]) == ("stream", 1, "7D")
     assert api.post("queues/%2F/trail/get", json={"count": 1, "ackmode": "ack_requeue_true"}).status_code == 400

@@ -20,6 +20,7 @@ from gantrymq.auth.signatures import ACCESS_KEY, SIGNATURE, sign
 from gantrymq.client.accounts import Accounts
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import ResponseCode
+from gantrymq.remoting.gateway_codes import MEMBER_BEGIN, MEMBER_PROVE
 from gantrymq.remoting.request_classes import CLASSES, RequestClass
 from gantrymq.remoting.server.guard import TRACE_NEED
 from gantrymq.remoting.server.rights import RIGHTS
@@ -40,7 +41,13 @@ BODY = json.dumps(
 ).encode()  # fmt: skip
 """Names what each request may be about, and lacks what its handler needs beside that: those that are allowed change nothing."""
 
-CODES = sorted(code for code, kind in CLASSES.items() if kind in (RequestClass.CLIENT, RequestClass.ADMINISTRATION))
+CODES = sorted(
+    code
+    for code, kind in CLASSES.items()
+    if kind in (RequestClass.CLIENT, RequestClass.ADMINISTRATION) and code not in (MEMBER_BEGIN, MEMBER_PROVE)
+)
+"""Without the two by which processes of a cluster show each other its key: they ask for no right, and who has none is cut off (test_cluster_key)."""
+
 REFUSALS = ("has no permission", "is no administrator", "is not signed", "is wrong", "was deleted or disabled")
 
 STRANGERS = ("", "nobody")

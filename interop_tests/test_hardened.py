@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import secrets
 import socket
 import ssl
 import subprocess
@@ -50,7 +51,9 @@ class Hardened(Process):
         authority.issue("server", "localhost", ["localhost", "127.0.0.1"])
         authority.issue("machine", "machine", [])
         (self.etc / "admin").write_text(f"{ADMIN}:{PASSWORD}\n")
-        (self.etc / "admin").chmod(0o600)
+        (self.etc / "cluster.key").write_text(secrets.token_hex(32))
+        for name in ("admin", "cluster.key"):
+            (self.etc / name).chmod(0o600)
         self.ports: dict[str, int] = {}
         text = sample().replace("/etc/gantry", str(self.etc))
         for number in re.findall(r"//[0-9.]+:(\d+)", text):

@@ -10,6 +10,7 @@ import time
 from asyncio import selector_events
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +44,7 @@ TOGETHER = 40
 
 VALUES = {
     "--to": "latest", "--topic": "t", "--queue": "b/0", "--at": "b/0/0", "--key": "k", "--perm": "r", "--retries": "1", "POSITION": "0",
+    "KIND": "mosquitto", "FILE...": str(Path(__file__).with_name("acl.mosquitto")),
 }  # fmt: skip
 """What options and arguments are given that need one of a kind; others get a name."""
 
