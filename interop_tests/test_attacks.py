@@ -55,7 +55,8 @@ def puback(packet_id: int) -> bytes:
 
 
 @pytest.mark.parametrize("last", [DISCONNECT, b"\x00\x00"], ids=["DISCONNECT", "noise"])
-def test_what_stands_before_the_end_is_acknowledged(server: Gantry, last: bytes) -> None:
+def test_a_publish_followed_at_once_by_disconnect_gets_its_puback(server: Gantry, last: bytes) -> None:
+    """Whatever ends the connection: what stands before it is acknowledged."""
     with raw.mqtt(server) as client:
         client.send(b"".join([publish("end/a", number) for number in (1, 2, 3)]) + last)
         assert client.to_end().answer == puback(1) + puback(2) + puback(3)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from interop_tests import raw_peers as raw
@@ -12,7 +14,7 @@ from interop_tests.bench import remoting_wire
 from interop_tests.raw_peers import Raw, mqtt_text
 from interop_tests.running import Gantry
 from interop_tests.test_bad_input import length, publish
-from interop_tests.waiting import until
+from interop_tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -55,13 +57,13 @@ def stalled_consumer(gantry: Gantry, number: int) -> Raw:
     return peer
 
 
-def stalled_subscriber(gantry: Gantry, number: int, clean: bool = True) -> Raw:
+def stalled_subscriber(gantry: Gantry, number: int, clean: bool = True, wanted: bytes = b"flood/#") -> Raw:
     peer = Raw(gantry, "mqtt", 4096)
     name = b"deaf%d" % number
     connect = b"\0\4MQTT\4" + bytes([2 if clean else 0, 0, 0]) + mqtt_text(name)
     peer.send(b"\x10" + bytes([len(connect)]) + connect)
     assert peer.exactly(4) == b"\x20\x02\0\0"
-    body = b"\x00\x01" + mqtt_text(b"flood/#") + b"\x01"
+    body = b"\x00\x01" + mqtt_text(wanted) + b"\x01"
     peer.send(b"\x82" + length(len(body)) + body)
     peer.exactly(5)
     return peer
@@ -105,6 +107,52 @@ def test_a_payload_for_many_stalled_readers_is_held_once(gantry: Gantry, stalled
         peer.sock.close()
     until(lambda: anonymous_mib(gantry) < 1.3 * before, BACK_S)
     sender.sock.close()
+
+
+def held(gantry: Gantry) -> int:
+    """Bytes that the server says it holds for its peers."""
+    text = httpx.get(f"http://{gantry.doors['metrics']}/metrics", timeout=LIMIT_S).text
+    return sum(int(float(count)) for count in re.findall(r"^gantry_(?:in|out)bound_held_bytes (\S+)$", text, re.M))
+
+
+def trickling_bodies(gantry: Gantry) -> list[Raw]:
+    peers = []
+    for number in range(20):
+        peer, sent = dripper(gantry, "cloudevents", number)
+        peer.send(sent)
+        peers.append(peer)
+    return peers
+
+
+def stalled_readers(gantry: Gantry) -> list[Raw]:
+    peers = [stalled_puller(gantry, number) for number in range(20)]
+    sender = raw.mqtt(gantry, client_id=b"sender")
+    sender.send(publish(b"flood/a", BODY, 0x32, b"\0\1"))
+    assert sender.exactly(4) == b"\x40\x02\0\1"
+    for peer in peers:
+        peer.exactly(1)
+    others = []
+    for number in range(2, 10):  # what nobody else waits for
+        others.append(stalled_subscriber(gantry, number, wanted=b"own/%d" % number))
+        sender.send(publish(b"own/%d" % number, BODY, 0x32, number.to_bytes(2, "big")))
+        assert sender.exactly(4) == b"\x40\x02" + number.to_bytes(2, "big")
+        others[-1].exactly(1)
+    return [*peers, *others, sender]
+
+
+@pytest.mark.parametrize("hold", [trickling_bodies, stalled_readers])
+def test_resident_memory_is_back_to_1_3_times_within_60_s(gantry: Gantry, hold: Callable[[Gantry], list[Raw]]) -> None:
+    with raw.mqtt(gantry, client_id=b"first") as first:
+        first.send(publish(b"flood/a", b"x" * 1_000_000, 0x32, b"\0\1"))
+        assert first.exactly(4) == b"\x40\x02\0\1"
+    before = anonymous_mib(gantry)
+    peers = hold(gantry)
+    until(lambda: held(gantry) >= 20_000_000)
+    assert anonymous_mib(gantry) - before > 15, "what is counted is in memory"
+    for peer in peers:
+        peer.sock.close()
+    until(lambda: held(gantry) == 0, BACK_S)
+    until(lambda: anonymous_mib(gantry) < 1.3 * before, BACK_S)
 
 
 DRIP_BOUND_MIB = 24

@@ -174,3 +174,19 @@ def test_malformed_records_cost_healthy_publishers_no_answer(own_server: Gantry)
     assert len(codes) == ROUNDS * MALFORMED_PER_ROUND
     assert "Traceback" not in own_server.log()
     assert "failed:" not in own_server.log()
+
+
+def test_turn_lengths_and_answer_times_of_each_door_are_exported(tmp_path: Path) -> None:
+    server = Gantry(tmp_path, settings=("store.flush=async",)).start()
+    try:
+        healthy = Publishers(server)
+        before = {door: sample(server, f'gantry_answer_seconds_count{{door="{door}"}}') for door in healthy.answers}
+        turns = sample(server, "gantry_turn_seconds_count")
+        for number in range(5):
+            healthy.publish(number)
+        healthy.close()
+        for door, count in before.items():
+            assert sample(server, f'gantry_answer_seconds_count{{door="{door}"}}') > count
+        assert sample(server, "gantry_turn_seconds_count") > turns
+    finally:
+        server.stop()

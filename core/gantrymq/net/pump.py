@@ -302,12 +302,12 @@ class Pump(asyncio.Protocol):
                 self._hold(HOLD_TURN, True)
             self._count_inbound()
             return
+        self._handled = rotation.turn.number
         if took_s > SLICE_S:
             self._slice_bytes = max(SLICE_BYTES_MIN, int(len(data) * SLICE_S / took_s))
             if took_s >= SHARE_S and self._state == OPEN:
                 self._hold(HOLD_TURN, True)  # which queues it, too
                 return
-        self._handled = rotation.turn.number
 
     def _hand_over(self, data: bytes) -> None:
         """Give the door its share of what was read, slice by slice; the rest is for later turns."""
@@ -341,12 +341,13 @@ class Pump(asyncio.Protocol):
         if self._state != OPEN:
             return
         self._rest = data[at:]
+        if not self._rest:
+            self._handled = rotation.turn.number
         if self._rest or now_s - begun_s >= SHARE_S:
             self._hold(HOLD_TURN, True)
             if self._flags & LOST or not self._flags & (HOLD_DOOR | HOLD_PUMP):
                 self._queue(much=True)
         else:
-            self._handled = rotation.turn.number
             self._hold(HOLD_TURN, False)
 
     def _queue(self, much: bool) -> None:

@@ -194,6 +194,18 @@ def test_an_answer_is_written_before_others_are_handed_more() -> None:
     assert written == [handed]
 
 
+@pytest.mark.parametrize("size", [10, SLICE_BYTES_MIN])
+@pytest.mark.parametrize("piece_s", [0.0001, 0.01])
+def test_answers_to_what_took_long_are_timed_too(size: int, piece_s: float) -> None:
+    [(pump, door, _)], turn = busy()
+    took: list[float] = []
+    pump._observe = took.append
+    door.piece_s = piece_s
+    pump.data_received(bytes(size))
+    turn.run()
+    assert took == [pytest.approx(piece_s)]
+
+
 def test_those_with_much_take_turns() -> None:
     connections, turn = busy(5)
     for pump, _, _ in connections:
