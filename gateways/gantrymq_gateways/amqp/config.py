@@ -29,7 +29,7 @@ class AmqpConfig:
     """Offered in tune: seconds."""
     product: str = "RabbitMQ"
     """Server property that clients look at to find out what they may use."""
-    version: str = "3.13.7"
+    version: str = "4.0.5"
     """Server property; some clients parse it as dotted integers."""
     consumers_max: int = setting(4096, least=1, most=100_000)
     """Consumers per channel; a round over a queue's consumers must stay short."""

@@ -187,7 +187,13 @@ def queue_declare(
     else:
         named = bool(name)
         wanted = QueueDefinition(
-            name or "amq.gen-" + door.gateway.token(), 0, durable, exclusive, auto_delete, encode_table(arguments)
+            name or "amq.gen-" + door.gateway.token(),
+            0,
+            durable
+            and not exclusive,  # RabbitMQ: one that goes with its connection is not durable, whatever it was declared
+            exclusive,
+            auto_delete,
+            encode_table(arguments),
         )
 
         def work() -> Steps:

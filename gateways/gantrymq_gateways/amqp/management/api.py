@@ -7,6 +7,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
+from urllib.parse import quote
 
 from gantrymq.broker.port import Outcome
 from gantrymq.model.errors import GantryError
@@ -98,7 +99,7 @@ def failure(error: Exception) -> tuple[int, str, str]:
     """Status, RabbitMQ's word and the reason; 500 for what is a fault of ours."""
     if isinstance(error, AmqpError):
         if error.code == NOT_FOUND:
-            return 404, "Object Not Found", error.text
+            return 404, "not_found", error.text
         return (500, "internal_error", error.text) if error.code >= 541 else (400, "bad_request", error.text)
     if isinstance(error, NotFoundError):
         return 404, "Object Not Found", "Not Found"
@@ -335,8 +336,9 @@ def _unbind(to_queue: bool, api: Api, request: Request, values: list[str]) -> St
 
 def _one_binding(api: Api, values: list[str], to_queue: bool) -> Binding:
     *ends, wanted = values
+    names = (wanted, quote(wanted, safe=""))  # some tools quote it once, though it is quoted already
     for binding in views.bindings(api.gateway):
-        if _between(binding, ends, to_queue) and views.binding_view(binding)["properties_key"] == wanted:
+        if _between(binding, ends, to_queue) and views.binding_view(binding)["properties_key"] in names:
             return binding
     raise NotFoundError
 

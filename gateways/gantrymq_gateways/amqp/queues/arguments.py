@@ -58,7 +58,7 @@ def _natural(field: Field, table: Table) -> str:
 
 def _expiry(field: Field, table: Table) -> str:
     wrong = _natural(field, table)
-    return wrong or (f"{{value_too_big,{field.value}}}" if field.value > EXPIRY_MS_MAX else "")
+    return wrong or (f"{{value_too_large,{field.value}}}" if field.value > EXPIRY_MS_MAX else "")
 
 
 def _lifetime(field: Field, table: Table) -> str:
@@ -73,6 +73,10 @@ def _highest(field: Field, table: Table) -> str:
 
 def _text(field: Field, _all: Table) -> str:
     return "" if field.kind == "S" else f"{{unacceptable_type,{_kind(field)}}}"
+
+
+def _exchange(_field: Field, _all: Table) -> str:
+    return ""  # RabbitMQ looks at its type before, and has other words for it
 
 
 def _dead_key(field: Field, table: Table) -> str:
@@ -101,7 +105,7 @@ def _age(field: Field, table: Table) -> str:
 def _one_of(error: str, *allowed: str) -> Check:
     def check(field: Field, table: Table) -> str:
         wrong = _text(field, table)
-        return wrong or ("" if text_of(field) in allowed else error)
+        return wrong or ("" if text_of(field) in allowed else error.replace("%s", text_of(field)))
 
     return check
 
@@ -133,7 +137,7 @@ ARGUMENTS: Final[dict[str, Argument]] = {
     "x-max-length": Argument(_natural),
     "x-max-length-bytes": Argument(_natural, on=_EVERY),
     "x-overflow": Argument(_one_of("invalid_overflow", "drop-head", "reject-publish", "reject-publish-dlx")),
-    "x-dead-letter-exchange": Argument(_text),
+    "x-dead-letter-exchange": Argument(_exchange),
     "x-dead-letter-routing-key": Argument(_dead_key),
     "x-dead-letter-strategy": Argument(_one_of("invalid_dlx_strategy", "at-most-once", "at-least-once")),
     "x-delivery-limit": Argument(_integer),
@@ -145,7 +149,7 @@ ARGUMENTS: Final[dict[str, Argument]] = {
     "x-single-active-consumer": Argument(_flag),
     "x-max-priority": Argument(_highest),
     "x-message-deduplication": Argument(_flag),
-    "x-queue-mode": Argument(_one_of("invalid_queue_mode", "default", "lazy"), effect=False),
+    "x-queue-mode": Argument(_one_of("\"unsupported queue mode '%s'\"", "default", "lazy"), effect=False),
     "x-queue-version": Argument(_natural, compared=False, effect=False),
     "x-queue-master-locator": Argument(_text, compared=False, effect=False),
     "x-queue-leader-locator": Argument(_text, compared=False, effect=False, on=_EVERY),
@@ -168,8 +172,8 @@ def check_arguments(name: str, arguments: Table, durable: bool, exclusive: bool,
             raise AmqpError(PRECONDITION_FAILED, text)
     if kind == "classic":
         return
-    unfit = {"auto-delete": auto_delete and kind == "stream", "exclusive-owner": exclusive, "non-durable": not durable}
-    wrong = sorted([each for each in unfit if unfit[each]], reverse=kind == "quorum")
+    unfit = {"auto-delete": auto_delete, "exclusive-owner": exclusive, "non-durable": not durable}
+    wrong = [each for each in unfit if unfit[each]]
     if wrong:
         raise AmqpError(PRECONDITION_FAILED, f"invalid property '{wrong[0]}' for queue '{name}' in vhost '/'")
     size = lookup(arguments, "x-stream-max-segment-size-bytes")
@@ -178,6 +182,10 @@ def check_arguments(name: str, arguments: Table, durable: bool, exclusive: bool,
 
 
 def _check_values(name: str, arguments: Table) -> None:
+    letters = lookup(arguments, "x-dead-letter-exchange")
+    if letters is not None and letters.kind != "S":
+        text = f"invalid type '{_kind(letters)}' for arg 'x-dead-letter-exchange' in queue '{name}' in vhost '/'"
+        raise AmqpError(PRECONDITION_FAILED, text)
     for key, field in arguments:
         known = ARGUMENTS.get(key)
         if known is None or not known.effect:
@@ -195,7 +203,9 @@ def check_same(name: str, received: Table, current: bytes) -> None:
     for key, argument in ARGUMENTS.items():
         wanted, found = lookup(received, key), lookup(now, key)
         if argument.compared and _value(key, wanted) != _value(key, found):
-            text = f"received {_shown(wanted)} but current is {_shown(found)}"
+            same_type = wanted is not None and found is not None and _type_class(wanted) == _type_class(found)
+            show = _said if same_type else _shown
+            text = f"received {show(wanted)} but current is {show(found)}"
             raise AmqpError(PRECONDITION_FAILED, f"inequivalent arg '{key}' for queue '{name}' in vhost '/': {text}")
 
 
@@ -204,6 +214,15 @@ def _value(key: str, field: Field | None) -> Any:
     if field is None:
         return b"classic" if key == "x-queue-type" else None
     return bytes(field.value) if field.kind == "S" else field.value
+
+
+def _type_class(field: Field) -> str:
+    """RabbitMQ names the types only where these differ."""
+    return "integer" if field.kind in INTEGERS else field.kind
+
+
+def _said(field: Field | None) -> str:
+    return "none" if field is None else f"'{text_of(field)}'"
 
 
 def _shown(field: Field | None) -> str:

@@ -179,11 +179,12 @@ CAPABILITIES: Final = (
     "basic.nack",
     "consumer_cancel_notify",
     "connection.blocked",
+    "consumer_priorities",
     "authentication_failure_close",
     "per_consumer_qos",
     "direct_reply_to",
 )
-"""What the server announces. RabbitMQ's `consumer_priorities` stays out until it is kept."""
+"""What the server announces."""
 
 DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"
 """RabbitMQ's queue that is none: who consumes from it and names it in `reply_to` gets replies without a queue."""
