@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,10 @@ from gantrymq.client.producing.producer import Producer
 from gantrymq.client.pushing.push import PushConsumer
 from gantrymq.client.records import ReceivedMessage
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.remoting.codec import Command, FrameReader, encode
+from gantrymq.remoting.constants import RequestCode, ResponseCode
 from interop_tests.accounts import ADMIN, PASSWORD, Guarded
+from interop_tests.running import free_port
 
 
 @pytest.fixture(scope="module")
@@ -146,3 +150,28 @@ def test_the_command_line(server: Guarded) -> None:
     assert gantry(server, "policy", "delete", "group:devices", "--yes").returncode == 0
     assert gantry(server, "user", "delete", "dora", "--yes").returncode == 0
     assert gantry(server, "auth", "explain", "dora", "pub", "topic:dev7").returncode == 1
+
+
+def test_who_cannot_sign_has_a_listener_of_his_own(tmp_path: Path) -> None:
+    port = free_port(-2)
+    listeners = f"tcp://127.0.0.1:{free_port(-2)},tcp://127.0.0.1:{port}?user=legacy"
+    server = Guarded(tmp_path, settings=(f"broker.listeners={listeners}",))
+    try:
+        server.start()
+        assert gantry(server, "user", "add", "legacy", "--no-password").returncode == 0
+        assert gantry(server, "policy", "add", "user:legacy", "topic:old", "pub").returncode == 0
+
+        def send_unsigned(address: tuple[str, int], topic: str) -> int:
+            frames = FrameReader()
+            fields = {"a": "g", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0", "i": ""}
+            with socket.create_connection(address, 30) as connection:
+                connection.sendall(encode(Command(RequestCode.SEND_MESSAGE_V2, fields, b"x", 7)))
+                while not (answers := frames.feed(connection.recv(65536))):
+                    pass
+            return answers[0].code
+
+        assert send_unsigned(("127.0.0.1", port), "old") == 0
+        assert send_unsigned(("127.0.0.1", port), "new") == ResponseCode.NO_PERMISSION
+        assert send_unsigned(server.address("broker"), "old") == ResponseCode.NO_PERMISSION
+    finally:
+        server.stop()

@@ -342,9 +342,10 @@ class Authority:
         """Of a user who has shown who he is."""
         return Identity(self, name, client_id, address)
 
-    def anonymous(self, client_id: str, address: str) -> Identity | None:
-        """Who a client without a name is; None: it may not come in."""
-        return self.identity(ANONYMOUS, client_id, address) if self.user(ANONYMOUS) is not None else None
+    def anonymous(self, client_id: str, address: str, guest: str = "") -> Identity | None:
+        """Who a client without a name is; None: it may not come in. `guest`: of its listener (`net.api.Link`)."""
+        name = guest or ANONYMOUS
+        return self.identity(name, client_id, address) if self.user(name) is not None else None
 
     def login(self, name: str, password: str, client_id: str, address: str, on_done: Login) -> None:
         """By password or token; `on_done` on the loop, possibly at once."""

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from gantrymq.config import ServerConfig, Settings
 from gantrymq.launch.checks import check_bind
 from gantrymq.model.errors import ConfigError
 from gantrymq.net.loopback import is_loopback
-from gantrymq.net.places import Place, parse_place
+from gantrymq.net.places import GUEST, Place, parse_place
 from gantrymq.net.tls.contexts import Context, TlsConfig, TlsError
+
+WITH_GUESTS: Final = ("broker", "mqtt", "cloudevents")
+"""Doors at which a client may say no name."""
 
 
 @dataclass(slots=True)
@@ -104,6 +107,13 @@ def _wrong(settings: Settings, own: Mapping[str, Any], name: str, places: list[P
             check_bind(place.host, may, source, f"{name}.listeners", auth)
         except ConfigError as error:
             yield error
+        if GUEST in place.options and (not auth or name not in WITH_GUESTS):
+            why = (
+                "auth.enabled is false" if not auth else f"clients without a name come to {', '.join(WITH_GUESTS)} only"
+            )
+            yield ConfigError(
+                f"{name}.listeners = {place} ({source}): user={place.options[GUEST]} means nothing here: {why}", source
+            )
 
 
 def _unasked(settings: Settings, own: Mapping[str, Any], service: Any, places: list[Place]) -> Iterator[ConfigError]:

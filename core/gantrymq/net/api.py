@@ -27,6 +27,8 @@ class Link(Protocol):
     """What goes over it is read by nobody else: TLS."""
     peer_certificate: Certificate | None
     """The client certificate that it showed and a CA of ours vouches for."""
+    guest: str
+    """The user that a client without a name is at this listener; empty: as at every other."""
 
     def mark(self) -> None:
         """Something may be in the outbox: `data_to_send` will be called once at the end of this loop turn."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from gantrymq.net.api import ConnectionFactory
-from gantrymq.net.places import ANY, UNIX, Place
+from gantrymq.net.places import ANY, GUEST, UNIX, Place
 from gantrymq.net.pump import Pump, PumpHost
 from gantrymq.net.tls.accepting import Acceptor, Entrance
 from gantrymq.net.tls.contexts import Context, TlsConfig
@@ -92,18 +92,20 @@ async def listen(
     place with TLS. `observe`: as `Pump`'s."""
     loop = asyncio.get_running_loop()
     live: set[Pump] = set()
+    guest = place.options.get(GUEST, "")
+
+    def pump() -> Pump:
+        made = Pump(host, factory, live, observe)
+        made.guest = guest
+        return made
+
     if place.scheme == UNIX:
         opened = bind_unix(place.host, int(place.options["mode"], 8))
-        serving = await loop.create_unix_server(
-            lambda: Pump(host, factory, live, observe), sock=opened, backlog=BACKLOG
-        )
+        serving = await loop.create_unix_server(pump, sock=opened, backlog=BACKLOG)
         return Listener(serving, live, place)
     bound = await bind(place.host, place.port)
     name = bound.getsockname()
     found = replace(place, host=str(name[0]), port=int(name[1]))
-
-    def pump() -> Pump:
-        return Pump(host, factory, live, observe)
 
     if place.speaks_tls and context is not None:
         entrance = Entrance(pump, lambda peer: host.admit(peer, live), host.traffic.count_refused)

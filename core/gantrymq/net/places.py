@@ -20,7 +20,12 @@ CLIENT_CERT: Final = ("none", "optional", "required")
 TLS_OPTIONS: Final = ("cert", "key", "client_ca", "crl", "client_cert")
 """Each as in section `tls`, for this place alone."""
 
-OPTIONS: Final[dict[str, tuple[str, ...]]] = {PLAIN: (), TLS: TLS_OPTIONS, ANY: TLS_OPTIONS, UNIX: ("mode",)}
+GUEST: Final = "user"
+"""Option of every scheme: the user that a client without a name is there."""
+
+OPTIONS: Final[dict[str, tuple[str, ...]]] = {
+    PLAIN: (GUEST,), TLS: (*TLS_OPTIONS, GUEST), ANY: (*TLS_OPTIONS, GUEST), UNIX: ("mode", GUEST),
+}  # fmt: skip
 """Schemes, and what may be said of a place with each."""
 
 UNIX_PATH_BYTES_MAX: Final = 107
@@ -86,6 +91,8 @@ def parse_place(text: str) -> Place:
         if key not in OPTIONS[parts.scheme]:
             allowed = ", ".join(OPTIONS[parts.scheme]) or "none"
             raise ValueError(f"{parts.scheme} has no option {key}; it has {allowed}")
+        if key == GUEST and not value:
+            raise ValueError("user needs a name")
         if key == "client_cert" and value not in CLIENT_CERT:
             raise ValueError(f"client_cert must be one of {', '.join(CLIENT_CERT)}")
     return Place(parts.hostname, port, parts.scheme, options)
@@ -97,10 +104,11 @@ def _unix_place(netloc: str, path: str, query: str) -> Place:
         raise ValueError(
             f"must be unix:///DIRECTORY/NAME, at most {UNIX_PATH_BYTES_MAX} bytes, such as unix:///run/gantry/mqtt.sock"
         )
+    guest = options.pop(GUEST, None)
     try:
         mode = int(options.pop("mode", "660"), 8)
     except ValueError:
         mode = -1
-    if options or not 0 <= mode <= 0o777:
-        raise ValueError("unix has one option, mode, three octal digits such as mode=660")
-    return Place(path, 0, UNIX, {"mode": f"{mode:o}"})
+    if options or guest == "" or not 0 <= mode <= 0o777:
+        raise ValueError("unix has the options mode, three octal digits such as mode=660, and user, a name")
+    return Place(path, 0, UNIX, {"mode": f"{mode:o}"} | ({GUEST: guest} if guest else {}))

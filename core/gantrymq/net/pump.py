@@ -182,6 +182,7 @@ class Pump(asyncio.Protocol):
         "_taken",
         "_transport",
         "_watch_handle",
+        "guest",
         "inbound_bytes",
         "is_encrypted",
         "peer",
@@ -239,6 +240,7 @@ class Pump(asyncio.Protocol):
         self.peer, self._counted = "?", ""
         self.peer_is_loopback = self.peer_is_trusted = self.is_encrypted = False
         self.peer_certificate: Certificate | None = None
+        self.guest = ""
 
     # From the transport.
 

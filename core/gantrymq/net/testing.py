@@ -106,6 +106,7 @@ class FakeLink:
         self.peer_is_trusted = True
         self.is_encrypted = False
         self.peer_certificate: Certificate | None = None
+        self.guest = ""
         self.wheel = wheel
         self.turn = turn or ManualTurn()
         self.door: Door | None = None

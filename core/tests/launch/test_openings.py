@@ -97,6 +97,17 @@ def test_with_authentication_a_door_that_asks_nobody_is_for_this_machine_or_for_
     assert not openings("server.host=0.0.0.0", server=everywhere)[1]
 
 
+def test_who_says_no_name_is_somebody_where_users_are_and_names_may_be_missing() -> None:
+    place = "tcp://127.0.0.1:1?user=legacy"
+    for service in ("broker", "mqtt", "cloudevents"):
+        assert make_plan(Launch("up", sets=("auth.enabled=true", f"{service}.listeners={place}")), {})
+    with pytest.raises(ConfigError, match=r"user=legacy means nothing here: auth\.enabled is false"):
+        make_plan(Launch("up", sets=(f"broker.listeners={place}",)), {})
+    for service in ("amqp", "nameserver", "metrics"):
+        with pytest.raises(ConfigError, match="come to broker, mqtt, cloudevents only"):
+            make_plan(Launch("up", sets=("auth.enabled=true", f"{service}.listeners={place}")), {})
+
+
 def test_metrics_are_such_a_door() -> None:
     sets = ("auth.enabled=true", "server.plaintext_bind=true")
     with pytest.raises(ConfigError, match="metrics asks nobody"):

@@ -3,6 +3,7 @@
 import pytest
 
 from gantrymq.net.places import Place, join_address, parse_place, split_address
+from gantrymq.net.tls.contexts import TlsConfig
 
 
 def test_places() -> None:
@@ -24,15 +25,24 @@ def test_places() -> None:
         ("tls://127.0.0.1:70000", "out of range"),
         ("tls://127.0.0.1:1/path", "must be SCHEME://HOST:PORT"),
         ("tls://user@127.0.0.1:1", "must be SCHEME://HOST:PORT"),
-        ("tcp://127.0.0.1:1?cert=x", "tcp has no option cert; it has none"),
+        ("tcp://127.0.0.1:1?cert=x", "tcp has no option cert; it has user"),
         ("tls://127.0.0.1:1?certificate=x", "tls has no option certificate"),
         ("tls://127.0.0.1:1?cert=x&cert=y", "stands there twice"),
         ("tls://127.0.0.1:1?client_cert=always", "must be one of none, optional, required"),
+        ("tcp://127.0.0.1:1?user=", "user needs a name"),
+        ("unix:///run/x?user=", "user, a name"),
     ],
 )
 def test_what_is_no_place(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint.replace("(", r"\(")):
         parse_place(text)
+
+
+def test_who_a_client_without_a_name_is() -> None:
+    assert parse_place("tcp://127.0.0.1:1?user=legacy").options == {"user": "legacy"}
+    assert parse_place("unix:///run/x?user=legacy&mode=600").options == {"mode": "600", "user": "legacy"}
+    tls = TlsConfig().of(parse_place("any://127.0.0.1:1?user=legacy&client_cert=optional"))
+    assert tls.client_cert == "optional"
 
 
 def test_a_unix_socket_has_a_path_and_rights() -> None:

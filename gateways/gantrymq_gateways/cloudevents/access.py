@@ -68,7 +68,8 @@ class Asker:
             return
         given = [value for name, value in headers if name == b"authorization"]
         if not given:
-            found = authority.by_certificate(link.peer_certificate, "", link.peer) or authority.anonymous("", link.peer)
+            found = authority.by_certificate(link.peer_certificate, "", link.peer)
+            found = found or authority.anonymous("", link.peer, link.guest)
             if found is not None:
                 authority.audit.login(DOOR, found.name, link.peer, how="certificate or anonymous")
             on_known(found or self._unknown("credentials are needed"))

@@ -70,7 +70,7 @@ def identify(authority: Authority, connect: Connect, link: Link, answer: Identif
         authority.login(connect.user_name, password, client_id, link.peer, done)
         return
     found = authority.by_certificate(link.peer_certificate, client_id, link.peer)
-    found = found or authority.anonymous(client_id, link.peer)
+    found = found or authority.anonymous(client_id, link.peer, link.guest)
     text = "it has neither user name nor certificate of a user, and there is no user anonymous"
     tell(found, _verdict(found, Reason.NOT_AUTHORIZED, text), how="certificate or anonymous")
 

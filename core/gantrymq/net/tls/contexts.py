@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from gantrymq.model.settings import setting
-from gantrymq.net.places import Place
+from gantrymq.net.places import TLS_OPTIONS, Place
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,8 @@ class TlsConfig:
 
     def of(self, place: Place) -> TlsConfig:
         """As it is for one place, whose options win."""
-        return replace(self, **place.options)  # type: ignore[arg-type]  # checked by `parse_place`
+        own = {key: value for key, value in place.options.items() if key in TLS_OPTIONS}
+        return replace(self, **own)  # type: ignore[arg-type]  # checked by `parse_place`
 
 
 class TlsError(Exception):

@@ -135,7 +135,9 @@ class Guard:
         if name:
             expected = authority.secret(name) is not None
         else:
-            expected = bool(authority.by_certificate(link.peer_certificate, "", "") or authority.anonymous("", ""))
+            expected = bool(
+                authority.by_certificate(link.peer_certificate, "", "") or authority.anonymous("", "", link.guest)
+            )
         if expected:
             link.expect(size)
 
@@ -154,7 +156,7 @@ class Guard:
         name = fields.get(ACCESS_KEY, "")
         if not name:
             found = self._authority.by_certificate(self._link.peer_certificate, "", self._link.peer)
-            found = found or self._authority.anonymous("", self._link.peer)
+            found = found or self._authority.anonymous("", self._link.peer, self._link.guest)
             if found is None:
                 raise self._unknown("", "the request is not signed: it has no AccessKey")
             self._authority.audit.login(DOOR, found.name, self._link.peer, how="certificate or anonymous")

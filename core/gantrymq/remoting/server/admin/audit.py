@@ -9,7 +9,7 @@ import msgspec
 from gantrymq.administration.reading import patiently
 from gantrymq.model.names import AUDIT_TOPIC
 from gantrymq.net.loopback import is_loopback
-from gantrymq.net.places import UNIX
+from gantrymq.net.places import GUEST, UNIX
 from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.dispatch import Handler
 from gantrymq.remoting.headers import parse
@@ -101,7 +101,7 @@ def _door(name: str, listener: Listener, asked: bool) -> dict[str, Any]:
         "door": name, "place": str(place), "reach": "this machine" if here else "network",
         "tls": "no" if tls is None else "required" if not place.speaks_plain else "optional",
         "clientCert": tls.client_cert if tls is not None else "none", "asks": asked and name not in ASK_NOBODY,
-        "connections": listener.connections,
+        "connections": listener.connections, "guest": place.options.get(GUEST, ""),
     }  # fmt: skip
 
 
@@ -120,6 +120,8 @@ def _weak(found: dict[str, Any]) -> Any:
         if door["reach"] != "network":
             continue
         what = f"{door['door']} at {door['place']} is open to other machines"
+        if door["guest"]:
+            yield f"{what} and takes who says no name for user {door['guest']}"
         if door["tls"] != "required":
             yield f"{what} without TLS: what is sent, passwords too, can be read on the way"
         if not door["asks"] and door["clientCert"] != "required":

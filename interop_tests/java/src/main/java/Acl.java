@@ -4,6 +4,7 @@ import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.acl.common.AclClientRPCHook;
 import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
@@ -81,7 +82,8 @@ public final class Acl {
         System.out.println("wrong secret " + code(() -> guesser.send(new Message(own, "tag", new byte[1]))));
         DefaultMQProducer nobody = producer("acl-nobody", null, false);
         System.out.println("no signature " + code(() -> nobody.send(new Message(own, "tag", new byte[1]))));
-        consumer.shutdown(); // what its trace still holds is sent
+        LockSupport.parkNanos(TimeUnit.SECONDS.toNanos(6)); // traces go out every 5 s at the latest; the client tells nobody when
+        consumer.shutdown();
         producer.shutdown();
         guesser.shutdown();
         nobody.shutdown();
