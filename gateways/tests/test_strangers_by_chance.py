@@ -1,6 +1,6 @@
 """Strangers by chance at every gateway's door: nothing is raised, each is closed in the end, nothing of theirs is kept, nobody is let in.
 
-500 conversations a door every day; 50,000, which say some 100,000 things, marked slow.
+500 conversations a door every day; 20,000, which are some 100,000 reads, marked slow.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def test_strangers(make: Callable[[], Side]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(900)
 @DOORS
 def test_many_strangers(make: Callable[[], Side]) -> None:
-    check(make, 2, 50_000)
+    check(make, 2, 20_000)
