@@ -172,3 +172,29 @@ def test_gateway_killed_and_back(gantry: Gantry) -> None:
             gateway.kill()
             gateway.start()
             doors.check()
+
+
+def test_an_auto_delete_queue_goes_with_its_killed_gateway(gantry: Gantry) -> None:
+    lost = amqp(gantry)
+    channel = lost.channel()
+    for name, auto_delete in (("loss-auto", True), ("loss-kept", False)):
+        channel.queue_declare(name, durable=True, auto_delete=auto_delete)
+        channel.basic_consume(name, lambda *_: None)
+    gantry.process("gateway").kill()
+    with pytest.raises(pika.exceptions.AMQPError):
+        lost.process_data_events(LIMIT_S)
+    gantry.process("gateway").start()
+    connection = amqp(gantry)
+
+    def there(name: str) -> bool:
+        probe = connection.channel()
+        try:
+            probe.queue_declare(name, passive=True)
+        except pika.exceptions.ChannelClosedByBroker as error:
+            return int(error.reply_code) != 404
+        probe.close()
+        return True
+
+    until(lambda: not there("loss-auto"))
+    assert there("loss-kept")
+    connection.close()

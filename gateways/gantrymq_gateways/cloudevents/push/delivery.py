@@ -22,6 +22,7 @@ from gantrymq_gateways.cloudevents.mapping import dead_letter, from_message, lan
 from gantrymq_gateways.cloudevents.numbers import Came, EventNumbers, LastAttempt
 from gantrymq_gateways.cloudevents.push.pace import Pace
 from gantrymq_gateways.cloudevents.push.retry import RetryPolicy, Verdict, retry_after_ms, verdict_of
+from gantrymq_gateways.cloudevents.rules.filters import Attributes
 from gantrymq_gateways.cloudevents.subscription import Sink, Subscription
 from gantrymq_gateways.cloudevents.surroundings import Surroundings
 from gantrymq_gateways.cloudevents.wire.client_connection import Answer
@@ -35,6 +36,9 @@ HOLDER_BASE: Final = 0xCE << 40
 """Holders of this door, apart from the numbers of other doors at the same port."""
 OVERLOADED: Final = frozenset({429, 503})
 """Statuses of a sink that has too much to do."""
+ATTRIBUTES_MAX: Final = 256
+"""Events whose attributes are remembered, of bodies below 4 KiB: subscriptions of one topic look at the same ones, one after the other."""
+REMEMBERED_BYTES_MAX: Final = 4096
 ACQUIRES_PER_TURN: Final = 8
 """A subscription that skips a long backlog gives way to the sockets after so many batches."""
 
@@ -84,6 +88,18 @@ class PushHost:
         self._offering = False
         self._holders = HOLDER_BASE
         self._settled: list[tuple[int, int, Outcome]] = []
+        self._attributes: dict[int, Attributes] = {}
+
+    def attributes_of(self, message: Message) -> Attributes:
+        """Of its event; what one subscription has just looked at is not worked out again for the others. Raises GantryError."""
+        found = self._attributes.get(message.physical_offset)
+        if found is None:
+            found = self.event_of(message).attributes
+            if message.size < REMEMBERED_BYTES_MAX:
+                if len(self._attributes) >= ATTRIBUTES_MAX:
+                    self._attributes.clear()
+                self._attributes[message.physical_offset] = found
+        return found
 
     def event_of(self, message: Message) -> Event:
         """See `from_message`."""
@@ -134,13 +150,15 @@ class PushHost:
 class _Place:
     """A cursor in one queue of the topic."""
 
-    __slots__ = ("acquiring", "cursor", "queue", "ready")
+    __slots__ = ("acquiring", "asked", "cursor", "queue", "ready")
 
     def __init__(self, queue: int, cursor: int) -> None:
         self.queue = queue
         self.cursor = cursor
         self.ready = True
         self.acquiring = False
+        self.asked = 0
+        """Entries that the last acquire asked for."""
 
 
 class _Entry:
@@ -260,7 +278,7 @@ class Push:
                 budget -= 1
                 place.acquiring = True
                 full = self._host.held_bytes >= PROCESS_WINDOW_BYTES
-                count = 1 if full else ACQUIRE_MAX
+                count = place.asked = 1 if full else ACQUIRE_MAX
                 room = WINDOW_BYTES - self._held_bytes
                 self._host.port.acquire(place.cursor, self._holder, count, room, place, self._acquired)
         self._filling = False
@@ -296,9 +314,8 @@ class Push:
             for delivery in result:
                 self._host.settle(place.cursor, delivery.offset, Outcome.RELEASE)
             return
-        if not result:
-            place.ready = False  # The next entry calls the watcher.
-            return
+        if len(result) < place.asked:
+            place.ready = False  # The next entry calls the watcher, at once if there is one.
         subscription = self.subscription
         for delivery in result:
             if not subscription.matches_all and not self._matches(delivery.message):
@@ -317,7 +334,7 @@ class Push:
 
     def _matches(self, message: Message) -> bool:
         try:
-            return self.subscription.matches(self._host.event_of(message).attributes)
+            return self.subscription.matches(self._host.attributes_of(message))
         except GantryError:
             return True  # It cannot be read; the lane sends it to the dead letters, with the reason.
 
