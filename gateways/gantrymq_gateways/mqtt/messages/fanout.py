@@ -19,6 +19,7 @@ from gantrymq_gateways.mqtt.messages.exchange import AWAITING_RECEIPT
 from gantrymq_gateways.mqtt.messages.facts import Facts, facts_of
 from gantrymq_gateways.mqtt.messages.grants import PLAIN, QOS, Grant, combine
 from gantrymq_gateways.mqtt.routes import KIND
+from gantrymq_gateways.mqtt.topics.exclusive import plain
 from gantrymq_gateways.mqtt.topics.mapping import DeliveryTopics
 from gantrymq_gateways.mqtt.topics.rules import NO_RULES, TopicRules
 from gantrymq_gateways.mqtt.wire import codec
@@ -47,12 +48,23 @@ class Receivers:
     """Who gets a message. With the highest QoS granted: clients of 3.x and of 5.0 that get what others get, too. With all that they were granted:
     those for which each message is looked at (bridges, subscription options, topic aliases, small packets)."""
 
-    __slots__ = ("five", "others", "three")
+    __slots__ = ("five", "known", "others", "three")
 
     def __init__(self) -> None:
+        self.known: set[Any] = set()
+        """All of them."""
         self.three: Plain = []
         self.five: Plain = []
         self.others: list[tuple[Receiver, Outlet, tuple[int, ...]]] = []
+
+    def add(self, receiver: Any, several: tuple[int, ...]) -> None:
+        """One who is not there yet; `several`: what its filters were granted."""
+        outlet: Outlet = receiver.outlet
+        self.known.add(receiver)
+        if max(several) > QOS or not outlet.is_plain:
+            self.others.append((receiver, outlet, several))
+        else:
+            (self.five if outlet.five else self.three).append((receiver, outlet, max(several)))
 
 
 class _Filter:
@@ -61,7 +73,7 @@ class _Filter:
     def __init__(self, text: str, number: int, rules: TopicRules) -> None:
         self.text = text
         self.number = number
-        self.topic, self.expression = rules.filter_route(text)
+        self.topic, self.expression = rules.filter_route(plain(text))
         self.receivers: dict[Any, int] = {}
         """What each was granted (messages/grants.py)."""
         self.ready = False
@@ -85,6 +97,8 @@ class Fanout:
         self._by_number: dict[int, _Filter] = {}
         self._next_number = 1
         self._cache: dict[tuple[int, ...], Receivers] = {}
+        self._resolved: dict[int, set[tuple[int, ...]]] = {}
+        """Number of a filter -> keys of the cache that it is in."""
         self.deliveries = 0
         """Messages handed to clients that are connected, by filters of clean sessions."""
         self.dropped = 0
@@ -107,7 +121,34 @@ class Fanout:
             self._tap = 0
         self._by_text.clear()
         self._by_number.clear()
+        self._forget()
+
+    def _forget(self) -> None:
         self._cache.clear()
+        self._resolved.clear()
+
+    def _changed(self, number: int) -> None:
+        """Other receivers than before, or granted otherwise: what was resolved with this filter is so no more."""
+        for numbers in list(self._resolved.get(number, ())):
+            self._drop(numbers)
+
+    def _drop(self, numbers: tuple[int, ...]) -> None:
+        self._cache.pop(numbers, None)
+        for number in numbers:
+            known = self._resolved.get(number)
+            if known is not None:
+                known.discard(numbers)
+                if not known:
+                    del self._resolved[number]
+
+    def _added(self, number: int, receiver: Receiver, granted: int) -> None:
+        """One receiver more: it joins what was resolved, if it is not there by another filter. So a fleet that comes at once is no work for every message."""
+        for numbers in list(self._resolved.get(number, ())):
+            receivers = self._cache[numbers]
+            if receiver in receivers.known:
+                self._drop(numbers)
+            else:
+                receivers.add(receiver, (granted,))
 
     def attach(self, text: str, receiver: Receiver, granted: int) -> Call | None:
         """Add or change a subscription. The call that must succeed before it counts, or None if the route is there."""
@@ -117,8 +158,12 @@ class Fanout:
             self._next_number += 1
             self._by_text[text] = found
             self._by_number[found.number] = found
+        is_new = receiver not in found.receivers
         found.receivers[receiver] = granted
-        self._cache.clear()
+        if is_new:
+            self._added(found.number, receiver, granted)
+        else:
+            self._changed(found.number)
         return None if found.ready else partial(self._install, found)
 
     def _install(self, found: _Filter, token: object, on_done: Done) -> None:
@@ -140,9 +185,11 @@ class Fanout:
         unused = []
         for text in texts:
             found = self._by_text.get(text)
-            if found is not None and found.receivers.pop(receiver, None) is not None and not found.receivers:
+            if found is None or found.receivers.pop(receiver, None) is None:
+                continue
+            self._changed(found.number)
+            if not found.receivers:
                 unused.append(text)
-        self._cache.clear()
         return unused
 
     def remove_unused(self, text: str) -> None:
@@ -161,7 +208,7 @@ class Fanout:
         found = self._by_text.get(text)
         if found is None or found.receivers.pop(receiver, None) is None:
             return
-        self._cache.clear()
+        self._changed(found.number)
         if not found.receivers:
             self._remove(found)
 
@@ -174,15 +221,13 @@ class Fanout:
                 for receiver, one in found.receivers.items():
                     granted[receiver] = (*granted.get(receiver, ()), one)
         if len(self._cache) >= RECEIVERS_CACHE_MAX:
-            self._cache.clear()
+            self._forget()
         receivers = Receivers()
         for receiver, several in granted.items():
-            outlet: Outlet = receiver.outlet
-            if max(several) > QOS or not outlet.is_plain:
-                receivers.others.append((receiver, outlet, several))
-            else:
-                (receivers.five if outlet.five else receivers.three).append((receiver, outlet, max(several)))
+            receivers.add(receiver, several)
         self._cache[numbers] = receivers
+        for number in numbers:
+            self._resolved.setdefault(number, set()).add(numbers)
         return receivers
 
     def on_records(self, records: Records) -> None:
