@@ -24,6 +24,7 @@ GARBAGE = {
     "mqtt_ban": [("x:y", b"{}"), ("client:", b"{}"), ("client:a", b"[]"), ("address:x", b"{}")],
     "mqtt_console": [("a", b"["), ("a", b"1")],
     "mqtt_exchange": [("k", b"\x00\x01"), ("<k", b"\x00")],
+    "mqtt_exclusive": [("k", b"{"), ("k", b"[1,2,3]"), ("k", b'["t","c"]')],
     "mqtt_past": [("g/1", b"{"), ("g/1", b"[1,2]"), ("g/1", b'"t"')],
     "mqtt_will": [("c", b"{"), ("c", b"[]"), ("c", b"\x00")],
     "mqtt_bridge": [("b", b"{"), ("b", b"{}"), ("b", b"[]")],

@@ -40,7 +40,7 @@ ROCKETMQ_SYSTEM_TOPICS: Final = frozenset(
     }
 )  # fmt: skip
 
-MQTT_OWN: Final = frozenset({"%24SYS", "%24share", "%24queue", "%24delayed", "%24from"})
+MQTT_OWN: Final = frozenset({"%24SYS", "%24share", "%24queue", "%24delayed", "%24from", "%24exclusive"})
 """Native names of the first levels that MQTT servers use for themselves; others that begin with `$` are ordinary topics."""
 
 _TOPIC = re.compile(r"[%A-Za-z0-9_|\-]+\Z")

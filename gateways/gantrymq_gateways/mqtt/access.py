@@ -158,13 +158,14 @@ class ClientTargets(Targets):
 
     def __init__(self, shared: Targets, identity: Identity) -> None:
         self.rules = shared.rules
+        self.rewriter = shared.rewriter
         self.by_flags: list[dict[bytes, Target]] = [{} for _ in range(8)]
         self._shared = shared
         self._identity = identity
 
     def find(self, topic: bytes, flags: int) -> Target:
         """See `Targets`."""
-        check_publish(self._identity, self.rules, topic.decode())
+        check_publish(self._identity, self.rules, self.real(topic))
         target = self._shared.by_flags[flags].get(topic) or self._shared.find(topic, flags)
         known = self.by_flags[flags]
         if len(known) >= c.TOPIC_CACHE_MAX:

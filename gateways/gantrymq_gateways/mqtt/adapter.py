@@ -463,9 +463,10 @@ class MqttDoor(Peer):
             return
         if connect.will is not None:
             try:
-                gateway.rules.to_native(connect.will.topic.decode())
+                topic = gateway.targets.real(connect.will.topic)
+                gateway.rules.to_native(topic)
                 if self._identity is not None:
-                    access.check_publish(self._identity, gateway.rules, connect.will.topic.decode())
+                    access.check_publish(self._identity, gateway.rules, topic)
             except GantryError as error:
                 self.refused_connect(Reason.NOT_AUTHORIZED, f"its will cannot be published: {error}")
                 return
@@ -508,12 +509,17 @@ class MqttDoor(Peer):
         self._finish()
 
     def _subscribe(self, session: Session, packet: Subscribe) -> None:
+        subscribed = self._gateway.targets.rewriter.subscribed
+        packet.filters = [(subscribed(text), options) for text, options in packet.filters]
+
         def answer(codes: list[int], text: str) -> None:
             self._send_codes(c.SUBACK, packet.packet_id, codes, text)
 
         self._procedure(session, self._gateway.lifecycle.subscribe(session, packet, answer))
 
     def _unsubscribe(self, session: Session, packet: Unsubscribe) -> None:
+        packet.filters = [self._gateway.targets.rewriter.subscribed(text) for text in packet.filters]
+
         def answer(codes: list[int]) -> None:
             if self.connection.five:
                 self._send_codes(c.UNSUBACK, packet.packet_id, codes, "")
@@ -682,6 +688,7 @@ class MqttDoor(Peer):
     def abandon(self, text: str) -> None:
         if not self.gone:
             log.warning("%s: closed: %s", self.peer, text)
+            self._why = "server_busy"
             self.connection.disconnect(Reason.SERVER_BUSY, text)
             if self.session is not None:
                 self.session.detach()
@@ -713,6 +720,8 @@ class MqttDoor(Peer):
             gateway.lifecycle.detach(session, self._epoch)
             told = {"username": self._answer.user, "peer": self.peer, "reason": self._why}
             gateway.events.disconnected(self._client_id, told)
+            if self._why not in ("server_busy", "server_shutting_down"):
+                gateway.operate.left(self._client_id)
         kept, self._kept = self._kept, None
         if kept is not None and lost and started and session is not None:
             gateway.will_rows.lost(kept, min(self._terms.will_delay_s, session.expiry_s))

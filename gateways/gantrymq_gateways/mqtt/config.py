@@ -8,6 +8,7 @@ from typing import Final, Literal
 from gantrymq.model.errors import GantryError
 from gantrymq.model.settings import setting
 from gantrymq.net.loopback import networks_of
+from gantrymq_gateways.mqtt.topics.rewrite import parse_rewriting
 from gantrymq_gateways.mqtt.topics.rules import LEVELS_MAX, parse_rules
 
 EVENTS_TOPIC_MAX: Final = 80
@@ -38,6 +39,12 @@ class MqttConfig:
     """Of them from one address; 0: any number. Behind a router or a proxy (`mqtt.proxies`) many have one."""
     connect_rate_max: int = setting(0, least=0, most=1_000_000)
     """Clients let in a second; 0: any number. More wait their turn up to 10 s, and are refused beyond that: return code 3, reason 0x9F."""
+    flapping_max: int = setting(0, least=0, most=1_000_000)
+    """Connections of one client id that may end within mqtt.flapping_window_s; one more, and it is banned for mqtt.flapping_ban_s; 0: any number."""
+    flapping_window_s: int = setting(60, least=1, most=86_400)
+    """See mqtt.flapping_max."""
+    flapping_ban_s: int = setting(300, least=1, most=86_400)
+    """See mqtt.flapping_max."""
     publish_rate_max: int = setting(0, least=0, most=10_000_000)
     """Messages that one client publishes a second; 0: any number. Who publishes more is not read for a while: nothing is lost or refused."""
     publish_bytes_rate_max: int = setting(0, least=0, most=10_000_000_000)
@@ -63,6 +70,8 @@ class MqttConfig:
     topic_rules: str = ""
     """Native topics by prefix of the MQTT topic: PREFIX=TOPIC, separated by semicolons (devices/=fleet; sensor-=sensors). What is under a prefix
     goes to its topic with all its levels in the tag. Set it before the first publish, alike for all gateways of a cluster."""
+    rewrite: str = ""
+    """Topics and filters that become others: ACTION SOURCE REGEX DESTINATION, separated by semicolons (all old/# ^old/(.+)$ new/$1); ACTION is publish, subscribe or all."""
     topic_levels: int = setting(1, least=1, most=LEVELS_MAX)
     """Leading levels of an MQTT topic that name its native topic where no rule fits; the others are the tag. Set it as the rules."""
     unacked_bytes_max: int = setting(4 * 1024 * 1024, least=65_536, most=64 * 1024 * 1024)
@@ -106,6 +115,10 @@ class MqttConfig:
             networks_of(self.proxies)
         except ValueError as error:
             raise ValueError(f"proxies = {self.proxies!r:.80}: {error}; write 10.0.0.0/8, 192.0.2.7") from error
+        try:
+            parse_rewriting(self.rewrite)
+        except GantryError as error:
+            raise ValueError(f"rewrite = {self.rewrite!r:.80}: {error.text}") from error
         try:
             parse_rules(self.topic_rules)
         except GantryError as error:

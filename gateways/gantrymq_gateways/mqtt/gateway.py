@@ -45,6 +45,7 @@ from gantrymq_gateways.mqtt.sessions.sessions import (
 from gantrymq_gateways.mqtt.sessions.shared_group import publisher_property
 from gantrymq_gateways.mqtt.tables import FILTER_TABLE, SESSION_TABLE
 from gantrymq_gateways.mqtt.topics.mapping import DeliveryTopics, LongTopics
+from gantrymq_gateways.mqtt.topics.rewrite import parse_rewriting
 from gantrymq_gateways.mqtt.topics.rules import parse_rules
 from gantrymq_gateways.mqtt.wire.connection import HEADER_BYTES_MAX, ConnectionLimits
 from gantrymq_gateways.mqtt.wire.counts import Counts
@@ -110,7 +111,7 @@ class MqttGateway:
         self.long_topics.on_learned = self._learned
         self.rules = parse_rules(config.topic_rules, config.topic_levels)
         self.topics = DeliveryTopics(self.long_topics, self.rules.to_mqtt)
-        self.targets = Targets(self.long_topics, self.rules)
+        self.targets = Targets(self.long_topics, self.rules, parse_rewriting(config.rewrite))
         self.known_topics: set[bytes] = set()
         self.counts = Counts()
         self.kept = RetainedStore(config.retained_max, config.retained_bytes_max, body_bytes_max)
@@ -269,6 +270,7 @@ class MqttGateway:
         yield from self.operate.begin()
         yield from self.will_rows.begin()
         yield from self.lifecycle.past.begin()
+        yield from self.lifecycle.exclusives.begin()
         self.ready = True
         now_ms = self.shell.clock.monotonic_ms()
         self._sweep_handle = self.shell.wheel.call_at(now_ms + SWEEP_MS, self._sweep)

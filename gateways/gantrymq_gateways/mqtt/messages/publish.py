@@ -27,6 +27,7 @@ from gantrymq_gateways.mqtt.messages.properties import passed_on, to_native
 from gantrymq_gateways.mqtt.retained import RetainedStore
 from gantrymq_gateways.mqtt.topics.delayed import split_delay
 from gantrymq_gateways.mqtt.topics.mapping import LongTopics
+from gantrymq_gateways.mqtt.topics.rewrite import NO_REWRITING, Rewriter
 from gantrymq_gateways.mqtt.topics.rules import NO_RULES, TopicRules
 from gantrymq_gateways.mqtt.wire import constants as c
 from gantrymq_gateways.mqtt.wire.connection import Part
@@ -83,14 +84,23 @@ class PublishPort(Protocol):
 class Targets:
     """(QoS and retain flags, topic) -> Target, for all publishers of a process."""
 
-    def __init__(self, long_topics: LongTopics, rules: TopicRules = NO_RULES) -> None:
+    def __init__(
+        self, long_topics: LongTopics, rules: TopicRules = NO_RULES, rewriter: Rewriter = NO_REWRITING
+    ) -> None:
         self.rules = rules
+        self.rewriter = rewriter
         self._long = long_topics
         self.by_flags: list[dict[bytes, Target]] = [{} for _ in range(8)]
 
+    def real(self, topic: bytes) -> str:
+        """What `mqtt.rewrite` makes of a topic; behind the time, if it has one."""
+        text = topic.decode()
+        rest = split_delay(text)[1]
+        return text[: len(text) - len(rest)] + self.rewriter.published(rest)
+
     def find(self, topic: bytes, flags: int) -> Target:
         """Work out and keep a target; raises GantryError if nobody may publish there."""
-        delay_s, text = split_delay(topic.decode())
+        delay_s, text = split_delay(self.real(topic))
         native, tag = self.rules.to_native(text)
         pairs = [(props.TAGS, tag), (props.ORIGIN, ORIGIN)]
         if flags & c.FLAG_QOS != 2:

@@ -13,6 +13,9 @@ BAN_TABLE: Final = "mqtt_ban"
 
 KINDS: Final = ("client", "user", "address")
 
+FLAPPING_CLIENTS_MAX: Final = 100_000
+"""Client ids whose ends are counted at one time, some 20 MiB; beyond it the oldest are forgotten."""
+
 CONNECT_WAIT_MS_MAX: Final = 10_000
 """A CONNECT waits its turn for so long (`mqtt.connect_rate_max`); one that would wait longer is refused."""
 
@@ -89,11 +92,13 @@ class Bans:
     def __init__(self) -> None:
         self._named: dict[tuple[str, str], Ban] = {}
         self._networks: dict[str, Ban] = {}
+        self._rows: dict[str, bytes] = {}
 
     def load(self, rows: dict[str, bytes]) -> None:
         """Start from the table's rows."""
         self._named.clear()
         self._networks.clear()
+        self._rows.clear()
         for key, value in rows.items():
             self.changed(key, value)
 
@@ -101,15 +106,23 @@ class Bans:
         """A row changed (None: it is gone)."""
         kind, _, whom = key.partition(":")
         if value is None:
+            self._rows.pop(key, None)
             self._named.pop((kind, whom), None)
             if kind == "address":
                 self._networks.pop(whom, None)
             return
         kind, whom, ban = parse_ban(key, value)
+        self._rows[key] = value
         if kind == "address":
             self._networks[whom] = ban
         else:
             self._named[kind, whom] = ban
+
+    def over(self, now_ms: int) -> list[tuple[str, bytes | None, bytes | None]]:
+        """Bans that hold no more, as changes of rows that take them away."""
+        found = [f"{kind}:{whom}" for (kind, whom), ban in self._named.items() if not ban.holds(now_ms)]
+        found += [f"address:{network}" for network, ban in self._networks.items() if not ban.holds(now_ms)]
+        return [(key, self._rows[key], None) for key in found]
 
     def find(self, client_id: str, user: str, host: str, now_ms: int) -> Ban | None:
         """The ban of a client, if there is one."""
@@ -129,6 +142,34 @@ class Bans:
                 if ban.holds(now_ms) and inner in ip_network(network):
                     return ban
         return None
+
+
+class Flapping:
+    """Clients that come and go again and again. A count of 0: nobody looks."""
+
+    __slots__ = ("_max", "_seen", "_window_ms")
+
+    def __init__(self, count_max: int, window_s: int) -> None:
+        self._max = count_max
+        self._window_ms = window_s * 1000
+        self._seen: dict[str, tuple[int, int]] = {}
+        """Client id -> (when its window began, connections that ended in it), oldest window first."""
+
+    def left(self, client_id: str, now_ms: int) -> bool:
+        """A connection ended. True: it was one too many, and counting begins anew."""
+        if not self._max:
+            return False
+        seen = self._seen
+        while seen and now_ms - seen[next(iter(seen))][0] >= self._window_ms:
+            del seen[next(iter(seen))]
+        if client_id not in seen and len(seen) >= FLAPPING_CLIENTS_MAX:
+            del seen[next(iter(seen))]
+        began_ms, count = seen.get(client_id, (now_ms, 0))
+        if count >= self._max:
+            del seen[client_id]
+            return True
+        seen[client_id] = began_ms, count + 1
+        return False
 
 
 def host_of(peer: str) -> str:

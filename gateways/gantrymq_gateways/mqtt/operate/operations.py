@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from gantrymq.broker.port import BrokerPort
 from gantrymq.metrics import Metrics
@@ -13,7 +14,12 @@ from gantrymq.services import Clock
 from gantrymq_gateways.mqtt.config import MqttConfig
 from gantrymq_gateways.mqtt.operate import console
 from gantrymq_gateways.mqtt.operate.console import Console, operator_of
-from gantrymq_gateways.mqtt.operate.gate import BAN_TABLE, Gate, host_of
+from gantrymq_gateways.mqtt.operate.gate import BAN_TABLE, Flapping, Gate, host_of
+
+log = logging.getLogger(__name__)
+
+BANS_REMOVED_MAX: Final = 1_000
+"""Rows of bans that are over, removed at one time."""
 
 Changed = Callable[[str, str, str], None]
 """`changed(who, action, resource)`; `who`: as the command says, empty if it does not."""
@@ -29,6 +35,10 @@ class Operations:
         self.gate = Gate(
             config.connections_max, config.connections_per_address_max, config.connect_rate_max, clock.monotonic_ms()
         )
+        self._config = config
+        self._flapping = Flapping(config.flapping_max, config.flapping_window_s)
+        self.flapped = 0
+        """Clients banned for it."""
         self.doors: Callable[[], list[Any]] = list
         """The gateway's connections (`console.Shown`)."""
         self.changed: Changed = lambda who, action, resource: None
@@ -40,6 +50,8 @@ class Operations:
         """Register what is counted."""
         gate = self.gate
         metrics.read("gantry_mqtt_clients", "Clients that are let in", lambda: gate.connected)
+        text = "Clients banned for a while because they came and went too often (mqtt.flapping_max)"
+        metrics.read("gantry_mqtt_flapping_bans_total", text, lambda: self.flapped, "counter")
         text = "Clients refused by a limit of connections or a ban"
         metrics.read("gantry_mqtt_connects_refused_total", text, lambda: gate.refused, "counter")
 
@@ -68,6 +80,22 @@ class Operations:
         """Now and then."""
         if self._live:
             self.console.sweep()
+            over = self.gate.bans.over(self._clock.now_ms())[:BANS_REMOVED_MAX]
+            if over:
+                self._port.put_if(BAN_TABLE, over, None, lambda token, result: None)
+
+    def left(self, client_id: str) -> None:
+        """A client's connection ended: who comes and goes too often is banned for a while."""
+        config, now_ms = self._config, self._clock.now_ms()
+        if not self._flapping.left(client_id, now_ms):
+            return
+        self.flapped += 1
+        text = f"over {config.flapping_max} connections within {config.flapping_window_s} s (mqtt.flapping_max)"
+        log.warning("client %s: banned for %d s: %s", client_id, config.flapping_ban_s, text)
+        row = {"until": now_ms + config.flapping_ban_s * 1000, "reason": text, "at": now_ms}
+        key, value = f"client:{client_id}", json.dumps(row).encode()
+        self.gate.bans.changed(key, value)
+        self._port.put(BAN_TABLE, [(key, value)], None, lambda token, result: None)
 
     def banned(self, client_id: str, user: str, peer: str) -> str:
         """Why a client may not be here; empty: it may."""

@@ -20,6 +20,7 @@ from gantrymq_gateways.mqtt.messages.exchange import Released, receipts_key, row
 from gantrymq_gateways.mqtt.messages.fanout import Fanout
 from gantrymq_gateways.mqtt.messages.grants import QOS, pack
 from gantrymq_gateways.mqtt.retained import RetainedStore
+from gantrymq_gateways.mqtt.sessions.exclusive import Exclusives
 from gantrymq_gateways.mqtt.sessions.filter_queues import FilterQueues
 from gantrymq_gateways.mqtt.sessions.memory import Memories
 from gantrymq_gateways.mqtt.sessions.past import Replays
@@ -35,6 +36,7 @@ from gantrymq_gateways.mqtt.sessions.sessions import (
 from gantrymq_gateways.mqtt.sessions.shared import SharedGroups
 from gantrymq_gateways.mqtt.sessions.terms import Terms
 from gantrymq_gateways.mqtt.tables import FILTER_GRACE_MS, SessionTable, StoredFilter, StoredSession
+from gantrymq_gateways.mqtt.topics.exclusive import check_exclusive, is_exclusive, plain
 from gantrymq_gateways.mqtt.topics.mapping import SYS_PREFIX
 from gantrymq_gateways.mqtt.topics.past import is_past
 from gantrymq_gateways.mqtt.topics.shared import check_shared, is_shared, stands_apart
@@ -116,6 +118,7 @@ class Lifecycle:
         self._holder = HOLDER_BASE
         self.live: dict[str, Session] = {}
         """Sessions of the connected clients, by client id."""
+        self.exclusives = Exclusives(port, self.table, self.live, gateway, now_ms)
         self.exchanges: dict[str, bytes] = {}
         """Rows of `mqtt_exchange`."""
         self._memories = Memories(self.exchanges)
@@ -284,7 +287,7 @@ class Lifecycle:
     def _is_owed(self, text: str, qos: int, work: Work) -> Generator[Call, Any, bool]:
         """Whether a new subscription finds retained messages that its client must acknowledge."""
         if qos & QOS:
-            for message in self.kept.walk(text):
+            for message in self.kept.walk(plain(text)):
                 if message is not None and message.qos:
                     return True
                 if work.spend(LEVEL_WORK):
@@ -387,6 +390,8 @@ class Lifecycle:
                 granted[text] = qos
             except GantryError as error:
                 refused[text] = error
+                if text not in subscribed:
+                    self.exclusives.drop(session.client_id, [text])
             if work.spend(FILTER_WORK):
                 yield self.pause
             if isinstance(session, PersistentSession):
@@ -504,11 +509,15 @@ class Lifecycle:
         """Raise GantryError for filters that nobody may have."""
         if is_shared(text):
             check_shared(text)
+        elif is_exclusive(text):
+            check_exclusive(text)
         if is_past(text) and text not in subscribed:
             self.past.check(session, text, subscribed)
         if text not in subscribed and len(subscribed) >= self.subscriptions_max:
             raise GantryError(ErrorCode.LIMIT_REACHED, f"mqtt.subscriptions_max ({self.subscriptions_max}) is reached")
         yield from self.queues.need_topic(text)
+        if is_exclusive(text):
+            yield from self.exclusives.take(session.client_id, text)
 
     def _subscribe_volatile(self, session: VolatileSession, text: str, qos: int) -> Steps:
         if not session.is_attached():
@@ -555,6 +564,7 @@ class Lifecycle:
                         yield self.pause
         elif isinstance(session, PersistentSession) and session.is_attached():
             yield from self._unsubscribe_persistent(session, packet.filters)
+        self.exclusives.drop(session.client_id, packet.filters)
         if session.is_attached():
             answer(codes)
 
@@ -605,6 +615,7 @@ class Lifecycle:
             del self.live[session.client_id]
         if isinstance(session, VolatileSession):
             unused = self.fanout.leave(session.subscriptions, session)
+            self.exclusives.drop(session.client_id, session.subscriptions)
             session.subscriptions.clear()
             run(self._remove_unused(unused), self.report)
         elif isinstance(session, PersistentSession):
@@ -660,8 +671,10 @@ class Lifecycle:
         the taker does."""
         self._memories.forget(client_id)
         row = self.table.row(client_id)
-        if row is not None and b'"$from/' in row:
-            for text in filter(is_past, StoredSession.decode(row).filters):
+        if row is not None and (b'"$from/' in row or b'"$exclusive/' in row):
+            filters = StoredSession.decode(row).filters
+            self.exclusives.drop(client_id, filters)
+            for text in filter(is_past, filters):
                 yield from self.past.forget(client_id, text)
 
         def end(stored: StoredSession) -> None:

@@ -32,6 +32,7 @@ from gantrymq_gateways.mqtt.messages.receipts import (
 )
 from gantrymq_gateways.mqtt.retained import Retained, RetainedStore
 from gantrymq_gateways.mqtt.routes import MqttRoutes
+from gantrymq_gateways.mqtt.topics.exclusive import plain
 from gantrymq_gateways.mqtt.topics.mapping import SYS_PREFIX, DeliveryTopics
 from gantrymq_gateways.mqtt.topics.rules import NO_RULES, TopicRules
 from gantrymq_gateways.mqtt.wire import codec
@@ -206,7 +207,7 @@ class Session:
     def find_retained(self, store: RetainedStore, text: str, granted: int, found: list[Waiting]) -> Iterator[None]:
         """Look for what a new subscription finds, for `send_retained`: a little per step."""
         owed = Owed(text) if self.remembers else None
-        for message in store.walk(text):
+        for message in store.walk(plain(text)):
             if message is not None:
                 if message.is_over(self.tools.now_ms()):
                     yield
@@ -532,7 +533,7 @@ class PersistentSession(Session):
         self.subscriptions[text] = subscription
         self._by_number[subscription.number] = subscription
         self._by_cursor[cursor] = subscription
-        topic, expression = self.tools.rules.filter_route(text)
+        topic, expression = self.tools.rules.filter_route(plain(text))
         self._routes.add(subscription.number, topic, expression)
         self._matches.clear()
         self._wanted.append(subscription)

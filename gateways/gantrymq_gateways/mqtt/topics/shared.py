@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq_gateways.mqtt.topics import past
+from gantrymq_gateways.mqtt.topics import exclusive, past
 
 SHARE: Final = "$share/"
 QUEUE: Final = "$queue/"
@@ -25,7 +25,7 @@ def bare(text: str) -> str:
     """The topic filter of a subscription of any kind; empty for what has none."""
     if text.startswith((SHARE, past.PREFIX)):
         return text.partition("/")[2].partition("/")[2]
-    return text.removeprefix(QUEUE)
+    return exclusive.plain(text.removeprefix(QUEUE))
 
 
 def group_name(text: str) -> str:

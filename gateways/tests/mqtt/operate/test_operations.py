@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gantrymq_gateways.mqtt.operate import console
-from gantrymq_gateways.mqtt.operate.gate import BAN_TABLE, Ban, Bans, Bucket, parse_ban
+from gantrymq_gateways.mqtt.operate import console, gate
+from gantrymq_gateways.mqtt.operate.gate import BAN_TABLE, Ban, Bans, Bucket, Flapping, parse_ban
 from gantrymq_gateways.mqtt.wire.packets import ConnAck, Connect, Publish
 from gateways.tests.mqtt.world import Client, World
 
@@ -196,3 +196,30 @@ def test_bytes_that_a_client_publishes_have_a_rate_of_their_own() -> None:
     assert client.closed
     world.advance(10_000)
     assert world.client("c").link.reading, "a new connection begins anew"
+
+
+def test_flapping_is_counted_in_windows() -> None:
+    flapping = Flapping(2, 10)
+    assert [flapping.left("a", at_ms) for at_ms in (0, 1, 2, 3, 4, 5)] == [False, False, True, False, False, True]
+    assert [flapping.left("b", at_ms) for at_ms in (0, 5_000, 10_000, 11_000)] == [False, False, False, False]
+    assert not any(Flapping(0, 10).left("a", 0) for _ in range(100))
+
+
+def test_flapping_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "FLAPPING_CLIENTS_MAX", 2)
+    flapping = Flapping(1, 10)
+    assert [flapping.left(name, 0) for name in "abca"] == [False] * 4, "a was forgotten"
+    assert flapping.left("c", 0)
+
+
+@pytest.mark.parametrize("mode", ["immediate", "late"])
+def test_who_comes_and_goes_too_often_is_banned_for_a_while(mode: str) -> None:
+    world = World(mode, flapping_max=3, flapping_window_s=60, flapping_ban_s=120)
+    for _ in range(4):
+        world.client("a").disconnect()
+    assert refused(world, "a") == 5
+    assert refused(world, "b") == 0
+    assert rows(world, BAN_TABLE)["client:a"]["reason"].startswith("over 3 connections within 60 s")
+    world.advance(121_000)
+    assert refused(world, "a") == 0
+    assert rows(world, BAN_TABLE) == {}, "what is over is removed"
