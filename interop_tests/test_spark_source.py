@@ -9,10 +9,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 
 from gantrymq.client import BlockingAdmin, BlockingProducer, BlockingPullConsumer, OutMessage
 from interop_tests.cloudevents_sinks import assigned
+from interop_tests.cross_matrix import Said, by_paho
 from interop_tests.running import Gantry
 from interop_tests.spark_streams import begun, run
 from interop_tests.waiting import until
@@ -116,6 +118,40 @@ def test_by_time_by_pattern_and_by_properties(spark: Any, combined: Gantry) -> N
     assert read(subscribe="spark-when-1", sql="TAGS = 'hot' AND n = '1'") == list(range(0, 340, 2))
     with pytest.raises(Exception, match="startingOffsetsByTimestampStrategy to latest"):
         read(**both, startingTimestamp=str(newest + 3_600_000))
+
+
+def test_what_an_mqtt_filter_and_an_amqp_binding_match(spark: Any, combined: Gantry, tmp_path: Path) -> None:
+    by_mqtt = ["spark-light", "spark-light/line1/temp", "spark-light/line1/state", "spark-light/line2/temp"]
+    by_paho(combined, [Said((topic, ""), topic.encode(), 0) for topic in by_mqtt])
+    connection = pika.BlockingConnection(pika.ConnectionParameters(*combined.address("amqp")))
+    channel = connection.channel()
+    channel.exchange_declare("spark-light", "topic", durable=True)
+    channel.queue_declare("spark-light", durable=True)
+    channel.confirm_delivery()
+    for exchange, key in (("spark-light", "line1.amqp"), ("", "spark-light")):
+        channel.basic_publish(exchange, key, f"{exchange}:{key}".encode(), mandatory=not exchange)
+    connection.close()
+    until_known(combined, ["spark-light"])
+
+    def read(**options: str) -> set[str]:
+        source = spark.read.format("gantry").options(nameserver=nameserver(combined), **options)
+        return {bytes(row.body).decode() for row in source.load().select("body").collect()}
+
+    assert read(mqttFilter="spark-light/+/temp") == {"spark-light/line1/temp", "spark-light/line2/temp"}
+    assert read(mqttFilter="spark-light/line1/#") == {
+        "spark-light/line1/temp",
+        "spark-light/line1/state",
+        "spark-light:line1.amqp",
+    }
+    assert read(exchange="spark-light", bindingKey="line1.#", columns="amqp") == read(mqttFilter="spark-light/line1/#")
+    assert read(exchange="", bindingKey="spark-light") == {"spark-light", ":spark-light"}
+    everywhere = (
+        spark.readStream.format("gantry").option("mqttFilter", "+/line2/temp").option("startingOffsets", "earliest")
+    )
+    found = str(tmp_path / "found")
+    writer = everywhere.option("nameserver", nameserver(combined)).load().select("body").writeStream.format("parquet")
+    run(writer.options(path=found, checkpointLocation=str(tmp_path / "noted")).trigger(availableNow=True).start)
+    assert [bytes(row.body) for row in spark.read.parquet(found).collect()] == [b"spark-light/line2/temp"]
 
 
 def test_from_topic_to_topic(spark: Any, combined: Gantry, tmp_path: Path) -> None:

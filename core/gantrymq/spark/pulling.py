@@ -20,6 +20,7 @@ from gantrymq.spark.decoding.columns import Decoder, Queue
 from gantrymq.spark.decoding.views import View
 from gantrymq.spark.planning.dividing import QueueRange
 from gantrymq.spark.planning.offsets import lost
+from gantrymq.spark.planning.selecting import Selection
 from gantrymq.spark.wire import Metadata, Patience, Wire, wire
 
 if TYPE_CHECKING:
@@ -151,12 +152,12 @@ class Puller:
 
 def read_range(
     queue_range: QueueRange, schema: pa.Schema, nameservers: list[str], group: str, tags: tuple[str, ...], strict: bool,
-    check_crc: bool = False, sql: str = "", columns: str = "",
+    check_crc: bool = False, sql: str = "", columns: str = "", selection: Selection | None = None,
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """Arrow batches of a range, rows in offset order; `columns`: the view that `schema` is of (decoding/views.py). With `strict` a missing offset raises DataLossError, unless `tags` or `sql` filter; with
     `check_crc` so does a body that does not fit its CRC, which else is left out with a warning."""
     queue = queue_range.queue
-    view = View(columns, schema)
+    view = View(columns, schema, selection)
     decoder = Decoder(Queue(queue.topic, queue.broker, queue.queue_id), view.decoded, tags)
     puller = Puller(queue_range, nameservers, group, Subscription(queue.topic, frozenset(tags), sql), strict)
     whole = strict and not tags and not sql

@@ -78,6 +78,7 @@ class _Reading:
             options.check_crc,
             options.sql,
             options.columns,
+            options.selection,
         )
 
 

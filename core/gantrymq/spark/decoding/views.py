@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,9 @@ import pyarrow.compute as pc
 
 from gantrymq.model import names
 from gantrymq.model import properties as props
+
+if TYPE_CHECKING:
+    from gantrymq.spark.planning.selecting import Selection
 
 _TEXT: Final = pa.string()
 _MAP: Final = pa.map_(_TEXT, _TEXT)
@@ -250,15 +253,20 @@ VIEWS: Final[dict[str, dict[str, Column]]] = {
 
 
 class View:
-    """What to decode for `schema`, and how to make its columns of that. `name`: a key of `VIEWS`, or empty for the source's own columns alone."""
+    """What to decode for `schema`, and how to make its columns of that. `name`: a key of `VIEWS`, or empty for the source's own columns alone;
+    `selection`: which rows count, where not all do."""
 
-    def __init__(self, name: str, schema: pa.Schema) -> None:
+    def __init__(self, name: str, schema: pa.Schema, selection: Selection | None = None) -> None:
         self._schema = schema
+        self._selection = selection
         columns = VIEWS.get(name, {})
         self._columns = [columns.get(field.name) for field in schema]
         self.decoded = schema
         """Schema of the batches that `batches` takes."""
         made = [column for column in self._columns if column is not None]
+        if selection is not None:
+            origin = (props.EXCHANGE, props.ORIGIN_KEYS) if selection.exchange is not None else ()
+            made.append(Column(lambda parts, kind: None, ("tag",), origin))
         if made:
             own = {
                 field.name: field.type for field, column in zip(schema, self._columns, strict=True) if column is None
@@ -278,10 +286,30 @@ class View:
         if self.decoded is self._schema:
             yield from decoded
             return
-        for batch in decoded:
+        for each_batch in decoded:
+            batch = (
+                each_batch
+                if self._selection is None
+                else each_batch.filter(selected(Parts(each_batch), self._selection))
+            )
+            if not batch.num_rows:
+                continue
             parts = Parts(batch)
             arrays = [
                 parts.base(field.name) if column is None else column.make(parts, field.type)
                 for field, column in zip(self._schema, self._columns, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def selected(parts: Parts, selection: Selection) -> Any:
+    """Which rows `selection` matches."""
+    found = each(parts.base("tag"), selection.matches, pa.bool_()).fill_null(selection.matches(""))
+    if selection.exchange is None:
+        return found
+    origin, further = parts.chosen(props.EXCHANGE), parts.chosen(props.ORIGIN_KEYS)
+    if further.null_count < parts.count:
+        tags = each(further, lambda text: any(selection.matches(key[1:]) for key in text.split(" ")), pa.bool_())
+        found = pc.or_(found, tags.fill_null(False))
+    # A record of another door counts as published to the exchange named like its topic; without a tag to the queue of that name, too.
+    return pc.and_(found, pc.equal(origin.fill_null(selection.exchange), selection.exchange))

@@ -15,6 +15,7 @@ from gantrymq.client.consuming.pulling import parse_tags
 from gantrymq.model.errors import GantryError
 from gantrymq.model.names import check_group, check_topic
 from gantrymq.spark.planning.offsets import Bound, OptionError, parse_offsets, parse_times
+from gantrymq.spark.planning.selecting import Selected, Selection, binding, mqtt_filter
 
 ROWS_PER_TRIGGER: Final = 1_000_000
 """Default of maxOffsetsPerTrigger: the first batch must not swallow a whole backlog."""
@@ -22,13 +23,13 @@ TRIGGER_DELAY: Final = "15m"
 """Default of maxTriggerDelay, as in Spark's Kafka source."""
 GROUP: Final = "gantry_spark"
 
-_WHAT: Final = ("topic", "subscribePattern", "assign")
+_WHAT: Final = ("topic", "subscribePattern", "assign", "mqttFilter", "exchange")
 _STARTS: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _ENDS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 """Of several the first counts, as in Spark's Kafka source."""
 _READING: Final = (
     "nameserver", *_WHAT, *_STARTS, "startingOffsetsByTimestampStrategy", "tags", "sql", "failOnDataLoss", "checkCrc", "consumerGroup",
-    "minPartitions", "maxRecordsPerPartition", "columns", "includeHeaders",
+    "minPartitions", "maxRecordsPerPartition", "columns", "includeHeaders", "bindingKey",
 )  # fmt: skip
 BATCH: Final = (*_READING, *_ENDS, "pushFilters")
 STREAM: Final = (
@@ -94,6 +95,8 @@ class Options:
     include_headers: bool
     mode: str
     """Of the sink: what becomes of rows that are sent again."""
+    selection: Selection | None
+    """What counts of the topics: of an MQTT filter or an AMQP binding."""
     is_set: frozenset[str]
     """Names, in lower case, of the options that were given."""
 
@@ -110,6 +113,8 @@ def parse(options: Mapping[str, str]) -> Options:
     _checked("nameserver", parse_nameservers, nameserver)
     assigned = _assigned(given["assign"]) if "assign" in given else frozenset()
     names = [name.strip() for name in given.get("topic", "").split(",")] + sorted({topic for topic, _, _ in assigned})
+    selected = _selected(given)
+    names += [selected.topic] if selected else []
     topics = tuple(dict.fromkeys(filter(None, names)))
     for topic in topics:
         _checked("topic", check_topic, topic)
@@ -118,13 +123,13 @@ def parse(options: Mapping[str, str]) -> Options:
     return Options(
         nameserver=nameserver,
         topics=topics,
-        pattern=_pattern(given.get("subscribepattern", "")),
+        pattern=selected.topics if selected else _pattern(given.get("subscribepattern", "")),
         assigned=assigned,
         starting=_bound(given, _STARTS, "earliest"),
         ending=_bound(given, _ENDS, "latest"),
         late_start=_one_of(given, "startingOffsetsByTimestampStrategy", "error", "latest"),
         tags=tuple(sorted(_checked("tags", parse_tags, given.get("tags", "*")))),
-        sql=given.get("sql", "").strip(),
+        sql=given.get("sql", "").strip() or (selected.sql if selected else ""),
         fail_on_data_loss=_truth(given, "failOnDataLoss", True),
         rows_per_trigger=_count(given, "maxOffsetsPerTrigger", ROWS_PER_TRIGGER),
         rows_min=_count(given, "minOffsetsPerTrigger"),
@@ -139,7 +144,18 @@ def parse(options: Mapping[str, str]) -> Options:
         columns=_one_of(given, "columns", "", *PROTOCOLS),
         include_headers=_truth(given, "includeHeaders", False),
         mode=_one_of(given, "mode", *MODES),
+        selection=selected.selection if selected else None,
         is_set=frozenset(given),
+    )
+
+
+def _selected(given: Mapping[str, str]) -> Selected | None:
+    if "mqttfilter" in given:
+        return mqtt_filter(given["mqttfilter"])
+    return (
+        binding(given["exchange"], given.get("bindingkey", "#" if given["exchange"] else ""))
+        if "exchange" in given
+        else None
     )
 
 
@@ -221,8 +237,13 @@ def _check_reading(options: Options) -> None:
         raise OptionError(f"{' and '.join(chosen)} exclude each other: leave all but one out")
     if not options.topics and not options.pattern:
         raise OptionError(
-            "set the option 'topic' to the topic to read, or to several joined by commas; or subscribePattern, or assign"
+            "set the option 'topic' to the topic to read, or to several joined by commas; or subscribePattern, assign, mqttFilter, exchange"
         )
+    if "bindingkey" in options.is_set and "exchange" not in options.is_set:
+        raise OptionError("bindingKey is of an exchange: set the option exchange, empty for the default one")
+    for name in ("tags", "sql"):
+        if options.selection is not None and name in options.is_set:
+            raise OptionError(f"{name} and {chosen[0]} exclude each other: leave one out, and filter the rows in Spark")
     if options.tags and options.sql:
         raise OptionError("tags and sql exclude each other; in sql a tag is the property TAGS: sql = \"TAGS = 'a'\"")
     if options.late_start == "latest" and (

@@ -11,6 +11,7 @@ pa = pytest.importorskip("pyarrow")
 
 from gantrymq.spark.decoding.columns import Decoder, Queue  # noqa: E402
 from gantrymq.spark.decoding.views import BASE, VIEWS, View  # noqa: E402
+from gantrymq.spark.planning.selecting import binding, mqtt_filter  # noqa: E402
 
 TEXT, MAP = pa.string(), pa.map_(pa.string(), pa.string())
 HEADERS = pa.list_(pa.struct([pa.field("key", TEXT), pa.field("value", pa.binary())]))
@@ -111,3 +112,28 @@ def test_properties_by_name_beside_a_map_of_them() -> None:
     batches, _ = Decoder(Queue("t", "b", 3), what.decoded).decode([record(0, n="5", m="6")], 0, 9)
     (row,) = [row for batch in what.batches(batches) for row in batch.to_pylist()]
     assert (row["properties"], dict(row["userProperties"])) == ({"n": "5"}, {"n": "5", "m": "6"})
+
+
+def chosen(selected: Any, records: list[bytes], view: str = "") -> list[int]:
+    what = View(view, pa.schema([("offset", pa.int64())]), selected.selection)
+    batches, _ = Decoder(Queue("plant", "b", 3), what.decoded).decode([b"".join(records)], 0, 99)
+    return [row["offset"] for batch in what.batches(batches) for row in batch.to_pylist()]
+
+
+def test_rows_of_an_mqtt_filter() -> None:
+    records = [record(0, TAGS="line1.temp"), record(1), record(2, TAGS="line1"), record(3, TAGS="line1.temp.x")]
+    assert chosen(mqtt_filter("plant/line1/#"), records) == [0, 2, 3]
+    assert chosen(mqtt_filter("plant/+/temp"), records, "mqtt") == [0]
+    assert chosen(mqtt_filter("plant"), records) == [1]
+    assert chosen(mqtt_filter("plant/nothing"), records) == []
+
+
+def test_rows_of_an_amqp_binding() -> None:
+    records = [
+        record(0, TAGS="a.b", GANTRY_EXCHANGE="plant"), record(1, TAGS="a.b"), record(2, TAGS="a.b", GANTRY_EXCHANGE="other"),
+        record(3, TAGS="x", GANTRY_EXCHANGE="plant", GANTRY_EXCHANGE_KEYS="=y =a.b"), record(4, GANTRY_EXCHANGE="(default)"),
+        record(5),
+    ]  # fmt: skip
+    assert chosen(binding("plant", "a.*"), records) == [0, 1, 3]
+    assert chosen(binding("plant", "#"), records) == [0, 1, 3, 5]
+    assert chosen(binding("", "plant"), records) == [4, 5]
