@@ -1,4 +1,4 @@
-"""The project that `gantry pipeline init` writes: its own tests, the run without a server, and on a server's topics."""
+"""The project that `gantry pipeline init` of an installed wheel writes: its own tests, the run without a server, and on a server's topics."""
 
 from __future__ import annotations
 
@@ -6,32 +6,68 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from gantrymq.client import BlockingAdmin, BlockingProducer, BlockingPullConsumer, OutMessage
-from gantrymq.spark.pipeline.start import write_project
 from interop_tests import guard
 from interop_tests.cloudevents_sinks import assigned
 from interop_tests.running import Gantry
 
 pytest.importorskip("pyspark")
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1500)]
+ROOT = Path(__file__).resolve().parents[1]
+WORD_S = 600
+"""A word takes one to two minutes where nothing else runs."""
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of a fresh environment with the built wheel; Spark and what else the wheel needs are this environment's."""
+    builders = pytest.importorskip("hatchling.builders.wheel")
+    folder = tmp_path_factory.mktemp("installed")
+    (wheel,) = builders.WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"])
+    subprocess.run([sys.executable, "-m", "venv", folder / "env"], check=True)
+    found = folder / "env" / "bin" / "python"
+    install = [
+        found,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--no-index",
+        wheel,
+    ]
+    subprocess.run(install, check=True)
+    (packages,) = (folder / "env" / "lib").glob("python*/site-packages")
+    (packages / "beside.pth").write_text(sysconfig.get_path("purelib"))
+    where = subprocess.run(
+        [found, "-c", "import gantrymq; print(gantrymq.__file__)"], stdout=subprocess.PIPE, text=True
+    )
+    assert where.stdout.startswith(str(packages))
+    return found
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    write_project("fleet", tmp_path)
+def project(python: Path, tmp_path: Path) -> Path:
+    subprocess.run([python.parent / "gantry", "pipeline", "init", "fleet", "--dir", tmp_path], check=True)
+    (tmp_path / "fleet" / ".python").write_text(str(python))
     return tmp_path / "fleet"
 
 
 def word(project: Path, *words: str) -> str:
     """What `./run WORDS` prints; it must end well."""
-    environment = {**os.environ, "PYTHON": sys.executable, "TMPDIR": str(project.parent), **guard.mark()}
+    python = (project / ".python").read_text()
+    environment = {**os.environ, "PYTHON": python, "TMPDIR": str(project.parent), **guard.mark()}
     command = [str(project / "run"), *words]
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=WORD_S
+    )
     assert done.returncode == 0, done.stdout[-5000:]
     return done.stdout
 
@@ -81,8 +117,9 @@ def received(nameserver: str, topic: str) -> list[bytes]:
         return bodies
 
 
-def test_on_a_servers_topics(project: Path, own_server: Gantry) -> None:
-    nameserver = own_server.doors["nameserver"]
+def filled(project: Path, server: Gantry) -> tuple[str, int]:
+    """The sample sent to a server, which the project's settings name; nameserver and messages."""
+    nameserver = server.doors["nameserver"]
     bodies = sample(project)
     with BlockingAdmin(nameserver) as admin:
         for topic in ("telemetry", "alerts", "telemetry-rejected"):
@@ -91,10 +128,26 @@ def test_on_a_servers_topics(project: Path, own_server: Gantry) -> None:
         producer.send_many([OutMessage("telemetry", text) for text in bodies])
     settings = project / "settings.toml"
     settings.write_text(settings.read_text().replace("127.0.0.1:9876", nameserver))
+    return nameserver, len(bodies)
+
+
+def test_on_a_servers_topics(project: Path, own_server: Gantry) -> None:
+    nameserver, count = filled(project, own_server)
     word(project, "stream", "--once")
-    check_progress(project, len(bodies))
+    check_progress(project, count)
     alerts = received(nameserver, "alerts")
     assert len(received(nameserver, "telemetry-rejected")) == 5
     assert len(set(alerts)) == len(alerts) > 10
-    word(project, "stream", "--once")  # goes on where it was: nothing is written again
+    word(project, "submit", "--master", "local[2]", "--", "--once")  # goes on where it was: nothing is written again
     assert sorted(received(nameserver, "alerts")) == sorted(alerts)
+
+
+def test_the_declarative_pipeline(project: Path, own_server: Gantry) -> None:
+    """As `./run declared`, which needs more packages than the others."""
+    for package in ("grpc", "grpc_status", "yaml", "zstandard"):
+        pytest.importorskip(package, reason=f"pyspark[pipelines] is not installed: there is no {package}")
+    nameserver, _ = filled(project, own_server)
+    word(project, "declared")
+    alerts = received(nameserver, "alerts")
+    assert len(received(nameserver, "telemetry-rejected")) == 5
+    assert len(set(alerts)) == len(alerts) > 10

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gantrymq.client.connecting.routes import MessageQueue
     from gantrymq.spark.local.doctor import Finding
 
-__all__ = ["doctor", "java_home", "lag", "prepare", "register", "session"]
+__all__ = ["doctor", "java_home", "lag", "metrics", "prepare", "register", "session"]
 
 
 def register(spark: SparkSession) -> None:
@@ -32,6 +32,13 @@ def lag(progress: Mapping[str, Any]) -> dict[MessageQueue, int]:
     from gantrymq.spark.planning.progress import lag as behind
 
     return behind(progress)
+
+
+def metrics(progress: Mapping[str, Any]) -> dict[str, float]:
+    """How far a streaming query is behind and what it wrote, from its `lastProgress`, by the names of Spark's Kafka source."""
+    from gantrymq.spark.planning.progress import metrics as found
+
+    return found(progress)
 
 
 def doctor(spark: SparkSession | None = None, nameserver: str = "", topic: str = "") -> list[Finding]:

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Supp
 from gantrymq.spark.planning import options as settings
 from gantrymq.spark.planning.dividing import QueueRange
 from gantrymq.spark.planning.filters import Narrowing
-from gantrymq.spark.planning.offsets import Document, OptionError, from_document, to_document
+from gantrymq.spark.planning.offsets import Document, OptionError, from_document, marks_of, to_document
 from gantrymq.spark.planning.options import AT_LEAST_ONCE
 from gantrymq.spark.planning.planner import Planner
 from gantrymq.spark.schema import TIMED_COLUMNS, check_projection, check_sink, ddl
@@ -131,7 +131,9 @@ class GantryStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
     def latestOffset(self, start: Mapping[str, Any], limit: Any) -> Document:
         """End of the next batch."""
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
-        return to_document(self._plan.latest(from_document(start), rows_max))
+        begun = from_document(start)
+        end = self._plan.latest(begun, rows_max)
+        return to_document(end, self._plan.marks(marks_of(start), begun, end))
 
     def reportLatestOffset(self) -> Document:
         """The newest offsets, shown in the query's progress."""
@@ -143,7 +145,7 @@ class GantryStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
         """One or more per queue that has something to read."""
-        ranges = self._plan.ranges(from_document(start), from_document(end))
+        ranges = self._plan.ranges(from_document(start), from_document(end), marks_of(start))
         return [QueuePartition(queue_range) for queue_range in ranges]
 
     def commit(self, end: Mapping[str, Any]) -> None:

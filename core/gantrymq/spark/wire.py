@@ -17,6 +17,7 @@ from gantrymq.client.connecting.signing import TLS_VARIABLE, Signer, tls_of_envi
 from gantrymq.client.consuming.offsets import place
 from gantrymq.client.consuming.pulling import parse_pull, pull_fields
 from gantrymq.client.errors import expect_success, number
+from gantrymq.client.records import decode_records
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import FRAME_BYTES_MAX
 from gantrymq.model.names import AUTO_CREATE_TEMPLATE
@@ -297,6 +298,20 @@ class Metadata:
         ):
             pulled, body = parse_pull(answer, queue, address)
             result[queue] = len(body) // max(1, pulled.next_offset - at[queue]) if body else 0
+        return result
+
+    def stored_at(
+        self, queues: dict[MessageQueue, str], at: Mapping[MessageQueue, int], group: str
+    ) -> dict[MessageQueue, int]:
+        """When the message at each queue's offset was stored, in milliseconds; without those that are not there."""
+        result = {}
+        for queue, answer, address in self._each(
+            queues, RequestCode.PULL_MESSAGE, lambda queue: pull_fields(group, queue, at[queue], 1, (), 0)
+        ):
+            _, body = parse_pull(answer, queue, address)
+            for message in decode_records(body) if body else ():
+                if message.queue_offset == at[queue]:
+                    result[queue] = message.store_ms
         return result
 
     def commit(self, queues: dict[MessageQueue, str], offsets: Mapping[MessageQueue, int], group: str) -> None:

@@ -12,7 +12,7 @@ from gantrymq.spark.pipeline.start import PipelineError, write_project
 
 EXPECTED = {
     ".gitignore", "README.md", "data/devices.csv", "data/sample.jsonl", "flows/telemetry_flows.py", "job.py", "local.py", "requirements.txt", "run",
-    "settings.toml", "spark-pipeline.yml", "telemetry/__init__.py", "telemetry/dashboard.py", "telemetry/ends.py", "telemetry/queries.py",
+    "settings.toml", "spark-pipeline.yml", "telemetry/__init__.py", "telemetry/compact.py", "telemetry/dashboard.py", "telemetry/ends.py", "telemetry/queries.py",
     "telemetry/settings.py", "telemetry/transform.py", "test_telemetry.py",
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from gantrymq.client.connecting.routes import MessageQueue
@@ -19,6 +20,8 @@ Document = dict[str, dict[str, dict[str, int]]]
 EARLIEST: Final = -2
 LATEST: Final = -1
 """In a JSON option, as in Spark's Kafka source."""
+MARKS: Final = "@"
+"""In a checkpoint, where a topic's name would be: when the last message in front of each offset was stored. No topic has this name."""
 
 
 class OptionError(ValueError):
@@ -39,9 +42,21 @@ def lost(queue: MessageQueue, first: int, last: int, why: str) -> DataLossError:
     )
 
 
-def to_document(offsets: Mapping[MessageQueue, int]) -> Document:
+def made_anew(queue: MessageQueue, offset: int, was_ms: int, is_ms: int) -> DataLossError:
+    """The error for a queue whose message in front of `offset` is another than the one that the query has read."""
+    was, now = (datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds") for ms in (was_ms, is_ms))
+    return DataLossError(
+        f"topic {queue.topic!r}, broker {queue.broker!r}, queue {queue.queue_id}: the message at offset {offset - 1} was stored at {was} when "
+        f"this query read it, and the one there now at {now}: the topic was made anew, or the broker has another directory. To read the "
+        "queue from its oldest message, set the option failOnDataLoss to false, or use a new checkpoint."
+    )
+
+
+def to_document(offsets: Mapping[MessageQueue, int], marks: Mapping[MessageQueue, int] | None = None) -> Document:
     """The checkpoint's form, keys sorted."""
     document: Document = {}
+    if marks:
+        document[MARKS] = to_document(marks)  # type: ignore[assignment]
     for queue in sorted(offsets, key=lambda queue: (queue.topic, queue.broker, str(queue.queue_id))):
         document.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.queue_id)] = offsets[queue]
     return document
@@ -52,6 +67,8 @@ def from_document(document: Any, any_broker: bool = False) -> Offsets:
     found: Offsets = {}
     try:
         for topic, brokers in document.items():
+            if topic == MARKS:
+                continue
             for name, queues in brokers.items():
                 if any_broker and not isinstance(queues, dict):
                     found[MessageQueue(topic, "", int(name))] = _whole(queues)
@@ -62,6 +79,11 @@ def from_document(document: Any, any_broker: bool = False) -> Offsets:
         text = f'offsets {json.dumps(document)[:200]}: allowed is {{"topic": {{"broker": {{"queue": offset}}}}}}'
         raise OptionError(text + (' or {"topic": {"queue": offset}}' if any_broker else "")) from None
     return found
+
+
+def marks_of(document: Mapping[str, Any]) -> Offsets:
+    """When the message in front of each offset was stored, in milliseconds; empty for a checkpoint of an earlier version."""
+    return from_document(document.get(MARKS, {}))
 
 
 def _whole(value: Any) -> int:

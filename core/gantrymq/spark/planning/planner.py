@@ -15,7 +15,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.constants import RequestCode
 from gantrymq.spark.planning.dividing import QueueRange, divide
 from gantrymq.spark.planning.filters import Narrowing
-from gantrymq.spark.planning.offsets import EARLIEST, Bound, Offsets, OptionError, cap, lost, name_queues
+from gantrymq.spark.planning.offsets import EARLIEST, Bound, Offsets, OptionError, cap, lost, made_anew, name_queues
 from gantrymq.spark.planning.options import Options
 from gantrymq.spark.wire import FIRST_FOR_S, RETRY_FOR_S, Metadata, patiently
 
@@ -53,6 +53,9 @@ class Ends(Protocol):
 
     def record_bytes(self, queues: dict[MessageQueue, str], at: Mapping[MessageQueue, int], group: str) -> Offsets:
         """Mean size of a few messages from that offset on; 0 where there is none."""
+
+    def stored_at(self, queues: dict[MessageQueue, str], at: Mapping[MessageQueue, int], group: str) -> Offsets:
+        """When the message at that offset was stored; without those that are not there."""
 
     def commit(self, queues: dict[MessageQueue, str], offsets: Mapping[MessageQueue, int], group: str) -> None:
         """Keep the group's offsets."""
@@ -193,11 +196,40 @@ class Planner:
         """The end of every queue as it was last seen, for progress reports."""
         return self._target or self._latest or self._ask_latest()
 
-    def ranges(self, start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> list[QueueRange]:
-        """Ranges of a micro-batch. A queue that `start` does not know begins at its oldest offset."""
+    def marks(self, known: Offsets, start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> Offsets:
+        """When the message in front of each offset of `end` was stored, by which `ranges` tells later whether the queue is still the same.
+        `known`: those of `start`."""
+        moved = {queue: offset - 1 for queue, offset in end.items() if offset > start.get(queue, 0)}
+        return {queue: ms for queue, ms in known.items() if queue in end and queue not in moved} | self._stored_at(
+            moved
+        )
+
+    def _stored_at(self, wanted: Offsets) -> Offsets:
+        places = {queue: self._addresses[queue] for queue in wanted if queue in self._addresses}
+        if not places:
+            return {}
+        return patiently(lambda: self._ends.stored_at(places, wanted, self._options.group), self._patience_s)
+
+    def _others(self, start: Mapping[MessageQueue, int], marks: Offsets) -> list[MessageQueue]:
+        """Queues whose message in front of `start` is another one than it was. Raises DataLossError, unless that is to be passed over."""
+        now = self._stored_at({queue: start[queue] - 1 for queue in marks if start.get(queue, 0) > 0})
+        found = [queue for queue, ms in now.items() if ms != marks[queue]]
+        for queue in found:
+            error = made_anew(queue, start[queue], marks[queue], now[queue])
+            if self._options.fail_on_data_loss:
+                raise error
+            _log.warning("%s", error)
+        return found
+
+    def ranges(
+        self, start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int], marks: Offsets | None = None
+    ) -> list[QueueRange]:
+        """Ranges of a micro-batch. A queue that `start` does not know begins at its oldest offset, and so does one that is not the one that `marks`
+        tell of."""
         if not self._addresses.keys() >= end.keys():  # a restarted query plans before it asks for the end
             self._queues()
         new = [queue for queue in end if queue not in start]
+        new += self._others({queue: start[queue] for queue in start if end.get(queue, 0) > start[queue]}, marks or {})
         begun = dict(start) | (self._at("earliest", new) if new else {})
         return self._checked_ranges(begun, dict(end))
 

@@ -21,6 +21,21 @@ def lag(progress: Mapping[str, Any]) -> dict[MessageQueue, int]:
     return behind
 
 
+def metrics(progress: Mapping[str, Any]) -> dict[str, float]:
+    """What Spark's Kafka source shows as its metrics, of all queues that the query reads: `minOffsetsBehindLatest`, `maxOffsetsBehindLatest`,
+    `avgOffsetsBehindLatest`; and of the sink `rowsWritten`, where Spark counted them. Empty where there is neither."""
+    found: dict[str, float] = {}
+    behind = lag(progress).values()
+    if behind:
+        found |= {
+            "minOffsetsBehindLatest": min(behind),
+            "maxOffsetsBehindLatest": max(behind),
+            "avgOffsetsBehindLatest": sum(behind) / len(behind),
+        }
+    written = progress.get("sink", {}).get("numOutputRows", -1)
+    return found | ({"rowsWritten": written} if written >= 0 else {})
+
+
 def _offsets(value: Any) -> dict[MessageQueue, int]:
     document = json.loads(value) if isinstance(value, str) else value
     try:

@@ -84,7 +84,8 @@ def mqtt_filter(text: str) -> Selected:
     first, rest = levels[0], levels[1:]
     if first == "#":
         return Selected(Selection(r"(\..*)?"), topics=EVERYWHERE)
-    parts, plain = [], []
+    parts: list[str] = []
+    plain: list[str] = []
     for level in rest:
         parts.append(
             r"(\..*)?" if level == "#" else _ONE if level == "+" else r"\." + re.escape(names.encode_word(level))
@@ -104,7 +105,8 @@ def binding(exchange: str, key: str) -> Selected:
         if not key:
             raise OptionError("exchange is empty, the default one: bindingKey must be a queue's name")
         return Selected(Selection("", DEFAULT), _native("bindingKey", key, key))
-    parts, plain = [], []
+    parts: list[str] = []
+    plain: list[str] = []
     for word in key.split(".") if key else []:
         parts.append(
             f"({_ONE})*" if word == "#" else _ONE if word == "*" else r"\." + re.escape(names.encode_word(word))

@@ -11,11 +11,13 @@ from gantrymq.spark.planning.offsets import (
     OptionError,
     cap,
     from_document,
+    marks_of,
     name_queues,
     parse_offsets,
     parse_times,
     to_document,
 )
+from gantrymq.spark.planning.progress import metrics
 
 QUEUES = st.builds(MessageQueue, st.sampled_from(["a", "b"]), st.sampled_from(["x", "y"]), st.integers(0, 12))
 OFFSETS = st.dictionaries(QUEUES, st.integers(0, 2**62), max_size=8)
@@ -79,3 +81,22 @@ def test_queues_without_a_broker() -> None:
         name_queues("o", wanted, [y1])
     with pytest.raises(OptionError, match="o names t/b/7"):
         name_queues("o", {MessageQueue("t", "b", 7): 1}, [x0])
+
+
+def test_marks_stand_beside_the_offsets() -> None:
+    queue = MessageQueue("t", "b", 3)
+    document = to_document({queue: 5}, {queue: 1_700_000_000_000})
+    assert document == {"@": {"t": {"b": {"3": 1_700_000_000_000}}}, "t": {"b": {"3": 5}}}
+    assert list(document) == ["@", "t"]
+    assert (from_document(document), marks_of(document)) == ({queue: 5}, {queue: 1_700_000_000_000})
+    assert to_document({queue: 5}, {}) == {"t": {"b": {"3": 5}}}
+    assert marks_of({"t": {"b": {"3": 5}}}) == {}
+
+
+def test_metrics_have_the_names_of_kafkas_source() -> None:
+    source = {"endOffset": {"@": {}, "t": {"b": {"0": 5, "1": 9}}}, "latestOffset": '{"t": {"b": {"0": 9, "1": 9}}}'}
+    found = metrics({"sources": [source], "sink": {"numOutputRows": 7}})
+    assert found == {
+        "minOffsetsBehindLatest": 0, "maxOffsetsBehindLatest": 4, "avgOffsetsBehindLatest": 2, "rowsWritten": 7,
+    }  # fmt: skip
+    assert metrics({"sources": [{"endOffset": "5"}], "sink": {"numOutputRows": -1}}) == {}

@@ -22,6 +22,7 @@ class FakeEnds:
         self.ends = {Q0: (0, 100), Q1: (50, 150)}
         self.asked = 0
         self.failing = 0
+        self.later = 0
         self.committed: list[dict[MessageQueue, int]] = []
 
     def topics(self) -> list[str]:
@@ -35,6 +36,13 @@ class FakeEnds:
         self, queues: dict[MessageQueue, str], at: Mapping[MessageQueue, int], group: str
     ) -> dict[MessageQueue, int]:
         return dict.fromkeys(queues, 100)
+
+    def stored_at(
+        self, queues: dict[MessageQueue, str], at: Mapping[MessageQueue, int], group: str
+    ) -> dict[MessageQueue, int]:
+        """The message at offset n was stored at 10 n, and later by `later` in a topic that was made anew."""
+        there = {queue: at[queue] for queue in queues if self.ends[queue][0] <= at[queue] < self.ends[queue][1]}
+        return {queue: 10 * offset + self.later for queue, offset in there.items()}
 
     def commit(self, queues: dict[MessageQueue, str], offsets: Mapping[MessageQueue, int], group: str) -> None:
         if self.failing:
@@ -358,3 +366,24 @@ def test_a_narrowed_batch(ends: FakeEnds) -> None:
     assert narrowed(first=60, end=90) == [(0, 60, 90), (1, 60, 90)]
     assert narrowed(from_ms=1100) == [(1, 110, 150)]
     assert narrowed(until_ms=500) == [(0, 0, 50)]
+
+
+def test_a_queue_that_was_made_anew_is_told_by_what_the_query_read_last(ends: FakeEnds) -> None:
+    start, end = {Q0: 40, Q1: 60}, {Q0: 50, Q1: 60}
+    plan = planner(ends)
+    plan.initial()
+    marks = plan.marks({}, {}, start)
+    assert marks == {Q0: 390, Q1: 590}
+    assert plan.marks(marks, start, end) == {Q0: 490, Q1: 590}
+    assert [(each.start, each.end) for each in plan.ranges(start, end, marks)] == [(40, 50)]
+    ends.later = 7
+    with pytest.raises(
+        DataLossError,
+        match=r"queue 0: the message at offset 39 was stored at 1970-01-01T00:00:00.390\+00:00 when.*made anew",
+    ):
+        planner(ends).ranges(start, end, marks)
+    lenient = planner(ends, failOnDataLoss="false")
+    assert [(each.start, each.end) for each in lenient.ranges(start, end, marks)] == [(0, 50)]
+    ends.ends[Q0] = (45, 100)  # expired: nothing to tell it by
+    assert [(each.start, each.end) for each in lenient.ranges(start, end, marks)] == [(45, 50)]
+    assert [(each.start, each.end) for each in planner(ends).ranges({Q0: 45}, {Q0: 50}, marks)] == [(45, 50)]

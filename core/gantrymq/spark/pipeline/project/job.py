@@ -12,6 +12,9 @@ from telemetry import dashboard, queries
 from telemetry.ends import Topics
 from telemetry.settings import HERE, load
 
+SPARKS_OWN_PARTITIONS = "200"
+"""Unless somebody has chosen another number: so many tasks for each batch of the windows, however few rows it has."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -21,6 +24,8 @@ def main() -> None:
     settings = load(given.settings)
     prepare()
     spark = SparkSession.builder.appName(settings.name).config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    if spark.conf.get("spark.sql.shuffle.partitions") == SPARKS_OWN_PARTITIONS:
+        spark.conf.set("spark.sql.shuffle.partitions", str(settings.partitions))
     spark.sparkContext.setLogLevel("WARN")
     trigger = {"availableNow": True} if given.once else {"processingTime": settings.trigger}
     try:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import unittest
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from gantrymq.spark import session
 from telemetry import transform
-from telemetry.settings import HERE
+from telemetry.compact import compact
+from telemetry.settings import HERE, load
 
 COLUMNS = "topic STRING, queue INT, offset BIGINT, body BINARY"
 GOOD = {"id": "r-1", "device": "cpu0", "metric": "busy", "unit": "percent", "value": 71.5, "at": 1_700_000_000.25}
@@ -72,17 +77,32 @@ class Telemetry(unittest.TestCase):
 
     def test_a_reading_that_came_twice_counts_once(self) -> None:
         rows = transform.readings(transform.parsed(self.messages(body(), body(), body(id="r-2", value=10.5))))
-        (row,) = transform.windows(rows, "5 seconds", "10 seconds").collect()
+        (row,) = transform.windows(rows, "5 seconds", "10 seconds", streaming=False).collect()
         self.assertEqual((row.readings, row.lowest, row.mean, row.highest), (2, 10.5, 41.0, 71.5))
 
     def test_alerts_are_for_what_is_above_its_alarm(self) -> None:
         messages = self.messages(body(), body(id="r-2", device="cpu1"), body(id="r-3", device="unknown"))
-        rows = transform.windows(transform.readings(transform.parsed(messages)), "5 seconds", "10 seconds")
+        rows = transform.windows(
+            transform.readings(transform.parsed(messages)), "5 seconds", "10 seconds", streaming=False
+        )
         known = transform.enriched(rows, self.devices())
         self.assertEqual(known.count(), 3)
         (alert,) = transform.alerts(known).collect()
         self.assertEqual((alert.tag, json.loads(alert.body)["highest"]), ("cpu0", 71.5))
         self.assertEqual(json.loads(alert.body)["start"], 1_700_000_000)
+
+    def test_days_that_have_ended_become_one_file_each(self) -> None:
+        rows = [(number % 3, f"2026-01-0{1 + number % 3}", "cpu0", "busy", number) for number in range(30)]
+        table = self.spark.createDataFrame(rows, "part INT, day STRING, device STRING, metric STRING, start INT")
+        with tempfile.TemporaryDirectory() as output:
+            settings = replace(load(), output=output)
+            table.withColumn("day", F.to_date("day")).repartition(4).write.partitionBy("day").parquet(settings.tables)
+            self.assertEqual(compact(self.spark, settings), ["2026-01-01", "2026-01-02"])
+            files = sorted(Path(output, "compacted").glob("*/*.parquet"))
+            self.assertEqual([file.parent.name for file in files], ["day=2026-01-01", "day=2026-01-02"])
+            found = self.spark.read.parquet(f"{output}/compacted")
+            self.assertEqual(sorted(row.start for row in found.collect()), [n for n in range(30) if n % 3 < 2])
+            self.assertEqual(compact(self.spark, settings), [])
 
     def test_the_recorded_sample(self) -> None:
         rows = transform.parsed(self.recorded())
@@ -91,7 +111,7 @@ class Telemetry(unittest.TestCase):
         self.assertEqual(reasons.pop("value is not a number"), 3)
         sound = transform.readings(rows)
         self.assertEqual(reasons, {None: sound.count()})
-        found = transform.by_day(transform.windows(sound, "5 seconds", "10 seconds"))
+        found = transform.by_day(transform.windows(sound, "5 seconds", "10 seconds", streaming=False))
         twice = sound.count() - sound.select("id").distinct().count()
         self.assertEqual(twice, 2)
         self.assertEqual(found.agg({"readings": "sum"}).collect()[0][0], sound.count() - twice)

@@ -23,6 +23,8 @@ class Settings:
     window: str
     watermark: str
     trigger: str
+    partitions: int = 8
+    """Parts of the windows' state, so tasks of a batch; as it was at a query's first start."""
     restarts_max: int = 20
     """A query that failed is started again, from its checkpoint, so often."""
 
@@ -42,7 +44,7 @@ def load(path: Path = HERE / "settings.toml") -> Settings:
         given = tomllib.loads(path.read_text())
         settings = Settings(**given)
         for field in fields(Settings):
-            kind = int if field.name == "restarts_max" else str
+            kind = int if field.type == "int" else str
             if type(getattr(settings, field.name)) is not kind:
                 raise ValueError(f"{field.name} must be {'a number' if kind is int else 'a text'}")
     except (TypeError, ValueError) as error:

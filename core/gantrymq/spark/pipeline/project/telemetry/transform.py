@@ -41,10 +41,11 @@ def rejected(rows: DataFrame) -> DataFrame:
     )
 
 
-def windows(rows: DataFrame, window: str, watermark: str) -> DataFrame:
-    """Readings by device, metric and window of their own time. One that came twice counts once; one that is later than the watermark is left out."""
+def windows(rows: DataFrame, window: str, watermark: str, streaming: bool = True) -> DataFrame:
+    """Readings by device, metric and window of their own time. One that came twice counts once; one that is later than the watermark is left out.
+    `streaming`: False for a batch. (To ask `rows` would be an analysis, which declarative pipelines forbid.)"""
     timed = rows.withWatermark("time", watermark)
-    once = timed.dropDuplicatesWithinWatermark(["id"]) if rows.isStreaming else timed.dropDuplicates(["id"])
+    once = timed.dropDuplicatesWithinWatermark(["id"]) if streaming else timed.dropDuplicates(["id"])
     return (
         once.groupBy(F.window("time", window).alias("w"), "device", "metric", "unit")
         .agg(
