@@ -1,11 +1,11 @@
-"""The rules that no linter knows: lengths, banned imports, orphans, sleeping tests, leaked paths."""
+"""The rules that no linter knows: lengths, banned imports, orphans, sleeping tests, leaked paths, modules that nobody tests."""
 
 import ast
 import re
 import subprocess
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
@@ -360,3 +360,57 @@ def test_crowded_folders_are_found():
     product = [Source(f"core/gantrymq/x/{name}.py", "") for name in ("__init__", *map(str, range(FOLDER_MODULES_MAX)))]
     assert not crowded_folders(product)
     assert crowded_folders([*product, Source("core/gantrymq/x/one_more.py", "")])
+
+
+TABLE_ROW = re.compile(r"^\| (`[^|]*) \| [^|]* \| ([^|]*) \|$", re.MULTILINE)
+
+
+def tests_by_code(page: str) -> dict[str, list[str]]:
+    """Of the table in CONTRIBUTING: a module, or a folder with / at its end, to the tests that hold its behaviour."""
+    return {
+        code: tests.strip("`").split("`, `")
+        for codes, tests in TABLE_ROW.findall(page)
+        for code in codes.strip("`").split("`, `")
+    }
+
+
+def has_test_of_its_name(module: PurePosixPath, names: Collection[str]) -> bool:
+    """In the mirrored folder, or in the one above, where a folder may be split finer than its tests."""
+    mirrored = PurePosixPath(module.parts[0], "tests", *module.parts[2:-1])
+    return any(str(folder / f"test_{module.stem}.py") in names for folder in (mirrored, mirrored.parent))
+
+
+def untested_modules(modules: list[PurePosixPath], names: Collection[str], page: str) -> list[str]:
+    """Modules with neither a test file of their name nor a row."""
+    told = tests_by_code(page)
+    found = []
+    for module in modules:
+        place = PurePosixPath(*module.parts[2:]) if len(module.parts) > 2 else PurePosixPath(module.name)
+        keys = {str(place), *(f"{parent}/" for parent in place.parents)}
+        if keys.isdisjoint(told) and not has_test_of_its_name(module, names):
+            found.append(f"{module}: no test_{module.stem}.py, and no row in CONTRIBUTING (Which test holds what)")
+    return found
+
+
+def test_every_module_has_tests_that_one_finds():
+    product = [source.path for source in sources() if source.is_product and not source.name.startswith(USERS_PROGRAM)]
+    modules = [path for path in product if path.name not in ("__init__.py", "__main__.py")]
+    page, names = (ROOT / "CONTRIBUTING.md").read_text("utf-8"), set(project_files())
+    found = untested_modules(modules, names, page)
+    assert not found, "\n".join(["", *found])
+    told = tests_by_code(page)
+    assert len(told) > 50
+    folders = {f"{PurePosixPath(*path.parts[2:]).parent}/" for path in product}
+    folders |= {f"{parent}/" for folder in folders for parent in PurePosixPath(folder).parents}
+    there = {str(PurePosixPath(*path.parts[2:])) for path in product} | {path.name for path in product} | folders
+    assert not told.keys() - there, "rows of code that is not there"
+    tests = {name for held in told.values() for name in held}
+    assert not [name for name in tests if not (ROOT / name).exists()]
+
+
+def test_modules_without_tests_are_found():
+    page = "| code | behaviour | tests |\n|---|---|---|\n| `b/c.py`, `d/` | x | `core/tests/test_x.py` |\n"
+    modules = [PurePosixPath(f"core/gantrymq/{name}.py") for name in ("a", "b/a", "b/c", "b/e", "d/f", "d/g/h")]
+    found = untested_modules(modules, {"core/tests/test_a.py"}, page)
+    assert [text.partition(":")[0] for text in found] == ["core/gantrymq/b/e.py"]
+    assert tests_by_code(page)["d/"] == ["core/tests/test_x.py"]
