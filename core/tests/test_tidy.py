@@ -220,7 +220,23 @@ def private_words(source: Source) -> Iterator[str]:
             yield f"{source.name}:{line}: {name}: use the field's word (docs/architecture/glossary.md)"
 
 
+GIVES_TO_CONSUMERS = ("administration/", "remoting/", "broker/consuming/cursors.py", "broker/pop/", "broker/lags.py")
+
+
+def ends_read_directly(source: Source) -> Iterator[str]:
+    """What consumers are given ends in one place: `StoreReader.visible_end` and its two sisters."""
+    if not source.name.startswith(tuple(f"core/gantrymq/{name}" for name in GIVES_TO_CONSUMERS)):
+        return
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.Attribute(attr="max_offset", value=store) if ast.unparse(store).endswith(("store", "reader")):
+                yield f"{source.name}:{node.lineno}: ask visible_end"
+            case ast.Attribute(attr="next_offset", value=queue) if ast.unparse(queue).endswith("queue"):
+                yield f"{source.name}:{node.lineno}: ask visible_end"
+
+
 RULES = [
+    ends_read_directly,
     long_files,
     long_functions,
     banned_imports,
@@ -291,6 +307,8 @@ def test_locks_name_no_registry():
 
 LONG = "def f():\n" + "    x = 1\n" * FUNCTION_LINES_MAX
 BROKEN = [
+    (ends_read_directly, "core/gantrymq/remoting/server/a.py", "high = reading.store.max_offset(name, 0)\n"),
+    (ends_read_directly, "core/gantrymq/broker/pop/a.py", "high = self._queue.next_offset\n"),
     (long_files, "core/gantrymq/model/a.py", "x = 1\n" * (FILE_LINES_MAX + 1)),
     (long_functions, "core/gantrymq/model/a.py", LONG),
     (banned_imports, "core/gantrymq/store/deep/a.py", "import time\n"),
@@ -309,6 +327,7 @@ BROKEN = [
     (private_words, "core/tests/test_a.py", "def keep(taken_back):\n    x.rows_aside = 1\n"),
 ]
 SOUND = [
+    (ends_read_directly, "core/gantrymq/broker/pop/a.py", "high = window.next_offset + answer.max_offset\n"),
     (sleeping_tests, "interop_tests/bench/load.py", "import time\ntime.sleep(1)\n"),
     (long_functions, "core/tests/test_a.py", LONG),
     (banned_imports, "core/gantrymq/net/a.py", "import time\n"),

@@ -45,7 +45,7 @@ class Ends:
         if found is not None or self._opened >= OPENED_MAX:
             return found
         self._opened += 1
-        yield from patiently(self._reading, lambda reading: reading.store.end_sum(topic))
+        yield from patiently(self._reading, lambda reading: reading.store.visible_sum(topic))
         return store.known_ends(topic)
 
 
@@ -111,7 +111,7 @@ class Figures:
                 done = max(reading.committed(group, name, queue), 0)
                 last = store_ms(reading, name, queue, done - 1) if done else 0
                 handed = reading.handed(group, name, queue)
-                return QueueLag(queue, reading.store.max_offset(name, queue), done, handed, max(last, 0))
+                return QueueLag(queue, reading.store.visible_end(name, queue), done, handed, max(last, 0))
 
             lag = yield from patiently(self.reading, find)
             found.append(lag)

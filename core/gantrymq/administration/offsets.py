@@ -81,7 +81,7 @@ class GroupOffsets:
 def offset_by_time(reading: Reading, topic: str, queue_id: int, timestamp: int) -> int:
     """First offset stored at or after a time (ms since the epoch); negative: the end. May raise `Cold`."""
     if timestamp < 0:
-        return reading.store.max_offset(topic, queue_id)
+        return reading.store.visible_end(topic, queue_id)
     return max(reading.store.offset_by_time(topic, queue_id, timestamp, True), reading.min_offset(topic, queue_id))
 
 
@@ -94,7 +94,7 @@ def reset_targets(reading: Reading, topic: Topic, timestamp: int, queue_id: int,
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"topic {name} has no queue {queue_id}")
     if wanted is None or wanted == -1:
         return {queue_id: offset_by_time(reading, name, queue_id, timestamp)}
-    low, high = reading.min_offset(name, queue_id), reading.store.max_offset(name, queue_id)
+    low, high = reading.min_offset(name, queue_id), reading.store.visible_end(name, queue_id)
     if not low <= wanted <= high:
         text = f"Target offset {wanted} not in consume queue range [{low}-{high}]"
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)

@@ -72,9 +72,9 @@ class LagSweep:
                     if opened % OPENED_PER_STEP == 0:
                         done = 0
                         yield
-                    end = store.end_sum(name)
+                    end = store.visible_sum(name)
             else:
-                end = sum([queue.next_offset for queue in found.queues.values()])
+                end = store.visible_sum(name)
             for group, queues in groups.items():
                 lag = end - sum(queues.values())
                 if lag > 0:

@@ -247,14 +247,14 @@ class LocalBrokerPort:
                 raise GantryError(ErrorCode.QUEUE_NOT_FOUND, f"light queue {light} does not exist (any more)")
             if start.kind == "time":
                 raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "a light queue has no start by time")
-            return store.light_max_offset(light) if start.kind == "end" else 0
+            return store.light_visible_end(light) if start.kind == "end" else 0
         found = self._broker.topics.get(topic)
         if found is None or found.system:
             raise GantryError(ErrorCode.TOPIC_NOT_FOUND, f"topic {topic} does not exist")
         if queue_id >= max(found.config.read_queues, found.config.write_queues):
             raise GantryError(ErrorCode.QUEUE_NOT_FOUND, f"topic {topic} has no queue {queue_id}")
         if start.kind == "end":
-            return store.max_offset(topic, queue_id)
+            return store.visible_end(topic, queue_id)
         first = self._broker.min_offset(topic, queue_id)
         return (
             first if start.kind == "earliest" else max(first, store.offset_by_time(topic, queue_id, start.at_ms, True))

@@ -119,6 +119,16 @@ class StoreReader:
         queue = self._queues.find(topic, queue_id)
         return queue.next_offset if queue is not None else 0
 
+    def visible_end(self, topic: str, queue_id: int) -> int:
+        """One behind the last record that consumers may be given; 0 for an unknown queue.
+
+        Whoever gives records to consumers, counts what is left for them, or tells a queue's end to clients asks here (for light queues
+        `light_visible_end`, for all queues of a topic `visible_sum`), and nowhere else. It is `max_offset` today: a record counts when it is
+        appended. A store whose records count when others have them, too, ends here what they have.
+        """
+        queue = self._queues.find(topic, queue_id)
+        return queue.next_offset if queue is not None else 0
+
     @property
     def used_topics(self) -> Mapping[str, Topic]:
         """Topics that somebody has used since the start; the queues of others cost no memory yet."""
@@ -131,8 +141,8 @@ class StoreReader:
             return of_topic(found)
         return self._ends.get(topic) if topic in self._queues else (0, 0)
 
-    def end_sum(self, topic: str) -> int:
-        """`max_offset` of all queues of a topic together."""
+    def visible_sum(self, topic: str) -> int:
+        """`visible_end` of all queues of a topic together."""
         found = self._queues.find_topic(topic)
         return sum([queue.next_offset for queue in found.queues.values()]) if found is not None else 0
 
@@ -250,8 +260,8 @@ class StoreReader:
         """Light queues that ever had an entry and are not deleted."""
         return self._lights.ids()
 
-    def light_max_offset(self, light: int) -> int:
-        """Offset that the next entry of a light queue will take."""
+    def light_visible_end(self, light: int) -> int:
+        """`visible_end` of a light queue."""
         return self._lights.next_offset(light)
 
     def light_units(self, light: int, offset: int, count: int) -> list[Unit]:

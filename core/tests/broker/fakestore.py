@@ -77,7 +77,10 @@ class FakeStore:
     def light_ids(self) -> list[int]:
         return [light for light, entries in self.lights.items() if entries]
 
-    def light_max_offset(self, light: int) -> int:
+    def visible_end(self, topic: str, queue_id: int) -> int:
+        return self.max_offset(topic, queue_id)
+
+    def light_visible_end(self, light: int) -> int:
         return len(self.lights.get(light, ()))
 
     def light_units(self, light: int, offset: int, count: int) -> list[tuple[int, int, int]]:

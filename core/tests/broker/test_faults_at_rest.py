@@ -170,7 +170,7 @@ def check(node: SnapshotNode, site: Site, whole: set[int]) -> None:
             assert matches == [message.queue_offset]
     for light in site.lights:
         wanted = [m.physical_offset for m in site.messages if light == site.lights[0] or m.tag.startswith("a")]
-        units = store.light_units(light, 0, store.light_max_offset(light))
+        units = store.light_units(light, 0, store.light_visible_end(light))
         seen = [unit[0] for unit in units if unit[1] != HOLE_SIZE]
         live = set(wanted[5:]) if light == site.lights[0] else set(wanted)
         assert whole & live <= set(seen)

@@ -309,7 +309,7 @@ class Model(RuleBasedStateMachine):
                 assert [message and message.body for message in found] == [sent.body for sent in queue]
         for _, light in self.routes:
             queue = [sent for sent in self.sent if light in sent.lights]
-            units = store.light_units(light, 0, store.light_max_offset(light))
+            units = store.light_units(light, 0, store.light_visible_end(light))
             assert [unit[0] for unit in units] == [sent.message.physical_offset for sent in queue], light
         for sent in self.sent[-20:]:
             found = store.query(sent.message.topic, sent.key, 10, 0, 1 << 60)

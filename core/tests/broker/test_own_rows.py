@@ -111,7 +111,7 @@ def check_used(node: Node, light: int) -> None:
     assert node.call("create_light") > light
     assert node.call("open_cursor", f"~{light}", "another", EARLIEST).cursor > found.cursor
     node.call("submit", [Message("t", b"later", tag="a2")])
-    assert node.store.light_max_offset(light) == 5
+    assert node.store.light_visible_end(light) == 5
 
 
 @pytest.mark.parametrize("table", [*GARBAGE, "every"])

@@ -93,7 +93,7 @@ def check_store(store: MessageStore, work: Workload, must_have: set[str]) -> Non
         for light in range(1, 1 + fan):
             in_lights.setdefault(light, []).append(message.physical_offset)
     for light in range(1, 72):
-        high = store.light_max_offset(light)
+        high = store.light_visible_end(light)
         assert [unit[0] for unit in store.light_units(light, 0, high)] == in_lights.get(light, []), light
 
 

@@ -138,10 +138,10 @@ def test_prepared_and_rolled_back_records_enter_no_queue(bench: Bench) -> None:
     store.append(batch, [(1,)] * 4)
     assert [message.queue_offset for message in batch] == [0, 0, 0, 1]
     assert store.max_offset("T", 0) == 2
-    assert store.light_max_offset(1) == 2
+    assert store.light_visible_end(1) == 2
     bench.crash()
     again = bench.open()
-    assert (again.max_offset("T", 0), again.light_max_offset(1)) == (2, 2)
+    assert (again.max_offset("T", 0), again.light_visible_end(1)) == (2, 2)
 
 
 @pytest.mark.parametrize("stop", ["close", "crash"])
@@ -212,7 +212,7 @@ def test_the_message_limit_shrinks_to_the_segment(bench: Bench) -> None:
     message = Message("T", bytes(largest), queue_id=0)
     message.sys_flag, message.born_host = 0x10, bytes(20)
     store.append([message], [tuple(range(1, 200))])
-    assert store.light_max_offset(199) == 1
+    assert store.light_visible_end(199) == 1
 
 
 def test_full_disk_changes_nothing_and_is_no_end(bench: Bench, message_of: Callable[..., Message]) -> None:
@@ -224,12 +224,12 @@ def test_full_disk_changes_nothing_and_is_no_end(bench: Bench, message_of: Calla
         store.append([message_of(8, b"x" * 100), message_of(9, b"x" * 5000, queue_id=1)], [(1, 2), (1,)])
     assert caught.value.code is ErrorCode.STORE_FULL
     assert store.written_position == end
-    assert (store.max_offset("T", 0), store.max_offset("T", 1), store.light_max_offset(1)) == (2, 1, 0)
+    assert (store.max_offset("T", 0), store.max_offset("T", 1), store.light_visible_end(1)) == (2, 1, 0)
     assert store.query("T", "K8", 5, 0, 1 << 60) == []
     bench.files.room_bytes = -1
     after = message_of(10)
     store.append([after], [(1,)])
-    assert (after.physical_offset, after.queue_offset, store.light_max_offset(1)) == (end, 2, 1)
+    assert (after.physical_offset, after.queue_offset, store.light_visible_end(1)) == (end, 2, 1)
     bench.crash()
     again = bench.open()
     assert [unit[0] for unit in again.units("T", 0, 0, 9)] == [kept[0].physical_offset, kept[2].physical_offset, end]
@@ -503,7 +503,7 @@ def test_no_descriptor_is_no_broken_disk(bench: Bench, message_of: Callable[...,
     store.sync_checkpoint(kept)
     assert store.derived_position == store.written_position
     store.append([message_of(500, bytes(3000), "new")], [(2,)])
-    assert (store.max_offset("new", 0), store.light_max_offset(2)) == (stored + 1, stored + 1)
+    assert (store.max_offset("new", 0), store.light_visible_end(2)) == (stored + 1, stored + 1)
     store.close()
     bench.open()
     assert bench.report.clean

@@ -345,8 +345,8 @@ class Cursors:
     def end(self, cursor: Cursor) -> int:
         """Maximum offset of the cursor's queue."""
         if cursor.light:
-            return self._reader.light_max_offset(cursor.light)
-        return self._reader.max_offset(cursor.topic, cursor.queue_id)
+            return self._reader.light_visible_end(cursor.light)
+        return self._reader.visible_end(cursor.topic, cursor.queue_id)
 
     # Work.
 

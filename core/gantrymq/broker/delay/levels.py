@@ -144,7 +144,7 @@ class Levels:
         store = self._broker.store
         for queue_id in store.queues_of(SCHEDULE_TOPIC):
             start = max(offsets.get(queue_id + 1, 0), store.min_offset(SCHEDULE_TOPIC, queue_id))
-            end = store.max_offset(SCHEDULE_TOPIC, queue_id)
+            end = store.visible_end(SCHEDULE_TOPIC, queue_id)
             new_cursor(self._broker, queue_of(queue_id + 1), GROUP, min(start, end))
 
     def level(self, number: int, start: int) -> Level:
@@ -166,7 +166,7 @@ class Levels:
     def expect(self, number: int) -> None:
         """A message of that level is about to be appended."""
         broker = self._broker
-        end = broker.store.max_offset(SCHEDULE_TOPIC, number - 1)
+        end = broker.store.visible_end(SCHEDULE_TOPIC, number - 1)
         level = self.by_number.get(number) or self.level(number, end)
         clock = broker.clock
         level.note(end, clock.monotonic_ms(), clock.now_ms())
@@ -176,7 +176,7 @@ class Levels:
     def pending(self) -> int:
         """Messages that wait at all levels."""
         store = self._broker.store
-        ends = [store.max_offset(SCHEDULE_TOPIC, number - 1) for number in self.by_number]
+        ends = [store.visible_end(SCHEDULE_TOPIC, number - 1) for number in self.by_number]
         return sum(
             [max(end - level.cursor.window.floor, 0) for end, level in zip(ends, self.by_number.values(), strict=True)]
         )
@@ -207,7 +207,7 @@ class Levels:
         if level.handle:
             broker.wheel.cancel(level.handle)
             level.handle = 0
-        if level.at >= broker.store.max_offset(SCHEDULE_TOPIC, level.number - 1):
+        if level.at >= broker.store.visible_end(SCHEDULE_TOPIC, level.number - 1):
             self._wait(level)
             return
         try:

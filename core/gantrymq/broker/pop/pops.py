@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.broker.consuming.cursors import POP_PREFIX, Cursor
 from gantrymq.broker.due.waiting import put_cursor
-from gantrymq.broker.pop import lease_table as pop_keep
+from gantrymq.broker.pop import lease_table
 from gantrymq.broker.pop.dead_letters import DeadLetters
 from gantrymq.broker.pop.leases import TICK_MS, Lease, Leases, Place
 from gantrymq.broker.pop.revive import Revive
@@ -90,21 +90,21 @@ class Pops:
             by_place.setdefault(lease.place, []).append(lease)
         now_ms, wall_ms = self._broker.wheel.now_ms(), self._broker.clock.now_ms()
         rows = [
-            (str(place.cursor.id), pop_keep.row_of(place, leases, now_ms, wall_ms, TICK_MS))
+            (str(place.cursor.id), lease_table.row_of(place, leases, now_ms, wall_ms, TICK_MS))
             for place, leases in by_place.items()
         ]
         kept = [row for row in rows if row[1] is not None]
         if kept:
-            self._broker.put(pop_keep.TABLE, kept, None, None)
+            self._broker.put(lease_table.TABLE, kept, None, None)
 
     def _take_up(self) -> None:
-        rows = dict(self._broker.tables.rows(pop_keep.TABLE))
+        rows = dict(self._broker.tables.rows(lease_table.TABLE))
         for key, data in rows.items():
             cursor = self._cursors.by_id.get(int(key))
             if cursor is not None and cursor.group.startswith(POP_PREFIX):
                 self._lease_again(cursor, json.loads(data))
         if rows:
-            self._broker.put(pop_keep.TABLE, [(key, None) for key in rows], None, None)
+            self._broker.put(lease_table.TABLE, [(key, None) for key in rows], None, None)
 
     def _lease_again(self, cursor: Cursor, value: dict[str, Any]) -> None:
         window = cursor.window
@@ -117,7 +117,7 @@ class Pops:
         place.ordered, place.attempt = value["ordered"], value["attempt"]
         now_ms, wall_ms = self._broker.wheel.now_ms(), self._broker.clock.now_ms()
         returned = set(window.returned)
-        for pop_ms, due_ms, offsets in pop_keep.leases_of(value):
+        for pop_ms, due_ms, offsets in lease_table.leases_of(value):
             self._pop_ms_min = max(self._pop_ms_min, pop_ms)
             held = [offset for offset in offsets if offset in returned]
             if held:
@@ -182,7 +182,7 @@ class Pops:
 
     def _start(self, group: str, topic: str, queue_id: int, from_first: bool) -> int:
         broker = self._broker
-        low, high = broker.min_offset(topic, queue_id), broker.store.max_offset(topic, queue_id)
+        low, high = broker.min_offset(topic, queue_id), broker.store.visible_end(topic, queue_id)
         committed = broker.offsets.query(group, topic, queue_id)
         if committed >= 0:
             return min(max(committed, low), high)
@@ -230,7 +230,7 @@ class Pops:
     def ready(self, place: Place) -> int:
         """Entries that could be given out now."""
         window = place.cursor.window
-        fresh = self._store.max_offset(place.topic, place.queue_id) - window.next_offset
+        fresh = self._store.visible_end(place.topic, place.queue_id) - window.next_offset
         return len(window.returned) + fresh if fresh > 0 else len(window.returned)
 
     def blocked(self, place: Place, attempt: str | None) -> bool:
@@ -246,7 +246,7 @@ class Pops:
         committed = self._broker.offsets.query(place.group, place.topic, place.queue_id)
         if committed != place.committed and place.cursor.id:
             self._follow(place, committed)
-        queue_end = end = self._store.max_offset(place.topic, place.queue_id)
+        queue_end = end = self._store.visible_end(place.topic, place.queue_id)
         returned = sorted([*window.inflight, *window.returned]) if again else window.returned
         if not returned:
             if window.next_offset >= end or len(window.inflight) >= INFLIGHT_MAX:
@@ -457,7 +457,7 @@ class Pops:
         """Somebody who pulls committed a higher offset: go on there. A lower one is a late commit; `reset` is for going back."""
         place.committed = committed
         window = place.cursor.window
-        end = min(committed, self._store.max_offset(place.topic, place.queue_id))
+        end = min(committed, self._store.visible_end(place.topic, place.queue_id))
         if end > window.floor:
             for offset in [offset for offset in window.inflight if offset < end]:
                 lease = self.leases.by_id.get(window.inflight[offset])

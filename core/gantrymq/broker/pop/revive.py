@@ -90,7 +90,7 @@ class Revive:
         broker = self._broker
         queue = f"{topic}/{queue_id}"
         cursor = broker.cursors.find(queue, CURSOR_GROUP)
-        low, high = broker.store.min_offset(topic, queue_id), broker.store.max_offset(topic, queue_id)
+        low, high = broker.store.min_offset(topic, queue_id), broker.store.visible_end(topic, queue_id)
         committed = broker.offsets.query(GROUP, topic, queue_id)
         start = min(max(committed + 1, low), high)
         if cursor is None and high <= start and committed < high:

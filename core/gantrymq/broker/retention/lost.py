@@ -22,7 +22,7 @@ def name_lost(cursors: Cursors, store: MessageStore) -> int:
     for cursor in cursors.by_id.values() if gaps else ():
         if not cursor.light:
             continue
-        offset, end, missing = cursor.window.floor, store.light_max_offset(cursor.light), 0
+        offset, end, missing = cursor.window.floor, store.light_visible_end(cursor.light), 0
         while offset < end:
             units = store.light_units(cursor.light, offset, min(UNITS_AT_ONCE, end - offset))
             missing += sum(

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from typing import Final, NoReturn
 
-from gantrymq.model.sql import compiling as compiled
+from gantrymq.model.sql import compiling
 from gantrymq.model.sql.compiling import CONSTANT, PROPERTY, ExpressionError, Node
 from gantrymq.model.sql.values import INT_BITS, LONG_BITS, EvaluationError
 
@@ -157,7 +157,7 @@ class _Parser:
 
     def _boolean(self, node: Node) -> Node:
         try:
-            return self._made(compiled.boolean(node))
+            return self._made(compiling.boolean(node))
         except ExpressionError as error:
             self._fail(str(error))
 
@@ -173,12 +173,12 @@ class _Parser:
                 while self._kind == "AND":
                     self._advance()
                     parts.append(self._boolean(self._equality()))
-                node = self._made(compiled.all_of(parts))
+                node = self._made(compiling.all_of(parts))
             if self._kind != "OR" and not alternatives:
                 return node
             alternatives.append(self._boolean(node))
             if self._kind != "OR":
-                return self._made(compiled.any_of(alternatives))
+                return self._made(compiling.any_of(alternatives))
             self._advance()
 
     def _equality(self) -> Node:
@@ -188,18 +188,18 @@ class _Parser:
             if kind in ("=", "<>"):
                 self._advance()
                 right = self._comparison()
-                left = self._build(compiled.equal if kind == "=" else compiled.not_equal, left, right)
+                left = self._build(compiling.equal if kind == "=" else compiling.not_equal, left, right)
             elif kind == "IS":
                 self._advance()
                 negative = self._kind == "NOT"
                 if negative:
                     self._advance()
                 self._expect("NULL")
-                left = self._made(compiled.is_null(left, negative))
+                left = self._made(compiling.is_null(left, negative))
             else:
                 return left
 
-    def _build(self, make: compiled.Make, left: Node, right: Node) -> Node:
+    def _build(self, make: compiling.Make, left: Node, right: Node) -> Node:
         try:
             return self._made(make(left, right))
         except ExpressionError as error:
@@ -211,7 +211,7 @@ class _Parser:
             kind = self._kind
             if kind in _ORDERINGS:
                 self._advance()
-                left = self._build(compiled.ORDERINGS[kind], left, self._unary())
+                left = self._build(compiling.ORDERINGS[kind], left, self._unary())
             elif kind == "NOT":
                 self._advance()
                 if self._kind not in _TESTS:
@@ -225,7 +225,7 @@ class _Parser:
     def _test(self, left: Node, negative: bool) -> Node:
         kind = self._take()
         if kind in _TEXT_TESTS:
-            return self._made(compiled.text_test(kind, left, self._string(), negative))
+            return self._made(compiling.text_test(kind, left, self._string(), negative))
         if kind == "IN":
             self._expect("(")
             wanted = [self._string()]
@@ -235,12 +235,12 @@ class _Parser:
             self._expect(")")
             if left.kind != PROPERTY:
                 self._fail("IN needs a property on its left")
-            return compiled.is_in(left, frozenset(wanted), negative)
+            return compiling.is_in(left, frozenset(wanted), negative)
         low = self._unary()
         self._expect("AND")
         high = self._unary()
         try:
-            return self._made(compiled.between(left, low, high, negative))
+            return self._made(compiling.between(left, low, high, negative))
         except ExpressionError as error:
             self._fail(str(error))
 
@@ -258,9 +258,9 @@ class _Parser:
             self._advance()
             node = self._unary()
             if kind == "-":
-                node = self._made(compiled.negated(node))
+                node = self._made(compiling.negated(node))
             elif kind == "NOT":
-                node = self._made(compiled.inverted(self._boolean(node)))
+                node = self._made(compiling.inverted(self._boolean(node)))
             self._nested -= 1
             return node
         if kind == "(":
@@ -274,28 +274,28 @@ class _Parser:
 
     def _primary(self, kind: str) -> Node:
         if kind is _STRING:
-            return compiled.constant(self._string())
+            return compiling.constant(self._string())
         image = self._image
         if kind is _NAME:
             self._advance()
             self._names[image] = None
-            return compiled.prop(image)
+            return compiling.prop(image)
         if kind is _DECIMAL:
             value = int(image.rstrip("lL")) if len(image) <= SHOWN_CHARS else 1 << LONG_BITS
             if value >= 1 << (LONG_BITS - 1):
                 self._fail(f"{image[:SHOWN_CHARS]} is out of the range of a long")
             self._advance()
-            return compiled.constant(value, INT_BITS if value < 1 << (INT_BITS - 1) else LONG_BITS)
+            return compiling.constant(value, INT_BITS if value < 1 << (INT_BITS - 1) else LONG_BITS)
         if kind is _FLOAT:
             number = float(image)
             # ConstantExpression.createFloat takes Double.MIN_VALUE for the least number, so 0.0 is refused.
             if number == 0.0 or number == float("inf"):
                 self._fail(f"{image[:SHOWN_CHARS]} is out of the range of a double above zero")
             self._advance()
-            return compiled.constant(number)
+            return compiling.constant(number)
         if kind in ("TRUE", "FALSE", "NULL"):
             self._advance()
-            return compiled.constant({"TRUE": True, "FALSE": False, "NULL": None}[kind])
+            return compiling.constant({"TRUE": True, "FALSE": False, "NULL": None}[kind])
         self._fail(f"expected a value, found {image or 'the end'}")
 
 

@@ -180,7 +180,7 @@ def select(
     """
     if wanted.sql is not None:
         return _select_sql(store, topic, queue_id, offset, wanted, count, bytes_max)
-    stop = min(store.max_offset(topic, queue_id), offset + SCAN_MAX)
+    stop = min(store.visible_end(topic, queue_id), offset + SCAN_MAX)
     offsets: list[int] = []
     positions: list[int] = []
     sizes: list[int] = []

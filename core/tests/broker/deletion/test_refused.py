@@ -188,13 +188,13 @@ def test_what_was_deleted_stays_deleted(files: MemoryFileSystem) -> None:
         refused(node, "delete_light", light)
         refused(node, "delete_cursor", kept)  # not: it is gone already
     wait(node)
-    assert node.store.light_max_offset(light) == 0
+    assert node.store.light_visible_end(light) == 0
     again = killed(node)
     tables = again.broker.tables
     assert (tables.rows("route"), tables.rows("light").keys()) == ({}, {"next", str(other)})
     assert again.broker.cursors.by_id == {}
     send(again, 2, "b")
-    assert again.store.light_max_offset(other) == 0
+    assert again.store.light_visible_end(other) == 0
     assert cursor != kept
 
 
@@ -242,7 +242,7 @@ def test_a_field_that_fits_no_record_is_its_senders_alone(files: MemoryFileSyste
     again = killed(node)
     assert again.broker.tables.rows("things") == {"key": b"value"}
     assert bodies(take(again, cursor)) == [0, 1, 2, 10, 12, 20, 21, 22]
-    assert again.store.light_max_offset(light) == 9
+    assert again.store.light_visible_end(light) == 9
 
 
 def test_the_id_of_a_cursor_whose_row_was_lost_is_not_used_again(files: MemoryFileSystem) -> None:

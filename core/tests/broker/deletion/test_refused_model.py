@@ -195,7 +195,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def agrees(self) -> None:
         for tag, light in self.lights.items():
-            assert self.node.store.light_max_offset(light) == len(self.sent[tag])
+            assert self.node.store.light_visible_end(light) == len(self.sent[tag])
         for place in self.places.values():
             window = self.node.broker.cursors.get(place.cursor).window
             assert set(window.inflight) == place.inflight

@@ -37,7 +37,7 @@ class WideNode(Node):
 
     def having(self, lights: list[int]) -> list[int]:
         """How many entries each queue has."""
-        return [self.store.light_max_offset(light) for light in lights]
+        return [self.store.light_visible_end(light) for light in lights]
 
     def bodies(self, light: int) -> list[bytes]:
         return [self.store.get(position).body for position, _, _ in self.store.light_units(light, 0, 1000)]

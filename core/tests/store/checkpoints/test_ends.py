@@ -59,7 +59,7 @@ def test_not_believed_after_something_was_appended_and_no_clean_stop(files: Memo
     store = opened(files.after_process_crash())
     assert store.known_ends("A") == (4, 0), "it was replayed"
     assert store.known_ends("B") is None
-    assert store.end_sum("B") == 1
+    assert store.visible_sum("B") == 1
     assert store.known_ends("B") == (1, 0)
 
 

@@ -344,4 +344,4 @@ def test_twenty_thousand_queues_match_one_record(bench: Bench, message_of: Calla
     store = bench.open()
     assert [len(store.light_units(light, 0, 99)) for light in (1, 7, 20_000, 30_000)] == [4, 7, 4, 3]
     store.trim_light(7, 3)
-    assert (store._lights.min_offset(7), store.light_max_offset(7)) == (3, 7)
+    assert (store._lights.min_offset(7), store.light_visible_end(7)) == (3, 7)

@@ -76,7 +76,7 @@ def test_every_record_has_one_and_no_message_shows_it(
     store.close()
     store = bench.open(anew=ALL)
     assert not bench.report.quarantined
-    assert [store.light_max_offset(light) for light in lights] == [1] * len(lights)
+    assert [store.light_visible_end(light) for light in lights] == [1] * len(lights)
 
 
 def test_any_byte_that_changes_is_noticed_everywhere(bench: Bench) -> None:

@@ -113,7 +113,7 @@ def test_a_torn_tail_is_cut_though_valid_records_follow(bench: Bench, message_of
     assert (bench.report.end, bench.report.quarantined) == (messages[15].physical_offset, [])
     assert bench.report.cut_bytes == messages[-1].physical_offset + messages[-1].size - messages[15].physical_offset
     assert bench.file(*LOG)[bench.report.end :] == bytes(65536 - bench.report.end)
-    assert (again.max_offset("T", 0), again.light_max_offset(1)) == (15, 15)
+    assert (again.max_offset("T", 0), again.light_visible_end(1)) == (15, 15)
     # A record of the same size must not make the old ones valid again.
     same = message_of(15, messages[15].body)
     again.append([same], [(1,)])
@@ -139,7 +139,7 @@ def test_a_group_without_all_its_continuation_records_is_cut(
         bench.damage(units[kept][0], bytes(65536 - units[kept][0]), *LOG)
     again = bench.open()
     assert bench.report.end == main.physical_offset
-    assert (again.max_offset("T", 0), again.light_max_offset(1), again.light_max_offset(124)) == (1, 0, 0)
+    assert (again.max_offset("T", 0), again.light_visible_end(1), again.light_visible_end(124)) == (1, 0, 0)
 
 
 @pytest.mark.parametrize("properties", [b"", b"A\x01" + b"v" * 32000 + b"\x02"])
@@ -170,10 +170,10 @@ def test_deleted_light_queue_stays_deleted(bench: Bench) -> None:
     for _ in range(3):
         store.append([Message("T", b"", queue_id=0)], [(1, 2)])
     store.delete_light(1)
-    assert (store.light_max_offset(1), store.light_units(1, 0, 9)) == (0, [])
+    assert (store.light_visible_end(1), store.light_units(1, 0, 9)) == (0, [])
     store.close()
     again = bench.open()
-    assert (again.light_max_offset(1), again.light_max_offset(2)) == (0, 3)
+    assert (again.light_visible_end(1), again.light_visible_end(2)) == (0, 3)
 
 
 def test_a_store_without_our_files_is_read_from_its_log(bench: Bench, message_of: Callable[..., Message]) -> None:

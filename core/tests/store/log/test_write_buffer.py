@@ -48,7 +48,7 @@ def test_a_crash_loses_what_waited_and_nothing_flushed(bench: Bench) -> None:
     bench.crash()
     again = bench.open()
     assert again.max_offset("T", 0) == 1
-    assert again.light_max_offset(5) == 1
+    assert again.light_visible_end(5) == 1
     again.append([message(3)], [(5,)])
     assert [
         found.body[:1] for found in again.get_many([(at, size) for at, size, _ in again.units("T", 0, 0, 9)]) if found

@@ -123,7 +123,7 @@ def test_of_a_store_at_work(
     keys = [copy.get(unit[0]).property("UNIQ_KEY") for unit in copy.units("T", 0, low, 1 << 20)]  # type: ignore[union-attr]
     assert keys == [f"K{number}" for number in range(low, copy.max_offset("T", 0))]
     assert begun <= copy.max_offset("T", 0) <= written
-    assert copy.light_max_offset(1) == copy.max_offset("T", 0)
+    assert copy.light_visible_end(1) == copy.max_offset("T", 0)
     copy.close()
 
 

@@ -55,7 +55,7 @@ def audit(command: Command, reply: Reply, services: Trail) -> None:
 
 
 def _events(reading: Reading, offset: int) -> Steps[bytes]:
-    begin, end = reading.store.min_offset(AUDIT_TOPIC, 0), reading.store.max_offset(AUDIT_TOPIC, 0)
+    begin, end = reading.store.min_offset(AUDIT_TOPIC, 0), reading.store.visible_end(AUDIT_TOPIC, 0)
     at = min(max(end + offset if offset < 0 else offset, begin), end)
     last = min(at + EVENTS_MAX, end)
     events: list[tuple[int, msgspec.Raw]] = []

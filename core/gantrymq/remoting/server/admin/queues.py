@@ -47,7 +47,7 @@ def units(command: Command, reply: Reply, services: Tools) -> None:
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"{header.queue_id}@{topic.name} is not exist!")
     low, high = (
         services.reading.min_offset(topic.name, header.queue_id),
-        services.store.max_offset(topic.name, header.queue_id),
+        services.store.visible_end(topic.name, header.queue_id),
     )
     body: dict[str, object] = {"maxQueueIndex": high, "minQueueIndex": low}
     if header.consumer_group:
@@ -89,7 +89,7 @@ def _time_spans(services: Tools, header: _Spans) -> Steps[bytes]:
             yield None
 
         def find(reading: Reading, queue: int = queue) -> bodies.QueueSpan:
-            low, high = reading.min_offset(name, queue), reading.store.max_offset(name, queue)
+            low, high = reading.min_offset(name, queue), reading.store.visible_end(name, queue)
             oldest, newest = store_ms(reading, name, queue, low), store_ms(reading, name, queue, high - 1)
             done = reading.committed(header.group, name, queue)
             consumed = store_ms(reading, name, queue, done - 1) if done > 0 else oldest

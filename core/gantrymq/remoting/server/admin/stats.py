@@ -55,7 +55,7 @@ def _topic_stats(services: Tools, name: str) -> Steps[bytes]:
             yield None
 
         def find(reading: Reading, queue: int = queue) -> bodies.TopicOffset:
-            low, high = reading.min_offset(name, queue), reading.store.max_offset(name, queue)
+            low, high = reading.min_offset(name, queue), reading.store.visible_end(name, queue)
             last = store_ms(reading, name, queue, high - 1) if high > low else 0
             return bodies.TopicOffset(low, high, max(last, 0))
 

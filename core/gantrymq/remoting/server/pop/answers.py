@@ -166,7 +166,7 @@ class Subject:
         for topic, number in queues:
             place = pops.known(self.group, topic.name, number)
             if place is None:
-                if self._first(topic.name, number) < broker.store.max_offset(topic.name, number):
+                if self._first(topic.name, number) < broker.store.visible_end(topic.name, number):
                     return True
             elif not (ordered and pops.blocked(place, attempt)) and pops.ready(place):
                 return True
@@ -185,7 +185,7 @@ class Subject:
             place = reading.popped_before(self.group, topic.name, number)
             first = self._first(topic.name, number)
             answer.rest += (
-                reading.ready(place) if place is not None else max(store.max_offset(topic.name, number) - first, 0)
+                reading.ready(place) if place is not None else max(store.visible_end(topic.name, number) - first, 0)
             )
             if room <= 0 or bytes_max <= 0:
                 continue

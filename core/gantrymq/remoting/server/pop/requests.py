@@ -297,7 +297,7 @@ def _place(services: PopRequests, header: AckHeader | ChangeHeader, offset: int,
     if not 0 <= queue_id < topic.config.read_queues:
         raise GantryError(ErrorCode.MESSAGE_ILLEGAL, illegal_queue(queue_id, topic, header.consumer_group))
     place = services.pops.known(header.consumer_group, header.topic, queue_id)
-    high = broker.store.max_offset(header.topic, queue_id)
+    high = broker.store.visible_end(header.topic, queue_id)
     if 0 <= offset < high + end_too:
         if place is not None and not place.cursor.window.is_done(offset):
             return place

@@ -77,7 +77,7 @@ def _begin(reading: Reading, topic: str, queue_id: int) -> int:
     pass over the message that comes in between. In a retry topic it begins at 0 by itself, and would keep what it is told.
     """
     store = reading.store
-    low, high = reading.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+    low, high = reading.min_offset(topic, queue_id), store.visible_end(topic, queue_id)
     if low >= high:
         return -1 if topic.startswith(names.RETRY_PREFIX) else high
     first = store.units(topic, queue_id, 0, 1) if low == 0 else []
@@ -99,7 +99,7 @@ def max_offset(command: Command, reply: Reply, services: QueueServices) -> None:
     """GET_MAX_OFFSET: where the next record will go."""
     header = parse(command.fields, headers.QueueHeader)
     _queue(services.topics, header.topic, header.queue_id)
-    _answer(command, reply, services.reading.store.max_offset(header.topic, header.queue_id))
+    _answer(command, reply, services.reading.store.visible_end(header.topic, header.queue_id))
 
 
 def min_offset(command: Command, reply: Reply, services: QueueServices) -> None:

@@ -137,7 +137,7 @@ def find(
     queue = store.queue(name, queue_id)
     compacted = store.compacted.queues
     low = reading.begin(queue, name, queue_id)
-    high = queue.next_offset if queue is not None else 0
+    high = store.visible_end(name, queue_id)
     if high <= low and offset != high:
         # An empty queue, or one whose records are all gone.
         return Answer(MOVED, b"NO_MESSAGE_IN_QUEUE", max(low, high), low, high)
@@ -227,7 +227,7 @@ class Pulls:
         offset = broker.offsets.take_reset(header.consumer_group, name, queue_id)
         if offset >= 0:
             broker.write_offsets(0, everything=False)
-            low, high = broker.min_offset(name, queue_id), broker.store.max_offset(name, queue_id)
+            low, high = broker.min_offset(name, queue_id), broker.store.visible_end(name, queue_id)
             write(reply, opaque, Answer(MOVED, b"OFFSET_RESET", offset, low, high))
         return offset >= 0
 
@@ -336,7 +336,7 @@ class Pulls:
         broker = self._broker
         broker.unwait(waiter.topic, waiter.queue_id, waiter)
         name = waiter.topic.name
-        low, high = broker.min_offset(name, waiter.queue_id), broker.store.max_offset(name, waiter.queue_id)
+        low, high = broker.min_offset(name, waiter.queue_id), broker.store.visible_end(name, waiter.queue_id)
         if waiter.offset > waiter.first_offset:
             answer = Answer(RETRY, b"NO_MATCHED_MESSAGE", waiter.offset, low, high)
         else:
