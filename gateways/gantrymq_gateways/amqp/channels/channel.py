@@ -146,7 +146,7 @@ class Channel(PublishingChannel):
         for queue, offset, consumer in entries:
             add(queue, offset, outcome)
             if consumer is not None:
-                consumer.unacked -= 1
+                consumer.answered()
         ledger = self.ledger
         if ledger.prefetch_shared or len(ledger.open) + len(entries) >= ledger.credit_max:
             self._share_credit([consumer for _, _, consumer in entries if consumer is not None])
@@ -355,7 +355,7 @@ def basic_ack(channel: Channel, tag: int, multiple: bool) -> None:
             queue, offset, consumer = entry
             if consumer is not None:
                 ledger.consumed -= 1
-                consumer.unacked -= 1
+                consumer.answered()
             channel.door.settle(queue, offset, Outcome.ACK)
             return
     _answer(channel, tag, multiple, Outcome.ACK)

@@ -7,6 +7,7 @@ what nobody can take any more goes back as if never acquired. Everything is a pl
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
@@ -130,12 +131,14 @@ class Consumer:
         "no_ack",
         "on_cancel",
         "outlet",
+        "parked",
         "prefetch",
         "prefix",
         "priority",
         "queue",
         "seat",
         "tag",
+        "tier",
         "unacked",
     )
 
@@ -168,6 +171,10 @@ class Consumer:
         self.active = True
         """Served; false while it waits for its turn."""
         self.unacked = 0
+        self.tier: Tier | None = None
+        """Where it takes turns while it is served."""
+        self.parked = False
+        """It has all that its prefetch allows, and takes no turn before it answers one."""
         self.prefix = deliver_prefix(tag)
 
     def credit(self) -> int:
@@ -182,6 +189,18 @@ class Consumer:
         if self.prefetch and self.prefetch - self.unacked < credit:
             credit = self.prefetch - self.unacked
         return credit
+
+    def full(self) -> bool:
+        """Whether it has all that its own prefetch allows."""
+        return 0 < self.prefetch <= self.unacked
+
+    def answered(self) -> None:
+        """One of its deliveries waits no more."""
+        self.unacked -= 1
+        if self.parked:
+            self.parked = False
+            if self.tier is not None:
+                self.tier.turn[self] = None
 
     def deliver(self, delivery: Delivery, rendered: Rendered) -> None:
         """Write basic.deliver."""
@@ -205,33 +224,62 @@ class Consumer:
 
 
 class Tier:
-    """Consumers of one priority, served in turn."""
+    """Consumers of one priority, served in turn. Those that are full stand aside: what an answer costs does not depend on how many they are."""
 
-    __slots__ = ("_next", "consumers", "priority")
+    __slots__ = ("count", "priority", "turn")
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
-        self.consumers: list[Consumer] = []
-        self._next = 0
+        self.count = 0
+        """Those that stand aside, too."""
+        self.turn: OrderedDict[Consumer, None] = OrderedDict()
+        """The next one first."""
+
+    def add(self, consumer: Consumer) -> None:
+        """It takes its turn behind the others."""
+        consumer.tier = self
+        self.count += 1
+        self.turn[consumer] = None
+
+    def remove(self, consumer: Consumer) -> None:
+        """It takes no more turns."""
+        consumer.tier = None
+        consumer.parked = False
+        self.count -= 1
+        self.turn.pop(consumer, None)
 
     def wanted(self) -> int:
         """How many messages they take together."""
         wanted = 0
-        for consumer in self.consumers:
+        full = []
+        for consumer in self.turn:
+            if consumer.full():
+                full.append(consumer)
+                continue
             wanted += max(consumer.credit(), 0)
             if wanted >= ACQUIRE_COUNT_MAX:
-                return ACQUIRE_COUNT_MAX
+                wanted = ACQUIRE_COUNT_MAX
+                break
+        for consumer in full:
+            self._park(consumer)
         return wanted
 
     def following(self) -> Consumer | None:
         """The next that takes one."""
-        count = len(self.consumers)
-        for _ in range(count):
-            consumer = self.consumers[self._next % count]
-            self._next = (self._next + 1) % count
+        turn = self.turn
+        for _ in range(len(turn)):
+            consumer = next(iter(turn))
+            if consumer.full():
+                self._park(consumer)
+                continue
+            turn.move_to_end(consumer)
             if consumer.credit() > 0:
                 return consumer
         return None
+
+    def _park(self, consumer: Consumer) -> None:
+        consumer.parked = True
+        del self.turn[consumer]
 
 
 def counted(rendered: Rendered, deliveries: int) -> Rendered:
@@ -322,7 +370,7 @@ class Queue:
             tier = Tier(consumer.priority)
             self._tiers.append(tier)
             self._tiers.sort(key=lambda tier: -tier.priority)
-        tier.consumers.append(consumer)
+        tier.add(consumer)
         self._ready = True  # look, and know whether it waits for what comes
         if not self._watching:
             self._watching = True
@@ -335,12 +383,11 @@ class Queue:
             self._pass_over(consumer)
 
     def _pass_over(self, consumer: Consumer) -> None:
-        for tier in self._tiers:
-            if consumer in tier.consumers:
-                tier.consumers.remove(consumer)
-                if not tier.consumers:
-                    self._tiers.remove(tier)
-                break
+        tier = consumer.tier
+        if tier is not None:
+            tier.remove(consumer)
+            if not tier.count:
+                self._tiers.remove(tier)
         if not self._tiers and self._watching:
             self._watching = self._ready = self._hungry = False
             self._port.watch(self.cursor, None)
@@ -351,6 +398,7 @@ class Queue:
         consumers, self.consumers = self.consumers, []
         self._tiers = []
         for consumer in consumers:
+            consumer.tier = None
             consumer.on_cancel(consumer)
         return consumers
 
@@ -405,8 +453,8 @@ class Queue:
         hungry = self._hungry
         live = [(delivery, rendered) for delivery in result if (rendered := self._alive(delivery, hungry)) is not None]
         tiers = self._tiers
-        if len(tiers) == 1 and len(tiers[0].consumers) == 1:
-            consumer = tiers[0].consumers[0]
+        if len(tiers) == 1 and tiers[0].count == len(tiers[0].turn) == 1:
+            consumer = next(iter(tiers[0].turn))
             room = consumer.credit()
             for delivery, rendered in live[: max(room, 0)]:
                 consumer.deliver(delivery, rendered)
