@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from gantrymq.broker.local import UNREADABLE_RETRY_MS
-from gantrymq.broker.port import END, FIND
+from gantrymq.broker.port import END, FIND, CursorDetails, Route
 from gantrymq.model.errors import ErrorCode
 from gantrymq.model.message import Message
 from tests.cluster.site import Site
@@ -69,3 +69,27 @@ def test_a_broker_whose_disk_cannot_read_calls_the_watcher_again(monkeypatch: py
     site.run()
     assert ready == [cursor, cursor]
     assert [item.message.body for item in site.call(gateway, "acquire", cursor, 1, 10, 1 << 20)] == [b"x"]
+
+
+def test_a_queue_is_read_by_offset_in_one_group_only() -> None:
+    site = Site("a")
+    gateway = site.gateway()
+    light = site.call(gateway, "create_light")
+    cursor = site.call(gateway, "open_cursor", f"~{light}", "g", END).cursor
+    site.call(gateway, "ensure_topic", "t", True)
+    site.call(gateway, "add_route", Route("r", "prefix", "t", "", light))
+    site.call(gateway, "submit", [Message("t", b"x", queue_id=0)])
+    found = site.call(gateway, "scan", cursor, 0, 10, 1 << 20)
+    assert ([entry.message.body for entry in found.deliveries], found.following, found.at_end) == ([b"x"], 1, True)
+    assert site.call(gateway, "seek", cursor, END) == 1
+    (details,) = site.call(gateway, "details", [cursor])
+    assert (details.ready, details.end) == (1, 1)
+    assert site.call(gateway, "scan", 999, 0, 1, 1).code is ErrorCode.NOT_FOUND
+
+    both = Site("a", "b")
+    other = both.gateway()
+    light = both.call(other, "create_light")
+    cursor = both.call(other, "open_cursor", f"~{light}", "g", END).cursor
+    assert both.call(other, "scan", cursor, 0, 1, 1).code is ErrorCode.NOT_SUPPORTED
+    assert both.call(other, "seek", cursor, END).code is ErrorCode.NOT_SUPPORTED
+    assert both.call(other, "details", [cursor]) == [CursorDetails(0, 0, 0, 0, 0)]

@@ -112,7 +112,9 @@ def set_policy(
     pattern: Annotated[str, typer.Argument(help="Regular expression for names of queues and exchanges.")],
     definition: Annotated[str, typer.Argument(help='Its settings as JSON, like {"max-length": 1000}.')],
     priority: Annotated[int, typer.Option(help="Of all that match the highest counts.")] = 0,
-    apply_to: Annotated[str, typer.Option(help="all, queues, exchanges, classic_queues or quorum_queues.")] = "",
+    apply_to: Annotated[
+        str, typer.Option(help="all, queues, exchanges, classic_queues, quorum_queues or streams.")
+    ] = "",
     operator: Operator = False,
     api: Api = API,
     user: User = USER,
