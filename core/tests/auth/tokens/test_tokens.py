@@ -14,7 +14,7 @@ from gantrymq.auth.rows import POLICIES, USERS, Policy, Rule, User, encode
 from gantrymq.auth.tokens.ending import Ending
 from gantrymq.auth.tokens.key_ring import AGAIN_MS, KeyRing, loader_of
 from gantrymq.auth.tokens.scopes import matches, parse_scopes
-from gantrymq.auth.tokens.tokens import Tokens
+from gantrymq.auth.tokens.tokens import GROUPS_MAX, Tokens
 from gantrymq.net.testing import ManualClock, ManualWheel
 from tests.auth.tokens.issuer import AUDIENCE, ISSUER, NOW_S, Issuer
 
@@ -202,3 +202,8 @@ def test_keys_are_read_again_for_one_that_is_not_known_and_kept_when_they_cannot
 def test_sources_that_are_not_asked(source: str) -> None:
     with pytest.raises((ValueError, OSError)):
         loader_of(source)
+
+
+def test_more_groups_than_are_read() -> None:
+    token = World().come(groups=[f"g{number}" for number in range(GROUPS_MAX + 5)]).token
+    assert len(token.groups) == GROUPS_MAX

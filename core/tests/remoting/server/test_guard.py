@@ -17,7 +17,7 @@ from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode
 from gantrymq.remoting.door import RemotingDoor
 from gantrymq.remoting.gateway_codes import FIRST_CODE, MEMBER_BEGIN
-from gantrymq.remoting.server.guard import WRONG_MAX, Guard
+from gantrymq.remoting.server.guard import ALLOWED_MAX, WRONG_MAX, Guard
 
 
 class CountedLogins:
@@ -161,3 +161,11 @@ def test_a_send_that_was_allowed_is_asked_again_when_something_changes() -> None
     assert world.guard.refusal(send("t", "new")) == ""
     authority.apply(USERS, "alice", None)
     assert "is wrong" in world.guard.refusal(send("t", "new"))
+
+
+def test_topics_that_are_remembered_are_bounded() -> None:
+    world = World(User("alice", secret="right"))
+    world.authority.apply(POLICIES, "user:alice", encode(Policy("user:alice", (Rule("topic:*", ("pub",)),))))
+    for number in range(ALLOWED_MAX + 10):
+        assert world.guard.refusal(send(f"t{number}")) == ""
+    assert len(world.guard._allowed) <= ALLOWED_MAX

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gantrymq_gateways.amqp.config import AmqpConfig
 from gantrymq_gateways.amqp.wire.codec import FRAME, HEARTBEAT_FRAME, content_frames
-from gantrymq_gateways.amqp.wire.connection import HANDSHAKE_MS, SILENT_CLOSE_MS, Connection
+from gantrymq_gateways.amqp.wire.connection import HANDSHAKE_MS, SECURE_MAX, SILENT_CLOSE_MS, Connection
 from gantrymq_gateways.amqp.wire.constants import PROTOCOL_HEADER, PROTOCOL_HEADER_OLD
 from gantrymq_gateways.amqp.wire.events import ConnectionClosing, Ended, Event, MethodReceived, Publish, Settings
 from gantrymq_gateways.amqp.wire.login import credentials_of
@@ -333,3 +333,26 @@ def test_what_comes_between_a_publish_and_its_body_is_looked_at_when_it_comes(be
     assert [len(events) for events in acks] == [1, 1, 1]
     (event,) = connection.receive_data(call(0, "connection.close", 0, "", 0, 0), 0)
     assert isinstance(event, ConnectionClosing)
+
+
+def test_challenges_are_answered_and_bounded() -> None:
+    """AMQP 1.4.2.3: connection.secure as often as the mechanism wants it, and no more than any does."""
+    asked: list[bytes] = []
+
+    def authenticate(mechanism: str, response: bytes, answer: Callable[[str | bytes | bool], None]) -> None:
+        asked.append(response)
+        answer("alice" if response == b"good" else b"say more")
+
+    for good in (True, False):
+        asked.clear()
+        connection = Connection(Settings([]), authenticate, 0, b"PLAIN X")
+        connection.receive_data(PROTOCOL_HEADER + call(0, "connection.start-ok", [], "X", b"first", "en_US"), 0)
+        for number in range(SECURE_MAX):
+            (*_, (_, name, arguments)) = parse(connection.data_to_send())
+            assert (name, arguments) == ("connection.secure", [b"say more"])
+            last = good and number == SECURE_MAX - 1
+            connection.receive_data(call(0, "connection.secure-ok", b"good" if last else b"more"), 0)
+        sent = parse(connection.data_to_send())
+        assert [name for _, name, _ in sent] == (["connection.tune"] if good else [])
+        assert asked == [b"first", *[b"more"] * (SECURE_MAX - 1), b"good" if good else b"more"]
+        assert (connection.user, connection.running) == ("alice" if good else "", False)
