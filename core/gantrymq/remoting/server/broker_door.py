@@ -335,6 +335,8 @@ class BrokerConnection(RemotingDoor):
         lost = any(not guard.may_read(waiter.topic.name, waiter.group) for waiter in self.waiters)
         if lost or any(guard.refusal(command) for command in polls) or guard.is_gone():
             log.info("%s: closed: its user lost a right", self.link.peer)
+            self.shared.pulls.drop(self)  # the same turn may store what they wait for
+            self.shared.pops.polls.drop(self)
             self.link.close()
 
     def _refuse_sends(self, commands: Sequence[Command]) -> None:
