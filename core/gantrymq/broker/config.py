@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from gantrymq.model.settings import setting
 from gantrymq.store.schedule import DELAY_LEVELS, delays_of
@@ -42,6 +43,10 @@ class BrokerConfig:
     of a million bytes sends 14,000 in one."""
     session_bytes_max: int = setting(1 << 30, least=0)
     """Backlog of one MQTT session (one filter's queue); beyond it the oldest entries are dropped and counted. 0: no limit."""
+    session_messages_max: int = setting(0, least=0)
+    """The same in messages, those with the client included; looked at once a minute. 0: no limit."""
+    session_messages_full: Literal["drop_oldest", "drop_newest"] = "drop_oldest"
+    """Which messages go beyond session_messages_max: the oldest, or those that came last (as with Mosquitto's max_queued_messages)."""
     snapshot_records: int = setting(100_000, least=1)
     """A snapshot of tables and cursors is made after so many records of theirs, or a quarter of the rows, whichever is more."""
     snapshot_interval_s: int = setting(600, least=1, most=1_000_000)

@@ -42,11 +42,15 @@ class Pins:
         append_now: Callable[[bytes], None],
         trim: Callable[[int, int], None],
         session_bytes_max: int,
+        session_messages_max: int = 0,
+        session_messages_full: str = "drop_oldest",
     ) -> None:
         self._cursors = cursors
         self._trim = trim
         self._append_now = append_now
         self._session_bytes_max = session_bytes_max
+        self._session_messages_max = session_messages_max
+        self._session_messages_full = session_messages_full
         self._sums: dict[int, tuple[int, int, int]] = {}
         """Cursor to (from, to, bytes) of its entries."""
         self.name_of: Callable[[str], str] = lambda queue: queue
@@ -80,9 +84,33 @@ class Pins:
                     heapq.heappushpop(top, entry)
             if cursor.group.startswith(SESSION_GROUPS) and self._session_bytes_max:
                 yield from self._limit(cursor)
+            if cursor.group.startswith(SESSION_GROUPS) and self._session_messages_max:
+                self._limit_number(cursor)
         for cursor_id in [cursor_id for cursor_id in self._sums if cursor_id not in self._cursors.by_id]:
             del self._sums[cursor_id]
         self.top = [(pinned, self.name_of(queue), group) for pinned, queue, group in sorted(top, reverse=True)]
+
+    def _limit_number(self, cursor: Cursor) -> None:
+        """What is with the client stays, and counts."""
+        window, end = cursor.window, self._cursors.end(cursor)
+        over = window.ready(end) + window.unacked() - self._session_messages_max
+        if over <= 0:
+            return
+        kind = "newest"
+        if self._session_messages_full == "drop_newest":
+            first, last = max(window.next_offset, end - over), end - 1
+            for offset in range(window.next_offset, first):
+                window.bring_back(offset)
+        else:
+            kind = "oldest"
+            first = max(window.inflight, default=window.floor - 1) + 1
+            returned = [offset for offset in window.returned if offset >= first]
+            new = over - len(returned)
+            last = returned[over - 1] if new <= 0 else max(first, window.next_offset) + new - 1
+            last = min(last, end - 1)
+        if first <= last:
+            text = f"{self._session_messages_max} messages (broker.session_messages_max)"
+            self._drop(cursor, first, last, text, kind)
 
     def _limit(self, cursor: Cursor) -> Slices[None]:
         window = cursor.window
@@ -110,7 +138,8 @@ class Pins:
                     total -= size
                     last += 1
             if last > first:
-                self._drop(cursor, first, last - 1)
+                text = f"{self._session_bytes_max} bytes (broker.session_bytes_max)"
+                self._drop(cursor, first, last - 1, text, "oldest")
             low, high, total = window.floor, window.floor, 0  # some lay above the floor: summed anew
         self._sums[cursor.id] = (low, high, total)
 
@@ -121,12 +150,12 @@ class Pins:
         sizes = [size if size != HOLE_SIZE else 0 for _, size, _ in units]
         return sizes or [0] * count
 
-    def _drop(self, cursor: Cursor, first: int, last: int) -> None:
+    def _drop(self, cursor: Cursor, first: int, last: int, text: str, kind: str) -> None:
         count = cursor.window.drop(first, last)
         self.dropped += count
         self._append_now(encode_range(cursor.id, first, last))
-        log.warning("%s, queue %s: its backlog is over %d bytes (broker.session_bytes_max); the oldest %d entries were dropped",
-                    cursor.group, cursor.queue, self._session_bytes_max, count)  # fmt: skip
+        log.warning("%s, queue %s: its backlog is over %s; the %s %d entries were dropped",
+                    cursor.group, cursor.queue, text, kind, count)  # fmt: skip
 
     def publish(self, metrics: Metrics, before: list[tuple[int, str, str]]) -> None:
         """Show `top` instead of what was shown `before`."""

@@ -76,7 +76,14 @@ class Retention:
         self._broker = broker
         self._store = store
         self._in_thread = in_thread
-        self.pins = Pins(broker.cursors, broker.append_ack, store.trim_light, broker.config.session_bytes_max)
+        self.pins = Pins(
+            broker.cursors,
+            broker.append_ack,
+            store.trim_light,
+            broker.config.session_bytes_max,
+            broker.config.session_messages_max,
+            broker.config.session_messages_full,
+        )
         self.pins.name_of = broker.queues.name_of
         self._pins_at = 0
         self.metrics: Metrics | None = None

@@ -102,6 +102,34 @@ def test_pins_name_who_holds_back_most_and_sessions_are_bounded() -> None:
     assert len(node.drain(queue)) == 6
 
 
+@pytest.mark.parametrize(("full", "left"), [("drop_oldest", (0, 1, 8, 9)), ("drop_newest", (0, 1, 2, 3))])
+def test_sessions_are_bounded_in_messages(full: str, left: tuple[int, ...]) -> None:
+    """Two are with the client: they stay, and count."""
+    node = KeepingNode(MemoryFileSystem())
+    light = node.call("create_light")
+    node.call("add_route", Route("r", "prefix", None, "a", light))
+    session = node.call("open_cursor", f"~{light}", "mqtt:c1", END).cursor
+    queue = node.call("open_cursor", f"~{light}", "amqp", END).cursor
+    node.retention.pins._session_messages_max = 4
+    node.retention.pins._session_messages_full = full
+    bodies = node.send(2, "a")
+    assert len(node.drain(session, 2)) == 2
+    bodies += node.send(6, "a", first=2)
+    node.retain()
+    bodies += node.send(2, "a", first=8)
+    node.retain(0.05)
+    node.retain(0.05)
+    assert node.retention.pins.dropped == 6
+    info = node.call("stats", [session])[0]
+    assert (info.ready, info.unacked) == (2, 2)
+    assert [body for _, body in node.drain(session)] == [bodies[number] for number in left[2:]]
+    node = KeepingNode(node.files.after_process_crash(), node.clock)
+    assert sorted(body for _, body in node.drain(session)) == sorted(bodies[number] for number in left)
+    assert len(node.drain(queue)) == 10
+    more = node.send(1, "a", first=10)
+    assert [body for _, body in node.drain(session)] == more
+
+
 def test_watermark_on_a_real_file_system(small_disk: Path) -> None:
     node = KeepingNode(
         OsFileSystem(), root=small_disk / "d", config=replace(KEEP, disk_warn_ratio=0.3, disk_clean_ratio=0.5)
