@@ -35,7 +35,8 @@ def parsed() -> DataFrame:
 
 @dp.temporary_view
 def summary() -> DataFrame:
-    rows = transform.readings(session().readStream.table("parsed"))
+    # From the topic, not from `parsed`: Spark looks at once at what duplicates are dropped from, when views are no tables yet.
+    rows = transform.readings(transform.parsed(Topics(session(), settings).messages()))
     found = transform.windows(rows, settings.window, settings.watermark)
     return transform.enriched(found, queries.devices(session(), settings))
 

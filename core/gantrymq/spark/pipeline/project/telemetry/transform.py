@@ -65,7 +65,7 @@ def enriched(rows: DataFrame, devices: DataFrame) -> DataFrame:
 
 def by_day(rows: DataFrame) -> DataFrame:
     """Windows as they are stored: with the day, by which the table is partitioned; one file for each batch and day."""
-    return rows.withColumn("day", F.to_date("start")).coalesce(1)
+    return rows.select("*", F.to_date("start").alias("day")).coalesce(1)
 
 
 def alerts(rows: DataFrame) -> DataFrame:
