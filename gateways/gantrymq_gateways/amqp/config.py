@@ -27,6 +27,8 @@ class AmqpConfig:
     """Offered in tune: largest frame in bytes."""
     heartbeat: int = setting(60, least=0, most=65535)
     """Offered in tune: seconds."""
+    rabbitmq_metrics: bool = False
+    """Numbers under RabbitMQ's names (`rabbitmq_*`) on the metrics door, beside ours; in one process of several, for queues are those of all."""
     product: str = "RabbitMQ"
     """Server property that clients look at to find out what they may use."""
     version: str = "4.0.5"

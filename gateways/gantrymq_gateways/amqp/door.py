@@ -461,6 +461,7 @@ class AmqpDoor:
         """What was answered so far, before anything else."""
         if self._settlements:
             settlements, self._settlements = self._settlements, []
+            self.gateway.settled += len(settlements)
             self.gateway.port.settle(settlements)
 
     def _method(self, channel: Channel, event: MethodReceived) -> None:
@@ -620,6 +621,8 @@ class AmqpDoor:
         publisher = self._publisher
         if publisher is not None:
             publisher.flush()
+            self.gateway.received += publisher.submitted
+            publisher.submitted = 0
             if publisher.bytes_open > self.gateway.config.inbound_bytes_max:
                 self._hold("log", True)
         self.settle_now()

@@ -69,6 +69,8 @@ class Gateway:
         self.stopped = False
         """The service is over; another gateway may follow in this process."""
         self.doors: set[Owner] = set()
+        self.received = self.settled = 0
+        """Messages of publishers, and answers of consumers, since the start."""
         self._swept = ""
         self._sweeping = False
         self.timeouts = Clockwork(wheel, self._check_timeouts)

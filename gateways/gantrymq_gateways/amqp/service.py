@@ -17,6 +17,7 @@ from gantrymq.services import ServiceContext
 from gantrymq_gateways.amqp.config import AmqpConfig
 from gantrymq_gateways.amqp.door import AmqpDoor
 from gantrymq_gateways.amqp.gateway import Gateway
+from gantrymq_gateways.amqp.management.numbers import Numbers
 from gantrymq_gateways.amqp.management.site import ManagementSite
 from gantrymq_gateways.amqp.wire.constants import CAPABILITIES
 from gantrymq_gateways.amqp.wire.events import Settings
@@ -84,6 +85,9 @@ class AmqpService:
         if failures:
             raise failures[0]
         context.port.watch_state(gateway.broker_state)
+        metrics = context.shared.get("metrics")
+        if config.rabbitmq_metrics and metrics is not None:
+            Numbers(gateway, context.wheel).start(metrics)
         settings = Settings(
             properties=server_properties(config, "gantrymq@" + context.host),
             channel_max=config.channel_max,

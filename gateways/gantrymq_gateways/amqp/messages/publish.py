@@ -248,6 +248,8 @@ class Publisher:
         """`retry` waits for the answers to what is on its way: it may be refused too."""
         self.bytes_open = 0
         """Messages held or submitted, and not answered."""
+        self.submitted = 0
+        """Messages since the connection last counted them."""
 
     def publish(self, channel: PublishingChannel, event: Publish, held: Held | None = None) -> None:
         """Add a message to the batch. Raises AmqpError and UnknownExchangeError; then nothing was added."""
@@ -305,6 +307,7 @@ class Publisher:
         if batch is None:
             return
         self._batch = None
+        self.submitted += len(batch.messages)
         channel = batch.channel
         if batch.numbered:
             channel.published += len(batch.messages)
