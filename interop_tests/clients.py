@@ -21,6 +21,7 @@ JAVA_CLIENT: Final = "rocketmq-client (Java)"
 MODULES: Final[dict[str, tuple[str, ...]]] = {
     "test_mqtt_paho": ("paho-mqtt",),
     "test_mqtt_durability": ("paho-mqtt",),
+    "test_mqtt_past": ("paho-mqtt",),
     "test_mqtt_amqtt": ("amqtt",),
     "test_mosquitto_bridge": ("Mosquitto (bridge)", "paho-mqtt"),
     "test_amqp_clients": ("pika", "aiormq", "aio-pika"),

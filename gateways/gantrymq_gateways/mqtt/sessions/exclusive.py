@@ -93,6 +93,7 @@ class Exclusives:
             key = _key(text)
             value = self._rows.get(key)
             if value is not None and _decode(value)[1] == client_id:
+                del self._rows[key]  # at once: the next one comes in the same turn
                 self._port.put_if(TABLE, [(key, value, None)], None, _ignored)
 
 
