@@ -19,8 +19,11 @@ from gantrymq.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
 
-SERVERS = {"gantrymq.server", "gantrymq.broker", "gantrymq.store", "gantrymq.net", "uvloop"}
-"""What only servers need, and those who look at their directories."""
+SERVERS = {
+    "gantrymq.server", "gantrymq.broker", "gantrymq.store", "gantrymq.net.doors", "gantrymq.net.http", "gantrymq.net.listen",
+    "gantrymq.net.pump", "uvloop",
+}  # fmt: skip
+"""What only servers need, and those who look at their directories; of `net` a client has what dials out."""
 
 PRODUCERS = {"gantrymq.client.producing.producer", "gantrymq.client.pushing.push", "gantrymq.client.blocking"}
 
