@@ -13,6 +13,7 @@ from gantrymq.model.errors import ErrorCode
 from gantrymq.net.testing import ManualClock, ManualTurn, ManualWheel
 from gantrymq_gateways.mqtt.config import MqttConfig
 from gantrymq_gateways.mqtt.gateway import MqttGateway, Shell
+from gantrymq_gateways.mqtt.messages.publish import UNACKED_MAX
 from gantrymq_gateways.mqtt.routes import MqttRoutes
 from gantrymq_gateways.mqtt.wire import codec
 from gantrymq_gateways.mqtt.wire import constants as c
@@ -161,6 +162,21 @@ def test_unacknowledged_bytes_pause_the_publisher() -> None:
     client.door.received(codec.encode_packet(Publish(b"t", b"x" * 2000, 2, 1)))
     assert not client.link.reading
     world.settle()
+    assert client.link.reading
+
+
+def test_many_unacknowledged_messages_pause_the_publisher() -> None:
+    """However small they are: what is under way costs everybody, too."""
+    world = World("late")
+    client = world.client("c")
+    one = codec.encode_packet(Publish(b"t", b"", 0, 0))
+    client.door.received(one * UNACKED_MAX)
+    assert client.link.reading
+    client.door.received(one)
+    assert not client.link.reading
+    world.settle()
+    assert client.link.reading
+    client.door.received(one * UNACKED_MAX)
     assert client.link.reading
 
 
