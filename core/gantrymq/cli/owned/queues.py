@@ -10,6 +10,8 @@ import typer
 from gantrymq.cli import options
 from gantrymq.cli.options import Interval, Json, Max, Nameserver, Watch
 from gantrymq.cli.owned.places import COLUMNS, Places, Row, cells, check_protocol, facts_of, reached, show_one
+from gantrymq.cli.owned.sessions import SHARED
+from gantrymq.cli.owned.subscriptions import SHARED_GROUP
 from gantrymq.model.queue_policy import TABLE as POLICIES
 
 queue_app = typer.Typer()
@@ -18,8 +20,6 @@ AMQP, MQTT = "amqp", "mqtt"
 QUEUES: Final = "amqp_queue"
 BINDINGS: Final = "amqp_binding"
 FILTERS: Final = "mqtt_filter"
-SHARED: Final = ("$share/", "$queue/")
-SHARED_GROUP: Final = "mqtt-share"
 
 Protocol = Annotated[str, typer.Option("--protocol", help="Only of amqp, or of mqtt (shared subscriptions).")]
 
