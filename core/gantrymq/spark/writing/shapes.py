@@ -155,6 +155,7 @@ def _amqp(given: dict[str, Any], result: Shaped, count: int) -> None:
         result.columns["properties"] = _renamed("headers", given["headers"], props.foreign_name)
     if "priority" in given:
         result.extras.append((props.PRIORITY, _number("priority", given["priority"], PRIORITY_MAX)))
+    result.extras.append((props.ORIGIN, pa.repeat(pa.scalar("amqp", _TEXT), count)))
 
 
 # --- CloudEvents

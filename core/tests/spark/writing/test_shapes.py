@@ -71,8 +71,13 @@ def test_amqp(cluster: FakeCluster) -> None:
     assert [(row.topic, row.tag) for row in rows] == [
         ("plant", "line1.temp"), ("jobs", ""), ("amq%2Etopic", ""), ("rest", "x"),
     ]  # fmt: skip
-    assert pairs(rows[0]) == {"GANTRY_H_KEYS": "k", "GANTRY_PRIORITY": "9", "GANTRY_REPLY_TO": "answers"}
-    assert pairs(rows[1]) == {}
+    assert pairs(rows[0]) == {
+        "GANTRY_H_KEYS": "k",
+        "GANTRY_PRIORITY": "9",
+        "GANTRY_REPLY_TO": "answers",
+        "GANTRY_ORIGIN": "amqp",
+    }
+    assert pairs(rows[1]) == {"GANTRY_ORIGIN": "amqp"}
 
 
 def test_cloudevents(cluster: FakeCluster) -> None:

@@ -191,12 +191,12 @@ def test_lists_open_a_bounded_number_of_topics(bench: Bench, monkeypatch: pytest
     def known_ends(name: str) -> tuple[int, int] | None:
         return None if name in unused else (1, 0)
 
-    def end_sum(name: str) -> int:
+    def visible_sum(name: str) -> int:
         unused.discard(name)
         return 1
 
     monkeypatch.setattr(bench.store, "known_ends", known_ends)
-    monkeypatch.setattr(bench.store, "end_sum", end_sum)
+    monkeypatch.setattr(bench.store, "visible_sum", visible_sum)
     topics, groups = lists(bench)
     assert [topics[f"t{number}"][1] for number in range(5)].count(None) == 3
     assert groups["CG"]["lag"] is None
