@@ -141,7 +141,7 @@ def test_commands_that_ask_as_a_gateway(cluster: Cluster) -> None:
     assert "auth.cluster_key_file" in without.stderr
 
 
-@pytest.mark.parametrize("shape", ["combined", "separated"])
+@pytest.mark.parametrize("shape", ["combined", pytest.param("separated", marks=pytest.mark.slow)])
 def test_users_and_a_key(tmp_path: Path, shape: str) -> None:
     path = key_file(tmp_path, "cluster.key", KEY)
     server = Guarded(tmp_path, shape, (f"auth.cluster_key_file={path}",))

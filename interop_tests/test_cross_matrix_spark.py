@@ -95,7 +95,9 @@ SHAPES = {
 """By door that the rows look like: the option `columns`, a row of a line, the schema."""
 
 
-@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize(
+    "kind", [kind if kind == "native" else pytest.param(kind, marks=pytest.mark.slow) for kind in SHAPES]
+)
 def test_every_door_delivers_what_spark_wrote(spark: Any, combined: Gantry, kind: str) -> None:
     label = f"s{uuid4().hex[:8]}"
     every, lines = plan(kind, label)

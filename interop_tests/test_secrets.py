@@ -32,7 +32,7 @@ from interop_tests.test_auth_amqp import connect as amqp
 from interop_tests.test_mqtt_paho import Paho
 from interop_tests.waiting import until
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 MARKS = {
     "user": "Mark1-of-a-user",

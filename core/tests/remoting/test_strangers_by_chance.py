@@ -1,6 +1,6 @@
 """Strangers by chance at the doors of broker and nameserver: nothing is raised, each is closed or answered, nothing of theirs is kept, nobody is let in.
 
-500 conversations a door every day; 20,000, which are some 100,000 reads, marked slow.
+200 conversations a door every day; 20,000, which are some 100,000 reads, marked slow.
 """
 
 from __future__ import annotations
@@ -184,11 +184,11 @@ def at_a_nameserver(seed: int, count: int) -> None:
 
 
 def test_strangers_at_a_broker(bench: Bench) -> None:
-    at_a_broker(bench, 1, 500)
+    at_a_broker(bench, 1, 200)
 
 
 def test_strangers_at_a_nameserver() -> None:
-    at_a_nameserver(1, 500)
+    at_a_nameserver(1, 200)
 
 
 @pytest.mark.slow
