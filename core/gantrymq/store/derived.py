@@ -144,6 +144,8 @@ class DerivedFiles:
         if self._flushing or waiting >= UNITS_PENDING_BYTES or late:
             if not self._flush_some(waiting):  # a slice of its own
                 return True
+            if self._derived_full:
+                return False  # whoever appends next finds out whether there is room again
         elif pending:
             self._index_some(max(ENTRIES_PER_SLICE_MIN, budget_us // 3))
         if now - self._checkpoint_at >= self.config.checkpoint_interval_ms and self._checkpoint is None:
@@ -156,13 +158,13 @@ class DerivedFiles:
         try:
             if not self._index.write_pending(SLOT_CHUNKS_PER_SLICE) or not self._flush_some(0):
                 return True
-            self._index.write_pending()  # nothing has been indexed meanwhile: the header, if anything
+            if not self._derived_full:
+                self._index.write_pending()  # nothing has been indexed meanwhile: the header, if anything
         except OSError as error:
-            self._sweeping = False
             self._derived_failed(error)
-            return False
         self._sweeping = False
-        self._checkpoint = self._checkpoint_of(self._round_from)
+        if not self._derived_full:  # else some of it waits in memory yet
+            self._checkpoint = self._checkpoint_of(self._round_from)
         return False
 
     def _catch_up(self, appended: int) -> None:
@@ -200,7 +202,7 @@ class DerivedFiles:
         return True
 
     def _flush_some(self, waiting: int) -> bool:
-        """A slice of `flush_derived`; of `waiting` units. False: call again."""
+        """A slice of `flush_derived`; of `waiting` units. False: call again. True: all is written, or `_derived_full`."""
         times = min(1 + waiting // UNITS_BEHIND_BYTES, SLICE_TIMES_MAX)
         try:
             if self._flushing != 2:

@@ -59,6 +59,7 @@ class Node:
     """One life of a broker. `sync`: acknowledgements wait for `flush`."""
 
     accept_loss = False
+    config = BrokerConfig()
     routes: Mapping[str, Callable[[], Any]] = {"prefix": PrefixRoutes}
     """Kinds of routes, as doors bring them."""
 
@@ -71,7 +72,7 @@ class Node:
         self.report = self.store.load(accept_loss=self.accept_loss)
         self.broker = Broker(
             self.store, clock, self.turn, self.wheel, {kind: make() for kind, make in self.routes.items()},
-            BrokerConfig(), TopicsConfig(), GatewayConfig(), sync,
+            self.config, TopicsConfig(), GatewayConfig(), sync,
         )  # fmt: skip
         self.prepare()
         self.broker.open()

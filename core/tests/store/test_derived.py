@@ -163,6 +163,26 @@ def test_a_checkpoint_is_made_in_slices_although_more_comes_all_the_time(
     assert again.max_offset("T", number % QUEUES) == number // QUEUES
 
 
+def test_no_checkpoint_is_made_of_what_found_no_room(bench: Bench, message_of: Callable[..., Message]) -> None:
+    """It would say that units are in their files which only memory has."""
+    bench.settings["checkpoint_interval_ms"] = derived.UNITS_PENDING_MS // 2  # before units are written anyway
+    store = bench.open()
+    store.append([message_of(0)], [()])
+    bench.clock.advance(store.config.checkpoint_interval_ms)
+    bench.files.fault = lambda operation, path: OSError(errno.ENOSPC, "full") if "consumequeue" in path.parts else None
+    while store.run_background(1000):
+        pass
+    assert store.take_checkpoint() is None
+    bench.files.fault = lambda operation, path: None
+    store.flush()
+    bench.clock.advance(store.config.checkpoint_interval_ms)
+    while store.take_checkpoint() is None:
+        store.append([message_of(1)], [()])
+        store.run_background(1000)
+    bench.crash()
+    assert len(bench.open().units("T", 0, 0, 9)) > 1
+
+
 def test_where_the_disk_has_room_again_slices_write_what_waited(
     bench: Bench, message_of: Callable[..., Message], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gantrymq.broker.config import BrokerConfig
 from gantrymq.broker.port import EARLIEST, Outcome, Route
 from gantrymq.broker.queues import companions
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -178,6 +179,12 @@ def test_limits(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     assert piece(node, [message(b"1234567")], (), rows[:1]) == [[0]]
 
 
+class PatientNode(Node):
+    """Its disk may stand still for as long as the story wants."""
+
+    config = BrokerConfig(pending_ms_max=3_600_000)
+
+
 class Story:
     """Moves numbers from queue to table and back into the queue: each number is in the queue, or its row is there, never both or neither."""
 
@@ -188,7 +195,7 @@ class Story:
         self.stored = False
 
     def run(self) -> None:
-        node = Node(self.files, sync=True)
+        node = PatientNode(self.files, sync=True)
         light = node.call("create_light")
         node.call("add_route", Route("r", "prefix", "t", "a", light))
         cursor = node.call("open_cursor", f"~{light}", "g", EARLIEST).cursor
