@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.consuming.scans import Scans
@@ -81,7 +82,7 @@ class Streams:
 
     def _check(self, _now_ms: int) -> None:
         """Whoever was looked at stands behind the others."""
-        for light in list(self._by_light)[:AT_ONCE]:
+        for light in list(islice(self._by_light, AT_ONCE)):
             stream = self._by_light.pop(light)
             self._by_light[light] = stream
             self.cut_now(stream)

@@ -1,12 +1,13 @@
 """Keys of a queue's entries: an entry whose key is there already does not enter.
 
 A key is what a property of the message says. It is known while its entry is in the queue, waiting or in somebody's hands, and is looked up by digest:
-two keys are never taken for one. Keys of entries that are done are forgotten when there are as many again as before.
+two keys are never taken for one. Each key that comes looks at the two that were looked at longest ago, and takes away those whose entries are done.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +21,8 @@ log = logging.getLogger(__name__)
 
 KEYS_MAX: Final = 1_000_000
 """Of all queues of a broker, some 200 bytes each. Entries beyond enter as if they had no key."""
-SWEEP_MIN: Final = 1024
+LOOKED_AT: Final = 2
+"""Keys for each one that comes: so the done ones go sooner than others come, and no turn looks at all of them."""
 
 
 class KeyRoom:
@@ -35,17 +37,17 @@ class KeyRoom:
 class UniqueKeys:
     """Of one queue. `name`: of the property."""
 
-    __slots__ = ("_coming", "_cursor", "_mark", "_name", "_offsets", "_room", "_sweep_at", "_warned")
+    __slots__ = ("_coming", "_cursor", "_mark", "_name", "_offsets", "_room", "_warned")
 
     def __init__(self, cursor: Cursor, name: str, room: KeyRoom) -> None:
         self._cursor = cursor
         self._name = name
         self._mark = name.encode() + b"\x01"
         self._room = room
-        self._offsets: dict[bytes, int] = {}
+        self._offsets: OrderedDict[bytes, int] = OrderedDict()
+        """The one that was looked at longest ago first: a plain dict finds its first in time that grows with those taken out before."""
         self._coming: set[bytes] = set()
         """Of messages that this turn is about to append."""
-        self._sweep_at = SWEEP_MIN
         self._warned = False
 
     def _key(self, message: Message) -> bytes | None:
@@ -80,9 +82,8 @@ class UniqueKeys:
         key = self._key(message)
         if key is None:
             return
+        self._forget_some()
         if key not in self._offsets:
-            if len(self._offsets) >= self._sweep_at or self._room.count >= KEYS_MAX:
-                self._sweep()
             if self._room.count >= KEYS_MAX:
                 if not self._warned:
                     log.warning(
@@ -93,13 +94,16 @@ class UniqueKeys:
             self._room.count += 1
         self._offsets[key] = offset
 
-    def _sweep(self) -> None:
-        window, before = self._cursor.window, len(self._offsets)
-        self._offsets = {key: offset for key, offset in self._offsets.items() if not window.is_done(offset)}
-        self._room.count -= before - len(self._offsets)
-        self._sweep_at = max(2 * len(self._offsets), SWEEP_MIN)
+    def _forget_some(self) -> None:
+        offsets, is_done = self._offsets, self._cursor.window.is_done
+        for _ in range(min(LOOKED_AT, len(offsets))):
+            key, offset = offsets.popitem(last=False)
+            if is_done(offset):
+                self._room.count -= 1
+            else:
+                offsets[key] = offset
 
     def close(self) -> None:
         """The queue is gone, or has another policy."""
         self._room.count -= len(self._offsets)
-        self._offsets = {}
+        self._offsets.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -108,13 +109,42 @@ def test_expired_and_deleted(node: QueueNode) -> None:
     assert not node.broker.queues.unique
 
 
-def test_keys_of_what_is_done_are_forgotten(node: QueueNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unique, "SWEEP_MIN", 10)
+def test_keys_of_what_is_done_are_forgotten(node: QueueNode) -> None:
     queue = Queue(node, "u", POLICY)
+    send(queue, keyed("held"))
+    held = queue.take()
     for number in range(200):
         send(queue, keyed(str(number)))
         queue.settle(queue.take(), Outcome.ACK)
-    assert node.broker.queues._keys.count <= 12
+    assert node.broker.queues._keys.count <= 3
+    send(queue, keyed("held"))
+    assert queue.ready() == 0
+    queue.settle(held, Outcome.ACK)
+
+
+class CountedWindow:
+    """Nothing of it is done."""
+
+    looked = 0
+
+    def is_done(self, offset: int) -> bool:
+        self.looked += 1
+        return False
+
+
+def test_where_there_is_no_room_a_message_looks_at_few_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are: else whoever has them makes everybody wait."""
+    monkeypatch.setattr(unique, "KEYS_MAX", 100)
+    window, room = CountedWindow(), unique.KeyRoom()
+    cursor: Any = SimpleNamespace(window=window)
+    keys = unique.UniqueKeys(cursor, "key", room)
+    for number in range(200):
+        window.looked = 0
+        keys.note(keyed(str(number)), number)
+        assert window.looked <= unique.LOOKED_AT
+    assert room.count == 100
+    assert keys.knows(keyed("99"))
+    assert not keys.knows(keyed("100"))
 
 
 def test_beyond_the_limit_messages_enter(node: QueueNode, monkeypatch: pytest.MonkeyPatch) -> None:
