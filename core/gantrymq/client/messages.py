@@ -162,6 +162,14 @@ class UniqueIds:
         self._counter = (self._counter + 1) & 0xFFFF
         return f"{self._stamped}{self._counter:04X}"
 
+    def run(self, now_ms: int, count: int) -> str:
+        """The first of so many new ids, whose numbers (the last 12 digits) follow one another."""
+        if self._counter + count > 0xFFFF:
+            self._counter = 0
+        first = self.next(now_ms)
+        self._counter += count - 1
+        return first
+
     def _set_month(self, now_ms: int) -> None:
         now = time.localtime(now_ms / 1000)
         self._month_ms = int(time.mktime((now.tm_year, now.tm_mon, 1, 0, 0, 0, 0, 0, -1))) * 1000

@@ -11,6 +11,8 @@ SEND_HALF_ROWS: Final = 60111
 """Many messages as one half message, decided together (docs/formats/transactions.md)."""
 SEND_ROWS_ONCE: Final = 60112
 """SEND_BATCH_MESSAGE of messages whose UNIQ_KEYs the sender chose: stored unless they are already."""
+SEND_BLOCK: Final = 60114
+"""SEND_BATCH_MESSAGE of a block (docs/formats/blocks.md): the answer's body has 8 bytes a message, its position in the log."""
 LIST_OWN_TRANSACTIONS: Final = 60113
 """LIST_TRANSACTIONS for those whose groups begin with a text that the asker knows."""
 

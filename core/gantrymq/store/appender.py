@@ -7,7 +7,9 @@ Python function for an ordinary message; what is rare (IPv6 hosts, light queues,
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections import deque
+from itertools import accumulate, repeat
 from sys import byteorder
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
@@ -101,7 +103,11 @@ class Appender:
         self.store_host = LOOPBACK_HOST
         self._host_flag = 0
         self.index_pending: deque[tuple[str, tuple[str, ...], int, int]] = deque()
-        """(topic, keys, physical offset, store ms) of records not yet in the index."""
+        """(topic, keys, physical offset, store ms) of records not yet in the index; without keys: those of a block, which are in `hashed`."""
+        self.hashed: dict[int, tuple[list[int], list[int], int]] = {}
+        """By the position of a block's first record: hashes as the index has them, the place of each one's record, number of records."""
+        self.hashed_more = 0
+        """Records in `hashed` beyond one for each block."""
         self._codes: dict[str, int] = {"": 0}
         self._lengths = [SHORT.pack(length) for length in range(1024)]
         self._texts: dict[tuple[int, ...], bytes] = {}
@@ -198,7 +204,7 @@ class Appender:
         return position
 
     def _encode_run(self, run: Message, flags: int, topic: QueueTopic, now_ms: int, plan: _Plan, position: int) -> int:
-        """The records of a run; they enter no light queue."""
+        """The records of a run; they enter no light queue. Column by column: nothing is called for a record but what makes its head and CRC."""
         assert isinstance(run, Run)
         if run.grouped:
             position = self._encode((group_head(len(run.bodies)),), ((),), now_ms, plan, position)
@@ -206,56 +212,109 @@ class Appender:
         queue = topic.queues.get(run.queue_id)
         if queue is None:
             queue = self._queues.add_queue(topic, run.queue_id)
+        own_size = len(run.properties) + (OWN_CRC_SIZE if self.own_crcs else 0)
+        text_sizes = [len(text) + own_size for text in run.texts]
+        if self.own_crcs:
+            text_sizes = [
+                size if (run.properties or text)[-1:] in _SEPARATED else size + 1
+                for size, text in zip(text_sizes, run.texts, strict=True)
+            ]
+        fixed = record.heads(flags).size + SHORT.size + len(topic.encoded)
+        sizes = [fixed + len(body) + size for body, size in zip(run.bodies, text_sizes, strict=True)]
+        run.born_ms = run.born_ms or now_ms
+        run.queue_offset = queue.next_offset
+        run.store_ms, run.store_host = now_ms, self.store_host
+        run.positions.clear()
+        first, count, least = 0, len(sizes), 0
+        while first < count:
+            ends = list(accumulate(sizes[first:] if first else sizes, initial=position))
+            stop = first + max(bisect_right(ends, plan.limit) - 1, least)
+            if stop > first:
+                places = ends[: stop - first]
+                self._encode_rows(run, flags, topic, queue, plan, first, places, sizes[first:stop], text_sizes)
+                position = ends[stop - first]
+                first = stop
+            if first < count:
+                position, least = plan.roll(position), 1
+        self.more += count - 1
+        run.physical_offset, run.size = run.positions[0], position - run.positions[0]
+        return position
+
+    def _encode_rows(
+        self, run: Run, flags: int, topic: QueueTopic, queue: ConsumeQueue, plan: _Plan, first: int, places: list[int],
+        sizes: list[int], text_sizes: list[int],
+    ) -> None:  # fmt: skip
+        """Those of a run from `first` on that begin at `places`, in one segment."""
+        count = len(places)
+        stop = first + count
+        whole = not first and count == len(run.bodies)
+        bodies, texts, tags = run.bodies, run.texts, run.tags
+        if not whole:
+            bodies, texts, tags = bodies[first:stop], texts[first:stop], tags[first:stop]
+            text_sizes = text_sizes[first:stop]
+        offset = queue.next_offset
+        heads = map(
+            record.heads(flags).pack, sizes, repeat(topic.magic), [crc32(body) & 0x7FFFFFFF for body in bodies], repeat(run.queue_id),
+            run.flags if whole else run.flags[first:stop], range(offset, offset + count), places, repeat(flags), repeat(run.born_ms),
+            repeat(run.born_host), repeat(run.store_ms), repeat(run.store_host), repeat(run.reconsume_times), repeat(run.prepared_offset),
+            map(len, bodies),
+        )  # fmt: skip
+        lengths = self._lengths
+        name, own = topic.encoded, run.properties
+        parts = [own] * (PARTS * count)
+        parts[::PARTS], parts[1::PARTS], parts[2::PARTS] = heads, bodies, [name] * count
+        parts[3::PARTS] = [lengths[size] if size < 1024 else SHORT.pack(size) for size in text_sizes]
+        parts[4::PARTS] = texts
+        if self.own_crcs:
+            parts = self._with_crcs(parts, own)
+        plan.parts += parts
+        codes = self._codes
+        found = [codes.get(tag) for tag in tags]
+        units = places * 3
+        units[::3], units[1::3] = places, sizes
+        units[2::3] = [self.tag_code(tag) if code is None else code for tag, code in zip(tags, found, strict=True)]
         if not queue.pending:
             self._queues.dirty.append(queue)
-        codes, pending, index, places, lengths = (
-            self._codes,
-            queue.pending,
-            self.index_pending,
-            run.positions,
-            self._lengths,
-        )
-        layout = record.heads(flags)
-        pack, limit, parts = layout.pack, plan.limit, plan.parts
-        name, own, magic, queue_id, host = topic.encoded, run.properties, topic.magic, run.queue_id, self.store_host
-        fixed, own_size = layout.size + SHORT.size + len(name), len(own)
-        born_ms, born_host, prepared, times = (
-            run.born_ms or now_ms,
-            run.born_host,
-            run.prepared_offset,
-            run.reconsume_times,
-        )
-        run.queue_offset = offset = queue.next_offset
-        places.clear()
-        for body, text, tag, keys, flag in zip(run.bodies, run.texts, run.tags, run.unique, run.flags, strict=True):
-            length, text_size = len(body), len(text) + own_size
-            if self.own_crcs:
-                separated = (own or text)[-1:] in _SEPARATED
-                text_size += OWN_CRC_SIZE if separated else OWN_CRC_SIZE + 1
-            size = fixed + length + text_size
-            if position + size > limit:
-                position = plan.roll(position)
-                limit, parts = plan.limit, plan.parts
-            parts += (
-                pack(
-                    size, magic, crc32(body) & 0x7FFFFFFF, queue_id, flag, offset, position, flags, born_ms, born_host, now_ms, host,
-                    times, prepared, length,
-                ),
-                body, name, lengths[text_size] if text_size < 1024 else SHORT.pack(text_size), text, own,
-            )  # fmt: skip
-            if self.own_crcs:
-                parts.append(own_crc(parts[-PARTS:], separated))
-            code = codes.get(tag)
-            pending += (position, size, self.tag_code(tag) if code is None else code)
-            index.append((run.topic, keys, position, now_ms))
-            places.append(position)
-            offset += 1
-            queue.next_offset = offset
-            position += size
-        self.more += len(places) - 1
-        run.physical_offset, run.size = places[0], position - places[0]
-        run.store_ms, run.store_host = now_ms, host
-        return position
+        queue.pending += units
+        queue.next_offset = offset + count
+        run.positions += places
+        if run.hashes:
+            self._index_block(run, first, places)
+        else:
+            keys = run.unique if whole else run.unique[first:stop]
+            self.index_pending.extend(zip(repeat(run.topic), keys, places, repeat(run.store_ms)))
+
+    @staticmethod
+    def _with_crcs(parts: list[bytes], own: bytes) -> list[bytes]:
+        """Parts of records, and the CRC of each behind its own."""
+        found: list[bytes] = []
+        for at in range(0, len(parts), PARTS):
+            one = parts[at : at + PARTS]
+            found += one
+            found.append(own_crc(one, (own or one[PARTS - 2])[-1:] in _SEPARATED))
+        return found
+
+    def indexed(self, position: int) -> None:
+        """What waited there does not wait any more."""
+        block = self.hashed.pop(position, None) if self.hashed else None
+        if block is not None:
+            self.hashed_more -= block[2] - 1
+
+    def _index_block(self, run: Run, first: int, places: list[int]) -> None:
+        """What the index is to hold of a block's records: one entry that waits, without keys, and the hashes beside it."""
+        count = len(places)
+        if run.key_counts:
+            counts = run.key_counts[first : first + count]
+            begin = sum(run.key_counts[:first])
+            hashes = run.hashes[begin : begin + sum(counts)]
+            of_each = [place for place, keys in zip(places, counts, strict=True) for _ in range(keys)]
+        else:
+            keys = len(run.hashes) // len(run.bodies)
+            hashes = run.hashes[first * keys : (first + count) * keys]
+            of_each = places if keys == 1 else [place for place in places for _ in range(keys)]
+        self.hashed[places[0]] = (hashes, of_each, count)
+        self.hashed_more += count - 1
+        self.index_pending.append((run.topic, (), places[0], run.store_ms))
 
     def _let_through(self, spread: Spread, message: Message, targets: tuple[int, ...]) -> None:
         """A record is about to enter queues that have not got an older one yet: they get that first."""
@@ -374,5 +433,5 @@ class Appender:
         if self.spread is not None and self.spread.position >= start:
             self.spread.take_back()
         while self.index_pending and self.index_pending[-1][2] >= start:
-            self.index_pending.pop()
+            self.indexed(self.index_pending.pop()[2])
         self._queues.dirty[:] = [queue for queue in self._queues.dirty if queue.pending]

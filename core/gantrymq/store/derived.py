@@ -117,6 +117,11 @@ class DerivedFiles:
         pending = self._appender.index_pending
         return pending[0][2] if pending else self._appender.position
 
+    @property
+    def index_lag_records(self) -> int:
+        """Records with keys that are not in the index yet; queries look through them."""
+        return len(self._appender.index_pending) + self._appender.hashed_more
+
     def _fail(self, error: BaseException) -> GantryError:
         raise NotImplementedError
 
@@ -176,13 +181,36 @@ class DerivedFiles:
             self._index_some(max(appended * 2, ENTRIES_PER_SLICE_MIN))
 
     def _index_some(self, records: int) -> None:
+        """Index at least so many of those that wait; a block's all together."""
+        pending, hashed = self._appender.index_pending, self._appender.hashed
+        try:
+            while pending and records > 0:
+                _, keys, position, store_ms = pending[0]
+                if keys:
+                    records -= self._index_records(records)
+                else:
+                    hashes, places, count = hashed[position]
+                    self._index.add_hashed(hashes, places, store_ms)
+                    self._appender.indexed(pending.popleft()[2])
+                    records -= count
+        except OSError as error:  # an entry that is there twice is found once
+            self._derived_failed(error)
+
+    def _index_records(self, most: int) -> int:
+        """Index the oldest that wait, up to a block; returns how many."""
         pending = self._appender.index_pending
-        slice_ = [pending.popleft() for _ in range(min(records, len(pending)))]
+        if self._appender.hashed:
+            slice_: list[tuple[str, tuple[str, ...], int, int]] = []
+            while pending and pending[0][1] and len(slice_) < most:
+                slice_.append(pending.popleft())
+        else:
+            slice_ = [pending.popleft() for _ in range(min(most, len(pending)))]
         try:
             self._index.add(slice_)
-        except OSError as error:
-            pending.extendleft(reversed(slice_))  # an entry that is there twice is found once
-            self._derived_failed(error)
+        except OSError:
+            pending.extendleft(reversed(slice_))
+            raise
+        return len(slice_)
 
     def flush_derived(self) -> bool:
         """Write all pending queue units, light queue runs and index entries (not the records still waiting for the index).
@@ -236,7 +264,7 @@ class DerivedFiles:
 
     def _check_derived_room(self) -> None:
         pending = self._queues.pending_bytes() + self._lights.pending_units * UNIT_SIZE
-        if pending > UNITS_PENDING_MAX or len(self._appender.index_pending) > INDEX_PENDING_MAX:
+        if pending > UNITS_PENDING_MAX or self.index_lag_records > INDEX_PENDING_MAX:
             raise GantryError(ErrorCode.STORE_FULL, f"no space left for the queues of {self._store}")
 
     def _make_checkpoint(self) -> Checkpoint | None:

@@ -124,11 +124,6 @@ class MessageStore(StoreReader, DerivedFiles):
         return self._log.flushed_position
 
     @property
-    def index_lag_records(self) -> int:
-        """Records with keys that are not in the index yet; queries look through them."""
-        return len(self._appender.index_pending)
-
-    @property
     def index_lag_ms(self) -> int:
         """How long ago the oldest of them was stored."""
         pending = self._appender.index_pending
@@ -355,7 +350,7 @@ class MessageStore(StoreReader, DerivedFiles):
         try:
             if self._failure is None:
                 self.flush()
-                self._index_some(len(self._appender.index_pending))
+                self._index_some(self.index_lag_records)
                 checkpoint = self.take_checkpoint(force=True)
                 if checkpoint is None or self.indexed_position < self.written_position or self._buffer_full:
                     log.error("%s: no space left; the next start makes queues and index again", self._store)
@@ -446,7 +441,7 @@ class MessageStore(StoreReader, DerivedFiles):
         now_ms = self._clock.now_ms()
         pending = self._appender.index_pending
         behind_max = INDEX_SWEEPING_MAX if self._sweeping else INDEX_BEHIND_MAX
-        if pending and (len(pending) > behind_max or now_ms - pending[0][3] > INDEX_LAG_MS_MAX):
+        if pending and (self.index_lag_records > behind_max or now_ms - pending[0][3] > INDEX_LAG_MS_MAX):
             self._catch_up(len(batch) + self._appender.more)
         if self._buffer_full:
             raise GantryError(ErrorCode.STORE_FULL, f"no space left for {self._store}")

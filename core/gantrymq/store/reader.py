@@ -21,6 +21,7 @@ from gantrymq.model.sysflag import TRANSACTION_ROLLBACK
 from gantrymq.store.checked import LOOKED_AT_MAX, RECORD_BYTES_MAX, is_unreadable
 from gantrymq.store.checkpoints.ends import Ends, RememberedEnds, of_topic
 from gantrymq.store.cold import Cold
+from gantrymq.store.index.key_hashes import key_hash
 from gantrymq.store.log import record
 from gantrymq.store.log.commit_log import GAP_BYTES_MAX
 from gantrymq.store.log.moved import MOVED_TOPIC, unwrap
@@ -588,14 +589,24 @@ class StoreReader:
             refs = [ref for ref in refs if ref[0] >= low] + [(unit[0], unit[1]) for unit in kept if unit is not None]
         return self._decode_all(refs)
 
+    def _in_block(self, position: int, hashed: int) -> list[int]:
+        """Records of a block that waits for the index which have that hash, newest first."""
+        hashes, places, _ = self._appender.hashed[position]
+        if hashed not in hashes:
+            return []
+        found = [place for one, place in zip(hashes, places, strict=True) if one == hashed]
+        return found[::-1]
+
     def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> list[Message]:
         """Messages of a topic with this UNIQ_KEY or entry of KEYS, stored in [begin, end], newest first."""
         found: list[Message] = []
-        positions = [
-            position
-            for its_topic, keys, position, store_ms in reversed(self._appender.index_pending)
-            if its_topic == topic and key in keys and begin_ms <= store_ms <= end_ms
-        ]
+        positions: list[int] = []
+        for its_topic, keys, position, store_ms in reversed(self._appender.index_pending):
+            if its_topic == topic and begin_ms <= store_ms <= end_ms:
+                if key in keys:
+                    positions.append(position)
+                elif not keys:
+                    positions += self._in_block(position, key_hash(topic, key))
         limit = min(max(count_max * 4, 64), QUERY_CANDIDATES_MAX)
         while len(found) < count_max:
             indexed = self._index.find(topic, key, begin_ms, end_ms, limit)

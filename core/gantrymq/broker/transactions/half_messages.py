@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gantrymq.model import properties as props
 from gantrymq.model import sysflag
+from gantrymq.model.errors import GantryError
 from gantrymq.model.message import DECIDED, Message
 from gantrymq.model.names import OWN_LIGHT_PREFIX
 from gantrymq.store.log.record import split_dispatch
-from gantrymq.store.log.run import RECORDS_MAX, Run, fill
+from gantrymq.store.log.run import Run, take
 
 if TYPE_CHECKING:
     from gantrymq.broker.config import TransactionsConfig
@@ -208,8 +209,11 @@ def committed_rows(message: Message, half: Half) -> Run | None:
         return None
     own = props.encode([(props.CLUSTER, props.find(message.properties, props.CLUSTER))])
     run = Run(half.topic, half.queue_id, message.born_ms, own)
-    body = message.body
-    if fill(run, body, 0, RECORDS_MAX, len(body), len(body), len(body)) != len(body) or not run.bodies:
+    size = len(message.body)
+    try:
+        if not take(run, message.body, (size, size, size)):
+            return None
+    except GantryError:  # nobody's rows: a block that is none
         return None
     run.sys_flag |= message.sys_flag & sysflag.BORN_HOST_V6 | sysflag.TRANSACTION_COMMIT
     run.born_host, run.prepared_offset, run.queue_offset = message.born_host, half.position, half.offset

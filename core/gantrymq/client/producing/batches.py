@@ -5,19 +5,25 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from gantrymq.client.connecting.routes import MessageQueue
-from gantrymq.client.messages import OutMessage, SendResult, encode_properties
+from gantrymq.client.messages import KEYS_SEPARATOR, OutMessage, SendResult, encode_properties
 from gantrymq.client.producing.checks import check_message
 from gantrymq.client.producing.sending import Outgoing, Sender
+from gantrymq.model import properties as props
+from gantrymq.model.batch import block
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.constants import RequestCode
+from gantrymq.remoting.overview_codes import SEND_BLOCK
 
 BATCH_BYTES_MAX: Final = 1024 * 1024
 """Of one request; a broker's limit is 4 MiB by default, and a request that is tried again should not be large."""
 BATCH_MAX: Final = 1000
 """Messages of one request."""
+ROW_BYTES: Final = 64
+"""What a message of a block has beside its columns: lengths, id, names of properties."""
 HOLD_S: Final = 0.01
 HOLD_BYTES: Final = 32 * 1024
 """A gathered batch leaves after this time or at this size (holdMs, holdSize)."""
@@ -27,6 +33,7 @@ HELD_BYTES_MAX: Final = 32 * 1024 * 1024
 #  total size 4 | magic 4 (0) | CRC 4 (0) | flag 4 | body length 4, body | properties length 2, properties
 _HEAD: Final = struct.Struct(">IIIiI")
 _SHORT: Final = struct.Struct(">H")
+_COLUMNS: Final = frozenset({props.UNIQ_KEY, props.TAGS, props.KEYS})
 
 
 def encode_part(message: OutMessage, unique_id: str) -> bytes:
@@ -54,6 +61,8 @@ def check_batch(messages: Sequence[OutMessage]) -> None:
 async def send_batch(sender: Sender, messages: Sequence[OutMessage]) -> list[SendResult]:
     """All in one request, or in several if they are too many for one. Raises what the first failed request ended with."""
     check_batch(messages)
+    if sender.takes_blocks and all(map(_is_ordinary, messages)):
+        return await _send_blocks(sender, messages)
     results: list[SendResult] = []
     ids: list[str] = []
     parts: list[bytes] = []
@@ -62,18 +71,66 @@ async def send_batch(sender: Sender, messages: Sequence[OutMessage]) -> list[Sen
         unique_id = sender.new_id()
         part = encode_part(message, unique_id)
         if parts and (size + len(part) > BATCH_BYTES_MAX or len(parts) >= BATCH_MAX):
-            results += await _send_parts(sender, messages[0], ids, parts)
+            results += await _send_parts(sender, messages[0], ids, b"".join(parts))
             ids, parts, size = [], [], 0
         ids.append(unique_id)
         parts.append(part)
         size += len(part)
-    return results + await _send_parts(sender, messages[0], ids, parts)
+    return results + await _send_parts(sender, messages[0], ids, b"".join(parts))
 
 
-async def _send_parts(sender: Sender, first: OutMessage, ids: list[str], parts: list[bytes]) -> list[SendResult]:
+def _is_ordinary(message: OutMessage) -> bool:
+    """Whether it may stand in a block: tag, keys and id are columns there."""
+    if message.flag or message.priority >= 0:
+        return False
+    return not message.properties or _COLUMNS.isdisjoint(message.properties)
+
+
+async def _send_blocks(sender: Sender, messages: Sequence[OutMessage]) -> list[SendResult]:
+    results: list[SendResult] = []
+    columns: tuple[list[bytes], ...] = ([], [], [], [])
+    size = 0
+    for message in messages:
+        row = _columns_of(message)
+        more = sum(map(len, row)) + ROW_BYTES
+        if size and (size + more > BATCH_BYTES_MAX or len(columns[0]) >= BATCH_MAX):
+            results += await _send_block(sender, messages[0], columns)
+            columns, size = ([], [], [], []), 0
+        for column, value in zip(columns, row, strict=True):
+            column.append(value)
+        size += more
+    return results + await _send_block(sender, messages[0], columns)
+
+
+def _columns_of(message: OutMessage) -> tuple[bytes, bytes, bytes, bytes]:
+    """Body, properties, tag and keys."""
+    keys = message.keys if isinstance(message.keys, str) else KEYS_SEPARATOR.join(message.keys)
+    pairs = b""
+    if message.properties or message.sharding_key:
+        pairs = encode_properties(replace(message, tag="", keys=""), "").encode("utf-8", "surrogatepass")
+    return message.body, pairs, message.tag.encode("utf-8", "surrogatepass"), keys.encode("utf-8", "surrogatepass")
+
+
+async def _send_block(sender: Sender, first: OutMessage, columns: Sequence[list[bytes]]) -> list[SendResult]:
+    count = len(columns[0])
+    one = sender.new_ids(count)
+    prefix, number = one[: block.PREFIX_DIGITS], int(one[block.PREFIX_DIGITS :], 16)
+    ids = [f"{prefix}{at:0{block.NUMBER_DIGITS}X}" for at in range(number, number + count)]
+    data = block.encode(prefix.encode(), number, *columns)
+    try:
+        return await _send_parts(sender, first, ids, data, SEND_BLOCK)
+    except GantryError as error:
+        if error.code is not ErrorCode.NOT_SUPPORTED:
+            raise
+        sender.takes_blocks = False  # a broker of RocketMQ
+        return await _send_parts(sender, first, ids, block.as_items(data))
+
+
+async def _send_parts(
+    sender: Sender, first: OutMessage, ids: list[str], body: bytes, code: int = RequestCode.SEND_BATCH_MESSAGE
+) -> list[SendResult]:
     message = OutMessage(first.topic, b"", sharding_key=first.sharding_key, queue=first.queue)
-    code = RequestCode.SEND_BATCH_MESSAGE
-    outgoing = Outgoing(message, ids[0], b"".join(parts), code=code, properties="")
+    outgoing = Outgoing(message, ids[0], body, code=code, properties="")
     result = await sender.send(outgoing)
     places = result.offset_message_id.split(",")
     if len(places) != len(ids):  # a broker with batch queues stores one record for all of them
@@ -141,7 +198,7 @@ class Accumulator:
 
     async def _send(self, bucket: _Bucket) -> None:
         try:
-            results = await _send_parts(self._sender, bucket.message, bucket.ids, bucket.parts)
+            results = await _send_parts(self._sender, bucket.message, bucket.ids, b"".join(bucket.parts))
             for waiter, result in zip(bucket.waiters, results, strict=True):
                 if not waiter.done():
                     waiter.set_result(result)

@@ -7,6 +7,7 @@ there. Brokers that failed or were slow are avoided for a while (`faults`).
 from __future__ import annotations
 
 import asyncio
+import struct
 import time
 import zlib
 from collections.abc import Callable, Coroutine, Sequence
@@ -27,6 +28,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.names import AUTO_CREATE_TEMPLATE, java_hash
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode, ResponseCode
+from gantrymq.remoting.overview_codes import SEND_BLOCK
 
 RETRIES: Final = 2
 """RocketMQ's retryTimesWhenSendFailed."""
@@ -85,6 +87,10 @@ class Outgoing:
     """Encoded already: a batch's, whose messages have their own."""
 
 
+_PLACE: Final = struct.Struct(">q")
+_MANY: Final = frozenset({RequestCode.SEND_BATCH_MESSAGE, SEND_BLOCK})
+
+
 class _Round:
     """One attempt for some messages: how many answers are missing, and what became of the others."""
 
@@ -111,6 +117,13 @@ class _Round:
         self._waiter = None
 
 
+def _ids(first: str, places: bytes) -> str:
+    """Ids of all messages of a block, whose places stand in the answer's body; else what the answer has."""
+    if not places:
+        return first
+    return ",".join([f"{first[:-16]}{place:016X}" for (place,) in _PLACE.iter_unpack(places)])
+
+
 def _result(
     answer: Command | GantryError, queue: MessageQueue, unique_id: str, address: str
 ) -> SendResult | GantryError:
@@ -123,7 +136,7 @@ def _result(
         number = int(fields["queueId"])
         place = queue if number == queue.queue_id else MessageQueue(queue.topic, queue.broker, number)
         return SendResult(
-            unique_id, fields["msgId"], place, int(fields["queueOffset"]), answer.code == ResponseCode.SUCCESS,
+            unique_id, _ids(fields["msgId"], answer.body), place, int(fields["queueOffset"]), answer.code == ResponseCode.SUCCESS,
             fields.get("recallHandle", ""), fields.get("transactionId", ""),
         )  # fmt: skip
     except (KeyError, ValueError):
@@ -198,6 +211,8 @@ class Sender:
         self.settings = settings
         self.faults = BrokerFaults()
         self._ids = UniqueIds()
+        self.takes_blocks = True
+        """False once a broker has refused one: RocketMQ's know batches of items only."""
         self._turns: dict[str, int] = {}
         """By topic, or topics that are sent to by turns would each get one queue."""
         self._headers: dict[MessageQueue, bytes] = {}
@@ -211,6 +226,10 @@ class Sender:
     def new_id(self) -> str:
         """A new UNIQ_KEY."""
         return self._ids.next(time.time_ns() // 1_000_000)
+
+    def new_ids(self, count: int) -> str:
+        """The first of so many UNIQ_KEYs; see `UniqueIds.run`."""
+        return self._ids.run(time.time_ns() // 1_000_000, count)
 
     async def prepare(self, message: OutMessage) -> Outgoing:
         """Check, name and compress a message. Raises as `check_message` does."""
@@ -499,7 +518,7 @@ class Sender:
             "i": properties,
             "j": "0",
             "k": "false",
-            "m": "true" if outgoing.code == RequestCode.SEND_BATCH_MESSAGE else "false",
+            "m": "true" if outgoing.code in _MANY else "false",
             "n": queue.broker,
         }
         return Command(outgoing.code, fields, outgoing.body)

@@ -174,7 +174,7 @@ _RIGHTS: Final[Mapping[int, Callable[[Command], Needs]]] = {
     Code.SEND_MESSAGE: _topic("pub"), Code.SEND_MESSAGE_V2: _topic("pub"), Code.SEND_BATCH_MESSAGE: _topic("pub"),
     Code.SEND_REPLY_MESSAGE: _topic("pub"), Code.SEND_REPLY_MESSAGE_V2: _topic("pub"), Code.RECALL_MESSAGE: _topic("pub"),
     Code.END_TRANSACTION: _transaction,
-    overview.SEND_HALF_ROWS: _topic("pub"), overview.SEND_ROWS_ONCE: _topic("pub"), overview.LIST_OWN_TRANSACTIONS: _own,
+    overview.SEND_HALF_ROWS: _topic("pub"), overview.SEND_ROWS_ONCE: _topic("pub"), overview.SEND_BLOCK: _topic("pub"), overview.LIST_OWN_TRANSACTIONS: _own,
     Code.CONSUMER_SEND_MSG_BACK: _group("sub"),
     Code.PULL_MESSAGE: _both("sub", "sub"), Code.LITE_PULL_MESSAGE: _both("sub", "sub"),
     Code.QUERY_MESSAGE: _topic(_READ), Code.VIEW_MESSAGE_BY_ID: _cluster("get"),

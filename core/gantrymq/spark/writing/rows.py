@@ -1,11 +1,7 @@
-"""Arrow columns into the items of batch requests, column by column: no Python object per row.
+"""Arrow columns into the columns of blocks (model/batch/block.py): no Python object per row.
 
-An item is a message as it lies in the body of SEND_BATCH_MESSAGE:
-
-    total size 4 | magic 4 (0) | CRC 4 (0) | flag 4 (0) | body length 4, body | properties length 2, properties
-
-Every part is an Arrow array of bytes; one join makes the items of a slice, one behind the other in one buffer, so that any stretch of rows is a
-request's body as it stands. Only names that repeat (topics, property names) are looked at in Python, once for each different one.
+Bodies, properties, tags and keys stay Arrow arrays of bytes, each one behind the other in one buffer, so that any stretch of rows is a part of a
+block as it stands. Only names that repeat (topics, property names) are looked at in Python, once for each different one.
 """
 
 from __future__ import annotations
@@ -18,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gantrymq.model import properties as props
+from gantrymq.model.batch import block
 from gantrymq.model.errors import GantryError
 from gantrymq.model.limits import BODY_BYTES_CEILING, PROPERTIES_BYTES_MAX, TAG_BYTES_MAX
 from gantrymq.model.names import check_topic
@@ -40,13 +37,11 @@ NOT_WRITTEN: Final = (props.SYSTEM_NAMES - {props.SHARDING_KEY}) | {
 """Pairs of the column `properties` that are left out: they belong to the record that a row was read from. Tag and keys have columns."""
 DELIVER_AT: Final = "TIMER_DELIVER_MS"
 
-_HEAD_BYTES: Final = 20
 _BYTES: Final = pa.binary()
 _MAP: Final = pa.map_(pa.string(), pa.string())
 _NOTHING: Final = pa.scalar(b"", _BYTES)
-_HEX: Final = np.frombuffer(b"".join([b"%02X" % number for number in range(256)]), dtype=np.uint16)
-ID_DIGITS: Final = 12
-"""Digits of a row's number in its id (UNIQ_KEY); the 20 before are the task's."""
+ROW_BYTES: Final = 64
+"""What a row has in a request beside its body and properties, at most: lengths, and in an item a head."""
 
 
 class BadRow(Exception):
@@ -59,9 +54,14 @@ class BadRow(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Encoded rows. `topics`: of each; `sharding`: key or null, None where none has one; `delayed`: which are not to be seen yet."""
+    """Rows as columns. `pairs`: properties but tag, keys and id; `tags`, `keys`: texts, empty for none, None where none has one; `sizes`: bytes of body and
+    properties; `topics`: of each; `sharding`: key or null, None where none has one; `delayed`: which are not to be seen yet."""
 
-    items: Any
+    bodies: Any
+    pairs: Any
+    tags: Any
+    keys: Any
+    sizes: Longs
     topics: Any
     sharding: Any
     delayed: NDArray[np.bool_] | None
@@ -83,11 +83,8 @@ def _size(bodies: Any) -> int:
     return int(pc.sum(pc.binary_length(bodies)).as_py() or 0)
 
 
-def encode_rows(
-    columns: Mapping[str, Any], topic: str, prefix: bytes, first: int, extras: Iterable[tuple[str, Any]] = ()
-) -> Rows:
-    """Rows of the sink's own columns as items. `topic`: for rows without one; ids are `prefix` (20 digits) and the row's number, from `first` on;
-    `extras`: names of further properties, each with its texts. Raises BadRow."""
+def encode_rows(columns: Mapping[str, Any], topic: str, extras: Iterable[tuple[str, Any]] = ()) -> Rows:
+    """Rows of the sink's own columns. `topic`: for rows without one; `extras`: names of further properties, each with its texts. Raises BadRow."""
     count = len(columns["body"])
     topics = _topics(columns.get("topic"), topic, count)
     body = columns["body"].cast(_BYTES)
@@ -104,10 +101,7 @@ def encode_rows(
     tag = _text("tag", columns.get("tag"), count)
     if tag is not None:
         _check_tags(tag)
-        pieces.append(_pair(props.TAGS, tag))
     keys = _text("keys", columns.get("keys"), count)
-    if keys is not None:
-        pieces.append(_pair(props.KEYS, keys))
     if sharding is not None:
         pieces.append(_pair(props.SHARDING_KEY, sharding))
     for name, values in extras:
@@ -121,14 +115,22 @@ def encode_rows(
             pieces.append(_pair(name, _milliseconds(at)))
             if name == DELIVER_AT:
                 delayed = at.is_valid().to_numpy(zero_copy_only=False)
-    pieces += [pa.scalar(b"UNIQ_KEY\x01" + prefix, _BYTES), _numbers(first, count), pa.scalar(b"\x02", _BYTES)]
-    properties = pc.binary_join_element_wise(*pieces, _NOTHING)
-    return Rows(_items(body, properties, topics), topics, sharding, delayed)
+    if len(pieces) > 1:
+        pairs = pc.binary_join_element_wise(*pieces, _NOTHING)
+    else:
+        pairs = pieces[0] if pieces else _empty(count)
+    tag, keys = [values if values is None else values.fill_null("") for values in (tag, keys)]
+    return Rows(body, pairs, tag, keys, _sizes(body, pairs, tag, keys, topics), topics, sharding, delayed)
 
 
-def _items(body: Any, properties: Any, topics: Any) -> Any:
+def _sizes(body: Any, pairs: Any, tag: Any, keys: Any, topics: Any) -> Longs:
+    """Bytes of each row. Raises BadRow for too many."""
     body_sizes = _lengths(body)
-    sizes = _lengths(properties)
+    sizes = _lengths(pairs) + block.ID_PAIR_BYTES
+    for values, beside in ((tag, block.BESIDE_TAG), (keys, block.BESIDE_KEYS)):
+        if values is not None:
+            lengths = _lengths(values)
+            sizes += lengths + beside * (lengths > 0)
     for lengths, most, what in (
         (body_sizes, BODY_BYTES_CEILING, "the body has"),
         (sizes, PROPERTIES_BYTES_MAX, "the properties have"),
@@ -136,31 +138,20 @@ def _items(body: Any, properties: Any, topics: Any) -> Any:
         if len(lengths) and lengths.max() > most:
             row = int(np.argmax(lengths > most))
             raise BadRow(row, f" (topic {_at(topics, row)!r}): {what} {lengths[row]} bytes, at most {most} are allowed")
-    heads = np.zeros((len(sizes), 5), dtype=">i4")
-    heads[:, 0] = body_sizes + sizes + (_HEAD_BYTES + 2)
-    heads[:, 4] = body_sizes
-    return pc.binary_join_element_wise(_fixed(heads), body, _fixed(sizes.astype(">u2")), properties, _NOTHING)
+    return body_sizes + sizes
 
 
-def parts_of_item(item: bytes) -> tuple[bytes, str]:
-    """Body and properties of one item, for a request that is a message of its own."""
-    body_end = _HEAD_BYTES + int.from_bytes(item[_HEAD_BYTES - 4 : _HEAD_BYTES], "big")
-    return item[_HEAD_BYTES:body_end], item[body_end + 2 :].decode()
+def bytes_of(values: Any) -> tuple[Longs, memoryview]:
+    """Length of each value of an Arrow array of bytes or texts, and all of them one behind the other."""
+    buffers = values.buffers()
+    edges = np.frombuffer(buffers[1], dtype=np.int32)[values.offset : values.offset + len(values) + 1]
+    data = memoryview(buffers[2] or b"")[edges[0] : edges[-1]]
+    lengths: Longs = np.diff(edges).astype(np.int64)
+    return lengths, data
 
 
-def _fixed(values: NDArray[Any]) -> Any:
-    """Rows of a numpy array as an Arrow array of their bytes."""
-    count = len(values)
-    width = values.nbytes // max(1, count)
-    offsets = np.arange(0, width * count + 1, width, dtype=np.int32)
-    return pa.Array.from_buffers(_BYTES, count, [None, pa.py_buffer(offsets), pa.py_buffer(values)])
-
-
-def _numbers(first: int, count: int) -> Any:
-    """`ID_DIGITS` hexadecimal digits of each number from `first` on."""
-    numbers = np.arange(first, first + count, dtype=">u8")
-    digits = _HEX[numbers.view(np.uint8).reshape(count, 8)[:, 8 - ID_DIGITS // 2 :]]
-    return _fixed(np.ascontiguousarray(digits))
+def _empty(count: int) -> Any:
+    return pa.array([b""] * count, _BYTES)
 
 
 def _lengths(values: Any) -> Longs:
@@ -279,7 +270,7 @@ def _joined(texts: Any, offsets: NDArray[np.int32]) -> Any:
     """Runs of texts as one text each: they lie one behind the other already, so only the ends of the runs change."""
     buffers = texts.buffers()
     if buffers[2] is None:
-        return _fixed(np.zeros((len(offsets) - 1, 0), dtype=np.uint8))
+        return _empty(len(offsets) - 1)
     edges = np.frombuffer(buffers[1], dtype=np.int32)[texts.offset : texts.offset + len(texts) + 1]
     ends = np.ascontiguousarray(edges[offsets])
     return pa.Array.from_buffers(_BYTES, len(offsets) - 1, [None, pa.py_buffer(ends), buffers[2]])

@@ -16,13 +16,14 @@ from typing import Final
 
 from gantrymq.client.connecting.routes import DEFAULT_QUEUES, MessageQueue, Route
 from gantrymq.client.errors import BrokerError
+from gantrymq.model.batch import block
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.names import AUTO_CREATE_TEMPLATE
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode, ResponseCode
+from gantrymq.remoting.overview_codes import SEND_BLOCK
 from gantrymq.spark.wire import Metadata, Patience, wire
 from gantrymq.spark.writing.requests import Request
-from gantrymq.spark.writing.rows import parts_of_item
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +74,8 @@ class Sender:
         self._open: dict[str, deque[Open]] = {}
         """By broker address, in the order of sending."""
         self._bytes: dict[str, int] = {}
+        self._takes_blocks: dict[str, bool] = {}
+        """By broker address, once it has answered to one: a broker of RocketMQ gets items instead."""
         self._patience: Patience | None = None
         """Since the first fault behind the last answer that said stored: also a broker that takes requests and answers none ends it."""
         self.stored = 0
@@ -106,7 +109,7 @@ class Sender:
             except GantryError as error:
                 patience.wait(error)
 
-    def send(self, request: Request, first: int, code: int = RequestCode.SEND_BATCH_MESSAGE, common: str = "") -> None:
+    def send(self, request: Request, first: int, code: int = SEND_BLOCK, common: str = "") -> None:
         """Have it sent; waits only where too much is under way. `first`: number in the task of its batch's row 0. Raises RowError."""
         try:
             queue = request.queue or self._next(request.topic)
@@ -140,18 +143,28 @@ class Sender:
                 self._again(entry)
                 continue
             waiting.popleft()
+            if entry.code == SEND_BLOCK and not self._takes_blocks.get(address, True):
+                entry.code = RequestCode.SEND_BATCH_MESSAGE
             size = len(entry.request.body)
             entry.opaque = -1
-            under_way = self._open.setdefault(address, deque())
-            under_way.append(entry)
+            self._open.setdefault(address, deque()).append(entry)
             self._bytes[address] = self._bytes.get(address, 0) + size
             try:
                 entry.opaque = link.post([self._command(entry)])[0]
             except GantryError as error:
                 waiting.extendleft(reversed(self._lost(address, error)))
                 continue
-            while len(under_way) > OPEN_MAX or (len(under_way) > 1 and self._bytes[address] > OPEN_BYTES_MAX):
+            while self._is_too_much(address, entry):
                 self._settle(address)
+
+    def _is_too_much(self, address: str, last: Open) -> bool:
+        """Whether an answer has to come before more is sent there. Looked at anew each time: what was under way may go elsewhere meanwhile."""
+        under_way = self._open.get(address)
+        if not under_way:
+            return False
+        if last.code == SEND_BLOCK and address not in self._takes_blocks:
+            return True
+        return len(under_way) > OPEN_MAX or (len(under_way) > 1 and self._bytes[address] > OPEN_BYTES_MAX)
 
     def _wait(self, error: GantryError) -> None:
         """Before the next attempt; raises `error` if it is no fault that goes away, or has lasted too long."""
@@ -182,6 +195,14 @@ class Sender:
             return
         self._open[address].popleft()
         self._bytes[address] -= len(entry.request.body)
+        if entry.code == SEND_BLOCK:
+            self._takes_blocks[address] = answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            if not self._takes_blocks[address]:
+                try:
+                    self._post([entry])
+                except GantryError as last:
+                    raise self._failed(entry.request, entry.first, last) from None
+                return
         if answer.code in STORED:
             self._stored(entry, answer)
             return
@@ -238,10 +259,12 @@ class Sender:
 
     def _command(self, entry: Open) -> Command:
         queue = entry.queue
-        body, common, batch = bytes(entry.request.body), entry.common, "true"
+        body, common, batch = entry.request.body, entry.common, "true"
         if entry.request.delayed:
-            body, common = parts_of_item(body)
-            batch = "false"
+            ((body, text),) = block.parse(body, 1).messages()
+            common, batch = text.decode(), "false"
+        elif entry.code == RequestCode.SEND_BATCH_MESSAGE:
+            body = block.as_items(body)
         fields = {
             "a": self._group, "b": queue.topic, "c": AUTO_CREATE_TEMPLATE, "d": str(DEFAULT_QUEUES), "e": str(queue.queue_id), "f": "4" if "TRAN_MSG" in common else "0",
             "g": str(time.time_ns() // 1_000_000), "h": "0", "i": common, "j": "0", "k": "false", "m": batch, "n": queue.broker,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.model.errors import GantryError
 from gantrymq.remoting.constants import RequestCode
-from gantrymq.remoting.overview_codes import SEND_HALF_ROWS, SEND_ROWS_ONCE
+from gantrymq.remoting.overview_codes import SEND_BLOCK, SEND_HALF_ROWS, SEND_ROWS_ONCE
 from gantrymq.spark.planning.options import AT_LEAST_ONCE, MODES
 from gantrymq.spark.schema import BODY_COLUMN
 from gantrymq.spark.writing.epochs import Half, HalfSender, group_of
@@ -74,10 +74,9 @@ def _send(
     for part in _parts(batches, BODY_COLUMN[job.columns]):
         try:
             form = shaped(job.columns, part)
-            rows = encode_rows(form.columns, job.topic, prefix, number + row, form.extras)
-            for request in requests_of(rows, sender.queues):
-                first = b"%s%012X" % (prefix, number + row + int(request.rows[0]))
-                sender.send(request, row, *_wrapped(job, request, first.decode()))
+            rows = encode_rows(form.columns, job.topic, form.extras)
+            for request in requests_of(rows, sender.queues, prefix, number + row):
+                sender.send(request, row, *_wrapped(job, request))
         except BadRow as error:
             raise RowError(f"partition {partition}, row {row + error.row}{error}") from None
         except GantryError as error:
@@ -92,16 +91,16 @@ def _parts(batches: Iterable[pa.RecordBatch], body: str) -> Iterator[pa.RecordBa
         yield from slices(batch, body)
 
 
-def _wrapped(job: Job, request: Request, first: str) -> tuple[int, str]:
-    """Request code and properties of a request, by mode. `first`: UNIQ_KEY of its first row."""
+def _wrapped(job: Job, request: Request) -> tuple[int, str]:
+    """Request code and properties of a request, by mode."""
     if job.mode == IDEMPOTENT:
         return SEND_ROWS_ONCE, ""
     if job.mode == AT_LEAST_ONCE:
-        return RequestCode.SEND_MESSAGE_V2 if request.delayed else RequestCode.SEND_BATCH_MESSAGE, ""
+        return RequestCode.SEND_MESSAGE_V2 if request.delayed else SEND_BLOCK, ""
     pairs = {
         "TRAN_MSG": "true",
         "PGROUP": group_of(job.query, job.batch),
         "GANTRY_ROWS": len(request.rows),
-        "UNIQ_KEY": first,
+        "UNIQ_KEY": request.unique,
     }
     return SEND_HALF_ROWS, "".join([f"{name}\x01{value}\x02" for name, value in pairs.items()])

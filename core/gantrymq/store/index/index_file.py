@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.model.names import HASH_CHUNK, HIGH_DIGIT, LOW_DIGIT
 from gantrymq.store.index.geometry import ENTRY, HEADER, ROCKETMQ_SLOTS, SLOT_SIZE, IndexBytes, cut_short, find_slots
-from gantrymq.store.index.key_hashes import key_hash, unsigned_hash
+from gantrymq.store.index.key_hashes import HASH_MASK, key_hash, unsigned_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -47,7 +47,6 @@ WITHDRAWN_MAX: Final = 4_000_000
 """Entries since the last checkpoint whose chains are followed, 80 MB; beyond it the slots are made from all entries."""
 KEYS_MAX: Final = 16_400
 """Keys that one record can have: each takes two bytes of its properties at least. A file with less room is filled key by key."""
-HASH_MASK: Final = 0x7FFFFFFF
 MARKED_MAX: Final = 2
 """Entries per chunk of slots after which all chunks count as changed (7 of 8 are): marking them is 0.05 us per entry."""
 CHAIN_MAX: Final = 1_000_000
@@ -244,6 +243,38 @@ class IndexFile:
         if at < stop:
             self.end_ms, self.end_position = store_ms, position
         return stop
+
+    def add_hashed(self, hashes: list[int], places: list[int], at: int, store_ms: int) -> int:
+        """As `add_run`, of records of one time: hashes as the index has them, and where the record of each is."""
+        self.load_slots()
+        entry, slots, table, dirty = self.next_entry, self.slots, self._table, self._dirty
+        assert table is not None
+        if at or len(hashes) > self.entries - entry:
+            stop = min(len(hashes), at + self.entries - entry)
+            hashes, places = hashes[at:stop], places[at:stop]
+        count = len(hashes)
+        if not count:
+            return at
+        if entry == 1:
+            self.begin_position, self.begin_ms = places[0], store_ms
+        seconds = min(max((store_ms - self.begin_ms) // 1000, 0), SECONDS_MAX)
+        chosen = [hashed % slots for hashed in hashes]
+        before: list[int] = []
+        for slot in chosen:
+            before.append(table[slot])
+            table[slot] = entry
+            entry += 1
+        if self._marks_chunks():
+            for slot in chosen:
+                dirty[slot >> CHUNK_SHIFT] = 1
+        flat = [seconds] * (4 * count)
+        flat[::4], flat[1::4], flat[3::4] = hashes, places, before
+        self._pending += flat
+        self.used_slots += before.count(0)
+        self._marked += count
+        self.next_entry = entry
+        self.end_ms, self.end_position = store_ms, places[-1]
+        return at + count
 
     def _marks_chunks(self) -> bool:
         """False: all chunks of slots count as changed."""
@@ -528,6 +559,14 @@ class Index:
             if not self.list or self.list[-1].full:
                 self._roll(run[at][2])
             at = self.list[-1].add_run(run, at)
+
+    def add_hashed(self, hashes: list[int], places: list[int], store_ms: int) -> None:
+        """Index records of one time under hashes that are known; see `IndexFile.add_hashed`."""
+        at = 0
+        while at < len(hashes):
+            if not self.list or self.list[-1].full:
+                self._roll(store_ms)
+            at = self.list[-1].add_hashed(hashes, places, at, store_ms)
 
     def _roll(self, now_ms: int) -> None:
         if self.list:

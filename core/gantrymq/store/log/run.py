@@ -1,22 +1,22 @@
 """Many ordinary messages of one queue as one: what a batch request brings goes into the log without an object per message.
 
-An item of a batch is what SEND_BATCH_MESSAGE has (total size, magic, CRC, flag, body length, body, properties length, properties). Only items that are
-nothing but stored fit in here; the others, and whatever is wrong with one, are looked at message by message.
+They come as a block (model/batch/block.py), or as the items of SEND_BATCH_MESSAGE (total size, magic, CRC, flag, body length, body, properties length,
+properties). Only messages that are nothing but stored fit in here; the others, and whatever is wrong with one, are looked at message by message.
 """
 
 from __future__ import annotations
 
-import struct
+from operator import add
 from typing import Final
 
 from gantrymq.model import properties as props
+from gantrymq.model.batch import block
 from gantrymq.model.limits import TAG_BYTES_MAX
 from gantrymq.model.message import RUN, Message
+from gantrymq.store.index.key_hashes import hashes_of_each, id_hashes, key_hash
 
 RUN_FLAG: Final = 0x10000
 """In the `sys_flag` of a run; never in a record."""
-ITEM: Final = struct.Struct(">iiiii")
-"""Total size, magic, body CRC (both ignored, as RocketMQ does), flag, body length; body, 2 bytes of length and properties follow."""
 RECORDS_MAX: Final = 1000
 """Messages of one run: what a broker's turn takes at once."""
 
@@ -36,7 +36,19 @@ class Run(Message):
     """The messages share topic, queue, times, hosts and flags; `properties` are the broker's own, which end those of each. `body` is
     empty. `queue_offset` before it is stored: the half message's that it was, or -1."""
 
-    __slots__ = ("bodies", "bytes", "flags", "grouped", "positions", "tags", "texts", "unique")
+    __slots__ = (
+        "bodies",
+        "bytes",
+        "flags",
+        "grouped",
+        "hashes",
+        "key_counts",
+        "key_texts",
+        "positions",
+        "tags",
+        "texts",
+        "unique",
+    )
 
     def __init__(self, topic: str, queue_id: int, born_ms: int, own: bytes) -> None:
         super().__init__(topic, b"", own, "", (), queue_id, born_ms)
@@ -47,7 +59,13 @@ class Run(Message):
         """Properties of the sender."""
         self.tags: list[str] = []
         self.unique: list[tuple[str, ...]] = []
-        """What the index holds of each: UNIQ_KEY, then the keys."""
+        """What the index holds of each: UNIQ_KEY, then the keys. Empty for a block: see `hashes`, `keys_at`."""
+        self.hashes: list[int] = []
+        """Of a block: hashes of all that the index holds of its messages, in their order."""
+        self.key_counts: list[int] = []
+        """How many of them each message has; empty: all have as many."""
+        self.key_texts: list[str] = []
+        """KEYS of each message of a block; empty: none has any."""
         self.flags: list[int] = []
         self.bytes = 0
         """Of all bodies and properties."""
@@ -55,6 +73,62 @@ class Run(Message):
         """All of it or nothing through any crash (groups.py)."""
         self.positions: list[int] = []
         """Where each message is, once it is stored."""
+
+    def keys_at(self, row: int) -> tuple[str, ...]:
+        """What the index holds of a message: UNIQ_KEY, then the keys."""
+        if self.unique:
+            return self.unique[row]
+        one = self.texts[row][-1 - block.PREFIX_DIGITS - block.NUMBER_DIGITS : -1].decode()
+        return (one, *self.key_texts[row].split()) if self.key_texts else (one,)
+
+
+def take(run: Run, data: bytes, limits: tuple[int, int, int]) -> bool:
+    """Fill the run with all of `data`, a block or items; False where it is not ordinary or not well formed. `limits`: as of `fill`."""
+    if block.is_block(data):
+        return fill_block(run, block.parse(data, RECORDS_MAX), *limits)
+    return fill(run, data, 0, RECORDS_MAX, *limits) == len(data) and len(run.bodies) > 0
+
+
+def fill_block(run: Run, columns: block.Block, body_max: int, content_max: int, text_max: int) -> bool:
+    """Take a block's messages into the run; False if one is not ordinary, or too large. Column by column: nothing is called for a message."""
+    pairs = b"".join(columns.pairs)
+    if b"DELAY" in pairs or (b"_" in pairs and any(name in pairs for name in _SPECIAL)):
+        return False
+    bodies, texts = columns.bodies, columns.texts()
+    sizes, text_sizes = list(map(len, bodies)), list(map(len, texts))
+    if max(sizes) > body_max or max(text_sizes) > text_max or max(map(add, sizes, text_sizes)) > content_max:
+        return False
+    try:
+        tags = ["", *[tag.decode() for tag in columns.tags]]
+        if columns.keys:
+            run.key_texts = [keys.decode() for keys in columns.keys]
+    except UnicodeDecodeError:
+        return False
+    if columns.tags and max(map(len, columns.tags)) > TAG_BYTES_MAX:
+        return False
+    run.tags = [tags[number] for number in columns.tag_numbers] if columns.tags else [""] * len(bodies)
+    run.bodies, run.texts, run.flags = bodies, texts, [0] * len(bodies)
+    run.bytes = sum(sizes) + sum(text_sizes)
+    _hash(run, columns)
+    return True
+
+
+def _hash(run: Run, columns: block.Block) -> None:
+    """Fill `hashes` and `key_counts`."""
+    ids = id_hashes(run.topic, columns.prefix, columns.first, len(columns.bodies))
+    if not run.key_texts:
+        run.hashes = ids
+        return
+    keys = hashes_of_each(run.topic, run.key_texts)
+    if keys:  # one each
+        run.hashes = [0] * (2 * len(ids))
+        run.hashes[::2], run.hashes[1::2] = ids, keys
+        return
+    for one, text in zip(ids, run.key_texts, strict=True):
+        words = text.split()
+        run.hashes.append(one)
+        run.hashes += [key_hash(run.topic, word) for word in words]
+        run.key_counts.append(1 + len(words))
 
 
 def fill(run: Run, data: bytes, at: int, count: int, body_max: int, content_max: int, text_max: int) -> int:
@@ -64,14 +138,14 @@ def fill(run: Run, data: bytes, at: int, count: int, body_max: int, content_max:
     """
     end = len(data)
     unpack, bodies, texts, tags, unique, flags = (
-        ITEM.unpack_from,
+        block.ITEM.unpack_from,
         run.bodies,
         run.texts,
         run.tags,
         run.unique,
         run.flags,
     )
-    head = ITEM.size
+    head = block.ITEM.size
     known: dict[bytes, str] = {b"": ""}
     while at < end and count:
         count -= 1
@@ -129,7 +203,9 @@ def _value(text: bytes, name: bytes) -> bytes | None:
 def messages_of(run: Run, kind: int) -> list[Message]:
     """The messages of a run that is not stored, one by one."""
     found = []
-    for body, text, tag, keys, flag in zip(run.bodies, run.texts, run.tags, run.unique, run.flags, strict=True):
+    columns = zip(run.bodies, run.texts, run.tags, run.flags, strict=True)
+    for row, (body, text, tag, flag) in enumerate(columns):
+        keys = run.keys_at(row)
         message = Message(run.topic, body, text + run.properties, tag, keys, run.queue_id, run.born_ms)
         message.kind, message.flag, message.sys_flag = kind, flag, run.sys_flag & ~RUN_FLAG
         message.born_host, message.prepared_offset, message.queue_offset = (

@@ -61,7 +61,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def send(sender: Sender, broker: Closing, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "wire", lambda address: broker)
-    sender.send(Request("telemetry", MessageQueue("telemetry", "broker-a", 0), memoryview(b""), range(3)), 0)
+    sender.send(Request("telemetry", MessageQueue("telemetry", "broker-a", 0), b"", range(3)), 0)
     sender.finish()
 
 
@@ -83,3 +83,20 @@ def test_each_fault_behind_an_answer_has_the_whole_time(
         send(sender, Closing(10), monkeypatch)
         clock.now += 2 * wire.RETRY_FOR_S
     assert sender.stored == 9
+
+
+@pytest.mark.parametrize("faults", [1, 2, 9])
+def test_a_connection_that_breaks_with_many_requests_under_way(
+    cluster: FakeCluster, clock: Clock, monkeypatch: pytest.MonkeyPatch, faults: int
+) -> None:
+    """What is under way there goes into another queue of requests: nobody waits for those of the old one."""
+    broker = Closing(0)
+    monkeypatch.setattr(sending, "wire", lambda address: broker)
+    sender = Sender([cluster.nameserver], 0)
+    queue = MessageQueue("telemetry", "broker-a", 0)
+    for number in range(3 * sending.OPEN_MAX):
+        if number == 2 * sending.OPEN_MAX:
+            broker.faults = faults
+        sender.send(Request("telemetry", queue, b"", range(3)), 3 * number)
+    sender.finish()
+    assert sender.stored == 9 * sending.OPEN_MAX

@@ -1,4 +1,4 @@
-"""SEND_BATCH_MESSAGE: many messages of one queue in one request, stored whole or refused whole.
+"""SEND_BATCH_MESSAGE and SEND_BLOCK: many messages of one queue in one request, stored whole or refused whole.
 
 They are taken apart and checked in slices, one per loop turn; then the whole batch is one append, so its offsets follow one another and
 a crash leaves all of it or nothing.
@@ -11,16 +11,19 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gantrymq.model import names
+from gantrymq.model.batch import block
+from gantrymq.model.batch.block import ITEM
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import PLAIN
 from gantrymq.remoting.codec import header_of
 from gantrymq.remoting.constants import REGION, RequestCode, ResponseCode
 from gantrymq.remoting.door import code_of
-from gantrymq.remoting.headers import SendHeaderV2, parse_send
+from gantrymq.remoting.headers import SendHeaderV2, parse, parse_send
+from gantrymq.remoting.overview_codes import SEND_BLOCK
 from gantrymq.remoting.server.reply import SendReply
 from gantrymq.remoting.server.sending.sends import remark_of
 from gantrymq.remoting.server.sending.specials import kind_of
-from gantrymq.store.log.run import ITEM, RECORDS_MAX, Run, fill
+from gantrymq.store.log.run import RECORDS_MAX, Run, fill, fill_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +47,8 @@ _SHORT: Final = struct.Struct(">H")
 
 Steps = Generator[None, None, "list[Message]"]
 """Yields between slices; returns the batch."""
+Items = Iterator[tuple[int, bytes, str]]
+"""Flag, body and properties of each message of a batch."""
 
 
 class BatchReply(SendReply, Protocol):
@@ -87,9 +92,28 @@ def send_batch(command: Command, reply: BatchReply, services: Batches) -> None:
         header = parse_send(command.fields)
     else:
         header = header_of(command, SendHeaderV2)
-    steps = steps_of(services.sends, header, command.body, reply.born_host, reply.host_flag, services.messages_max)
+    items = items_of(command.body, services.messages_max)
+    steps = steps_of(services.sends, header, items, reply.born_host, reply.host_flag)
     if services.sends.takes_run(header):
         steps = run_steps(services.sends, header, command.body, reply, services.messages_max, steps)
+    _begin(command, reply, services, steps)
+
+
+def send_block(command: Command, reply: BatchReply, services: Batches) -> None:
+    """As `send_batch`: a block goes into the log as a run, or, where somebody wants its messages one by one, as those."""
+    header = parse(command.fields, SendHeaderV2)
+    sends = services.sends
+    columns = block.parse(command.body, min(RECORDS_MAX, services.messages_max))
+    if sends.takes_run(header):
+        run = sends.run(header, reply.born_host, reply.host_flag)
+        if fill_block(run, columns, *sends.item_limits(header.topic)):
+            submit_batch(command, reply, services, [run])
+            return
+    items = ((0, body, text.decode("utf-8", "replace")) for body, text in columns.messages())
+    _begin(command, reply, services, steps_of(sends, header, items, reply.born_host, reply.host_flag))
+
+
+def _begin(command: Command, reply: BatchReply, services: Batches, steps: Steps) -> None:
     try:
         next(steps)
     except StopIteration as end:
@@ -162,16 +186,20 @@ def answer_batch(command: Command, reply: BatchReply, services: Batches, batch: 
         for message in batch
         for at in (message.positions if isinstance(message, Run) else (message.physical_offset,))
     ]
+    body = b""
+    if command.code == SEND_BLOCK:
+        body = struct.pack(f">{len(places)}q", *places)
+        del places[1:]
     ids = ",".join([f"{host}{at:016X}" for at in places])
     first = batch[0]
     fields = {
         "msgId": ids, "queueId": str(first.queue_id), "queueOffset": str(first.queue_offset),
         "MSG_REGION": REGION, "TRACE_ON": "true",
     }  # fmt: skip
-    reply.respond(command, ResponseCode.SUCCESS, None, fields)
+    reply.respond(command, ResponseCode.SUCCESS, None, fields, body)
 
 
-def steps_of(sends: Sends, header: Header, body: bytes, born_host: bytes, host_flag: int, count_max: int) -> Steps:
+def steps_of(sends: Sends, header: Header, items: Items, born_host: bytes, host_flag: int) -> Steps:
     """The messages of a batch, all for one queue; refused as a whole, so checked as a whole. Raises what refuses it."""
     if header.topic.startswith(names.RETRY_PREFIX):
         raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}")
@@ -182,7 +210,7 @@ def steps_of(sends: Sends, header: Header, body: bytes, born_host: bytes, host_f
         common += "\x02"
     queue_id = header.queue_id
     messages: list[Message] = []
-    for flag, item, text in items_of(body, count_max):
+    for flag, item, text in items:
         if messages and not len(messages) % BATCH_STEP:
             yield
         # The message's own pairs behind the batch's: the last of a name counts, so each keeps its own
@@ -226,7 +254,7 @@ def run_steps(sends: Sends, header: Header, body: bytes, reply: BatchReply, coun
     return runs if runs else (yield from others)
 
 
-def items_of(body: bytes, count_max: int) -> Iterator[tuple[int, bytes, str]]:
+def items_of(body: bytes, count_max: int) -> Items:
     """(flag, body, properties text) of each message in a batch body; raises MESSAGE_ILLEGAL."""
     count = at = 0
     end = len(body)
@@ -249,4 +277,4 @@ def items_of(body: bytes, count_max: int) -> Iterator[tuple[int, bytes, str]]:
         at = stop
 
 
-HANDLERS: Final = {RequestCode.SEND_BATCH_MESSAGE: send_batch}
+HANDLERS: Final = {RequestCode.SEND_BATCH_MESSAGE: send_batch, SEND_BLOCK: send_block}

@@ -14,7 +14,7 @@ from gantrymq.remoting.constants import ResponseCode
 from gantrymq.remoting.headers import SendHeaderV2, parse
 from gantrymq.remoting.overview_codes import SEND_HALF_ROWS, SEND_ROWS_ONCE
 from gantrymq.remoting.server.sending.batches import answer_batch, submit_batch
-from gantrymq.store.log.run import RECORDS_MAX, Run, fill, messages_of
+from gantrymq.store.log.run import RECORDS_MAX, Run, messages_of, take
 
 if TYPE_CHECKING:
     from typing import Any
@@ -48,7 +48,7 @@ def send_rows_once(command: Command, reply: BatchReply, services: Batches) -> No
     header = parse(command.fields, SendHeaderV2)
     run = rows_of(command, header, reply, services)
     run.grouped = True
-    first, last = run.unique[0][0], run.unique[-1][0]
+    first, last = run.keys_at(0)[0], run.keys_at(len(run.bodies) - 1)[0]
 
     def find(reading: Reading) -> tuple[bool, bool]:
         query = reading.store.query
@@ -97,7 +97,7 @@ def rows_of(command: Command, header: SendHeaderV2, reply: BatchReply, services:
     if not sends.takes_rows(header):
         raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"topic {header.topic}, queue {header.queue_id}: {ONLY_ORDINARY}")
     run = sends.run(header, reply.born_host, reply.host_flag)
-    if fill(run, command.body, 0, RECORDS_MAX, *sends.item_limits(header.topic)) != len(command.body) or not run.bodies:
+    if not take(run, command.body, sends.item_limits(header.topic)):
         raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"topic {header.topic}: {ONLY_ORDINARY}")
     return run
 

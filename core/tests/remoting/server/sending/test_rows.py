@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gantrymq.broker.topics import TopicConfig
+from gantrymq.model.batch import block
 from gantrymq.net.testing import FakeLink
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode as Code
@@ -21,14 +23,38 @@ from tests.remoting.server.sending.test_sends import batch_body
 COMMIT, ROLLBACK = 8, 12
 
 
+PREFIX = b"0123456789ABCDEF0123"
+BLOCKS = [False]
+"""Whether `rows` are a block (the fixture `form` says so)."""
+
+
+@pytest.fixture(params=["items", "block"])
+def form(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Rows come as items of a batch, or as a block."""
+    BLOCKS[0] = request.param == "block"
+    yield
+    BLOCKS[0] = False
+
+
 def rows(first: int, count: int = 5) -> bytes:
+    if BLOCKS[0]:
+        numbers = range(first, first + count)
+        return block.encode(
+            PREFIX,
+            first,
+            [b"%d" % n for n in numbers],
+            [b""] * count,
+            [b"t%d" % (n % 2) for n in numbers],
+            [b""] * count,
+        )
     return batch_body(
         *[(b"%d" % n, f"TAGS\x01t{n % 2}\x02UNIQ_KEY\x01ROW{n:05d}\x02") for n in range(first, first + count)]
     )
 
 
 def half(link: FakeLink, first: int, group: str = "spark-q-1", count: int = 5) -> Command:
-    text = f"TRAN_MSG\x01true\x02PGROUP\x01{group}\x02GANTRY_ROWS\x01{count}\x02UNIQ_KEY\x01ROW{first:05d}\x02"
+    unique = f"{PREFIX.decode()}{first:012X}" if BLOCKS[0] else f"ROW{first:05d}"
+    text = f"TRAN_MSG\x01true\x02PGROUP\x01{group}\x02GANTRY_ROWS\x01{count}\x02UNIQ_KEY\x01{unique}\x02"
     return send(link, rows(first, count), text, code=SEND_HALF_ROWS, f=4, e=1)
 
 
@@ -64,7 +90,7 @@ def topic(bench: Bench, request: pytest.FixtureRequest) -> None:
     bench.turn.run_until_quiet()
 
 
-@pytest.mark.usefixtures("topic")
+@pytest.mark.usefixtures("form", "topic")
 def test_rows_come_with_their_commit(bench: Bench) -> None:
     link = bench.connect()
     first, second, third = half(link, 0), half(link, 100), half(link, 200, "spark-q-2")
@@ -75,13 +101,15 @@ def test_rows_come_with_their_commit(bench: Bench) -> None:
     assert end(link, first, COMMIT).code == Answer.SUCCESS
     assert numbers(link) == [0, 1, 2, 3, 4]
     message = read(link)[3]
-    assert (message.tag, message.queue_offset, message.property("UNIQ_KEY")) == ("t1", 3, "ROW00003")
+    unique = f"{PREFIX.decode()}{3:012X}" if BLOCKS[0] else "ROW00003"
+    assert (message.tag, message.queue_offset, message.property("UNIQ_KEY")) == ("t1", 3, unique)
     assert end(link, first, COMMIT).code == Answer.SUCCESS  # again: nothing more
     assert end(link, third, COMMIT, "spark-q-2").code == Answer.SUCCESS
     assert numbers(link) == [0, 1, 2, 3, 4, 200, 201, 202, 203, 204]
     assert listed(link, "spark") == []
 
 
+@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("routed", [False, True])
 @pytest.mark.parametrize("commit", [False, True])
 def test_what_is_decided_is_known_after_a_start(tmp_path: Path, commit: bool, routed: bool) -> None:
@@ -103,7 +131,7 @@ def test_what_is_decided_is_known_after_a_start(tmp_path: Path, commit: bool, ro
         bench.close()
 
 
-@pytest.mark.usefixtures("topic")
+@pytest.mark.usefixtures("form", "topic")
 def test_rows_are_stored_once(bench: Bench) -> None:
     link = bench.connect()
     for _ in range(3):
@@ -116,6 +144,7 @@ def test_rows_are_stored_once(bench: Bench) -> None:
     assert numbers(link) == list(range(10))
 
 
+@pytest.mark.usefixtures("form")
 def test_rows_are_stored_once_through_a_start(tmp_path: Path) -> None:
     for _ in range(2):
         bench = Bench(tmp_path)
@@ -134,6 +163,8 @@ def test_rows_are_stored_once_through_a_start(tmp_path: Path) -> None:
         batch_body((b"x", "")),
         batch_body((b"x", "DELAY\x011\x02UNIQ_KEY\x01U\x02")),
         rows(0)[:-1],
+        block.encode(PREFIX, 0, [b"x"], [b"DELAY\x011\x02"], [b""], [b""]),
+        block.encode(PREFIX, 0, [b"x"], [b""], [b""], [b""])[:-1],
     ],
 )
 @pytest.mark.parametrize("code", [SEND_ROWS_ONCE, SEND_HALF_ROWS])

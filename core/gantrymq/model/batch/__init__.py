@@ -1,0 +1,1 @@
+"""Many messages as one: the form that they travel and wait in."""
